@@ -1,0 +1,48 @@
+# make serve | test | check | fix | bench.  PIP_ARGS is handed to pip, see README.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt $(PIP_ARGS)
+
+.DEFAULT_GOAL := help
+.PHONY: help serve test check fix bench clean
+
+help:
+	@echo "make serve   install once, then serve the demo models on http://127.0.0.1:8000"
+	@echo "make test    install once, then lint, type-check and run the whole suite"
+	@echo "make check   lint and types only;  make fix   format and mend what a tool can"
+	@echo "make bench   measure this machine: tables into docs/bench/"
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+# Two stamps: serving needs neither pytest nor transformers.
+$(STAMP): pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) -e .
+	@touch $@
+
+$(STAMP)-test: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) -e '.[test]'
+	@touch $(STAMP) $@
+
+serve: $(STAMP)
+	@exec $(BIN)/starling serve $(ARGS)
+
+check: $(STAMP)-test
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: check
+	$(BIN)/python -m pytest $(ARGS)
+
+fix: $(STAMP)-test
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP)-test
+	$(BIN)/python -m loadtest.bench $(ARGS)
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,249 @@
+"""The torch-free shapes that the API, the engine and the models share.
+
+Nothing here computes: these are the nouns of the system and the Protocols by which its parts know one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+#: V2 datatype name -> numpy dtype of its memory. BF16 has no numpy dtype: its bits travel as uint16.
+#: BYTES elements are Python `bytes` in object arrays.
+DATATYPES: dict[str, np.dtype[Any]] = {
+    "BOOL": np.dtype(np.bool_),
+    "UINT8": np.dtype("<u1"),
+    "UINT16": np.dtype("<u2"),
+    "UINT32": np.dtype("<u4"),
+    "UINT64": np.dtype("<u8"),
+    "INT8": np.dtype("<i1"),
+    "INT16": np.dtype("<i2"),
+    "INT32": np.dtype("<i4"),
+    "INT64": np.dtype("<i8"),
+    "FP16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),
+    "FP32": np.dtype("<f4"),
+    "FP64": np.dtype("<f8"),
+    "BYTES": np.dtype(object),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One input or output, as one row has it: the batch dimension is not part of `shape`.
+
+    `axes[i]` is "" where axis i is fixed, else the axis' name: axes of one name share a length within a call, and an
+    output's named axis is cut back to it. An axis declared as -1 gets a name of its own (`<tensor>.<i>`).
+    `bounds` is `shape` with each variable axis replaced by its largest length.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+    bounds: tuple[int, ...]
+    pad_value: float = 0
+    labels: tuple[str, ...] = ()
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return DATATYPES[self.datatype]
+
+    @property
+    def fixed(self) -> bool:
+        """True where every axis has one length."""
+        return not any(self.axes)
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """How calls to a model are queued and batched. Durations in milliseconds; 0 means none where it says so."""
+
+    policy: str = "no_wait"
+    max_batch: int = 32
+    max_delay_ms: float = 5.0
+    max_queue: int = 1024
+    default_timeout_ms: float = 0.0  # 0: no deadline unless the call brings one
+    default_priority: int = 2  # what priority 0 means; 1 is the highest
+    length_buckets: tuple[int, ...] = ()  # upper ends of the lengths that may share a batch; none: any may
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What a caller may know of one version of a model."""
+
+    name: str
+    version: str
+    platform: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    batching: Batching = field(default_factory=Batching)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Model:
+    """One version of a model, loaded: what the models package hands to the engine.
+
+    `call` takes one batch-first tensor per input in the order declared (BYTES: a numpy object array of bytes) and
+    returns a tensor, a tuple in the order of the outputs, or a mapping by output name. `decode` and `present` serve
+    the friendly route and are None where the model has none. `takes_parameters` says that `call` accepts a keyword
+    `parameters`: one mapping per row, of the call's parameters that are not reserved.
+    """
+
+    info: ModelInfo
+    call: Callable[..., Any]
+    decode: Callable[[str, bytes], Mapping[str, Any]] | None = None
+    present: Callable[[Mapping[str, Array]], Any] | None = None
+    takes_parameters: bool = False
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a lease's run gives: one array per output in declared order, `rows` leading; times in nanoseconds.
+
+    Rows that ran in several batches: `queue_ns` and `compute_ns` are the slowest row's, `batch` is the largest.
+    """
+
+    outputs: list[Array]
+    queue_ns: int
+    compute_ns: int
+    batch: int
+
+
+class Lease(Protocol):
+    """The slots of one call, from admission to answer. Use as a context manager: slots are freed at its end."""
+
+    def __enter__(self) -> Lease: ...
+    def __exit__(self, *exc: object) -> None: ...
+
+    def write(self, index: int, array: Array) -> None:
+        """Copy input number `index` ([rows, ...]) into the slots, casting to the slot's dtype."""
+        ...
+
+    async def run(self) -> Answer:
+        """Submit the rows and wait for their outputs. Raises a leaf of StarlingError."""
+        ...
+
+    def cancel(self) -> None:
+        """The caller has gone: waiting rows are forgotten and `run` raises ClientGone."""
+        ...
+
+
+class Served(Protocol):
+    """One loaded, warmed version of a model as the API sees it."""
+
+    @property
+    def info(self) -> ModelInfo: ...
+    @property
+    def model(self) -> Model: ...
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row's fixed-size inputs at their largest."""
+        ...
+
+    def admit(self, rows: int, deadline_ns: int | None = None) -> None:
+        """Raise QueueFull, DeadlineUnreachable or NotReady if a call of so many rows cannot be taken now."""
+        ...
+
+    def lease(
+        self,
+        rows: int,
+        *,
+        lengths: Mapping[str, int] = {},
+        priority: int = 0,
+        timeout_us: int | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        arrived_ns: int | None = None,
+    ) -> Lease:
+        """Take slots for `rows` rows. `lengths` gives each named axis its length in this call.
+
+        `timeout_us` counts from `arrived_ns` (monotonic; now if None). Raises what `admit` raises.
+        """
+        ...
+
+    def statistics(self) -> dict[str, Any]:
+        """One element of Triton's `model_stats`, with our own numbers under `starling`."""
+        ...
+
+
+class ModelHost(Protocol):
+    """What the registry needs of the engine."""
+
+    async def start(self, model: Model) -> Served:
+        """Warm the model up and open it to calls. Raises ConfigError when it does not do what it declares."""
+        ...
+
+    async def stop(self, served: Served) -> None:
+        """Take no more calls, wait for those accepted, free everything."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """One line of the repository index. `state` is READY, LOADING, UNLOADING, UNAVAILABLE or "" (never loaded)."""
+
+    name: str
+    version: str
+    state: str
+    reason: str = ""
+
+
+class Catalog(Protocol):
+    """The models a server has, by name and version. No version means the highest that is ready."""
+
+    def find(self, name: str, version: str | None = None) -> Served:
+        """Raises NotFound for an unknown model or version, NotReady for one that is known but not serving."""
+        ...
+
+    def versions(self, name: str) -> Sequence[str]:
+        """Ready versions of a model, lowest first. Raises NotFound."""
+        ...
+
+    def ready(self) -> Sequence[Served]:
+        """All versions that serve now, by name and version."""
+        ...
+
+    def index(self) -> Sequence[IndexEntry]: ...
+
+    def pending(self) -> Sequence[IndexEntry]:
+        """Required models that are not ready: what holds readiness back."""
+        ...
+
+    async def load(self, name: str) -> None:
+        """Load, or load again, what the repository now holds for `name`; the old version serves until the new does.
+
+        Raises NotFound, or BadRequest with the reason when it cannot be loaded.
+        """
+        ...
+
+    async def unload(self, name: str) -> None:
+        """Finish what was accepted, then free. Raises NotFound."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """Where one version of a model comes from: its folder, which holds model.toml."""
+
+    name: str
+    version: int
+    folder: Path
+
+
+class Health(Protocol):
+    """What the probes ask, computed when they ask."""
+
+    def live(self) -> str | None:
+        """None while the engine makes progress, else why not."""
+        ...
+
+    def ready(self) -> str | None:
+        """None when required models are ready and the server is neither starting, draining nor dead, else why not."""
+        ...

@@ -1,0 +1,103 @@
+"""Every error a caller can see.
+
+StarlingError
+ +-- BadRequest 400          a field of the request is wrong; the message names it
+ +-- Unauthorized 401        an API key is set and the request has none, or a wrong one
+ +-- NotFound 404            unknown model, version or route
+ +-- MethodNotAllowed 405
+ +-- BodyTimeout 408         the body did not arrive in time
+ +-- LengthRequired 411
+ +-- TooLarge 413
+ +-- UnsupportedMedia 415    unknown content type or encoding
+ +-- QueueFull 429           the model's queue is full; carries a retry hint
+ +-- DeadlineUnreachable 429 predicted to end after its deadline; carries a retry hint
+ +-- ClientGone 499          the caller hung up: nobody reads this answer
+ +-- ModelFailed 500         this request failed in the model
+ +-- OutputNotJson 500       NaN or infinity in an output asked for as JSON
+ +-- NotReady 503            starting, draining, loading, failed; carries a retry hint
+ +-- DeadlineExceeded 504    the deadline passed before the work was done
+
+An error carries its status; one handler (`api/http.py`) turns it into `{"error": message}`.
+"""
+
+from __future__ import annotations
+
+
+class StarlingError(Exception):
+    """Base of all errors that reach a caller. Raise a leaf, never this."""
+
+    status = 500
+    code = "internal"
+
+    def __init__(self, message: str, *, retry_after_s: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.retry_after_s = retry_after_s
+
+
+class BadRequest(StarlingError):
+    status, code = 400, "bad_request"
+
+
+class Unauthorized(StarlingError):
+    status, code = 401, "unauthorized"
+
+
+class NotFound(StarlingError):
+    status, code = 404, "not_found"
+
+
+class MethodNotAllowed(StarlingError):
+    status, code = 405, "method_not_allowed"
+
+
+class BodyTimeout(StarlingError):
+    status, code = 408, "body_timeout"
+
+
+class LengthRequired(StarlingError):
+    status, code = 411, "length_required"
+
+
+class TooLarge(StarlingError):
+    status, code = 413, "too_large"
+
+
+class UnsupportedMedia(StarlingError):
+    status, code = 415, "unsupported_media"
+
+
+class QueueFull(StarlingError):
+    status, code = 429, "queue_full"
+
+
+class DeadlineUnreachable(StarlingError):
+    status, code = 429, "deadline_unreachable"
+
+
+class ClientGone(StarlingError):
+    status, code = 499, "client_gone"
+
+
+class ModelFailed(StarlingError):
+    status, code = 500, "model_failed"
+
+
+class OutputNotJson(StarlingError):
+    status, code = 500, "output_not_json"
+
+
+class NotReady(StarlingError):
+    status, code = 503, "not_ready"
+
+
+class DeadlineExceeded(StarlingError):
+    status, code = 504, "deadline_exceeded"
+
+
+class ConfigError(Exception):
+    """A setting, model.toml or model file is wrong. The message names file, key and what was expected.
+
+    Never reaches a caller as such: at start it is one line and exit status 2; while serving it is the reason
+    shown for the model in the repository index.
+    """

@@ -1,0 +1,83 @@
+"""Every knob, once: its unit, default, range and help. `cli.py` makes the flags and the STARLING_* variables from this.
+
+A value of None means: not given here, so model.toml decides, and then the default named in the text.
+Libraries below never see Settings: `main.py` hands them values.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+MIB = 1 << 20
+
+
+class Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    # what is served
+    models: str = Field("demo", description="A model repository folder, or a set that ships: demo, bench.")
+    model: tuple[str, ...] = Field((), description="NAME=SOURCE: one more model; SOURCE is a folder with model.toml.")
+
+    # where
+    host: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0 for every interface.")
+    port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    api_key: str | None = Field(None, description="Key that requests must carry (X-API-Key, or a bearer token).")
+
+    # how calls are batched: beats model.toml
+    policy: str | None = Field(None, description="When to form a batch: no_wait, window or static. [no_wait]")
+    max_batch: int | None = Field(None, ge=1, le=4096, description="Largest batch, rows. [32]")
+    max_delay_ms: float | None = Field(None, ge=0, description="window, static: longest wait of the oldest row. [5]")
+    max_queue: int | None = Field(None, ge=1, description="Rows that may wait per model; more are refused (429). [1024]")
+    default_timeout_ms: float | None = Field(None, ge=0, description="Deadline of calls that bring none; 0: none. [0]")
+
+    # the device
+    device: Literal["auto", "cpu"] = Field("auto", description="Where models run.")
+    threads: int | None = Field(None, ge=1, description="Compute threads per worker. [cores - 1, at least 1]")
+    workers: tuple[int, ...] = Field((), description="Capacities in rows, one worker each. [one of any size]")
+    split_failed: bool = Field(True, description="Re-run a failed batch in halves until the culprit is alone.")
+    pool_mib: int = Field(512, ge=1, description="Input slots per model, MiB; a larger queue is cut to fit.")
+
+    # bounds on what a client may send or hold
+    max_body_mib: float = Field(64, gt=0, description="Largest request body, MiB, also after decompression.")
+    max_json_mib: float = Field(8, gt=0, description="Largest JSON body, MiB: JSON costs many times its size.")
+    max_inflight_mib: float = Field(512, gt=0, description="Bodies held at one time, MiB; more are refused (429).")
+    max_pixels: int = Field(50_000_000, ge=1, description="Largest image, pixels, read from its header.")
+    max_connections: int = Field(4096, ge=1, description="Open connections; beyond it requests are answered 503.")
+    body_timeout_s: float = Field(30, gt=0, description="Time a body may take to arrive, seconds.")
+
+    # lifecycle
+    keep_alive_s: int = Field(75, ge=1, description="Idle connections stay open so long; keep above the ingress's.")
+    drain_grace_s: float = Field(3, ge=0, description="After SIGTERM: seconds of going on while balancers notice.")
+    drain_limit_s: float = Field(30, ge=0, description="After the grace: seconds for accepted calls to finish.")
+    hang_factor: float = Field(20, ge=2, description="A batch this many times over its predicted time is hung.")
+    hang_floor_s: float = Field(3, gt=0, description="No batch counts as hung before so many seconds.")
+    rate_window_s: float = Field(1, gt=0, description="Window of the arrival-rate monitor, seconds.")
+
+    # what it says
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe line printed.")
+    log_format: Literal["text", "json"] = Field("text", description="One line per event, as text or as JSON.")
+    access_log: bool = Field(False, description="One line per HTTP request.")
+    record: Path | None = Field(None, description="Write the scheduler's inputs and steps here, for replay.")
+
+    @model_validator(mode="after")
+    def _threads_fit(self) -> Settings:
+        cores = cpu_cores()
+        if self.threads is not None and self.threads > cores:
+            raise ValueError(f"threads: expected at most the {cores} cores of this machine, got {self.threads}")
+        if any(capacity < 1 for capacity in self.workers):
+            raise ValueError(f"workers: expected capacities of at least 1, got {list(self.workers)}")
+        return self
+
+    @property
+    def compute_threads(self) -> int:
+        """Threads of one worker: all cores but the one that serves HTTP, unless set."""
+        return self.threads if self.threads is not None else max(1, cpu_cores() - 1)
+
+
+def cpu_cores() -> int:
+    """Cores this process may use, which in a container can be fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
