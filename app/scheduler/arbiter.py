@@ -1,0 +1,27 @@
+"""Which key goes first on a device: class, then priority, then the oldest head.
+
+The oldest head first is what keeps one busy model from starving another: a row of the quiet model is served as soon as
+the rows that came before it are. A lower priority can wait for ever behind a higher one; that is what it asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from .ready import Key, Rank, ReadySet, rank
+
+
+def first(sets: Iterable[ReadySet], held: Collection[Key]) -> ReadySet | None:
+    """The set to serve next among those not held back, or None."""
+    best: ReadySet | None = None
+    best_rank: Rank | None = None
+    for ready in sets:
+        if not ready.count or ready.key in held:
+            continue
+        row = ready.head()
+        if row is None:
+            continue
+        own = rank(row)
+        if best_rank is None or own < best_rank:
+            best, best_rank = ready, own
+    return best

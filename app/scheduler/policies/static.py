@@ -1,0 +1,22 @@
+"""As window, but every batch is padded to one fixed size: what a compiled engine with a static shape must do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .base import Cut, Hold, KeyView
+from .window import Window
+
+
+class Static:
+    """The window's decision at the size of the largest batch that a worker idle now can run."""
+
+    def __init__(self) -> None:
+        self._window = Window()
+
+    def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
+        decision = self._window.decide(view, idle, now)
+        if isinstance(decision, Hold):
+            return decision
+        size = min(view.full, idle[0])
+        return Cut(min(decision.rows, size), size, decision.reason)

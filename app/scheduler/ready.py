@@ -1,0 +1,175 @@
+"""The ready table: the rows that wait, by key (program, stage, length bucket), each key in order of service.
+
+Within a key rows stand by (class, priority, arrival). Rows of calls that have left stay where they are and are passed
+over when reached (removing from the middle is linear); a lane is rebuilt when the dead outnumber the living, so that
+memory is bounded by the rows that wait even while nothing is served.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Iterator
+
+from .types import Row, RowState
+
+Key = tuple[int, int, int]
+#: (class, priority, arrival, sequence): smaller goes first, within a key and between keys.
+Rank = tuple[int, int, int, int]
+
+_SLACK = 64  # dead rows tolerated in a lane before it is rebuilt
+
+
+def _waits(row: Row) -> bool:
+    return row.call.alive and row.state is RowState.WAITING
+
+
+def rank(row: Row) -> Rank:
+    call = row.call
+    return (call.klass, call.priority, *row.order)
+
+
+class ReadySet:
+    """The rows ready at one key, and the groups that must be re-run as they are."""
+
+    __slots__ = ("_lanes", "_levels", "_retries", "count", "key")
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+        self.count = 0  # rows that wait, retry groups included
+        self._levels: list[tuple[int, int]] = []  # (class, priority) present, sorted
+        self._lanes: dict[tuple[int, int], deque[Row]] = {}
+        self._retries: deque[list[Row]] = deque()
+
+    def add(self, row: Row) -> None:
+        """Put a row in its place. Rows nearly always come in order, which is an append."""
+        call = row.call
+        level = (call.klass, call.priority)
+        lane = self._lanes.get(level)
+        if lane is None:
+            lane = self._lanes[level] = deque()
+            insort(self._levels, level)
+        if lane and row.order < lane[-1].order:
+            if len(lane) > 2 * self.count + _SLACK:
+                self._rebuild()
+                lane = self._lanes[level]
+            lane.insert(bisect_left(lane, row.order, key=_order), row)
+        else:
+            lane.append(row)
+        self.count += 1
+
+    def add_retry(self, group: list[Row]) -> None:
+        """Put a group at the head: it runs as one unit, before rows of its own rank."""
+        self._retries.appendleft(group)
+        self.count += len(group)
+
+    def forget(self, rows: int) -> None:
+        """So many waiting rows have lost their call; they are passed over from now on."""
+        self.count -= rows
+        if sum(map(len, self._lanes.values())) > 2 * self.count + _SLACK:
+            self._rebuild()
+
+    def _rebuild(self) -> None:
+        for level, lane in self._lanes.items():
+            self._lanes[level] = deque(row for row in lane if _waits(row))
+
+    def head(self) -> Row | None:
+        """The row that goes first, or None."""
+        row = self._lane_head()
+        group = self._retry_head()
+        if group is None:
+            return row
+        return group[0] if row is None or rank(group[0]) <= rank(row) else row
+
+    def oldest(self) -> int:
+        """Arrival of the row that has waited longest outside retry groups; call only while `free_count` is not 0."""
+        arrivals: list[int] = []
+        for lane in self._lanes.values():
+            while lane and not lane[0].call.alive:
+                lane.popleft()
+            if lane:
+                arrivals.append(lane[0].order[0])
+        return min(arrivals)
+
+    def retry(self) -> list[Row] | None:
+        """Take the group to re-run if it goes before all other rows."""
+        group = self._retry_head()
+        if group is None:
+            return None
+        row = self._lane_head()
+        if row is not None and rank(row) < rank(group[0]):
+            return None
+        self._retries.popleft()
+        self.count -= len(group)
+        return group
+
+    def take(self, n: int) -> list[Row]:
+        """Take the first `n` rows outside retry groups, or fewer where fewer wait."""
+        taken: list[Row] = []
+        for level in self._levels:
+            lane = self._lanes[level]
+            while lane and len(taken) < n:
+                row = lane.popleft()
+                if row.call.alive:
+                    taken.append(row)
+            if len(taken) == n:
+                break
+        self.count -= len(taken)
+        return taken
+
+    @property
+    def free_count(self) -> int:
+        """Rows that wait outside retry groups: those a policy may cut."""
+        if not self._retries:
+            return self.count
+        return self.count - sum(sum(map(_waits, group)) for group in self._retries)
+
+    def rows(self) -> Iterator[Row]:
+        """All rows that wait, in no particular order."""
+        for group in self._retries:
+            yield from filter(_waits, group)
+        for lane in self._lanes.values():
+            yield from filter(_waits, lane)
+
+    def _lane_head(self) -> Row | None:
+        for level in self._levels:
+            lane = self._lanes[level]
+            while lane and not lane[0].call.alive:
+                lane.popleft()
+            if lane:
+                return lane[0]
+        return None
+
+    def _retry_head(self) -> list[Row] | None:
+        while self._retries:
+            group = [row for row in self._retries[0] if _waits(row)]
+            if group:
+                self._retries[0] = group
+                return group
+            self._retries.popleft()
+        return None
+
+
+def _order(row: Row) -> tuple[int, int]:
+    return row.order
+
+
+class ReadyTable:
+    """All ready sets of a device, by key. Sets of no program are dropped with it."""
+
+    def __init__(self) -> None:
+        self._sets: dict[Key, ReadySet] = {}
+
+    def at(self, key: Key) -> ReadySet:
+        ready = self._sets.get(key)
+        if ready is None:
+            ready = self._sets[key] = ReadySet(key)
+        return ready
+
+    def waiting(self) -> list[ReadySet]:
+        """The sets in which rows wait."""
+        return [ready for ready in self._sets.values() if ready.count]
+
+    def drop_program(self, program: int) -> None:
+        for key in [key for key in self._sets if key[0] == program]:
+            del self._sets[key]

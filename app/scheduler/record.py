@@ -1,0 +1,136 @@
+"""A Scheduler that says all it is told and all it answers, as plain dicts: the material of replay.
+
+The first entry is the configuration; each input is `{"in": name, "t": now, ...}`; each answer `{"step": {...}, "t"}`.
+Entries are JSON-able and complete: fed to a fresh Scheduler they give the same Steps. Writing them down is the
+driver's affair; an entry `{"dropped": n}` says that the record has a hole, after which replay has no meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from .scheduler import Scheduler
+from .types import (
+    Call,
+    DeviceSpec,
+    Fault,
+    Klass,
+    Outcome,
+    Profile,
+    Program,
+    Row,
+    Stage,
+    Step,
+    WorkerSpec,
+)
+
+FORMAT = 1
+Entry = dict[str, Any]
+
+
+def step_entry(step: Step, now: int) -> Entry:
+    """A Step as data: units with their rows as [call id, row index]."""
+    return {
+        "t": now,
+        "step": {
+            "start": [
+                [u.id, u.worker, u.program, u.stage, [[r.call.id, r.index] for r in u.rows], u.size, u.steps, u.reason]
+                for u in step.start
+            ],
+            "done": [call.id for call in step.done],
+            "drop": [[drop.call.id, drop.reason.value, drop.row] for drop in step.drop],
+            "wake_at": step.wake_at,
+        },
+    }
+
+
+class RecordingScheduler(Scheduler):
+    """A Scheduler that hands every input and every Step to `sink` before it acts."""
+
+    def __init__(self, device: DeviceSpec, *, split_failed: bool = True, sink: Callable[[Entry], None]) -> None:
+        super().__init__(device, split_failed=split_failed)
+        self._sink = sink
+        sink({"format": FORMAT, "device": asdict(device), "split_failed": split_failed})
+
+    def add_program(self, program: Program, now: int) -> None:
+        self._sink({"in": "add_program", "t": now, "program": asdict(program)})
+        super().add_program(program, now)
+
+    def remove_program(self, program: int, now: int) -> None:
+        self._sink({"in": "remove_program", "t": now, "program": program})
+        super().remove_program(program, now)
+
+    def submit(self, call: Call, now: int) -> None:
+        rows = [[row.slot, row.length] for row in call.rows]
+        self._sink(
+            {"in": "submit", "t": now, "id": call.id, "program": call.program, "rows": rows, "klass": int(call.klass),
+             "priority": call.priority, "arrived": call.arrived, "deadline": call.deadline}
+        )  # fmt: skip
+        super().submit(call, now)
+
+    def cancel(self, call_id: int, now: int) -> None:
+        self._sink({"in": "cancel", "t": now, "id": call_id})
+        super().cancel(call_id, now)
+
+    def launched(self, unit_id: int, now: int) -> None:
+        self._sink({"in": "launched", "t": now, "unit": unit_id})
+        super().launched(unit_id, now)
+
+    def finished(self, outcome: Outcome, now: int) -> None:
+        self._sink({"in": "finished", "t": now, "outcome": asdict(outcome)})
+        super().finished(outcome, now)
+
+    def tick(self, now: int) -> None:
+        self._sink({"in": "tick", "t": now})
+        super().tick(now)
+
+    def step(self, now: int) -> Step:
+        step = super().step(now)
+        self._sink(step_entry(step, now))
+        return step
+
+
+def scheduler_of(header: Entry) -> Scheduler:
+    """A fresh Scheduler as the first entry of a record describes it. Raises ValueError for another format."""
+    if header.get("format") != FORMAT:
+        raise ValueError(f"record: expected format {FORMAT} in the first line, got {header.get('format')!r}")
+    device = dict(header["device"])
+    workers = tuple(WorkerSpec(**worker) for worker in device.pop("workers"))
+    return Scheduler(DeviceSpec(workers=workers, **device), split_failed=header["split_failed"])
+
+
+def feed(scheduler: Scheduler, entry: Entry) -> None:
+    """Give one recorded input to a scheduler."""
+    name, now = entry["in"], entry["t"]
+    if name == "submit":
+        rows = [Row(slot, length) for slot, length in entry["rows"]]
+        klass = Klass(entry["klass"])
+        call = Call(entry["id"], entry["program"], rows, klass, entry["priority"], entry["arrived"], entry["deadline"])
+        scheduler.submit(call, now)
+    elif name == "finished":
+        outcome = dict(entry["outcome"])
+        fault = outcome.pop("error")
+        ended = tuple(outcome.pop("ended"))
+        scheduler.finished(Outcome(error=Fault(fault) if fault else None, ended=ended, **outcome), now)
+    elif name == "add_program":
+        scheduler.add_program(_program(entry["program"]), now)
+    elif name == "remove_program":
+        scheduler.remove_program(entry["program"], now)
+    elif name == "cancel":
+        scheduler.cancel(entry["id"], now)
+    elif name == "launched":
+        scheduler.launched(entry["unit"], now)
+    elif name == "tick":
+        scheduler.tick(now)
+    else:
+        raise ValueError(f"record: unknown input {name!r}")
+
+
+def _program(data: Entry) -> Program:
+    fields = dict(data)
+    stages = tuple(
+        Stage(Profile(tuple(stage["profile"]["batch_ns"])), stage["repeats"]) for stage in fields.pop("stages")
+    )
+    return Program(stages=stages, length_buckets=tuple(fields.pop("length_buckets")), **fields)

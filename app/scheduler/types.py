@@ -1,0 +1,177 @@
+"""The nouns of the scheduler: plain data, integer nanoseconds, no behaviour.
+
+Types on the hot path are mutable slotted classes compared by identity; what describes a deployment is frozen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+
+
+class Klass(IntEnum):
+    """Service class; the lower value goes first."""
+
+    REALTIME = 0
+    BEST_EFFORT = 1
+
+
+class Reason(StrEnum):
+    """Why a call was refused or dropped."""
+
+    QUEUE_FULL = "queue_full"
+    DEADLINE = "deadline"  # it passed, in the queue or while running
+    DEADLINE_UNREACHABLE = "deadline_unreachable"  # predicted at admission
+    MODEL = "model"  # the model raised on a row of this call
+    OOM = "oom"  # out of memory even alone
+    DEVICE = "device"  # the device is lost
+    CLOSED = "closed"  # the program takes no more calls
+
+
+class Fault(StrEnum):
+    """What a worker reports when a unit did not finish."""
+
+    MODEL = "model"
+    OOM = "oom"
+    DEVICE = "device"
+
+
+class RowState(IntEnum):
+    WAITING = 0
+    RUNNING = 1
+    ENDED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Measured batch times of one stage: `batch_ns[b - 1]` for b rows. Empty: nothing is known yet."""
+
+    batch_ns: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage of a program. With `repeats` a row stays at the stage until an outcome says that it ended."""
+
+    profile: Profile = Profile()
+    repeats: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One loaded version of a model, as the scheduler sees it."""
+
+    id: int
+    name: str
+    stages: tuple[Stage, ...] = (Stage(),)
+    policy: str = "no_wait"
+    max_batch: int = 32
+    max_queue: int = 1024
+    max_delay_ns: int = 5_000_000
+    length_buckets: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """A worker runs at most `capacity` rows a unit, on a stream of its own with a priority."""
+
+    capacity: int
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSpec:
+    """What one device may do at once.
+
+    `max_running` units, `max_alive` rows (Ebird's MaxInf), `push_depth` units handed to one worker and unfinished.
+    """
+
+    workers: tuple[WorkerSpec, ...]
+    max_running: int = 1
+    max_alive: int = 1 << 30
+    push_depth: int = 1
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One inference request. `deadline` and `arrived` are on the driver's clock; no deadline is None."""
+
+    id: int
+    program: int
+    rows: list[Row]
+    klass: Klass
+    priority: int
+    arrived: int
+    deadline: int | None
+    # kept by the scheduler
+    left: int = 0  # rows that have not ended
+    alive: bool = True  # False once the call has left, for whatever reason
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """What is scheduled: one row of a call. `length` is its longest variable axis; `slot` is the pool's business."""
+
+    slot: int = -1
+    length: int = 0
+    # kept by the scheduler
+    call: Call = field(init=False, repr=False)
+    index: int = 0  # within its call
+    stage: int = 0
+    state: RowState = RowState.WAITING
+    order: tuple[int, int] = (0, 0)  # arrival, then sequence of submission
+    started: bool = False  # it counts as alive on the device
+
+
+@dataclass(slots=True, eq=False)
+class Unit:
+    """What a worker runs next: `rows` of one key as a batch of `size` (the rest is padding), for `steps` cell steps."""
+
+    id: int
+    worker: int
+    program: int
+    stage: int
+    rows: list[Row]
+    size: int
+    reason: str  # why it was formed: full, idle, delay, retry
+    started: int
+    predicted: int  # nanoseconds; 0 where nothing is known
+    first_run: bool = True  # False for a half of a failed unit
+    steps: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A worker's word on a unit. `ended`: positions within the unit that ended early (recurrent stages)."""
+
+    unit_id: int
+    error: Fault | None = None
+    compute_ns: int = 0
+    ended: tuple[int, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Drop:
+    """A call that leaves without an answer. `row` names the culprit where there is one, else -1."""
+
+    call: Call
+    reason: Reason
+    row: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a call is not admitted, and when it may be worth coming back."""
+
+    reason: Reason
+    retry_after_ns: int
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """What the driver must carry out, all of it: start units, resolve calls, fail calls, wake up by `wake_at`."""
+
+    start: list[Unit]
+    done: list[Call]
+    drop: list[Drop]
+    wake_at: int | None

@@ -1,0 +1,50 @@
+"""Replay: a recorded session's inputs fed to a fresh Scheduler must give the recorded Steps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from app.scheduler.record import Entry, feed, scheduler_of, step_entry
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """`equal` Steps agreed before the first that differed, if one did. `hole`: entries the record says it lost."""
+
+    equal: int
+    line: int | None = None  # of the first differing Step, counted from 1
+    expected: Entry | None = None
+    got: Entry | None = None
+    hole: int = 0
+
+    @property
+    def same(self) -> bool:
+        return self.line is None
+
+
+def replay(lines: Iterable[str]) -> Replayed:
+    """Re-run a record (JSON lines). Stops at the first difference, or at a hole in the record.
+
+    Raises ValueError for what is not a record.
+    """
+    entries = ((number, json.loads(line)) for number, line in enumerate(lines, 1) if line.strip())
+    try:
+        _, header = next(entries)
+    except StopIteration:
+        raise ValueError("record: expected a first line with the configuration, got an empty file") from None
+    scheduler = scheduler_of(header)
+    equal = 0
+    for number, entry in entries:
+        if "dropped" in entry:
+            return Replayed(equal, hole=entry["dropped"])
+        if "step" not in entry:
+            feed(scheduler, entry)
+            continue
+        # Through JSON and back, as the record went: tuples become lists.
+        got = json.loads(json.dumps(step_entry(scheduler.step(entry["t"]), entry["t"])))
+        if got != entry:
+            return Replayed(equal, number, entry, got)
+        equal += 1
+    return Replayed(equal)
