@@ -168,6 +168,10 @@ class Served(Protocol):
         """
         ...
 
+    def finish(self, outcome: str, total_ns: int) -> None:
+        """A call has been answered: `outcome` is "ok" or an error's code; `total_ns` from arrival to encoded answer."""
+        ...
+
     def statistics(self) -> dict[str, Any]:
         """One element of Triton's `model_stats`, with our own numbers under `starling`."""
         ...
@@ -239,6 +243,11 @@ class ModelSource:
 
 class Health(Protocol):
     """What the probes ask, computed when they ask."""
+
+    @property
+    def closing(self) -> bool:
+        """The server is going away: answers carry `Connection: close`."""
+        ...
 
     def live(self) -> str | None:
         """None while the engine makes progress, else why not."""

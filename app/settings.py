@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 MIB = 1 << 20
 
@@ -28,16 +28,20 @@ class Settings(BaseModel):
     api_key: str | None = Field(None, description="Key that requests must carry (X-API-Key, or a bearer token).")
 
     # how calls are batched: beats model.toml
-    policy: str | None = Field(None, description="When to form a batch: no_wait, window or static. [no_wait]")
+    policy: Literal["no_wait", "window", "static"] | None = Field(
+        None, description="When to form a batch: no_wait, window or static. [no_wait]"
+    )
     max_batch: int | None = Field(None, ge=1, le=4096, description="Largest batch, rows. [32]")
     max_delay_ms: float | None = Field(None, ge=0, description="window, static: longest wait of the oldest row. [5]")
-    max_queue: int | None = Field(None, ge=1, description="Rows that may wait per model; more are refused (429). [1024]")
+    max_queue: int | None = Field(
+        None, ge=1, description="Rows that may wait per model; more are refused (429). [1024]"
+    )
     default_timeout_ms: float | None = Field(None, ge=0, description="Deadline of calls that bring none; 0: none. [0]")
 
     # the device
     device: Literal["auto", "cpu"] = Field("auto", description="Where models run.")
     threads: int | None = Field(None, ge=1, description="Compute threads per worker. [cores - 1, at least 1]")
-    workers: tuple[int, ...] = Field((), description="Capacities in rows, one worker each. [one of any size]")
+    workers: tuple[int, ...] = Field((), description="Capacities in rows, as 1,2,4: a worker each. [one of any size]")
     split_failed: bool = Field(True, description="Re-run a failed batch in halves until the culprit is alone.")
     pool_mib: int = Field(512, ge=1, description="Input slots per model, MiB; a larger queue is cut to fit.")
 
@@ -62,6 +66,11 @@ class Settings(BaseModel):
     log_format: Literal["text", "json"] = Field("text", description="One line per event, as text or as JSON.")
     access_log: bool = Field(False, description="One line per HTTP request.")
     record: Path | None = Field(None, description="Write the scheduler's inputs and steps here, for replay.")
+
+    @field_validator("workers", mode="before")
+    @classmethod
+    def _comma_separated(cls, value: object) -> object:
+        return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _threads_fit(self) -> Settings:

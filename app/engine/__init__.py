@@ -1,0 +1,11 @@
+"""The live driver of the scheduler: asyncio, slots, workers. Importing the package alone loads no torch."""
+
+from __future__ import annotations
+
+import os
+
+
+def quiet_native_libraries() -> None:
+    """Call before torch is first imported: idle OpenMP threads must sleep, not spin on cores that serve HTTP."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("KMP_BLOCKTIME", "0")

@@ -59,9 +59,12 @@ class ReadySet:
         self.count += 1
 
     def add_retry(self, group: list[Row]) -> None:
-        """Put a group at the head: it runs as one unit, before rows of its own rank."""
-        self._retries.appendleft(group)
+        """Put a group before all rows that its first row precedes: it runs as one unit."""
+        self._place(group)
         self.count += len(group)
+
+    def _place(self, group: list[Row]) -> None:
+        self._retries.insert(bisect_left(self._retries, rank(group[0]), key=_group_rank), group)
 
     def forget(self, rows: int) -> None:
         """So many waiting rows have lost their call; they are passed over from now on."""
@@ -142,16 +145,21 @@ class ReadySet:
 
     def _retry_head(self) -> list[Row] | None:
         while self._retries:
-            group = [row for row in self._retries[0] if _waits(row)]
-            if group:
-                self._retries[0] = group
-                return group
-            self._retries.popleft()
+            group = self._retries.popleft()
+            waiting = [row for row in group if _waits(row)]
+            if waiting:
+                self._place(waiting)
+                if waiting[0] is group[0]:
+                    return waiting
         return None
 
 
 def _order(row: Row) -> tuple[int, int]:
     return row.order
+
+
+def _group_rank(group: list[Row]) -> Rank:
+    return rank(group[0])
 
 
 class ReadyTable:

@@ -128,8 +128,15 @@ class Scheduler:
         return None
 
     def submit(self, call: Call, now: int) -> None:
-        """A call enters: all its rows stand in the ready table. The caller has asked `admit`."""
-        state = self._programs[call.program]
+        """A call enters: all its rows stand in the ready table. The caller has asked `admit`.
+
+        If the device or the program has gone since then, the call leaves with the next Step.
+        """
+        state = self._programs.get(call.program)
+        if self._lost or state is None:
+            call.alive = False
+            self._drop.append(Drop(call, Reason.DEVICE if self._lost else Reason.CLOSED))
+            return
         call.left = len(call.rows)
         self._calls[call.id] = call
         state.calls += 1
@@ -336,10 +343,10 @@ class Scheduler:
         if error is Fault.OOM and unit.size > 1:
             self._caps[unit.worker, unit.program] = max(1, unit.size // 2)
         elif error is Fault.MODEL and (not self.split_failed or state.broken or len(unit.rows) == 1):
-            self._fail_calls(rows, Reason.MODEL)
+            self._fail_calls(rows, Reason.MODEL, alone=len(unit.rows) == 1)
             return
         elif error is Fault.OOM:
-            self._fail_calls(rows, Reason.OOM)
+            self._fail_calls(rows, Reason.OOM, alone=True)
             return
         middle = (len(rows) + 1) // 2
         for half in (rows[middle:], rows[:middle]):
@@ -352,16 +359,18 @@ class Scheduler:
         state.waiting += len(rows)
         self._ready.at(self._key(rows[0], state)).add_retry(rows)
 
-    def _fail_calls(self, rows: list[Row], reason: Reason) -> None:
+    def _fail_calls(self, rows: list[Row], reason: Reason, *, alone: bool) -> None:
         for row in rows:
             self._end(row)
             if row.call.alive:
                 self._leave(row.call)
-                self._drop.append(Drop(row.call, reason, row.index))
+                self._drop.append(Drop(row.call, reason, row.index if alone else -1))
 
     def _lose_device(self, unit: Unit) -> None:
         """The device is gone for good: every call leaves, nothing starts again."""
         self._lost = True
+        for row in unit.rows:
+            self._end(row)
         for call in list(self._calls.values()):
             self._leave(call)
             self._drop.append(Drop(call, Reason.DEVICE))

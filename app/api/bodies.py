@@ -1,0 +1,151 @@
+"""The bodies of the control routes and of the documented inference routes, as pydantic models.
+
+They describe; only the two repository bodies are also used to parse. The inference path has a codec of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Body(BaseModel):
+    # V2 fields are called model_*, which pydantic would otherwise warn of
+    model_config = ConfigDict(protected_namespaces=())
+
+
+class ErrorBody(Body):
+    """Every error, the framework's included."""
+
+    error: str = Field(description="What was wrong: the field, what was expected and what came.")
+
+
+class Live(Body):
+    live: bool
+
+
+class Ready(Body):
+    ready: bool
+
+
+class ServerMetadata(Body):
+    name: str
+    version: str
+    extensions: list[str] = Field(description="Triton's names of the protocol extensions that work here.")
+
+
+class ModelNames(Body):
+    models: list[str]
+
+
+class TensorMetadata(Body):
+    name: str
+    datatype: str = Field(description="BOOL, UINT8 ... UINT64, INT8 ... INT64, FP16, BF16, FP32, FP64 or BYTES.")
+    shape: list[int] = Field(description="The batch dimension leads; -1 is variable.")
+
+
+class ModelMetadata(Body):
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[TensorMetadata]
+    outputs: list[TensorMetadata]
+
+
+class ModelReady(Body):
+    name: str
+    ready: bool
+
+
+class ConfigTensor(Body):
+    name: str
+    data_type: str = Field(description="TYPE_ and the V2 datatype; TYPE_STRING for BYTES.")
+    dims: list[int] = Field(description="One row, without the batch dimension.")
+
+
+class ModelConfiguration(Body):
+    name: str
+    platform: str
+    max_batch_size: int
+    input: list[ConfigTensor]
+    output: list[ConfigTensor]
+    dynamic_batching: dict[str, Any]
+
+
+class Statistics(Body):
+    model_stats: list[dict[str, Any]] = Field(description="One element per version, as Triton's extension has it.")
+
+
+class IndexRequest(Body):
+    ready: bool = Field(False, description="Only what is ready to serve.")
+
+
+class IndexLine(Body):
+    name: str
+    version: str
+    state: str = Field(description='READY, LOADING, UNLOADING, UNAVAILABLE, or "" when it was never loaded.')
+    reason: str = Field(description="Why it is unavailable.")
+
+
+class RepositoryRequest(Body):
+    parameters: dict[str, Any] | None = None
+
+
+class LoadAnswer(Body):
+    name: str
+    load: bool
+
+
+class UnloadAnswer(Body):
+    name: str
+    unload: bool
+
+
+class InferInput(Body):
+    name: str
+    shape: list[int] = Field(description="Rows first.")
+    datatype: str
+    parameters: dict[str, Any] | None = Field(None, description="binary_data_size: the tensor follows the JSON.")
+    data: list[Any] | None = Field(None, description="Row-major, nested or flat; absent where the tensor is binary.")
+
+
+class RequestedOutput(Body):
+    name: str
+    parameters: dict[str, Any] | None = Field(None, description="binary_data: true asks for raw bytes.")
+
+
+class InferRequest(Body):
+    id: str | None = Field(None, description="Echoed in the answer.")
+    parameters: dict[str, Any] | None = Field(
+        None,
+        description="priority (0 is the model's default, 1 the highest), timeout (microseconds from arrival), "
+        "binary_data_output; others reach the model.",
+    )
+    inputs: list[InferInput]
+    outputs: list[RequestedOutput] | None = Field(None, description="All of the model's outputs where absent.")
+
+
+class InferOutput(Body):
+    name: str
+    shape: list[int]
+    datatype: str
+    parameters: dict[str, Any] | None = None
+    data: list[Any] | None = None
+
+
+class InferResponse(Body):
+    model_name: str
+    model_version: str
+    id: str | None = None
+    parameters: dict[str, Any] | None = None
+    outputs: list[InferOutput]
+
+
+class PredictRequest(Body):
+    instances: list[Any] = Field(description="One element per row; an object by input name where there are several.")
+    signature_name: str | None = Field(None, description="Accepted and ignored.")
+
+
+class PredictResponse(Body):
+    predictions: list[Any] = Field(description="One element per row; an object by output name where there are several.")

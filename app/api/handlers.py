@@ -1,0 +1,98 @@
+"""The one place where an exception becomes an HTTP answer: `{"error": message}` and nothing else.
+
+FastAPI's handlers and the ASGI wrapper of the inference path use the same function, so that a client cannot tell
+which of the two refused it.
+"""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from app.errors import StarlingError
+
+Headers = list[tuple[bytes, bytes]]
+
+#: Statuses whose answer always says when to come back; an error without a hint of its own gets the least one.
+_RETRIED = {429, 503}
+
+
+def error_parts(exc: Exception) -> tuple[int, Headers, bytes]:
+    """Status, headers and body of the answer to `exc`.
+
+    A StarlingError carries its own status and message. Anything that is not an error of ours or of the framework is
+    a 500 whose message says nothing of the inside: whoever catches it logs it. Never raises.
+    """
+    extra: Headers = []
+    retry_after: int | None = None
+    if isinstance(exc, StarlingError):
+        status, message, retry_after = exc.status, exc.message, exc.retry_after_s
+    elif isinstance(exc, RequestValidationError):
+        status, message = 400, _validation_message(exc)
+    elif isinstance(exc, HTTPException):
+        status, message = exc.status_code, _framework_message(exc)
+        extra = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in _headers_of(exc)]
+    else:
+        status, message = 500, "internal error: the server's log has the details"
+    if status == 401:
+        extra.append((b"www-authenticate", b"Bearer"))  # RFC 9110, 15.5.2: a 401 names a way to authenticate
+    if status in _RETRIED or retry_after is not None:
+        extra.append((b"retry-after", str(max(1, retry_after or 1)).encode()))
+    # "replace": the stdlib's JSON parser lets lone surrogates through, and a message may quote them
+    body = json.dumps({"error": message}, ensure_ascii=False).encode("utf-8", "replace")
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *extra]
+    return status, headers, body
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Answer every error of `app`, its framework's included, with `error_parts`.
+
+    An unexpected exception is answered and then raised again by Starlette's outermost layer, so that the server logs
+    its traceback.
+    """
+    for kind in (StarlingError, HTTPException, RequestValidationError, Exception):
+        app.add_exception_handler(kind, _answer)
+
+
+async def _answer(request: Request, exc: Exception) -> Response:
+    if isinstance(exc, HTTPException) and exc.status_code in {404, 405} and exc.detail == _phrase(exc.status_code):
+        # raised by the router, which knows neither path nor method in its detail
+        detail = f"no such route: {request.url.path}"
+        if exc.status_code == 405:
+            detail = f"{request.method} is not allowed on {request.url.path}"
+        exc = HTTPException(exc.status_code, detail, headers=dict(_headers_of(exc)))
+    status, headers, body = error_parts(exc)
+    response = Response(body, status)
+    response.raw_headers = headers
+    return response
+
+
+def _headers_of(exc: HTTPException) -> list[tuple[str, str]]:
+    return list((exc.headers or {}).items())
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""
+
+
+def _framework_message(exc: HTTPException) -> str:
+    return str(exc.detail) if exc.detail else _phrase(exc.status_code) or f"status {exc.status_code}"
+
+
+def _validation_message(exc: RequestValidationError) -> str:
+    """`body.ready: Input should be a valid boolean; ...`: the field first, as in our own messages."""
+    parts = []
+    for error in exc.errors():
+        field = ".".join(str(step) for step in error.get("loc", ())) or "request"
+        cause = error.get("ctx", {}).get("error")
+        parts.append(f"{field}: {error.get('msg', 'invalid')}" + (f" ({cause})" if cause else ""))
+    return "; ".join(parts) or "the request is not valid"

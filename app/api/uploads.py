@@ -1,0 +1,209 @@
+"""Bodies that are files: which kind one is, the file in a multipart upload, and .npy and image headers.
+
+Pure functions of bytes. Nothing here allocates by what a header claims: claims are checked against the bytes that
+are there, or against a limit, first.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+import numpy as np
+from numpy.lib import format as npy_format
+from PIL import Image, UnidentifiedImageError
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+
+from app.contract import Array
+from app.errors import BadRequest, TooLarge
+
+Kind = Literal["json", "npy", "other", "unknown"]
+
+_NPY = frozenset({"application/x-npy", "application/npy", "application/x-numpy", "application/numpy"})
+#: Types that say nothing: none at all, "some bytes", and what `curl --data-binary` sends unless told otherwise.
+_UNSPECIFIC = frozenset(
+    {"", "application/octet-stream", "binary/octet-stream", "application/x-www-form-urlencoded", "*/*"}
+)
+_JSON_STARTS = (*(bytes([start]) for start in b'[{"-0123456789'), b"true", b"false", b"null")
+_MAX_PARTS = 64  # parts looked at for one with a file: a body of many small parts would cost seconds
+_IMAGE_FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF")  # none that starts another program
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """One value as it came: `media` is its type in lower case without parameters, `field` what messages call it."""
+
+    kind: Kind
+    media: str
+    data: bytes
+    field: str
+
+
+def open_upload(content_type: str | None, body: bytes) -> Upload:
+    """Look at the content type, into the multipart envelope, and at the first bytes where the type says nothing.
+
+    Raises BadRequest when a multipart body is malformed or holds no file.
+    """
+    media = _media_type(content_type)
+    if media != "multipart/form-data":
+        return _classified(media, body, "body")
+    name, part_type, data = _first_file(content_type or "", body)
+    return _classified(_media_type(part_type), data, f"part {name!r}")
+
+
+def _media_type(content_type: str | None) -> str:
+    return (content_type or "").partition(";")[0].strip().lower()
+
+
+def _classified(media: str, data: bytes, field: str) -> Upload:
+    if media in _UNSPECIFIC:
+        return _sniffed(data, media, field)
+    if media in ("application/json", "text/json") or media.endswith("+json"):
+        return Upload("json", media, data, field)
+    return Upload("npy" if media in _NPY else "other", media, data, field)
+
+
+def _sniffed(data: bytes, media: str, field: str) -> Upload:
+    if data.startswith(b"\x89PNG\r\n\x1a\n"):
+        return Upload("other", "image/png", data, field)
+    if data.startswith(b"\xff\xd8\xff"):
+        return Upload("other", "image/jpeg", data, field)
+    if data.startswith(b"\x93NUMPY"):
+        return Upload("npy", "application/x-npy", data, field)
+    start = data[:64].lstrip(b" \t\r\n")
+    if start.startswith(_JSON_STARTS):
+        return Upload("json", "application/json", data, field)
+    return Upload("unknown", media, data, field)
+
+
+class _FileFound(Exception):  # not an error: it ends the parse
+    """The first file is complete: the rest of the body need not be read."""
+
+
+class _FileFinder:
+    """Callbacks of the multipart parser: keeps the first part that has a file name."""
+
+    def __init__(self) -> None:
+        self.name = ""
+        self.content_type: str | None = None
+        self.data = bytearray()
+        self._parts = 0
+        self._is_file = False
+        self._header = bytearray()
+        self._value = bytearray()
+
+    def begin(self) -> None:
+        self._parts += 1
+        self._is_file, self.content_type = False, None
+        if self._parts > _MAX_PARTS:
+            raise BadRequest(f"body: expected a file among the first {_MAX_PARTS} parts of the upload")
+
+    def header_field(self, data: bytes, start: int, end: int) -> None:
+        self._header += data[start:end]
+
+    def header_value(self, data: bytes, start: int, end: int) -> None:
+        self._value += data[start:end]
+
+    def header_end(self) -> None:
+        header, value = bytes(self._header).lower(), bytes(self._value)
+        self._header.clear()
+        self._value.clear()
+        if header == b"content-disposition":
+            options = parse_options_header(value)[1]
+            self._is_file = b"filename" in options or b"filename*" in options
+            self.name = options.get(b"name", b"").decode("utf-8", "replace")
+        elif header == b"content-type":
+            self.content_type = value.decode("latin-1")
+
+    def part_data(self, data: bytes, start: int, end: int) -> None:
+        if self._is_file:
+            self.data += data[start:end]
+
+    def part_end(self) -> None:
+        if self._is_file:
+            raise _FileFound
+
+
+def _first_file(content_type: str, body: bytes) -> tuple[str, str | None, bytes]:
+    """Name, content type and bytes of the first file of a multipart/form-data body."""
+    boundary = parse_options_header(content_type)[1].get(b"boundary")
+    if not boundary:
+        raise BadRequest("Content-Type: multipart/form-data needs a boundary")
+    finder = _FileFinder()
+    try:
+        parser = MultipartParser(
+            boundary,
+            {
+                "on_part_begin": finder.begin,
+                "on_header_field": finder.header_field,
+                "on_header_value": finder.header_value,
+                "on_header_end": finder.header_end,
+                "on_part_data": finder.part_data,
+                "on_part_end": finder.part_end,
+            },
+        )
+        parser.write(body)
+        parser.finalize()
+    except _FileFound:
+        return finder.name, finder.content_type, bytes(finder.data)
+    except FormParserError as exc:
+        raise BadRequest(f"body: malformed multipart/form-data: {exc}") from None
+    raise BadRequest(
+        "body: expected a multipart/form-data upload with a complete file part, as curl -F file=@NAME sends"
+    )
+
+
+def read_npy(data: bytes, field: str) -> Array:
+    """The array of an .npy file, without copying it; read-only. Pickled objects are never read.
+
+    Raises BadRequest when the header is malformed or does not account for exactly the bytes that follow it.
+    """
+    stream = io.BytesIO(data)
+    try:
+        version = npy_format.read_magic(stream)
+        if version not in ((1, 0), (2, 0)):
+            raise BadRequest(f"{field}: expected .npy format 1.0 or 2.0, got {version[0]}.{version[1]}")
+        read = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
+        shape, fortran, dtype = read(stream)
+    except BadRequest:
+        raise
+    except Exception as exc:  # numpy evaluates the header as Python; what hostile text makes it raise is open-ended
+        raise BadRequest(f"{field}: not a valid .npy file: {_first_line(exc)}") from None
+    if dtype.hasobject or dtype.kind not in "biufSU" or not dtype.itemsize:
+        raise BadRequest(f"{field}: expected an .npy array of numbers, booleans or strings, got dtype {dtype}")
+    offset = stream.tell()
+    if any(type(length) is not int or length < 0 for length in shape):
+        raise BadRequest(f"{field}: expected a shape of integers of at least 0 in the .npy header")
+    expected = prod(shape) * dtype.itemsize
+    if expected != len(data) - offset:
+        raise BadRequest(
+            f"{field}: the .npy header says {expected} bytes ({dtype} of shape {list(shape)}), got {len(data) - offset}"
+        )
+    return np.frombuffer(data, dtype, offset=offset).reshape(shape, order="F" if fortran else "C")
+
+
+def check_pixels(upload: Upload, max_pixels: int) -> None:
+    """Refuse an image by the size in its header, before anyone decodes it.
+
+    Other bodies are looked at too, since a decoder may open whatever it is given; those that are no image pass.
+    Raises TooLarge, or BadRequest for a body that calls itself an image and has no header that can be read.
+    """
+    try:
+        with Image.open(io.BytesIO(upload.data), formats=_IMAGE_FORMATS) as image:
+            width, height = image.size
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise TooLarge(f"{upload.field}: the image has more pixels than can be opened safely") from None
+    except Exception as exc:  # Pillow's parsers raise whatever a broken header leads them to
+        if upload.media.startswith("image/"):
+            why = "no image header" if isinstance(exc, UnidentifiedImageError) else _first_line(exc)
+            raise BadRequest(f"{upload.field}: not a readable image ({upload.media}): {why}") from None
+        return
+    if width * height > max_pixels:
+        raise TooLarge(f"{upload.field}: expected at most {max_pixels} pixels, got {width} x {height}")
+
+
+def _first_line(exc: Exception) -> str:
+    return (str(exc) or type(exc).__name__).splitlines()[0][:200]

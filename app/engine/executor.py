@@ -1,0 +1,171 @@
+"""One program on a CPU: gather rows from their slots, call the model, copy the outputs out. Runs on a worker's thread.
+
+It knows slots and tensors, nothing of calls.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from app.contract import Array, Model, TensorSpec
+from app.engine.pool import Pool, Slots
+from app.errors import ConfigError
+from app.models.base import normalise, verify
+
+
+@dataclass(slots=True)
+class Ran:
+    """A finished batch: one array [rows, ...] per output, memory of their own; nanoseconds of each part."""
+
+    outputs: list[Array]
+    input_ns: int
+    infer_ns: int
+    output_ns: int
+
+    @property
+    def compute_ns(self) -> int:
+        return self.input_ns + self.infer_ns + self.output_ns
+
+
+class Executor:
+    """Runs batches of one model over one pool. Not for two threads at a time unless the model allows it."""
+
+    def __init__(self, model: Model, pool: Pool) -> None:
+        self.model = model
+        self.pool = pool
+        self.copies = False  # the model writes into its inputs: never hand it a view of the slots
+
+    def run(self, slots: Slots, size: int) -> Ran:
+        """Run the rows in `slots` as a batch of `size` >= rows. Raises whatever the model raises.
+
+        Padding repeats the last row: it is valid input, whatever the model expects of its values.
+        """
+        begin = time.perf_counter_ns()
+        inputs, keywords = self._gather(slots, size)
+        gathered = time.perf_counter_ns()
+        result = self.model.call(*inputs, **keywords)
+        inferred = time.perf_counter_ns()
+        outputs = self._scatter(result, len(slots), size)
+        return Ran(outputs, gathered - begin, inferred - gathered, time.perf_counter_ns() - inferred)
+
+    def _gather(self, slots: Slots, size: int) -> tuple[list[Any], dict[str, Any]]:
+        padded = list(slots) + [slots[-1]] * (size - len(slots))
+        adjacent = not self.copies and size == len(slots) and _adjacent(slots)
+        index: torch.Tensor | None = None
+        inputs: list[Any] = []
+        for position, spec in enumerate(self.pool.specs):
+            slab = self.pool.slabs[position]
+            if slab is None:
+                values = self.pool.objects[position]
+                assert values is not None
+                inputs.append(np.stack([_row(values[slot]) for slot in padded]))
+                continue
+            if adjacent and spec.fixed:
+                inputs.append(slab[slots[0] : slots[0] + size])
+                continue
+            if index is None:
+                index = torch.tensor(padded)
+            if spec.fixed:
+                inputs.append(slab.index_select(0, index))
+            else:
+                inputs.append(self._gather_variable(slab, spec, padded, index))
+        if self.model.takes_parameters:
+            return inputs, {"parameters": [self.pool.parameters[slot] or {} for slot in padded]}
+        return inputs, {}
+
+    def _gather_variable(
+        self, slab: torch.Tensor, spec: TensorSpec, slots: Sequence[int], index: torch.Tensor
+    ) -> torch.Tensor:
+        """Rows of different lengths, as long as the longest; what lies beyond a row's own length becomes padding.
+
+        What lies there in the slot is an earlier caller's data, so it must never reach the model.
+        """
+        lengths = {axis: self.pool.lengths[axis][slots] for axis in spec.axes if axis}
+        view = slab
+        for dim, axis in enumerate(spec.axes):
+            if axis:
+                view = view.narrow(dim + 1, 0, int(lengths[axis].max()))
+        batch = view.index_select(0, index)
+        for dim, axis in enumerate(spec.axes):
+            if axis and lengths[axis].min() != lengths[axis].max():
+                _pad_beyond(batch, dim + 1, lengths[axis], spec.pad_value)
+        return batch
+
+    def _scatter(self, result: Any, rows: int, size: int) -> list[Array]:
+        """Copy what the model returned into memory of its own, without the padding rows.
+
+        Always a copy: an identity model returns the slots themselves, and a buffer kept by the model would be
+        overwritten by the next batch while this one's answers are still being encoded.
+        """
+        outputs: list[Array] = []
+        specs = self.model.info.outputs
+        for spec, value in zip(specs, normalise(result, specs, self.model.info.name), strict=True):
+            if value.ndim != len(spec.shape) + 1 or value.shape[0] != size:
+                raise ConfigError(
+                    f"output {spec.name!r}: expected a batch of {size} rows of {list(spec.shape)}, "
+                    f"got shape {list(value.shape)}"
+                )
+            outputs.append(_own(value[:rows], spec))
+        return outputs
+
+    def warm(self, size: int, lengths: Mapping[str, int]) -> int:
+        """Run a batch of ones at `size`, check what comes back, and return its nanoseconds.
+
+        Uses the first slots: only for a pool that serves nobody yet. Raises ConfigError or what the model raises.
+        """
+        slots = range(size)
+        for position, spec in enumerate(self.pool.specs):
+            shape = (
+                size,
+                *(lengths.get(axis, n) if axis else n for axis, n in zip(spec.axes, spec.bounds, strict=True)),
+            )
+            ones: Array = np.full(shape, b"", object) if spec.datatype == "BYTES" else _ones(shape, spec)
+            self.pool.write(slots, position, ones)
+        self.pool.set_lengths(slots, lengths)
+        before = self._versions()
+        ran = self.run(slots, size)
+        verify(self.model.info, ran.outputs, size, lengths)
+        if self._versions() != before:
+            self.copies = True
+        return ran.compute_ns
+
+    def _versions(self) -> list[int]:
+        """Counters that every write through torch moves, a view's included."""
+        return [slab._version for slab in self.pool.slabs if slab is not None]
+
+
+def _adjacent(slots: Slots) -> bool:
+    return isinstance(slots, range) or list(slots) == list(range(slots[0], slots[0] + len(slots)))
+
+
+def _row(value: Array | None) -> Array:
+    assert value is not None  # a slot in use was written
+    return value
+
+
+def _ones(shape: tuple[int, ...], spec: TensorSpec) -> Array:
+    one = 0x3F80 if spec.datatype == "BF16" else 1  # the bits of 1.0
+    return np.full(shape, one, spec.dtype)
+
+
+def _pad_beyond(batch: torch.Tensor, dim: int, lengths: Array, value: float) -> None:
+    positions = torch.arange(batch.shape[dim])
+    beyond = positions[None, :] >= torch.from_numpy(lengths)[:, None]
+    shape = [1] * batch.ndim
+    shape[0], shape[dim] = beyond.shape
+    batch.masked_fill_(beyond.view(shape), value)
+
+
+def _own(value: Any, spec: TensorSpec) -> Array:
+    if isinstance(value, torch.Tensor):
+        tensor = value.detach()
+        value = (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    if value.dtype != spec.dtype:
+        raise ConfigError(f"output {spec.name!r}: expected {spec.datatype}, got {value.dtype}")
+    return np.array(value)

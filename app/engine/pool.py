@@ -1,0 +1,121 @@
+"""The slots of one program: memory that takes each row as it arrives (Ebird, section V).
+
+A slot is one index into every input's slab. Slots are handed out in ring order, so that neighbours in arrival are
+neighbours in memory and a batch of them is a view; they are freed in any order. On a CPU the slab is what the model
+reads; a row written here is never copied again unless its batch is scattered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+
+from app.contract import Array, TensorSpec
+from app.models.base import TORCH_DTYPES
+
+Slots = Sequence[int]
+
+
+class Pool:
+    """Slots for the inputs `specs`. `region` is the half-open range of slots handed out here, all by default."""
+
+    def __init__(self, specs: Sequence[TensorSpec], slots: int, region: tuple[int, int] | None = None) -> None:
+        self.specs = specs
+        self.first, self.end = region or (0, slots)
+        #: Per input the slab [slots, *bounds], and numpy's view of the same memory; for BYTES a list of arrays.
+        self.slabs: list[torch.Tensor | None] = []
+        self.views: list[Array | None] = []
+        self.objects: list[list[Array | None] | None] = []
+        for spec in specs:
+            slab = None if spec.datatype == "BYTES" else _slab(spec, slots)
+            self.slabs.append(slab)
+            self.views.append(None if slab is None else _view(slab))
+            self.objects.append([None] * slots if slab is None else None)
+        axes = sorted({axis for spec in specs for axis in spec.axes if axis})
+        #: Per named axis the length each slot's row has.
+        self.lengths: dict[str, Array] = {axis: np.zeros(slots, np.int64) for axis in axes}
+        self.parameters: list[Mapping[str, Any] | None] = [None] * slots
+        self._taken = bytearray(b"\1" * slots)
+        self._taken[self.first : self.end] = bytes(self.end - self.first)
+        self._cursor = self.first
+        self.used = 0
+
+    @property
+    def free(self) -> int:
+        return self.end - self.first - self.used
+
+    def take(self, n: int) -> Slots:
+        """`n` free slots, adjacent where there is such a run. Raises MemoryError when fewer are free."""
+        if n > self.free:
+            raise MemoryError(f"pool: {n} slots wanted, {self.free} free")
+        run = bytes(n)
+        start = self._taken.find(run, self._cursor, self.end)
+        if start < 0:
+            start = self._taken.find(run, self.first, self.end)
+        if start >= 0:
+            slots: Slots = range(start, start + n)
+            self._taken[start : start + n] = b"\1" * n
+        else:
+            slots = self._scattered(n)
+        self._cursor = slots[-1] + 1
+        self.used += n
+        return slots
+
+    def _scattered(self, n: int) -> list[int]:
+        slots: list[int] = []
+        position = self.first
+        for _ in range(n):
+            position = self._taken.find(0, position, self.end)
+            self._taken[position] = 1
+            slots.append(position)
+        return slots
+
+    def give_back(self, slots: Slots) -> None:
+        """Free slots whose rows no unit reads any more."""
+        for slot in slots:
+            self._taken[slot] = 0
+        self.used -= len(slots)
+        for values in self.objects:
+            if values is not None:
+                for slot in slots:
+                    values[slot] = None
+
+    def write(self, slots: Slots, index: int, values: Array) -> None:
+        """Copy input `index` ([rows, *shape], shape within bounds) into the slots, casting to the slab's dtype."""
+        view = self.views[index]
+        if view is None:
+            target = self.objects[index]
+            assert target is not None  # one of the two is there, see __init__
+            for slot, value in zip(slots, values, strict=True):
+                target[slot] = value
+            return
+        rows: Any = slice(slots[0], slots[-1] + 1) if isinstance(slots, range) else list(slots)
+        spec = self.specs[index]
+        if spec.fixed:
+            view[rows] = values
+        else:
+            view[(rows, *(slice(length) for length in values.shape[1:]))] = values
+
+    def set_lengths(self, slots: Slots, lengths: Mapping[str, int]) -> None:
+        for axis, length in lengths.items():
+            if axis in self.lengths:
+                self.lengths[axis][list(slots)] = length
+
+
+def slot_bytes(specs: Sequence[TensorSpec]) -> int:
+    """Memory of one slot, all inputs at their bounds; BYTES count as nothing, they live elsewhere."""
+    return sum(prod(spec.bounds) * spec.dtype.itemsize for spec in specs if spec.datatype != "BYTES")
+
+
+def _slab(spec: TensorSpec, slots: int) -> torch.Tensor:
+    return torch.empty((slots, *spec.bounds), dtype=TORCH_DTYPES[spec.datatype])
+
+
+def _view(slab: torch.Tensor) -> Array:
+    bits = slab.view(torch.uint16) if slab.dtype == torch.bfloat16 else slab
+    array: Array = bits.numpy()
+    return array

@@ -1,0 +1,55 @@
+"""Writes the scheduler's record to a file, off the loop."""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import threading
+from pathlib import Path
+
+from app.scheduler.record import Entry
+
+log = logging.getLogger("starling.record")
+
+_WAITING = 65_536  # entries in memory; a disk slower than this many behind ends the record
+
+
+class RecordFile:
+    """JSON lines, one entry each. Use as a context manager; `sink` is given to RecordingScheduler.
+
+    When the queue is full the record ends with `{"dropped": n}`: what follows a hole cannot be replayed.
+    Raises OSError when the file cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("w", encoding="utf-8")
+        self._entries: queue.Queue[Entry | None] = queue.Queue(_WAITING)
+        self._dropped = 0
+        self._thread = threading.Thread(target=self._write, name="record")
+
+    def __enter__(self) -> RecordFile:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._entries.put(None)
+        self._thread.join()
+        if self._dropped:
+            self._file.write(json.dumps({"dropped": self._dropped}) + "\n")
+        self._file.close()
+
+    def sink(self, entry: Entry) -> None:
+        """Take an entry. Never blocks."""
+        if self._dropped:
+            self._dropped += 1
+            return
+        try:
+            self._entries.put_nowait(entry)
+        except queue.Full:
+            self._dropped = 1
+            log.warning("the record ends here: the disk is more than %d entries behind", _WAITING)
+
+    def _write(self) -> None:
+        while (entry := self._entries.get()) is not None:
+            self._file.write(json.dumps(entry, separators=(",", ":")) + "\n")

@@ -1,0 +1,131 @@
+"""One program that serves: a model, its slots, its place in the scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+from app.contract import Model, ModelInfo
+from app.engine.executor import Executor
+from app.engine.lease import Lease
+from app.engine.pool import Slots, slot_bytes
+from app.errors import DeadlineUnreachable, NotReady, QueueFull
+from app.metrics import Gauges, ModelStats
+from app.scheduler.types import Profile, Reason, Refusal
+
+if TYPE_CHECKING:
+    from app.engine.engine import Engine
+
+_NO_LENGTHS: Mapping[str, int] = {}
+
+
+class ServedModel:
+    """Implements contract.Served."""
+
+    def __init__(self, engine: Engine, model: Model, executor: Executor, program: int, profile: Profile) -> None:
+        self.engine = engine
+        self.model = model
+        self.executor = executor
+        self.pool = executor.pool
+        self.program = program
+        self.profile = profile
+        self.stats = ModelStats(model.info.name, model.info.version)
+        self.row_bytes = slot_bytes(model.info.inputs)
+        self.reserved = 0  # rows leased and not yet submitted
+        self._closing: asyncio.Future[None] | None = None
+        batching = model.info.batching
+        self._timeout_ns = int(batching.default_timeout_ms * 1e6)
+        self._priority = batching.default_priority
+
+    @property
+    def info(self) -> ModelInfo:
+        return self.model.info
+
+    def admit(self, rows: int, deadline_ns: int | None = None) -> None:
+        """Raise QueueFull, DeadlineUnreachable or NotReady if a call of so many rows cannot be taken now."""
+        if self._closing is not None:
+            raise NotReady(f"model {self.info.name!r} is being unloaded", retry_after_s=1)
+        refusal = self.engine.admit(self.program, rows + self.reserved, deadline_ns)
+        if refusal is not None:
+            self._refuse(refusal)
+
+    def _refuse(self, refusal: Refusal) -> None:
+        wait = max(1, ceil(refusal.retry_after_ns / 1e9))
+        name = self.info.name
+        if refusal.reason is Reason.QUEUE_FULL:
+            raise QueueFull(
+                f"model {name!r}: the queue of {self.info.batching.max_queue} rows is full", retry_after_s=wait
+            )
+        if refusal.reason is Reason.DEADLINE_UNREACHABLE:
+            raise DeadlineUnreachable(f"model {name!r}: predicted to end after the call's deadline", retry_after_s=wait)
+        raise NotReady(f"model {name!r} takes no calls: {refusal.reason.value}", retry_after_s=wait)
+
+    def lease(
+        self,
+        rows: int,
+        *,
+        lengths: Mapping[str, int] = _NO_LENGTHS,
+        priority: int = 0,
+        timeout_us: int | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        arrived_ns: int | None = None,
+    ) -> Lease:
+        """Take slots; see contract.Served."""
+        arrived = self.engine.clock() if arrived_ns is None else arrived_ns
+        timeout_ns = self._timeout_ns if timeout_us is None else timeout_us * 1000
+        deadline = arrived + timeout_ns if timeout_ns else None
+        self.admit(rows, deadline)
+        slots = self.pool.take(rows)
+        self.reserved += rows
+        if lengths:
+            self.pool.set_lengths(slots, lengths)
+        if self.model.takes_parameters:
+            for slot in slots:
+                self.pool.parameters[slot] = parameters
+        return Lease(self, slots, lengths, priority or self._priority, arrived, deadline)
+
+    def finish(self, outcome: str, total_ns: int) -> None:
+        """Count an answered call."""
+        self.stats.call_answered(outcome, total_ns)
+
+    def give_back(self, slots: Slots) -> None:
+        """Slots of a lease that is over."""
+        self.pool.give_back(slots)
+        if self._closing is not None and not self.pool.used and not self._closing.done():
+            self._closing.set_result(None)
+
+    async def drained(self) -> None:
+        """Refuse new calls from now on; return when no slot is in use."""
+        if self._closing is None:
+            self._closing = self.engine.loop.create_future()
+        if self.pool.used:
+            await asyncio.shield(self._closing)
+
+    def gauges(self) -> Gauges:
+        scheduler = self.engine.scheduler
+        waiting = scheduler.waiting(self.program)
+        return Gauges(
+            self.stats,
+            pending_rows=waiting,
+            pending_calls=self.engine.pending_calls(self.program),
+            preferred=scheduler.preferred(self.program),
+            rate=scheduler.rate(self.program),
+            slots_used=self.pool.used,
+        )
+
+    def statistics(self) -> dict[str, Any]:
+        """Triton's numbers, and ours under `starling`: durations in milliseconds, rates per second."""
+        gauges = self.gauges()
+        return {
+            **self.stats.triton(),
+            "starling": {
+                "queue_length": gauges.pending_rows,
+                "arrival_rate": gauges.rate,
+                "preferred_batch_size": gauges.preferred,
+                "batch_ms": {str(b): ns / 1e6 for b, ns in enumerate(self.profile.batch_ns, 1)},
+                "batch_scale": self.engine.scheduler.scale(self.program),
+                "batches": {f"{worker}:{why}": n for (worker, why), n in sorted(self.stats.batches.items())},
+            },
+        }

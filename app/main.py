@@ -1,0 +1,130 @@
+"""The composition root: the one place that knows all parts and puts them together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+
+from app import __version__
+from app.api.control import router as control
+from app.api.handlers import install_error_handlers
+from app.api.http import ASGIApp, Limits
+from app.api.infer import InferencePath
+from app.api.openapi import router as documentation
+from app.engine.device import CpuDevice, Device
+from app.engine.engine import Engine
+from app.engine.record import RecordFile
+from app.errors import ConfigError
+from app.lifecycle import Lifecycle
+from app.metrics import Metrics
+from app.models.registry import Registry
+from app.models.repository import Repository
+from app.scheduler.record import RecordingScheduler
+from app.scheduler.scheduler import Scheduler
+from app.settings import MIB, Settings, cpu_cores
+
+log = logging.getLogger("starling")
+
+_ANY_SIZE = 1 << 16  # a worker's capacity where none is given: each model's largest batch bounds it
+_ABOUT = "DNN inference over HTTP: the Open Inference Protocol (V2), TensorFlow Serving's V1, and a friendly route."
+_OVERRIDES = ("policy", "max_batch", "max_delay_ms", "max_queue", "default_timeout_ms")
+
+
+def create_app(
+    settings: Settings, lifecycle: Lifecycle | None = None, *, on_ready: Callable[[Registry], None] | None = None
+) -> ASGIApp:
+    """The server as an ASGI application. `on_ready` is told when every model has been tried.
+
+    Raises ConfigError when the models cannot be found; what is wrong inside one model shows in the index instead.
+    """
+    lifecycle = lifecycle or Lifecycle()
+    repository = Repository(settings.models, settings.model)
+    repository.names()  # a folder that cannot be read is known before anything starts
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
+        async with AsyncExitStack() as stack:
+            scheduler = _scheduler(settings, device := _device(settings), stack)
+            engine = await stack.enter_async_context(_engine(settings, device, scheduler, lifecycle))
+            registry = await stack.enter_async_context(
+                Registry(engine, repository, overrides=_given(settings), limits={"max_pixels": settings.max_pixels})
+            )
+            lifecycle.catalog, lifecycle.stuck, lifecycle.abort = registry, engine.stuck, engine.abort
+            loading = asyncio.create_task(_load(registry, lifecycle, on_ready), name="load-models")
+            stack.push_async_callback(_cancel, loading)
+            yield {
+                "catalog": registry,
+                "health": lifecycle,
+                "settings": settings,
+                "metrics": Metrics(engine.snapshot),
+                "engine": engine,
+            }
+
+    app = FastAPI(title="Starling", version=__version__, lifespan=lifespan, description=_ABOUT)
+    app.include_router(control)
+    app.include_router(documentation)
+    install_error_handlers(app)
+    return InferencePath(app, _limits(settings), api_key=settings.api_key, connections=lambda: lifecycle.connections())
+
+
+def _scheduler(settings: Settings, device: Device, stack: AsyncExitStack) -> Scheduler:
+    if settings.record is None:
+        return Scheduler(device.spec, split_failed=settings.split_failed)
+    try:
+        record = stack.enter_context(RecordFile(settings.record))
+    except OSError as exc:
+        raise ConfigError(f"record: {exc}") from None
+    return RecordingScheduler(device.spec, split_failed=settings.split_failed, sink=record.sink)
+
+
+def _device(settings: Settings) -> CpuDevice:
+    capacities = settings.workers or (_ANY_SIZE,)
+    return CpuDevice(capacities, settings.compute_threads, cpu_cores())
+
+
+def _engine(settings: Settings, device: Device, scheduler: Scheduler, lifecycle: Lifecycle) -> Engine:
+    return Engine(
+        device,
+        scheduler,
+        window_s=settings.rate_window_s,
+        hang_factor=settings.hang_factor,
+        hang_floor_s=settings.hang_floor_s,
+        pool_bytes=settings.pool_mib * MIB,
+        on_lost=lifecycle.fail,
+    )
+
+
+def _given(settings: Settings) -> dict[str, object]:
+    """Batching settings given as flags or variables: they beat every model.toml."""
+    values = {name: getattr(settings, name) for name in _OVERRIDES}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(
+        body=int(settings.max_body_mib * MIB),
+        json=int(settings.max_json_mib * MIB),
+        inflight=int(settings.max_inflight_mib * MIB),
+        pixels=settings.max_pixels,
+        body_timeout_s=settings.body_timeout_s,
+        connections=settings.max_connections,
+    )
+
+
+async def _load(registry: Registry, lifecycle: Lifecycle, on_ready: Callable[[Registry], None] | None) -> None:
+    await registry.load_all()
+    lifecycle.loaded.set()
+    if on_ready is not None:
+        on_ready(registry)
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
+    if not task.cancelled() and task.exception() is not None:
+        log.error("loading models failed", exc_info=task.exception())

@@ -1,0 +1,293 @@
+"""Counters, and how they are shown: Prometheus text under our names and Triton's, and Triton's statistics.
+
+The hot path adds to plain integers (an observation costs 0.2 us here, 1.5 us as a prometheus_client child); instruments
+are made of them when somebody scrapes.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+_SECONDS = tuple(m * 10**e for e in range(-4, 2) for m in (1, 2.5, 5))  # 0.1 ms to 50 s
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_LABELS = ("model", "version")
+
+
+class Histogram:
+    """Counts per bucket and a sum; bounds are upper ends, inclusive."""
+
+    __slots__ = ("_bounds", "_counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self.total += value
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Cumulative counts, as Prometheus wants them."""
+        seen, rows = 0, []
+        for bound, count in zip([*map(str, self._bounds), "+Inf"], self._counts, strict=True):
+            seen += count
+            rows.append((bound, float(seen)))
+        return rows
+
+
+@dataclass(slots=True)
+class Spent:
+    """How often, and nanoseconds in all."""
+
+    count: int = 0
+    ns: int = 0
+
+    def add(self, ns: int) -> None:
+        self.count += 1
+        self.ns += ns
+
+    def as_dict(self) -> dict[str, int]:
+        return {"count": self.count, "ns": self.ns}
+
+
+@dataclass(slots=True)
+class Parts:
+    """The parts of compute: gathering inputs, the model, copying outputs."""
+
+    input: Spent = field(default_factory=Spent)
+    infer: Spent = field(default_factory=Spent)
+    output: Spent = field(default_factory=Spent)
+
+    def add(self, input_ns: int, infer_ns: int, output_ns: int) -> None:
+        self.input.add(input_ns)
+        self.infer.add(infer_ns)
+        self.output.add(output_ns)
+
+    def as_dict(self) -> dict[str, dict[str, int]]:
+        return {
+            "compute_input": self.input.as_dict(),
+            "compute_infer": self.infer.as_dict(),
+            "compute_output": self.output.as_dict(),
+        }
+
+
+class ModelStats:
+    """All that is counted about one version of a model."""
+
+    def __init__(self, model: str, version: str) -> None:
+        self.model = model
+        self.version = version
+        self.request = Histogram(_SECONDS)
+        self.queue = Histogram(_SECONDS)
+        self.compute = Histogram(_SECONDS)
+        self.batch = Histogram(_SIZES)
+        self.outcomes: Counter[str] = Counter()
+        self.success = Spent()
+        self.failure = Spent()
+        self.queued = Spent()
+        self.parts = Parts()
+        self.batches: Counter[tuple[int, str]] = Counter()  # (worker, reason)
+        self.by_size: dict[int, Parts] = {}
+        self.rows = 0
+        self.executions = 0
+        self.last_ms = 0
+
+    def batch_ran(self, worker: int, reason: str, rows: int, parts: tuple[int, int, int]) -> None:
+        """A batch has finished well; `parts` are nanoseconds of input, model and output."""
+        self.executions += 1
+        self.rows += rows
+        self.batches[worker, reason] += 1
+        self.batch.observe(rows)
+        self.compute.observe(sum(parts) / 1e9)
+        by_size = self.by_size.get(rows)
+        if by_size is None:
+            by_size = self.by_size[rows] = Parts()
+        by_size.add(*parts)
+
+    def call_ran(self, queue_ns: int, parts: tuple[int, int, int]) -> None:
+        """All rows of a call have run; times of its slowest row."""
+        self.queue.observe(queue_ns / 1e9)
+        self.queued.add(queue_ns)
+        self.parts.add(*parts)
+
+    def call_answered(self, outcome: str, total_ns: int) -> None:
+        """A call has its answer: "ok" or an error's code; nanoseconds from arrival to encoded answer."""
+        self.outcomes[outcome] += 1
+        self.request.observe(total_ns / 1e9)
+        if outcome == "ok":
+            self.success.add(total_ns)
+            self.last_ms = int(time.time() * 1000)
+        else:
+            self.failure.add(total_ns)
+
+    def triton(self) -> dict[str, Any]:
+        """One element of the statistics extension's `model_stats`."""
+        nothing = {"count": 0, "ns": 0}
+        return {
+            "name": self.model,
+            "version": self.version,
+            "last_inference": self.last_ms,
+            "inference_count": self.rows,
+            "execution_count": self.executions,
+            "inference_stats": {
+                "success": self.success.as_dict(),
+                "fail": self.failure.as_dict(),
+                "queue": self.queued.as_dict(),
+                **self.parts.as_dict(),
+                "cache_hit": nothing,
+                "cache_miss": nothing,
+            },
+            "response_stats": {},
+            "batch_stats": [{"batch_size": size, **parts.as_dict()} for size, parts in sorted(self.by_size.items())],
+            "memory_usage": [],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Gauges:
+    """What is true of one model at this moment."""
+
+    stats: ModelStats
+    pending_rows: int
+    pending_calls: int
+    preferred: int
+    rate: float
+    slots_used: int
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """What a scrape shows: every model that serves, and each worker's busy seconds."""
+
+    models: list[Gauges]
+    busy_s: list[float]
+
+
+class Metrics(Collector):
+    """Renders a snapshot taken at each scrape. One per server: no module-wide registry."""
+
+    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
+        self._snapshot = snapshot
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+        PlatformCollector(registry=self._registry)
+
+    def render(self) -> tuple[bytes, str]:
+        """Prometheus text and its content type."""
+        text = generate_latest(self._registry) + _triton_text(self._snapshot().models).encode()
+        return text, CONTENT_TYPE_LATEST
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # names do not depend on what runs, and a snapshot may not exist yet
+
+    def collect(self) -> Iterator[Metric]:
+        snapshot = self._snapshot()
+        yield from _histograms(snapshot.models)
+        yield from _counters(snapshot)
+        yield from _gauges(snapshot.models)
+
+
+def _histograms(models: list[Gauges]) -> Iterator[Metric]:
+    for name, text in (
+        ("request_duration_seconds", "From arrival to encoded answer."),
+        ("queue_duration_seconds", "From arrival to the start of the batch, per call."),
+        ("compute_duration_seconds", "Gather, model and copy out, per batch."),
+        ("batch_size", "Rows per batch, padding apart."),
+    ):
+        family = HistogramMetricFamily(f"starling_{name}", text, labels=_LABELS)
+        for gauges in models:
+            stats = gauges.stats
+            histogram: Histogram = getattr(stats, name.partition("_")[0])
+            family.add_metric([stats.model, stats.version], histogram.buckets(), histogram.total)
+        yield family
+
+
+def _counters(snapshot: Snapshot) -> Iterator[Metric]:
+    requests = CounterMetricFamily("starling_requests", "Calls by how they ended.", labels=[*_LABELS, "outcome"])
+    batches = CounterMetricFamily(
+        "starling_batches", "Batches by worker and by why they were formed.", labels=[*_LABELS, "worker", "reason"]
+    )
+    for gauges in snapshot.models:
+        stats = gauges.stats
+        for outcome, count in sorted(stats.outcomes.items()):
+            requests.add_metric([stats.model, stats.version, outcome], count)
+        for (worker, reason), count in sorted(stats.batches.items()):
+            batches.add_metric([stats.model, stats.version, str(worker), reason], count)
+    busy = CounterMetricFamily("starling_worker_busy_seconds", "Time each worker spent on units.", labels=["worker"])
+    for worker, seconds in enumerate(snapshot.busy_s):
+        busy.add_metric([str(worker)], seconds)
+    yield from (requests, batches, busy)
+
+
+def _gauges(models: list[Gauges]) -> Iterator[Metric]:
+    rows: tuple[tuple[str, str, Callable[[Gauges], float]], ...] = (
+        ("queue_length", "Rows that wait.", lambda g: g.pending_rows),
+        (
+            "preferred_batch_size",
+            "The batch size whose throughput just exceeds the arrival rate.",
+            lambda g: g.preferred,
+        ),
+        ("arrival_rate", "Rows per second over the last window.", lambda g: g.rate),
+        ("pool_slots_used", "Input slots in use.", lambda g: g.slots_used),
+    )
+    for name, text, value in rows:
+        family = GaugeMetricFamily(f"starling_{name}", text, labels=_LABELS)
+        for gauges in models:
+            family.add_metric([gauges.stats.model, gauges.stats.version], value(gauges))
+        yield family
+
+
+def _triton_text(models: list[Gauges]) -> str:
+    """Triton's names, written out: its counters lack the `_total` that prometheus_client appends to every counter."""
+    rows: tuple[tuple[str, str, str, Callable[[Gauges], int]], ...] = (
+        ("request_success", "counter", "Successful calls.", lambda g: g.stats.success.count),
+        ("count", "counter", "Rows inferred.", lambda g: g.stats.rows),
+        ("exec_count", "counter", "Batches run.", lambda g: g.stats.executions),
+        ("pending_request_count", "gauge", "Calls admitted and not yet running.", lambda g: g.pending_calls),
+        ("request_duration_us", "counter", "Time of calls, in all.", lambda g: g.stats.success.ns // 1000),
+        ("queue_duration_us", "counter", "Time in the queue, in all.", lambda g: g.stats.queued.ns // 1000),
+        ("compute_input_duration_us", "counter", "Gathering inputs.", lambda g: g.stats.parts.input.ns // 1000),
+        ("compute_infer_duration_us", "counter", "Running models.", lambda g: g.stats.parts.infer.ns // 1000),
+        ("compute_output_duration_us", "counter", "Copying outputs.", lambda g: g.stats.parts.output.ns // 1000),
+    )
+    lines: list[str] = []
+    for name, kind, text, value in rows:
+        lines += [f"# HELP nv_inference_{name} {text}", f"# TYPE nv_inference_{name} {kind}"]
+        lines += [f"nv_inference_{name}{{{_labels(g)}}} {value(g)}" for g in models]
+    lines += ["# HELP nv_inference_request_failure Failed calls.", "# TYPE nv_inference_request_failure counter"]
+    for gauges in models:
+        for reason, count in sorted(_triton_reasons(gauges.stats.outcomes).items()):
+            lines.append(f'nv_inference_request_failure{{{_labels(gauges)},reason="{reason}"}} {count}')
+    return "\n".join(lines) + "\n"
+
+
+def _labels(gauges: Gauges) -> str:
+    return f'model="{gauges.stats.model}",version="{gauges.stats.version}"'
+
+
+def _triton_reasons(outcomes: Counter[str]) -> Counter[str]:
+    """Triton knows four reasons: REJECTED (by the queue), CANCELED, BACKEND (the model) and OTHER."""
+    known = {
+        "queue_full": "REJECTED",
+        "deadline_unreachable": "REJECTED",
+        "deadline_exceeded": "REJECTED",
+        "client_gone": "CANCELED",
+        "model_failed": "BACKEND",
+    }
+    reasons: Counter[str] = Counter(dict.fromkeys(("REJECTED", "CANCELED", "BACKEND", "OTHER"), 0))
+    for outcome, count in outcomes.items():
+        if outcome != "ok":
+            reasons[known.get(outcome, "OTHER")] += count
+    return reasons

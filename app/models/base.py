@@ -1,0 +1,137 @@
+"""What a model must return, and what is tried on it: the checks between a model and the specification it declares.
+
+`normalise` stands on the hot path, once per batch: it looks at structure only. `verify` reads every shape and dtype
+and belongs to warm-up and `starling check`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from app.contract import DATATYPES, ModelInfo, TensorSpec
+from app.errors import ConfigError
+
+#: V2 datatype name -> torch dtype. BYTES has none: it travels as a numpy object array.
+TORCH_DTYPES: dict[str, torch.dtype] = {
+    "BOOL": torch.bool,
+    "UINT8": torch.uint8,
+    "UINT16": torch.uint16,
+    "UINT32": torch.uint32,
+    "UINT64": torch.uint64,
+    "INT8": torch.int8,
+    "INT16": torch.int16,
+    "INT32": torch.int32,
+    "INT64": torch.int64,
+    "FP16": torch.float16,
+    "BF16": torch.bfloat16,
+    "FP32": torch.float32,
+    "FP64": torch.float64,
+}
+
+
+def normalise(result: Any, outputs: Sequence[TensorSpec], model: str = "") -> list[Any]:
+    """What a model returned (a tensor, a tuple or list, a mapping by output name) as a list in declared order.
+
+    The elements are returned as they came, not copied. Raises ConfigError naming the model (if given) and the output
+    when the number or the names are wrong, or an element is neither a tensor nor an array.
+    """
+    if isinstance(result, (torch.Tensor, np.ndarray)):
+        values = [result]
+    elif isinstance(result, (tuple, list)):
+        values = list(result)
+    elif isinstance(result, Mapping):
+        values = _by_name(result, outputs, model)
+    else:
+        raise ConfigError(
+            f"{_prefix(model)}expected a tensor, a tuple or a mapping of outputs {_names(outputs)}, "
+            f"got {type(result).__name__}"
+        )
+    if len(values) != len(outputs):
+        raise ConfigError(f"{_prefix(model)}expected {len(outputs)} outputs {_names(outputs)}, got {len(values)}")
+    for spec, value in zip(outputs, values, strict=True):
+        if not isinstance(value, (torch.Tensor, np.ndarray)):
+            raise ConfigError(
+                f"{_prefix(model)}output {spec.name!r}: expected a tensor or a numpy array, got {type(value).__name__}"
+            )
+    return values
+
+
+def verify(info: ModelInfo, values: Sequence[Any], rows: int, lengths: Mapping[str, int] | None = None) -> None:
+    """Check normalised outputs of a batch of `rows` rows against the declared dtypes and shapes.
+
+    `lengths` gives the length each named axis had in the inputs; an output's axis of that name must have it too.
+    An output axis without a name may have any length. Raises ConfigError naming model, version and output.
+    """
+    for spec, value in zip(info.outputs, values, strict=True):
+        problem = _mismatch(spec, value, rows, lengths or {})
+        if problem:
+            raise ConfigError(f"model {info.name!r} version {info.version}: output {spec.name!r}: {problem}")
+
+
+def example_inputs(
+    inputs: Sequence[TensorSpec], rows: int, lengths: Mapping[str, int] | None = None
+) -> list[torch.Tensor | np.ndarray[Any, Any]]:
+    """One batch of `rows` rows to try a model with: ones (empty bytes for BYTES), variable axes at `lengths` or at
+    their bound. Ones and not zeros: as ids they are valid, and as a mask they leave something to average.
+    """
+    batch: list[torch.Tensor | np.ndarray[Any, Any]] = []
+    for spec in inputs:
+        shape = (rows, *row_shape(spec, lengths or {}))
+        if spec.datatype == "BYTES":
+            batch.append(np.full(shape, b"", dtype=object))
+        else:
+            # uint16 and wider have no fill kernel of their own in every torch release; a cast works everywhere.
+            batch.append(torch.ones(shape).to(TORCH_DTYPES[spec.datatype]))
+    return batch
+
+
+def row_shape(spec: TensorSpec, lengths: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape of one row when each named axis has the length given, or its bound where none is."""
+    return tuple(
+        lengths.get(axis, bound) if axis else bound for axis, bound in zip(spec.axes, spec.bounds, strict=True)
+    )
+
+
+def _by_name(result: Mapping[Any, Any], outputs: Sequence[TensorSpec], model: str) -> list[Any]:
+    missing = [spec.name for spec in outputs if spec.name not in result]
+    if missing:
+        raise ConfigError(f"{_prefix(model)}output {missing[0]!r}: not returned; the model returned {sorted(result)}")
+    if len(result) != len(outputs):
+        raise ConfigError(f"{_prefix(model)}expected the outputs {_names(outputs)}, got {sorted(result)}")
+    return [result[spec.name] for spec in outputs]
+
+
+def _mismatch(spec: TensorSpec, value: Any, rows: int, lengths: Mapping[str, int]) -> str:
+    shape = tuple(value.shape)
+    expected = tuple(
+        length if not axis else lengths.get(axis, -1) for axis, length in zip(spec.axes, spec.shape, strict=True)
+    )
+    bounds = spec.bounds
+    fits = len(shape) == len(expected) + 1 and shape[0] == rows
+    if fits:
+        fits = all(
+            (want == -1 or want == have) and (bound == -1 or have <= bound)
+            for want, have, bound in zip(expected, shape[1:], bounds, strict=True)
+        )
+    if not fits:
+        return f"expected shape {[rows, *expected]}, got {list(shape)}"
+    if isinstance(value, np.ndarray):
+        # BF16 has no numpy dtype, so an array of it can only be its bits.
+        wanted: Any = DATATYPES[spec.datatype]
+        same = value.dtype == wanted
+    else:
+        wanted = TORCH_DTYPES.get(spec.datatype, "a numpy object array of bytes")
+        same = value.dtype == wanted
+    return "" if same else f"expected {spec.datatype} ({wanted}), got {value.dtype}"
+
+
+def _names(specs: Sequence[TensorSpec]) -> list[str]:
+    return [spec.name for spec in specs]
+
+
+def _prefix(model: str) -> str:
+    return f"model {model!r}: " if model else ""

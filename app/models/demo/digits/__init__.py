@@ -1,0 +1,1 @@
+"""digits: a small convolutional network that reads handwritten digits."""

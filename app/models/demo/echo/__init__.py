@@ -1,0 +1,1 @@
+"""echo: its input, unchanged."""

@@ -1,0 +1,179 @@
+"""The sources a model may come from, and what makes any of them a `contract.Model`.
+
+    model.py:build            a callable in a file beside model.toml, called with kwargs
+    package.module:callable   the same from an installed package
+    model.pt2                 torch.export.save's archive
+    hf:FOLDER_OR_ID           transformers; inputs go in and outputs come out by name
+    torchvision:NAME          torchvision.models.get_model
+    timm:NAME                 timm.create_model
+
+Whatever goes wrong is a ConfigError: the model's code is a user's, and one broken model must not take the server down.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import pickle
+import sys
+from collections.abc import Callable, Mapping
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from app.contract import Model, ModelInfo, ModelSource
+from app.errors import ConfigError
+from app.models import hubs
+from app.models.archive import check_archive
+from app.models.config import FILE_NAME, ModelTable, model_info, read_config
+
+
+def load(
+    source: ModelSource, overrides: Mapping[str, object] | None = None, limits: Mapping[str, int] | None = None
+) -> Model:
+    """Build the model that `source.folder` describes, on the CPU, in eval mode, with its weights.
+
+    `overrides` beat model.toml's `[batching]`. `limits` are set as attributes on the object that the source returned
+    where it has an attribute of that name (`max_pixels`). Blocks, possibly for minutes: never call it on the loop.
+    Raises ConfigError, whatever the model's own code raises.
+    """
+    config = read_config(source.folder)
+    info = model_info(config, source, overrides)
+    built = _build(config, source.folder, info)
+    if config.weights is not None:
+        _load_weights(built, source.folder / config.weights)
+    call = hubs.ByName(built, info) if config.source.startswith("hf:") else built
+    if isinstance(call, nn.Module) and not _is_exported(config):  # exported modules have one mode and refuse to change
+        call.eval()
+    for name, value in (limits or {}).items():
+        if hasattr(built, name):
+            setattr(built, name, value)
+    return Model(
+        info=info,
+        call=call,
+        decode=getattr(built, "decode", None),
+        present=getattr(built, "present", None),
+        takes_parameters=_takes_parameters(call, len(info.inputs)),
+    )
+
+
+def _build(config: ModelTable, folder: Path, info: ModelInfo) -> Any:
+    """The object the source gives. Raises ConfigError naming model.toml and its key `source`."""
+    where = f"{folder / FILE_NAME}: source {config.source!r}"
+    try:
+        built = _open(config, folder)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    except (Exception, SystemExit) as error:  # a user's code may raise anything, and even leave
+        raise ConfigError(f"{where}: {type(error).__name__}: {error}") from error
+    if not callable(built):
+        raise ConfigError(f"{where}: expected an nn.Module or another callable, got {type(built).__name__}")
+    return built
+
+
+def _open(config: ModelTable, folder: Path) -> Any:
+    kind, _, rest = config.source.partition(":")
+    if kind == "hf" and rest:
+        return hubs.open_transformers(rest, folder, config.kwargs)
+    if kind == "torchvision" and rest:
+        return hubs.open_torchvision(rest, config.kwargs)
+    if kind == "timm" and rest:
+        return hubs.open_timm(rest, config.kwargs)
+    if _is_exported(config):
+        return _open_archive(folder / config.source, config.kwargs)
+    if not kind or not rest:
+        raise ConfigError(
+            "expected model.py:CALLABLE, package.module:CALLABLE, FILE.pt2, hf:FOLDER_OR_ID, torchvision:NAME "
+            "or timm:NAME"
+        )
+    module = _load_file(folder / kind) if kind.endswith(".py") else importlib.import_module(kind)
+    build = module
+    for part in rest.split("."):
+        if not hasattr(build, part):
+            raise ConfigError(f"expected a callable {rest!r} in {kind}, which has none of that name")
+        build = getattr(build, part)
+    if not callable(build):
+        raise ConfigError(f"expected {rest!r} in {kind} to be callable, got {type(build).__name__}")
+    return build(**config.kwargs)
+
+
+class _FreshLoader(SourceFileLoader):
+    """Compiles from source each time: bytecode files are matched by whole seconds, too coarse for a reload after an
+    edit, and a repository may be read-only.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
+def _load_file(path: Path) -> ModuleType:
+    """Run a Python file as a module under a name of its own; `from . import x` finds files beside it."""
+    path = path.resolve()
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file")
+    name = f"starling_model_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
+    spec = importlib.util.spec_from_loader(name, _FreshLoader(name, str(path)), is_package=False)
+    if not isinstance(spec, ModuleSpec) or spec.loader is None:
+        raise ConfigError(f"{path}: cannot be loaded as Python")
+    spec.submodule_search_locations = [str(path.parent)]
+    module = importlib.util.module_from_spec(spec)
+    # What an earlier load left is forgotten, else a reload would see old neighbours. A model that still serves keeps
+    # its own globals. The name must be there while the code runs: dataclasses look themselves up.
+    for stale in [key for key in sys.modules if key == name or key.startswith(f"{name}.")]:
+        del sys.modules[stale]
+    importlib.invalidate_caches()
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(name, None)
+        raise
+    return module
+
+
+def _is_exported(config: ModelTable) -> bool:
+    return config.source.endswith(".pt2")
+
+
+def _open_archive(path: Path, kwargs: Mapping[str, Any]) -> nn.Module:
+    if kwargs:
+        raise ConfigError("expected no kwargs: an exported model takes none")
+    check_archive(path)
+    return torch.export.load(path).module()
+
+
+def _load_weights(built: Any, path: Path) -> None:
+    """Load a state dict strictly: every weight of the module and no other. Raises ConfigError naming the file."""
+    if not isinstance(built, nn.Module):
+        raise ConfigError(f"{path}: weights need a source that returns an nn.Module, got {type(built).__name__}")
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_model
+
+            load_model(built, path, strict=True)  # knows tied weights, which are saved once
+        else:
+            built.load_state_dict(torch.load(path, map_location="cpu", weights_only=True), strict=True)
+    except pickle.UnpicklingError as error:
+        raise ConfigError(f"{path}: expected safetensors or a state dict of plain tensors: {error}") from None
+    except Exception as error:  # each format has its own errors for a missing, cut or foreign file
+        raise ConfigError(f"{path}: expected weights that fit the model: {type(error).__name__}: {error}") from None
+
+
+def _takes_parameters(call: Callable[..., Any], inputs: int) -> bool:
+    """True where the call has a keyword `parameters` that is not one of its first arguments, the inputs."""
+    target = call.forward if isinstance(call, nn.Module) else call
+    try:
+        signature = inspect.signature(target)
+    except (TypeError, ValueError):  # some callables of C extensions have none
+        return False
+    for index, (name, parameter) in enumerate(signature.parameters.items()):
+        if name == "parameters":
+            keyword = parameter.kind is inspect.Parameter.KEYWORD_ONLY
+            return keyword or (parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD and index >= inputs)
+    return False

@@ -1,0 +1,303 @@
+"""The models a server has, in their versions and states: `contract.Catalog` over a `contract.ModelHost`.
+
+Rules. All state is touched on the event loop's thread only, and changes between two awaits are seen whole. Changes of
+one model happen one at a time, in the order they were asked for; different models do not wait for one another except
+for the thread that loads: it is one, so that two loads never compete for memory. A route to a version exists exactly
+while it may be called, so a replacement leaves no moment without one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+from app.contract import IndexEntry, Model, ModelHost, ModelSource, Served
+from app.errors import BadRequest, ConfigError, NotFound, NotReady
+from app.models.loaders import load as load_model
+from app.models.repository import Repository
+
+READY, LOADING, UNLOADING, UNAVAILABLE = "READY", "LOADING", "UNLOADING", "UNAVAILABLE"
+
+#: Hints for callers, in seconds. A load usually takes a few; what failed or was unloaded waits for a person.
+RETRY_LOADING_S = 2
+RETRY_UNAVAILABLE_S = 30
+
+_log = logging.getLogger("starling.models")
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class _Version:
+    """One version of a model that is or was in the repository."""
+
+    source: ModelSource
+    required: bool  # asked for at start, and not unloaded since
+    state: str = LOADING
+    reason: str = ""
+    served: Served | None = None
+
+    def entry(self) -> IndexEntry:
+        return IndexEntry(self.source.name, str(self.source.version), self.state, self.reason)
+
+
+class Registry:
+    """Owns the loading thread and every model it has started. Use `async with`, or call `close` at the end.
+
+    Constructed on the loop's thread with all models of the repository required and in state LOADING; `load_all` does
+    the work. `overrides` are values of `contract.Batching` that beat model.toml, `limits` see `loaders.load`.
+    Raises ConfigError when the repository cannot be read.
+    """
+
+    def __init__(
+        self,
+        host: ModelHost,
+        repository: Repository,
+        *,
+        overrides: Mapping[str, object] | None = None,
+        limits: Mapping[str, int] | None = None,
+        load: Callable[[ModelSource, Mapping[str, object], Mapping[str, int]], Model] = load_model,
+    ) -> None:
+        self._host = host
+        self._repository = repository
+        self._overrides = dict(overrides or {})
+        self._limits = dict(limits or {})
+        self._load_model = load
+        self._versions: dict[str, dict[int, _Version]] = {
+            name: {source.version: _Version(source, required=True) for source in sources}
+            for name, sources in repository.scan().items()
+        }
+        self._routes: dict[tuple[str, str | None], Served] = {}
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._alive: list[Served] = []
+        self._closed = False
+        self._loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="model-load")
+
+    async def __aenter__(self) -> Registry:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # what there is
+
+    def find(self, name: str, version: str | None = None) -> Served:
+        """On the hot path. Raises NotFound, or NotReady with state, reason and a retry hint."""
+        served = self._routes.get((name, version))
+        if served is not None:
+            return served
+        raise self._missing(name, version)
+
+    def versions(self, name: str) -> list[str]:
+        return [str(number) for number, one in sorted(self._known(name).items()) if one.served is not None]
+
+    def ready(self) -> list[Served]:
+        return [one.served for one in self._all() if one.served is not None]
+
+    def index(self) -> list[IndexEntry]:
+        return [one.entry() for one in self._all()]
+
+    def pending(self) -> list[IndexEntry]:
+        """Versions that were asked for at start and are neither ready nor unloaded since; a failed one stays here."""
+        return [one.entry() for one in self._all() if one.required and one.served is None]
+
+    # what changes it
+
+    async def load_all(self) -> None:
+        """Load every model the repository had at construction. One that fails is logged and keeps its reason."""
+        for name in list(self._versions):
+            with suppress(BadRequest, NotFound):  # logged where it happened, and shown in the index
+                await self.load(name)
+
+    async def load(self, name: str) -> None:
+        """See `contract.Catalog.load`. Returns when the new versions serve and the replaced ones have drained.
+
+        Versions that the repository no longer holds are stopped, unless some version failed to load: a failed load
+        takes nothing away. Cancelling the caller does not cancel the load.
+        """
+        await self._own(self._reload(name))
+
+    async def unload(self, name: str) -> None:
+        """Finish what was accepted, then free all versions. Unloading what is not loaded does nothing more than to
+        take it off the list of what readiness waits for. Cancelling the caller does not cancel the unload.
+        """
+        self._known(name)
+        await self._own(self._remove(name))
+
+    async def close(self) -> None:
+        """Cancel loads, stop every model that was started (which drains it) and end the loading thread.
+
+        A model being loaded in the thread cannot be interrupted; its result is dropped.
+        """
+        self._closed = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._routes.clear()
+        for one in self._all():
+            one.served = None
+            one.state, one.reason = UNAVAILABLE, "the server is stopping"
+        await asyncio.gather(*(self._stop(served) for served in list(self._alive)))
+        self._loader.shutdown(wait=False, cancel_futures=True)
+
+    # how
+
+    async def _reload(self, name: str) -> None:
+        async with self._turn(name):
+            sources = await self._in_thread(self._repository.sources, name)
+            if not sources:
+                self._vanish(name)
+                raise self._unknown(name)
+            versions = self._versions.setdefault(name, {})
+            started, failures = await self._start_all(versions, sources)
+            retired = [one.served for number, one in versions.items() if number in started and one.served is not None]
+            for number, served in started.items():
+                one = versions[number]
+                one.served, one.state, one.reason = served, READY, ""
+            held = {source.version for source in sources}
+            gone = [] if failures else [number for number in versions if number not in held]
+            for number in gone:
+                old = versions.pop(number)
+                retired += [old.served] if old.served is not None else []
+            self._route(name)  # no await since `started` was complete: the switch is seen whole
+            for served in retired:
+                await self._stop(served)
+            if failures:
+                raise BadRequest(f"model {name!r} cannot be loaded: {'; '.join(failures)}")
+
+    async def _start_all(
+        self, versions: dict[int, _Version], sources: Sequence[ModelSource]
+    ) -> tuple[dict[int, Served], list[str]]:
+        """Start each version beside what serves now. A failure is written into its version and listed."""
+        started: dict[int, Served] = {}
+        failures: list[str] = []
+        for source in sources:
+            one = versions.setdefault(source.version, _Version(source, required=False))
+            one.source = source
+            if one.served is None:
+                one.state, one.reason = LOADING, ""
+            try:
+                started[source.version] = await self._start(source)
+            except Exception as error:
+                # A boundary: whatever a model's code or its warm-up raises, the others go on.
+                reason = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
+                own_code = error.__cause__ is not None or not isinstance(error, ConfigError)
+                _log.error(
+                    "model %s version %s: %s", source.name, source.version, reason, exc_info=error if own_code else None
+                )
+                failures.append(f"version {source.version}: {reason}")
+                if one.served is None:
+                    one.state, one.reason = UNAVAILABLE, reason
+                else:
+                    one.reason = f"serves as it was; loading it again failed: {reason}"
+        return started, failures
+
+    def _vanish(self, name: str) -> None:
+        """The repository lost the model: what serves goes on until it is unloaded, what does not never will."""
+        for one in self._versions.get(name, {}).values():
+            if one.served is None:
+                one.state, one.reason = UNAVAILABLE, "no longer in the repository"
+                _log.error("model %s version %s: %s", name, one.source.version, one.reason)
+
+    async def _start(self, source: ModelSource) -> Served:
+        model = await self._in_thread(self._load_model, source, self._overrides, self._limits)
+        served = await self._host.start(model)
+        self._alive.append(served)
+        return served
+
+    async def _remove(self, name: str) -> None:
+        async with self._turn(name):
+            versions = self._known(name)
+            retired: list[tuple[_Version, Served]] = []
+            for one in versions.values():
+                one.required = False
+                if one.served is not None:
+                    retired.append((one, one.served))
+                    one.served, one.state, one.reason = None, UNLOADING, ""
+                else:
+                    one.state, one.reason = UNAVAILABLE, "unloaded"
+            self._route(name)
+            for one, served in retired:
+                await self._stop(served)
+                one.state, one.reason = UNAVAILABLE, "unloaded"
+
+    async def _stop(self, served: Served) -> None:
+        try:
+            await self._host.stop(served)
+        except Exception:
+            # Nothing routes to it any more; what remains is a leak to look into, not a reason to fail the caller.
+            _log.exception("model %s version %s did not stop cleanly", served.info.name, served.info.version)
+        self._alive.remove(served)
+
+    def _route(self, name: str) -> None:
+        for key in [key for key in self._routes if key[0] == name]:
+            del self._routes[key]
+        for number, one in sorted(self._versions[name].items()):
+            if one.served is not None:
+                self._routes[name, str(number)] = one.served
+                self._routes[name, None] = one.served  # the highest comes last
+
+    def _turn(self, name: str) -> asyncio.Lock:
+        """The queue of changes to one model: an asyncio.Lock wakes its waiters in order. Forgotten when unused."""
+        turn = self._turns.get(name)
+        if turn is None:
+            turn = self._turns[name] = asyncio.Lock()
+        return turn
+
+    async def _own(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Run to its end in a task of the registry: a caller that goes away must not leave a change half done."""
+        if self._closed:
+            work.close()
+            raise NotReady("the server is stopping")
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._disown)
+        return await asyncio.shield(task)
+
+    def _disown(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # told to the caller; if that one has gone, nobody else needs a warning
+
+    async def _in_thread(self, function: Callable[..., _T], *args: Any) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._loader, function, *args)
+
+    def _all(self) -> list[_Version]:
+        return [one for _, versions in sorted(self._versions.items()) for _, one in sorted(versions.items())]
+
+    def _known(self, name: str) -> dict[int, _Version]:
+        versions = self._versions.get(name)
+        if versions is None:
+            raise self._unknown(name)
+        return versions
+
+    def _unknown(self, name: str) -> NotFound:
+        if name in self._versions:
+            return NotFound(f"model {name!r} is no longer in the repository")
+        return NotFound(f"model {name!r} is not known; models: {', '.join(sorted(self._versions)) or 'none'}")
+
+    def _missing(self, name: str, version: str | None) -> NotFound | NotReady:
+        """Why there is no route: the name or version is unknown, or not serving now."""
+        versions = self._versions.get(name)
+        if versions is None:
+            return self._unknown(name)
+        ones = [one for number, one in sorted(versions.items(), reverse=True) if version in (None, str(number))]
+        if not ones:
+            known = ", ".join(map(str, sorted(versions)))
+            return NotFound(f"model {name!r} has no version {version!r}; versions: {known}")
+        one = next((one for one in ones if one.state == LOADING), ones[0])
+        what = f"model {name!r} version {one.source.version}"
+        if one.state == LOADING:
+            return NotReady(f"{what} is loading", retry_after_s=RETRY_LOADING_S)
+        reason = f": {one.reason}" if one.reason else ""
+        return NotReady(f"{what} is {one.state.lower()}{reason}", retry_after_s=RETRY_UNAVAILABLE_S)

@@ -1,0 +1,127 @@
+"""Model repositories: which folders hold a model, and in which versions.
+
+`<repo>/<name>/model.toml` is version 1 of a model; `<repo>/<name>/<N>/model.toml` is its version N. Two sets ship with
+the package: `demo` and `bench`. Folders are read anew each time, so what is copied in can be loaded while serving.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from app.contract import ModelSource
+from app.errors import ConfigError
+from app.models.config import FILE_NAME
+
+_HERE = Path(__file__).parent
+_DEMO = {"digits": _HERE / "demo" / "digits", "echo": _HERE / "demo" / "echo"}
+
+#: The sets that ship: name -> folder of each model.
+SETS: dict[str, dict[str, Path]] = {
+    "demo": _DEMO,
+    "bench": _DEMO | {"mlp": _HERE / "zoo" / "mlp", "encoder": _HERE / "zoo" / "encoder"},
+}
+
+_NAME = re.compile(r"(?!\.+$)[A-Za-z0-9_.-]+")
+_VERSION = re.compile(r"[1-9][0-9]*")
+_log = logging.getLogger("starling.models")
+
+
+class Repository:
+    """The models of one folder or shipped set, and those named one by one.
+
+    `models` is the name of a set or a folder (`./demo` for a folder called demo; None for no folder at all); each of
+    `extra` is `NAME=SOURCE` and beats a model of that name in the folder. Raises ConfigError when a folder is missing
+    or a name is not made of letters, digits, `_`, `.` and `-`.
+    """
+
+    def __init__(self, models: str | Path | None, extra: Iterable[str] = ()) -> None:
+        self._root: Path | None = None
+        self._named: dict[str, Path] = {}
+        if isinstance(models, str) and models in SETS:
+            self._named = dict(SETS[models])
+        elif models is not None:
+            self._root = Path(models)
+            if not self._root.is_dir():
+                sets = ", ".join(SETS)
+                raise ConfigError(f"models: expected a folder or one of the sets {sets}, got {str(models)!r}")
+        seen: set[str] = set()
+        for text in extra:
+            name, folder = _parse_extra(text)
+            if name in seen:
+                raise ConfigError(f"model: {name!r} is named twice")
+            seen.add(name)
+            self._named[name] = folder
+
+    def names(self) -> list[str]:
+        """Names of all models there are now, in order. Raises ConfigError when the folder cannot be read."""
+        return sorted(self.scan())
+
+    def scan(self) -> dict[str, list[ModelSource]]:
+        """All models there are now, by name; the versions of each lowest first.
+
+        A folder that holds no model is left out with a line in the log. Raises ConfigError when the repository
+        itself cannot be read.
+        """
+        found: dict[str, list[ModelSource]] = {}
+        for name, folder in self._folders().items():
+            versions = _versions(name, folder)
+            if versions:
+                found[name] = versions
+            else:
+                _log.warning("%s: ignored: neither %s nor a numbered folder with one", folder, FILE_NAME)
+        return dict(sorted(found.items()))
+
+    def sources(self, name: str) -> list[ModelSource]:
+        """The versions of one model there are now, lowest first; none where there is no such model."""
+        folder = self._named.get(name)
+        if folder is None and self._root is not None and _NAME.fullmatch(name):
+            folder = self._root / name
+        return _versions(name, folder) if folder is not None and folder.is_dir() else []
+
+    def _folders(self) -> Mapping[str, Path]:
+        if self._root is None:
+            return self._named
+        try:
+            entries = sorted(entry for entry in self._root.iterdir() if entry.is_dir())
+        except OSError as error:
+            raise ConfigError(f"{self._root}: expected a readable model repository: {error}") from None
+        folders = {}
+        for entry in entries:
+            if _NAME.fullmatch(entry.name):
+                folders[entry.name] = entry
+            else:
+                _log.warning("%s: ignored: a model's name has letters, digits, '_', '.' and '-' only", entry)
+        return {**folders, **self._named}
+
+
+def _parse_extra(text: str) -> tuple[str, Path]:
+    name, equals, source = text.partition("=")
+    if not equals or not source:
+        raise ConfigError(f"model: expected NAME=SOURCE, got {text!r}")
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"model: expected a name of letters, digits, '_', '.' and '-', got {name!r}")
+    folder = Path(source)
+    if not folder.is_dir() or not _versions(name, folder):
+        raise ConfigError(f"model {name}: expected a folder with {FILE_NAME} or with numbered versions, got {source!r}")
+    return name, folder
+
+
+def _versions(name: str, folder: Path) -> list[ModelSource]:
+    """What a model's folder holds; model.toml beats numbered folders beside it."""
+    if (folder / FILE_NAME).is_file():
+        return [ModelSource(name, 1, folder)]
+    try:
+        numbered = [entry for entry in folder.iterdir() if _VERSION.fullmatch(entry.name) and entry.is_dir()]
+    except OSError as error:
+        _log.warning("%s: ignored: %s", folder, error)
+        return []
+    versions = []
+    for entry in sorted(numbered, key=lambda entry: int(entry.name)):
+        if (entry / FILE_NAME).is_file():
+            versions.append(ModelSource(name, int(entry.name), entry))
+        else:
+            _log.warning("%s: ignored: no %s", entry, FILE_NAME)
+    return versions

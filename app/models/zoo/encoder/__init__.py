@@ -1,0 +1,1 @@
+"""encoder: a BERT encoder, for measurements with rows of different lengths."""

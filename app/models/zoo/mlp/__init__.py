@@ -1,0 +1,1 @@
+"""mlp: three dense layers, for measurements."""
