@@ -51,15 +51,13 @@ class TensorSpec:
     bounds: tuple[int, ...]
     pad_value: float = 0
     labels: tuple[str, ...] = ()
+    #: Derived, once, because every call asks: the memory's dtype, and whether every axis has one length.
+    dtype: np.dtype[Any] = field(init=False, repr=False, compare=False)
+    fixed: bool = field(init=False, repr=False, compare=False)
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return DATATYPES[self.datatype]
-
-    @property
-    def fixed(self) -> bool:
-        """True where every axis has one length."""
-        return not any(self.axes)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", DATATYPES[self.datatype])
+        object.__setattr__(self, "fixed", not any(self.axes))
 
 
 @dataclass(frozen=True, slots=True)

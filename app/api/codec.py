@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from app.api.tensors import check_shape, parse_values, to_json
+from app.api.tensors import NUMBERS, check_shape, parse_numbers, parse_values, to_json
 from app.contract import Answer, Array, ModelInfo, TensorSpec
 from app.errors import BadRequest, TooLarge
 
@@ -64,6 +64,10 @@ def decode(body: bytes, header_length: int | None, info: ModelInfo, json_limit: 
     if len(text) > json_limit:
         raise TooLarge(f"body: expected at most {json_limit} bytes of JSON, got {len(text)}; send tensors as binary")
     request = load_json(text)
+    bools = b"true" in text or b"false" in text
+    plain = None if bools else _decode_plain(request, info)
+    if plain is not None:
+        return plain
     if type(request) is not dict:
         raise BadRequest("body: expected a JSON object")
     _check_keys(request, _REQUEST_KEYS, "body")
@@ -72,10 +76,34 @@ def decode(body: bytes, header_length: int | None, info: ModelInfo, json_limit: 
     call.id = request.get("id")
     if call.id is not None and type(call.id) is not str:
         raise BadRequest("id: expected a string")
-    _decode_inputs(request.get("inputs"), tail, info, call, b"true" in text or b"false" in text)
+    _decode_inputs(request.get("inputs"), tail, info, call, bools)
     binary = (request.get("parameters") or {}).get("binary_data_output", False)
     call.outputs = _requested(request.get("outputs"), info.outputs, _boolean(binary, "parameters.binary_data_output"))
     return call
+
+
+def _decode_plain(request: Any, info: ModelInfo) -> InferCall | None:
+    """The commonest request by far, one fixed-size tensor of flat numbers and nothing asked for, checked in one go.
+
+    None for anything else, wrong requests included: the long way tells what is wrong. Half the time of the long way.
+    """
+    try:
+        (tensor,) = request["inputs"]
+        (spec,) = info.inputs
+        shape = tensor["shape"]
+        data = tensor["data"]
+        if (
+            len(request) != 1 or len(tensor) != 4 or tensor["name"] != spec.name or tensor["datatype"] != spec.datatype
+            or spec.datatype not in NUMBERS or not spec.fixed or type(shape[0]) is not int or shape[0] < 1
+            or tuple(shape[1:]) != spec.shape
+        ):  # fmt: skip
+            return None
+        array = parse_numbers(data, spec, (shape[0], *spec.shape))
+    except (TypeError, KeyError, ValueError, IndexError, OverflowError):
+        return None
+    if array is None:
+        return None
+    return InferCall(shape[0], [array], {}, [(i, output.datatype == "BF16") for i, output in enumerate(info.outputs)])
 
 
 def load_json(text: bytes) -> Any:
@@ -296,16 +324,11 @@ def _requested(outputs: object, specs: Sequence[TensorSpec], binary: bool) -> li
     return asked
 
 
-@dataclass(slots=True)
-class Encoded:
-    """An answer's body, and the length of its JSON part where tensors follow it."""
+def encode(call: InferCall, answer: Answer, info: ModelInfo) -> tuple[bytes, int | None]:
+    """The V2 answer to `call`: its body, and the length of its JSON part where tensors follow it.
 
-    body: bytes
-    header_length: int | None = None
-
-
-def encode(call: InferCall, answer: Answer, info: ModelInfo) -> Encoded:
-    """The V2 answer to `call`. Raises OutputNotJson for NaN and infinities asked for as JSON."""
+    Raises OutputNotJson for NaN and infinities asked for as JSON.
+    """
     tensors: list[dict[str, Any]] = []
     chunks: list[bytes] = []
     for index, binary in call.outputs:
@@ -328,8 +351,8 @@ def encode(call: InferCall, answer: Answer, info: ModelInfo) -> Encoded:
             if not binary:
                 to_json(answer.outputs[index], info.outputs[index].name)
     if chunks:
-        return Encoded(b"".join([text, *chunks]), len(text))
-    return Encoded(text)
+        return b"".join([text, *chunks]), len(text)
+    return text, None
 
 
 def _join_bytes(values: Array) -> bytes:

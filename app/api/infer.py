@@ -16,12 +16,8 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-import orjson
-
-from app.api.codec import InferCall, decode, encode, load_json
-from app.api.friendly import FriendlyCall, decode_friendly, present_friendly
+from app.api.codec import InferCall
 from app.api.handlers import error_parts
 from app.api.http import (
     ASGIApp,
@@ -37,10 +33,10 @@ from app.api.http import (
     respond,
     wanted_encoding,
 )
-from app.api.v1 import decode_v1, encode_v1
+from app.api.protocols import V1, V2, Call, Codec, Friendly
 from app.api.watch import Watch
 from app.contract import Answer, Catalog, Health, Served
-from app.errors import BadRequest, MethodNotAllowed, NotReady, StarlingError, TooLarge, Unauthorized
+from app.errors import BadRequest, MethodNotAllowed, NotReady, StarlingError, Unauthorized
 
 log = logging.getLogger("starling.http")
 
@@ -51,25 +47,17 @@ _PATHS = re.compile(
 )
 #: Never need a key: orchestrators have none.
 _PROBES = frozenset({"/v2/health/live", "/v2/health/ready", "/livez", "/readyz", "/healthz", "/ping"})
-_OFF_LOOP = 128 << 10  # JSON bytes from which decoding leaves the loop: about a millisecond
 _OFF_LOOP_BINARY = 4 << 20  # binary bytes from which the copy into the slots does
 _ROUTES = 1024  # distinct paths remembered
+_V2, _V1, _FRIENDLY = V2(), V1(), Friendly()
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
-
-
-@dataclass(slots=True)
-class Decoded:
-    """A decoded body of any of the three protocols, with the way back."""
-
-    call: InferCall | FriendlyCall
-    encode: Callable[[Answer], tuple[bytes, int | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
     """Where a path leads: which protocol, which model."""
 
-    kind: str  # v2, v1 or friendly
+    codec: Codec
     model: str
     version: str | None
 
@@ -120,11 +108,11 @@ class InferencePath:
         if found is None:
             return None
         if found["v2"]:
-            route = Route("v2", found["v2"], found["version"])
+            route = Route(_V2, found["v2"], found["version"])
         elif found["v1"]:
-            route = Route("v1", found["v1"], found["v1_version"])
+            route = Route(_V1, found["v1"], found["v1_version"])
         else:
-            route = Route("friendly", found["friendly"], None)
+            route = Route(_FRIENDLY, found["friendly"], None)
         if len(self._routes) >= _ROUTES:  # unknown models: anybody may send any number of paths
             self._routes.clear()
         self._routes[path] = route
@@ -170,9 +158,18 @@ class InferencePath:
             self._bodies.check(headers)
             body = await self._bodies.read(receive)
             held = len(body)
-            decoded = await self._decode(route, served, headers, body)
-            answer = await self._run(served, decoded, receive, arrived)
-            payload, header_length = decoded.encode(answer)
+            codec = route.codec
+            if b"content-encoding" in headers:
+                body = await self._inflated(headers, body)
+            if codec.slow(served, headers, body):
+                call = await asyncio.to_thread(codec.decode, served, headers, body, self._limits)
+            else:
+                call = codec.decode(served, headers, body, self._limits)
+            answer = await self._run(served, call, receive, arrived)
+            if codec.slow_answer(served, call):
+                payload, header_length = await asyncio.to_thread(codec.encode, served, call, answer)
+            else:
+                payload, header_length = codec.encode(served, call, answer)
             total = time.monotonic_ns() - arrived
             extra += _answer_headers(answer, total, header_length)
             if (wanted := wanted_encoding(headers.get(b"accept-encoding"), len(payload))) is not None:
@@ -197,28 +194,13 @@ class InferencePath:
         if log.isEnabledFor(logging.DEBUG):
             log.debug("%s %s: ok, %.3f ms, batch %d", request_id.decode(), scope["path"], total / 1e6, answer.batch)
 
-    async def _decode(self, route: Route, served: Served, headers: dict[bytes, bytes], body: bytes) -> Decoded:
-        """The body as arrays. What takes longer than about a millisecond is done on a thread."""
-        encoding = headers.get(b"content-encoding")
-        if encoding is not None and encoding.lower() != b"identity":
-            body = await asyncio.to_thread(inflate, body, encoding, self._limits.body)
-        if route.kind == "v2":
-            length = _header_length(headers)
-            task = _v2(served, body, length, self._limits.json)
-            slow = (len(body) if length is None else length) > _OFF_LOOP
-        elif route.kind == "v1":
-            if len(body) > self._limits.json:
-                raise TooLarge(f"body: expected at most {self._limits.json} bytes of JSON, got {len(body)}")
-            task = _v1(served, body)
-            slow = len(body) > _OFF_LOOP
-        else:
-            content_type = headers.get(b"content-type", b"").decode("latin-1") or None
-            task = _friendly(served, body, content_type, self._limits)
-            slow = len(body) > _OFF_LOOP or served.model.decode is not None
-        return await asyncio.to_thread(task) if slow else task()
+    async def _inflated(self, headers: dict[bytes, bytes], body: bytes) -> bytes:
+        encoding = headers[b"content-encoding"]
+        if encoding.strip().lower() in (b"", b"identity"):
+            return body
+        return await asyncio.to_thread(inflate, body, encoding, self._limits.body)
 
-    async def _run(self, served: Served, decoded: Decoded, receive: Receive, arrived: int) -> Answer:
-        call = decoded.call
+    async def _run(self, served: Served, call: Call, receive: Receive, arrived: int) -> Answer:
         limit = served.info.batching.max_queue
         if call.rows > limit:
             raise BadRequest(f"{call.rows} rows in one request: the queue of model {served.info.name!r} holds {limit}")
@@ -251,50 +233,6 @@ def _closing(send: Send) -> Send:
         await send(message)
 
     return sending
-
-
-def _v2(served: Served, body: bytes, header_length: int | None, json_limit: int) -> Callable[[], Decoded]:
-    def task() -> Decoded:
-        call = decode(body, header_length, served.info, json_limit)
-
-        def back(answer: Answer) -> tuple[bytes, int | None]:
-            encoded = encode(call, answer, served.info)
-            return encoded.body, encoded.header_length
-
-        return Decoded(call, back)
-
-    return task
-
-
-def _v1(served: Served, body: bytes) -> Callable[[], Decoded]:
-    def task() -> Decoded:
-        call = decode_v1(served, load_json(body))
-        return Decoded(call, lambda answer: (_dumps(encode_v1(served, answer.outputs)), None))
-
-    return task
-
-
-def _friendly(served: Served, body: bytes, content_type: str | None, limits: Limits) -> Callable[[], Decoded]:
-    def task() -> Decoded:
-        call = decode_friendly(served, content_type, body, max_pixels=limits.pixels, max_json=limits.json)
-        return Decoded(call, lambda answer: (_dumps(present_friendly(served, answer.outputs, call)), None))
-
-    return task
-
-
-def _dumps(value: Any) -> bytes:
-    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
-
-
-def _header_length(headers: dict[bytes, bytes]) -> int | None:
-    text = headers.get(b"inference-header-content-length")
-    if text is None:
-        return None
-    if not text.isdigit() or len(text) > 18:
-        raise BadRequest(
-            f"Inference-Header-Content-Length: expected a number of bytes, got {text[:40].decode('latin-1')!r}"
-        )
-    return int(text)
 
 
 def _answer_headers(answer: Answer, total: int, header_length: int | None) -> Headers:

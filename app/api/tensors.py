@@ -21,15 +21,19 @@ _FLOATS = frozenset({"FP16", "FP32", "FP64"})
 _SMALL = 64  # below this many values Python's min and max beat numpy's
 
 
-def _limits(datatype: str) -> tuple[float, float]:
+_WIDE = {"d": np.float64, "q": np.int64, "Q": np.uint64}
+
+
+def _number(datatype: str) -> tuple[str, float, float]:
     if datatype in _FLOATS:
         top = float(np.finfo(datatype.replace("FP", "float")).max)
-        return -top, top
+        return "d", -top, top
     kind = np.iinfo(datatype.lower())
-    return int(kind.min), int(kind.max)
+    return "Q" if datatype == "UINT64" else "q", int(kind.min), int(kind.max)
 
 
-_LIMITS = {name: _limits(name) for name in [*_FLOATS, *(f"{u}INT{b}" for u in ("", "U") for b in (8, 16, 32, 64))]}
+#: Datatypes whose JSON values are numbers: the type code to check them with, the least and the greatest.
+NUMBERS = {name: _number(name) for name in [*_FLOATS, *(f"{u}INT{b}" for u in ("", "U") for b in (8, 16, 32, 64))]}
 
 
 def check_rows(rows: object, field: str) -> int:
@@ -81,33 +85,45 @@ def parse_values(
         return _parse_bools(data, shape, field)
     if spec.datatype == "BF16":
         raise BadRequest(f"{field}: BF16 travels as binary only")
-    code = "d" if spec.datatype in _FLOATS else "Q" if spec.datatype == "UINT64" else "q"
     try:
-        values = array(code, data)
+        typed = parse_numbers(data, spec, shape)
     except TypeError:
         data = _flatten(data, field)
-        values = _typed(code, data, spec, field)
+        typed = _parse_flat(data, spec, shape, field)
     except OverflowError:
         raise BadRequest(f"{field}: a value is out of range for {spec.datatype}") from None
     if may_hold_bools and bool in set(map(type, data)):
         raise BadRequest(f"{field}: expected {spec.datatype} values, got a boolean")
-    _check_count(len(values), shape, field)
-    typed = np.frombuffer(values, np.float64 if code == "d" else np.uint64 if code == "Q" else np.int64)
-    low, high = _LIMITS[spec.datatype]
-    if len(values) <= _SMALL:
+    if typed is None:
+        _check_count(len(data), shape, field)
+        raise BadRequest(f"{field}: a value is out of range for {spec.datatype}")
+    return typed
+
+
+def parse_numbers(data: Any, spec: TensorSpec, shape: tuple[int, ...]) -> Array | None:
+    """A flat list of numbers as an array of `spec.dtype`; None when count or range are wrong. Takes booleans for 0, 1.
+
+    Raises TypeError for what is not a flat list of numbers, OverflowError for integers beyond 64 bits.
+    """
+    code, low, high = NUMBERS[spec.datatype]
+    values = array(code, data)
+    count = len(values)
+    if count != prod(shape):
+        return None
+    wide = np.frombuffer(values, _WIDE[code])
+    if count <= _SMALL:
         fits = min(values) >= low and max(values) <= high
     else:
-        fits = typed.min() >= low and typed.max() <= high
-    if not fits:
-        raise BadRequest(f"{field}: a value is out of range for {spec.datatype}")
-    return typed.astype(spec.dtype).reshape(shape)
+        fits = wide.min() >= low and wide.max() <= high
+    return wide.astype(spec.dtype).reshape(shape) if fits else None
 
 
-def _typed(code: str, data: list[Any], spec: TensorSpec, field: str) -> array[Any]:
+def _parse_flat(data: list[Any], spec: TensorSpec, shape: tuple[int, ...], field: str) -> Array | None:
     try:
-        return array(code, data)
+        return parse_numbers(data, spec, shape)
     except TypeError:
-        wrong = next(value for value in data if type(value) is not int and (code != "d" or type(value) is not float))
+        floats = spec.datatype in _FLOATS
+        wrong = next(value for value in data if type(value) is not int and not (floats and type(value) is float))
         raise BadRequest(f"{field}: expected {spec.datatype} values, got {_kind(wrong)}") from None
     except OverflowError:
         raise BadRequest(f"{field}: a value is out of range for {spec.datatype}") from None

@@ -12,7 +12,7 @@ from app.contract import Model, ModelInfo, ModelSource
 from app.errors import ConfigError
 from app.models.base import example_inputs, normalise, verify
 from app.models.config import FILE_NAME, model_info, read_config
-from app.models.loaders import load
+from app.models.loaders import load, one_line
 from app.models.repository import Repository
 
 _ROWS = 2  # more than one, else a model that forgets the batch dimension would pass
@@ -82,7 +82,7 @@ def run_once(model: Model, rows: int = _ROWS) -> None:
             result = model.call(*arguments, **keywords)
     except Exception as error:  # a user's code may raise anything
         raise ConfigError(
-            f"model {info.name!r} version {info.version}: a batch of {rows} rows: {type(error).__name__}: {error}"
+            f"model {info.name!r} version {info.version}: a batch of {rows} rows: {one_line(error)}"
         ) from error
     verify(info, normalise(result, info.outputs, info.name), rows, lengths)
 

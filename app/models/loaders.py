@@ -63,6 +63,11 @@ def load(
     )
 
 
+def one_line(error: BaseException) -> str:
+    """Type and message of somebody else's error, for a message of ours."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
 def _build(config: ModelTable, folder: Path, info: ModelInfo) -> Any:
     """The object the source gives. Raises ConfigError naming model.toml and its key `source`."""
     where = f"{folder / FILE_NAME}: source {config.source!r}"
@@ -71,7 +76,7 @@ def _build(config: ModelTable, folder: Path, info: ModelInfo) -> Any:
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
     except (Exception, SystemExit) as error:  # a user's code may raise anything, and even leave
-        raise ConfigError(f"{where}: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{where}: {one_line(error)}") from error
     if not callable(built):
         raise ConfigError(f"{where}: expected an nn.Module or another callable, got {type(built).__name__}")
     return built
@@ -160,9 +165,9 @@ def _load_weights(built: Any, path: Path) -> None:
         else:
             built.load_state_dict(torch.load(path, map_location="cpu", weights_only=True), strict=True)
     except pickle.UnpicklingError as error:
-        raise ConfigError(f"{path}: expected safetensors or a state dict of plain tensors: {error}") from None
+        raise ConfigError(f"{path}: expected safetensors or a state dict of plain tensors: {one_line(error)}") from None
     except Exception as error:  # each format has its own errors for a missing, cut or foreign file
-        raise ConfigError(f"{path}: expected weights that fit the model: {type(error).__name__}: {error}") from None
+        raise ConfigError(f"{path}: expected weights that fit the model: {one_line(error)}") from None
 
 
 def _takes_parameters(call: Callable[..., Any], inputs: int) -> bool:

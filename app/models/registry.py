@@ -21,6 +21,7 @@ from weakref import WeakValueDictionary
 from app.contract import IndexEntry, Model, ModelHost, ModelSource, Served
 from app.errors import BadRequest, ConfigError, NotFound, NotReady
 from app.models.loaders import load as load_model
+from app.models.loaders import one_line
 from app.models.repository import Repository
 
 READY, LOADING, UNLOADING, UNAVAILABLE = "READY", "LOADING", "UNLOADING", "UNAVAILABLE"
@@ -115,6 +116,8 @@ class Registry:
     async def load_all(self) -> None:
         """Load every model the repository had at construction. One that fails is logged and keeps its reason."""
         for name in list(self._versions):
+            if self._closed:
+                return
             with suppress(BadRequest, NotFound):  # logged where it happened, and shown in the index
                 await self.load(name)
 
@@ -136,7 +139,8 @@ class Registry:
     async def close(self) -> None:
         """Cancel loads, stop every model that was started (which drains it) and end the loading thread.
 
-        A model being loaded in the thread cannot be interrupted; its result is dropped.
+        A model being loaded in the thread cannot be interrupted; its result is dropped. Callers that wait for a load
+        get CancelledError. Call it while the host still works.
         """
         self._closed = True
         tasks = list(self._tasks)
@@ -190,7 +194,7 @@ class Registry:
                 started[source.version] = await self._start(source)
             except Exception as error:
                 # A boundary: whatever a model's code or its warm-up raises, the others go on.
-                reason = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
+                reason = str(error) if isinstance(error, ConfigError) else one_line(error)
                 own_code = error.__cause__ is not None or not isinstance(error, ConfigError)
                 _log.error(
                     "model %s version %s: %s", source.name, source.version, reason, exc_info=error if own_code else None

@@ -30,19 +30,18 @@ class Latency:
 
     def predict(self, size: int) -> int:
         """Nanoseconds for a batch of `size`; 0 where nothing is known. Beyond the table: the last entry's slope."""
-        table = self._table
-        if not table:
-            return 0
-        if size <= len(table):
-            return int(table[size - 1] * self.scale)
-        return int(table[-1] * size / len(table) * self.scale)
+        return int(self._profiled(size) * self.scale) if self._table else 0
 
     def observe(self, size: int, compute_ns: int) -> None:
         """Move the scale towards what a batch of `size` took."""
         if not self._table or compute_ns <= 0:
             return
-        base = self._table[min(size, len(self._table)) - 1]
+        base = self._profiled(size)
         if base <= 0:
             return
         ratio = min(compute_ns / base, self.scale * _OUTLIER)
         self.scale += _WEIGHT * (ratio - self.scale)
+
+    def _profiled(self, size: int) -> float:
+        table = self._table
+        return table[size - 1] if size <= len(table) else table[-1] * size / len(table)

@@ -278,6 +278,7 @@ class Scheduler:
             self._start(ready.key, group, Cut(len(group), len(group), "retry"), capacity, start, now)
             return None
         full = max(self._capacity(w, state.program) for w in range(len(self.device.workers)))
+        full = min(full, self.device.max_alive)
         view = KeyView(ready.free_count, limit, full, ready.oldest(), state.program.max_delay_ns)
         decision = state.policy.decide(view, sorted(capacity.values(), reverse=True), now)
         if isinstance(decision, Hold):
@@ -341,7 +342,8 @@ class Scheduler:
                 self._end(row)
         rows = [row for row in unit.rows if row.call.alive]
         if error is Fault.OOM and unit.size > 1:
-            self._caps[unit.worker, unit.program] = max(1, unit.size // 2)
+            key = (unit.worker, unit.program)
+            self._caps[key] = min(max(1, unit.size // 2), self._caps.get(key, unit.size))
         elif error is Fault.MODEL and (not self.split_failed or state.broken or len(unit.rows) == 1):
             self._fail_calls(rows, Reason.MODEL, alone=len(unit.rows) == 1)
             return
@@ -413,6 +415,8 @@ class Scheduler:
                 return
             del self._programs[program]
             self._ready.drop_program(program)
+            for key in [key for key in self._caps if key[1] == program]:
+                del self._caps[key]
 
     # deadlines
 

@@ -34,6 +34,8 @@ def replay(lines: Iterable[str]) -> Replayed:
         _, header = next(entries)
     except StopIteration:
         raise ValueError("record: expected a first line with the configuration, got an empty file") from None
+    if not (isinstance(header, dict) and "format" in header):
+        raise ValueError(f"record: expected a first line with the configuration, got {header!r}")
     scheduler = scheduler_of(header)
     equal = 0
     for number, entry in entries:

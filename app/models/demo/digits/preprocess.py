@@ -28,8 +28,11 @@ _LEAST_CONTRAST = 16 / 255  # less than this between paper and ink is noise of a
 _LEAST_COVERAGE = 0.22  # the thinnest tenth of the training digits cover this much of their square
 _MOST_THICKENING = 10  # rounds of one pixel each side; the pen is then a third of the square
 
-# What Pillow lets through from a file that is cut short or is not what it says.
-_UNREADABLE = (OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, struct.error, zlib.error)
+# What Pillow lets through from a file that is cut short or is not what it says; warnings only where they are errors.
+_UNREADABLE = (
+    *(OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, AttributeError, OverflowError),
+    *(struct.error, zlib.error, Warning),
+)
 
 
 def read_grid(body: bytes, max_pixels: int) -> Grid:
@@ -101,21 +104,18 @@ def _span(profile: Grid) -> tuple[int, int]:
 
 def _reduce(image: Image.Image) -> Image.Image:
     """Average blocks until the longer side fits. Colours are weighted by their opacity on the way."""
-    if image.mode.startswith("I;16") or image.mode in ("I", "F"):  # 16 bits of gray
-        high = np.asarray(image, np.float32) / 256
-        exif = image.info.get("exif")
-        image = Image.fromarray(np.clip(high, 0, 255).astype(np.uint8))
-        if exif:
-            image.info["exif"] = exif
+    info: dict[Any, Any] = dict(image.info)  # the EXIF data, which not every step below hands on
+    if image.mode.startswith("I"):  # 16 bits of gray
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     elif image.has_transparency_data:
-        image = image.convert("RGBA").convert("RGBa")
+        # a conversion copies even where the mode is the same already, and this may be a large image
+        image = (image if image.mode == "RGBA" else image.convert("RGBA")).convert("RGBa")
     else:
         image = image.convert("L")
     factor = -(-max(image.size) // _WORK_SIDE)
     if factor > 1:
-        info: dict[Any, Any] = dict(image.info)
         image = image.reduce(factor)
-        image.info.update(info)
+    image.info = info
     return image
 
 

@@ -1,0 +1,96 @@
+"""Invariant: what passes `normalise` and `verify` has the number, order, dtypes and shapes that were declared."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from app.contract import DATATYPES, ModelInfo, TensorSpec
+from app.errors import ConfigError
+from app.models.base import TORCH_DTYPES, example_inputs, normalise, verify
+
+Y = TensorSpec("y", "FP32", (3,), ("",), (3,))
+Z = TensorSpec("z", "INT64", (), (), ())
+SEQUENCE = TensorSpec("s", "FP32", (-1, 2), ("tokens", ""), (8, 2))
+
+
+def info(*outputs: TensorSpec) -> ModelInfo:
+    return ModelInfo("m", "1", "pytorch", (), outputs)
+
+
+@pytest.mark.parametrize("wrap", [tuple, list, lambda pair: {"z": pair[1], "y": pair[0]}])
+def test_all_forms_give_the_declared_order_without_a_copy(wrap):
+    y, z = torch.ones(2, 3), torch.ones(2, dtype=torch.int64)
+    values = normalise(wrap((y, z)), [Y, Z])
+    assert values[0] is y
+    assert values[1] is z
+
+
+def test_a_single_tensor_or_array_is_the_single_output():
+    assert len(normalise(torch.ones(2, 3), [Y])) == 1
+    assert len(normalise(np.ones((2, 3), np.float32), [Y])) == 1
+    assert len(normalise((torch.ones(2, 3),), [Y])) == 1
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (torch.ones(2, 3), r"model 'm': expected 2 outputs \['y', 'z'\], got 1"),
+        ((1, 2, 3), "expected 2 outputs .* got 3"),
+        ({"y": torch.ones(1)}, r"output 'z': not returned; the model returned \['y'\]"),
+        ({"y": 1, "z": 2, "w": 3}, r"expected the outputs \['y', 'z'\], got \['w', 'y', 'z'\]"),
+        ((torch.ones(1), 3.0), "output 'z': expected a tensor or a numpy array, got float"),
+        (None, "expected a tensor, a tuple or a mapping .* got NoneType"),
+    ],
+)
+def test_normalise_names_what_is_wrong(result, message):
+    with pytest.raises(ConfigError, match=message):
+        normalise(result, [Y, Z], "m")
+
+
+def test_verify_accepts_what_was_declared():
+    verify(info(Y, Z), [torch.ones(2, 3), torch.ones(2, dtype=torch.int64)], 2)
+    verify(info(Y), [np.ones((2, 3), np.float32)], 2)
+    verify(info(SEQUENCE), [torch.ones(2, 5, 2)], 2, {"tokens": 5})
+    text = TensorSpec("t", "BYTES", (1,), ("",), (1,))
+    verify(info(text), [np.full((2, 1), b"a", dtype=object)], 2)
+
+
+@pytest.mark.parametrize(
+    ("spec", "value", "message"),
+    [
+        (Y, torch.ones(2, 4), r"model 'm' version 1: output 'y': expected shape \[2, 3\], got \[2, 4\]"),
+        (Y, torch.ones(3), r"expected shape \[2, 3\], got \[3\]"),
+        (Y, torch.ones(1, 3), r"expected shape \[2, 3\], got \[1, 3\]"),
+        (Y, torch.ones(2, 3, dtype=torch.float64), "expected FP32 .*got torch.float64"),
+        (Y, np.ones((2, 3)), "expected FP32 .*got float64"),
+        (SEQUENCE, torch.ones(2, 6, 2), r"expected shape \[2, 5, 2\], got \[2, 6, 2\]"),
+        (TensorSpec("t", "BYTES", (1,), ("",), (1,)), torch.ones(2, 1), "expected BYTES"),
+    ],
+)
+def test_verify_names_model_output_and_both_sides(spec, value, message):
+    with pytest.raises(ConfigError, match=message):
+        verify(info(spec), [value], 2, {"tokens": 5})
+
+
+def test_an_unnamed_output_axis_may_have_any_length():
+    free = TensorSpec("f", "FP32", (-1,), ("f.0",), (-1,))
+    for length in (0, 1, 99):
+        verify(info(free), [torch.ones(2, length)], 2)
+
+
+@pytest.mark.parametrize("datatype", DATATYPES)
+def test_examples_have_the_declared_dtype_and_bound(datatype):
+    (value,) = example_inputs([TensorSpec("x", datatype, (-1, 2), ("n", ""), (7, 2))], 3)
+    assert tuple(value.shape) == (3, 7, 2)
+    if datatype == "BYTES":
+        assert value.dtype == object
+        assert value[0, 0, 0] == b""
+    else:
+        assert value.dtype == TORCH_DTYPES[datatype]
+
+
+def test_examples_take_the_lengths_given():
+    (value,) = example_inputs([SEQUENCE], 2, {"tokens": 3})
+    assert tuple(value.shape) == (2, 3, 2)

@@ -1,0 +1,71 @@
+"""Invariant: a report has one line per version, and a fault of one model is told in its own line."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.errors import ConfigError
+from app.models.check import check, describe, open_place
+from app.models.repository import Repository
+
+from .folders import CODE, TOML, write_model
+
+
+def test_describe_reads_but_does_not_load(tmp_path):
+    write_model(tmp_path / "a", 'description = "first"\n' + TOML, "raise SystemExit")
+    write_model(tmp_path / "b" / "2", "source = 1")
+    rows = describe(Repository(tmp_path))
+    assert [(row.source.name, row.source.version, row.origin, row.description) for row in rows] == [
+        ("a", 1, "model.py:build", "first"),
+        ("b", 2, "", ""),
+    ]
+    assert rows[0].info is not None
+    assert rows[0].info.inputs[0].name == "x"
+    assert (rows[1].info, "source: expected string" in rows[1].error) == (None, True)
+
+
+def test_check_tries_each_model(tmp_path):
+    write_model(tmp_path / "good")
+    write_model(tmp_path / "shape", code=CODE.replace("nn.Identity()", "nn.Linear(3, 4)"))
+    write_model(tmp_path / "raises", code="def build():\n    return lambda x: x.missing")
+    write_model(tmp_path / "wrong", "x = 1\n" + TOML)
+    report = check(str(tmp_path))
+    errors = {result.source.name: result.error for result in report.results}
+    assert not report.ok
+    assert errors["good"] == ""
+    assert "output 'y': expected shape [2, 3], got [2, 4]" in errors["shape"]
+    assert "a batch of 2 rows: AttributeError" in errors["raises"]
+    assert "x: unknown key" in errors["wrong"]
+
+
+def test_check_takes_a_repository_a_model_folder_or_a_set(tmp_path):
+    folder = write_model(tmp_path / "good")
+    for place in (tmp_path, folder, open_place(folder)):
+        report = check(place)
+        assert report.ok
+        assert [result.source.name for result in report.results] == ["good"]
+    demo = check("demo")
+    assert demo.ok
+    assert {result.source.name: result.parameters for result in demo.results} == {"digits": 42666, "echo": 0}
+
+
+def test_nothing_to_check_is_not_ok(tmp_path):
+    assert not check(tmp_path).ok
+    with pytest.raises(ConfigError, match="expected a folder or one of the sets"):
+        check(tmp_path / "none")
+
+
+def test_parameters_are_passed_where_taken_and_bytes_go_as_objects(tmp_path):
+    code = """
+import numpy as np
+class Upper:
+    def __call__(self, x, parameters):
+        assert parameters == [{}, {}], parameters
+        assert x.dtype == object and x[0, 0] == b"", x
+        return np.array([[value.upper() for value in row] for row in x], dtype=object)
+def build():
+    return Upper()
+"""
+    write_model(tmp_path / "text", TOML.replace("FP32", "BYTES"), code)
+    (result,) = check(tmp_path).results
+    assert result.error == ""

@@ -1,0 +1,150 @@
+"""Invariant: a model.toml either means one ModelInfo or raises a ConfigError that names file, key and expectation."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.contract import Batching
+from app.errors import ConfigError
+from app.models.config import model_info, read_config
+
+from .folders import TOML, source_of, write_model
+
+SEQUENCE = """
+source = "model.py:build"
+[[inputs]]
+name = "ids"
+datatype = "INT64"
+shape = ["tokens"]
+max_shape = [128]
+pad_value = 7
+[[inputs]]
+name = "extra"
+datatype = "FP32"
+shape = [2, -1]
+max_shape = [2, 9]
+[[outputs]]
+name = "per_token"
+datatype = "FP32"
+shape = ["tokens", 4]
+[[outputs]]
+name = "free"
+datatype = "FP32"
+shape = [-1]
+[[outputs]]
+name = "scalar"
+datatype = "INT64"
+shape = []
+"""
+
+
+def read(tmp_path, toml, overrides=None):
+    folder = write_model(tmp_path / "m", toml)
+    return model_info(read_config(folder), source_of(folder, version=3), overrides)
+
+
+def test_a_plain_model(tmp_path):
+    info = read(tmp_path, TOML)
+    assert (info.name, info.version, info.platform, info.batching) == ("m", "3", "pytorch", Batching())
+    (x,) = info.inputs
+    assert (x.name, x.datatype, x.shape, x.axes, x.bounds, x.fixed) == ("x", "FP32", (3,), ("",), (3,), True)
+
+
+def test_variable_axes_get_names_and_bounds(tmp_path):
+    info = read(tmp_path, SEQUENCE)
+    ids, extra = info.inputs
+    assert (ids.shape, ids.axes, ids.bounds, ids.pad_value) == ((-1,), ("tokens",), (128,), 7)
+    assert (extra.shape, extra.axes, extra.bounds) == ((2, -1), ("", "extra.1"), (2, 9))
+    per_token, free, scalar = info.outputs
+    assert (per_token.shape, per_token.axes, per_token.bounds) == ((-1, 4), ("tokens", ""), (128, 4))
+    assert (free.axes, free.bounds) == (("free.0",), (-1,))
+    assert (scalar.shape, scalar.axes, scalar.bounds) == ((), (), ())
+
+
+def test_bytes_and_labels(tmp_path):
+    toml = TOML.replace('datatype = "FP32"', 'datatype = "BYTES"', 1) + 'labels = "names.txt"\n'
+    folder = write_model(tmp_path / "m", toml)
+    (folder / "names.txt").write_text("a\nb\nc\n")
+    info = model_info(read_config(folder), source_of(folder))
+    assert info.inputs[0].datatype == "BYTES"
+    assert info.outputs[0].labels == ("a", "b", "c")
+
+
+def test_overrides_beat_the_file_and_none_is_not_given(tmp_path):
+    toml = TOML + "[batching]\nmax_batch = 4\nmax_delay_ms = 2\nlength_buckets = [8, 16]\n"
+    info = read(tmp_path, toml, {"max_batch": 16, "max_delay_ms": None, "policy": "window"})
+    assert info.batching == Batching(policy="window", max_batch=16, max_delay_ms=2, length_buckets=(8, 16))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"policy": "magic"}, "setting policy: expected 'no_wait', 'window' or 'static', got 'magic'"),
+        ({"max_batch": 0}, "setting max_batch: expected greater than or equal to 1, got 0"),
+        ({"colour": 1}, "setting colour: not a setting of batching"),
+    ],
+)
+def test_a_wrong_override_names_the_setting(tmp_path, overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        read(tmp_path, TOML, overrides)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('source = "model.py:build"', "", "source: expected a value, got none"),
+        ('source = "model.py:build"', "source = 3", "source: expected string, got 3"),
+        ("shape = [3]", "shape = [0]", r"inputs\[0\].shape: expected a list of lengths .* got 0 in \[0\]"),
+        ("shape = [3]", "shape = 3", r"inputs\[0\].shape: expected a list of lengths .* got 3"),
+        ("shape = [3]", "shape = [true]", r"inputs\[0\].shape: expected .* got True in"),
+        ("shape = [3]", 'shape = ["a b"]', r"inputs\[0\].shape: expected .* got 'a b'"),
+        ("shape = [3]", "shape = [-1]", r"inputs\[0\].max_shape: expected a bound for the variable axes"),
+        ("shape = [3]", "shape = [-1]\nmax_shape = [2, 3]", r"inputs\[0\].max_shape: expected one length per axis"),
+        ("shape = [3]", "shape = [3]\nmax_shape = [4]", r"inputs\[0\].max_shape: expected one length per axis"),
+        ("shape = [3]", "shape = [-1]\nmax_shape = [0]", r"inputs\[0\].max_shape\[0\]: expected greater than"),
+        ('datatype = "FP32"', 'datatype = "FLOAT"', r"inputs\[0\].datatype: expected one of BOOL, .* got 'FLOAT'"),
+        ('datatype = "FP32"', 'datatype = "INT8"\npad_value = 300', r"inputs\[0\].pad_value: expected a value of INT8"),
+        ('name = "x"', 'name = ""', r"inputs\[0\].name: expected a name without spaces, got ''"),
+        ('name = "x"', 'name = "x"\nlabel = 1', r"inputs\[0\].label: unknown key; expected one of name, datatype"),
+        ("[[outputs]]", "[batching]\nmax_size = 3\n[[outputs]]", r"batching.max_size: unknown key; .*max_batch"),
+        ("[[outputs]]", "[batching]\nmax_batch = '8'\n[[outputs]]", r"batching.max_batch: expected integer, got '8'"),
+        ("[[outputs]]", "[batching]\nlength_buckets = [8, 4]\n[[outputs]]", r"batching.length_buckets: .*rising"),
+        ("[[outputs]]", "[batching]\nmax_delay_ms = nan\n[[outputs]]", r"batching.max_delay_ms: expected"),
+        ("[[inputs]]", "colour = 1\n[[inputs]]", "colour: unknown key; expected one of source, kwargs"),
+        (
+            "[[outputs]]",
+            '[[inputs]]\nname = "x"\ndatatype = "FP32"\nshape = [1]\n[[outputs]]',
+            "inputs: .*'x' more than",
+        ),
+        ("[[inputs]]", "[[inputs", "expected a readable TOML file"),
+    ],
+)
+def test_a_wrong_file_names_file_key_and_expectation(tmp_path, old, new, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        read(tmp_path, TOML.replace(old, new, 1))
+    assert str(caught.value).startswith(str(tmp_path / "m" / "model.toml") + ": ")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('shape = ["tokens", 4]', 'shape = ["words"]', r"outputs\[0\].shape: .* axis name of an input \(tokens\)"),
+        ("shape = [2, -1]\nmax_shape = [2, 9]", 'shape = ["tokens"]\nmax_shape = [9]', r"inputs\[1\].max_shape: .*128"),
+        ('shape = ["tokens", 4]', 'shape = [4]\nlabels = "none.txt"', r"outputs\[0\].labels: expected a readable text"),
+    ],
+)
+def test_tensors_that_do_not_fit_together(tmp_path, old, new, message):
+    with pytest.raises(ConfigError, match=message):
+        read(tmp_path, SEQUENCE.replace(old, new, 1))
+
+
+def test_labels_must_be_as_many_as_values(tmp_path):
+    folder = write_model(tmp_path / "m", TOML + 'labels = "names.txt"\n')
+    (folder / "names.txt").write_text("a\nb\n")
+    with pytest.raises(ConfigError, match=r"outputs\[0\].labels: expected 3 lines in 'names.txt'.* got 2"):
+        model_info(read_config(folder), source_of(folder))
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"model\.toml: expected a readable TOML file"):
+        read_config(tmp_path)

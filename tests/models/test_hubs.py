@@ -1,0 +1,181 @@
+"""Invariant: models of other libraries go by name in and out, and nothing is imported until a model asks."""
+
+from __future__ import annotations
+
+import enum
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+import torch
+from torch import nn
+
+from app.errors import ConfigError
+from app.models.check import run_once
+from app.models.loaders import load
+
+from .folders import TOML, source_of, write_model
+
+BERT = """
+source = "hf:weights"
+[[inputs]]
+name = "attention_mask"
+datatype = "INT64"
+shape = ["tokens"]
+max_shape = [16]
+[[inputs]]
+name = "input_ids"
+datatype = "INT64"
+shape = ["tokens"]
+max_shape = [16]
+[[outputs]]
+name = "last_hidden_state"
+datatype = "FP32"
+shape = ["tokens", 16]
+"""
+
+
+@pytest.fixture
+def bert(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
+    )
+    torch.manual_seed(0)
+    model = transformers.BertModel(config).eval()
+    folder = write_model(tmp_path / "m", BERT, None)
+    model.save_pretrained(folder / "weights")
+    return folder, model
+
+
+def test_a_folder_of_transformers_is_served_by_name(bert):
+    folder, original = bert
+    model = load(source_of(folder))
+    run_once(model)
+    assert not model.call.training
+    ids, mask = torch.arange(1, 7).reshape(2, 3), torch.tensor([[1, 1, 1], [1, 1, 0]])
+    with torch.inference_mode():
+        (hidden,) = model.call(mask, ids)
+        assert torch.allclose(hidden, original(input_ids=ids, attention_mask=mask).last_hidden_state, atol=1e-6)
+
+
+def test_the_class_can_be_named(bert):
+    folder, _ = bert
+    toml = BERT.replace("[[inputs]]", 'kwargs = { auto_class = "BertForMaskedLM" }\n[[inputs]]', 1)
+    write_model(folder, toml.replace("last_hidden_state", "logits").replace("16]", "50]").replace("[50]", "[16]"), None)
+    run_once(load(source_of(folder)))
+
+
+def test_an_output_the_model_does_not_give(bert):
+    folder, _ = bert
+    write_model(folder, BERT.replace("last_hidden_state", "nothing"), None)
+    with pytest.raises(ConfigError, match=r"output 'nothing': not among the model's outputs .*last_hidden_state"):
+        run_once(load(source_of(folder)))
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ("trust_remote_code = true", "kwargs.trust_remote_code: not accepted"),
+        ("weights_only = false", "kwargs.weights_only: not accepted"),
+        ('auto_class = "Nothing"', "kwargs.auto_class: expected a model class of transformers, got 'Nothing'"),
+    ],
+)
+def test_refused_arguments(bert, kwargs, message):
+    folder, _ = bert
+    write_model(folder, f"kwargs = {{ {kwargs} }}\n{BERT}", None)
+    with pytest.raises(ConfigError, match=message):
+        load(source_of(folder))
+
+
+# torchvision and timm: stand-ins with the same doors
+
+
+class Published(enum.Enum):
+    V1 = 1
+    DEFAULT = V1
+
+    @property
+    def meta(self):
+        return {"categories": ["a", "b", "c"]}
+
+    def get_state_dict(self, *, progress, check_hash, weights_only):
+        assert weights_only
+        return {"weight": torch.full((3, 3), 7.0)}
+
+
+@pytest.fixture
+def stubs(monkeypatch):
+    torchvision, models, timm = ModuleType("torchvision"), ModuleType("torchvision.models"), ModuleType("timm")
+    made = []
+
+    def make(name, **kwargs):
+        made.append((name, kwargs))
+        return nn.Linear(3, 3, bias=False)
+
+    torchvision.models = models
+    models.get_model = make
+    models.get_model_weights = lambda name: Published
+    timm.create_model = make
+    for module in (torchvision, models, timm):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    return made
+
+
+def vision(tmp_path, source, kwargs=""):
+    return load(
+        source_of(
+            write_model(
+                tmp_path / "m",
+                TOML.replace("model.py:build", source)
+                if not kwargs
+                else (f"kwargs = {{ {kwargs} }}\n" + TOML.replace("model.py:build", source)),
+                None,
+            )
+        )
+    )
+
+
+def test_torchvision(tmp_path, stubs):
+    run_once(vision(tmp_path, "torchvision:resnet50", "num_classes = 3"))
+    assert stubs == [("resnet50", {"weights": None, "num_classes": 3})]
+
+
+def test_published_weights_are_loaded_as_plain_tensors(tmp_path, stubs):
+    model = vision(tmp_path, "torchvision:resnet50", 'weights = "DEFAULT"')
+    assert stubs == [("resnet50", {"weights": None, "num_classes": 3})]
+    assert float(model.call.weight.detach()[0, 0]) == 7
+    with pytest.raises(ConfigError, match=r"kwargs.weights: expected one of \['V1'\], got 'V9'"):
+        vision(tmp_path, "torchvision:resnet50", 'weights = "V9"')
+
+
+def test_timm(tmp_path, stubs):
+    run_once(vision(tmp_path, "timm:vit_tiny", "pretrained = false"))
+    assert stubs == [("vit_tiny", {"pretrained": False})]
+
+
+@pytest.mark.parametrize("source", ["torchvision:resnet50", "timm:vit_tiny", "hf:some/model"])
+def test_a_missing_extra_says_what_to_install(tmp_path, monkeypatch, source):
+    package = {"torchvision": "torchvision", "timm": "timm", "hf": "transformers"}[source.partition(":")[0]]
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+
+    class Absent:
+        def find_spec(self, name, path=None, target=None):
+            if name == package:
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    monkeypatch.setattr(sys, "meta_path", [Absent(), *sys.meta_path])
+    extra = "hf" if package == "transformers" else "vision"
+    with pytest.raises(ConfigError, match=rf"{package} is not installed: pip install 'starling-serve\[{extra}\]'"):
+        vision(tmp_path, source)
+
+
+def test_importing_the_registry_imports_no_extra():
+    code = (
+        "import sys, app.models.registry, app.models.repository, app.models.check\n"
+        "print([n for n in ('transformers', 'PIL', 'sklearn', 'torchvision', 'timm', 'fastapi') if n in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert out.stdout.strip() == "[]"

@@ -1,0 +1,312 @@
+"""Invariant: a route leads to a version that serves; every version started is stopped once, and never while routed."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import threading
+
+import pytest
+import pytest_asyncio
+
+from app.contract import Catalog, Model
+from app.errors import BadRequest, ConfigError, NotFound, NotReady
+from app.models.config import model_info, read_config
+from app.models.registry import Registry
+from app.models.repository import Repository
+
+from .folders import TOML, write_model
+from .hosts import FakeHost
+
+
+@pytest_asyncio.fixture
+async def host():
+    return FakeHost()
+
+
+@pytest.fixture
+def repo(tmp_path):
+    write_model(tmp_path / "a")
+    for version in ("1", "2", "10"):
+        write_model(tmp_path / "b" / version)
+    return tmp_path
+
+
+@pytest_asyncio.fixture
+async def registry(host, repo):
+    async with Registry(host, Repository(repo)) as registry:
+        yield registry
+    assert not host.running
+
+
+def states(registry):
+    return {(entry.name, entry.version): entry.state for entry in registry.index()}
+
+
+def serial(registry, name, version=None):
+    return registry.find(name, version).serial
+
+
+async def test_everything_is_loaded_and_found(registry, host):
+    catalog: Catalog = registry
+    await catalog.load_all()
+    assert states(registry) == {("a", "1"): "READY"} | {("b", version): "READY" for version in ("1", "2", "10")}
+    assert registry.versions("b") == ["1", "2", "10"]
+    assert registry.find("b").info.version == "10"
+    assert registry.find("b", "2").info.version == "2"
+    assert [(served.info.name, served.info.version) for served in registry.ready()] == [
+        ("a", "1"),
+        ("b", "1"),
+        ("b", "2"),
+        ("b", "10"),
+    ]
+    assert registry.pending() == []
+
+
+async def test_unknown_names_and_versions_say_what_there_is(registry):
+    await registry.load_all()
+    with pytest.raises(NotFound, match="model 'x' is not known; models: a, b"):
+        registry.find("x")
+    with pytest.raises(NotFound, match="model 'b' has no version '3'; versions: 1, 2, 10"):
+        registry.find("b", "3")
+    for ask in (registry.versions, registry.find):
+        with pytest.raises(NotFound):
+            ask("x")
+    for change in (registry.load, registry.unload):
+        with pytest.raises(NotFound, match="not known"):
+            await change("x")
+    assert "x" not in {entry.name for entry in registry.index()}
+
+
+async def test_before_and_while_loading_everything_is_pending(registry, host):
+    assert len(registry.pending()) == 4
+    host.hold["start b 2"] = asyncio.Event()
+    loading = asyncio.create_task(registry.load_all())
+    await host.until("start b 2")
+    assert registry.find("a").info.name == "a"
+    assert states(registry)["b", "1"] == "LOADING"
+    with pytest.raises(NotReady, match="model 'b' version 10 is loading") as caught:
+        registry.find("b")
+    assert caught.value.retry_after_s == 2
+    host.hold["start b 2"].set()
+    await loading
+    assert registry.pending() == []
+
+
+async def test_one_model_that_fails_leaves_the_others_serving(host, repo):
+    write_model(repo / "a", "source = 3\n")
+    async with Registry(host, Repository(repo)) as registry:
+        await registry.load_all()
+        assert registry.find("b").info.version == "10"
+        (entry,) = registry.pending()
+        assert (entry.name, entry.state) == ("a", "UNAVAILABLE")
+        assert "model.toml: source: expected string, got 3" in entry.reason
+        with pytest.raises(NotReady, match=r"model 'a' version 1 is unavailable: .*model.toml: source"):
+            registry.find("a")
+        with pytest.raises(BadRequest, match=r"model 'a' cannot be loaded: version 1: .*source: expected"):
+            await registry.load("a")
+        write_model(repo / "a")
+        await registry.load("a")
+        assert registry.find("a")
+        assert registry.pending() == []
+
+
+@pytest.mark.parametrize("error", [ConfigError("does not do as it says"), RuntimeError("out of memory")])
+async def test_one_version_that_does_not_start_leaves_the_others(registry, host, error):
+    host.fail["start b 10"] = error
+    await registry.load_all()
+    assert registry.find("b").info.version == "2"
+    (entry,) = registry.pending()
+    assert (entry.name, entry.version) == ("b", "10")
+    assert str(error) in entry.reason
+    with pytest.raises(NotReady, match=str(error)):
+        registry.find("b", "10")
+
+
+async def test_a_reload_leaves_no_gap(registry, host):
+    await registry.load_all()
+    before = serial(registry, "a")
+    host.hold["stop a 1"] = asyncio.Event()
+    host.hold["start a 1"] = asyncio.Event()
+    host.log.clear()
+    reload = asyncio.create_task(registry.load("a"))
+    await host.until("start a 1")
+    assert serial(registry, "a") == before
+    assert states(registry)["a", "1"] == "READY"
+    host.hold["start a 1"].set()
+    await host.until("stop a 1")
+    assert serial(registry, "a") > before
+    assert not reload.done()
+    host.hold["stop a 1"].set()
+    await reload
+    assert host.log == ["start a 1", "stop a 1"]
+
+
+async def test_a_reload_that_fails_keeps_what_serves(registry, host, repo):
+    await registry.load_all()
+    before = serial(registry, "b")
+    shutil.rmtree(repo / "b" / "1")
+    host.fail["start b 10"] = ConfigError("broken now")
+    with pytest.raises(BadRequest, match="version 10: broken now"):
+        await registry.load("b")
+    assert serial(registry, "b") == before
+    assert registry.versions("b") == ["1", "2", "10"]
+    reasons = {entry.version: (entry.state, entry.reason) for entry in registry.index() if entry.name == "b"}
+    assert reasons["10"] == ("READY", "serves as it was; loading it again failed: broken now")
+    assert registry.pending() == []
+
+
+async def test_a_reload_takes_up_new_versions_and_stops_those_that_are_gone(registry, host, repo):
+    await registry.load_all()
+    shutil.rmtree(repo / "b" / "10")
+    write_model(repo / "b" / "3")
+    await registry.load("b")
+    assert registry.versions("b") == ["1", "2", "3"]
+    assert registry.find("b").info.version == "3"
+    with pytest.raises(NotFound, match="versions: 1, 2, 3"):
+        registry.find("b", "10")
+    assert host.log.count("stop b 10") == 1
+
+
+async def test_a_model_that_appears_while_serving_can_be_loaded(registry, repo):
+    await registry.load_all()
+    write_model(repo / "c" / "4")
+    with pytest.raises(NotFound):
+        registry.find("c")
+    await registry.load("c")
+    assert registry.find("c").info.version == "4"
+
+
+async def test_a_model_that_vanished_serves_until_it_is_unloaded(registry, repo):
+    await registry.load_all()
+    shutil.rmtree(repo / "a")
+    with pytest.raises(NotFound, match="model 'a' is no longer in the repository"):
+        await registry.load("a")
+    assert registry.find("a")
+    await registry.unload("a")
+    with pytest.raises(NotReady):
+        registry.find("a")
+
+
+async def test_a_model_that_vanished_before_it_was_loaded_says_so(registry, repo):
+    shutil.rmtree(repo / "a")
+    await registry.load_all()
+    (entry,) = registry.pending()
+    assert (entry.name, entry.state, entry.reason) == ("a", "UNAVAILABLE", "no longer in the repository")
+
+
+async def test_unload_drains_and_is_not_pending(registry, host):
+    await registry.load_all()
+    host.hold["stop b 1"] = asyncio.Event()
+    unload = asyncio.create_task(registry.unload("b"))
+    await host.until("stop b 1")
+    assert set(states(registry).values()) == {"READY", "UNLOADING"}
+    with pytest.raises(NotReady, match="model 'b' version 10 is unloading"):
+        registry.find("b")
+    assert registry.versions("b") == []
+    host.hold["stop b 1"].set()
+    await unload
+    with pytest.raises(NotReady, match="model 'b' version 2 is unavailable: unloaded") as caught:
+        registry.find("b", "2")
+    assert caught.value.retry_after_s == 30
+    assert registry.pending() == []
+    await registry.unload("b")
+    await registry.load("b")
+    assert registry.find("b").info.version == "10"
+
+
+async def test_unloading_a_failed_model_lets_readiness_go_on(registry, host):
+    host.fail["start a 1"] = ConfigError("broken")
+    await registry.load_all()
+    assert len(registry.pending()) == 1
+    await registry.unload("a")
+    assert registry.pending() == []
+
+
+async def test_changes_of_one_model_happen_in_the_order_asked(registry, host):
+    await registry.load_all()
+    host.log.clear()
+    host.hold["start a 1"] = asyncio.Event()
+    tasks = [asyncio.create_task(step) for step in (registry.load("a"), registry.unload("a"), registry.load("a"))]
+    await host.until("start a 1")
+    await registry.load("b")  # another model does not wait
+    host.hold["start a 1"].set()
+    await asyncio.gather(*tasks)
+    assert [entry for entry in host.log if " a " in entry] == ["start a 1", "stop a 1", "stop a 1", "start a 1"]
+    assert registry.find("a")
+
+
+async def test_a_caller_that_goes_away_does_not_stop_the_change(registry, host):
+    await registry.load_all()
+    before = serial(registry, "a")
+    host.hold["start a 1"] = asyncio.Event()
+    caller = asyncio.create_task(registry.load("a"))
+    host.log.clear()
+    await host.until("start a 1")
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    host.hold["start a 1"].set()
+    await host.until("stop a 1")
+    await registry.load("b")
+    assert serial(registry, "a") > before
+
+
+async def test_a_stop_that_fails_fails_no_caller(registry, host):
+    await registry.load_all()
+    host.fail["stop a 1"] = RuntimeError("stuck")
+    await registry.load("a")
+    assert registry.find("a")
+    host.fail.clear()
+    host.running.clear()
+    host.running.update(registry.ready())
+
+
+async def test_close_cancels_loads_and_stops_all(host, repo):
+    registry = Registry(host, Repository(repo))
+    await registry.load("a")
+    host.hold["start b 2"] = asyncio.Event()
+    loading = asyncio.create_task(registry.load_all())
+    await host.until("start b 2")
+    await registry.close()
+    with pytest.raises(asyncio.CancelledError):
+        await loading
+    assert not host.running
+    with pytest.raises(NotReady, match="the server is stopping"):
+        registry.find("a")
+    with pytest.raises(NotReady, match="the server is stopping"):
+        await registry.load("a")
+
+
+async def test_loads_run_one_after_another_off_the_loop(host, repo):
+    seen = []
+
+    def load(source, overrides, limits):
+        seen.append(threading.current_thread().name)
+        assert (overrides, limits) == ({"max_batch": 2}, {"max_pixels": 5})
+        info = model_info(read_config(source.folder), source, overrides)
+        return Model(info, lambda x: x)
+
+    async with Registry(
+        host, Repository(repo), overrides={"max_batch": 2}, limits={"max_pixels": 5}, load=load
+    ) as registry:
+        await asyncio.gather(registry.load("a"), registry.load("b"))
+        assert registry.find("a").info.batching.max_batch == 2
+    assert len(seen) == 4
+    assert len(set(seen)) == 1
+    assert seen[0].startswith("model-load")
+
+
+async def test_code_that_raises_anything_is_a_reason(host, tmp_path):
+    write_model(tmp_path / "bad", TOML, "import sys\ndef build():\n    sys.exit('no licence')\n")
+    async with Registry(host, Repository(tmp_path)) as registry:
+        await registry.load_all()
+        assert "SystemExit: no licence" in registry.pending()[0].reason
+
+
+async def test_a_repository_without_models_is_ready(host, tmp_path):
+    async with Registry(host, Repository(tmp_path)) as registry:
+        await registry.load_all()
+        assert (registry.pending(), registry.index()) == ([], [])
+        with pytest.raises(NotFound, match="models: none"):
+            registry.find("a")

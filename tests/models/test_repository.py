@@ -1,0 +1,86 @@
+"""Invariant: what `scan` finds is what `sources` finds, and nothing else than folders with a model.toml."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from app.errors import ConfigError
+from app.models.repository import SETS, Repository
+
+from .folders import write_model
+
+
+def found(repository):
+    scan = repository.scan()
+    for name, sources in scan.items():
+        assert repository.sources(name) == sources
+    return {name: [source.version for source in sources] for name, sources in scan.items()}
+
+
+def test_flat_and_numbered_folders(tmp_path):
+    write_model(tmp_path / "flat")
+    for version in ("10", "2"):
+        write_model(tmp_path / "numbered" / version)
+    assert found(Repository(tmp_path)) == {"flat": [1], "numbered": [2, 10]}
+    assert Repository(str(tmp_path)).names() == ["flat", "numbered"]
+
+
+def test_what_is_not_a_model_is_ignored_with_a_line(tmp_path, caplog):
+    write_model(tmp_path / "good")
+    write_model(tmp_path / "bad name")
+    write_model(tmp_path / "good2" / "1")
+    (tmp_path / "good2" / "2").mkdir()
+    (tmp_path / "good2" / "03").mkdir()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file.txt").write_text("")
+    with caplog.at_level(logging.WARNING, "starling.models"):
+        assert found(Repository(tmp_path)) == {"good": [1], "good2": [1]}
+    for text in ("bad name", "empty", "2: ignored: no model.toml"):
+        assert text in caplog.text
+
+
+def test_what_appears_later_is_found(tmp_path):
+    repository = Repository(tmp_path)
+    assert repository.names() == []
+    write_model(tmp_path / "late")
+    assert found(repository) == {"late": [1]}
+
+
+def test_sources_of_what_is_not_there(tmp_path):
+    repository = Repository(tmp_path / ".")
+    write_model(tmp_path.parent / "outside")
+    for name in ("none", "..", "../outside", "", "."):
+        assert repository.sources(name) == []
+
+
+def test_extra_models_beat_the_folder(tmp_path):
+    write_model(tmp_path / "repo" / "a")
+    other = write_model(tmp_path / "other" / "7").parent
+    repository = Repository(tmp_path / "repo", [f"a={other}", f"b={other / '7'}"])
+    assert found(repository) == {"a": [7], "b": [1]}
+    assert found(Repository(None, [f"b={other}"])) == {"b": [7]}
+
+
+@pytest.mark.parametrize("extra", ["a", "a=", "=x", "a b=x", "..=x", "a=missing"])
+def test_a_wrong_extra_model(extra):
+    with pytest.raises(ConfigError, match="model"):
+        Repository(None, [extra])
+
+
+def test_an_extra_model_named_twice(tmp_path):
+    folder = write_model(tmp_path / "m")
+    with pytest.raises(ConfigError, match="'a' is named twice"):
+        Repository(None, [f"a={folder}", f"a={folder}"])
+
+
+def test_a_missing_repository(tmp_path):
+    with pytest.raises(ConfigError, match=r"models: expected a folder or one of the sets demo, bench, got '.*nowhere'"):
+        Repository(tmp_path / "nowhere")
+
+
+def test_the_sets_that_ship():
+    assert list(SETS) == ["demo", "bench"]
+    assert found(Repository("demo")) == {"digits": [1], "echo": [1]}
+    assert found(Repository("bench")) == {"digits": [1], "echo": [1], "encoder": [1], "mlp": [1]}

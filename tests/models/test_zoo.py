@@ -1,0 +1,76 @@
+"""Invariant: the benchmark models are the same in every process, leave the random state alone, and know no padding."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from app.models.check import run_once
+from app.models.loaders import load
+from app.models.repository import Repository
+
+
+def shipped(name):
+    state = torch.get_rng_state()
+    (source,) = Repository("bench").sources(name)
+    model = load(source)
+    assert torch.equal(torch.get_rng_state(), state)
+    return model
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    pytest.importorskip("transformers")
+    return shipped("encoder")
+
+
+def test_echo_gives_back_the_very_tensor():
+    model = shipped("echo")
+    run_once(model)
+    x = torch.ones(2, 4)
+    assert model.call(x) is x
+
+
+def test_mlp_is_three_layers_from_seed_0():
+    model = shipped("mlp")
+    run_once(model)
+    layers = [layer for layer in model.call if isinstance(layer, torch.nn.Linear)]
+    assert [(layer.in_features, layer.out_features) for layer in layers] == [(1024, 4096), (4096, 4096), (4096, 1000)]
+    assert model.info.batching.max_batch == 32
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        assert torch.equal(torch.nn.Linear(1024, 4096).weight, layers[0].weight)
+
+
+def test_the_encoder_is_the_one_declared(encoder):
+    run_once(encoder)
+    config = encoder.call.bert.config
+    assert (config.hidden_size, config.num_hidden_layers, config.num_attention_heads) == (384, 6, 12)
+    assert config.intermediate_size == 1536
+    assert config._attn_implementation == "sdpa"
+    assert [spec.name for spec in encoder.info.inputs] == ["input_ids", "attention_mask"]
+    assert {spec.axes for spec in encoder.info.inputs} == {("tokens",)}
+    assert {spec.bounds for spec in encoder.info.inputs} == {(128,)}
+
+
+def test_an_answer_does_not_depend_on_padding_or_on_the_rows_beside_it(encoder):
+    generator = torch.Generator().manual_seed(3)
+    lengths = [1, 5, 17]
+    width = 24
+    ids = torch.randint(1000, 20_000, (len(lengths), width), generator=generator)
+    mask = torch.zeros(len(lengths), width, dtype=torch.int64)
+    for row, length in enumerate(lengths):
+        mask[row, :length] = 1
+        ids[row, length:] = 7  # what the pad value is must not matter either
+    with torch.inference_mode():
+        batch = encoder.call(ids, mask)
+        for row, length in enumerate(lengths):
+            alone = encoder.call(ids[row : row + 1, :length], mask[row : row + 1, :length])
+            assert torch.allclose(alone[0], batch[row], atol=1e-4)
+        assert not torch.allclose(batch[0], batch[1], atol=1e-2)
+
+
+def test_a_row_without_tokens_is_zeros_and_not_nan(encoder):
+    with torch.inference_mode():
+        vector = encoder.call(torch.ones(1, 3, dtype=torch.int64), torch.zeros(1, 3, dtype=torch.int64))
+    assert torch.equal(vector, torch.zeros(1, 384))

@@ -1,0 +1,212 @@
+"""The walls between the folders of app/: who may import whom, and that nothing in it waits by sleeping."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PURE = {"contract", "errors", "settings", "metrics"}  # import nothing of ours
+IMPURE = {"torch", "asyncio", "threading", "time", "random", "multiprocessing", "concurrent"}
+SLEEPS = {"time", "asyncio", "anyio"}
+
+#: Folder or module of app/ -> what of app/ it may import besides itself. None: everything.
+OURS: dict[str, set[str] | None] = {
+    **{name: set() for name in PURE},
+    "__init__": set(),
+    "scheduler": set(),
+    "sim": {"scheduler"},
+    "models": {"contract", "errors"},
+    "engine": {"scheduler", "models", "contract", "errors", "metrics"},
+    "api": {"contract", "errors", "metrics", "settings", "__init__"},
+    "lifecycle": {"contract"},
+    "logs": set(),
+    "banner": {"contract", "settings", "__init__"},
+    "server": {"contract", "errors", "metrics", "settings", "lifecycle", "api", "__init__"},
+    "main": {"scheduler", "models", "engine", "api", "server", "lifecycle", "logs", "banner", *PURE, "__init__"},
+    "cli": None,
+    "__main__": None,
+    "bench": None,
+}
+#: What is not ours and may not be imported there.
+THEIRS: dict[str, set[str]] = {
+    "scheduler": IMPURE,
+    "sim": {"torch", "asyncio"},
+    "contract": {"torch"},
+    "api": {"torch"},
+}
+
+
+def imported(tree: ast.AST, package: list[str]) -> Iterator[tuple[int, str]]:
+    """Line and absolute name of each import anywhere in a module of `package`, TYPE_CHECKING blocks included."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) + 1 - node.level] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            # `from app import x` and `from . import x` name modules
+            yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
+
+
+def part_of(name: str) -> str:
+    """The folder or module of app/ that an import of ours reaches; `app.__version__` is app itself."""
+    parts = name.split(".")
+    known = len(parts) > 1 and ((ROOT / "app" / parts[1]).is_dir() or parts[1] in OURS)
+    return parts[1] if known or (len(parts) > 1 and (ROOT / "app" / f"{parts[1]}.py").exists()) else "__init__"
+
+
+def import_faults(source: str, path: str) -> list[str]:
+    """What the module at `path`, relative to the root, must not import."""
+    package = list(Path(path).parent.parts)
+    own = package[1] if len(package) > 1 else Path(path).stem
+    allowed = OURS.get(own, set())
+    faults = []
+    for line, name in imported(ast.parse(source), package):
+        top = name.split(".")[0]
+        if top == "app":
+            target = part_of(name)
+            if allowed is None or target in {own, *allowed}:
+                continue
+        elif top not in THEIRS.get(own, set()):
+            continue
+        faults.append(f"{path}:{line} imports {name}")
+    return faults
+
+
+def sleep_faults(source: str, path: str) -> list[str]:
+    """Where the module names a sleep, called or not, under whatever name it was imported."""
+    tree = ast.parse(source)
+    faults = [(line, name) for line, name in imported(tree, ["app"]) if name in {f"{top}.sleep" for top in SLEEPS}]
+    aliases = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+        if alias.name in SLEEPS
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in {"sleep", "sleep_until", "sleep_forever"}:
+            value = node.value
+            if isinstance(value, ast.Name) and value.id in aliases:
+                faults.append((node.lineno, f"{value.id}.{node.attr}"))
+    return [f"{path}:{line} names {name}" for line, name in faults]
+
+
+def sources() -> list[str]:
+    return sorted(str(path.relative_to(ROOT)) for path in (ROOT / "app").rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", sources())
+def test_module_keeps_the_walls(path: str) -> None:
+    source = (ROOT / path).read_text(encoding="utf-8")
+    assert import_faults(source, path) == []
+    assert sleep_faults(source, path) == []
+
+
+def test_every_folder_has_a_rule() -> None:
+    parts = {Path(path).parts[1].removesuffix(".py") for path in sources()}
+    assert parts <= set(OURS), "say in OURS what the new folder may import"
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("app/contract.py", "from app.errors import StarlingError"),
+        ("app/errors.py", "from . import settings"),
+        ("app/contract.py", "import torch"),
+        ("app/scheduler/rate.py", "import time"),
+        ("app/scheduler/rate.py", "def f():\n    from random import random"),
+        ("app/scheduler/rate.py", "import concurrent.futures"),
+        ("app/scheduler/policies/window.py", "from ...engine import worker"),
+        ("app/scheduler/scheduler.py", "from app import errors"),
+        ("app/sim/replay.py", "from app.engine.engine import Engine"),
+        ("app/sim/replay.py", "import asyncio"),
+        ("app/models/registry.py", "from app.engine.engine import Engine"),
+        ("app/engine/engine.py", "from ..api import codec"),
+        ("app/engine/engine.py", "import app.settings"),
+        ("app/api/infer.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"),
+        ("app/api/infer.py", "import app.engine.engine as e"),
+        ("app/main.py", "from app.sim import replay"),
+        ("app/unheard_of.py", "import app.scheduler"),
+    ],
+)
+def test_forbidden_import_is_found(path: str, source: str) -> None:
+    assert len(import_faults(source, path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("app/scheduler/scheduler.py", "from . import arbiter\nfrom .policies import make\nimport numpy"),
+        ("app/sim/replay.py", "from app.scheduler.record import feed"),
+        ("app/engine/worker.py", "import torch\nfrom app.models.base import f\nfrom ..contract import Lease"),
+        ("app/api/http.py", "from app import __version__\nfrom app.errors import StarlingError\nfrom .codec import f"),
+        ("app/main.py", "from app.engine.engine import Engine\nfrom app import api"),
+        ("app/cli.py", "from app.sim.replay import replay\nfrom app.main import create_app"),
+        ("app/bench/client.py", "import asyncio, app.sim"),
+    ],
+)
+def test_allowed_import_is_let_through(path: str, source: str) -> None:
+    assert import_faults(source, path) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import time\ntime.sleep(1)",
+        "import asyncio as a\nasync def f():\n    await a.sleep(0)",
+        "from anyio import sleep",
+        "import time\nwait = time.sleep",
+    ],
+)
+def test_sleep_is_found(source: str) -> None:
+    assert len(sleep_faults(source, "app/x.py")) == 1
+
+
+def module_names(folder: str) -> list[str]:
+    paths = [Path(path) for path in sources() if Path(path).is_relative_to(folder)]
+    return [".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in paths]
+
+
+def loaded_after(imports: list[str], watched: set[str]) -> set[str]:
+    """Which of `watched` a fresh interpreter has loaded after these imports."""
+    code = f"import sys, {', '.join(imports)}\nprint(*sorted({watched!r} & set(sys.modules)))"
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    return set(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("folders", "unwanted"),
+    [
+        pytest.param(["app/scheduler", "app/sim"], {"torch", "asyncio"}, id="sim"),
+        pytest.param(["app/contract.py", "app/errors.py", "app/api"], {"torch"}, id="api"),
+    ],
+)
+def test_import_loads_nothing_unwanted(folders: list[str], unwanted: set[str]) -> None:
+    names = [name for folder in folders for name in module_names(folder)]
+    assert names
+    assert loaded_after(names, unwanted) == set()
+
+
+def test_what_is_loaded_is_seen() -> None:
+    assert loaded_after(["asyncio"], {"torch", "asyncio"}) == {"asyncio"}
+
+
+#: Test files of the scheduler that mirror no one module: they test the whole.
+WHOLE = {"test_invariants.py", "test_scheduler_failures.py"}
+#: Modules without behaviour of their own.
+UNTESTED = {"__init__.py", "types.py"}
+
+
+def test_tests_of_the_scheduler_mirror_its_modules() -> None:
+    folder = ROOT / "app" / "scheduler"
+    modules = {path.name for path in folder.glob("*.py")} - UNTESTED
+    modules |= {f"{path.parent.name}.py" for path in folder.glob("*/__init__.py")}
+    tests = {path.name for path in (ROOT / "tests" / "scheduler").glob("test_*.py")} - WHOLE
+    assert tests == {f"test_{name}" for name in modules}
