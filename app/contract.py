@@ -5,6 +5,7 @@ Nothing here computes: these are the nouns of the system and the Protocols by wh
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,8 +126,13 @@ class Lease(Protocol):
         """Copy input number `index` ([rows, ...]) into the slots, casting to the slot's dtype."""
         ...
 
-    async def run(self) -> Answer:
-        """Submit the rows and wait for their outputs. Raises a leaf of StarlingError."""
+    @property
+    def answered(self) -> bool:
+        """Nobody waits for this call's answer, or nobody does any more."""
+        ...
+
+    def run(self) -> asyncio.Future[Answer]:
+        """Submit the rows; the future gives their outputs. Raises a leaf of StarlingError."""
         ...
 
     def cancel(self) -> None:

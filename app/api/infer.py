@@ -35,7 +35,7 @@ from app.api.http import (
 )
 from app.api.protocols import V1, V2, Call, Codec, Friendly
 from app.api.watch import Watch
-from app.contract import Answer, Catalog, Health, Served
+from app.contract import Answer, Catalog, Health, Lease, Served
 from app.errors import BadRequest, MethodNotAllowed, NotReady, StarlingError, Unauthorized
 
 log = logging.getLogger("starling.http")
@@ -165,7 +165,18 @@ class InferencePath:
                 call = await asyncio.to_thread(codec.decode, served, headers, body, self._limits)
             else:
                 call = codec.decode(served, headers, body, self._limits)
-            answer = await self._run(served, call, receive, arrived)
+            with self._lease(served, call, arrived) as lease:
+                for index, array in enumerate(call.arrays):
+                    if array.nbytes > _OFF_LOOP_BINARY:
+                        await asyncio.to_thread(lease.write, index, array)
+                    else:
+                        lease.write(index, array)
+                running = lease.run()
+                self._watch.begin(running.get_loop(), receive, lease)
+                try:
+                    answer = await running
+                finally:
+                    self._watch.end(lease)
             if codec.slow_answer(served, call):
                 payload, header_length = await asyncio.to_thread(codec.encode, served, call, answer)
             else:
@@ -200,28 +211,16 @@ class InferencePath:
             return body
         return await asyncio.to_thread(inflate, body, encoding, self._limits.body)
 
-    async def _run(self, served: Served, call: Call, receive: Receive, arrived: int) -> Answer:
+    def _lease(self, served: Served, call: Call, arrived: int) -> Lease:
         limit = served.info.batching.max_queue
         if call.rows > limit:
             raise BadRequest(f"{call.rows} rows in one request: the queue of model {served.info.name!r} holds {limit}")
         if isinstance(call, InferCall):
-            lease = served.lease(
+            return served.lease(
                 call.rows, lengths=call.lengths, priority=call.priority, timeout_us=call.timeout_us,
                 parameters=call.parameters, arrived_ns=arrived,
             )  # fmt: skip
-        else:
-            lease = served.lease(call.rows, lengths=call.lengths, arrived_ns=arrived)
-        with lease:
-            for index, array in enumerate(call.arrays):
-                if array.nbytes > _OFF_LOOP_BINARY:
-                    await asyncio.to_thread(lease.write, index, array)
-                else:
-                    lease.write(index, array)
-            waiting = self._watch.begin(receive, lease)
-            try:
-                return await lease.run()
-            finally:
-                waiting.end()
+        return served.lease(call.rows, lengths=call.lengths, arrived_ns=arrived)
 
 
 def _closing(send: Send) -> Send:

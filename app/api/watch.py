@@ -13,59 +13,43 @@ from app.api.http import Receive
 from app.contract import Lease
 
 
-class Waiting:
-    """One call that waits for its answer."""
-
-    __slots__ = ("due", "lease", "over", "receive", "task")
-
-    def __init__(self, receive: Receive, lease: Lease, due: float) -> None:
-        self.receive = receive
-        self.lease = lease
-        self.due = due
-        self.over = False
-        self.task: asyncio.Task[None] | None = None
-
-    def end(self) -> None:
-        """The call has its answer."""
-        self.over = True
-        if self.task is not None:
-            self.task.cancel()
-
-    async def watch(self) -> None:
-        while True:
-            message = await self.receive()
-            if message["type"] == "http.disconnect":
-                self.lease.cancel()
-                return
-
-
 class Watch:
     """Watches calls for hang-ups from `delay_s` seconds on. Entries leave the queue at that age at the latest."""
 
     def __init__(self, delay_s: float = 0.02) -> None:
         self._delay_s = delay_s
-        self._young: deque[Waiting] = deque()
+        self._young: deque[tuple[float, Receive, Lease]] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[Lease, asyncio.Task[None]] = {}
 
-    def begin(self, receive: Receive, lease: Lease) -> Waiting:
-        """Call `end` on what this returns, always."""
-        loop = asyncio.get_running_loop()
-        waiting = Waiting(receive, lease, loop.time() + self._delay_s)
-        self._young.append(waiting)
+    def begin(self, loop: asyncio.AbstractEventLoop, receive: Receive, lease: Lease) -> None:
+        """The call has been submitted. Call `end` when it has its answer, always."""
+        self._young.append((loop.time() + self._delay_s, receive, lease))
         if self._timer is None:
-            self._timer = loop.call_later(self._delay_s, self._grown)
-        return waiting
+            self._timer = loop.call_later(self._delay_s, self._grown, loop)
 
-    def _grown(self) -> None:
-        loop = asyncio.get_running_loop()
+    def end(self, lease: Lease) -> None:
+        if self._tasks:
+            task = self._tasks.pop(lease, None)
+            if task is not None:
+                task.cancel()
+
+    def _grown(self, loop: asyncio.AbstractEventLoop) -> None:
         young = self._young
         until = loop.time() + 0.001  # loops round to milliseconds
-        while young and (young[0].over or young[0].due <= until):
-            waiting = young.popleft()
-            if not waiting.over:
-                task = loop.create_task(waiting.watch())
-                waiting.task = task
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
-        self._timer = loop.call_at(young[0].due, self._grown) if young else None
+        while young:
+            due, receive, lease = young[0]
+            if not lease.answered:
+                if due > until:
+                    break
+                self._tasks[lease] = loop.create_task(_watch(receive, lease))
+            young.popleft()
+        self._timer = loop.call_at(young[0][0], self._grown, loop) if young else None
+
+
+async def _watch(receive: Receive, lease: Lease) -> None:
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            lease.cancel()
+            return

@@ -11,10 +11,9 @@ import asyncio
 import itertools
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Self
+from typing import Self, cast
 
 from app.contract import Model, Served
 from app.engine.device import Device
@@ -25,7 +24,7 @@ from app.engine.worker import Completion, Job
 from app.errors import DeadlineExceeded, ModelFailed, NotReady, StarlingError
 from app.metrics import Snapshot
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Call, Drop, Klass, Program, Reason, Refusal, Stage, Unit
+from app.scheduler.types import Drop, Fault, Program, Reason, Stage, Unit
 
 log = logging.getLogger("starling.engine")
 
@@ -62,8 +61,7 @@ class Engine:
         self._on_lost = on_lost
         self._served: dict[int, ServedModel] = {}
         self._programs = itertools.count()
-        self._calls = itertools.count()
-        self._leases: dict[int, Lease] = {}  # by call id, until the call has its answer and no unit reads its slots
+        self.next_call = itertools.count().__next__
         self._units: dict[int, Unit] = {}
         self._busy_ns = [0] * len(device.spec.workers)
         self._step_due = False
@@ -73,7 +71,7 @@ class Engine:
         self._monitor: asyncio.Task[None] | None = None
         self._warmer = ThreadPoolExecutor(1, "warm-up")
         self.lost: str | None = None  # why the device can do no more, once it cannot
-        self._refusing: str | None = None
+        self.refusing: str | None = None
 
     async def __aenter__(self) -> Self:
         self.loop = asyncio.get_running_loop()
@@ -130,44 +128,30 @@ class Engine:
 
     # calls: asked by leases
 
-    def admit(self, program: int, rows: int, deadline: int | None) -> Refusal | None:
-        if self._refusing is not None:
-            raise NotReady(self._refusing, retry_after_s=1)
-        return self.scheduler.admit(program, rows, Klass.REALTIME, deadline, self.clock())
-
-    def next_call(self) -> int:
-        return next(self._calls)
-
-    def submit(self, lease: Lease, call: Call) -> None:
-        self._leases[call.id] = lease
-        self.scheduler.submit(call, self.clock())
-        self._step_soon()
-
-    def cancel(self, call_id: int) -> None:
-        """The call's handler has gone. Its rows that run finish unheard."""
-        lease = self._leases.get(call_id)
-        if lease is not None and not lease.running:
-            del self._leases[call_id]
-        self.scheduler.cancel(call_id, self.clock())
-        self._step_soon()
-
-    def abort(self, why: str) -> None:
-        """Answer everything that has no answer yet with 503, and take no more."""
-        self._refusing = why
-        for lease in list(self._leases.values()):
-            lease.fail(NotReady(why, retry_after_s=1))
-
-    @property
-    def idle(self) -> bool:
-        """No call is on its way."""
-        return not self._leases
-
-    # the step
-
-    def _step_soon(self) -> None:
+    def submit(self, lease: Lease) -> None:
+        self.scheduler.submit(lease, self.clock())
         if not self._step_due:
             self._step_due = True
             self.loop.call_soon(self._step_if_due)
+
+    def cancel(self, lease: Lease) -> None:
+        """The call's handler has gone. Its rows that run finish unheard."""
+        self.scheduler.cancel(lease.id, self.clock())
+        if not self._step_due:
+            self._step_due = True
+            self.loop.call_soon(self._step_if_due)
+
+    def abort(self, why: str) -> None:
+        """Answer everything that has no answer yet with 503, and take no more."""
+        self.refusing = why
+        for lease in self._leases():
+            lease.fail(NotReady(why, retry_after_s=1))
+
+    def _leases(self) -> list[Lease]:
+        """The calls that have not left."""
+        return cast("list[Lease]", list(self.scheduler.calls))
+
+    # the step
 
     def _step_if_due(self) -> None:
         if self._step_due:
@@ -181,7 +165,7 @@ class Engine:
         for unit in step.start:
             self._start(unit)
         for call in step.done:
-            self._leases.pop(call.id).resolve()
+            cast(Lease, call).resolve()
         for drop in step.drop:
             self._drop(drop)
         if step.wake_at is not None and (self._timer is None or step.wake_at < self._timer_at):
@@ -199,19 +183,14 @@ class Engine:
 
     def _start(self, unit: Unit) -> None:
         self._units[unit.id] = unit
-        leases = self._leases
         slots: list[int] = []
         for row in unit.rows:
-            leases[row.call.id].running += 1
+            cast(Lease, row.call).running += 1
             slots.append(row.slot)
         self.device.push(unit.worker, Job(unit.id, self._served[unit.program].executor, slots, unit.size))
 
     def _drop(self, drop: Drop) -> None:
-        lease = self._leases.get(drop.call.id)
-        if lease is None:
-            return
-        if not lease.running:
-            del self._leases[drop.call.id]
+        lease = cast(Lease, drop.call)
         name = self._served[drop.call.program].info.name
         lease.fail(_error_of(drop, name, lease, self.lost))
 
@@ -234,9 +213,9 @@ class Engine:
             parts = (ran.input_ns, ran.infer_ns, ran.output_ns)
             batch = Batch(ran.outputs, unit.started, parts, unit.size)
             for position, row in enumerate(unit.rows):
-                lease = self._leases[row.call.id]
-                lease.place(row.index, batch, position)
-                self._row_ended(lease, row.call)
+                lease = cast(Lease, row.call)
+                lease.places[row.index] = (batch, position)
+                lease.unit_ended()
             self._served[unit.program].stats.batch_ran(unit.worker, unit.reason, len(unit.rows), parts)
         else:
             self._failed(unit, completion)
@@ -245,26 +224,21 @@ class Engine:
 
     def _failed(self, unit: Unit, completion: Completion) -> None:
         for row in unit.rows:
-            lease = self._leases[row.call.id]
+            lease = cast(Lease, row.call)
             lease.error = completion.message
-            self._row_ended(lease, row.call)
+            lease.unit_ended()
         log.log(
             logging.DEBUG if len(unit.rows) > 1 else logging.WARNING,
             "unit of %d rows of %s failed: %s",
             len(unit.rows), self._served[unit.program].info.name, completion.message,
         )  # fmt: skip
-        if completion.outcome.error == "device":
+        if completion.outcome.error is Fault.DEVICE:
             self._lose(f"worker {unit.worker} has died: {completion.message}")
-
-    def _row_ended(self, lease: Lease, call: Call) -> None:
-        if not call.alive and lease.running == 1:
-            del self._leases[call.id]
-        lease.unit_ended()
 
     def _lose(self, why: str) -> None:
         log.error("the device is lost: %s", why)
         self.lost = why
-        self._refusing = f"the device is lost: {why}"
+        self.refusing = f"the device is lost: {why}"
         if self._on_lost is not None:
             self._on_lost(why)
 
@@ -292,15 +266,11 @@ class Engine:
 
     def pending_calls(self, program: int) -> int:
         """Calls admitted and not yet running."""
-        return sum(1 for lease in self._leases.values() if lease.waits_for(program))
+        return sum(1 for lease in self._leases() if lease.program == program and not lease.running and not lease.places)
 
     def snapshot(self) -> Snapshot:
         """For a scrape."""
         return Snapshot([served.gauges() for served in self._served.values()], [ns / 1e9 for ns in self._busy_ns])
-
-    def queue_summary(self) -> Counter[str]:
-        """Rows waiting per model, for the log."""
-        return Counter({s.info.name: self.scheduler.waiting(p) for p, s in self._served.items()})
 
     async def _watch_rate(self) -> None:
         """The one task that waits on time: it closes the rate monitor's window."""
@@ -318,6 +288,8 @@ def _error_of(drop: Drop, name: str, lease: Lease, lost: str | None) -> Starling
         return DeadlineExceeded(f"model {name!r}: the deadline passed {where}")
     if drop.reason is Reason.DEVICE:
         return NotReady(f"the device is lost: {lost}", retry_after_s=1)
-    row = f" on row {drop.row}" if drop.row > 0 or lease.rows > 1 else ""
+    if drop.reason is Reason.CLOSED:
+        return NotReady(f"model {name!r} was unloaded", retry_after_s=1)
+    row = f" on row {drop.row}" if drop.row > 0 or len(lease.rows) > 1 else ""
     what = "ran out of memory" if drop.reason is Reason.OOM else "failed"
     return ModelFailed(f"model {name!r} {what}{row}: {lease.error}")

@@ -1,4 +1,7 @@
-"""A lease: the slots of one call, from admission to answer. One owner, freed once."""
+"""A lease: one call as the engine knows it. It is the scheduler's Call, and owns the slots and the future besides.
+
+One owner, from admission to answer; slots are given back once, and never while a unit still reads them.
+"""
 
 from __future__ import annotations
 
@@ -18,27 +21,26 @@ if TYPE_CHECKING:
 
 
 class Batch:
-    """A finished batch as its calls see it: outputs of all its rows, and its times in nanoseconds."""
+    """A finished batch as its calls see it: outputs of all its rows; start and parts in nanoseconds."""
 
-    __slots__ = ("outputs", "parts", "size", "started")
+    __slots__ = ("outputs", "parts", "size", "spent", "started")
 
     def __init__(self, outputs: list[Array], started: int, parts: tuple[int, int, int], size: int) -> None:
         self.outputs = outputs
         self.started = started
         self.parts = parts
+        self.spent = sum(parts)
         self.size = size
 
 
-class Lease:
+class Lease(Call):
     """Implements contract.Lease over one served model's pool."""
 
-    __slots__ = (
-        "_arrived", "_closed", "_deadline", "_future", "_lengths", "_priority", "_served", "_slots",
-        "_submitted", "call", "error", "places", "rows", "running",
-    )  # fmt: skip
+    __slots__ = ("_closed", "_future", "_lengths", "_served", "_slots", "_submitted", "error", "places", "running")
 
     def __init__(
         self,
+        id: int,
         served: ServedModel,
         slots: Slots,
         lengths: Mapping[str, int],
@@ -46,19 +48,17 @@ class Lease:
         arrived: int,
         deadline: int | None,
     ) -> None:
+        longest = max(lengths.values()) if lengths else 0
+        rows = [Row(slot, longest) for slot in slots]
+        super().__init__(id, served.program, rows, Klass.REALTIME, priority, arrived, deadline)
         self._served = served
         self._slots = slots
         self._lengths = lengths
-        self._priority = priority
-        self._arrived = arrived
-        self._deadline = deadline
         self._closed = False
         self._submitted = False
         self._future: asyncio.Future[Answer] | None = None
-        self.rows = len(slots)
-        self.call: Call | None = None
         self.running = 0  # rows in units: their slots are being read
-        self.places: list[tuple[Batch, int]] = []  # per row that has ended: its batch, its place in it
+        self.places: dict[int, tuple[Batch, int]] = {}  # by row that has ended: its batch, its place in it
         self.error = ""  # what the model said when a unit of this call failed
 
     def __enter__(self) -> Lease:
@@ -71,40 +71,20 @@ class Lease:
         """Copy input `index` into the slots."""
         self._served.pool.write(self._slots, index, array)
 
-    async def run(self) -> Answer:
-        """Submit, and wait. Raises a leaf of StarlingError; a cancelled waiter leaves the queue."""
-        self._future = self._served.engine.loop.create_future()
-        rows = [Row(slot) for slot in self._slots]
-        if self._lengths:
-            longest = max(self._lengths.values())
-            for row in rows:
-                row.length = longest
-        engine = self._served.engine
-        call = Call(
-            engine.next_call(),
-            self._served.program,
-            rows,
-            Klass.REALTIME,
-            self._priority,
-            self._arrived,
-            self._deadline,
-        )
-        if len(rows) > 1:
-            nothing = (_NOTHING, 0)
-            self.places = [nothing] * len(rows)
-        self.call = call
+    def run(self) -> asyncio.Future[Answer]:
+        """Submit. The future raises a leaf of StarlingError; whoever cancels it takes the call out of the queue."""
+        served = self._served
+        engine = served.engine
+        self._future = future = engine.loop.create_future()
         self._submitted = True
-        self._served.reserved -= self.rows
-        engine.submit(self, call)
-        return await self._future
-
-    def waits_for(self, program: int) -> bool:
-        """It is a call of that program of which nothing has started yet."""
-        return self._served.program == program and not self.running and not self.places_filled
+        served.reserved -= len(self.rows)
+        engine.submit(self)
+        return future
 
     @property
-    def places_filled(self) -> bool:
-        return bool(self.places) and any(batch is not _NOTHING for batch, _ in self.places)
+    def answered(self) -> bool:
+        """Nobody waits any more."""
+        return self._future is None or self._future.done()
 
     def cancel(self) -> None:
         """The caller has gone."""
@@ -117,8 +97,8 @@ class Lease:
 
     def resolve(self) -> None:
         """All rows have ended: give the answer. Slots are free from here on."""
-        future = self._future
         self._free()
+        future = self._future
         if future is None or future.done():
             return
         try:
@@ -128,28 +108,21 @@ class Lease:
         else:
             future.set_result(answer)
 
-    def place(self, row: int, batch: Batch, position: int) -> None:
-        """Row `row` of the call has ended at `position` of `batch`."""
-        if self.rows == 1:
-            self.places.append((batch, position))
-        else:
-            self.places[row] = (batch, position)
-
     def _answer(self) -> Answer:
-        batch, position = self.places[0]
-        if self.rows == 1:
-            outputs = [array[position : position + 1] for array in batch.outputs]
-            slowest = batch
-            size = batch.size
+        if len(self.rows) == 1:
+            slowest, position = self.places[0]
+            outputs = [array[position : position + 1] for array in slowest.outputs]
+            size = slowest.size
         else:
-            outputs = _join(self.places)
-            slowest = max((b for b, _ in self.places), key=lambda b: b.started + sum(b.parts))
-            size = max(b.size for b, _ in self.places)
+            places = [self.places[index] for index in range(len(self.rows))]
+            outputs = _join(places)
+            slowest = max((batch for batch, _ in places), key=lambda b: b.started + b.spent)
+            size = max(batch.size for batch, _ in places)
         if self._lengths:
             outputs = self._cut_back(outputs)
-        queue_ns = max(0, slowest.started - self._arrived)
+        queue_ns = max(0, slowest.started - self.arrived)
         self._served.stats.call_ran(queue_ns, slowest.parts)
-        return Answer(outputs, queue_ns, sum(slowest.parts), size)
+        return Answer(outputs, queue_ns, slowest.spent, size)
 
     def _cut_back(self, outputs: list[Array]) -> list[Array]:
         """An output's named axes end where the call's own inputs ended."""
@@ -166,9 +139,9 @@ class Lease:
             return
         self._closed = True
         if not self._submitted:
-            self._served.reserved -= self.rows
-        elif self.call is not None and self.call.alive:
-            self._served.engine.cancel(self.call.id)
+            self._served.reserved -= len(self.rows)
+        elif self.alive:
+            self._served.engine.cancel(self)
         if not self.running:
             self._free()
 
@@ -183,9 +156,6 @@ class Lease:
         if self._slots:
             slots, self._slots = self._slots, ()
             self._served.give_back(slots)
-
-
-_NOTHING = Batch([], 0, (0, 0, 0), 0)
 
 
 def _join(places: list[tuple[Batch, int]]) -> list[Array]:

@@ -13,7 +13,7 @@ from app.engine.lease import Lease
 from app.engine.pool import Slots, slot_bytes
 from app.errors import DeadlineUnreachable, NotReady, QueueFull
 from app.metrics import Gauges, ModelStats
-from app.scheduler.types import Profile, Reason, Refusal
+from app.scheduler.types import Klass, Profile, Reason, Refusal
 
 if TYPE_CHECKING:
     from app.engine.engine import Engine
@@ -45,9 +45,14 @@ class ServedModel:
 
     def admit(self, rows: int, deadline_ns: int | None = None) -> None:
         """Raise QueueFull, DeadlineUnreachable or NotReady if a call of so many rows cannot be taken now."""
+        engine = self.engine
         if self._closing is not None:
             raise NotReady(f"model {self.info.name!r} is being unloaded", retry_after_s=1)
-        refusal = self.engine.admit(self.program, rows + self.reserved, deadline_ns)
+        if engine.refusing is not None:
+            raise NotReady(engine.refusing, retry_after_s=1)
+        refusal = engine.scheduler.admit(
+            self.program, rows + self.reserved, Klass.REALTIME, deadline_ns, engine.clock()
+        )
         if refusal is not None:
             self._refuse(refusal)
 
@@ -84,7 +89,7 @@ class ServedModel:
         if self.model.takes_parameters:
             for slot in slots:
                 self.pool.parameters[slot] = parameters
-        return Lease(self, slots, lengths, priority or self._priority, arrived, deadline)
+        return Lease(self.engine.next_call(), self, slots, lengths, priority or self._priority, arrived, deadline)
 
     def finish(self, outcome: str, total_ns: int) -> None:
         """Count an answered call."""

@@ -207,6 +207,11 @@ class Scheduler:
         return self._alive
 
     @property
+    def calls(self) -> Iterable[Call]:
+        """Calls that have not left, in order of submission."""
+        return self._calls.values()
+
+    @property
     def running(self) -> Iterable[Unit]:
         """Units handed out and not finished, oldest first."""
         return self._units.values()

@@ -1,0 +1,113 @@
+"""`python -m loadtest.bench [CASE ...]`, which is `make bench ARGS="CASE ..."`."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import shlex
+import signal
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from . import machine
+from .cases import CASES
+from .load import ROOT, LoadError
+from .measure import Figure
+from .report import Report, show, write
+from .servers import ServerError
+from .session import Plan, Session, clients
+
+DOCS = ROOT / "docs" / "bench"
+MAX_ROUNDS, MAX_SECONDS = 100, 60.0
+LEAST_ROUNDS = 5  # for a page that others will read
+FILE_WIDTH = 160  # columns, where the output is not a terminal that would say
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    available = clients()
+    parser = argparse.ArgumentParser(
+        prog="python -m loadtest.bench",
+        description="Measure this machine: the server against what there is to reach. About six minutes in full.",
+        epilog=" ".join(f"{name}: {(case.__doc__ or '').strip()}" for name, case in CASES.items()),
+    )
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"{', '.join(CASES)} [all, in this order]")
+    parser.add_argument("--rounds", type=int, default=5, help="measurements of each contender [5]")
+    parser.add_argument("--seconds", type=float, default=3.0, help="length of one measurement [3]")
+    parser.add_argument("--client", choices=list(available), default=next(iter(available)), help="[wrk if installed]")
+    parser.add_argument("--server", default="", help="command of the server to measure, such as another build's")
+    parser.add_argument(
+        "--out", type=Path, help="folder for http.md and http.json [docs/bench, for a run of all cases]"
+    )
+    options = parser.parse_args(arguments)
+    unknown = [name for name in options.cases if name not in CASES]
+    if unknown:
+        parser.error(f"unknown case {', '.join(unknown)}; there are {', '.join(CASES)}")
+    if not (1 <= options.rounds <= MAX_ROUNDS and 0 < options.seconds <= MAX_SECONDS):
+        parser.error(f"expected 1 to {MAX_ROUNDS} rounds of at most {MAX_SECONDS:g} seconds")
+    return options
+
+
+def command(options: argparse.Namespace) -> str:
+    """What to type for the same run, without this machine's paths."""
+    words = ["python -m loadtest.bench", *options.cases, f"--rounds {options.rounds} --seconds {options.seconds:g}"]
+    words.append(f"--client {options.client}")
+    return " ".join([*words, "--server ..."] if options.server else words)
+
+
+def measure(plan: Plan, names: list[str], say: Console) -> tuple[dict[str, list[Figure]], dict[str, str]]:
+    """The figures of each case, and the reasons of those that failed: one that cannot be measured spares the others."""
+    figures: dict[str, list[Figure]] = {}
+    failed: dict[str, str] = {}
+    with Session(plan) as session:
+        for name in names:
+            say.print(f"measuring {name}", highlight=False)
+            try:
+                figures[name] = CASES[name](session)
+            except (LoadError, ServerError, ValueError, KeyError, OSError) as error:
+                reason = f"{type(error).__name__}: {error}"
+                failed[name] = reason.splitlines()[0]  # a child's traceback is for the terminal, not for a page
+                say.print(f"{name}: {reason}", style="red", markup=False, highlight=False)
+    return figures, failed
+
+
+def main(arguments: list[str]) -> int:
+    options = parse(arguments)
+    # A terminated run must stop its children too: SystemExit unwinds the context managers, the default action does not.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    console, say = Console(), Console(stderr=True)
+    if not console.is_terminal:
+        console.width = FILE_WIDTH
+    plan = Plan(options.rounds, options.seconds, options.client, tuple(shlex.split(options.server)), say.print)
+    facts = machine.describe()
+    busy = machine.load_average()
+    if busy is not None and busy > machine.cores() / 2:
+        say.print(f"[yellow]this machine is busy (load average {busy:.1f}): the figures will show it[/]")
+    names = options.cases or list(CASES)
+    cases, failed = measure(plan, names, say)
+    report = Report(
+        command=command(options),
+        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        client=clients()[options.client],
+        rounds=plan.rounds,
+        seconds=plan.seconds,
+        machine=facts,
+        cases=cases,
+        failed=failed,
+    )
+    show(report, console)
+    # Part of a table, or one from too few rounds, must not replace a whole one unasked.
+    whole = set(names) == set(CASES) and plan.rounds >= LEAST_ROUNDS and not failed and not plan.server
+    out = options.out or (DOCS if whole else None)
+    if out is not None:
+        for path in write(report, out):
+            say.print(f"wrote {path.name}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:  # the children have been stopped on the way here
+        sys.exit(130)

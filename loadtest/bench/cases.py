@@ -1,0 +1,168 @@
+"""The cases of `make bench`, one function each: `case(session) -> figures`. The targets are the project's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+
+from . import bodies
+from .load import Request, percentile
+from .measure import Figure, Target, alternate, ratios
+from .servers import BARE_LIMIT_S, TorchLoop, bare_echo, constant, starling
+from .session import BATCH, THREADS, Measured, Session
+
+RATE = "requests/s"
+
+
+def rates(measured: list[Measured]) -> tuple[float, ...]:
+    return tuple(one.per_second for one in measured)
+
+
+def latency_note(measured: list[Measured]) -> str:
+    """Medians over the rounds of what the client saw."""
+    p50, p99 = (median(getattr(one.result, field) for one in measured) for field in ("p50_ms", "p99_ms"))
+    return f"latency p50 {p50:.2f} ms, p99 {p99:.2f} ms"
+
+
+def cpu_figures(what: str, measured: list[Measured]) -> list[Figure]:
+    """CPU time per request, which a busy neighbour disturbs less than a rate; none where it is not known."""
+    known = tuple(one.cpu_us for one in measured if one.cpu_us is not None)
+    return [Figure(f"{what}: CPU per request", "us", known)] if known else []
+
+
+def echo(session: Session) -> list[Figure]:
+    """What the server adds to HTTP: the identity model against an ASGI app that sends the body back."""
+    request = session.request("echo", bodies.v2_json)
+    server = session.starling()
+    with bare_echo() as bare:
+        bare.wait_ready("/", BARE_LIMIT_S)
+        session.checked(bare, request)
+        session.checked(server, request)
+        ours, theirs = alternate(
+            session.plan.rounds, lambda: session.load(server, request), lambda: session.load(bare, request)
+        )
+    return [
+        Figure("echo, V2 JSON", RATE, rates(ours), note=latency_note(ours)),
+        Figure("bare uvicorn ASGI echo, same body", RATE, rates(theirs), note=latency_note(theirs)),
+        Figure("echo against bare ASGI echo", "ratio", ratios(rates(ours), rates(theirs)), Target(0.55, aim=0.7)),
+        *cpu_figures("echo, V2 JSON", ours),
+        *cpu_figures("bare uvicorn ASGI echo", theirs),
+    ]
+
+
+def mlp(session: Session) -> list[Figure]:
+    """What serving leaves of the device: rows through the server against a loop that does nothing but compute."""
+    request = session.request("mlp", bodies.v2_binary)
+    server = session.starling()
+    with TorchLoop("mlp", BATCH, THREADS) as bare:
+        bare.wait_ready()
+        bare.rows_per_second(1.0)
+        session.warm_up(server, request)
+        served: list[Measured] = []
+
+        def rows_served() -> float:  # a request is one row
+            served.append(session.load(server, request))
+            return served[-1].per_second
+
+        ours, theirs = alternate(session.plan.rounds, rows_served, lambda: bare.rows_per_second(session.plan.seconds))
+    sizes = sorted(float(value) for _, value in session.trace(request, "X-Batch-Size", 64, 1.0).captured if value)
+    note = f"{latency_note(served)}; half of the calls ran in batches of {percentile(sizes, 50):g} or more"
+    return [
+        Figure("mlp, V2 binary", "rows/s", tuple(ours), note=note),
+        Figure(f"bare torch loop, batch {BATCH}", "rows/s", tuple(theirs)),
+        Figure("mlp against bare torch loop", "ratio", ratios(ours, theirs), Target(0.90, aim=0.97)),
+    ]
+
+
+def server_timing(value: str) -> dict[str, float]:
+    """`queue;dur=0.12, compute;dur=4.5` as milliseconds by name."""
+    parts = (entry.partition(";dur=") for entry in value.split(","))
+    return {name.strip(): float(duration) for name, _, duration in parts}
+
+
+def overhead(session: Session) -> list[Figure]:
+    """What one call waits for besides its model, with nobody else there."""
+    wires = {"binary": bodies.v2_binary, "JSON": bodies.v2_json}
+    requests = {wire: session.request("mlp", make) for wire, make in wires.items()}
+    for request in requests.values():
+        session.trace(request, "Server-Timing", 1, 1.0)
+    figures = []
+    tried = alternate(session.plan.rounds, *(partial(spent, session, request) for request in requests.values()))
+    for wire, rounds in zip(requests, tried, strict=True):
+        inside, queue, outside = (tuple(values) for values in zip(*rounds, strict=True))
+        target = Target(0.5, at_most=True) if wire == "binary" else None
+        figures += [
+            Figure(f"mlp, {wire}, one connection: total less compute, p50", "ms", inside, target),
+            Figure(f"mlp, {wire}, one connection: of it in the queue, p50", "ms", queue),
+            Figure(f"mlp, {wire}, one connection: client's latency less compute, p50", "ms", outside),
+        ]
+    return figures
+
+
+def spent(session: Session, request: Request) -> tuple[float, float, float]:
+    """One round: p50 of total less compute, of queue, and of what the client saw less compute, in milliseconds."""
+    captured = session.trace(request, "Server-Timing", 1).captured
+    timings = [(latency_ms, server_timing(value)) for latency_ms, value in captured]
+    inside = sorted(times["total"] - times["compute"] for _, times in timings)
+    queue = sorted(times["queue"] for _, times in timings)
+    outside = sorted(latency_ms - times["compute"] for latency_ms, times in timings)
+    return percentile(inside, 50), percentile(queue, 50), percentile(outside, 50)
+
+
+def wire(session: Session) -> list[Figure]:
+    """What JSON costs a model that keeps the device busy."""
+    server = session.starling()
+    json, binary = (session.request("mlp", make) for make in (bodies.v2_json, bodies.v2_binary))
+    session.warm_up(server, json, binary)
+    text, raw = alternate(session.plan.rounds, lambda: session.load(server, json), lambda: session.load(server, binary))
+    sizes = f"bodies of {len(json.body):,} and {len(binary.body):,} bytes"
+    return [
+        Figure("mlp, V2 JSON", RATE, rates(text), note=latency_note(text)),
+        Figure("mlp, V2 binary", RATE, rates(raw), note=latency_note(raw)),
+        Figure("mlp, JSON against binary", "ratio", ratios(rates(text), rates(raw)), Target(0.8), note=sizes),
+    ]
+
+
+def start(session: Session) -> list[Figure]:
+    """How long a restart takes: from exec to the first 200 of the readiness probe."""
+
+    def once() -> float:
+        with starling(("--models", "demo"), session.plan.server) as server:
+            return server.wait_ready()
+
+    (seconds,) = alternate(session.plan.rounds, once)
+    return [Figure("start with the demo models, to ready", "s", tuple(seconds), Target(5.0, at_most=True))]
+
+
+def ceiling(session: Session) -> list[Figure]:
+    """What the client itself can do, against a server that answers without looking; to be read beside the rates."""
+    server = session.starling()
+    makes = {"echo": (bodies.v2_json,), "mlp": (bodies.v2_json, bodies.v2_binary)}
+    figures = []
+    for request in (session.request(model, make) for model, forms in makes.items() for make in forms):
+        reached = session.best.pop(request.name, None)
+        _, answer = server.infer(request)
+        with constant(answer) as idle:
+            idle.wait_ready("/", BARE_LIMIT_S)
+            session.warm_up(idle, request)
+            (measured,) = alternate(session.plan.rounds, partial(session.load, idle, request))
+        figure = Figure(f"client's ceiling, {request.name}", RATE, rates(measured))
+        figures.append(figure if reached is None else noted(figure, reached))
+    return figures
+
+
+def noted(figure: Figure, reached: float) -> Figure:
+    note = f"{figure.median / reached:.1f} times the fastest contender's best round"
+    return Figure(figure.what, figure.unit, figure.rounds, figure.target, note)
+
+
+Case = Callable[[Session], list[Figure]]
+CASES: dict[str, Case] = {
+    "echo": echo,
+    "mlp": mlp,
+    "overhead": overhead,
+    "wire": wire,
+    "start": start,
+    "ceiling": ceiling,
+}

@@ -1,0 +1,64 @@
+"""A server that does nothing: every request, whatever it says, gets the same prepared response.
+
+What a client reaches against it is the least that client can do, and so shows whether the client is the bottleneck
+elsewhere. `python -m loadtest.bench.constant PORT`, the response's body on stdin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from .client import HEAD_END, answer_length, new_event_loop
+from .load import LOOPBACK
+
+#: About the headers that the server under test sends, so that the client has as much to read.
+HEAD = (
+    "HTTP/1.1 200 OK\r\nserver: nobody\r\ndate: Thu, 01 Jan 1970 00:00:00 GMT\r\ncontent-type: application/json\r\n"
+    "content-length: {length}\r\nx-request-id: 0123456789abcdef\r\nx-batch-size: 32\r\n"
+    "server-timing: queue;dur=0.123, compute;dur=0.456, total;dur=0.789\r\n\r\n"
+)
+
+
+class Constant(asyncio.Protocol):
+    """Counts bytes: on one connection all requests are as long as the first, which is read for its length."""
+
+    def __init__(self, response: bytes) -> None:
+        self.response = response
+        self.transport: asyncio.Transport
+        self.start = b""
+        self.length = 0
+        self.received = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.received += len(data)
+        if not self.length:
+            self.start += data
+            # A request without a body, as the readiness probe's, says no length: it ends with its head.
+            self.length = answer_length(self.start)
+            if self.length < 0:
+                self.length = self.start.index(HEAD_END) + 4
+        if self.length and self.received >= self.length:
+            self.received -= self.length
+            self.transport.write(self.response)
+
+
+async def serve(port: int, body: bytes) -> None:
+    """Serve until the process is told to end."""
+    response = HEAD.format(length=len(body)).encode("ascii") + body
+    server = await asyncio.get_running_loop().create_server(lambda: Constant(response), LOOPBACK, port)
+    async with server:
+        await server.serve_forever()
+
+
+def main() -> None:
+    body = sys.stdin.buffer.read()
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(serve(int(sys.argv[1]), body))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""What the figures were measured on: enough to compare, nothing that identifies the machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+PACKAGES = ("starling-serve", "torch", "uvicorn", "uvloop", "httptools", "orjson", "fastapi")
+
+
+def cpu_model() -> str:
+    """The processor's name; its architecture where the name is not to be had."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def load_average() -> float | None:
+    """Runnable processes over the last minute; None where the platform does not tell."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def describe() -> dict[str, str]:
+    """Words for the head of a report. The load average is that of this moment: call before measuring."""
+    load = load_average()
+    return {
+        "cpu": cpu_model(),
+        "cores": str(cores()),
+        "system": f"{platform.system()} {platform.machine()}",
+        "load average at start": "not known" if load is None else f"{load:.2f}",
+        "versions": ", ".join(f"{name} {number}" for name, number in versions().items()),
+    }

@@ -1,0 +1,210 @@
+"""Contenders as child processes: started on a free loopback port, always stopped by their own process id."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Any, Self
+
+from .load import LOOPBACK, ROOT, Request
+
+READY_PATH = "/v2/health/ready"
+BARE_LIMIT_S = 30.0  # contenders that load nothing
+READY_LIMIT_S = 120.0  # a cold import of torch and the warm-up of every model, on a slow machine
+STOP_LIMIT_S = 10.0
+POLL_S = 0.005  # bounds the error of a measured start
+POLL_SHARE = 0.01  # later on, of the time that has passed: polling must not slow what it waits for
+
+
+class ServerError(Exception):
+    """A contender did not start, or ended too early."""
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port = probe.getsockname()[1]
+    assert isinstance(port, int)
+    return port
+
+
+def clean_environment() -> dict[str, str]:
+    """Ours without STARLING_*: what is measured depends on the flags given here alone."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("STARLING_")}
+
+
+class Child:
+    """A child process and its output. A context manager: at the end it is told to stop, then killed if it does not."""
+
+    def __init__(self, command: Sequence[str], *, stdin: int = subprocess.DEVNULL, stdout: int | None = None) -> None:
+        self.command = list(command)
+        self.log = tempfile.TemporaryFile(prefix="starling-bench-")  # noqa: SIM115  closed in stop
+        self.started_s = time.perf_counter()
+        self.process = subprocess.Popen(
+            self.command,
+            stdin=stdin,
+            stdout=self.log if stdout is None else stdout,
+            stderr=self.log,
+            cwd=ROOT,
+            env=clean_environment(),
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Ask the process to end, kill it if it has not within STOP_LIMIT_S, and wait for it."""
+        try:
+            self.process.terminate()
+            self.process.wait(STOP_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        finally:
+            for pipe in (self.process.stdin, self.process.stdout):
+                if pipe is not None:
+                    pipe.close()
+            self.log.close()
+
+    def said(self, characters: int = 800) -> str:
+        """The end of what the process wrote."""
+        self.log.seek(0)
+        return self.log.read().decode("utf-8", "replace").strip()[-characters:]
+
+    @property
+    def name(self) -> str:
+        """The command without this machine's paths."""
+        return " ".join([Path(self.command[0]).name, *self.command[1:3]])
+
+    def cpu_seconds(self) -> float | None:
+        """CPU time the process has used, user and system; None where the platform does not tell."""
+        try:
+            fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return None
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime, stime: 14 and 15 of proc(5)
+
+
+class Server(Child):
+    """A child that serves HTTP on `port`."""
+
+    def __init__(self, command: Sequence[str], port: int, *, feed: bytes | None = None) -> None:
+        super().__init__(command, stdin=subprocess.DEVNULL if feed is None else subprocess.PIPE)
+        self.port = port
+        if feed is not None:
+            assert self.process.stdin is not None
+            self.process.stdin.write(feed)
+            self.process.stdin.close()
+
+    def wait_ready(self, path: str = READY_PATH, limit_s: float = READY_LIMIT_S) -> float:
+        """Poll `path` until it answers 200; returns seconds since the process was started. Raises ServerError."""
+        while (elapsed_s := time.perf_counter() - self.started_s) < limit_s:
+            if self.process.poll() is not None:
+                raise ServerError(f"{self.name} ended with {self.process.returncode}: {self.said()}")
+            if self.answers(path):
+                return time.perf_counter() - self.started_s
+            time.sleep(max(POLL_S, POLL_SHARE * elapsed_s))
+        raise ServerError(f"{self.name} was not ready after {elapsed_s:.0f} s: {self.said()}")
+
+    def answers(self, path: str) -> bool:
+        try:
+            return self.call("GET", path, timeout_s=2)[0] == 200
+        except (OSError, HTTPException):
+            return False
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: dict[str, str] | None = None,
+        timeout_s: float = 30,
+    ) -> tuple[int, dict[str, str], bytes]:
+        """One request on a connection of its own: status, headers in lower case, body."""
+        connection = HTTPConnection(LOOPBACK, self.port, timeout=timeout_s)
+        try:
+            connection.request(method, path, body, headers or {})
+            response = connection.getresponse()
+            return response.status, {k.lower(): v for k, v in response.getheaders()}, response.read()
+        finally:
+            connection.close()
+
+    def metadata(self, model: str) -> dict[str, Any]:
+        """V2 metadata of a model. Raises ServerError if the server does not have it."""
+        status, _, body = self.call("GET", f"/v2/models/{model}")
+        if status != 200:
+            raise ServerError(f"metadata of {model}: status {status}, {body[:200]!r}")
+        metadata: dict[str, Any] = json.loads(body)
+        return metadata
+
+    def infer(self, request: Request) -> tuple[dict[str, str], bytes]:
+        """Headers and body that answer `request`. Raises ServerError on any other status than 200."""
+        status, headers, body = self.call("POST", request.path, request.body, dict(request.headers))
+        if status != 200:
+            log = f"\n{self.said()}" if status >= 500 else ""
+            raise ServerError(f"{request.name}: status {status}, {body[:200]!r}{log}")
+        return headers, body
+
+
+def starling(flags: Sequence[str], command: Sequence[str] = ()) -> Server:
+    """The server under test. `command` replaces the installed `starling`, for comparing builds."""
+    installed = Path(sys.executable).with_name("starling")
+    base = list(command) or ([str(installed)] if installed.exists() else [sys.executable, "-m", "app.cli"])
+    port = free_port()
+    # The grace is for load balancers; nothing here waits for one.
+    return Server([*base, "serve", "--port", str(port), "--drain-grace-s", "0", *flags], port)
+
+
+def bare_echo() -> Server:
+    port = free_port()
+    return Server([sys.executable, "-m", "loadtest.bench.echo_app", str(port)], port)
+
+
+def constant(answer: bytes) -> Server:
+    """A do-nothing server whose every response has `answer` as its body."""
+    port = free_port()
+    return Server([sys.executable, "-m", "loadtest.bench.constant", str(port)], port, feed=answer)
+
+
+class TorchLoop(Child):
+    """A bare torch loop over one batch, in a process of its own; idle unless it measures."""
+
+    def __init__(self, model: str, batch: int, threads: int) -> None:
+        command = [sys.executable, "-m", "loadtest.bench.torch_loop", model, str(batch), str(threads)]
+        super().__init__(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def wait_ready(self, limit_s: float = READY_LIMIT_S) -> None:
+        """Wait until the model is built and warm."""
+        self.read(limit_s)
+
+    def rows_per_second(self, seconds: float) -> float:
+        """Run the loop for `seconds`."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"%f\n" % seconds)
+        self.process.stdin.flush()
+        answer = self.read(seconds + 30)
+        return float(answer["rows"]) / float(answer["seconds"])
+
+    def read(self, limit_s: float) -> dict[str, Any]:
+        """The child's next line, which is one JSON object. Raises ServerError if none comes in time."""
+        assert self.process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            line = self.process.stdout.readline() if selector.select(limit_s) else b""
+        if not line:
+            raise ServerError(f"the torch loop said nothing within {limit_s:.0f} s: {self.said()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer

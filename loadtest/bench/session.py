@@ -1,0 +1,118 @@
+"""One run of the benchmarks: how long, with which client, and the server that its cases share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Self
+
+from . import bodies, client, wrk
+from .load import CONNECTIONS, Load, LoadError, Request, Result
+from .servers import Server, ServerError, starling
+
+#: The largest batch and the threads that the issue's table names; `bench` holds every model measured.
+FLAGS = ("--models", "bench", "--max-batch", "32", "--threads", "1")
+BATCH = 32
+THREADS = 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the command line decides. `server` replaces the installed `starling`."""
+
+    rounds: int = 5
+    seconds: float = 3.0
+    client: str = "asyncio"
+    server: tuple[str, ...] = ()
+    say: Callable[[str], None] = print
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A load's result and the CPU time the server spent on each request, in microseconds (None: not known)."""
+
+    result: Result
+    cpu_us: float | None
+
+    @property
+    def per_second(self) -> float:
+        return self.result.per_second
+
+
+class Session:
+    """Runs loads for the cases, and starts what they share when it is first asked for. A context manager."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.stack = ExitStack()
+        self.shared: Server | None = None
+        self.unusable = ""  # why the shared server did not start: it is not tried for each case again
+        self.best: dict[str, float] = {}  # request name -> the highest rate any contender reached
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stack.close()
+
+    def starling(self) -> Server:
+        """The server under test with every benchmark model, idle while nobody loads it."""
+        if self.unusable:
+            raise ServerError(self.unusable)
+        if self.shared is None:
+            self.plan.say("starting the server with the benchmark models")
+            server = self.stack.enter_context(starling(FLAGS, self.plan.server))
+            try:
+                self.plan.say(f"ready after {server.wait_ready():.1f} s")
+            except ServerError as error:
+                self.stack.close()
+                self.unusable = f"as in the case before: {str(error).splitlines()[0]}"
+                raise
+            self.shared = server
+        return self.shared
+
+    def request(self, model: str, make: Callable[[dict[str, object]], Request]) -> Request:
+        """A request for `model`, tried once and its answer checked."""
+        request = make(self.starling().metadata(model))
+        bodies.check(request, *self.starling().infer(request))
+        return request
+
+    def load(self, server: Server, request: Request, seconds: float | None = None) -> Measured:
+        """Saturate `server` with the chosen client. Raises LoadError unless every answer was a 200."""
+        load = Load(server.port, request, self.plan.seconds if seconds is None else seconds)
+        before = server.cpu_seconds()
+        result = (wrk.run if self.plan.client == "wrk" else client.run)(load)
+        after = server.cpu_seconds()
+        self.expect_clean(request, result)
+        self.best[request.name] = max(self.best.get(request.name, 0.0), result.per_second)
+        cpu_us = None if before is None or after is None else (after - before) / result.requests * 1e6
+        return Measured(result, cpu_us)
+
+    def trace(self, request: Request, capture: str, connections: int, seconds: float | None = None) -> Result:
+        """Load the server under test with our own client, and keep each answer's header `capture`."""
+        duration_s = self.plan.seconds if seconds is None else seconds
+        result = client.run(Load(self.starling().port, request, duration_s, connections, capture=capture))
+        self.expect_clean(request, result)
+        return result
+
+    def checked(self, server: Server, request: Request) -> None:
+        """Warm `server` up for a second with our own client, which compares each answer with the first."""
+        _, answer = server.infer(request)
+        self.expect_clean(request, client.run(Load(server.port, request, 1.0, answer=answer)))
+
+    def warm_up(self, server: Server, *requests: Request) -> None:
+        """A second of each load that is not counted: first calls allocate, and clock rates rise."""
+        for request in requests:
+            self.load(server, request, seconds=1.0)
+
+    @staticmethod
+    def expect_clean(request: Request, result: Result) -> None:
+        if result.failed or not result.requests:
+            raise LoadError(f"{request.name}: {result.requests} answers, failures {result.failed}")
+
+
+def clients() -> dict[str, str]:
+    """The clients there are, best first, with what they are."""
+    ours = {"asyncio": f"our asyncio client, {CONNECTIONS} connections"}
+    return {"wrk": f"wrk, 1 thread, {CONNECTIONS} connections", **ours} if wrk.installed() else ours

@@ -1,0 +1,97 @@
+"""One server at a time: a shared one for tests that leave it as it was, or one of a test's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from .server import DEMO, Server
+
+SHARED = (
+    "brain", "broken", "gate", "kinds", "labelled", "marked", "narrow", "plus", "scaled", "several", "tokens", "words",
+)  # fmt: skip
+FLAGS = (
+    "--model", f"digits={DEMO / 'digits'}", "--model", f"echo={DEMO / 'echo'}",
+    "--max-body-mib", "4", "--max-json-mib", "1", "--body-timeout-s", "1", "--drain-grace-s", "0",
+)  # fmt: skip
+
+
+class Keeper:
+    """Starts and ends servers, so that never two run."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._count = 0
+        self._shared: Server | None = None
+        self._own: Server | None = None
+
+    def shared(self) -> Server:
+        if self._shared is None or self._shared.process.poll() is not None:
+            self._end()
+            self._shared = Server(self._place(), SHARED, *FLAGS)
+        return self._shared
+
+    def start(self, *models: str, flags: tuple[str, ...] = ()) -> Server:
+        """A server of the caller's own, ended after the test at the latest."""
+        self._end()
+        self._own = Server(self._place(), models, "--drain-grace-s", "0", *flags)
+        return self._own
+
+    def end_own(self) -> None:
+        if self._own is not None:
+            self._own.stop()
+            self._own = None
+
+    def _place(self) -> Path:
+        self._count += 1
+        return self._folder / f"repository-{self._count}"
+
+    def _end(self) -> None:
+        self.end_own()
+        if self._shared is not None:
+            self._shared.stop()
+            self._shared = None
+
+    def close(self) -> None:
+        self._end()
+
+
+@pytest.fixture(scope="session")
+def keeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keeper]:
+    kept = Keeper(tmp_path_factory.mktemp("servers"))
+    try:
+        yield kept
+    finally:
+        kept.close()
+
+
+@pytest.fixture
+def server(keeper: Keeper) -> Server:
+    """The shared server: idle, and to be left so."""
+    return keeper.shared()
+
+
+@pytest.fixture
+def start(keeper: Keeper) -> Iterator[Callable[..., Server]]:
+    """Start a server of one's own: `start("gate", flags=("--max-queue", "2"))`."""
+    try:
+        yield keeper.start
+    finally:
+        keeper.end_own()
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    """For requests that wait while the test goes on."""
+    with ThreadPoolExecutor(64) as pool:
+        yield pool
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.e2e)

@@ -1,0 +1,96 @@
+"""Figures keep their rounds, targets say what they mean, and what the tools print is read back."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from loadtest.bench import machine, profile, wrk
+from loadtest.bench.cases import server_timing
+from loadtest.bench.load import LoadError
+from loadtest.bench.measure import Figure, Target, alternate, ratios
+from loadtest.bench.report import Report, verdict, write
+from loadtest.bench.servers import Child
+
+
+def test_alternate_takes_turns() -> None:
+    said: list[str] = []
+    first, second = alternate(2, lambda: said.append("a") or len(said), lambda: said.append("b") or len(said))
+    assert said == ["a", "b", "a", "b"]
+    assert (first, second) == ([1, 3], [2, 4])
+    assert ratios(first, second) == (0.5, 0.75)
+
+
+@pytest.mark.parametrize(
+    ("target", "value", "text"),
+    [
+        (Target(0.55, aim=0.7), 0.54, "NO"),
+        (Target(0.55, aim=0.7), 0.55, "yes"),
+        (Target(0.55, aim=0.7), 0.7, "yes, and the aim"),
+        (Target(5, at_most=True), 5.0, "yes"),
+        (Target(5, at_most=True), 5.1, "NO"),
+        (None, 1.0, ""),
+    ],
+)
+def test_verdict(target: Target | None, value: float, text: str) -> None:
+    assert verdict(Figure("x", "ratio", (value, value, value), target)) == text
+
+
+def test_report_files(tmp_path: Path) -> None:
+    figure = Figure("echo", "requests/s", (1000.0, 3000.0, 2000.0), Target(1500), note="why")
+    report = Report("make bench", "2000-01-01", "wrk", 3, 1.0, {"cores": "2"}, {"echo": [figure]}, {"mlp": "gone"})
+    page, data = write(report, tmp_path)
+    assert "| echo | 2,000 requests/s | 1,000 – 3,000 | at least 1500 | yes | why |" in page.read_text("utf-8")
+    assert "`mlp` could not be measured: gone" in page.read_text("utf-8")
+    read = json.loads(data.read_text("utf-8"))
+    assert read["cases"]["echo"][0]["rounds"] == [1000.0, 3000.0, 2000.0]
+    assert read["failed"] == {"mlp": "gone"}
+
+
+def test_server_timing() -> None:
+    text = "queue;dur=0.12, compute;dur=4.5, total;dur=5.0"
+    assert server_timing(text) == {"queue": 0.12, "compute": 4.5, "total": 5.0}
+    with pytest.raises(ValueError, match="float"):
+        server_timing("")
+
+
+def test_wrk_output() -> None:
+    failed = '"failed":{"connect":0,"read":2,"write":0,"status":10,"timeout":0}'
+    line = f'RESULT {{"requests":110,"us":2000000,"p50_us":1500,"p90_us":2000,"p99_us":3000,{failed}}}'
+    result = wrk.parse(f"Running 2s test\n{line}\n")
+    assert (result.requests, result.per_second, result.p50_ms) == (100, 50.0, 1.5)
+    assert result.failed == {"read": 2, "status": 10}
+    with pytest.raises(LoadError, match="no such host"):
+        wrk.parse("", "no such host")
+
+
+def test_profile_separates_threads() -> None:
+    raw = (
+        "thread (11): MainThread;main (a.py:1);loop (b.py:2) 60\n"
+        "thread (11): MainThread;main (a.py:1);loop (b.py:9);loop (b.py:2) 20\n"
+        "thread (11): MainThread;main (a.py:1) 20\n"
+        "thread (0x7F): worker;run (w.py:5) 30\n"
+        "not a line of py-spy\n"
+    )
+    main, worker = profile.parse(raw)
+    assert (main.name, main.samples, worker.name, worker.samples) == ("MainThread", 100, "worker", 30)
+    assert main.top() == [("loop (b.py)", 0.8, 0.8), ("main (a.py)", 0.2, 1.0)]
+
+
+def test_a_child_is_stopped_and_its_words_kept() -> None:
+    with Child([sys.executable, "-c", "print('bad setting'); raise SystemExit(2)"]) as child:
+        assert child.process.wait(30) == 2
+        assert child.said() == "bad setting"
+    assert child.process.returncode == 2
+    with Child([sys.executable, "-c", "import time; time.sleep(60)"]) as child:
+        assert child.process.poll() is None
+    assert child.process.returncode is not None
+
+
+def test_machine_tells_versions() -> None:
+    facts = machine.describe()
+    assert int(facts["cores"]) >= 1
+    assert facts["versions"].startswith("python ")

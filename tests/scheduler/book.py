@@ -1,0 +1,218 @@
+"""What a test knows of each row and call without asking the Scheduler, and the checks of every Step against it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+
+from app.scheduler.scheduler import Scheduler
+from app.scheduler.types import Call, DeviceSpec, Drop, Fault, Program, Reason, Row, RowState, Step, Unit
+
+UNBOUNDED = DeviceSpec(workers=()).max_alive
+
+
+@dataclass(slots=True, eq=False)
+class RowFacts:
+    """One row. `cells` counts down the steps it needs at each stage that repeats."""
+
+    entry: CallFacts
+    index: int
+    slot: int
+    length: int
+    rank: tuple[int, int, int, int]
+    steps: int
+    cells: int
+    bad: bool
+    stage: int = 0
+    state: RowState = RowState.WAITING
+    alive: bool = False  # it counts against max_alive
+    retried: bool = False  # it waits in a group of a failed unit
+    answers: list[int] = field(default_factory=list)  # the slot each time it ended
+
+
+@dataclass(slots=True, eq=False)
+class CallFacts:
+    call: Call
+    rows: list[RowFacts]
+    left: str | None = None  # how: done, cancelled, or the reason of its drop
+
+
+class Book:
+    """Follows one Scheduler. `submit`, `cancel` and `finish` are told before it is; `check` sees each of its Steps."""
+
+    def __init__(self, device: DeviceSpec, programs: tuple[Program, ...]) -> None:
+        self.device = device
+        self.programs = {program.id: program for program in programs}
+        self.calls: dict[int, CallFacts] = {}
+        self.units: dict[int, Unit] = {}
+        self.waiting: dict[int, dict[RowFacts, None]] = {program.id: {} for program in programs}  # by program
+        self.alive = 0
+        self.first_failures = 0
+        self.faults: set[Fault] = set()
+        self._sequence = 0
+        self._ordered = device.max_alive == UNBOUNDED and all(p.policy == "no_wait" for p in programs)
+
+    # what the driver tells
+
+    def submit(self, call: Call, steps: int, bad: frozenset[int]) -> None:
+        entry = CallFacts(call, [])
+        self.calls[call.id] = entry
+        for index, row in enumerate(call.rows):
+            self._sequence += 1
+            rank = (int(call.klass), call.priority, call.arrived, self._sequence)
+            facts = RowFacts(entry, index, row.slot, row.length, rank, steps, steps, index in bad)
+            entry.rows.append(facts)
+            self.waiting[call.program][facts] = None
+
+    def cancel(self, call_id: int) -> None:
+        entry = self.calls.get(call_id)
+        if entry is not None and entry.left is None:
+            self._leave(entry, "cancelled")
+
+    def fault(self, unit: Unit) -> Fault | None:
+        """MODEL where a bad row runs."""
+        return Fault.MODEL if any(self._facts(row).bad for row in unit.rows) else None
+
+    def ended(self, unit: Unit) -> tuple[int, ...]:
+        """Positions of the rows for which this step of a repeating stage was the last."""
+        return tuple(i for i, row in enumerate(unit.rows) if self._facts(row).cells <= 1)
+
+    def finish(self, unit: Unit, error: Fault | None) -> None:
+        del self.units[unit.id]
+        if error is not None:
+            self.faults.add(error)
+            self.first_failures += unit.first_run and error is Fault.MODEL
+        for facts in map(self._facts, unit.rows):
+            if facts.entry.left is not None:
+                self._end(facts)
+            elif error is not None:
+                self._wait(facts, retried=True)
+                if facts.stage == 0:
+                    self._set_alive(facts, False)
+            else:
+                self._advance(facts, unit)
+
+    def _advance(self, facts: RowFacts, unit: Unit) -> None:
+        program = self.programs[unit.program]
+        if program.stages[unit.stage].repeats and facts.cells > 1:
+            facts.cells -= 1
+            self._wait(facts)
+        elif unit.stage + 1 < len(program.stages):
+            facts.stage, facts.cells = unit.stage + 1, facts.steps
+            self._wait(facts)
+        else:
+            facts.answers.append(facts.slot)
+            self._end(facts)
+
+    # the checks
+
+    def check(self, step: Step, scheduler: Scheduler, now: int) -> None:
+        for drop in step.drop:
+            self._check_drop(drop, now)
+        for call in step.done:
+            self._check_done(call)
+        for unit in step.start:
+            self._check_start(unit, now)
+        assert [unit.id for unit in scheduler.running] == list(self.units)
+        assert len(self.units) <= self.device.max_running * self.device.push_depth
+        assert scheduler.alive == self.alive <= self.device.max_alive
+        for program, waiting in self.waiting.items():
+            assert scheduler.waiting(program) == len(waiting)
+        self._check_wake(step, now)
+
+    def check_over(self, scheduler: Scheduler) -> None:
+        """Nothing is left: every call has gone, every row has ended."""
+        assert all(entry.left is not None for entry in self.calls.values())
+        assert not self.units
+        assert not list(scheduler.running)
+        assert scheduler.alive == self.alive == 0
+        assert not any(self.waiting.values())
+
+    def _check_drop(self, drop: Drop, now: int) -> None:
+        entry = self.calls[drop.call.id]
+        assert entry.left is None, f"call {drop.call.id} left twice"
+        if drop.reason is Reason.DEADLINE:
+            assert drop.call.deadline is not None
+            assert drop.call.deadline <= now
+        elif drop.reason is not Reason.CLOSED:
+            assert drop.reason.value in self.faults
+        if drop.reason is Reason.MODEL and drop.row >= 0:
+            assert entry.rows[drop.row].bad, "a row was named that does not fail"
+        self._leave(entry, drop.reason.value)
+
+    def _check_done(self, call: Call) -> None:
+        entry = self.calls[call.id]
+        assert entry.left is None, f"call {call.id} left twice"
+        for facts, row in zip(entry.rows, call.rows, strict=True):
+            assert facts.answers == [row.slot]
+        entry.left = "done"
+
+    def _check_start(self, unit: Unit, now: int) -> None:
+        worker, program = self.device.workers[unit.worker], self.programs[unit.program]
+        rows = [self._facts(row) for row in unit.rows]
+        assert 1 <= len(rows) <= unit.size <= min(worker.capacity, program.max_batch)
+        assert len(set(rows)) == len(rows)
+        assert {self._key(facts) for facts in rows} == {self._key(rows[0])}
+        assert (unit.program, unit.stage, unit.started) == (*self._key(rows[0])[:2], now)
+        for facts, row in zip(rows, unit.rows, strict=True):
+            assert facts.slot == row.slot
+            assert facts.state is RowState.WAITING
+            assert facts.entry.left is None, "a row starts after its call has left"
+            assert facts.entry.call.deadline is None or now < facts.entry.call.deadline
+        self._check_order(unit, rows)
+        self.units[unit.id] = unit
+        assert sum(u.worker == unit.worker for u in self.units.values()) <= self.device.push_depth
+        for facts in rows:
+            del self.waiting[unit.program][facts]
+            facts.state, facts.retried = RowState.RUNNING, False
+            self._set_alive(facts, True)
+
+    def _check_order(self, unit: Unit, rows: list[RowFacts]) -> None:
+        """A unit begins with the best row of its key; one that a policy cut passes over no row that it could take."""
+        key, retry = self._key(rows[0]), unit.reason == "retry"
+        peers = [facts for facts in self.waiting[unit.program] if self._key(facts) == key]
+        assert rows[0].rank == min(facts.rank for facts in peers)
+        assert rows == sorted(rows, key=lambda facts: facts.rank)
+        assert {facts.retried for facts in rows} == {retry}
+        if not retry:
+            free = sorted((f for f in peers if not f.retried), key=lambda facts: facts.rank)
+            assert rows == free[: len(rows)]
+        if self._ordered:
+            assert rows[0].rank == min(facts.rank for waiting in self.waiting.values() for facts in waiting)
+
+    def _check_wake(self, step: Step, now: int) -> None:
+        assert step.wake_at is None or step.wake_at > now
+        if any(self.waiting.values()) and not self.units:
+            assert step.wake_at is not None, "rows wait, nothing runs and no wake-up is asked for"
+        deadlines = [e.call.deadline for e in self.calls.values() if e.left is None and e.call.deadline is not None]
+        if deadlines:
+            assert step.wake_at is not None
+            assert step.wake_at <= min(deadlines)
+
+    # rows
+
+    def _facts(self, row: Row) -> RowFacts:
+        return self.calls[row.call.id].rows[row.index]
+
+    def _key(self, facts: RowFacts) -> tuple[int, int, int]:
+        program = self.programs[facts.entry.call.program]
+        return (program.id, facts.stage, bisect_left(program.length_buckets, facts.length))
+
+    def _leave(self, entry: CallFacts, how: str) -> None:
+        entry.left = how
+        for facts in entry.rows:
+            if facts.state is RowState.WAITING:
+                del self.waiting[entry.call.program][facts]
+                self._end(facts)
+
+    def _wait(self, facts: RowFacts, *, retried: bool = False) -> None:
+        facts.state, facts.retried = RowState.WAITING, retried
+        self.waiting[facts.entry.call.program][facts] = None
+
+    def _end(self, facts: RowFacts) -> None:
+        facts.state = RowState.ENDED
+        self._set_alive(facts, False)
+
+    def _set_alive(self, facts: RowFacts, alive: bool) -> None:
+        self.alive += alive - facts.alive
+        facts.alive = alive

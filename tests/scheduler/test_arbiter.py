@@ -1,0 +1,63 @@
+"""Between keys: class, then priority, then the oldest head; keys held back are passed over."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.scheduler import arbiter
+from app.scheduler.ready import ReadySet
+from app.scheduler.types import Call, Klass
+
+from .test_ready import leave, stand
+from .world import make_call
+
+BEST = Klass.BEST_EFFORT
+
+
+def ready_set(program: int, *calls: Call) -> ReadySet:
+    ready = ReadySet((program, 0, 0))
+    stand(ready, *calls)
+    return ready
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        pytest.param(make_call(1, klass=BEST, priority=0, arrived=0), make_call(2, priority=9, arrived=9), id="class"),
+        pytest.param(make_call(1, priority=2, arrived=0), make_call(2, priority=1, arrived=9), id="priority"),
+        pytest.param(make_call(1, arrived=5), make_call(2, arrived=4), id="oldest-head"),
+    ],
+)
+def test_second_goes_first(one: Call, two: Call) -> None:
+    sets = [ready_set(1, one), ready_set(2, two)]
+    assert arbiter.first(sets, ()) is sets[1]
+    assert arbiter.first(sets[::-1], ()) is sets[1]
+
+
+def test_equal_arrivals_go_by_submission() -> None:
+    sets = [ready_set(2, make_call(2)), ready_set(1, make_call(1))]
+    assert arbiter.first(sets, ()) is sets[1]
+
+
+def test_held_keys_are_passed_over() -> None:
+    sets = [ready_set(1, make_call(1, arrived=1)), ready_set(2, make_call(2, arrived=2))]
+    assert arbiter.first(sets, [sets[0].key]) is sets[1]
+    assert arbiter.first(sets, [ready.key for ready in sets]) is None
+
+
+def test_heads_that_left_do_not_count() -> None:
+    gone = make_call(1, arrived=1)
+    sets = [ready_set(1, gone, make_call(3, arrived=3)), ready_set(2, make_call(2, arrived=2))]
+    leave(sets[0], gone)
+    assert arbiter.first(sets, ()) is sets[1]
+
+
+def test_nothing_waits() -> None:
+    assert arbiter.first([ReadySet((1, 0, 0))], ()) is None
+    assert arbiter.first([], ()) is None
+
+
+def test_retry_group_speaks_for_its_key() -> None:
+    sets = [ready_set(1, make_call(1, arrived=1)), ready_set(2, make_call(2, arrived=2))]
+    sets[0].add_retry(sets[0].take(1))
+    assert arbiter.first(sets, ()) is sets[0]

@@ -1,0 +1,171 @@
+"""Each admitted call leaves exactly once: done, or dropped with a reason; a cancelled one leaves in silence.
+
+Also, after every Step of every trace (the checks are `Book.check`):
+- a worker has at most push_depth units, the device at most max_running * push_depth and at most max_alive rows alive
+- a unit never exceeds its worker's capacity nor its program's max_batch; at the end nothing runs, waits or is alive
+- nothing starts past its deadline; while rows wait and nothing runs, a wake-up is asked for
+- within a key, starts are in order of (class, priority, arrival); without a policy that waits, between keys too
+- each row ends once, in its own slot, whatever was batched, split or re-run; a bad row fails its own call only
+- what was recorded gives the same Steps when replayed; a trace gives one record however often it is run
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import accumulate
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from app.scheduler.policies import POLICIES
+from app.scheduler.scheduler import Scheduler
+from app.scheduler.types import Klass, Profile, Program, Stage
+from app.sim.replay import replay
+
+from .book import UNBOUNDED
+from .world import Arrival, Trace, World, make_call, make_device, make_program
+
+CI = settings(
+    derandomize=True,
+    deadline=None,
+    max_examples=60,
+    phases=[Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow],
+)
+FEW = settings(CI, max_examples=20)
+
+MIXED = "mixed"
+CLASSES = {"realtime": [Klass.REALTIME], "best_effort": [Klass.BEST_EFFORT], "both": list(Klass)}
+PROFILES = [(), (100,), (50, 60, 90, 70, 100, 120, 140, 160)]
+
+profiles = st.sampled_from(PROFILES).map(Profile)
+devices = st.builds(
+    lambda capacities, max_running, push_depth, max_alive: make_device(
+        *capacities, max_running=max_running, push_depth=push_depth, max_alive=max_alive
+    ),
+    st.lists(st.sampled_from([1, 2, 3, 8]), min_size=1, max_size=3),
+    st.integers(1, 3),
+    st.integers(1, 2),
+    st.sampled_from([1, 2, 5, UNBOUNDED]),
+)
+
+
+@st.composite
+def stages(draw: st.DrawFn, first_repeats: bool) -> tuple[Stage, ...]:
+    """One to three; any but the first may repeat, that one only where told."""
+    count = draw(st.sampled_from([1, 1, 2, 3]))
+    return tuple(Stage(draw(profiles), (first_repeats or i > 0) and draw(st.booleans())) for i in range(count))
+
+
+@st.composite
+def programs(draw: st.DrawFn, policy: str, first_repeats: bool) -> tuple[Program, ...]:
+    return tuple(
+        make_program(
+            ident,
+            stages=draw(stages(first_repeats)),
+            policy=draw(st.sampled_from(sorted(POLICIES))) if policy == MIXED else policy,
+            max_batch=draw(st.sampled_from([1, 2, 3, 8])),
+            max_queue=draw(st.sampled_from([4, 1024])),
+            max_delay_ns=draw(st.sampled_from([0, 50, 2_000])),
+            length_buckets=draw(st.sampled_from([(), (4, 8)])),
+        )
+        for ident in range(1, draw(st.integers(1, 3)) + 1)
+    )
+
+
+@st.composite
+def arrivals(draw: st.DrawFn, programs: int, classes: list[Klass]) -> tuple[Arrival, ...]:
+    one = st.builds(
+        Arrival,
+        at=st.sampled_from([0, 0, 0, 1, 20, 200]),  # since the last
+        program=st.integers(1, programs),
+        lengths=st.lists(st.sampled_from([2, 6, 12]), min_size=1, max_size=5).map(tuple),
+        klass=st.sampled_from(classes),
+        priority=st.integers(0, 2),
+        timeout=st.sampled_from([None, None, 60, 500]),
+        cancel=st.sampled_from([None, None, None, 0, 30, 150]),
+        decode=st.sampled_from([0, 0, 40]),
+        steps=st.integers(1, 3),
+        bad=st.sampled_from([frozenset[int]()] * 5 + [frozenset({0})]),
+    )
+    drawn = draw(st.lists(one, min_size=1, max_size=20))
+    times = accumulate(arrival.at for arrival in drawn)
+    fields = [name for name in Arrival.__slots__ if name != "at"]
+    return tuple(Arrival(at, **{f: getattr(a, f) for f in fields}) for at, a in zip(times, drawn, strict=True))
+
+
+@st.composite
+def traces(draw: st.DrawFn, policy: str = MIXED, classes: str = "both") -> Trace:
+    device = draw(devices)
+    served = draw(programs(policy, first_repeats=device.max_alive == UNBOUNDED))
+    return Trace(
+        device,
+        served,
+        draw(arrivals(len(served), CLASSES[classes])),
+        split_failed=draw(st.sampled_from([True, True, False])),
+        oom_above=draw(st.sampled_from([None, None, 0, 1, 2])),
+        lose_unit=draw(st.sampled_from([None, None, None, 3])),
+        remove=draw(st.sampled_from([(), (), ((30, 1),)])),
+        ticks=draw(st.sampled_from([(), (100, 200)])),
+        seed=draw(st.sampled_from([None, 1, 2])),
+    )
+
+
+@pytest.mark.parametrize("classes", CLASSES)
+@pytest.mark.parametrize("policy", [*POLICIES, MIXED])
+def test_invariants_hold_after_every_step(policy: str, classes: str) -> None:
+    @CI
+    @given(traces(policy, classes))
+    def holds(trace: Trace) -> None:
+        World(trace).run()
+
+    holds()
+
+
+@CI
+@given(traces(), st.sampled_from(sorted(POLICIES)))
+def test_bad_row_fails_only_its_own_call(trace: Trace, policy: str) -> None:
+    calm = tuple(Arrival(a.at, 1, a.lengths, a.klass, a.priority, bad=a.bad) for a in trace.arrivals)
+    world = World(Trace(trace.device, (make_program(policy=policy, max_delay_ns=50),), calm)).run()
+    if world.book.first_failures > 8:  # else the program may count as broken, and units fail whole
+        return
+    assert [world.how(i) for i in range(len(calm))] == ["model" if arrival.bad else "done" for arrival in calm]
+
+
+@FEW
+@given(traces())
+def test_replay_of_the_record_gives_equal_steps(trace: Trace) -> None:
+    lines = [json.dumps(entry) for entry in World(trace).run().entries]
+    replayed = replay(lines)
+    assert replayed.same, replayed
+    assert replayed.equal == sum('"step"' in line for line in lines)
+
+
+@settings(FEW, max_examples=10)
+@given(traces())
+def test_one_trace_gives_one_record(trace: Trace) -> None:
+    records = {json.dumps(World(trace).run().entries) for _ in range(10)}
+    assert len(records) == 1
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_storm_of_cancels_leaves_nothing_behind(policy: str) -> None:
+    """While the only worker is busy, thousands come and go; what stays is bounded by what waits."""
+    scheduler = Scheduler(make_device(1))
+    scheduler.add_program(make_program(policy=policy, max_delay_ns=0), 0)
+    scheduler.submit(make_call(0, deadline=10**8), 0)  # the next deadline: those behind it are not looked at
+    assert len(scheduler.step(0).start) == 1
+    for ident in range(1, 5_001):
+        scheduler.submit(make_call(ident, 2, arrived=ident, deadline=10**9, priority=ident % 3), ident)
+        scheduler.cancel(ident, ident)
+        scheduler.step(ident)
+    assert scheduler.waiting(1) == 0
+    assert scheduler.alive == 1
+    assert rows_held(scheduler) <= 70
+    assert len(scheduler._deadlines) <= 70
+
+
+def rows_held(scheduler: Scheduler) -> int:
+    sets = scheduler._ready._sets.values()
+    return sum(len(lane) for ready in sets for lane in ready._lanes.values())

@@ -1,0 +1,169 @@
+"""The ready table keeps rows in order of service and holds no memory for rows whose calls have left."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.scheduler.ready import ReadySet, ReadyTable, rank
+from app.scheduler.types import Call, Klass, Row, RowState
+
+from .world import make_call
+
+KEY = (1, 0, 0)
+
+
+def stand(ready: ReadySet, *calls: Call) -> None:
+    """Enter the rows of each call, as the scheduler does."""
+    for call in calls:
+        for index, row in enumerate(call.rows):
+            row.call, row.index, row.order = call, index, (call.arrived, 10 * call.id + index)
+            ready.add(row)
+
+
+def leave(ready: ReadySet, call: Call) -> None:
+    call.alive = False
+    for row in call.rows:
+        row.state = RowState.ENDED
+    ready.forget(len(call.rows))
+
+
+def ids(rows: list[Row] | None) -> list[int]:
+    return [row.call.id for row in rows or []]
+
+
+def held(ready: ReadySet) -> int:
+    return sum(len(lane) for lane in ready._lanes.values())
+
+
+def test_take_goes_by_class_then_priority_then_arrival() -> None:
+    ready = ReadySet(KEY)
+    stand(
+        ready,
+        make_call(1, klass=Klass.BEST_EFFORT, arrived=0),
+        make_call(2, priority=2, arrived=1),
+        make_call(3, priority=1, arrived=3),
+        make_call(4, priority=1, arrived=2),
+    )
+    assert ready.count == 4
+    assert ready.head() is not None
+    assert ids(ready.take(3)) == [4, 3, 2]
+    assert ids(ready.take(3)) == [1]
+    assert ready.count == 0
+    assert ready.head() is None
+
+
+def test_rows_of_one_arrival_stand_in_order_of_submission() -> None:
+    ready = ReadySet(KEY)
+    stand(ready, make_call(1, 2), make_call(2, 2))
+    assert [(row.call.id, row.index) for row in ready.take(4)] == [(1, 0), (1, 1), (2, 0), (2, 1)]
+
+
+def test_late_row_is_put_in_its_place() -> None:
+    ready = ReadySet(KEY)
+    stand(ready, make_call(1, arrived=10), make_call(2, arrived=30), make_call(3, arrived=20))
+    assert ids(ready.take(3)) == [1, 3, 2]
+
+
+def test_rows_of_calls_that_left_are_passed_over() -> None:
+    ready = ReadySet(KEY)
+    gone, kept = make_call(1, 2, arrived=1), make_call(2, arrived=2)
+    stand(ready, gone, kept)
+    leave(ready, gone)
+    assert ready.count == 1
+    assert ready.oldest() == 2
+    head = ready.head()
+    assert head is not None
+    assert head.call is kept
+    assert ids(ready.take(5)) == [2]
+
+
+def test_oldest_looks_at_every_priority() -> None:
+    ready = ReadySet(KEY)
+    stand(ready, make_call(1, priority=1, arrived=9), make_call(2, priority=7, arrived=4))
+    assert ready.oldest() == 4
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["in-order", "late"])
+def test_lanes_are_bounded_by_what_waits(late: bool) -> None:
+    ready = ReadySet(KEY)
+    stand(ready, *(make_call(i, arrived=10**6) for i in range(3)))
+    for ident in range(10, 2_000):
+        call = make_call(ident, arrived=10**6 - ident if late else 10**6 + ident)
+        stand(ready, call)
+        leave(ready, call)
+        assert held(ready) <= 2 * 4 + 65
+    assert sorted(ids(list(ready.rows()))) == [0, 1, 2]
+
+
+def test_retry_group_goes_first_among_its_rank() -> None:
+    ready = ReadySet(KEY)
+    first, later = make_call(1, 2, arrived=1), make_call(2, arrived=2)
+    stand(ready, first, later)
+    ready.add_retry(ready.take(2))
+    assert (ready.count, ready.free_count) == (3, 1)
+    assert ids(ready.retry()) == [1, 1]
+    assert ready.retry() is None
+    assert ready.count == 1
+
+
+def test_retry_group_yields_to_a_better_row() -> None:
+    ready = ReadySet(KEY)
+    stand(ready, make_call(1, klass=Klass.BEST_EFFORT))
+    ready.add_retry(ready.take(1))
+    stand(ready, make_call(2, arrived=9))
+    assert ready.retry() is None
+    assert ids(ready.take(1)) == [2]
+    assert ids(ready.retry()) == [1]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_retry_groups_go_by_their_first_rows(order: tuple[int, int]) -> None:
+    ready = ReadySet(KEY)
+    stand(ready, make_call(1, klass=Klass.BEST_EFFORT), make_call(2, arrived=5))
+    better, worse = ready.take(1), ready.take(1)
+    for index in order:
+        ready.add_retry([better, worse][index])
+    assert ids(ready.retry()) == [2]
+    assert ids(ready.retry()) == [1]
+
+
+def test_retry_group_that_lost_its_first_row_is_placed_anew() -> None:
+    ready = ReadySet(KEY)
+    calls = [make_call(i, arrived=i) for i in range(3)]
+    stand(ready, *calls)
+    rows = ready.take(3)
+    ready.add_retry([rows[0], rows[2]])
+    ready.add_retry([rows[1]])
+    leave(ready, calls[0])
+    assert (ready.count, ready.free_count) == (2, 0)
+    assert ids(ready.retry()) == [1]
+    assert ids(ready.retry()) == [2]
+    assert ready.count == 0
+
+
+def test_retry_group_whose_calls_left_is_forgotten() -> None:
+    ready = ReadySet(KEY)
+    call = make_call(1, 2)
+    stand(ready, call)
+    ready.add_retry(ready.take(2))
+    leave(ready, call)
+    assert ready.count == 0
+    assert ready.retry() is None
+    assert ready.head() is None
+
+
+def test_rank_is_class_priority_arrival_sequence() -> None:
+    call = make_call(7, klass=Klass.BEST_EFFORT, priority=3, arrived=5)
+    stand(ReadySet(KEY), call)
+    assert rank(call.rows[0]) == (1, 3, 5, 70)
+
+
+def test_table_names_sets_where_rows_wait_and_drops_programs() -> None:
+    table = ReadyTable()
+    stand(table.at((1, 0, 0)), make_call(1))
+    stand(table.at((2, 1, 3)), make_call(2, program=2))
+    assert table.at((1, 0, 0)) is table.at((1, 0, 0))
+    table.at((3, 0, 0))
+    assert [ready.key for ready in table.waiting()] == [(1, 0, 0), (2, 1, 3)]
+    table.drop_program(1)
+    assert [ready.key for ready in table.waiting()] == [(2, 1, 3)]

@@ -1,0 +1,199 @@
+"""Golden cases of failure: the exact units by which a culprit is found, memory caps, broken programs, a lost device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from app.scheduler.scheduler import Scheduler
+from app.scheduler.types import Call, Fault, Klass, Outcome, Reason, Step, Unit
+
+from .test_scheduler import calls_of, feed, finish, left, scheduler_of
+from .world import make_call, make_device, make_program
+
+
+def run(scheduler: Scheduler, step: Step, fault: Callable[[Unit], Fault | None]) -> tuple[list[Unit], Step]:
+    """Finish unit after unit until none runs; the units in order, and all that left in one Step."""
+    units, over = [], Step([], [], [], None)
+    while step.start:
+        (unit,) = step.start
+        units.append(unit)
+        step = finish(scheduler, unit, error=fault(unit))
+        over.done += step.done
+        over.drop += step.drop
+    return units, over
+
+
+def bad(*calls: int) -> Callable[[Unit], Fault | None]:
+    return lambda unit: Fault.MODEL if set(calls) & set(calls_of(unit)) else None
+
+
+def oom_above(size: int) -> Callable[[Unit], Fault | None]:
+    return lambda unit: Fault.OOM if unit.size > size else None
+
+
+def ones(n: int) -> list[Call]:
+    return [make_call(i) for i in range(n)]
+
+
+class TestSplit:
+    def test_halves_until_the_culprit_is_alone(self) -> None:
+        scheduler = scheduler_of()
+        units, over = run(scheduler, feed(scheduler, *ones(8)), bad(5))
+        assert [calls_of(unit) for unit in units] == [
+            [0, 1, 2, 3, 4, 5, 6, 7],
+            [0, 1, 2, 3],
+            [4, 5, 6, 7],
+            [4, 5],
+            [4],
+            [5],
+            [6, 7],
+        ]
+        assert [unit.reason for unit in units] == ["full"] + ["retry"] * 6
+        assert [unit.first_run for unit in units] == [True] + [False] * 6
+        assert left(over.drop) == [(5, Reason.MODEL, 0)]
+        assert [call.id for call in over.done] == [0, 1, 2, 3, 4, 6, 7]
+        assert scheduler.alive == scheduler.waiting(1) == 0
+
+    def test_culprit_is_named_within_its_call(self) -> None:
+        scheduler = scheduler_of()
+        units, over = run(
+            scheduler,
+            feed(scheduler, make_call(0), make_call(1, 3)),
+            lambda unit: Fault.MODEL if any((row.call.id, row.index) == (1, 2) for row in unit.rows) else None,
+        )
+        assert left(over.drop) == [(1, Reason.MODEL, 2)]
+        assert [len(unit.rows) for unit in units] == [4, 2, 2, 1, 1]
+
+    def test_rest_of_a_failed_call_is_not_run_again(self) -> None:
+        scheduler = scheduler_of(device=make_device(4))
+        units, over = run(scheduler, feed(scheduler, make_call(1, 4)), bad(1))
+        assert [len(unit.rows) for unit in units] == [4, 2, 1]
+        assert left(over.drop) == [(1, Reason.MODEL, 0)]
+
+    def test_halves_go_before_rows_that_came_later(self) -> None:
+        scheduler = scheduler_of(device=make_device(2))
+        unit = feed(scheduler, *ones(4)).start[0]
+        units, _ = run(scheduler, finish(scheduler, unit, error=Fault.MODEL), bad())
+        assert [calls_of(unit) for unit in units] == [[0], [1], [2, 3]]
+
+    def test_realtime_row_goes_before_a_best_effort_half(self) -> None:
+        scheduler = scheduler_of(device=make_device(2))
+        unit = feed(scheduler, *(make_call(i, klass=Klass.BEST_EFFORT) for i in range(2))).start[0]
+        scheduler.submit(make_call(9, arrived=5), 5)
+        units, _ = run(scheduler, finish(scheduler, unit, 5, error=Fault.MODEL), bad())
+        assert [calls_of(unit) for unit in units] == [[9], [0], [1]]
+
+    def test_groups_of_two_workers_keep_the_order_of_their_rows(self) -> None:
+        scheduler = scheduler_of(device=make_device(2, 2))
+        first, second = feed(scheduler, *ones(4)).start
+        scheduler.finished(Outcome(first.id, Fault.MODEL), 1)
+        scheduler.finished(Outcome(second.id, Fault.MODEL), 1)
+        assert [calls_of(unit) for unit in scheduler.step(1).start] == [[0], [1]]
+
+    def test_cancelled_rows_are_not_run_again(self) -> None:
+        scheduler = scheduler_of()
+        unit = feed(scheduler, *ones(3)).start[0]
+        scheduler.cancel(1, 0)
+        units, over = run(scheduler, finish(scheduler, unit, error=Fault.MODEL), bad())
+        assert [calls_of(unit) for unit in units] == [[0], [2]]
+        assert [call.id for call in over.done] == [0, 2]
+
+    def test_switched_off_the_unit_fails_whole_and_no_row_is_named(self) -> None:
+        scheduler = Scheduler(make_device(4), split_failed=False)
+        scheduler.add_program(make_program(), 0)
+        units, over = run(scheduler, feed(scheduler, make_call(0), make_call(1, 2)), bad(1))
+        assert len(units) == 1
+        assert left(over.drop) == [(0, Reason.MODEL, -1), (1, Reason.MODEL, -1)]
+
+    def test_broken_program_stops_splitting_and_recovers(self) -> None:
+        scheduler = scheduler_of(device=make_device(4))
+        lengths = []
+        for n in range(17):  # the last 16 first runs are looked at
+            units, _ = run(
+                scheduler, feed(scheduler, *(make_call(10 * n + i) for i in range(4))), lambda _: Fault.MODEL
+            )
+            lengths.append(len(units))
+        assert lengths == [7] * 15 + [1, 1]
+        for n in range(20, 36):
+            run(scheduler, feed(scheduler, make_call(10 * n)), bad())
+        units, over = run(scheduler, feed(scheduler, *ones(4)), bad(3))
+        assert [calls_of(unit) for unit in units] == [[0, 1, 2, 3], [0, 1], [2, 3], [2], [3]]
+        assert left(over.drop) == [(3, Reason.MODEL, 0)]
+
+
+class TestOutOfMemory:
+    def test_halves_and_the_cap_is_remembered(self) -> None:
+        scheduler = scheduler_of()
+        units, over = run(scheduler, feed(scheduler, *ones(8)), oom_above(3))
+        assert [unit.size for unit in units] == [8, 4, 2, 2, 2, 2]
+        assert over.drop == []
+        units, _ = run(scheduler, feed(scheduler, *(make_call(i) for i in range(10, 14))), oom_above(3))
+        assert [calls_of(unit) for unit in units] == [[10, 11], [12, 13]]
+
+    def test_cap_belongs_to_worker_and_program(self) -> None:
+        scheduler = scheduler_of(make_program(1), make_program(2))
+        run(scheduler, feed(scheduler, *ones(8)), oom_above(4))
+        step = feed(scheduler, make_call(9, 8, program=2))
+        assert [unit.size for unit in step.start] == [8]
+
+    def test_cap_is_never_raised_by_a_larger_unit_that_fails_later(self) -> None:
+        scheduler = scheduler_of(device=make_device(8, push_depth=2))
+        small = feed(scheduler, make_call(1, 2)).start[0]
+        large = feed(scheduler, make_call(2, 8)).start[0]
+        scheduler.finished(Outcome(small.id, Fault.OOM), 1)
+        scheduler.finished(Outcome(large.id, Fault.OOM), 1)
+        running, sizes = scheduler.step(1).start, []
+        while running:
+            unit = running.pop(0)
+            sizes.append(unit.size)
+            running += finish(scheduler, unit, 2).start
+        assert sizes == [1] * 10
+
+    def test_cap_goes_with_its_program(self) -> None:
+        scheduler = scheduler_of()
+        run(scheduler, feed(scheduler, *ones(2)), oom_above(1))
+        scheduler.remove_program(1, 0)
+        assert not scheduler._caps
+
+    def test_alone_and_still_too_large(self) -> None:
+        scheduler = scheduler_of()
+        units, over = run(scheduler, feed(scheduler, make_call(0), make_call(1)), oom_above(0))
+        assert [calls_of(unit) for unit in units] == [[0, 1], [0], [1]]
+        assert left(over.drop) == [(0, Reason.OOM, 0), (1, Reason.OOM, 0)]
+
+    def test_padding_is_shed_before_a_call_fails(self) -> None:
+        scheduler = scheduler_of(make_program(policy="static", max_batch=4, max_delay_ns=0))
+        units, over = run(scheduler, feed(scheduler, make_call(0)), oom_above(1))
+        assert [unit.size for unit in units] == [4, 1]
+        assert [call.id for call in over.done] == [0]
+
+
+class TestLostDevice:
+    def test_every_call_leaves_and_nothing_starts_again(self) -> None:
+        scheduler = scheduler_of(device=make_device(1, 1))
+        first, second = feed(scheduler, *ones(3)).start
+        step = finish(scheduler, first, error=Fault.DEVICE)
+        assert left(step.drop) == [(i, Reason.DEVICE, -1) for i in range(3)]
+        assert (step.start, step.wake_at) == ([], None)
+        refusal = scheduler.admit(1, 1, Klass.REALTIME, None, 0)
+        assert refusal is not None
+        assert refusal.reason is Reason.DEVICE
+        step = finish(scheduler, second)
+        assert (step.start, step.done, step.drop) == ([], [], [])
+        assert scheduler.alive == scheduler.waiting(1) == 0
+
+    def test_call_admitted_before_it_and_submitted_after(self) -> None:
+        scheduler = scheduler_of()
+        unit = feed(scheduler, make_call(1)).start[0]
+        finish(scheduler, unit, error=Fault.DEVICE)
+        assert left(feed(scheduler, make_call(2)).drop) == [(2, Reason.DEVICE, -1)]
+        assert scheduler.waiting(1) == 0
+
+    @pytest.mark.parametrize("error", [None, *Fault])
+    def test_outcome_of_an_unknown_unit_is_ignored(self, error: Fault | None) -> None:
+        scheduler = scheduler_of()
+        scheduler.finished(Outcome(77, error), 0)
+        step = feed(scheduler, make_call(1))
+        assert len(step.start) == 1

@@ -1,0 +1,216 @@
+"""A Scheduler driven over a trace in virtual time, its invariants checked by a Book after every Step.
+
+Events at one time come in the order finished, cancel, submit, tick, wake. `finished` has a step of its own; the others
+of one time share one. A unit begins when those pushed to its worker before it have ended, and takes its predicted time
+or, with a seed, a random multiple of it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from heapq import heappop, heappush
+from itertools import count
+
+from app.scheduler.record import Entry, RecordingScheduler
+from app.scheduler.types import (
+    Call,
+    DeviceSpec,
+    Fault,
+    Klass,
+    Outcome,
+    Profile,
+    Program,
+    Refusal,
+    Row,
+    Stage,
+    Step,
+    Unit,
+    WorkerSpec,
+)
+
+from .book import Book
+
+SERVICE_NS = 100  # of a batch of which nothing is known
+MAX_STEPS = 20_000  # far beyond any trace here
+
+
+def make_device(*capacities: int, max_running: int | None = None, **options: int) -> DeviceSpec:
+    """One worker for each capacity; all may run at once unless told otherwise."""
+    workers = tuple(WorkerSpec(capacity) for capacity in capacities)
+    return DeviceSpec(workers, max_running=len(workers) if max_running is None else max_running, **options)
+
+
+def make_program(ident: int = 1, *, batch_ns: tuple[int, ...] = (), **options: object) -> Program:
+    """A program of one stage with these batch times."""
+    options.setdefault("stages", (Stage(Profile(batch_ns)),))
+    return Program(ident, f"model-{ident}", **options)  # type: ignore[arg-type]
+
+
+def make_call(
+    ident: int,
+    rows: int = 1,
+    *,
+    program: int = 1,
+    arrived: int = 0,
+    deadline: int | None = None,
+    klass: Klass = Klass.REALTIME,
+    priority: int = 0,
+    lengths: tuple[int, ...] = (),
+) -> Call:
+    """A call whose row i lies in slot 100 * ident + i."""
+    made = [Row(100 * ident + i, lengths[i] if lengths else 0) for i in range(len(lengths) or rows)]
+    return Call(ident, program, made, klass, priority, arrived, deadline)
+
+
+class Tie(IntEnum):
+    FINISHED = 0
+    CANCEL = 1
+    SUBMIT = 2
+    TICK = 3
+    WAKE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One call to come: admitted `at`, submitted `decode` later, cancelled `cancel` after that, if at all."""
+
+    at: int
+    program: int = 1
+    lengths: tuple[int, ...] = (0,)
+    klass: Klass = Klass.REALTIME
+    priority: int = 0
+    timeout: int | None = None
+    cancel: int | None = None
+    decode: int = 0
+    steps: int = 1  # of each of its rows at a stage that repeats
+    bad: frozenset[int] = frozenset()  # rows on which the model raises
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    device: DeviceSpec
+    programs: tuple[Program, ...]
+    arrivals: tuple[Arrival, ...]
+    split_failed: bool = True
+    oom_above: int | None = None  # units of a greater size run out of memory
+    lose_unit: int | None = None  # this unit takes the device with it
+    remove: tuple[tuple[int, int], ...] = ()  # (time, program)
+    ticks: tuple[int, ...] = ()
+    seed: int | None = None  # of service times
+
+
+class World:
+    """Runs a trace to its end. Afterwards `book`, `units`, `refusals` and `entries` say what happened."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.entries: list[Entry] = []
+        self.units: list[Unit] = []
+        self.refusals: dict[int, Refusal] = {}
+        self.now = 0
+        self.book = Book(trace.device, trace.programs)
+        self.scheduler = RecordingScheduler(trace.device, split_failed=trace.split_failed, sink=self.entries.append)
+        self._events: list[tuple[int, Tie, int, Callable[[], None]]] = []
+        self._sequence = count()
+        self._timer: int | None = None
+        self._free_at = [0] * len(trace.device.workers)
+        self._random = None if trace.seed is None else random.Random(trace.seed)
+
+    def run(self) -> World:
+        self._plan()
+        for _ in range(MAX_STEPS):
+            if not self._events:
+                self.book.check_over(self.scheduler)
+                return self
+            self._turn()
+        raise AssertionError("the trace does not end")
+
+    def how(self, call_id: int) -> str | None:
+        """How a call left; a refused one has not come."""
+        return "refused" if call_id in self.refusals else self.book.calls[call_id].left
+
+    def _plan(self) -> None:
+        for program in self.trace.programs:
+            self.scheduler.add_program(program, 0)
+        for ident, arrival in enumerate(self.trace.arrivals):
+            self._at(arrival.at, Tie.SUBMIT, lambda i=ident, a=arrival: self._admit(i, a))
+        for at, program in self.trace.remove:
+            self._at(at, Tie.SUBMIT, lambda p=program: self.scheduler.remove_program(p, self.now))
+        for at in self.trace.ticks:
+            self._at(at, Tie.TICK, lambda: self.scheduler.tick(self.now))
+
+    def _turn(self) -> None:
+        """One finished unit, or all other events of one time; then one step."""
+        self.now, tie, _, act = heappop(self._events)
+        act()
+        while tie > Tie.FINISHED and self._events and self._events[0][0] == self.now:
+            heappop(self._events)[3]()
+        self._carry_out(self.scheduler.step(self.now))
+
+    def _carry_out(self, step: Step) -> None:
+        self.book.check(step, self.scheduler, self.now)
+        for unit in step.start:
+            self._push(unit)
+        if step.wake_at is not None and step.wake_at != self._timer:
+            self._at(step.wake_at, Tie.WAKE, lambda: None)
+        self._timer = step.wake_at
+
+    def _admit(self, ident: int, arrival: Arrival) -> None:
+        deadline = None if arrival.timeout is None else self.now + arrival.timeout
+        refusal = self.scheduler.admit(arrival.program, len(arrival.lengths), arrival.klass, deadline, self.now)
+        if refusal is not None:
+            self.refusals[ident] = refusal
+            return
+        call = make_call(
+            ident,
+            program=arrival.program,
+            arrived=self.now,
+            deadline=deadline,
+            klass=arrival.klass,
+            priority=arrival.priority,
+            lengths=arrival.lengths,
+        )
+        if arrival.decode:
+            self._at(self.now + arrival.decode, Tie.SUBMIT, lambda: self._submit(call, arrival))
+        else:
+            self._submit(call, arrival)
+
+    def _submit(self, call: Call, arrival: Arrival) -> None:
+        self.book.submit(call, arrival.steps, arrival.bad)
+        self.scheduler.submit(call, self.now)
+        if arrival.cancel is not None:
+            # what may have become of a late call (its program or device has gone) is heard before it is cancelled
+            after = max(arrival.cancel, 1 if arrival.decode else 0)
+            self._at(self.now + after, Tie.CANCEL, lambda: self._cancel(call.id))
+
+    def _cancel(self, call_id: int) -> None:
+        self.book.cancel(call_id)
+        self.scheduler.cancel(call_id, self.now)
+
+    def _push(self, unit: Unit) -> None:
+        self.units.append(unit)
+        self.scheduler.launched(unit.id, self.now)
+        duration = unit.predicted or SERVICE_NS
+        if self._random is not None:
+            duration = max(1, int(duration * self._random.uniform(0.5, 3)))
+        self._free_at[unit.worker] = max(self.now, self._free_at[unit.worker]) + duration
+        self._at(self._free_at[unit.worker], Tie.FINISHED, lambda: self._finish(unit, duration))
+
+    def _finish(self, unit: Unit, duration: int) -> None:
+        error = self._fault(unit)
+        ended = () if error else self.book.ended(unit)
+        self.book.finish(unit, error)
+        self.scheduler.finished(Outcome(unit.id, error, duration, ended), self.now)
+
+    def _fault(self, unit: Unit) -> Fault | None:
+        if unit.id == self.trace.lose_unit:
+            return Fault.DEVICE
+        if self.trace.oom_above is not None and unit.size > self.trace.oom_above:
+            return Fault.OOM
+        return self.book.fault(unit)
+
+    def _at(self, time: int, tie: Tie, act: Callable[[], None]) -> None:
+        heappush(self._events, (time, tie, next(self._sequence), act))
