@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -55,10 +56,13 @@ class TensorSpec:
     #: Derived, once, because every call asks: the memory's dtype, and whether every axis has one length.
     dtype: np.dtype[Any] = field(init=False, repr=False, compare=False)
     fixed: bool = field(init=False, repr=False, compare=False)
+    #: Values of one row at its largest.
+    count: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", DATATYPES[self.datatype])
         object.__setattr__(self, "fixed", not any(self.axes))
+        object.__setattr__(self, "count", prod(self.bounds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +126,8 @@ class Lease(Protocol):
     def __enter__(self) -> Lease: ...
     def __exit__(self, *exc: object) -> None: ...
 
-    def write(self, index: int, array: Array) -> None:
-        """Copy input number `index` ([rows, ...]) into the slots, casting to the slot's dtype."""
+    def write(self, index: int, values: Array | memoryview) -> None:
+        """Copy input number `index` into the slots: an array [rows, ...], or the bytes of one of the input's dtype."""
         ...
 
     @property

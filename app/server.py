@@ -89,6 +89,7 @@ def serve(app: ASGIApp, settings: Settings, lifecycle: Lifecycle, sock: socket.s
     config = uvicorn.Config(
         app,
         http=CorkedProtocol,
+        interface="asgi3",  # said, because the application is a callable that returns a coroutine
         proxy_headers=False,  # nothing here asks who the client was; the middleware costs a microsecond a call
         log_config=None,
         access_log=settings.access_log,

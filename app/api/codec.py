@@ -6,6 +6,7 @@ Decoding yields arrays that view the body where they can; the one copy of the by
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from app.api.tensors import NUMBERS, check_shape, parse_numbers, parse_values, to_json
+from app.api.tensors import check_shape, pack_values, packer, to_json
 from app.contract import Answer, Array, ModelInfo, TensorSpec
 from app.errors import BadRequest, TooLarge
 
@@ -31,15 +32,15 @@ _MAX_TIMEOUT_US = 1 << 53
 
 @dataclass(slots=True)
 class InferCall:
-    """A decoded request. `arrays` holds one array [rows, ...] per input in declared order.
+    """A decoded request. `arrays` holds one tensor [rows, ...] per input in declared order: an array, or its bytes.
 
-    `outputs` lists (index of the output, as binary?) in the order asked for.
+    `outputs` lists (index of the output, as binary?) in the order asked for; None: all, as JSON.
     """
 
     rows: int
-    arrays: list[Array]
+    arrays: list[Array | memoryview]
     lengths: dict[str, int]
-    outputs: list[tuple[int, bool]]
+    outputs: list[tuple[int, bool]] | None
     id: str | None = None
     priority: int = 0
     timeout_us: int | None = None
@@ -85,25 +86,24 @@ def decode(body: bytes, header_length: int | None, info: ModelInfo, json_limit: 
 def _decode_plain(request: Any, info: ModelInfo) -> InferCall | None:
     """The commonest request by far, one fixed-size tensor of flat numbers and nothing asked for, checked in one go.
 
-    None for anything else, wrong requests included: the long way tells what is wrong. Half the time of the long way.
+    None for anything else, wrong requests included: the long way tells what is wrong. A third of the long way's time.
     """
     try:
         (tensor,) = request["inputs"]
         (spec,) = info.inputs
         shape = tensor["shape"]
+        rows = shape[0]
         data = tensor["data"]
         if (
             len(request) != 1 or len(tensor) != 4 or tensor["name"] != spec.name or tensor["datatype"] != spec.datatype
-            or spec.datatype not in NUMBERS or not spec.fixed or type(shape[0]) is not int or shape[0] < 1
-            or tuple(shape[1:]) != spec.shape
+            or not spec.fixed or type(rows) is not int or rows < 1 or tuple(shape[1:]) != spec.shape
+            or type(data) is not list or len(data) != rows * spec.count
         ):  # fmt: skip
             return None
-        array = parse_numbers(data, spec, (shape[0], *spec.shape))
-    except (TypeError, KeyError, ValueError, IndexError, OverflowError):
+        packed = packer(spec.datatype, len(data))(*data)
+    except (TypeError, KeyError, ValueError, IndexError, OverflowError, struct.error):
         return None
-    if array is None:
-        return None
-    return InferCall(shape[0], [array], {}, [(i, output.datatype == "BF16") for i, output in enumerate(info.outputs)])
+    return InferCall(rows, [memoryview(packed)], {}, None)
 
 
 def load_json(text: bytes) -> Any:
@@ -170,7 +170,7 @@ def _boolean(value: object, where: str) -> bool:
 def _decode_inputs(inputs: object, tail: memoryview, info: ModelInfo, call: InferCall, bools: bool) -> None:
     if type(inputs) is not list:
         raise BadRequest("inputs: expected a list of tensors")
-    found: dict[str, Array] = {}
+    found: dict[str, Array | memoryview] = {}
     specs = {spec.name: spec for spec in info.inputs}
     offset = 0
     for index, tensor in enumerate(inputs):
@@ -191,7 +191,7 @@ def _decode_inputs(inputs: object, tail: memoryview, info: ModelInfo, call: Infe
         if size is None:
             if "data" not in tensor:
                 raise BadRequest(f"{where}.data: missing, and no parameters.binary_data_size")
-            found[spec.name] = parse_values(tensor["data"], spec, shape, f"{where}.data", may_hold_bools=bools)
+            found[spec.name] = pack_values(tensor["data"], spec, shape, f"{where}.data", may_hold_bools=bools)
         else:
             if offset + size > len(tail):
                 left = len(tail) - offset
@@ -233,8 +233,8 @@ def _binary_size(tensor: dict[str, Any], where: str) -> int | None:
     return _integer(parameters["binary_data_size"], 1 << 53, f"{where}.parameters.binary_data_size")
 
 
-def from_bytes(raw: memoryview, spec: TensorSpec, shape: tuple[int, ...], where: str) -> Array:
-    """Little-endian bytes as an array that views them (BYTES: an object array). Raises BadRequest."""
+def from_bytes(raw: memoryview, spec: TensorSpec, shape: tuple[int, ...], where: str) -> Array | memoryview:
+    """A binary tensor, checked: its bytes as they are (BYTES: an object array). Raises BadRequest."""
     if spec.datatype == "BYTES":
         return _split_bytes(raw, shape, where)
     expected = prod(shape) * spec.dtype.itemsize
@@ -244,7 +244,7 @@ def from_bytes(raw: memoryview, spec: TensorSpec, shape: tuple[int, ...], where:
         bits = np.frombuffer(raw, np.uint8)
         if bits.size and bits.max() > 1:
             raise BadRequest(f"{where}: a BOOL byte is neither 0 nor 1")
-    return np.frombuffer(raw, spec.dtype).reshape(shape)
+    return raw
 
 
 def _split_bytes(raw: memoryview, shape: tuple[int, ...], where: str) -> Array:
@@ -331,7 +331,8 @@ def encode(call: InferCall, answer: Answer, info: ModelInfo) -> tuple[bytes, int
     """
     tensors: list[dict[str, Any]] = []
     chunks: list[bytes] = []
-    for index, binary in call.outputs:
+    asked = call.outputs or [(index, spec.datatype == "BF16") for index, spec in enumerate(info.outputs)]
+    for index, binary in asked:
         spec = info.outputs[index]
         values = answer.outputs[index]
         tensor: dict[str, Any] = {"name": spec.name, "shape": values.shape, "datatype": spec.datatype}
@@ -347,7 +348,7 @@ def encode(call: InferCall, answer: Answer, info: ModelInfo) -> tuple[bytes, int
         head["id"] = call.id
     text = orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)
     if b"null" in text:  # what orjson makes of NaN; looked for here because looking at the values costs more
-        for index, binary in call.outputs:
+        for index, binary in asked:
             if not binary:
                 to_json(answer.outputs[index], info.outputs[index].name)
     if chunks:

@@ -74,15 +74,16 @@ class Bodies:
                 if message["type"] == "http.disconnect":
                     raise ClientGone("the client went away before its body had arrived") from None
                 return body
-            return await self._read_rest(receive, message)
-        return await self._read_rest(receive, _resumed(waiting, yielded))
+            return await self._read_rest(receive, message, None)
+        return await self._read_rest(receive, None, _resumed(waiting, yielded))
 
-    async def _read_rest(self, receive: Receive, first: Message | Awaitable[Message]) -> bytes:
+    async def _read_rest(self, receive: Receive, first: Message | None, pending: Awaitable[Message] | None) -> bytes:
+        """The rest of a body of which the first message has come, or is waited for already."""
         parts: list[bytes] = []
         size = 0
         try:
             async with asyncio.timeout(self.limits.body_timeout_s):
-                message = await first if isinstance(first, Awaitable) else first
+                message = first if first is not None else await (pending or receive())
                 while True:
                     if message["type"] == "http.disconnect":
                         raise ClientGone("the client went away before its body had arrived")

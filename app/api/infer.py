@@ -14,8 +14,9 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import cast
 
 from app.api.codec import InferCall
 from app.api.handlers import error_parts
@@ -33,9 +34,9 @@ from app.api.http import (
     respond,
     wanted_encoding,
 )
-from app.api.protocols import V1, V2, Call, Codec, Friendly
+from app.api.protocols import V1, V2, Call, Codec, Friendly, RequestHeaders
 from app.api.watch import Watch
-from app.contract import Answer, Catalog, Health, Lease, Served
+from app.contract import Answer, Catalog, Lease, Served
 from app.errors import BadRequest, MethodNotAllowed, NotReady, StarlingError, Unauthorized
 
 log = logging.getLogger("starling.http")
@@ -83,25 +84,33 @@ class InferencePath:
             b"%s-%x" % (prefix, n) for prefix in [secrets.token_hex(4).encode()] for n in itertools.count()
         )
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Not a coroutine itself: one less to resume each time the call goes on."""
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+            return self._app(scope, receive, send)
         path = scope["path"]
+        if (self._key is not None or self._connections() > self._limits.connections) and path not in _PROBES:
+            return self._guarded(scope, receive, send)
         route = self._routes.get(path) or self._match(path)
+        if route is not None:
+            return self._infer(route, scope, receive, send)
+        return self._app(scope, receive, _closing(send) if scope["state"]["health"].closing else send)
+
+    async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """What a key, or too many connections, stand in front of."""
         try:
-            if self._key is not None and path not in _PROBES:
+            if self._key is not None:
                 self._check_key(dict(scope["headers"]))
-            if self._connections() > self._limits.connections and path not in _PROBES:
+            if self._connections() > self._limits.connections:
                 raise NotReady(f"more than {self._limits.connections} connections are open", retry_after_s=1)
         except StarlingError as exc:
             await self._refuse(exc, scope, send)
             return
-        if route is None:
-            closing = scope["state"]["health"].closing
-            await self._app(scope, receive, _closing(send) if closing else send)
-        else:
+        route = self._routes.get(scope["path"]) or self._match(scope["path"])
+        if route is not None:
             await self._infer(route, scope, receive, send)
+        else:
+            await self._app(scope, receive, _closing(send) if scope["state"]["health"].closing else send)
 
     def _match(self, path: str) -> Route | None:
         found = _PATHS.fullmatch(path)
@@ -139,57 +148,21 @@ class InferencePath:
     async def _infer(self, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
         """One call, from its first byte to its last. The only place that answers it."""
         arrived = time.monotonic_ns()
-        headers: dict[bytes, bytes] = dict(scope["headers"])
-        state = scope["state"]
-        catalog: Catalog = state["catalog"]
-        health: Health = state["health"]
+        headers: RequestHeaders = dict(scope["headers"])
         request_id = headers.get(b"x-request-id")
         if request_id is None or _REQUEST_ID.fullmatch(request_id) is None:
             request_id = next(self._request_ids)
         extra: Headers = [(b"x-request-id", request_id)]
         served: Served | None = None
-        held = 0
         try:
             if scope["method"] != "POST":
                 extra.append((b"allow", b"POST"))
                 raise MethodNotAllowed(f"{scope['method']} {scope['path']}: expected POST")
-            served = catalog.find(route.model, route.version)
-            served.admit(1)
-            self._bodies.check(headers)
-            body = await self._bodies.read(receive)
-            held = len(body)
-            codec = route.codec
-            if b"content-encoding" in headers:
-                body = await self._inflated(headers, body)
-            if codec.slow(served, headers, body):
-                call = await asyncio.to_thread(codec.decode, served, headers, body, self._limits)
-            else:
-                call = codec.decode(served, headers, body, self._limits)
-            with self._lease(served, call, arrived) as lease:
-                for index, array in enumerate(call.arrays):
-                    if array.nbytes > _OFF_LOOP_BINARY:
-                        await asyncio.to_thread(lease.write, index, array)
-                    else:
-                        lease.write(index, array)
-                running = lease.run()
-                self._watch.begin(running.get_loop(), receive, lease)
-                try:
-                    answer = await running
-                finally:
-                    self._watch.end(lease)
-            if codec.slow_answer(served, call):
-                payload, header_length = await asyncio.to_thread(codec.encode, served, call, answer)
-            else:
-                payload, header_length = codec.encode(served, call, answer)
-            total = time.monotonic_ns() - arrived
-            extra += _answer_headers(answer, total, header_length)
-            if (wanted := wanted_encoding(headers.get(b"accept-encoding"), len(payload))) is not None:
-                payload = await asyncio.to_thread(compress, payload, wanted)
-                extra += [(b"content-encoding", wanted.encode()), (b"vary", b"accept-encoding")]
-            extra.append((b"content-length", b"%d" % len(payload)))
-            if health.closing:
+            state = scope["state"]
+            served = cast("Catalog", state["catalog"]).find(route.model, route.version)
+            payload = await self._call(route.codec, served, headers, receive, arrived, extra)
+            if state["health"].closing:
                 extra.append((b"connection", b"close"))
-            served.finish("ok", total)
         except Exception as exc:
             if not isinstance(exc, StarlingError):
                 log.exception("unexpected error on %s", scope["path"])
@@ -198,14 +171,59 @@ class InferencePath:
             await self._refuse(exc, scope, send, extra)
             log.debug("%s %s: %s", request_id.decode(), scope["path"], exc)
             return
-        finally:
-            self._bodies.release(held)
         await send({"type": "http.response.start", "status": 200, "headers": extra})
         await send({"type": "http.response.body", "body": payload})
-        if log.isEnabledFor(logging.DEBUG):
-            log.debug("%s %s: ok, %.3f ms, batch %d", request_id.decode(), scope["path"], total / 1e6, answer.batch)
 
-    async def _inflated(self, headers: dict[bytes, bytes], body: bytes) -> bytes:
+    async def _call(
+        self, codec: Codec, served: Served, headers: RequestHeaders, receive: Receive, arrived: int, extra: Headers
+    ) -> bytes:
+        """Body in, body out; the answer's headers are added to `extra`. Raises a leaf of StarlingError."""
+        served.admit(1)
+        bodies = self._bodies
+        bodies.check(headers)
+        body = await bodies.read(receive)
+        held = len(body)
+        try:
+            if b"content-encoding" in headers:
+                body = await self._inflated(headers, body)
+            if codec.slow(served, headers, body):
+                call = await asyncio.to_thread(codec.decode, served, headers, body, self._limits)
+            else:
+                call = codec.decode(served, headers, body, self._limits)
+            with self._lease(served, call, arrived) as lease:
+                for index, values in enumerate(call.arrays):
+                    if values.nbytes > _OFF_LOOP_BINARY:
+                        await _to_its_end(lease.write, index, values)
+                    else:
+                        lease.write(index, values)
+                answer = await self._run(lease, receive)
+        finally:
+            bodies.release(held)
+        if codec.slow_answer(served, call):
+            payload, header_length = await asyncio.to_thread(codec.encode, served, call, answer)
+        else:
+            payload, header_length = codec.encode(served, call, answer)
+        total = time.monotonic_ns() - arrived
+        extra += _answer_headers(answer, total, header_length)
+        if (wanted := wanted_encoding(headers.get(b"accept-encoding"), len(payload))) is not None:
+            payload = await asyncio.to_thread(compress, payload, wanted)
+            extra += [(b"content-encoding", wanted.encode()), (b"vary", b"accept-encoding")]
+        extra.append((b"content-length", b"%d" % len(payload)))
+        served.finish("ok", total)
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s %s: ok, %.3f ms, batch %d", extra[0][1].decode(), served.info.name, total / 1e6, answer.batch)
+        return payload
+
+    async def _run(self, lease: Lease, receive: Receive) -> Answer:
+        """Wait for the answer, watching for the caller to hang up."""
+        future = lease.run()
+        self._watch.begin(future.get_loop(), receive, lease)
+        try:
+            return await future
+        finally:
+            self._watch.end(lease)
+
+    async def _inflated(self, headers: RequestHeaders, body: bytes) -> bytes:
         encoding = headers[b"content-encoding"]
         if encoding.strip().lower() in (b"", b"identity"):
             return body
@@ -221,6 +239,15 @@ class InferencePath:
                 parameters=call.parameters, arrived_ns=arrived,
             )  # fmt: skip
         return served.lease(call.rows, lengths=call.lengths, arrived_ns=arrived)
+
+
+async def _to_its_end(function: Callable[..., None], *args: object) -> None:
+    """Run on a thread, and do not go on before it has ended, cancelled or not: it writes into memory of ours."""
+    running = asyncio.ensure_future(asyncio.to_thread(function, *args))
+    try:
+        await asyncio.shield(running)
+    finally:
+        await asyncio.wait([running])
 
 
 def _closing(send: Send) -> Send:

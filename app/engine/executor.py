@@ -117,6 +117,8 @@ class Executor:
     def warm(self, size: int, lengths: Mapping[str, int]) -> int:
         """Run a batch of ones at `size`, check what comes back, and return its nanoseconds.
 
+        `lengths` gives every named axis its length.
+
         Uses the first slots: only for a pool that serves nobody yet. Raises ConfigError or what the model raises.
         """
         slots = range(size)

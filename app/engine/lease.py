@@ -67,9 +67,9 @@ class Lease(Call):
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def write(self, index: int, array: Array) -> None:
-        """Copy input `index` into the slots."""
-        self._served.pool.write(self._slots, index, array)
+    def write(self, index: int, values: Array | memoryview) -> None:
+        """Copy input `index` into the slots; see contract.Lease."""
+        self._served.pool.write(self._slots, index, values, self._lengths)
 
     def run(self) -> asyncio.Future[Answer]:
         """Submit. The future raises a leaf of StarlingError; whoever cancels it takes the call out of the queue."""
@@ -143,13 +143,18 @@ class Lease(Call):
         elif self.alive:
             self._served.engine.cancel(self)
         if not self.running:
-            self._free()
+            self._end()
 
     def unit_ended(self) -> None:
         """One row of this call is in no unit any more."""
         self.running -= 1
         if self._closed and not self.running:
-            self._free()
+            self._end()
+
+    def _end(self) -> None:
+        """Nobody needs the call any more. Its rows point back to it: cut, so that the cycle collector has no work."""
+        self._free()
+        self.rows = []
 
     def _free(self) -> None:
         """Give the slots back, once."""

@@ -42,17 +42,13 @@ def warm_up(executor: Executor, max_batch: int) -> Profile:
     Raises ConfigError when the model raises or does not return what it declares.
     """
     info = executor.model.info
-    short = {
-        axis: min(bound, _LENGTH)
-        for spec in info.inputs
-        for axis, bound in zip(spec.axes, spec.bounds, strict=True)
-        if axis
-    }
+    full = {axis: bound for spec in info.inputs for axis, bound in zip(spec.axes, spec.bounds, strict=True) if axis}
+    short = {axis: min(bound, _LENGTH) for axis, bound in full.items()}
     times: dict[int, int] = {}
     begin = perf_counter_ns()
     try:
         with torch.inference_mode():
-            executor.warm(1, {})  # first-use costs, and variable axes at their bounds
+            executor.warm(1, full)  # first-use costs, and variable axes at their bounds
             for size in range(1, max_batch + 1):
                 over = perf_counter_ns() - begin > _BUDGET_NS
                 if not over or size == max_batch or size & (size - 1) == 0:

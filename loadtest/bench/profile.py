@@ -29,14 +29,14 @@ from .session import Measured, Plan, Session, clients
 PAGE = ROOT / "docs" / "bench" / "hot-path.md"
 RATE_HZ = 200  # two samples a hundred requests or so; much more and the pauses of sampling show in the figures
 TOP = 10
-LEAST_SHARE = 0.01  # threads below it are left out
+LEAST_SHARE = 0.05  # threads below it are left out: idle ones, which a sample now and then takes for running
 THREAD = re.compile(r"thread \([^)]*\):? ?(?P<name>.*)")
 LINE = re.compile(r":\d+\)$")
 NOTES = """\
 Shares are of the samples in which that thread was running. "Self" is time in the function's own lines and in the C that
 it calls, which has no Python frame: for the loop's `run` that is libuv, the HTTP parser and reading from sockets; for
-uvicorn's `send`, writing to them. "Total" adds what it calls in Python. Sampling pauses the server, so its rate here is
-below the benchmark's.
+whatever writes to the transport, writing. "Total" adds what it calls in Python. Waiting for the interpreter lock counts
+as running. Sampling pauses the server, so its rate here is below the benchmark's.
 """
 
 

@@ -21,6 +21,7 @@ READY_PATH = "/v2/health/ready"
 BARE_LIMIT_S = 30.0  # contenders that load nothing
 READY_LIMIT_S = 120.0  # a cold import of torch and the warm-up of every model, on a slow machine
 STOP_LIMIT_S = 10.0
+PATIENCE_S = 5.0  # before a server that is not ready is asked why
 POLL_S = 0.005  # bounds the error of a measured start
 POLL_SHARE = 0.01  # later on, of the time that has passed: polling must not slow what it waits for
 
@@ -114,16 +115,27 @@ class Server(Child):
         while (elapsed_s := time.perf_counter() - self.started_s) < limit_s:
             if self.process.poll() is not None:
                 raise ServerError(f"{self.name} ended with {self.process.returncode}: {self.said()}")
-            if self.answers(path):
+            status = self.probe(path)
+            if status == 200:
                 return time.perf_counter() - self.started_s
+            if status == 503 and elapsed_s > PATIENCE_S:
+                self.expect_loading()
             time.sleep(max(POLL_S, POLL_SHARE * elapsed_s))
         raise ServerError(f"{self.name} was not ready after {elapsed_s:.0f} s: {self.said()}")
 
-    def answers(self, path: str) -> bool:
+    def probe(self, path: str) -> int:
+        """The status that `path` answers with; 0 while nobody does."""
         try:
-            return self.call("GET", path, timeout_s=2)[0] == 200
+            return self.call("GET", path, timeout_s=2)[0]
         except (OSError, HTTPException):
-            return False
+            return 0
+
+    def expect_loading(self) -> None:
+        """Raise ServerError if a model has failed to load: readiness would be waited for in vain."""
+        _, _, body = self.call("POST", "/v2/repository/index")
+        failed = [model for model in json.loads(body) if model.get("state") == "UNAVAILABLE"]
+        if failed:
+            raise ServerError("; ".join(f"{model['name']} did not load: {model.get('reason')}" for model in failed))
 
     def call(
         self,
