@@ -88,6 +88,12 @@ class ModelInfo:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     batching: Batching = field(default_factory=Batching)
+    #: Derived: there is one output, and its values are numbers that JSON has.
+    plain_output: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        plain = len(self.outputs) == 1 and self.outputs[0].datatype not in ("BYTES", "BF16")
+        object.__setattr__(self, "plain_output", plain)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -70,9 +70,15 @@ class Parts:
     output: Spent = field(default_factory=Spent)
 
     def add(self, input_ns: int, infer_ns: int, output_ns: int) -> None:
-        self.input.add(input_ns)
-        self.infer.add(infer_ns)
-        self.output.add(output_ns)
+        part = self.input
+        part.count += 1
+        part.ns += input_ns
+        part = self.infer
+        part.count += 1
+        part.ns += infer_ns
+        part = self.output
+        part.count += 1
+        part.ns += output_ns
 
     def as_dict(self) -> dict[str, dict[str, int]]:
         return {
@@ -101,7 +107,7 @@ class ModelStats:
         self.by_size: dict[int, Parts] = {}
         self.rows = 0
         self.executions = 0
-        self.last_ms = 0
+        self.last = 0.0  # seconds since the epoch
 
     def batch_ran(self, worker: int, reason: str, rows: int, parts: tuple[int, int, int]) -> None:
         """A batch has finished well; `parts` are nanoseconds of input, model and output."""
@@ -127,7 +133,7 @@ class ModelStats:
         self.request.observe(total_ns / 1e9)
         if outcome == "ok":
             self.success.add(total_ns)
-            self.last_ms = int(time.time() * 1000)
+            self.last = time.time()
         else:
             self.failure.add(total_ns)
 
@@ -137,7 +143,7 @@ class ModelStats:
         return {
             "name": self.model,
             "version": self.version,
-            "last_inference": self.last_ms,
+            "last_inference": int(self.last * 1000),
             "inference_count": self.rows,
             "execution_count": self.executions,
             "inference_stats": {

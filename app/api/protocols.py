@@ -43,9 +43,9 @@ class V2:
         return len(body) > _OFF_LOOP and (b"inference-header-content-length" not in headers or len(body) > 1 << 23)
 
     def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> InferCall:
-        text = headers.get(b"inference-header-content-length")
-        if text is None:
+        if b"inference-header-content-length" not in headers:
             return decode(body, None, served.info, limits.json)
+        text = headers[b"inference-header-content-length"]
         if not text.isdigit() or len(text) > 18:
             got = text[:40].decode("latin-1")
             raise BadRequest(f"Inference-Header-Content-Length: expected a number of bytes, got {got!r}")

@@ -165,7 +165,7 @@ class Engine:
         for unit in step.start:
             self._start(unit)
         for call in step.done:
-            cast(Lease, call).resolve()
+            cast("Lease", call).resolve()
         for drop in step.drop:
             self._drop(drop)
         if step.wake_at is not None and (self._timer is None or step.wake_at < self._timer_at):
@@ -185,12 +185,12 @@ class Engine:
         self._units[unit.id] = unit
         slots: list[int] = []
         for row in unit.rows:
-            cast(Lease, row.call).running += 1
+            cast("Lease", row.call).running += 1
             slots.append(row.slot)
         self.device.push(unit.worker, Job(unit.id, self._served[unit.program].executor, slots, unit.size))
 
     def _drop(self, drop: Drop) -> None:
-        lease = cast(Lease, drop.call)
+        lease = cast("Lease", drop.call)
         name = self._served[drop.call.program].info.name
         lease.fail(_error_of(drop, name, lease, self.lost))
 
@@ -213,9 +213,11 @@ class Engine:
             parts = (ran.input_ns, ran.infer_ns, ran.output_ns)
             batch = Batch(ran.outputs, unit.started, parts, unit.size)
             for position, row in enumerate(unit.rows):
-                lease = cast(Lease, row.call)
+                lease = cast("Lease", row.call)
                 lease.places[row.index] = (batch, position)
-                lease.unit_ended()
+                lease.running -= 1
+                if lease.closed:
+                    lease.unit_ended()
             self._served[unit.program].stats.batch_ran(unit.worker, unit.reason, len(unit.rows), parts)
         else:
             self._failed(unit, completion)
@@ -224,8 +226,9 @@ class Engine:
 
     def _failed(self, unit: Unit, completion: Completion) -> None:
         for row in unit.rows:
-            lease = cast(Lease, row.call)
+            lease = cast("Lease", row.call)
             lease.error = completion.message
+            lease.running -= 1
             lease.unit_ended()
         log.log(
             logging.DEBUG if len(unit.rows) > 1 else logging.WARNING,

@@ -36,7 +36,7 @@ class Batch:
 class Lease(Call):
     """Implements contract.Lease over one served model's pool."""
 
-    __slots__ = ("_closed", "_future", "_lengths", "_served", "_slots", "_submitted", "error", "places", "running")
+    __slots__ = ("_future", "_lengths", "_served", "_slots", "_submitted", "closed", "error", "places", "running")
 
     def __init__(
         self,
@@ -49,12 +49,20 @@ class Lease(Call):
         deadline: int | None,
     ) -> None:
         longest = max(lengths.values()) if lengths else 0
-        rows = [Row(slot, longest) for slot in slots]
-        super().__init__(id, served.program, rows, Klass.REALTIME, priority, arrived, deadline)
+        # Call's own __init__, written out: a call more costs a third of a microsecond.
+        self.id = id
+        self.program = served.program
+        self.rows = [Row(slot, longest) for slot in slots]
+        self.klass = Klass.REALTIME
+        self.priority = priority
+        self.arrived = arrived
+        self.deadline = deadline
+        self.left = 0
+        self.alive = True
         self._served = served
         self._slots = slots
         self._lengths = lengths
-        self._closed = False
+        self.closed = False
         self._submitted = False
         self._future: asyncio.Future[Answer] | None = None
         self.running = 0  # rows in units: their slots are being read
@@ -135,9 +143,9 @@ class Lease(Call):
 
     def close(self) -> None:
         """The handler is done with the call. Slots that a unit still reads are freed when it ends."""
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
+        self.closed = True
         if not self._submitted:
             self._served.reserved -= len(self.rows)
         elif self.alive:
@@ -147,8 +155,7 @@ class Lease(Call):
 
     def unit_ended(self) -> None:
         """One row of this call is in no unit any more."""
-        self.running -= 1
-        if self._closed and not self.running:
+        if self.closed and not self.running:
             self._end()
 
     def _end(self) -> None:

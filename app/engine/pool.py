@@ -19,6 +19,7 @@ from app.models.base import TORCH_DTYPES
 
 Slots = Sequence[int]
 _NO_LENGTHS: Mapping[str, int] = {}
+_FREE, _TAKEN = b"\0", b"\1"
 
 
 class Pool:
@@ -42,6 +43,7 @@ class Pool:
             self.raws.append(None if view is None else view.reshape(-1).view(np.uint8).data)
             self.strides.append(spec.count * spec.dtype.itemsize)
             self.objects.append([None] * slots if slab is None else None)
+        self._holds_objects = any(values is not None for values in self.objects)
         axes = sorted({axis for spec in specs for axis in spec.axes if axis})
         #: Per named axis the length each slot's row has.
         self.lengths: dict[str, Array] = {axis: np.zeros(slots, np.int64) for axis in axes}
@@ -57,17 +59,18 @@ class Pool:
 
     def take(self, n: int) -> Slots:
         """`n` free slots, adjacent where there is such a run. Raises MemoryError when fewer are free."""
-        if n > self.free:
+        if n > self.end - self.first - self.used:
             raise MemoryError(f"pool: {n} slots wanted, {self.free} free")
-        run = bytes(n)
-        start = self._taken.find(run, self._cursor, self.end)
+        taken = self._taken
+        run = _FREE if n == 1 else bytes(n)
+        start = taken.find(run, self._cursor, self.end)
         if start < 0:
-            start = self._taken.find(run, self.first, self.end)
-        if start >= 0:
-            slots: Slots = range(start, start + n)
-            self._taken[start : start + n] = b"\1" * n
+            start = taken.find(run, self.first, self.end)
+        if start < 0:
+            slots: Slots = self._scattered(n)
         else:
-            slots = self._scattered(n)
+            slots = range(start, start + n)
+            taken[start : start + n] = _TAKEN if n == 1 else b"\1" * n
         self._cursor = slots[-1] + 1
         self.used += n
         return slots
@@ -83,13 +86,15 @@ class Pool:
 
     def give_back(self, slots: Slots) -> None:
         """Free slots whose rows no unit reads any more."""
+        taken = self._taken
         for slot in slots:
-            self._taken[slot] = 0
+            taken[slot] = 0
         self.used -= len(slots)
-        for values in self.objects:
-            if values is not None:
-                for slot in slots:
-                    values[slot] = None
+        if self._holds_objects:
+            for values in self.objects:
+                if values is not None:
+                    for slot in slots:
+                        values[slot] = None
 
     def write(
         self, slots: Slots, index: int, values: Array | memoryview, lengths: Mapping[str, int] = _NO_LENGTHS

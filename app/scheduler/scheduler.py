@@ -50,6 +50,7 @@ from .types import (
     Unit,
 )
 
+_ENDED, _RUNNING, _WAITING = RowState.ENDED, RowState.RUNNING, RowState.WAITING  # looked up once, used per row
 _RECENT = 16  # first runs looked at to tell a broken program from a bad row
 _MIN_RETRY_NS = 1_000_000  # a hint of 0 would send the client straight back
 
@@ -57,10 +58,11 @@ _MIN_RETRY_NS = 1_000_000  # a hint of 0 would send the client straight back
 class _ProgramState:
     """What the scheduler keeps per program."""
 
-    __slots__ = ("calls", "closed", "latency", "policy", "program", "rate", "recent", "waiting")
+    __slots__ = ("calls", "closed", "entry", "latency", "policy", "program", "rate", "recent", "waiting")
 
-    def __init__(self, program: Program, now: int) -> None:
+    def __init__(self, program: Program, entry: ReadySet | None, now: int) -> None:
         self.program = program
+        self.entry = entry  # where new rows stand, when that is one set whatever their length
         self.policy: Policy = make_policy(program.policy)
         self.latency = [Latency(stage.profile) for stage in program.stages]
         self.rate = RateMonitor(now)
@@ -104,7 +106,8 @@ class Scheduler:
 
     def add_program(self, program: Program, now: int) -> None:
         """Open a program to calls. Raises ValueError for an unknown policy."""
-        self._programs[program.id] = _ProgramState(program, now)
+        entry = None if program.length_buckets else self._ready.at((program.id, 0, 0))
+        self._programs[program.id] = _ProgramState(program, entry, now)
 
     def remove_program(self, program: int, now: int) -> None:
         """Close a program to new calls; it is forgotten when its last call has left."""
@@ -137,18 +140,24 @@ class Scheduler:
             call.alive = False
             self._drop.append(Drop(call, Reason.DEVICE if self._lost else Reason.CLOSED))
             return
-        call.left = len(call.rows)
+        rows = call.rows
+        call.left = n = len(rows)
         self._calls[call.id] = call
         state.calls += 1
-        state.rate.arrive(len(call.rows))
+        state.rate.arrive(n)
         if call.deadline is not None:
             self._watch_deadline(call.deadline, call.id)
-        for index, row in enumerate(call.rows):
+        arrived, sequence = call.arrived, self._sequence
+        for index, row in enumerate(rows):
             row.call = call
             row.index = index
-            self._sequence += 1
-            row.order = (call.arrived, self._sequence)
-            self._make_ready(row, state)
+            row.order = (arrived, sequence + index)
+        self._sequence += n
+        # All rows of a call have one length, so they stand at one key.
+        state.waiting += n
+        ready = state.entry or self._ready.at(self._key(rows[0], state))
+        for row in rows:
+            ready.add(row)
 
     def cancel(self, call_id: int, now: int) -> None:
         """The caller has gone: rows that wait are forgotten, rows that run finish unheard. Unknown ids are ignored."""
@@ -304,7 +313,7 @@ class Scheduler:
         program, stage, _ = key
         state = self._programs[program]
         for row in rows:
-            row.state = RowState.RUNNING
+            row.state = _RUNNING
             if not row.started:
                 row.started = True
                 self._alive += 1
@@ -336,8 +345,10 @@ class Scheduler:
             else:
                 self._end(row)
                 call.left -= 1
-                if not call.left:
-                    self._leave(call)
+                if not call.left:  # `_leave`, without the search for rows that wait
+                    call.alive = False
+                    del self._calls[call.id]
+                    state.calls -= 1
                     self._done.append(call)
 
     def _fail(self, unit: Unit, error: Fault, state: _ProgramState) -> None:
@@ -362,7 +373,7 @@ class Scheduler:
 
     def _retry(self, rows: list[Row], unit: Unit, state: _ProgramState) -> None:
         for row in rows:
-            row.state = RowState.WAITING
+            row.state = _WAITING
         state.waiting += len(rows)
         self._ready.at(self._key(rows[0], state)).add_retry(rows)
 
@@ -389,13 +400,13 @@ class Scheduler:
         return (state.program.id, row.stage, bisect_left(buckets, row.length) if buckets else 0)
 
     def _make_ready(self, row: Row, state: _ProgramState) -> None:
-        row.state = RowState.WAITING
+        row.state = _WAITING
         state.waiting += 1
         self._ready.at(self._key(row, state)).add(row)
 
     def _end(self, row: Row) -> None:
         """The row holds nothing on the device any more."""
-        row.state = RowState.ENDED
+        row.state = _ENDED
         if row.started:
             row.started = False
             self._alive -= 1
@@ -408,7 +419,7 @@ class Scheduler:
         state.calls -= 1
         if call.left:
             for row in call.rows:
-                if row.state is RowState.WAITING:
+                if row.state is _WAITING:
                     self._end(row)
                     state.waiting -= 1
                     self._ready.at(self._key(row, state)).forget(1)
