@@ -19,11 +19,13 @@ $(VENV)/bin/python:
 
 # Two stamps: serving needs neither pytest nor transformers.
 $(STAMP): pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) -e .
+	@echo "installing into $(VENV): a minute or two, once"
+	@$(PIP) -e .
 	@touch $@
 
 $(STAMP)-test: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) -e '.[test]'
+	@echo "installing into $(VENV), with what the tests need: a minute or two, once"
+	@$(PIP) -e '.[test]'
 	@touch $(STAMP) $@
 
 serve: $(STAMP)

@@ -161,12 +161,13 @@ def check(
     for result in report.results:
         title = f"{result.source.name} version {result.source.version}"
         if result.error:
-            out.print(f"[red]✗[/red] {title}: {_escape(result.error)}")
+            out.print(f"[red]✗[/red] {title}: {_escape(result.error)}", soft_wrap=True)
         elif result.info is not None:
             out.print(f"[green]✓[/green] {title}: {result.parameters:,} parameters")
-            out.print(f"    inputs   {_tensors(result.info.inputs)}")
-            out.print(f"    outputs  {_tensors(result.info.outputs)}")
-            out.print(f"    batching {_escape(str(result.info.batching))}")
+            batching = result.info.batching
+            out.print(f"    inputs   {_tensors(result.info.inputs)}", soft_wrap=True)
+            out.print(f"    outputs  {_tensors(result.info.outputs)}", soft_wrap=True)
+            out.print(f"    batching {batching.policy}, up to {batching.max_batch} rows, {batching.max_queue} may wait")
     if not report.results:
         raise ConfigError(f"{place}: no model found")
     if not report.ok:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from app.api.tensors import check_shape, pack_values, packer, to_json
+from app.api.tensors import check_shape, pack_values, packer, shown, to_json
 from app.contract import Answer, Array, ModelInfo, TensorSpec
 from app.errors import BadRequest, TooLarge
 
@@ -67,7 +67,7 @@ def decode(body: bytes, header_length: int | None, info: ModelInfo, json_limit: 
         raise TooLarge(f"body: expected at most {json_limit} bytes of JSON, got {len(text)}; send tensors as binary")
     request = load_json(text)
     bools = b"true" in text or b"false" in text
-    plain = None if bools else _decode_plain(request, info)
+    plain = None if bools or len(tail) else _decode_plain(request, info)
     if plain is not None:
         return plain
     if type(request) is not dict:
@@ -158,13 +158,13 @@ def _take_parameters(parameters: object, call: InferCall) -> None:
 
 def _integer(value: object, top: int, where: str) -> int:
     if type(value) is not int or not 0 <= value <= top:
-        raise BadRequest(f"{where}: expected an integer from 0 to {top}, got {str(value)[:40]}")
+        raise BadRequest(f"{where}: expected an integer from 0 to {top}, got {shown(value)}")
     return value
 
 
 def _boolean(value: object, where: str) -> bool:
     if type(value) is not bool:
-        raise BadRequest(f"{where}: expected true or false, got {str(value)[:40]}")
+        raise BadRequest(f"{where}: expected true or false, got {shown(value)}")
     return value
 
 
@@ -180,7 +180,7 @@ def _decode_inputs(inputs: object, tail: memoryview, info: ModelInfo, call: Infe
         if spec.name in found:
             raise BadRequest(f"{where}.name: {spec.name!r} is given twice")
         if tensor.get("datatype") != spec.datatype:
-            raise BadRequest(f"{where}.datatype: expected {spec.datatype}, got {str(tensor.get('datatype'))[:20]!r}")
+            raise BadRequest(f"{where}.datatype: expected {spec.datatype}, got {shown(tensor.get('datatype'))}")
         dims = tensor.get("shape")
         if type(dims) is not list:
             raise BadRequest(f"{where}.shape: expected a list of integers")
@@ -214,7 +214,7 @@ def _spec_of(tensor: object, specs: Mapping[str, TensorSpec], where: str) -> Ten
     name = tensor.get("name")
     spec = specs.get(name) if type(name) is str else None
     if spec is None:
-        raise BadRequest(f"{where}.name: expected one of {', '.join(specs)}, got {str(name)[:60]!r}")
+        raise BadRequest(f"{where}.name: expected one of {', '.join(specs)}, got {shown(name)}")
     return spec
 
 
@@ -310,7 +310,7 @@ def _requested(outputs: object, specs: Sequence[TensorSpec], binary: bool) -> li
         _check_keys(output, _OUTPUT_KEYS, where)
         name = output.get("name")
         if type(name) is not str or name not in index_of:
-            raise BadRequest(f"{where}.name: expected one of {', '.join(index_of)}, got {str(name)[:60]!r}")
+            raise BadRequest(f"{where}.name: expected one of {', '.join(index_of)}, got {shown(name)}")
         if any(index == index_of[name] for index, _ in asked):
             raise BadRequest(f"{where}.name: {name!r} is asked for twice")
         parameters = output.get("parameters") or {}

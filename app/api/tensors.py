@@ -50,16 +50,16 @@ def check_shape(spec: TensorSpec, shape: Sequence[object], field: str, lengths: 
     Raises BadRequest that names `field` when the rank, a fixed axis, a bound or an axis seen before disagrees.
     """
     if len(shape) != len(spec.shape) + 1:
-        raise BadRequest(f"{field}: expected {_shape_text(spec)}, got {list(shape)}")
+        raise BadRequest(f"{field}: expected {_shape_text(spec)}, got {shown(shape)}")
     rows = check_rows(shape[0], field)
     row = tuple(shape[1:])
     if row == spec.shape:  # a bool equals an int here and reshapes as one
         if spec.fixed:
             return (rows, *spec.shape)
-        raise BadRequest(f"{field}: expected a length for each variable axis, got {list(shape)}")
+        raise BadRequest(f"{field}: expected a length for each variable axis, got {shown(shape)}")
     for axis, expected, bound, length in zip(spec.axes, spec.shape, spec.bounds, row, strict=True):
         if type(length) is not int or (not axis and length != expected) or (axis and not 1 <= length <= bound):
-            raise BadRequest(f"{field}: expected {_shape_text(spec)}, got {list(shape)}")
+            raise BadRequest(f"{field}: expected {_shape_text(spec)}, got {shown(shape)}")
         if axis and lengths.setdefault(axis, length) != length:
             raise BadRequest(f"{field}: axis {axis!r} has length {length} here and {lengths[axis]} in another input")
     return (rows, *row)  # type: ignore[arg-type]  # each was just checked to be an int
@@ -144,6 +144,17 @@ def _parse_bools(data: list[Any], shape: tuple[int, ...], field: str) -> Array:
 def _check_count(count: int, shape: tuple[int, ...], field: str) -> None:
     if count != prod(shape):
         raise BadRequest(f"{field}: expected {prod(shape)} values for shape {list(shape)}, got {count}")
+
+
+def shown(value: object, most: int = 60) -> str:
+    """What a client sent, quoted in a message: short, and safe however large or deeply nested it is."""
+    if isinstance(value, list | tuple | dict) and len(value) > most:
+        return f"{len(value)} elements"
+    try:
+        text = repr(value)
+    except RecursionError:
+        return "something nested too deeply"
+    return text if len(text) <= most else text[:most] + "..."
 
 
 def _kind(value: object) -> str:

@@ -153,11 +153,10 @@ class Scheduler:
             row.index = index
             row.order = (arrived, sequence + index)
         self._sequence += n
-        # All rows of a call have one length, so they stand at one key.
         state.waiting += n
-        ready = state.entry or self._ready.at(self._key(rows[0], state))
+        entry = state.entry
         for row in rows:
-            ready.add(row)
+            (entry or self._ready.at(self._key(row, state))).add(row)
 
     def cancel(self, call_id: int, now: int) -> None:
         """The caller has gone: rows that wait are forgotten, rows that run finish unheard. Unknown ids are ignored."""
@@ -307,9 +306,12 @@ class Scheduler:
     def _start(
         self, key: Key, rows: list[Row], cut: Cut, capacity: dict[int, int], start: list[Unit], now: int
     ) -> None:
-        """Hand a unit to the smallest worker that takes its size, so that larger ones stay free for larger units."""
+        """Hand a unit to the smallest worker that takes its size, so that larger ones stay free for larger units.
+
+        Among equals to the one with the least to do: with a push depth over 1, several may be taken as idle.
+        """
         size = max(cut.size, len(rows))
-        worker = min((w for w, c in capacity.items() if c >= size), key=lambda w: (capacity[w], w))
+        worker = min((w for w, c in capacity.items() if c >= size), key=lambda w: (capacity[w], self._load[w], w))
         program, stage, _ = key
         state = self._programs[program]
         for row in rows:
