@@ -183,16 +183,14 @@ class Engine:
 
     def _start(self, unit: Unit) -> None:
         self._units[unit.id] = unit
-        slots: list[int] = []
-        for row in unit.rows:
-            cast("Lease", row.call).running += 1
-            slots.append(row.slot)
+        slots = [row.slot for row in unit.rows]
         self.device.push(unit.worker, Job(unit.id, self._served[unit.program].executor, slots, unit.size))
 
     def _drop(self, drop: Drop) -> None:
         lease = cast("Lease", drop.call)
         name = self._served[drop.call.program].info.name
         lease.fail(_error_of(drop, name, lease, self.lost))
+        lease.free_ended()
 
     # what workers report
 
@@ -206,6 +204,7 @@ class Engine:
     def _finished(self, completion: Completion) -> None:
         """A unit has ended: tell the scheduler, give the device its next work, then answer."""
         unit = self._units.pop(completion.outcome.unit_id)
+        served = self._served[unit.program]
         now = self.clock()
         self._busy_ns[unit.worker] += now - unit.started
         if completion.ran is not None:
@@ -213,23 +212,17 @@ class Engine:
             parts = (ran.input_ns, ran.infer_ns, ran.output_ns)
             batch = Batch(ran.outputs, unit.started, parts, unit.size)
             for position, row in enumerate(unit.rows):
-                lease = cast("Lease", row.call)
-                lease.places[row.index] = (batch, position)
-                lease.running -= 1
-                if lease.closed:
-                    lease.unit_ended()
-            self._served[unit.program].stats.batch_ran(unit.worker, unit.reason, len(unit.rows), parts)
+                cast("Lease", row.call).places[row.index] = (batch, position)
+            served.stats.batch_ran(unit.worker, unit.reason, len(unit.rows), parts)
         else:
             self._failed(unit, completion)
         self.scheduler.finished(completion.outcome, now)
+        served.free_rows(unit.rows)
         self._step()
 
     def _failed(self, unit: Unit, completion: Completion) -> None:
         for row in unit.rows:
-            lease = cast("Lease", row.call)
-            lease.error = completion.message
-            lease.running -= 1
-            lease.unit_ended()
+            cast("Lease", row.call).error = completion.message
         log.log(
             logging.DEBUG if len(unit.rows) > 1 else logging.WARNING,
             "unit of %d rows of %s failed: %s",
@@ -269,7 +262,7 @@ class Engine:
 
     def pending_calls(self, program: int) -> int:
         """Calls admitted and not yet running."""
-        return sum(1 for lease in self._leases() if lease.program == program and not lease.running and not lease.places)
+        return sum(1 for lease in self._leases() if lease.program == program and not lease.places and not lease.runs)
 
     def snapshot(self) -> Snapshot:
         """For a scrape."""
@@ -287,7 +280,7 @@ class Engine:
 
 def _error_of(drop: Drop, name: str, lease: Lease, lost: str | None) -> StarlingError:
     if drop.reason is Reason.DEADLINE:
-        where = "while it was running" if lease.running else "in the queue"
+        where = "while it was running" if lease.runs else "in the queue"
         return DeadlineExceeded(f"model {name!r}: the deadline passed {where}")
     if drop.reason is Reason.DEVICE:
         return NotReady(f"the device is lost: {lost}", retry_after_s=1)

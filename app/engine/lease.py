@@ -14,7 +14,7 @@ import numpy as np
 from app.contract import Answer, Array
 from app.engine.pool import Slots
 from app.errors import ClientGone, ModelFailed, StarlingError
-from app.scheduler.types import Call, Klass, Row
+from app.scheduler.types import Call, Klass, Row, RowState
 
 if TYPE_CHECKING:
     from app.engine.served import ServedModel
@@ -36,7 +36,7 @@ class Batch:
 class Lease(Call):
     """Implements contract.Lease over one served model's pool."""
 
-    __slots__ = ("_future", "_lengths", "_served", "_slots", "_submitted", "closed", "error", "places", "running")
+    __slots__ = ("_closed", "_future", "_lengths", "_served", "_slots", "_submitted", "error", "places")
 
     def __init__(
         self,
@@ -62,10 +62,9 @@ class Lease(Call):
         self._served = served
         self._slots = slots
         self._lengths = lengths
-        self.closed = False
+        self._closed = False
         self._submitted = False
         self._future: asyncio.Future[Answer] | None = None
-        self.running = 0  # rows in units: their slots are being read
         self.places: dict[int, tuple[Batch, int]] = {}  # by row that has ended: its batch, its place in it
         self.error = ""  # what the model said when a unit of this call failed
 
@@ -104,8 +103,7 @@ class Lease(Call):
             self._future.set_exception(error)
 
     def resolve(self) -> None:
-        """All rows have ended: give the answer. Slots are free from here on."""
-        self._free()
+        """All rows have ended: give the answer."""
         future = self._future
         if future is None or future.done():
             return
@@ -141,33 +139,28 @@ class Lease(Call):
             cut.append(values[tuple(index)])
         return cut
 
+    @property
+    def runs(self) -> bool:
+        """Some row of the call is in a unit at this moment."""
+        return any(row.state is RowState.RUNNING for row in self.rows)
+
     def close(self) -> None:
         """The handler is done with the call. Slots that a unit still reads are freed when it ends."""
-        if self.closed:
+        if self._closed:
             return
-        self.closed = True
+        self._closed = True
         if not self._submitted:
             self._served.reserved -= len(self.rows)
+            self._served.give_back(self._slots)
         elif self.alive:
             self._served.engine.cancel(self)
-        if not self.running:
-            self._end()
-
-    def unit_ended(self) -> None:
-        """One row of this call is in no unit any more."""
-        if self.closed and not self.running:
-            self._end()
-
-    def _end(self) -> None:
-        """Nobody needs the call any more. Its rows point back to it: cut, so that the cycle collector has no work."""
-        self._free()
+            self.free_ended()
+        # Rows point back to their call: cut, so that the cycle collector has no work.
         self.rows = []
 
-    def _free(self) -> None:
-        """Give the slots back, once."""
-        if self._slots:
-            slots, self._slots = self._slots, ()
-            self._served.give_back(slots)
+    def free_ended(self) -> None:
+        """Give back the slots of rows that will not run again, after the call has left before its time."""
+        self._served.free_rows(self.rows)
 
 
 def _join(places: list[tuple[Batch, int]]) -> list[Array]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +13,12 @@ from app.engine.lease import Lease
 from app.engine.pool import Slots, slot_bytes
 from app.errors import DeadlineUnreachable, NotReady, QueueFull
 from app.metrics import Gauges, ModelStats
-from app.scheduler.types import Klass, Profile, Reason, Refusal
+from app.scheduler.types import Klass, Profile, Reason, Refusal, Row, RowState
 
 if TYPE_CHECKING:
     from app.engine.engine import Engine
 
+_ENDED = RowState.ENDED
 _NO_LENGTHS: Mapping[str, int] = {}
 
 
@@ -95,8 +96,17 @@ class ServedModel:
         """Count an answered call."""
         self.stats.call_answered(outcome, total_ns)
 
+    def free_rows(self, rows: Iterable[Row]) -> None:
+        """Give back the slots of those rows that have ended: nothing reads them any more."""
+        slots: list[int] = []
+        for row in rows:
+            if row.state is _ENDED and row.slot >= 0:
+                slots.append(row.slot)
+                row.slot = -1
+        if slots:
+            self.give_back(slots)
+
     def give_back(self, slots: Slots) -> None:
-        """Slots of a lease that is over."""
         self.pool.give_back(slots)
         if self._closing is not None and not self.pool.used and not self._closing.done():
             self._closing.set_result(None)
