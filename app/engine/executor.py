@@ -18,6 +18,8 @@ from app.engine.pool import Pool, Slots
 from app.errors import ConfigError
 from app.models.base import normalise, verify
 
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
 
 @dataclass(slots=True)
 class Ran:
@@ -64,7 +66,7 @@ class Executor:
             if slab is None:
                 values = self.pool.objects[position]
                 assert values is not None
-                inputs.append(np.stack([_row(values[slot]) for slot in padded]))
+                inputs.append(_stack([_row(values[slot]) for slot in padded]))
                 continue
             if adjacent and spec.fixed:
                 inputs.append(slab[slots[0] : slots[0] + size])
@@ -106,7 +108,7 @@ class Executor:
         outputs: list[Array] = []
         specs = self.model.info.outputs
         for spec, value in zip(specs, normalise(result, specs, self.model.info.name), strict=True):
-            if value.ndim != len(spec.shape) + 1 or value.shape[0] != size:
+            if value.shape[0:1] != (size,) or not _fits(spec, tuple(value.shape[1:])):
                 raise ConfigError(
                     f"output {spec.name!r}: expected a batch of {size} rows of {list(spec.shape)}, "
                     f"got shape {list(value.shape)}"
@@ -142,13 +144,36 @@ class Executor:
         return [slab._version for slab in self.pool.slabs if slab is not None]
 
 
+def _fits(spec: TensorSpec, row: tuple[int, ...]) -> bool:
+    """Whether an output's row has the declared shape, variable axes left open."""
+    if row == spec.shape:
+        return True
+    return len(row) == len(spec.shape) and all(
+        axis or length == declared for axis, length, declared in zip(spec.axes, row, spec.shape, strict=True)
+    )
+
+
 def _adjacent(slots: Slots) -> bool:
     return isinstance(slots, range) or list(slots) == list(range(slots[0], slots[0] + len(slots)))
 
 
-def _row(value: Array | None) -> Array:
+def _row(value: Any) -> Any:
     assert value is not None  # a slot in use was written
     return value
+
+
+def _stack(rows: list[Any]) -> Array:
+    """BYTES rows as one array; shorter ones are padded with empty bytes. A row of one element may come bare."""
+    if isinstance(rows[0], bytes):
+        bare: Array = np.empty(len(rows), object)
+        bare[:] = rows
+        return bare
+    longest = tuple(map(max, zip(*(row.shape for row in rows), strict=True)))
+    batch = np.full((len(rows), *longest), b"", object)
+    for position, row in enumerate(rows):
+        place: tuple[Any, ...] = (position, *map(slice, row.shape))
+        batch[place] = row
+    return batch
 
 
 def _ones(shape: tuple[int, ...], spec: TensorSpec) -> Array:
@@ -161,6 +186,11 @@ def _pad_beyond(batch: torch.Tensor, dim: int, lengths: Array, value: float) -> 
     beyond = positions[None, :] >= torch.from_numpy(lengths)[:, None]
     shape = [1] * batch.ndim
     shape[0], shape[dim] = beyond.shape
+    # torch fills no unsigned integers but bytes: their bits are those of the signed type, for every pad they can hold.
+    signed = _SIGNED.get(batch.dtype)
+    if signed is not None:
+        batch = batch.view(signed)
+        value = np.array(int(value) & 0xFFFFFFFFFFFFFFFF, np.uint64).astype(f"i{batch.element_size()}").item()
     batch.masked_fill_(beyond.view(shape), value)
 
 

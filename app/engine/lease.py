@@ -13,7 +13,7 @@ import numpy as np
 
 from app.contract import Answer, Array
 from app.engine.pool import Slots
-from app.errors import ClientGone, ModelFailed, StarlingError
+from app.errors import ClientGone, ModelFailed, NotReady, StarlingError
 from app.scheduler.types import Call, Klass, Row, RowState
 
 if TYPE_CHECKING:
@@ -83,6 +83,9 @@ class Lease(Call):
         served = self._served
         engine = served.engine
         self._future = future = engine.loop.create_future()
+        if engine.refusing is not None:  # since the lease was taken
+            self.fail(NotReady(engine.refusing, retry_after_s=1))
+            return future
         self._submitted = True
         served.reserved -= len(self.rows)
         engine.submit(self)
@@ -149,12 +152,12 @@ class Lease(Call):
         if self._closed:
             return
         self._closed = True
-        if not self._submitted:
-            self._served.reserved -= len(self.rows)
-            self._served.give_back(self._slots)
-        elif self.alive:
+        if self._submitted and self.alive:
             self._served.engine.cancel(self)
             self.free_ended()
+        elif not self._submitted:
+            self._served.reserved -= len(self.rows)
+            self._served.give_back(self._slots)
         # Rows point back to their call: cut, so that the cycle collector has no work.
         self.rows = []
 

@@ -108,8 +108,8 @@ class Pool:
         if isinstance(values, memoryview):
             raw = self.raws[index]
             if raw is not None and spec.fixed and isinstance(slots, range):
-                start = slots[0] * self.strides[index]
-                raw[start : start + len(values)] = values
+                stride = self.strides[index]
+                raw[slots[0] * stride : (slots[-1] + 1) * stride] = values  # ValueError for another number of bytes
                 return
             row = (
                 lengths.get(axis, bound) if axis else bound for axis, bound in zip(spec.axes, spec.bounds, strict=True)

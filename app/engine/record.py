@@ -18,14 +18,16 @@ _WAITING = 65_536  # entries in memory; a disk slower than this many behind ends
 class RecordFile:
     """JSON lines, one entry each. Use as a context manager; `sink` is given to RecordingScheduler.
 
-    When the queue is full the record ends with `{"dropped": n}`: what follows a hole cannot be replayed.
+    When the queue is full the record ends with `{"dropped": n}`: what follows a hole cannot be replayed. A disk that
+    takes no more ends the record too, with an error in the log; the server goes on.
     Raises OSError when the file cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("w", encoding="utf-8")
-        self._entries: queue.Queue[Entry | None] = queue.Queue(_WAITING)
+        self._entries: queue.SimpleQueue[Entry | None] = queue.SimpleQueue()
         self._dropped = 0
+        self._failed = False
         self._thread = threading.Thread(target=self._write, name="record")
 
     def __enter__(self) -> RecordFile:
@@ -35,21 +37,24 @@ class RecordFile:
     def __exit__(self, *exc: object) -> None:
         self._entries.put(None)
         self._thread.join()
-        if self._dropped:
-            self._file.write(json.dumps({"dropped": self._dropped}) + "\n")
-        self._file.close()
 
     def sink(self, entry: Entry) -> None:
         """Take an entry. Never blocks."""
-        if self._dropped:
+        if self._dropped or self._failed:
             self._dropped += 1
-            return
-        try:
-            self._entries.put_nowait(entry)
-        except queue.Full:
+        elif self._entries.qsize() >= _WAITING:
             self._dropped = 1
             log.warning("the record ends here: the disk is more than %d entries behind", _WAITING)
+        else:
+            self._entries.put(entry)
 
     def _write(self) -> None:
-        while (entry := self._entries.get()) is not None:
-            self._file.write(json.dumps(entry, separators=(",", ":")) + "\n")
+        try:
+            with self._file as file:
+                while (entry := self._entries.get()) is not None:
+                    file.write(json.dumps(entry, separators=(",", ":")) + "\n")
+                if self._dropped:
+                    file.write(json.dumps({"dropped": self._dropped}) + "\n")
+        except OSError as exc:
+            self._failed = True
+            log.error("the record ends here: %s", exc)  # noqa: TRY400 - a full disk needs no traceback

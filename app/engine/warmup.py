@@ -53,8 +53,9 @@ def warm_up(executor: Executor, max_batch: int) -> Profile:
                 over = perf_counter_ns() - begin > _BUDGET_NS
                 if not over or size == max_batch or size & (size - 1) == 0:
                     times[size] = executor.warm(size, short)
-    except ConfigError:
-        raise
+    except ConfigError as exc:
+        who = f"model {info.name!r}"
+        raise ConfigError(str(exc) if str(exc).startswith(who) else f"{who}: {exc}") from exc
     except Exception as exc:
         raise ConfigError(f"model {info.name!r}: warm-up failed: {type(exc).__name__}: {exc}") from exc
     log.debug("model %s: warmed up in %.2f s", info.name, (perf_counter_ns() - begin) / 1e9)

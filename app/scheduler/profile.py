@@ -1,0 +1,195 @@
+"""The profile format: what was measured of one model on one device, as the dict that a JSON file holds.
+
+    {"model": "mlp", "device": "cpu", "threads": 1, "max_batch": 32,
+     "batch_ms": {"1": 4.6, "2": 9.5, "32": 25.3},
+     "concurrency": {"2": {"1": 7.1, "32": 48.0}},
+     "power_w": {"idle": 20.0, "busy": 65.0}}
+
+`batch_ms` is the time of a batch of so many rows that runs alone; `concurrency` under "2" is the time of such a batch
+while two units run at once; `power_w` is drawn by the device. Only `batch_ms` must be there. Sizes left out are
+interpolated linearly, so the sizes given must begin with 1 and end with `max_batch`. Unknown keys are kept as they are.
+Milliseconds outside, integer nanoseconds inside.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .types import Profile
+
+_MS = 1_000_000  # nanoseconds
+_KNOWN = {"model", "device", "threads", "max_batch", "batch_ms", "concurrency", "power_w"}
+_LARGEST = 65_536  # rows; a typing error here would become a table of so many entries
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """Watts drawn by the device while nothing runs and while a unit runs."""
+
+    idle: float
+    busy: float
+    extra: Mapping[str, Any] = field(default_factory=dict)  # unknown keys
+
+
+@dataclass(frozen=True, slots=True)
+class ModelProfile:
+    """A parsed profile. `batch_ns[b - 1]` is the time of b rows alone, `concurrency_ns[k][b - 1]` beside k - 1 others."""
+
+    batch_ns: tuple[int, ...]
+    model: str = ""
+    device: str = ""
+    threads: int | None = None
+    concurrency_ns: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    power: Power | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)  # unknown keys
+
+    @property
+    def max_batch(self) -> int:
+        return len(self.batch_ns)
+
+    @property
+    def peak(self) -> float:
+        """Rows per second of the best size run without a pause: what a load of 1 means."""
+        return max(size * 1e9 / time for size, time in enumerate(self.batch_ns, 1))
+
+    def stage(self) -> Profile:
+        """What the scheduler needs of it."""
+        return Profile(self.batch_ns)
+
+    def up_to(self, max_batch: int) -> ModelProfile:
+        """The same for a smaller largest batch. Raises ValueError beyond what was measured."""
+        if not 1 <= max_batch <= self.max_batch:
+            raise ValueError(f"max_batch: expected 1 to {self.max_batch}, the profile's largest batch, got {max_batch}")
+        shorter = {units: times[:max_batch] for units, times in self.concurrency_ns.items()}
+        return ModelProfile(
+            self.batch_ns[:max_batch], self.model, self.device, self.threads, shorter, self.power, self.extra
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The dict of the format, every size written out. `parse` gives an equal profile back."""
+        data: dict[str, Any] = {**self.extra, "model": self.model, "device": self.device}
+        if self.threads is not None:
+            data["threads"] = self.threads
+        data["max_batch"] = self.max_batch
+        data["batch_ms"] = _to_ms(self.batch_ns)
+        if self.concurrency_ns:
+            data["concurrency"] = {str(units): _to_ms(times) for units, times in self.concurrency_ns.items()}
+        if self.power is not None:
+            data["power_w"] = {**self.power.extra, "idle": self.power.idle, "busy": self.power.busy}
+        return data
+
+
+def parse(data: Any) -> ModelProfile:
+    """A profile from its dict. Raises ValueError that names the key, what was expected there and what was found."""
+    if not isinstance(data, Mapping):
+        raise ValueError(f"profile: expected an object, got {data!r}")
+    for name in ("model", "device"):
+        if not isinstance(data.get(name, ""), str):
+            raise ValueError(f"{name}: expected a text, got {data[name]!r}")
+    threads = data.get("threads")
+    if threads is not None:
+        threads = _whole(threads, "threads")
+    max_batch = _whole(data["max_batch"], "max_batch") if "max_batch" in data else None
+    if "batch_ms" not in data:
+        raise ValueError("batch_ms: expected the times of batches by size, got nothing")
+    batch_ns = _times(data["batch_ms"], "batch_ms", max_batch)
+    return ModelProfile(
+        batch_ns,
+        data.get("model", ""),
+        data.get("device", ""),
+        threads,
+        _concurrency(data.get("concurrency", {}), len(batch_ns)),
+        _power(data["power_w"]) if "power_w" in data else None,
+        {key: value for key, value in data.items() if key not in _KNOWN},
+    )
+
+
+def linear(fixed_ms: float, row_ms: float, max_batch: int) -> ModelProfile:
+    """A made-up device whose batch of b rows takes `fixed_ms` + b x `row_ms`. Raises ValueError for times below 1 ns."""
+    times = tuple(round((fixed_ms + row_ms * size) * _MS) for size in range(1, max_batch + 1))
+    if fixed_ms < 0 or row_ms < 0 or times[0] < 1:
+        raise ValueError(f"linear: expected a time above 0 and no negative part, got {fixed_ms:g}+{row_ms:g}b")
+    return ModelProfile(times, model="linear", device=f"{fixed_ms:g}+{row_ms:g}b ms")
+
+
+def padded(batch_ns: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The curve made monotone by padding: T'(b) = min over b' >= b of T(b'), and the size b' at which b rows then run.
+
+    Measured curves have peaks that hardware sets (three rows can take longer than four); a batch may always be padded.
+    """
+    times, sizes = list(batch_ns), list(range(1, len(batch_ns) + 1))
+    for index in range(len(times) - 2, -1, -1):
+        if times[index + 1] < times[index]:
+            times[index], sizes[index] = times[index + 1], sizes[index + 1]
+    return tuple(times), tuple(sizes)
+
+
+def _times(given: Any, key: str, max_batch: int | None) -> tuple[int, ...]:
+    """Nanoseconds for each size from 1 to the largest, those left out interpolated."""
+    if not isinstance(given, Mapping) or not given:
+        raise ValueError(f"{key}: expected times by batch size, got {given!r}")
+    known: dict[int, float] = {}
+    for name, value in given.items():
+        known[_whole(name, f"{key}.{name}")] = _number(value, f"{key}.{name}")
+        if known[int(name)] * _MS < 1:
+            raise ValueError(f"{key}.{name}: expected milliseconds above 0, got {value!r}")
+    largest = max(known) if max_batch is None else max_batch
+    for size in (1, largest):
+        if size not in known:
+            raise ValueError(f"{key}.{size}: expected a time for {size} row{'s' * (size > 1)}, got nothing")
+    if max(known) > largest:
+        raise ValueError(f"{key}.{max(known)}: expected sizes up to max_batch, {largest}")
+    sizes = sorted(known)
+    times = [0] * largest
+    for low, high in zip(sizes, [*sizes[1:], largest], strict=True):
+        for size in range(low, high + 1):
+            share = (size - low) / (high - low) if high > low else 0.0
+            times[size - 1] = round((known[low] + share * (known[high] - known[low])) * _MS)
+    return tuple(times)
+
+
+def _concurrency(given: Any, max_batch: int) -> dict[int, tuple[int, ...]]:
+    if not isinstance(given, Mapping):
+        raise ValueError(f"concurrency: expected batch times by number of units, got {given!r}")
+    tables = {}
+    for name, times in given.items():
+        units = _whole(name, f"concurrency.{name}")
+        if units < 2:
+            raise ValueError(f"concurrency.{name}: expected at least 2 units; 1 is batch_ms")
+        tables[units] = _times(times, f"concurrency.{name}", max_batch)
+    return dict(sorted(tables.items()))
+
+
+def _power(given: Any) -> Power:
+    if not isinstance(given, Mapping):
+        raise ValueError(f"power_w: expected idle and busy, got {given!r}")
+    watts = {}
+    for name in ("idle", "busy"):
+        if name not in given:
+            raise ValueError(f"power_w.{name}: expected watts, got nothing")
+        watts[name] = _number(given[name], f"power_w.{name}")
+        if watts[name] < 0:
+            raise ValueError(f"power_w.{name}: expected at least 0 watts, got {given[name]!r}")
+    extra = {key: value for key, value in given.items() if key not in watts}
+    return Power(watts["idle"], watts["busy"], extra)
+
+
+def _whole(value: Any, key: str) -> int:
+    """A whole number from 1 on; JSON's keys are texts."""
+    text = isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 9
+    if not (text or (isinstance(value, int) and not isinstance(value, bool))) or not 1 <= int(value) <= _LARGEST:
+        raise ValueError(f"{key}: expected a whole number from 1 to {_LARGEST}, got {value!r}")
+    return int(value)
+
+
+def _number(value: Any, key: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{key}: expected a number, got {value!r}")
+    return float(value)
+
+
+def _to_ms(times: tuple[int, ...]) -> dict[str, float]:
+    return {str(size): time / _MS for size, time in enumerate(times, 1)}

@@ -1,0 +1,140 @@
+"""Small models, and an engine on a fake device that serves them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from fakes import FakeDevice, VirtualClock, VirtualLoop, virtual_loop
+
+from app.contract import Answer, Array, Batching, Model, ModelInfo, TensorSpec
+from app.engine.engine import Engine
+from app.engine.served import ServedModel
+from app.scheduler.scheduler import Scheduler
+
+POISON = -1.0  # the model raises
+HEAVY = -2.0  # it runs out of memory
+FATAL = -3.0  # it ends the thread
+
+
+def tensor(name: str, datatype: str, *shape: int | tuple[str, int], pad_value: float = 0) -> TensorSpec:
+    """A specification; an axis given as (name, bound) is variable."""
+    axes = tuple("" if isinstance(axis, int) else axis[0] for axis in shape)
+    bounds = tuple(axis if isinstance(axis, int) else axis[1] for axis in shape)
+    fixed = tuple(axis if isinstance(axis, int) else -1 for axis in shape)
+    return TensorSpec(name, datatype, fixed, axes, bounds, pad_value)
+
+
+X = tensor("x", "FP32", 2)
+Y = tensor("y", "FP32", 2)
+
+
+@dataclass(eq=False)
+class Affine:
+    """y = 2 x + 1. Keeps the values it was called with, but for warm-up's ones; rows may ask it to fail."""
+
+    batches: list[list[float]] = field(default_factory=list)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        first = x[:, 0].tolist()
+        if set(first) != {1.0}:
+            self.batches.append(first)
+        if FATAL in first:
+            raise SystemExit("the model asked for it")
+        if HEAVY in first:
+            raise MemoryError("too heavy")
+        if POISON in first:
+            raise ValueError("poisoned")
+        return x * 2 + 1
+
+    def saw(self, value: float) -> bool:
+        return any(value in batch for batch in self.batches)
+
+
+def make_model(
+    call: Callable[..., Any] | None = None,
+    inputs: Sequence[TensorSpec] = (X,),
+    outputs: Sequence[TensorSpec] = (Y,),
+    *,
+    name: str = "m",
+    version: str = "1",
+    takes_parameters: bool = False,
+    **batching: Any,
+) -> Model:
+    info = ModelInfo(name, version, "test", tuple(inputs), tuple(outputs), Batching(**batching))
+    return Model(info, Affine() if call is None else call, takes_parameters=takes_parameters)
+
+
+def rows_of(*values: float) -> Array:
+    """One row of X for each value."""
+    return np.array([[value, value + 0.5] for value in values], np.float32)
+
+
+def answers(values: Array) -> Array:
+    return values * 2 + 1
+
+
+async def ask(served: ServedModel, values: Array, **options: Any) -> Answer:
+    """One call, as the API makes it."""
+    with served.lease(len(values), **options) as lease:
+        lease.write(0, values)
+        return await lease.run()
+
+
+@dataclass(eq=False)
+class Rig:
+    """An engine, its fake device and the models it serves, in the order given."""
+
+    loop: VirtualLoop
+    device: FakeDevice
+    engine: Engine
+    models: list[ServedModel] = field(default_factory=list)
+
+    @property
+    def served(self) -> ServedModel:
+        return self.models[0]
+
+    def ask(self, *values: float, **options: Any) -> asyncio.Task[Answer]:
+        """A call of one row for each value, as a task that has not begun."""
+        return self.loop.create_task(ask(self.served, rows_of(*values), **options))
+
+    def rows_pushed(self) -> list[int]:
+        return [pushed.rows for pushed in self.device.pushed]
+
+    def assert_settled(self) -> None:
+        """Nothing of any call is left."""
+        scheduler = self.engine.scheduler
+        assert list(scheduler.calls) == []
+        assert scheduler.alive == 0
+        assert list(scheduler.running) == []
+        for served in self.models:
+            assert served.pool.used == 0
+            assert served.reserved == 0
+            assert scheduler.waiting(served.program) == 0
+            assert self.engine.pending_calls(served.program) == 0
+
+
+@asynccontextmanager
+async def serving(
+    *models: Model,
+    device: FakeDevice | None = None,
+    scheduler: Scheduler | None = None,
+    rate: float = 1.0,
+    **options: Any,
+) -> AsyncIterator[Rig]:
+    """A started engine on the running VirtualLoop; one worker of four rows and one Affine unless told otherwise."""
+    loop = virtual_loop()
+    device = device or FakeDevice(loop, 4)
+    scheduler = scheduler or Scheduler(device.spec)
+    async with Engine(device, scheduler, clock=VirtualClock(loop, rate), **options) as engine:
+        rig = Rig(loop, device, engine)
+        for model in models or (make_model(),):
+            served = await engine.start(model)
+            assert isinstance(served, ServedModel)
+            rig.models.append(served)
+        yield rig

@@ -1,0 +1,181 @@
+"""Invariant: a model that goes finishes what it accepted and takes no more, while the others serve on."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+import torch
+from fakes import HANGS, MS, FakeDevice, Fate, VirtualClock, affine, virtual, virtual_loop
+
+from app.engine.device import CpuDevice
+from app.engine.engine import Engine
+from app.engine.served import ServedModel
+from app.errors import ConfigError, NotReady
+from app.scheduler.scheduler import Scheduler
+
+from .rig import FATAL, Affine, answers, ask, make_model, rows_of, serving
+
+
+@virtual
+async def test_stop_waits_for_what_was_accepted_and_refuses():
+    async with serving(make_model(max_batch=1)) as rig:
+        begin = rig.loop.now
+        calls = [rig.ask(10.0), rig.ask(11.0, 12.0)]
+        await rig.loop.turn(2)
+        stopping = rig.loop.create_task(rig.engine.stop(rig.served))
+        await rig.loop.turn(2)
+        with pytest.raises(NotReady, match="'m' is being unloaded") as refused:
+            rig.served.lease(1)
+        assert refused.value.retry_after_s == 1
+        await asyncio.gather(*calls)
+        assert np.array_equal(calls[1].result().outputs[0], answers(rows_of(11.0, 12.0)))
+        await stopping
+        assert rig.loop.now - begin == 3 * affine(1)
+        assert rig.engine.snapshot().models == []
+        with pytest.raises(NotReady):
+            rig.served.admit(1)
+        rig.assert_settled()
+
+
+@virtual
+async def test_stop_of_an_idle_model_is_at_once():
+    async with serving() as rig:
+        begin = rig.loop.now
+        await rig.engine.stop(rig.served)
+        assert rig.loop.now == begin
+
+
+@virtual
+async def test_stop_waits_for_leases_not_yet_submitted():
+    async with serving() as rig:
+        lease = rig.served.lease(1)
+        stopping = rig.loop.create_task(rig.engine.stop(rig.served))
+        await rig.loop.passes(MS)
+        assert not stopping.done()
+        with lease:
+            lease.write(0, rows_of(10.0))
+            assert np.array_equal((await lease.run()).outputs[0], answers(rows_of(10.0)))
+        await stopping
+
+
+@virtual
+async def test_stop_waits_for_units_nobody_waits_for():
+    device = FakeDevice(virtual_loop(), 4, fate=lambda pushed: HANGS)
+    async with serving(device=device) as rig:
+        call = rig.ask(10.0)
+        await rig.loop.turn(2)
+        call.cancel()
+        stopping = rig.loop.create_task(rig.engine.stop(rig.served))
+        await rig.loop.passes(MS)
+        assert not stopping.done()
+        device.release()
+        await stopping
+        rig.assert_settled()
+
+
+@virtual
+async def test_replace_without_a_gap():
+    device = FakeDevice(virtual_loop(), 2, fate=lambda pushed: Fate(5 * MS))
+    async with serving(make_model(max_batch=2), device=device) as rig:
+        old = rig.served
+        before = [rig.ask(float(i)) for i in range(10, 16)]
+        await rig.loop.turn(2)
+        new = await rig.engine.start(make_model(lambda x: -x, version="2"))
+        stopping = rig.loop.create_task(rig.engine.stop(old))
+        rig.models.append(new)
+        after = [rig.loop.create_task(ask(new, rows_of(float(i)))) for i in range(20, 26)]
+        for i, answer in enumerate(await asyncio.gather(*before), 10):
+            assert np.array_equal(answer.outputs[0], answers(rows_of(float(i))))
+        for i, answer in enumerate(await asyncio.gather(*after), 20):
+            assert np.array_equal(answer.outputs[0], -rows_of(float(i)))
+        await stopping
+        assert [gauges.stats.version for gauges in rig.engine.snapshot().models] == ["2"]
+        rig.assert_settled()
+
+
+@virtual
+async def test_a_model_that_fails_to_start_leaves_the_others_serving():
+    async with serving() as rig:
+        with pytest.raises(ConfigError, match="model 'broken': warm-up failed: ZeroDivisionError"):
+            await rig.engine.start(make_model(lambda x: 1 / 0, name="broken"))
+        assert [gauges.stats.model for gauges in rig.engine.snapshot().models] == ["m"]
+        await rig.ask(10.0)
+        rig.assert_settled()
+
+
+@virtual
+async def test_largest_batch_is_the_models_or_the_workers():
+    async with serving(make_model(max_batch=32), make_model(max_batch=2), device=FakeDevice(virtual_loop(), 3)) as rig:
+        assert [len(served.profile.batch_ns) for served in rig.models] == [3, 2]
+        await rig.ask(*[10.0] * 5)
+        await ask(rig.models[1], rows_of(*[10.0] * 5))
+        assert rig.rows_pushed() == [3, 2, 2, 2, 1]
+
+
+@virtual
+async def test_a_worker_that_hangs_at_the_end_is_said(caplog):
+    device = FakeDevice(virtual_loop(), 4, fate=lambda pushed: HANGS)
+    async with serving(device=device) as rig:
+        call = rig.ask(10.0)
+        await rig.loop.turn(2)
+        call.cancel()
+    assert "did not end within 5 s" in caplog.text
+
+
+@virtual
+async def test_nothing_ticks_after_the_end():
+    loop = virtual_loop()
+    device = FakeDevice(loop, 4)
+    async with Engine(device, Scheduler(device.spec), clock=VirtualClock(loop)) as engine:
+        served = await engine.start(make_model())
+        assert isinstance(served, ServedModel)
+        await ask(served, rows_of(10.0), timeout_us=1_000_000)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+# on real threads
+
+WAIT_S = 20.0  # only a broken engine takes so long
+
+
+async def test_answers_on_threads_are_the_callers_own():
+    """Many clients, unique payloads, an identity model: what an answer holds is what was sent, also later."""
+    device = CpuDevice((4, 2), threads=1, cores=2)
+    async with asyncio.timeout(WAIT_S), Engine(device, Scheduler(device.spec)) as engine:
+        served = await engine.start(make_model(lambda x: x))
+        assert isinstance(served, ServedModel)
+
+        async def client(number: int) -> int:
+            kept = []
+            for i in range(25):
+                values = rows_of(*[number * 1000.0 + i + 0.25 * row for row in range(1 + i % 3)])
+                kept.append((values, (await ask(served, values)).outputs[0]))
+            return sum(np.array_equal(sent, got) for sent, got in kept)
+
+        assert await asyncio.gather(*[client(number) for number in range(16)]) == [25] * 16
+        await engine.stop(served)
+        assert served.pool.used == 0
+
+
+async def test_a_bad_row_on_threads_fails_alone():
+    device = CpuDevice((4,), threads=1, cores=2)
+    async with asyncio.timeout(WAIT_S), Engine(device, Scheduler(device.spec)) as engine:
+        served = await engine.start(make_model(lambda x: torch.linalg.inv(x[:, :, None] * torch.eye(2))[:, 0]))
+        good, bad = await asyncio.gather(
+            ask(served, rows_of(2.0)), ask(served, np.zeros((1, 2), np.float32)), return_exceptions=True
+        )
+        assert good.outputs[0][0, 0] == 0.5
+        assert "singular" in str(bad)
+        assert served.pool.used == 0
+
+
+async def test_a_worker_that_dies_on_threads_loses_the_device():
+    lost = asyncio.get_running_loop().create_future()
+    device = CpuDevice((4,), threads=1, cores=2)
+    async with asyncio.timeout(WAIT_S), Engine(device, Scheduler(device.spec), on_lost=lost.set_result) as engine:
+        served = await engine.start(make_model(Affine()))
+        with pytest.raises(NotReady, match="the device is lost: worker 0 has died: SystemExit"):
+            await ask(served, rows_of(FATAL))
+        assert await lost == engine.stuck()

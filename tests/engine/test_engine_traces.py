@@ -1,0 +1,229 @@
+"""Invariant: over any trace of calls, failures, deadlines and clients that go, each call is answered exactly once, with
+its own rows or with an error that is its own; and when all is over nothing of any call is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from fakes import MS, FakeDevice, Fate, Pushed, VirtualLoop, affine, virtual, virtual_loop
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.contract import Answer
+from app.engine.served import ServedModel
+from app.errors import (
+    ClientGone,
+    DeadlineExceeded,
+    DeadlineUnreachable,
+    ModelFailed,
+    NotReady,
+    QueueFull,
+    StarlingError,
+)
+from app.scheduler.types import Fault
+
+from .rig import HEAVY, POISON, Rig, answers, make_model, rows_of, serving
+
+US = 1_000
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A client's call: when it comes, how long its body takes, when it goes (after the lease) and how."""
+
+    at_us: int
+    rows: int
+    bad: float | None  # the value of its last row, where that is a row that fails
+    model: int
+    decode_us: int
+    timeout_us: int | None
+    priority: int
+    goes_us: int | None
+    how: str  # "cancel": the lease is told; "task": the handler is cancelled
+
+
+@dataclass
+class Seen:
+    """How a call ended, for each of its visits."""
+
+    outcome: object = None
+    times: int = 0
+    deadline: int | None = None
+    ended: int = 0
+    slots: list[int] = field(default_factory=list)
+
+
+visits = st.builds(
+    Visit,
+    at_us=st.integers(0, 8_000),
+    rows=st.integers(1, 6),
+    bad=st.sampled_from([None] * 6 + [POISON, HEAVY]),
+    model=st.integers(0, 1),
+    decode_us=st.sampled_from([0, 0, 0, 300, 2_000]),
+    timeout_us=st.sampled_from([None, None, None, 500, 3_000, 10_000]),
+    priority=st.integers(0, 3),
+    goes_us=st.sampled_from([None, None, None, 0, 700, 2_500, 6_000]),
+    how=st.sampled_from(["cancel", "task"]),
+)
+fates = st.lists(
+    st.tuples(
+        st.sampled_from([100 * US, MS, 1_700 * US, 6 * MS]),
+        st.sampled_from([None] * 6 + [Fault.MODEL, Fault.OOM]),
+    ),
+    min_size=1,
+    max_size=12,
+)
+devices = st.sampled_from([((4,), 1), ((1, 1, 2), 1), ((2, 4), 2), ((8,), 2), ((1,), 1)])
+policies = st.sampled_from(["no_wait", "window", "static"])
+BOUNDED = settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quiet() -> Iterator[None]:
+    """Thousands of failures are meant here."""
+    log = logging.getLogger("starling.engine")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    yield
+    log.setLevel(level)
+
+
+def values_of(number: int, visit: Visit) -> np.ndarray:
+    values = [100.0 * (number + 1) + row for row in range(visit.rows)]
+    if visit.bad is not None:
+        values[-1] = visit.bad
+    return rows_of(*values)
+
+
+async def attend(rig: Rig, number: int, visit: Visit, seen: Seen) -> None:
+    """One visit from its arrival on, as a handler would go through it."""
+    loop = rig.loop
+    served: ServedModel = rig.models[visit.model]
+    await loop.passes(visit.at_us * US)
+    arrived = loop.now
+    if visit.timeout_us is not None:
+        seen.deadline = arrived + visit.timeout_us * US
+    try:
+        with served.lease(visit.rows, priority=visit.priority, timeout_us=visit.timeout_us) as lease:
+            if visit.goes_us is not None:
+                leave(loop, visit, lease, asyncio.current_task())
+            await loop.passes(visit.decode_us * US)
+            lease.write(0, values_of(number, visit))
+            seen.outcome = await lease.run()
+    except (StarlingError, asyncio.CancelledError) as exc:
+        seen.outcome = exc
+    finally:
+        seen.times += 1
+        seen.ended = loop.now
+
+
+def leave(loop: VirtualLoop, visit: Visit, lease, task: asyncio.Task) -> None:
+    gone = lease.cancel if visit.how == "cancel" else task.cancel
+    loop.call_later(visit.goes_us * US / 1e9, gone)
+
+
+def check(number: int, visit: Visit, seen: Seen, *, injected: bool, lost: bool) -> None:
+    """The call ended once, in a way that was open to it."""
+    assert seen.times == 1
+    outcome = seen.outcome
+    if isinstance(outcome, Answer):
+        assert visit.bad is None
+        sign = -1 if visit.model else 1
+        assert np.array_equal(outcome.outputs[0], sign * answers(values_of(number, visit)))
+        assert seen.deadline is None or seen.ended <= seen.deadline + MS  # a timer may be that late
+    elif isinstance(outcome, DeadlineExceeded):
+        assert seen.deadline is not None
+        assert seen.ended >= seen.deadline
+    elif isinstance(outcome, ModelFailed):
+        assert injected or visit.bad is not None
+    elif isinstance(outcome, ClientGone):
+        assert (visit.how, visit.goes_us is None) == ("cancel", False)
+    elif isinstance(outcome, asyncio.CancelledError):
+        assert (visit.how, visit.goes_us is None) == ("task", False)
+    elif isinstance(outcome, DeadlineUnreachable):
+        assert seen.deadline is not None
+    else:
+        assert isinstance(outcome, QueueFull) or (lost and isinstance(outcome, NotReady))
+
+
+async def play(trace: list[Visit], fate_list, device_of, policy: str, dies_at: int | None = None) -> None:
+    """The trace through an engine, then all checks."""
+    loop = virtual_loop()
+    turn = iter(range(1 << 30))
+
+    def fate(pushed: Pushed) -> Fate:
+        count = next(turn)
+        if count == dies_at:
+            return Fate(MS, Fault.DEVICE)
+        return Fate(*fate_list[count % len(fate_list)])
+
+    capacities, depth = device_of
+    device = FakeDevice(loop, *capacities, fate=fate, push_depth=depth)
+    options = {"policy": policy, "max_delay_ms": 2.0, "max_batch": 4, "max_queue": 12}
+    other = make_model(lambda x: negated(x), name="other", **options)
+    async with serving(make_model(**options), other, device=device) as rig:
+        seen = [Seen() for _ in trace]
+        tasks = [loop.create_task(attend(rig, n, v, s)) for n, (v, s) in enumerate(zip(trace, seen, strict=True))]
+        await asyncio.gather(*tasks)
+        await loop.passes(1_000 * MS)  # what nobody waits for ends too
+        injected = any(fault is not None for _, fault in fate_list)
+        lost = rig.engine.lost is not None
+        for number, (visit, one) in enumerate(zip(trace, seen, strict=True)):
+            check(number, visit, one, injected=injected, lost=lost)
+        if not lost:
+            rig.assert_settled()
+            assert all(pushed.ended is not None for pushed in device.pushed)
+
+
+def negated(x):
+    """The second model: fails on the same rows."""
+    if POISON in x[:, 0]:
+        raise ValueError("poisoned")
+    if HEAVY in x[:, 0]:
+        raise MemoryError("too heavy")
+    return -(x * 2 + 1)
+
+
+@BOUNDED
+@given(trace=st.lists(visits, min_size=1, max_size=14), fate_list=fates, device_of=devices, policy=policies)
+@virtual
+async def test_each_call_is_answered_once_with_its_own_rows(trace, fate_list, device_of, policy):
+    await play(trace, fate_list, device_of, policy)
+
+
+@settings(BOUNDED, max_examples=150)
+@given(
+    trace=st.lists(visits, min_size=1, max_size=14),
+    fate_list=fates,
+    device_of=devices,
+    policy=policies,
+    dies_at=st.integers(0, 6),
+)
+@virtual
+async def test_each_call_is_answered_once_when_the_device_is_lost(trace, fate_list, device_of, policy, dies_at):
+    await play(trace, fate_list, device_of, policy, dies_at)
+
+
+def test_the_same_trace_gives_the_same_units():
+    """What happens on a VirtualLoop depends on nothing but the test."""
+    seen: list[list[tuple[int, int, int]]] = []
+
+    @virtual
+    async def play_once() -> None:
+        async with serving(device=FakeDevice(virtual_loop(), 2, 4)) as rig:
+            calls = []
+            for i in range(60):
+                calls.append(rig.ask(*[10.0 + i] * (1 + i % 3), priority=i % 4))
+                await rig.loop.passes((i * 37 % 11) * affine(1) // 10)
+            await asyncio.gather(*calls)
+            seen.append([(pushed.worker, pushed.rows, pushed.at) for pushed in rig.device.pushed])
+
+    for _ in range(3):
+        play_once()
+    assert seen[0] == seen[1] == seen[2]

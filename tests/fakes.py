@@ -1,0 +1,333 @@
+"""Time and a device without threads: what lets the whole engine run in a test, each time in the same order.
+
+On a VirtualLoop nothing sleeps: when nothing is ready, time jumps to the next timer. Callables handed to an executor
+run at once. An exception that only reached the loop's handler fails the test, and so does a wait that has no end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import selectors
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor as Threads
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from app.contract import Model
+from app.engine.executor import Executor, Ran
+from app.engine.pool import Pool, Slots
+from app.engine.worker import Completion, Job
+from app.scheduler.types import DeviceSpec, Fault, Outcome, WorkerSpec
+
+MS = 1_000_000  # nanoseconds
+START_NS = 1_000_000_000_000  # a clock that starts at 0 hides what forgets to subtract
+HORIZON_NS = 600_000_000_000  # no test lasts so long: only the rate monitor still ticks
+
+
+class Stalled(AssertionError):
+    """A test waits for what will never happen."""
+
+
+class _JumpingSelector(selectors.DefaultSelector):
+    """Never blocks: where a loop would wait for its next timer, time passes instead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = START_NS
+        self._horizon = START_NS + HORIZON_NS
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if ready:
+            return ready
+        if timeout is None:
+            raise Stalled("nothing is ready and no timer is set")
+        self.now += max(0, round(timeout * 1e9))
+        if self.now > self._horizon:
+            self._horizon += HORIZON_NS  # what is cancelled because of this may yet clean up
+            raise Stalled(f"nothing but timers for {HORIZON_NS / 1e9:.0f} virtual seconds")
+        return ready
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop on virtual time. `failures` holds what nobody handled."""
+
+    def __init__(self) -> None:
+        self._jumping = _JumpingSelector()
+        super().__init__(self._jumping)
+        self.failures: list[BaseException | str] = []
+        self.set_exception_handler(self._unhandled)
+
+    @property
+    def now(self) -> int:
+        """Virtual nanoseconds."""
+        return self._jumping.now
+
+    def time(self) -> float:
+        return self.now / 1e9
+
+    def call_at(self, when: float, callback: Callable[..., Any], *args: Any, **kwargs: Any) -> asyncio.TimerHandle:
+        """As any loop's, for a whole nanosecond: two ways to compute one time must not make two times."""
+        return super().call_at(round(when * 1e9) / 1e9, callback, *args, **kwargs)
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Threads | None, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        future = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as exc:
+            future.set_exception(exc)
+        return future
+
+    async def turn(self, n: int = 1) -> None:
+        """Let the loop turn `n` times at this time."""
+        for _ in range(n):
+            turned = self.create_future()
+            self.call_soon(_set, turned)
+            await turned
+
+    async def until(self, at: int) -> None:
+        """Let everything happen that happens before `at`."""
+        reached = self.create_future()
+        self.call_later(max(0, at - self.now) / 1e9, _set, reached)
+        await reached
+
+    async def passes(self, ns: int) -> None:
+        """Let `ns` nanoseconds pass."""
+        await self.until(self.now + ns)
+
+    def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self.failures.append(context.get("exception") or str(context["message"]))
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():  # its waiter was cancelled
+        future.set_result(None)
+
+
+def virtual_loop() -> VirtualLoop:
+    """The loop that runs now."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    return loop
+
+
+def virtual(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Run an async test on a VirtualLoop of its own. Takes fixtures, parameters and Hypothesis's arguments as usual."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+            loop = runner.get_loop()
+            assert isinstance(loop, VirtualLoop)
+            try:
+                runner.run(test(*args, **kwargs))  # type: ignore[arg-type]
+            except BaseException as exc:
+                for failure in loop.failures:
+                    exc.add_note(f"on the loop: {failure!r}")
+                raise
+        for failure in loop.failures:
+            if isinstance(failure, BaseException):
+                raise failure
+        assert loop.failures == []
+
+    return run
+
+
+class VirtualClock:
+    """Monotonic nanoseconds of a VirtualLoop. With `rate` below 1 the loop's timers fire before their time on it."""
+
+    def __init__(self, loop: VirtualLoop, rate: float = 1.0) -> None:
+        self._loop = loop
+        self._rate = rate
+
+    def __call__(self) -> int:
+        if self._rate == 1.0:
+            return self._loop.now
+        return START_NS + int((self._loop.now - START_NS) * self._rate)
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """How a unit goes. `ns`: its time, by default the device's for its size; None: until `FakeDevice.release`."""
+
+    ns: int | None = -1
+    fault: Fault | None = None
+
+
+HANGS = Fate(None)
+
+
+@dataclass(slots=True, eq=False)
+class Pushed:
+    """A unit handed to the device: when, and how many slots of its pool were in use at that moment."""
+
+    worker: int
+    job: Job
+    at: int
+    used: int
+    fate: Fate = Fate()
+    ended: int | None = None
+
+    @property
+    def rows(self) -> int:
+        return len(self.job.slots)
+
+
+class WatchedPool(Pool):
+    """A Pool that knows which slots units read, and fails where one of them is freed or handed out."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.reading: Counter[int] = Counter()
+
+    def take(self, n: int) -> Slots:
+        slots = super().take(n)
+        assert not self._read(slots), "handed out while a unit reads it"
+        return slots
+
+    def give_back(self, slots: Slots) -> None:
+        assert not self._read(slots), "freed while a unit reads it"
+        super().give_back(slots)
+
+    def _read(self, slots: Slots) -> list[int]:
+        return [slot for slot in slots if self.reading[slot]]
+
+
+class TimedExecutor(Executor):
+    """An Executor whose batches take the time they are said to take: a tenth for inputs, a tenth for outputs."""
+
+    def __init__(self, model: Model, pool: Pool, batch_ns: Callable[[int], int]) -> None:
+        super().__init__(model, pool)
+        self.batch_ns = batch_ns
+
+    def run(self, slots: Slots, size: int) -> Ran:
+        ns = self.batch_ns(size)
+        return Ran(super().run(slots, size).outputs, ns // 10, ns - 2 * (ns // 10), ns // 10)
+
+    def warm(self, size: int, lengths: Any) -> int:
+        super().warm(size, lengths)
+        return self.batch_ns(size)
+
+
+def affine(size: int) -> int:
+    """1 ms and 0.1 ms a row."""
+    return MS + size * MS // 10
+
+
+class FakeDevice:
+    """Implements engine.device.Device on a VirtualLoop: a unit ends at its time, or when told, as its Fate says.
+
+    `fate` is asked for each unit as it is pushed. Units of one worker run one after another. The slots are read as late
+    as may be, when the unit ends: a slot that was freed too early shows in an answer. A model that raises makes its
+    unit fail as a worker would report it.
+    """
+
+    name = "fake"
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        *capacities: int,
+        fate: Callable[[Pushed], Fate] = lambda pushed: Fate(),
+        batch_ns: Callable[[int], int] = affine,
+        **options: int,
+    ) -> None:
+        options.setdefault("max_running", len(capacities))
+        self.spec = DeviceSpec(tuple(WorkerSpec(capacity) for capacity in capacities), **options)
+        self.fate = fate
+        self.batch_ns = batch_ns
+        self.pushed: list[Pushed] = []
+        self.report: Callable[[Completion], None] | None = None
+        self.closed = False
+        self._loop = loop
+        self._queues: list[deque[Pushed]] = [deque() for _ in capacities]
+        self._lost: dict[int, str] = {}
+
+    def start(self, report: Callable[[Completion], None]) -> None:
+        assert self.report is None, "started twice"
+        self.report = report
+
+    def open(self, model: Model, slots: int) -> Executor:
+        return TimedExecutor(model, WatchedPool(model.info.inputs, slots), self.batch_ns)
+
+    def push(self, worker: int, job: Job) -> None:
+        pool = job.executor.pool
+        assert isinstance(pool, WatchedPool)
+        pushed = Pushed(worker, job, self._loop.now, pool.used)
+        pushed.fate = self.fate(pushed)
+        self.pushed.append(pushed)
+        if worker in self._lost:
+            return  # a dead thread's queue takes everything and gives nothing back
+        queue = self._queues[worker]
+        assert self.report is not None
+        assert not self.closed
+        assert len(queue) < self.spec.push_depth, "more units than the worker's depth"
+        assert 0 < len(job.slots) <= job.size <= self.spec.workers[worker].capacity
+        assert not any(pool.reading[slot] for slot in job.slots), "a slot in two units"
+        pool.reading.update(job.slots)
+        queue.append(pushed)
+        if len(queue) == 1:
+            self._begin(queue)
+
+    def release(self, worker: int = 0, fault: Fault | None = None) -> None:
+        """The unit that the worker runs now ends, whatever was said of it."""
+        pushed = self._queues[worker][0]
+        pushed.fate = Fate(0, fault)
+        self._end(pushed)
+
+    def die(self, worker: int = 0) -> None:
+        """The worker ends without a word."""
+        self._lost[worker] = f"worker {worker} has died"
+
+    def dead(self) -> str | None:
+        return next(iter(self._lost.values()), None)
+
+    def close(self, timeout_s: float) -> bool:
+        self.closed = True
+        return not any(queue and queue[0].fate.ns is None for queue in self._queues)
+
+    def _begin(self, queue: deque[Pushed]) -> None:
+        pushed = queue[0]
+        ns = self.batch_ns(pushed.job.size) if pushed.fate.ns == -1 else pushed.fate.ns
+        if ns is not None:
+            self._loop.call_later(ns / 1e9, self._end, pushed)
+
+    def _end(self, pushed: Pushed) -> None:
+        if pushed.ended is not None or pushed.worker in self._lost:
+            return
+        pushed.ended = self._loop.now
+        completion = self._complete(pushed)
+        queue = self._queues[pushed.worker]
+        queue.popleft()
+        if completion.outcome.error is Fault.DEVICE:
+            self.die(pushed.worker)
+            queue.clear()
+        pool = pushed.job.executor.pool
+        assert isinstance(pool, WatchedPool)
+        pool.reading.subtract(pushed.job.slots)
+        if queue:
+            self._begin(queue)
+        assert self.report is not None
+        self.report(completion)
+
+    def _complete(self, pushed: Pushed) -> Completion:
+        job = pushed.job
+        fault, message, ran = pushed.fate.fault, "as told", None
+        if fault is None:
+            try:
+                with torch.inference_mode():
+                    ran = job.executor.run(job.slots, job.size)
+            except MemoryError as exc:
+                fault, message = Fault.OOM, f"MemoryError: {exc}"
+            except Exception as exc:
+                fault, message = Fault.MODEL, f"{type(exc).__name__}: {exc}"
+            except SystemExit as exc:
+                fault, message = Fault.DEVICE, f"{type(exc).__name__}: {exc}"
+        compute_ns = self._loop.now - pushed.at if ran is None else ran.compute_ns
+        return Completion(Outcome(job.unit_id, fault, compute_ns), ran, message, pushed.worker)
