@@ -1,8 +1,11 @@
-"""uvicorn's HTTP protocol with the two writes of an answer made one.
+"""uvicorn's HTTP protocol with two things changed: an answer is one write, and a drain waits for first requests.
 
 uvicorn writes the head of an answer when the application starts it and the body when it comes: two system calls, and
 two chances for the kernel to wake the client and for a worker thread to take the interpreter lock. Holding the head of
 a 200 until the body follows is worth about a seventh of the throughput of a bare echo (`loadtest/bench`).
+
+When the server stops, uvicorn closes connections on which it has seen no request. One that was opened a moment ago has
+its first request on the way, and its client would see a broken connection: such a one is given a moment.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 _HEAD = b"HTTP/1.1 200"
+_FIRST_REQUEST_S = 0.5
 
 
 class _Corked:
@@ -56,7 +60,14 @@ class _Corked:
 
 
 class CorkedProtocol(HttpToolsProtocol):
-    """HttpToolsProtocol over a corked transport."""
+    """HttpToolsProtocol over a corked transport, patient with a connection's first request."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(_Corked(transport))  # type: ignore[arg-type]
+
+    def shutdown(self) -> None:
+        cycle: Any = self.cycle  # uvicorn declares it as always there; it is None before the first request
+        if cycle is None and not self.transport.is_closing():
+            self.loop.call_later(_FIRST_REQUEST_S, super().shutdown)
+        else:
+            super().shutdown()

@@ -8,9 +8,13 @@ is answered, and the exit status is 0. At the drain limit, or at a second signal
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ctypes
 import logging
 import signal
 import socket
+import struct
+import sys
 from types import FrameType
 
 import uvicorn
@@ -23,6 +27,8 @@ from app.settings import Settings
 
 log = logging.getLogger("starling.server")
 
+_ACCEPT_S = 0.1  # for the loop to take what the kernel had accepted
+_BPF_RETURN, _SO_ATTACH_FILTER = 0x06, 26  # linux/bpf_common.h, asm-generic/socket.h
 _FORCE_AFTER_S = 5  # for answers to be written once everything was answered; then uvicorn cancels
 
 
@@ -35,11 +41,13 @@ class Server(uvicorn.Server):
         self._grace_s = grace_s
         self._limit_s = limit_s
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._listener: socket.socket | None = None
         lifecycle.connections = lambda: len(self.server_state.connections)
         lifecycle.on_failure = self._fail
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
+        self._listener = sockets[0] if sockets else None
         await super().serve(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -60,6 +68,12 @@ class Server(uvicorn.Server):
         self._loop.call_later(grace + self._limit_s, self._give_up, "the server has stopped before this call's turn")
 
     def _close(self) -> None:
+        """Take the connections that are established already, and no more; then let uvicorn close the listener."""
+        assert self._loop is not None
+        ignore_new_connections(self._listener)
+        self._loop.call_later(_ACCEPT_S, self._exit)
+
+    def _exit(self) -> None:
         self.should_exit = True
 
     def _give_up(self, why: str) -> None:
@@ -69,6 +83,20 @@ class Server(uvicorn.Server):
     def _fail(self) -> None:
         self._lifecycle.closing = True
         self.should_exit = True
+
+
+def ignore_new_connections(listener: socket.socket | None) -> None:
+    """Let the kernel drop whatever asks for a new connection, so that the queue of established ones can be emptied.
+
+    Closing a listener resets the connections in its queue, whose clients take them for accepted. A socket filter that
+    passes nothing is Linux's way to stop the flow first; elsewhere, and where it is refused, the window stays open.
+    """
+    if listener is None or sys.platform != "linux":
+        return
+    reject = ctypes.create_string_buffer(struct.pack("HBBI", _BPF_RETURN, 0, 0, 0))  # one instruction: return 0 bytes
+    program = struct.pack("HP", 1, ctypes.addressof(reject))  # struct sock_fprog, natively aligned
+    with contextlib.suppress(OSError):
+        listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
 
 
 def bind(host: str, port: int) -> socket.socket:

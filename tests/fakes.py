@@ -165,12 +165,11 @@ HANGS = Fate(None)
 
 @dataclass(slots=True, eq=False)
 class Pushed:
-    """A unit handed to the device: when, and how many slots of its pool were in use at that moment."""
+    """A unit handed to the device, and when."""
 
     worker: int
     job: Job
     at: int
-    used: int
     fate: Fate = Fate()
     ended: int | None = None
 
@@ -259,7 +258,7 @@ class FakeDevice:
     def push(self, worker: int, job: Job) -> None:
         pool = job.executor.pool
         assert isinstance(pool, WatchedPool)
-        pushed = Pushed(worker, job, self._loop.now, pool.used)
+        pushed = Pushed(worker, job, self._loop.now)
         pushed.fate = self.fate(pushed)
         self.pushed.append(pushed)
         if worker in self._lost:

@@ -70,7 +70,7 @@ class Bodies:
             message: Message = stop.value
             if not message.get("more_body", False):
                 body: bytes = message.get("body", b"")
-                self._hold(len(body), 0)
+                self.hold(len(body))
                 if message["type"] == "http.disconnect":
                     raise ClientGone("the client went away before its body had arrived") from None
                 return body
@@ -88,7 +88,7 @@ class Bodies:
                     if message["type"] == "http.disconnect":
                         raise ClientGone("the client went away before its body had arrived")
                     part = message.get("body", b"")
-                    self._hold(len(part), size)
+                    self.hold(len(part), size)
                     size += len(part)
                     parts.append(part)
                     if not message.get("more_body", False):
@@ -101,7 +101,8 @@ class Bodies:
             self.release(size)
             raise
 
-    def _hold(self, size: int, before: int) -> None:
+    def hold(self, size: int, before: int = 0) -> None:
+        """Count `size` bytes more as held, of a body of which `before` are. Raises TooLarge or QueueFull."""
         if before + size > self.limits.body:
             raise TooLarge(f"body: expected at most {self.limits.body} bytes")
         if self.held + size > self.limits.inflight:

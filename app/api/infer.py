@@ -141,8 +141,11 @@ class InferencePath:
     async def _refuse(self, exc: Exception, scope: Scope, send: Send, extra: Headers | None = None) -> None:
         status, headers, body = error_parts(exc)
         headers += extra or []
-        if scope["state"]["health"].closing or status in (408, 413, 503):
-            headers.append((b"connection", b"close"))  # 408, 413: the rest of the body is not worth reading
+        # 408, 413 of a chunked body: the rest may never end. A declared body is read to its end and thrown away, since
+        # a client that still sends would see a broken connection and not the answer.
+        endless = status == 408 or (status == 413 and b"content-length" not in dict(scope["headers"]))
+        if scope["state"]["health"].closing or endless or status == 503:
+            headers.append((b"connection", b"close"))
         await respond(send, status, headers, body)
 
     async def _infer(self, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
@@ -186,6 +189,8 @@ class InferencePath:
         try:
             if b"content-encoding" in headers:
                 body = await self._inflated(headers, body)
+                bodies.hold(len(body))
+                held += len(body)
             if codec.slow(served, headers, body):
                 call = await asyncio.to_thread(codec.decode, served, headers, body, self._limits)
             else:

@@ -40,7 +40,7 @@ def packer(datatype: str, count: int) -> Callable[..., bytes]:
 def check_rows(rows: object, field: str) -> int:
     """The leading dimension of a shape: an integer of at least 1."""
     if type(rows) is not int or rows < 1:
-        raise BadRequest(f"{field}: expected at least 1 row in the leading dimension, got {rows!r}")
+        raise BadRequest(f"{field}: expected at least 1 row in the leading dimension, got {shown(rows)}")
     return rows
 
 

@@ -28,6 +28,7 @@ from app.scheduler.types import Drop, Fault, Program, Reason, Stage, Unit
 
 log = logging.getLogger("starling.engine")
 
+_WORKER_END_S = 2.0  # everything has been answered by then: a worker still at work hangs, or works for nobody
 _LEAST_TIMER_S = 0.001  # loops round to milliseconds; an earlier timer would wake up before its time
 
 
@@ -88,9 +89,9 @@ class Engine:
         if self._timer is not None:
             self._timer.cancel()
         self._warmer.shutdown(wait=False, cancel_futures=True)
-        ended = await asyncio.to_thread(self.device.close, 5.0)
+        ended = await asyncio.to_thread(self.device.close, _WORKER_END_S)
         if not ended:
-            log.error("a worker did not end within 5 s; it is left behind")
+            log.error("a worker did not end within %g s; it is left behind", _WORKER_END_S)
 
     # programs
 
@@ -142,10 +143,12 @@ class Engine:
             self.loop.call_soon(self._step_if_due)
 
     def abort(self, why: str) -> None:
-        """Answer everything that has no answer yet with 503, and take no more."""
+        """Answer everything that has no answer yet with 503, take no more, and wait for no unit any more."""
         self.refusing = why
         for lease in self._leases():
             lease.fail(NotReady(why, retry_after_s=1))
+        for served in self._served.values():
+            served.give_up()
 
     def _leases(self) -> list[Lease]:
         """The calls that have not left."""
@@ -188,8 +191,7 @@ class Engine:
 
     def _drop(self, drop: Drop) -> None:
         lease = cast("Lease", drop.call)
-        name = self._served[drop.call.program].info.name
-        lease.fail(_error_of(drop, name, lease, self.lost))
+        lease.fail(_error_of(drop, lease.model, lease, self.lost))
         lease.free_ended()
 
     # what workers report
@@ -204,7 +206,9 @@ class Engine:
     def _finished(self, completion: Completion) -> None:
         """A unit has ended: tell the scheduler, give the device its next work, then answer."""
         unit = self._units.pop(completion.outcome.unit_id)
-        served = self._served[unit.program]
+        served = self._served.get(unit.program)
+        if served is None:  # given up, see `abort`: nobody waits
+            return
         now = self.clock()
         self._busy_ns[unit.worker] += now - unit.started
         if completion.ran is not None:

@@ -92,6 +92,10 @@ class Lease(Call):
         return future
 
     @property
+    def model(self) -> str:
+        return self._served.info.name
+
+    @property
     def answered(self) -> bool:
         """Nobody waits any more."""
         return self._future is None or self._future.done()
@@ -120,21 +124,26 @@ class Lease(Call):
     def _answer(self) -> Answer:
         if len(self.rows) == 1:
             slowest, position = self.places[0]
-            outputs = [array[position : position + 1] for array in slowest.outputs]
+            outputs = self._cut_back([array[position : position + 1] for array in slowest.outputs])
             size = slowest.size
         else:
             places = [self.places[index] for index in range(len(self.rows))]
-            outputs = _join(places)
+            outputs = self._joined(places)
             slowest = max((batch for batch, _ in places), key=lambda b: b.started + b.spent)
             size = max(batch.size for batch, _ in places)
-        if self._lengths:
-            outputs = self._cut_back(outputs)
         queue_ns = max(0, slowest.started - self.arrived)
         self._served.stats.call_ran(queue_ns, slowest.parts)
         return Answer(outputs, queue_ns, slowest.spent, size)
 
+    def _joined(self, places: list[tuple[Batch, int]]) -> list[Array]:
+        """The rows of the call in order, from however many batches; rows that lie side by side are one slice."""
+        pieces = [self._cut_back([array[first:end] for array in batch.outputs]) for batch, first, end in _runs(places)]
+        return pieces[0] if len(pieces) == 1 else [np.concatenate(arrays) for arrays in zip(*pieces, strict=True)]
+
     def _cut_back(self, outputs: list[Array]) -> list[Array]:
-        """An output's named axes end where the call's own inputs ended."""
+        """An output's named axes end where the call's own inputs ended, whatever else was in the batch."""
+        if not self._lengths:
+            return outputs
         cut: list[Array] = []
         for spec, values in zip(self._served.info.outputs, outputs, strict=True):
             index: list[Any] = [slice(None)]
@@ -166,16 +175,12 @@ class Lease(Call):
         self._served.free_rows(self.rows)
 
 
-def _join(places: list[tuple[Batch, int]]) -> list[Array]:
-    """The rows of a call in order, from however many batches; rows that lie side by side are one slice."""
+def _runs(places: list[tuple[Batch, int]]) -> list[tuple[Batch, int, int]]:
+    """Rows' places as (batch, first, end) where neighbours in the call are neighbours in the batch."""
     runs: list[tuple[Batch, int, int]] = []
     for batch, position in places:
         if runs and runs[-1][0] is batch and runs[-1][2] == position:
             runs[-1] = (batch, runs[-1][1], position + 1)
         else:
             runs.append((batch, position, position + 1))
-    if len(runs) == 1:
-        batch, first, end = runs[0]
-        return [array[first:end] for array in batch.outputs]
-    count = len(runs[0][0].outputs)
-    return [np.concatenate([batch.outputs[index][first:end] for batch, first, end in runs]) for index in range(count)]
+    return runs

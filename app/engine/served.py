@@ -108,15 +108,20 @@ class ServedModel:
 
     def give_back(self, slots: Slots) -> None:
         self.pool.give_back(slots)
-        if self._closing is not None and not self.pool.used and not self._closing.done():
-            self._closing.set_result(None)
+        if self._closing is not None and not self.pool.used:
+            self.give_up()
 
     async def drained(self) -> None:
-        """Refuse new calls from now on; return when no slot is in use."""
+        """Refuse new calls from now on; return when no slot is in use, or when the engine has given up."""
         if self._closing is None:
             self._closing = self.engine.loop.create_future()
-        if self.pool.used:
+        if self.pool.used and self.engine.refusing is None:
             await asyncio.shield(self._closing)
+
+    def give_up(self) -> None:
+        """Whoever waits for this model to drain waits no longer."""
+        if self._closing is not None and not self._closing.done():
+            self._closing.set_result(None)
 
     def gauges(self) -> Gauges:
         scheduler = self.engine.scheduler

@@ -193,14 +193,14 @@ def test_strings_back() -> None:
     assert (json.loads(body)["outputs"][0]["data"], length) == (["ß", ""], None)
     body, length = encode(asked(TEXT, outputs=[(0, True)]), answer(texts), TEXT)
     assert body[length:] == b"\x02\0\0\0\xc3\x9f\0\0\0\0"
-    with pytest.raises(OutputNotJson, match="'u'.*UTF-8"):
+    with pytest.raises(OutputNotJson, match=r"'u'.*UTF-8"):
         encode(asked(TEXT), answer(np.array([[b"\xff"]], object)), TEXT)
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("outputs", [None, [(0, False)]])
 def test_what_json_has_not(wrong: float, outputs: Any) -> None:
-    with pytest.raises(OutputNotJson, match="'y'.*binary"):
+    with pytest.raises(OutputNotJson, match=r"'y'.*binary"):
         encode(asked(ECHO, outputs=outputs), answer(np.array([[1, 2, 3, wrong]], "f4")), ECHO)
 
 

@@ -287,6 +287,20 @@ async def test_compressed_answers(model: Echo) -> None:
     assert b"content-encoding" not in reply.headers  # too small to pay
 
 
+async def test_one_line_a_call_at_debug(model: Echo, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "starling.http")
+    call = Caller(model)
+    for sent in (body(), b"{"):
+        caplog.clear()
+        await call(INFER, sent, {b"x-request-id": b"r-1"})
+        assert [("r-1" in line, "echo" in line) for line in caplog.messages] == [(True, True)]
+    caplog.set_level("INFO", "starling.http")
+    caplog.clear()
+    await call(INFER, body())
+    await call(INFER, b"{")
+    assert caplog.messages == []
+
+
 async def test_any_number_of_unknown_paths(model: Echo) -> None:
     call = Caller(model)
     for number in range(3000):

@@ -22,7 +22,7 @@ INTEGERS = [f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)
 
 @pytest.mark.parametrize("rows", [0, -1, 1.0, "1", None, True, [1]])
 def test_wrong_rows(rows: Any) -> None:
-    with pytest.raises(BadRequest, match="^f: expected at least 1 row"):
+    with pytest.raises(BadRequest, match=r"^f: expected at least 1 row"):
         check_rows(rows, "f")
 
 
@@ -84,7 +84,7 @@ def test_floats_to_their_limits(datatype: str, top: float) -> None:
         with pytest.raises(BadRequest, match=f"out of range for {datatype}"):
             parse_values([top * 1.01], spec("x", datatype, 1), (1, 1), "f")
     for wrong in ("1.5", None, True, []):
-        with pytest.raises(BadRequest, match="^f: "):
+        with pytest.raises(BadRequest, match=r"^f: "):
             parse_values([0.5, wrong], spec("x", datatype, 2), (1, 2), "f")
 
 
@@ -115,19 +115,19 @@ def test_wrong_data(data: Any, words: str) -> None:
 def test_booleans() -> None:
     assert parse_values([True, 0, 1], spec("x", "BOOL", 3), (1, 3), "f").tolist() == [[True, False, True]]
     for wrong in (2, -1, 0.0, "true", None):
-        with pytest.raises(BadRequest, match="^f: expected true and false"):
+        with pytest.raises(BadRequest, match=r"^f: expected true and false"):
             parse_values([wrong], spec("x", "BOOL", 1), (1, 1), "f")
 
 
 def test_strings() -> None:
     assert parse_values([["ß"], [""]], spec("x", "BYTES", 1), (2, 1), "f").tolist() == [["ß".encode()], [b""]]
     for wrong in (1, None, True, {}):
-        with pytest.raises(BadRequest, match="^f: expected strings, got"):
+        with pytest.raises(BadRequest, match=r"^f: expected strings, got"):
             parse_values(["a", wrong], spec("x", "BYTES", 1), (2, 1), "f")
 
 
 def test_bfloat16_has_no_json() -> None:
-    with pytest.raises(BadRequest, match="^f: BF16 travels as binary only"):
+    with pytest.raises(BadRequest, match=r"^f: BF16 travels as binary only"):
         parse_values([1], spec("x", "BF16", 1), (1, 1), "f")
 
 
@@ -142,7 +142,7 @@ def test_floats_go_round(numbers: list[float]) -> None:
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("datatype", ["f2", "f4", "f8"])
 def test_not_numbers(wrong: float, datatype: str) -> None:
-    with pytest.raises(OutputNotJson, match="output 'y'.*binary"):
+    with pytest.raises(OutputNotJson, match=r"output 'y'.*binary"):
         to_json(np.array([1, wrong], datatype), "y")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -42,7 +43,7 @@ class Keeper:
 
     def end_own(self) -> None:
         if self._own is not None:
-            self._own.stop()
+            self._own.stop(signal.SIGKILL)  # one that was to end by itself has, unless its test has failed
             self._own = None
 
     def _place(self) -> Path:

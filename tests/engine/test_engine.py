@@ -130,6 +130,24 @@ async def test_variable_axes_are_cut_back_to_the_calls_own_length():
 
 
 @virtual
+async def test_rows_of_one_length_over_batches_of_others():
+    """A call's rows may run beside longer ones in one batch and alone in the next: padded lengths differ."""
+    ids = tensor("ids", "INT64", ("tokens", 8))
+    out = tensor("out", "INT64", ("tokens", 8))
+    async with serving(make_model(lambda x: x * 10, [ids], [out])) as rig:
+
+        async def call(rows: int, length: int) -> np.ndarray:
+            with rig.served.lease(rows, lengths={"tokens": length}) as lease:
+                lease.write(0, np.arange(rows * length).reshape(rows, length))
+                return (await lease.run()).outputs[0]
+
+        for rows, values in zip((3, 3), await asyncio.gather(call(3, 8), call(3, 2)), strict=True):
+            length = values.shape[1]
+            assert values.tolist() == (10 * np.arange(rows * length).reshape(rows, length)).tolist()
+        assert rig.rows_pushed() == [4, 2]
+
+
+@virtual
 async def test_parameters_reach_the_model_by_row():
     def scaled(x: torch.Tensor, parameters: list[dict]) -> torch.Tensor:
         return x * torch.tensor([float(row.get("by", 1)) for row in parameters])[:, None]

@@ -90,7 +90,7 @@ async def test_pool_holds_all_that_is_admitted_and_all_that_runs():
 
 @virtual
 async def test_pool_holds_the_ended_rows_of_a_call_whose_other_rows_wait():
-    """Slots of rows that have run are held until their call is answered; they must not be missing elsewhere."""
+    """What admission counts as free is free: rows that have run hold nothing, though their call waits for others."""
     async with serving(make_model(max_batch=1, max_queue=4), device=FakeDevice(virtual_loop(), 1)) as rig:
         long = rig.ask(10.0, 11.0, 12.0, 13.0)
         await rig.loop.passes(2 * affine(1) + MS // 2)  # two have ended, one runs, one waits

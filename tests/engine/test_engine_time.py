@@ -124,7 +124,10 @@ async def test_an_earlier_wake_replaces_the_timer_and_a_later_one_does_not():
         begin = rig.loop.now
         running = rig.ask(9.0)
         await rig.loop.turn(2)
-        calls = [rig.ask(10.0, timeout_us=1000 * ms) for ms in (80, 20, 50)]
+        calls = []
+        for ms in (80, 20, 50):  # a step each: at first the timer is set for 80 ms
+            calls.append(rig.ask(10.0, timeout_us=1000 * ms))
+            await rig.loop.turn(3)
         ends = [(await error_of(rig, calls[index]))[1] - begin for index in (1, 2, 0)]
         assert ends == [20 * MS, 50 * MS, 80 * MS]
         device.release()

@@ -1,0 +1,98 @@
+"""Plots of the command line, in one style. Imported only when one is asked for: matplotlib is the extra `plot`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")  # files only; no window system is looked for
+
+from matplotlib import pyplot as plt  # noqa: E402  the backend is chosen first
+from matplotlib.axes import Axes  # noqa: E402
+
+Cell = dict[str, Any]
+
+_STYLE = {
+    "figure.figsize": (7, 4),
+    "figure.dpi": 150,
+    "font.size": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "lines.markersize": 5,
+    "legend.frameon": False,
+}
+
+
+def latency(cells: Sequence[Cell], path: Path) -> None:
+    """Write one plot of simulated cells to `path`, whose ending says the format.
+
+    Against the number of replicas, a line per router, where the cells differ in it; otherwise against load, a line per
+    policy. Raises ValueError for an ending that matplotlib does not know, OSError when the file cannot be written.
+    """
+    with plt.rc_context(_STYLE):
+        figure, axes = plt.subplots()
+        try:
+            if len({cell.get("replicas", 1) for cell in cells}) > 1:
+                _against_replicas(axes, cells)
+            else:
+                _against_load(axes, cells)
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+            axes.yaxis.set_minor_formatter(matplotlib.ticker.FuncFormatter(_some))
+            axes.legend()
+            figure.tight_layout()
+            figure.savefig(path)
+        finally:
+            plt.close(figure)
+
+
+def _against_load(axes: Axes, cells: Sequence[Cell]) -> None:
+    """Mean and 99th percentile; the load is a share of the best throughput."""
+    for colour, (name, line) in enumerate(_lines(cells, lambda cell: _name(cell, cells))):
+        loads = [cell["load"] for cell in line]
+        axes.plot(loads, [cell["mean_ms"] for cell in line], f"C{colour}o-", label=f"{name}, mean")
+        axes.plot(loads, [cell["p99_ms"] for cell in line], f"C{colour}s--", label=f"{name}, 99 %")
+    axes.set_xlabel("load, share of the best throughput")
+    axes.set_ylabel("latency, ms")
+
+
+def _against_replicas(axes: Axes, cells: Sequence[Cell]) -> None:
+    several = len({round(cell["load"], 6) for cell in cells}) > 1
+    policies = len({cell["policy"] for cell in cells}) > 1
+
+    def name(cell: Cell) -> str:
+        parts = [cell.get("router", "one replica"), cell["policy"] if policies else ""]
+        return ", ".join(part for part in (*parts, f"load {cell['load']:g}" if several else "") if part)
+
+    for title, line in _lines([cell for cell in cells if "router" in cell], name):
+        axes.plot([cell["replicas"] for cell in line], [cell["p99_ms"] for cell in line], "o-", label=title)
+    axes.set_xscale("log")
+    counts = sorted({cell["replicas"] for cell in cells if "router" in cell})
+    axes.set_xticks(counts, [f"{count:,}" for count in counts])
+    axes.minorticks_off()
+    axes.set_xlabel("replicas")
+    axes.set_ylabel("latency, 99th percentile, ms")
+
+
+def _name(cell: Cell, cells: Sequence[Cell]) -> str:
+    routers = len({other.get("router") for other in cells}) > 1
+    return f"{cell['policy']}, {cell['router']}" if routers else str(cell["policy"])
+
+
+def _lines(cells: Sequence[Cell], name: Callable[[Cell], str]) -> list[tuple[str, list[Cell]]]:
+    """Cells in which something completed, by the name of their line, in order of appearance."""
+    lines: dict[str, list[Cell]] = {}
+    for cell in cells:
+        if cell["mean_ms"] is not None:
+            lines.setdefault(name(cell), []).append(cell)
+    return list(lines.items())
+
+
+def _some(value: float, _: int) -> str:
+    """Labels at 2 and 5 of each decade; all nine would run into each other."""
+    return f"{value:g}" if f"{value:e}"[0] in "25" else ""

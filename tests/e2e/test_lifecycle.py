@@ -1,0 +1,206 @@
+"""The end of a server: told once it finishes what it accepted, told twice it says so to what is left."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from .server import DEMO, PATIENCE_S, ROOT, Reply, Server, eventually
+from .wire import Wire, infer
+
+ECHO = ("--model", f"echo={DEMO / 'echo'}")
+
+
+def test_told_to_stop_with_calls_in_flight(start: Callable[..., Server], threads: ThreadPoolExecutor) -> None:
+    """64 calls wait for a model that stands still: in the grace new ones are taken, and all are answered."""
+    server = start("gate", flags=("--drain-grace-s", "2"))
+    gate = server.gate
+    assert gate is not None
+    calls = [threads.submit(server.infer, "gate", [[2]])]
+    gate.wait()
+    calls += [threads.submit(server.infer, "gate", [[500 + n]]) for n in range(62)]
+    eventually(lambda: server.waiting("gate") == 62)
+    server.tell()
+    server.line("draining, 2 s of grace")
+    for path in ("/v2/health/ready", "/readyz"):
+        ready = server.get(path)
+        assert (ready.status, ready.json(), ready.headers["connection"]) == (503, {"ready": False}, "close")
+    assert server.get("/v2/health/live").status == 200
+    calls.append(threads.submit(server.infer, "gate", [[563]]))  # on a connection opened after the signal
+    eventually(lambda: server.waiting("gate") == 63)
+    gate.open()
+    answers = [call.result(PATIENCE_S) for call in calls]
+    assert [answer.status for answer in answers] == [200] * 64
+    assert {answer.headers["connection"] for answer in answers} == {"close"}
+    assert server.ended() == 0
+
+
+async def test_told_to_stop_under_load(start: Callable[..., Server]) -> None:
+    """64 clients in closed loop, each call on the connection of the last unless that was closed."""
+    server = await asyncio.to_thread(start, "narrow", flags=(*ECHO, "--drain-grace-s", "1"))
+    request = infer("echo", [1, 2, 3, 4])
+    answers = 0
+    broken: list[str] = []
+    warm = asyncio.Event()
+
+    async def client() -> None:
+        nonlocal answers
+        while True:
+            try:
+                wire = await Wire.open(server.host)
+            except OSError:
+                return  # it no longer listens
+            async with wire:
+                first = True
+                while True:
+                    try:
+                        answer = await wire.call(request)
+                    except (OSError, asyncio.IncompleteReadError) as exc:
+                        # A connection that was idle may be closed under a call; one just opened may not.
+                        if first or getattr(exc, "partial", b""):
+                            broken.append(repr(exc))
+                        break
+                    answers += 1
+                    first = False
+                    if answer.status != 200:
+                        broken.append(repr(answer))
+                    if answers == 2000:
+                        warm.set()
+                    if answer.closes:
+                        break
+
+    clients = [asyncio.create_task(client()) for _ in range(64)]
+    await warm.wait()
+    server.tell()
+    before = answers
+    await asyncio.gather(*clients)
+    assert await asyncio.to_thread(server.ended) == 0
+    assert answers > before  # it went on
+    assert broken == []
+
+
+def in_flight(server: Server, threads: ThreadPoolExecutor, count: int) -> Callable[[], list[Reply]]:
+    """Calls at a gate that stays shut; the function waits for their answers."""
+    assert server.gate is not None
+    calls = [threads.submit(server.infer, "gate", [[2]])]
+    server.gate.wait()
+    calls += [threads.submit(server.infer, "gate", [[600 + n]]) for n in range(count - 1)]
+    eventually(lambda: server.waiting("gate") == count - 1)
+    return lambda: [call.result(PATIENCE_S) for call in calls]
+
+
+def test_a_second_signal(start: Callable[..., Server], threads: ThreadPoolExecutor) -> None:
+    server = start("gate", flags=("--drain-grace-s", "20"))
+    answers = in_flight(server, threads, 20)
+    server.tell()
+    server.line("draining")
+    server.tell()
+    found = answers()
+    assert {(answer.status, answer.headers["connection"]) for answer in found} == {(503, "close")}
+    assert all("retry-after" in answer.headers and "told to stop" in answer.error for answer in found)
+    assert server.ended() == 0  # though the model still stands there
+
+
+def test_the_drain_limit(start: Callable[..., Server], threads: ThreadPoolExecutor) -> None:
+    server = start("gate", flags=("--drain-limit-s", "0.5"))
+    answers = in_flight(server, threads, 5)
+    server.tell()
+    assert [answer.status for answer in answers()] == [503] * 5
+    assert server.ended() == 0
+
+
+def test_an_interrupt_skips_the_grace(start: Callable[..., Server], threads: ThreadPoolExecutor) -> None:
+    server = start("gate", flags=("--drain-grace-s", "1000"))
+    answers = in_flight(server, threads, 5)
+    server.tell(signal.SIGINT)
+    server.line("SIGINT: draining, 0 s of grace")
+    assert server.gate is not None
+    server.gate.open()
+    assert [answer.status for answer in answers()] == [200] * 5
+    assert server.ended() == 0
+
+
+def test_a_dead_worker(start: Callable[..., Server], threads: ThreadPoolExecutor) -> None:
+    """A model that ends its thread: every call has an answer, and the process ends so that somebody starts it anew."""
+    server = start("dying", "gate")
+    assert server.infer("dying", [[1]]).status == 200
+    held = threads.submit(server.infer, "gate", [[2]])
+    assert server.gate is not None
+    server.gate.wait()
+    fatal = threads.submit(server.infer, "dying", [[-1]])
+    eventually(lambda: server.waiting("dying") == 1)
+    behind = [threads.submit(server.infer, "gate", [[700 + n]]) for n in range(5)]
+    eventually(lambda: server.waiting("gate") == 5)
+    server.gate.open()
+    assert held.result(PATIENCE_S).status == 200
+    answers = [call.result(PATIENCE_S) for call in (fatal, *behind)]
+    assert {answer.status for answer in answers} == {503}
+    assert all("device is lost" in answer.error for answer in answers)
+    assert server.ended() == 1
+    server.line("a model that leaves")
+    server.line("stopped because")
+
+
+def test_a_hung_worker(start: Callable[..., Server], threads: ThreadPoolExecutor) -> None:
+    server = start("gate", flags=("--hang-floor-s", "0.5"))
+    answers = in_flight(server, threads, 3)
+    eventually(lambda: server.get("/v2/health/live").status == 503)
+    assert server.get("/livez").json() == {"live": False}
+    assert server.get("/v2/health/ready").json() == {"ready": False}
+    assert server.gate is not None
+    server.gate.open()
+    assert [answer.status for answer in answers()] == [200] * 3
+    assert server.get("/v2/health/live").json() == {"live": True}
+
+
+def test_a_key(start: Callable[..., Server]) -> None:
+    server = start("narrow", flags=("--api-key", "sesame"))
+    for path in ("/v2/health/live", "/v2/health/ready", "/livez", "/readyz", "/healthz", "/ping"):
+        assert server.get(path).status == 200
+    body = {"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1]}]}
+    closed = [
+        ("GET", "/v2"), ("GET", "/v2/models"), ("GET", "/v2/models/narrow"), ("GET", "/v2/models/stats"),
+        ("GET", "/metrics"), ("GET", "/docs"), ("GET", "/openapi.json"), ("GET", "/nowhere"),
+        ("POST", "/v2/models/narrow/infer"), ("POST", "/v1/models/narrow:predict"), ("POST", "/predict/narrow"),
+        ("POST", "/v2/repository/index"), ("POST", "/v2/repository/models/narrow/unload"),
+    ]  # fmt: skip
+    for method, path in closed:
+        for headers in ({}, {"X-API-Key": "wrong"}, {"Authorization": "Bearer wrong"}, {"Authorization": "sesame"}):
+            answer = server.request(method, path, b"{}" if method == "POST" else None, headers)
+            assert (path, answer.status, "key" in answer.error) == (path, 401, True)
+            assert answer.headers["www-authenticate"] == "Bearer"
+    for headers in ({"X-API-Key": "sesame"}, {"Authorization": "Bearer sesame"}, {"authorization": "bearer sesame"}):
+        assert server.post("/v2/models/narrow/infer", body, headers).status == 200
+        assert server.get("/metrics", headers).status == 200
+    assert not any("sesame" in line for line in server.lines)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--port", "{taken}"), ["cannot listen", "{taken}"]),
+        (("--max-body-mib", "-1"), ["max_body_mib", "-1"]),
+        (("--models", "/no/such/folder"), ["models", "/no/such/folder"]),
+        (("--model", "nonsense"), ["NAME=SOURCE", "nonsense"]),
+    ],
+)
+def test_a_start_that_cannot_be(flags: tuple[str, str], words: list[str]) -> None:
+    """One line that names the cause, and exit status 2."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        filled = [flag.replace("{taken}", port) for flag in flags]
+        ports = [] if "--port" in flags else ["--port", "0"]
+        command = [sys.executable, "-m", "app.cli", "serve", *ports, *filled]
+        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert ended.returncode == 2
+    complaints = [line for line in ended.stderr.splitlines() if line.startswith("starling: ")]
+    assert len(complaints) == 1
+    assert "Traceback" not in ended.stderr
+    assert [word for word in words if word.replace("{taken}", port) not in complaints[0]] == []

@@ -1,0 +1,146 @@
+"""Load, unload and replacement while requests are running; one model that fails leaves the others serving."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from .server import PATIENCE_S, REPOSITORY, Server, eventually
+from .wire import Wire, infer
+
+LOAD = "/v2/repository/models/%s/load"
+UNLOAD = "/v2/repository/models/%s/unload"
+
+
+def edit(server: Server, path: str, old: str, new: str) -> None:
+    file = server.repository / path
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+
+
+async def test_replacement_without_a_gap(server: Server) -> None:
+    """A closed loop over three reloads: no call fails, and the answers change from one number to the next."""
+    stop = asyncio.Event()
+    seen: list[float] = []
+
+    async def client() -> None:
+        request = infer("plus", [10])
+        async with await Wire.open(server.host) as wire:
+            while not stop.is_set():
+                answer = await wire.call(request)
+                assert answer.status == 200, answer.body
+                seen.append(json.loads(answer.body)["outputs"][0]["data"][0])
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(16):
+            group.create_task(client())
+        for number in (20, 30, 2):  # the last as it was
+            text = (server.repository / "plus/2/model.toml").read_text()
+            old = next(line for line in text.splitlines() if line.startswith("kwargs"))
+            await asyncio.to_thread(edit, server, "plus/2/model.toml", old, f"kwargs = {{ number = {number} }}")
+            answer = await asyncio.to_thread(server.post, LOAD % "plus")
+            assert (answer.status, answer.json()) == (200, {"name": "plus", "load": True})
+            after = await asyncio.to_thread(server.infer, "plus", [[10]])
+            assert after.json()["outputs"][0]["data"] == [10 + number]
+        stop.set()
+    changes = [value for value, before in zip(seen, [None, *seen], strict=False) if value != before]
+    assert set(seen) == {12, 30, 40}
+    assert changes[0] == changes[-1] == 12
+
+
+def test_unload_finishes_what_was_accepted(server: Server, threads: ThreadPoolExecutor) -> None:
+    gate = server.gate
+    assert gate is not None
+    running = threads.submit(server.infer, "gate", [[2]])
+    gate.wait()
+    waiting = [threads.submit(server.infer, "gate", [[400 + n]]) for n in range(6)]
+    eventually(lambda: server.waiting("gate") == 6)
+    unload = threads.submit(server.post, UNLOAD % "gate")
+    eventually(lambda: server.get("/v2/models/gate/ready").status == 503)
+    refused = server.infer("gate", [[406]])
+    assert (refused.status, "retry-after" in refused.headers) == (503, True)
+    states = {line["name"]: line["state"] for line in server.post("/v2/repository/index").json()}
+    assert states["gate"] == "UNLOADING"
+    assert server.infer("gate", [[407]]).status == 503
+    gate.open()
+    assert [call.result(PATIENCE_S).status for call in (running, *waiting)] == [200] * 7
+    assert unload.result(PATIENCE_S).json() == {"name": "gate", "unload": True}
+    states = {line["name"]: line["state"] for line in server.post("/v2/repository/index").json()}
+    assert states["gate"] == "UNAVAILABLE"
+    ready = server.post("/v2/repository/index", {"ready": True}).json()
+    assert "gate" not in {line["name"] for line in ready}
+    assert server.post(LOAD % "gate").status == 200
+    assert server.infer("gate", [[408]]).status == 200
+    assert {406.0, 407.0} & set(gate.ran()) == set()
+
+
+def test_a_replacement_that_fails_takes_nothing_away(server: Server) -> None:
+    edit(server, "scaled/model.py", "import torch", "import torch\n\nraise RuntimeError('not today')")
+    try:
+        answer = server.post(LOAD % "scaled")
+        assert (answer.status, "not today" in answer.error) == (400, True)
+        assert server.infer("scaled", [[3]]).status == 200
+        line = next(line for line in server.post("/v2/repository/index").json() if line["name"] == "scaled")
+        assert (line["state"], "not today" in line["reason"]) == ("READY", True)
+    finally:
+        edit(server, "scaled/model.py", "import torch\n\nraise RuntimeError('not today')", "import torch")
+    assert server.post(LOAD % "scaled").status == 200
+
+
+def test_a_model_that_comes_later(server: Server) -> None:
+    assert server.infer("late", [[1]]).status == 404
+    shutil.copytree(REPOSITORY / "narrow", server.repository / "late")
+    assert server.post(LOAD % "late").status == 200
+    assert server.infer("late", [[1]]).status == 200
+    shutil.copytree(REPOSITORY / "plus/1", server.repository / "late/2")  # model.toml beats numbered folders
+    assert server.post(LOAD % "late").status == 200
+    assert server.get("/v2/models/late").json()["versions"] == ["1"]
+    shutil.rmtree(server.repository / "late")
+    assert server.post(UNLOAD % "late").status == 200
+
+
+def test_a_new_version(server: Server) -> None:
+    shutil.copytree(server.repository / "plus/1", server.repository / "plus/7")
+    edit(server, "plus/7/model.toml", "number = 1", "number = 7")
+    assert server.post(LOAD % "plus").status == 200
+    assert server.get("/v2/models/plus").json()["versions"] == ["1", "2", "7"]
+    assert server.infer("plus", [[1]]).json()["outputs"][0]["data"] == [8]
+    shutil.rmtree(server.repository / "plus/7")
+    assert server.post(LOAD % "plus").status == 200
+    assert server.get("/v2/models/plus").json()["versions"] == ["1", "2"]
+    assert server.infer("plus", [[1]]).json()["outputs"][0]["data"] == [3]
+
+
+def test_one_broken_model_leaves_the_others(start: Callable[..., Server]) -> None:
+    """And holds readiness back until it is mended, or unloaded by name."""
+    server = start("broken", "narrow")
+    assert server.infer("narrow", [[5]]).status == 200
+    line = next(line for line in server.post("/v2/repository/index").json() if line["name"] == "broken")
+    assert (line["state"], line["version"]) == ("UNAVAILABLE", "1")
+    for word in ("model.toml", "datatype", "FP99"):
+        assert word in line["reason"]
+    server.line(r"FAILED +broken:1")
+    for path in ("/v2/health/ready", "/readyz", "/ping"):
+        answer = server.get(path)
+        assert (answer.status, answer.json()) == (503, {"ready": False})
+    assert server.infer("broken", [[1]]).status == 503
+    shutil.rmtree(server.repository / "broken")
+    shutil.copytree(REPOSITORY / "narrow", server.repository / "broken")
+    assert server.post(LOAD % "broken").status == 200
+    assert server.get("/v2/health/ready").json() == {"ready": True}
+    assert server.infer("broken", [[1]]).status == 200
+
+
+@pytest.mark.parametrize("what", ["load", "unload"])
+def test_bodies_of_the_repository_routes(server: Server, what: str) -> None:
+    answer = server.post(f"/v2/repository/models/narrow/{what}", b"{")
+    assert (answer.status, answer.error.startswith("body")) == (400, True)
+    answer = server.post(f"/v2/repository/models/narrow/{what}", {"parameters": 5})
+    assert (answer.status, "parameters" in answer.error) == (400, True)
+    assert server.infer("narrow", [[1]]).status == 200

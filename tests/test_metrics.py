@@ -1,0 +1,119 @@
+"""What is counted, and how it reads: Prometheus text under both name sets, and Triton's statistics."""
+
+from __future__ import annotations
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from app.metrics import Gauges, Histogram, Metrics, ModelStats, Snapshot
+
+MS = 1_000_000
+
+
+def used() -> ModelStats:
+    """Two calls that went well, in one batch of three rows, and one of each kind of failure."""
+    stats = ModelStats("echo", "1")
+    stats.batch_ran(0, "full", 3, (1 * MS, 5 * MS, 2 * MS))
+    for _ in range(2):
+        stats.call_ran(4 * MS, (1 * MS, 5 * MS, 2 * MS))
+        stats.call_answered("ok", 13 * MS)
+    for outcome in ("queue_full", "deadline_exceeded", "client_gone", "model_failed", "bad_request"):
+        stats.call_answered(outcome, 1 * MS)
+    return stats
+
+
+def samples(stats: ModelStats) -> dict[str, float]:
+    """Every sample of a rendered page, written `name{label,...}`."""
+    gauges = Gauges(stats, pending_rows=7, pending_calls=2, preferred=4, rate=12.5, slots_used=9)
+    text, content_type = Metrics(lambda: Snapshot([gauges], [1.5])).render()
+    assert content_type.startswith("text/plain")
+    found = {}
+    for family in text_string_to_metric_families(text.decode()):
+        for sample in family.samples:
+            labels = ",".join(f"{v}" for k, v in sorted(sample.labels.items()) if k not in ("model", "version"))
+            if sample.name.startswith(("starling_", "nv_")):
+                # the parser appends _total to every counter; Triton's have none
+                name = sample.name.removesuffix("_total") if sample.name.startswith("nv_") else sample.name
+                found[f"{name}{{{labels}}}"] = sample.value
+                assert "worker_busy" in sample.name or (sample.labels["model"], sample.labels["version"]) == (
+                    "echo",
+                    "1",
+                )
+    return found
+
+
+def test_our_names() -> None:
+    found = samples(used())
+    expected = {
+        "starling_request_duration_seconds_count{}": 7,
+        "starling_queue_duration_seconds_count{}": 2,
+        "starling_queue_duration_seconds_sum{}": 0.008,
+        "starling_compute_duration_seconds_count{}": 1,
+        "starling_compute_duration_seconds_sum{}": 0.008,
+        "starling_batch_size_bucket{2}": 0,
+        "starling_batch_size_bucket{4}": 1,
+        "starling_batch_size_bucket{+Inf}": 1,
+        "starling_batch_size_sum{}": 3,
+        "starling_requests_total{ok}": 2,
+        "starling_requests_total{model_failed}": 1,
+        "starling_batches_total{full,0}": 1,
+        "starling_queue_length{}": 7,
+        "starling_preferred_batch_size{}": 4,
+        "starling_arrival_rate{}": 12.5,
+        "starling_pool_slots_used{}": 9,
+        "starling_worker_busy_seconds_total{0}": 1.5,
+    }
+    assert {name: found.get(name) for name in expected} == expected
+
+
+def test_tritons_names() -> None:
+    found = samples(used())
+    expected = {
+        "nv_inference_request_success{}": 2,
+        "nv_inference_request_failure{REJECTED}": 2,
+        "nv_inference_request_failure{CANCELED}": 1,
+        "nv_inference_request_failure{BACKEND}": 1,
+        "nv_inference_request_failure{OTHER}": 1,
+        "nv_inference_count{}": 3,
+        "nv_inference_exec_count{}": 1,
+        "nv_inference_pending_request_count{}": 2,
+        "nv_inference_request_duration_us{}": 26_000,
+        "nv_inference_queue_duration_us{}": 8_000,
+        "nv_inference_compute_input_duration_us{}": 2_000,
+        "nv_inference_compute_infer_duration_us{}": 10_000,
+        "nv_inference_compute_output_duration_us{}": 4_000,
+    }
+    assert {name: found.get(name) for name in expected} == expected
+
+
+def test_tritons_counters_have_no_suffix() -> None:
+    text, _ = Metrics(lambda: Snapshot([Gauges(used(), 0, 0, 0, 0, 0)], [])).render()
+    assert b'\nnv_inference_request_success{model="echo",version="1"} 2\n' in text
+
+
+def test_nothing_yet() -> None:
+    found = samples(ModelStats("echo", "1"))
+    assert found["nv_inference_request_success{}"] == 0
+    assert found["nv_inference_request_failure{BACKEND}"] == 0
+    assert found["starling_request_duration_seconds_count{}"] == 0
+
+
+def test_tritons_statistics() -> None:
+    shown = used().triton()
+    assert (shown["name"], shown["version"], shown["inference_count"], shown["execution_count"]) == ("echo", "1", 3, 1)
+    parts = shown["inference_stats"]
+    assert parts["success"] == {"count": 2, "ns": 26 * MS}
+    assert parts["fail"] == {"count": 5, "ns": 5 * MS}
+    assert parts["queue"] == {"count": 2, "ns": 8 * MS}
+    assert parts["compute_infer"] == {"count": 2, "ns": 10 * MS}
+    assert parts["cache_hit"] == {"count": 0, "ns": 0}
+    (batch,) = shown["batch_stats"]
+    assert (batch["batch_size"], batch["compute_input"]) == (3, {"count": 1, "ns": 1 * MS})
+    assert shown["last_inference"] > 1_600_000_000_000  # milliseconds since 1970
+
+
+def test_bounds_of_a_histogram_are_inclusive() -> None:
+    histogram = Histogram((1, 2))
+    for value in (0.5, 1, 1.5, 2, 2.5):
+        histogram.observe(value)
+    assert histogram.buckets() == [("1", 2), ("2", 4), ("+Inf", 5)]
+    assert histogram.total == 7.5

@@ -1,0 +1,118 @@
+"""Stopping in two steps, without a network: who is told what, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+
+import pytest
+import uvicorn
+
+from app.errors import ConfigError
+from app.lifecycle import Lifecycle
+from app.server import Server, bind
+
+
+class Clock:
+    """The part of a loop that a server stops by: timers are kept, and called when the test says."""
+
+    def __init__(self) -> None:
+        self.timers: list[tuple[float, object, tuple[object, ...]]] = []
+
+    def is_closed(self) -> bool:
+        return False
+
+    def call_soon_threadsafe(self, callback: object, *args: object) -> None:
+        callback(*args)  # type: ignore[operator]
+
+    def call_later(self, delay: float, callback: object, *args: object) -> None:
+        self.timers.append((delay, callback, args))
+
+    def fire(self, index: int) -> float:
+        delay, callback, args = self.timers[index]
+        callback(*args)  # type: ignore[operator]
+        return delay
+
+
+class Stopping:
+    """A server that is told to stop but has never listened."""
+
+    def __init__(self) -> None:
+        self.lifecycle = Lifecycle()
+        self.aborted: list[str] = []
+        self.lifecycle.abort = self.aborted.append
+        self.clock = Clock()
+
+        async def app(scope: object, receive: object, send: object) -> None: ...
+
+        self.server = Server(uvicorn.Config(app, log_config=None), self.lifecycle, grace_s=3, limit_s=30)
+        self.server._loop = self.clock  # type: ignore[assignment]
+
+    def tell(self, number: int) -> None:
+        self.server.handle_exit(number, None)
+
+
+@pytest.fixture
+def stopping() -> Stopping:
+    return Stopping()
+
+
+def test_a_first_signal_turns_readiness_red_and_waits(stopping: Stopping) -> None:
+    stopping.tell(signal.SIGTERM)
+    assert stopping.lifecycle.closing
+    assert stopping.lifecycle.ready() == "the server is shutting down"
+    assert stopping.lifecycle.live() is None
+    assert not stopping.server.should_exit
+    assert stopping.clock.fire(0) == 3
+    assert (stopping.server.should_exit, stopping.aborted) == (True, [])
+    assert stopping.clock.fire(1) == 33
+    assert len(stopping.aborted) == 1
+
+
+def test_an_interrupt_has_no_grace(stopping: Stopping) -> None:
+    stopping.tell(signal.SIGINT)
+    assert stopping.clock.fire(0) == 0
+    assert stopping.server.should_exit
+
+
+def test_a_second_signal_gives_up(stopping: Stopping) -> None:
+    stopping.tell(signal.SIGTERM)
+    stopping.tell(signal.SIGTERM)
+    assert stopping.server.should_exit
+    assert stopping.aborted == ["the server was told to stop at once"]
+    assert not stopping.server.force_exit  # answers are still written
+
+
+def test_a_lost_engine_ends_it(stopping: Stopping) -> None:
+    stopping.lifecycle.fail("worker 0 has died")
+    assert stopping.server.should_exit
+    assert stopping.lifecycle.closing
+    assert stopping.lifecycle.live() == "worker 0 has died"
+
+
+def test_a_signal_before_the_loop_is_no_error() -> None:
+    stopping = Stopping()
+    stopping.server._loop = None
+    stopping.tell(signal.SIGTERM)
+    assert not stopping.lifecycle.closing
+
+
+def test_bind() -> None:
+    with bind("127.0.0.1", 0) as sock:
+        port = sock.getsockname()[1]
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
+        sock.listen()
+        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}: Address already in use"):
+            bind("127.0.0.1", port)
+    with pytest.raises(ConfigError, match=r"cannot listen on 203\.0\.113\.1:80"):
+        bind("203.0.113.1", 80)
+
+
+async def test_lifecycle_before_anything_is_there() -> None:
+    lifecycle = Lifecycle()
+    assert lifecycle.live() is None
+    assert lifecycle.ready() == "the server is starting"
+    assert isinstance(lifecycle.loaded, asyncio.Event)
+    lifecycle.stuck = lambda: "hung"
+    assert (lifecycle.live(), lifecycle.ready()) == ("hung", "hung")

@@ -1,0 +1,59 @@
+"""Every knob: its default is within its own range, and what is wrong names the knob."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from app.settings import Settings, cpu_cores
+
+
+def test_defaults() -> None:
+    settings = Settings()
+    assert (settings.host, settings.port, settings.models) == ("127.0.0.1", 8000, "demo")
+    assert settings.keep_alive_s == 75
+    assert (settings.max_body_mib, settings.max_json_mib) == (64, 8)
+    assert settings.compute_threads == max(1, cpu_cores() - 1)
+    assert settings.api_key is None
+    assert not settings.access_log
+
+
+def test_defaults_are_in_range() -> None:
+    values = Settings().model_dump()
+    assert Settings.model_validate(values) == Settings()
+
+
+def test_every_knob_says_what_it_is() -> None:
+    for name, field in Settings.model_fields.items():
+        assert field.description, name
+        assert field.description.rstrip().endswith((".", "]", "%")), name
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("port", -1), ("port", 65536), ("policy", "best"), ("max_batch", 0), ("max_batch", 5000), ("max_delay_ms", -1),
+        ("max_queue", 0), ("threads", 0), ("threads", 10_000), ("workers", "0"), ("workers", "1,a"),
+        ("max_body_mib", 0), ("max_json_mib", -1), ("max_inflight_mib", 0), ("max_pixels", 0), ("body_timeout_s", 0),
+        ("keep_alive_s", 0), ("drain_grace_s", -1), ("drain_limit_s", -1), ("hang_factor", 1), ("hang_floor_s", 0),
+        ("rate_window_s", 0), ("log_level", "loud"), ("log_format", "xml"), ("device", "tpu"), ("pool_mib", 0),
+    ],
+)  # fmt: skip
+def test_out_of_range(name: str, value: Any) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Settings(**{name: value})
+    assert name in str(caught.value)
+
+
+def test_unknown_and_frozen() -> None:
+    with pytest.raises(ValidationError, match="max_bodies"):
+        Settings(max_bodies=1)  # type: ignore[call-arg]
+    with pytest.raises(ValidationError, match="frozen"):
+        Settings().port = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(("given", "expected"), [("1,2,4", (1, 2, 4)), ("8", (8,)), (" 1 , 2 ", (1, 2)), ((3,), (3,))])
+def test_workers(given: Any, expected: tuple[int, ...]) -> None:
+    assert Settings(workers=given).workers == expected
