@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
 
 matplotlib.use("Agg")  # files only; no window system is looked for
 
-from matplotlib import pyplot as plt  # noqa: E402  the backend is chosen first
-from matplotlib.axes import Axes  # noqa: E402
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter
 
 Cell = dict[str, Any]
 
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "figure.figsize": (7, 4),
     "figure.dpi": 150,
     "font.size": 11,
@@ -41,9 +43,7 @@ def latency(cells: Sequence[Cell], path: Path) -> None:
                 _against_replicas(axes, cells)
             else:
                 _against_load(axes, cells)
-            axes.set_yscale("log")
-            axes.yaxis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:g}"))
-            axes.yaxis.set_minor_formatter(matplotlib.ticker.FuncFormatter(_some))
+            _scale(axes)
             axes.legend()
             figure.tight_layout()
             figure.savefig(path)
@@ -93,6 +93,11 @@ def _lines(cells: Sequence[Cell], name: Callable[[Cell], str]) -> list[tuple[str
     return list(lines.items())
 
 
-def _some(value: float, _: int) -> str:
-    """Labels at 2 and 5 of each decade; all nine would run into each other."""
-    return f"{value:g}" if f"{value:e}"[0] in "25" else ""
+def _scale(axes: Axes) -> None:
+    """From 0 where the values are of one size, logarithmic where they are not."""
+    values = [value for line in axes.get_lines() for value in np.asarray(line.get_ydata(), dtype=float)]
+    if values and max(values) > 20 * min(values):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    else:
+        axes.set_ylim(bottom=0)

@@ -20,9 +20,9 @@ from types import FrameType
 import uvicorn
 
 from app.api.http import ASGIApp
-from app.corked import CorkedProtocol
 from app.errors import ConfigError
 from app.lifecycle import Lifecycle
+from app.protocol import OneWriteProtocol
 from app.settings import Settings
 
 log = logging.getLogger("starling.server")
@@ -116,7 +116,7 @@ def serve(app: ASGIApp, settings: Settings, lifecycle: Lifecycle, sock: socket.s
     """Run until told to stop; the exit status: 0 after a drain, 1 when the engine was lost or the start failed."""
     config = uvicorn.Config(
         app,
-        http=CorkedProtocol,
+        http=OneWriteProtocol,
         interface="asgi3",  # said, because the application is a callable that returns a coroutine
         proxy_headers=False,  # nothing here asks who the client was; the middleware costs a microsecond a call
         log_config=None,

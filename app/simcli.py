@@ -25,12 +25,16 @@ ProfileOption = Annotated[
     str,
     typer.Option("--profile", help="A profile's file, or linear:A+Bb for batches of b rows that take A + B x b ms."),
 ]
-RateOption = Annotated[str, typer.Option("--rate", help="Requests per second; several as 100,200.")]
+RateOption = Annotated[
+    str, typer.Option("--rate", help="Requests per second, of all replicas together; several as 100,200.")
+]
 LoadOption = Annotated[
     str,
     typer.Option("--load", help="The rate as a share of the best rows per second of one device; several as 0.6,0.9."),
 ]
-BatchOption = Annotated[int, typer.Option("--max-batch", help="Largest batch, rows. \\[the profile's; 32 for linear:]")]
+BatchOption = Annotated[
+    int, typer.Option("--max-batch", help="Largest batch, rows. \\[the profile's; 32 for linear:]", show_default=False)
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON: one object, or a list of several.")]
 
 
@@ -59,14 +63,16 @@ def simulate(
     device: Annotated[
         str, typer.Option(help="serial: one unit at a time; shared: as the profile's concurrency. \\[by the workers]")
     ] = "",
-    deadline_ms: Annotated[float, typer.Option(help="Deadline of each request; 0: none.")] = 0,
+    deadline_ms: Annotated[float, typer.Option(help="Deadline of each request. \\[none]", show_default=False)] = 0,
     max_queue: Annotated[int, typer.Option(help="Requests that may wait per replica; more are refused.")] = 1024,
     max_delay_ms: Annotated[float, typer.Option(help="window, static: longest wait of the oldest request.")] = 5,
     replicas: Annotated[str, typer.Option(help="Replicas behind one router; several as 1,10,100.")] = "1",
     router: Annotated[
         str, typer.Option(help="random, round_robin, least_waiting, power_of_two; several as random,power_of_two.")
     ] = "random",
-    processes: Annotated[int, typer.Option(help="Processes for random and round_robin. \\[one per core]")] = 0,
+    processes: Annotated[
+        int, typer.Option(help="Processes for random and round_robin. \\[one per core]", show_default=False)
+    ] = 0,
     as_json: JsonOption = False,
     plot: Annotated[Path | None, typer.Option(help="Write a plot here (.png, .svg, .pdf).")] = None,
     replay: Annotated[Path | None, typer.Option(help="Re-run what `serve --record` wrote, and nothing else.")] = None,
@@ -82,12 +88,13 @@ def simulate(
         from app.sim.fleet import Setup, run
 
         measured = _profile(profile, max_batch)
-        capacities = tuple(_numbers("workers", workers, int)) if workers else ()
+        capacities = tuple(_counts("workers", workers)) if workers else ()
         setups = [
             Setup(
                 measured, one_rate, one_policy, requests, seed, arrivals, service,
                 device or ("shared" if len(capacities) > 1 else "serial"), capacities,
-                round(deadline_ms * _MS) if deadline_ms else None, max_queue, round(max_delay_ms * _MS), count, one_router,
+                round(deadline_ms * _MS) if deadline_ms else None, max_queue, round(max_delay_ms * _MS),
+                count, one_router,
             )
             for one_policy, (one_router, count) in product(_names(policy), _fleets(router, replicas))
             for one_rate in _rates(rate, load, measured.peak * count, arrivals)
@@ -220,9 +227,9 @@ def _rates(rate: str, load: str, peak: float, arrivals: str) -> list[float | Non
     if rate and load:
         raise ValueError("rate: give either --rate or --load")
     if rate:
-        return list(_numbers("rate", rate, float))
+        return list(_numbers("rate", rate))
     if load:
-        return [share * peak for share in _numbers("load", load, float)]
+        return [share * peak for share in _numbers("load", load)]
     if arrivals.startswith("trace:"):
         return [None]
     raise ValueError("rate: expected --rate or --load")
@@ -230,7 +237,7 @@ def _rates(rate: str, load: str, peak: float, arrivals: str) -> list[float | Non
 
 def _fleets(router: str, replicas: str) -> Iterator[tuple[str, int]]:
     """Routers with numbers of replicas; one replica needs no router, so it is run once."""
-    counts = list(_numbers("replicas", replicas, int))
+    counts = _counts("replicas", replicas)
     for index, name in enumerate(_names(router)):
         for count in counts:
             if count > 1 or index == 0:
@@ -254,14 +261,21 @@ def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",")]
 
 
-def _numbers[Number: (int, float)](name: str, text: str, kind: Callable[[str], Number]) -> list[Number]:
+def _numbers(name: str, text: str) -> list[float]:
     try:
-        numbers = [kind(part) for part in text.split(",")]
+        numbers = [float(part) for part in text.split(",")]
     except ValueError:
         numbers = []
-    if not numbers or not all(0 < number < 1e15 for number in numbers):
+    if not numbers or not all(0 < number < 1e12 for number in numbers):
         raise ValueError(f"{name}: expected numbers above 0, got {text!r}")
     return numbers
+
+
+def _counts(name: str, text: str) -> list[int]:
+    numbers = _numbers(name, text)
+    if not all(number.is_integer() for number in numbers):
+        raise ValueError(f"{name}: expected whole numbers, got {text!r}")
+    return [int(number) for number in numbers]
 
 
 def _plots() -> Any:

@@ -50,6 +50,7 @@ _PATHS = re.compile(
 _PROBES = frozenset({"/v2/health/live", "/v2/health/ready", "/livez", "/readyz", "/healthz", "/ping"})
 _OFF_LOOP_BINARY = 4 << 20  # binary bytes from which the copy into the slots does
 _ROUTES = 1024  # distinct paths remembered
+_ANSWER = "starling.answer"  # the server's extension: a whole answer in one call, see app/protocol.py
 _V2, _V1, _FRIENDLY = V2(), V1(), Friendly()
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
@@ -164,8 +165,6 @@ class InferencePath:
             state = scope["state"]
             served = cast("Catalog", state["catalog"]).find(route.model, route.version)
             payload = await self._call(route.codec, served, headers, receive, arrived, extra)
-            if state["health"].closing:
-                extra.append((b"connection", b"close"))
         except Exception as exc:
             if not isinstance(exc, StarlingError):
                 log.exception("unexpected error on %s", scope["path"])
@@ -174,8 +173,13 @@ class InferencePath:
             await self._refuse(exc, scope, send, extra)
             log.debug("%s %s: %s", request_id.decode(), scope["path"], exc)
             return
-        await send({"type": "http.response.start", "status": 200, "headers": extra})
-        await send({"type": "http.response.body", "body": payload})
+        closing = state["health"].closing
+        extensions = scope.get("extensions")
+        if extensions and _ANSWER in extensions and extensions[_ANSWER](extra, payload, closing):
+            return
+        if closing:
+            extra.append((b"connection", b"close"))
+        await respond(send, 200, extra, payload)
 
     async def _call(
         self, codec: Codec, served: Served, headers: RequestHeaders, receive: Receive, arrived: int, extra: Headers
@@ -201,7 +205,12 @@ class InferencePath:
                         await _to_its_end(lease.write, index, values)
                     else:
                         lease.write(index, values)
-                answer = await self._run(lease, receive)
+                future = lease.run()
+                self._watch.begin(future.get_loop(), receive, lease)
+                try:
+                    answer = await future
+                finally:
+                    self._watch.end(lease)
         finally:
             bodies.release(held)
         if codec.slow_answer(served, call):
@@ -218,15 +227,6 @@ class InferencePath:
         if log.isEnabledFor(logging.DEBUG):
             log.debug("%s %s: ok, %.3f ms, batch %d", extra[0][1].decode(), served.info.name, total / 1e6, answer.batch)
         return payload
-
-    async def _run(self, lease: Lease, receive: Receive) -> Answer:
-        """Wait for the answer, watching for the caller to hang up."""
-        future = lease.run()
-        self._watch.begin(future.get_loop(), receive, lease)
-        try:
-            return await future
-        finally:
-            self._watch.end(lease)
 
     async def _inflated(self, headers: RequestHeaders, body: bytes) -> bytes:
         encoding = headers[b"content-encoding"]

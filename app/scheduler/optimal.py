@@ -95,8 +95,11 @@ def evaluate(
 ) -> Optimum:
     """The long-run averages of the policy that runs `table[n]` of n waiting rows; beyond the table its last entry.
 
-    With `pad` False batches run at their own size. Raises ValueError where the policy cannot keep up with the rate.
+    With `pad` False batches run at their own size. The table must reach the largest batch at least, and should reach
+    far beyond what ever waits. Raises ValueError for another table, or where its end cannot keep up with the rate.
     """
+    if any(not 0 <= rows <= min(waiting, len(batch_ns)) for waiting, rows in enumerate(table)) or not table[-1]:
+        raise ValueError("table: expected 0 to as many rows as wait and as a batch can have, and not 0 at its end")
     process = _Process(batch_ns, rate, len(table) - 1, pad=pad, tail_size=table[-1])
     return process.optimum(np.asarray(table, dtype=np.int64), power)
 
@@ -240,8 +243,9 @@ class _Process:
 
 
 def _poisson(means: Floats) -> Floats:
-    """Chances of 0, 1, 2, ... arrivals, a line for each mean, cut where less than about 1e-15 is left, and scaled to 1."""
+    """Chances of 0, 1, 2, ... arrivals, a line for each mean, cut where about 1e-15 is left."""
     last = int(np.ceil(means.max() + 9 * np.sqrt(means.max()) + 25))
     logs = np.r_[0.0, np.cumsum(np.log(np.arange(1, last + 1)))]
     chances: Floats = np.exp(np.arange(last + 1) * np.log(means)[:, None] - means[:, None] - logs)
-    return chances / chances.sum(axis=1, keepdims=True)
+    chances /= chances.sum(axis=1, keepdims=True)
+    return chances

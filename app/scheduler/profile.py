@@ -36,7 +36,7 @@ class Power:
 
 @dataclass(frozen=True, slots=True)
 class ModelProfile:
-    """A parsed profile. `batch_ns[b - 1]` is the time of b rows alone, `concurrency_ns[k][b - 1]` beside k - 1 others."""
+    """A parsed profile. `batch_ns[b - 1]`: time of b rows alone; `concurrency_ns[k][b - 1]`: while k units run."""
 
     batch_ns: tuple[int, ...]
     model: str = ""
@@ -85,10 +85,10 @@ class ModelProfile:
 def parse(data: Any) -> ModelProfile:
     """A profile from its dict. Raises ValueError that names the key, what was expected there and what was found."""
     if not isinstance(data, Mapping):
-        raise ValueError(f"profile: expected an object, got {data!r}")
+        raise _fault("profile", "an object", data)
     for name in ("model", "device"):
         if not isinstance(data.get(name, ""), str):
-            raise ValueError(f"{name}: expected a text, got {data[name]!r}")
+            raise _fault(name, "a text", data[name])
     threads = data.get("threads")
     if threads is not None:
         threads = _whole(threads, "threads")
@@ -108,7 +108,7 @@ def parse(data: Any) -> ModelProfile:
 
 
 def linear(fixed_ms: float, row_ms: float, max_batch: int) -> ModelProfile:
-    """A made-up device whose batch of b rows takes `fixed_ms` + b x `row_ms`. Raises ValueError for times below 1 ns."""
+    """A made-up device: b rows take `fixed_ms` + b x `row_ms`. Raises ValueError for times below 1 ns."""
     times = tuple(round((fixed_ms + row_ms * size) * _MS) for size in range(1, max_batch + 1))
     if fixed_ms < 0 or row_ms < 0 or times[0] < 1:
         raise ValueError(f"linear: expected a time above 0 and no negative part, got {fixed_ms:g}+{row_ms:g}b")
@@ -130,12 +130,12 @@ def padded(batch_ns: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]
 def _times(given: Any, key: str, max_batch: int | None) -> tuple[int, ...]:
     """Nanoseconds for each size from 1 to the largest, those left out interpolated."""
     if not isinstance(given, Mapping) or not given:
-        raise ValueError(f"{key}: expected times by batch size, got {given!r}")
+        raise _fault(key, "times by batch size", given)
     known: dict[int, float] = {}
     for name, value in given.items():
         known[_whole(name, f"{key}.{name}")] = _number(value, f"{key}.{name}")
         if known[int(name)] * _MS < 1:
-            raise ValueError(f"{key}.{name}: expected milliseconds above 0, got {value!r}")
+            raise _fault(f"{key}.{name}", "milliseconds above 0", value)
     largest = max(known) if max_batch is None else max_batch
     for size in (1, largest):
         if size not in known:
@@ -153,7 +153,7 @@ def _times(given: Any, key: str, max_batch: int | None) -> tuple[int, ...]:
 
 def _concurrency(given: Any, max_batch: int) -> dict[int, tuple[int, ...]]:
     if not isinstance(given, Mapping):
-        raise ValueError(f"concurrency: expected batch times by number of units, got {given!r}")
+        raise _fault("concurrency", "batch times by number of units", given)
     tables = {}
     for name, times in given.items():
         units = _whole(name, f"concurrency.{name}")
@@ -165,14 +165,14 @@ def _concurrency(given: Any, max_batch: int) -> dict[int, tuple[int, ...]]:
 
 def _power(given: Any) -> Power:
     if not isinstance(given, Mapping):
-        raise ValueError(f"power_w: expected idle and busy, got {given!r}")
+        raise _fault("power_w", "idle and busy", given)
     watts = {}
     for name in ("idle", "busy"):
         if name not in given:
             raise ValueError(f"power_w.{name}: expected watts, got nothing")
         watts[name] = _number(given[name], f"power_w.{name}")
         if watts[name] < 0:
-            raise ValueError(f"power_w.{name}: expected at least 0 watts, got {given[name]!r}")
+            raise _fault(f"power_w.{name}", "at least 0 watts", given[name])
     extra = {key: value for key, value in given.items() if key not in watts}
     return Power(watts["idle"], watts["busy"], extra)
 
@@ -181,14 +181,18 @@ def _whole(value: Any, key: str) -> int:
     """A whole number from 1 on; JSON's keys are texts."""
     text = isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 9
     if not (text or (isinstance(value, int) and not isinstance(value, bool))) or not 1 <= int(value) <= _LARGEST:
-        raise ValueError(f"{key}: expected a whole number from 1 to {_LARGEST}, got {value!r}")
+        raise _fault(key, f"a whole number from 1 to {_LARGEST}", value)
     return int(value)
 
 
 def _number(value: Any, key: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{key}: expected a number, got {value!r}")
+        raise _fault(key, "a number", value)
     return float(value)
+
+
+def _fault(key: str, expected: str, got: Any) -> ValueError:
+    return ValueError(f"{key}: expected {expected}, got {got!r}")
 
 
 def _to_ms(times: tuple[int, ...]) -> dict[str, float]:
