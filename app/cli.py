@@ -1,4 +1,4 @@
-"""`starling serve | models | check`. Flags and STARLING_* variables of `serve` come from Settings, field by field."""
+"""The `starling` command. Flags and STARLING_* variables of `serve` come from Settings, field by field."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from rich.console import Console
 from rich.table import Table
 
-from app import __version__
+from app import __version__, simcli
 from app.errors import ConfigError
 from app.settings import Settings
 
@@ -77,14 +77,15 @@ def _serve(**given: Any) -> None:
     from app.server import bind, serve
 
     logs.configure(settings.log_level, settings.log_format, settings.access_log)
-    sock = bind(settings.host, settings.port)
-    port = sock.getsockname()[1]
-    starting(settings, port)
-    from app.main import create_app
+    with bind(settings.host, settings.port) as sock:
+        port = sock.getsockname()[1]
+        starting(settings, port)
+        from app.main import create_app
 
-    lifecycle = Lifecycle()
-    app = create_app(settings, lifecycle, on_ready=lambda registry: announce(settings, port, registry))
-    sys.exit(serve(app, settings, lifecycle, sock))
+        lifecycle = Lifecycle()
+        app = create_app(settings, lifecycle, on_ready=lambda registry: announce(settings, port, registry))
+        status = serve(app, settings, lifecycle, sock)
+    sys.exit(status)
 
 
 def _flagged(function: Callable[..., None]) -> Callable[..., None]:
@@ -192,6 +193,7 @@ def _escape(text: str) -> str:
     return text.replace("[", "\\[")
 
 
+simcli.register(cli)
 cli.command("serve", help="Serve models over HTTP until SIGTERM or Ctrl-C, which drain.")(_flagged(_serve))
 
 if __name__ == "__main__":

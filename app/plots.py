@@ -62,12 +62,16 @@ def _against_load(axes: Axes, cells: Sequence[Cell]) -> None:
 
 
 def _against_replicas(axes: Axes, cells: Sequence[Cell]) -> None:
-    several = len({round(cell["load"], 6) for cell in cells}) > 1
+    rates = {f"{cell['rate']:g} /s" for cell in cells}
+    loads = {f"load {cell['load']:.3g}" for cell in cells}
+    by_rate = len(rates) < len(loads)  # the same traffic for more or fewer replicas
+    several = len(rates if by_rate else loads) > 1
     policies = len({cell["policy"] for cell in cells}) > 1
 
     def name(cell: Cell) -> str:
-        parts = [cell.get("router", "one replica"), cell["policy"] if policies else ""]
-        return ", ".join(part for part in (*parts, f"load {cell['load']:g}" if several else "") if part)
+        traffic = f"{cell['rate']:g} /s" if by_rate else f"load {cell['load']:.3g}"
+        parts = [cell["router"], cell["policy"] if policies else "", traffic if several else ""]
+        return ", ".join(part for part in parts if part)
 
     for title, line in _lines([cell for cell in cells if "router" in cell], name):
         axes.plot([cell["replicas"] for cell in line], [cell["p99_ms"] for cell in line], "o-", label=title)

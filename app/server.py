@@ -27,6 +27,9 @@ from app.settings import Settings
 
 log = logging.getLogger("starling.server")
 
+# How long a worker may have to wait for the interpreter lock while the loop is busy. With Python's 5 ms a batch of the
+# `mlp` benchmark began 2.1 ms after it was pushed, with 0.2 ms after 0.5 ms: 13 % more rows; `echo` loses at most 5 %.
+_SWITCH_S = 0.0002
 _ACCEPT_S = 0.1  # for the loop to take what the kernel had accepted
 _BPF_RETURN, _SO_ATTACH_FILTER = 0x06, 26  # linux/bpf_common.h, asm-generic/socket.h
 _FORCE_AFTER_S = 5  # for answers to be written once everything was answered; then uvicorn cancels
@@ -65,7 +68,9 @@ class Server(uvicorn.Server):
         log.info("%s: draining, %g s of grace, then at most %g s", signal.Signals(sig).name, grace, self._limit_s)
         self._lifecycle.closing = True
         self._loop.call_later(grace, self._close)
-        self._loop.call_later(grace + self._limit_s, self._give_up, "the server has stopped before this call's turn")
+        self._loop.call_later(
+            grace + self._limit_s, self._give_up, "the server has stopped before this call was answered"
+        )
 
     def _close(self) -> None:
         """Take the connections that are established already, and no more; then let uvicorn close the listener."""
@@ -126,6 +131,7 @@ def serve(app: ASGIApp, settings: Settings, lifecycle: Lifecycle, sock: socket.s
         server_header=False,
         lifespan="on",
     )
+    sys.setswitchinterval(_SWITCH_S)
     server = Server(config, lifecycle, settings.drain_grace_s, settings.drain_limit_s)
     server.run(sockets=[sock])
     if lifecycle.failed is not None:

@@ -88,5 +88,10 @@ class Settings(BaseModel):
 
 
 def cpu_cores() -> int:
-    """Cores this process may use, which in a container can be fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Cores this process may use: those it may run on, and no more than a container's CPU quota pays for."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()  # cgroup v2
+        return max(1, min(allowed, int(quota) // int(period)))
+    except (OSError, ValueError):  # no such file, or "max": no quota
+        return allowed

@@ -23,7 +23,7 @@ OURS: dict[str, set[str] | None] = {
     "sim": {"scheduler"},
     "models": {"contract", "errors"},
     "engine": {"scheduler", "models", "contract", "errors", "metrics"},
-    "api": {"contract", "errors", "metrics", "settings", "__init__"},
+    "api": {"contract", "errors", "metrics", "__init__"},
     "lifecycle": {"contract"},
     "logs": set(),
     "protocol": set(),
@@ -31,6 +31,8 @@ OURS: dict[str, set[str] | None] = {
     "server": {"contract", "errors", "metrics", "settings", "lifecycle", "protocol", "api", "__init__"},
     "main": {"scheduler", "models", "engine", "api", "server", "lifecycle", "logs", "banner", *PURE, "__init__"},
     "cli": None,
+    "simcli": None,
+    "plots": set(),
     "__main__": None,
     "bench": None,
 }

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import sys
 
 import pytest
 import uvicorn
 
 from app.errors import ConfigError
 from app.lifecycle import Lifecycle
-from app.server import Server, bind
+from app.server import Server, bind, ignore_new_connections
 
 
 class Clock:
@@ -65,6 +66,8 @@ def test_a_first_signal_turns_readiness_red_and_waits(stopping: Stopping) -> Non
     assert stopping.lifecycle.live() is None
     assert not stopping.server.should_exit
     assert stopping.clock.fire(0) == 3
+    assert not stopping.server.should_exit  # who is connected already is still taken in
+    assert stopping.clock.fire(2) < 1
     assert (stopping.server.should_exit, stopping.aborted) == (True, [])
     assert stopping.clock.fire(1) == 33
     assert len(stopping.aborted) == 1
@@ -73,6 +76,7 @@ def test_a_first_signal_turns_readiness_red_and_waits(stopping: Stopping) -> Non
 def test_an_interrupt_has_no_grace(stopping: Stopping) -> None:
     stopping.tell(signal.SIGINT)
     assert stopping.clock.fire(0) == 0
+    stopping.clock.fire(2)
     assert stopping.server.should_exit
 
 
@@ -107,6 +111,21 @@ def test_bind() -> None:
             bind("127.0.0.1", port)
     with pytest.raises(ConfigError, match=r"cannot listen on 203\.0\.113\.1:80"):
         bind("203.0.113.1", 80)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a filter of Linux")
+def test_a_listener_that_ignores_new_connections() -> None:
+    with bind("127.0.0.1", 0) as sock:
+        sock.listen()
+        sock.settimeout(10)
+        with socket.create_connection(sock.getsockname(), 10) as early:
+            ignore_new_connections(sock)
+            with pytest.raises(TimeoutError):
+                socket.create_connection(sock.getsockname(), 0.2)
+            early.sendall(b"still here")
+            with sock.accept()[0] as taken:  # who stood in the queue is not lost
+                assert taken.recv(100) == b"still here"
+    ignore_new_connections(None)
 
 
 async def test_lifecycle_before_anything_is_there() -> None:

@@ -97,7 +97,7 @@ def _decode_plain(request: Any, info: ModelInfo) -> InferCall | None:
         data = tensor["data"]
         if (
             len(request) != 1 or len(tensor) != 4 or tensor["name"] != spec.name or tensor["datatype"] != spec.datatype
-            or not spec.fixed or type(rows) is not int or rows < 1 or tuple(shape[1:]) != spec.shape
+            or not spec.fixed or set(map(type, shape)) != {int} or rows < 1 or tuple(shape[1:]) != spec.shape
             or type(data) is not list or len(data) != rows * spec.count
         ):  # fmt: skip
             return None

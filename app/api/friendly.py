@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from app.api.tensors import check_shape, parse_values, to_json
+from app.api.tensors import check_shape, parse_values, shown, to_json
 from app.api.uploads import Upload, check_pixels, open_upload, read_npy
 from app.contract import Array, ModelInfo, Served, TensorSpec
 from app.errors import BadRequest, ModelFailed, OutputNotJson, StarlingError, TooLarge, UnsupportedMedia
@@ -141,7 +141,7 @@ def named_inputs(info: ModelInfo, value: Any, field: str) -> dict[str, Any]:
             raise BadRequest(f"{field}: input {name!r} is missing; expected an object with {_names(info)}")
     unknown = next((name for name in value if name not in names), None)
     if unknown is not None:
-        raise BadRequest(f"{field}: unknown input {unknown!r}; expected an object with {_names(info)}")
+        raise BadRequest(f"{field}: unknown input {shown(unknown)}; expected an object with {_names(info)}")
     return {name: value[name] for name in names}
 
 

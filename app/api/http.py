@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Awaitable, Callable, Coroutine, Generator, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import coroutine
@@ -19,6 +20,7 @@ Send = Callable[[Message], Awaitable[None]]
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
+_LINGER_S = 5.0  # for a client to finish sending what nobody will read
 _COMPRESS_FROM = 1024  # bytes; below it the header costs more than compression saves
 
 
@@ -169,6 +171,21 @@ def compress(body: bytes, encoding: str) -> bytes:
     """Level 1: tensors hardly shrink at any level. Slow: not for the event loop."""
     compressor = zlib.compressobj(1, zlib.DEFLATED, 31 if encoding == "gzip" else 15)
     return compressor.compress(body) + compressor.flush()
+
+
+async def respond_and_close(send: Send, status: int, headers: Headers, body: bytes, receive: Receive) -> None:
+    """As `respond`, where the connection is to be closed and the request's body was not read.
+
+    Closing on bytes not read resets the connection, and the answer is lost with it: so the answer goes out first,
+    and for a moment what still comes is read and forgotten.
+    """
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_LINGER_S):
+            while (message := await receive())["type"] == "http.request" and message.get("more_body", False):
+                pass
+    await send({"type": "http.response.body", "body": b""})
 
 
 async def respond(send: Send, status: int, headers: Headers, body: bytes) -> None:

@@ -32,6 +32,7 @@ from app.api.http import (
     compress,
     inflate,
     respond,
+    respond_and_close,
     wanted_encoding,
 )
 from app.api.protocols import V1, V2, Call, Codec, Friendly, RequestHeaders
@@ -48,7 +49,7 @@ _PATHS = re.compile(
 )
 #: Never need a key: orchestrators have none.
 _PROBES = frozenset({"/v2/health/live", "/v2/health/ready", "/livez", "/readyz", "/healthz", "/ping"})
-_OFF_LOOP_BINARY = 4 << 20  # binary bytes from which the copy into the slots does
+_OFF_LOOP_BINARY = 4 << 20  # bytes from which the copy of an input into the slots leaves the loop: a millisecond
 _ROUTES = 1024  # distinct paths remembered
 _ANSWER = "starling.answer"  # the server's extension: a whole answer in one call, see app/protocol.py
 _V2, _V1, _FRIENDLY = V2(), V1(), Friendly()
@@ -105,7 +106,7 @@ class InferencePath:
             if self._connections() > self._limits.connections:
                 raise NotReady(f"more than {self._limits.connections} connections are open", retry_after_s=1)
         except StarlingError as exc:
-            await self._refuse(exc, scope, send)
+            await self._refuse(exc, scope, send, [], receive)
             return
         route = self._routes.get(scope["path"]) or self._match(scope["path"])
         if route is not None:
@@ -139,15 +140,20 @@ class InferencePath:
         if not hmac.compare_digest(given, self._key):
             raise Unauthorized("the API key is wrong")
 
-    async def _refuse(self, exc: Exception, scope: Scope, send: Send, extra: Headers | None = None) -> None:
+    async def _refuse(self, exc: Exception, scope: Scope, send: Send, extra: Headers, unread: Receive | None) -> None:
+        """Answer with an error. `unread` is what the rest of the body comes from, None where it has been read."""
         status, headers, body = error_parts(exc)
-        headers += extra or []
+        headers += extra
         # 408, 413 of a chunked body: the rest may never end. A declared body is read to its end and thrown away, since
         # a client that still sends would see a broken connection and not the answer.
         endless = status == 408 or (status == 413 and b"content-length" not in dict(scope["headers"]))
-        if scope["state"]["health"].closing or endless or status == 503:
+        closes = scope["state"]["health"].closing or endless or status == 503
+        if closes:
             headers.append((b"connection", b"close"))
-        await respond(send, status, headers, body)
+        if closes and unread is not None:
+            await respond_and_close(send, status, headers, body, unread)
+        else:
+            await respond(send, status, headers, body)
 
     async def _infer(self, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
         """One call, from its first byte to its last. The only place that answers it."""
@@ -158,19 +164,24 @@ class InferencePath:
             request_id = next(self._request_ids)
         extra: Headers = [(b"x-request-id", request_id)]
         served: Served | None = None
+        unread: Receive | None = receive
         try:
             if scope["method"] != "POST":
                 extra.append((b"allow", b"POST"))
                 raise MethodNotAllowed(f"{scope['method']} {scope['path']}: expected POST")
             state = scope["state"]
             served = cast("Catalog", state["catalog"]).find(route.model, route.version)
-            payload = await self._call(route.codec, served, headers, receive, arrived, extra)
+            served.admit(1)
+            self._bodies.check(headers)
+            body = await self._bodies.read(receive)
+            unread = None
+            payload = await self._call(route.codec, served, headers, body, receive, arrived, extra)
         except Exception as exc:
             if not isinstance(exc, StarlingError):
                 log.exception("unexpected error on %s", scope["path"])
             if served is not None:
                 served.finish(exc.code if isinstance(exc, StarlingError) else "internal", time.monotonic_ns() - arrived)
-            await self._refuse(exc, scope, send, extra)
+            await self._refuse(exc, scope, send, extra, unread)
             log.debug("%s %s: %s", request_id.decode(), scope["path"], exc)
             return
         closing = state["health"].closing
@@ -182,13 +193,17 @@ class InferencePath:
         await respond(send, 200, extra, payload)
 
     async def _call(
-        self, codec: Codec, served: Served, headers: RequestHeaders, receive: Receive, arrived: int, extra: Headers
+        self,
+        codec: Codec,
+        served: Served,
+        headers: RequestHeaders,
+        body: bytes,
+        receive: Receive,
+        arrived: int,
+        extra: Headers,
     ) -> bytes:
         """Body in, body out; the answer's headers are added to `extra`. Raises a leaf of StarlingError."""
-        served.admit(1)
         bodies = self._bodies
-        bodies.check(headers)
-        body = await bodies.read(receive)
         held = len(body)
         try:
             if b"content-encoding" in headers:

@@ -53,7 +53,7 @@ def check_shape(spec: TensorSpec, shape: Sequence[object], field: str, lengths: 
         raise BadRequest(f"{field}: expected {_shape_text(spec)}, got {shown(shape)}")
     rows = check_rows(shape[0], field)
     row = tuple(shape[1:])
-    if row == spec.shape:  # a bool equals an int here and reshapes as one
+    if row == spec.shape and set(map(type, row)) <= {int}:  # 4.0 equals 4
         if spec.fixed:
             return (rows, *spec.shape)
         raise BadRequest(f"{field}: expected a length for each variable axis, got {shown(shape)}")

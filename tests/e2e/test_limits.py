@@ -33,6 +33,14 @@ def test_too_large(server: Server) -> None:
     assert (answer.status, "JSON" in answer.error) == (413, True)
 
 
+def test_a_refusal_reaches_who_is_still_sending(server: Server) -> None:
+    """A model that is not ready is known from the path: the body is not read, and its sender must not see a reset."""
+    for _ in range(5):
+        answer = server.post("/v2/models/broken/infer", b" " * (3 * MIB))
+        assert (answer.status, "retry-after" in answer.headers) == (503, True)
+        assert server.post("/v2/models/nobody/infer", b" " * (3 * MIB)).status == 404
+
+
 def exchange(server: Server, sent: bytes) -> bytes:
     """Send bytes on a connection and read until its end, or until an answer's body is complete."""
     host, _, port = server.host.partition(":")

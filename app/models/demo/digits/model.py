@@ -46,7 +46,7 @@ class Digits(DigitNet):
     def present(self, outputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
         """One row's outputs, with or without a leading dimension of one: label, its probability and all scores."""
         label = int(np.asarray(outputs["label"]).reshape(-1)[0])
-        scores = [float(score) for score in np.asarray(outputs["scores"]).reshape(-1)]
+        scores = [float(f"{score:.7g}") for score in np.asarray(outputs["scores"]).reshape(-1)]
         return {
             "label": label,
             "probability": scores[label],

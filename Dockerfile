@@ -1,0 +1,33 @@
+# docker build -t starling .
+# docker run -p 8000:8000 starling
+# docker run -p 8000:8000 -v "$PWD/mine:/models:ro" starling serve --models /models
+#
+# CPU by default. For PyTorch's CUDA wheels name their index, and another base if you need one (it must have Python 3.11
+# or later as `python`):
+#   docker build --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cu130 -t starling:cuda .
+# This release runs models on the CPU with either.
+ARG BASE=python:3.11-slim
+
+FROM ${BASE} AS build
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+RUN python -m venv /opt/starling
+WORKDIR /src
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY app ./app
+RUN /opt/starling/bin/python -m pip install --no-cache-dir -c constraints.txt --extra-index-url "${TORCH_INDEX}" .
+
+FROM ${BASE}
+COPY --from=build /opt/starling /opt/starling
+ENV PATH=/opt/starling/bin:${PATH} \
+    PYTHONUNBUFFERED=1 \
+    STARLING_HOST=0.0.0.0 \
+    STARLING_PORT=8000
+# By number: Kubernetes' runAsNonRoot cannot look up a name.
+USER 10001:10001
+WORKDIR /tmp
+EXPOSE 8000
+# urlopen raises on a 503 and when nobody answers: exit status 1.
+HEALTHCHECK --interval=10s --timeout=3s --start-period=60s CMD ["python", "-c", "import os, urllib.request as r; r.urlopen('http://127.0.0.1:' + os.environ['STARLING_PORT'] + '/v2/health/live', timeout=2)"]
+# Without a shell in between, so that SIGTERM reaches the server.
+ENTRYPOINT ["starling"]
+CMD ["serve"]

@@ -1,0 +1,186 @@
+"""How long units take: the device and its service times, in virtual time.
+
+A device takes units (`push`), says when the next one ends (`due`) and gives it back then (`pop`). Units given to one
+worker run in the order given. Times come from the profile, each multiplied by a random factor of mean 1 if asked.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+
+from app.scheduler.profile import ModelProfile
+from app.scheduler.types import Unit
+
+_DRAWN = 1024  # factors drawn at a time
+
+
+class Device(Protocol):
+    #: When the next unit ends, in ns; None while nothing runs.
+    due: int | None
+    #: Nanoseconds in which at least one unit ran, until the last end.
+    busy_ns: int
+    #: Nanoseconds of all units together.
+    unit_ns: int
+
+    def push(self, unit: Unit, now: int) -> None:
+        """A unit is handed to its worker."""
+        ...
+
+    def pop(self, now: int) -> tuple[Unit, int]:
+        """The unit that ends now, and the nanoseconds it ran; call only when `now` is `due`."""
+        ...
+
+
+class Factors:
+    """Endless random factors with a gamma distribution of mean 1 and coefficient of variation `cv`."""
+
+    __slots__ = ("_left", "_random", "_shape")
+
+    def __init__(self, cv: float, seed: list[int]) -> None:
+        self._shape = cv**-2
+        self._random = np.random.default_rng(seed)
+        self._left: list[float] = []
+
+    def __call__(self) -> float:
+        if not self._left:
+            self._left = (self._random.standard_gamma(self._shape, _DRAWN) / self._shape).tolist()
+        return self._left.pop()
+
+
+def factors(service: str, seed: list[int]) -> Callable[[], float] | None:
+    """Factors as `service` says, None for deterministic. Raises ValueError that names the services there are."""
+    kind, _, text = service.partition(":")
+    if service == "deterministic":
+        return None
+    if service == "exponential":
+        return Factors(1.0, seed)
+    try:
+        cv = float(text) if kind == "gamma" else -1.0
+    except ValueError:
+        cv = -1.0
+    if not 0 <= cv <= 100:
+        raise ValueError(f"service: expected deterministic, exponential or gamma:CV, got {service!r}")
+    return Factors(cv, seed) if cv else None
+
+
+class Serial:
+    """One unit at a time, whichever worker it was given to."""
+
+    def __init__(self, profile: ModelProfile, factor: Callable[[], float] | None = None) -> None:
+        self.due: int | None = None
+        self.busy_ns = 0
+        self.unit_ns = 0
+        self._times = profile.batch_ns
+        self._factor = factor
+        self._units: deque[tuple[Unit, int]] = deque()
+
+    def push(self, unit: Unit, now: int) -> None:
+        time = self._times[unit.size - 1]
+        if self._factor is not None:
+            time = max(1, round(time * self._factor()))
+        self._units.append((unit, time))
+        if self.due is None:
+            self.due = now + time
+
+    def pop(self, now: int) -> tuple[Unit, int]:
+        ended = self._units.popleft()
+        self.busy_ns += ended[1]
+        self.unit_ns = self.busy_ns
+        self.due = now + self._units[0][1] if self._units else None
+        return ended
+
+
+class _Running:
+    """A unit at the head of its worker's queue."""
+
+    __slots__ = ("began", "left", "slow", "unit")
+
+    def __init__(self, unit: Unit, work: float, now: int) -> None:
+        self.unit = unit
+        self.left = work  # nanoseconds it would still take alone
+        self.slow = 1.0  # how many times longer it takes beside those that run now
+        self.began = now
+
+
+class Shared:
+    """Units on different workers run at once and slow one another as the profile's `concurrency` says.
+
+    While k units run, one of b rows takes concurrency[k][b] / batch[b] times as long as alone. Between the k measured
+    that factor is interpolated; beyond the largest it grows with k, as if nothing more were gained by running together.
+    """
+
+    def __init__(self, profile: ModelProfile, workers: int, factor: Callable[[], float] | None = None) -> None:
+        if workers > 1 and not profile.concurrency_ns:
+            raise ValueError("concurrency: the profile has no times of units that run at once, which `shared` needs")
+        self.due: int | None = None
+        self.busy_ns = 0
+        self.unit_ns = 0
+        self._times = profile.batch_ns
+        self._factor = factor
+        self._slow = [slowdown(profile, units) for units in range(1, workers + 1)]
+        self._waiting: list[deque[Unit]] = [deque() for _ in range(workers)]
+        self._running: dict[int, _Running] = {}  # by worker
+        self._seen = 0  # when `left` was last brought up to date
+        self._next = -1  # the worker whose unit ends at `due`
+
+    def push(self, unit: Unit, now: int) -> None:
+        if unit.worker in self._running:
+            self._waiting[unit.worker].append(unit)
+            return
+        self._pass(now)
+        self._begin(unit, now)
+        self._plan(now)
+
+    def pop(self, now: int) -> tuple[Unit, int]:
+        self._pass(now)
+        ended = self._running.pop(self._next)
+        if self._waiting[self._next]:
+            self._begin(self._waiting[self._next].popleft(), now)
+        self._plan(now)
+        self.unit_ns += now - ended.began
+        return ended.unit, now - ended.began
+
+    def _begin(self, unit: Unit, now: int) -> None:
+        work = float(self._times[unit.size - 1])
+        if self._factor is not None:
+            work *= self._factor()
+        self._running[unit.worker] = _Running(unit, work, now)
+
+    def _pass(self, now: int) -> None:
+        """Take the time since the last change off what is left of each unit."""
+        elapsed = now - self._seen
+        self._seen = now
+        if self._running:
+            self.busy_ns += elapsed
+        for running in self._running.values():
+            running.left -= elapsed / running.slow
+
+    def _plan(self, now: int) -> None:
+        """The units that run have changed: how fast each goes now, and which ends first."""
+        self.due = None
+        slow = self._slow[len(self._running) - 1]
+        for worker, running in self._running.items():
+            running.slow = slow[running.unit.size - 1]
+            end = now + max(1, round(running.left * running.slow))
+            if self.due is None or end < self.due:
+                self.due, self._next = end, worker
+
+
+def slowdown(profile: ModelProfile, units: int) -> tuple[float, ...]:
+    """By size: how many times longer a unit takes while `units` run."""
+    known = {1: tuple(1.0 for _ in profile.batch_ns)}
+    for count, times in profile.concurrency_ns.items():
+        known[count] = tuple(time / alone for time, alone in zip(times, profile.batch_ns, strict=True))
+    counts = sorted(known)
+    if units in known:
+        return known[units]
+    if units > counts[-1]:
+        return tuple(factor * units / counts[-1] for factor in known[counts[-1]])
+    low, high = next(pair for pair in pairwise(counts) if pair[0] < units < pair[1])
+    share = (units - low) / (high - low)
+    return tuple(a + share * (b - a) for a, b in zip(known[low], known[high], strict=True))

@@ -1,0 +1,194 @@
+"""A deployment simulated: one kind of replica, K of them, a router before them, one stream of requests.
+
+With a router that looks at nothing each replica is a simulation of its own: processes take a share of the replicas
+each, draw the whole stream and pick what is theirs. With a router that looks at the replicas all stand in one
+simulation. Either way the same setup gives the same figures, whatever the number of processes.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from app.scheduler.policies import POLICIES
+from app.scheduler.profile import ModelProfile
+from app.scheduler.scheduler import Scheduler
+from app.scheduler.types import DeviceSpec, Program, Stage, WorkerSpec
+
+from .arrivals import Instants
+from .arrivals import make as make_arrivals
+from .device import Device, Serial, Shared, factors
+from .report import Tally, summary
+from .routers import BLIND, ROUTERS, Blind
+from .routers import make as make_router
+from .simulator import PROGRAM, Node, Simulator
+
+DEVICES = ("serial", "shared")
+_PART = 250_000  # requests worth a process of their own: one takes about half a second to start
+
+#: Streams of random numbers, each from a seed of its own, so that a change of one leaves the others as they are.
+_SERVICE, _ROUTING = 1, 2
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What is simulated. `rate` is that of all replicas together, requests per second; None keeps a trace's own."""
+
+    profile: ModelProfile
+    rate: float | None
+    policy: str = "no_wait"
+    requests: int = 100_000
+    seed: int = 0
+    arrivals: str = "poisson"
+    service: str = "deterministic"
+    device: str = "serial"
+    workers: tuple[int, ...] = ()  # capacities in rows; none: one worker of the largest batch
+    deadline_ns: int | None = None
+    max_queue: int = 1024
+    max_delay_ns: int = 5_000_000
+    replicas: int = 1
+    router: str = "random"
+
+    def check(self) -> None:
+        """Raises ValueError that names the option, before anything long begins."""
+        _one_of("policy", self.policy, tuple(POLICIES))
+        _one_of("device", self.device, DEVICES)
+        _one_of("router", self.router, ROUTERS)
+        for name, value in (("requests", self.requests), ("replicas", self.replicas), ("max_queue", self.max_queue)):
+            if value < 1:
+                raise ValueError(f"{name}: expected at least 1, got {value}")
+        if any(not 1 <= capacity <= self.profile.max_batch for capacity in self.workers):
+            raise ValueError(f"workers: expected capacities from 1 to {self.profile.max_batch}, got {self.workers}")
+        if self.deadline_ns is not None and self.deadline_ns < 1:
+            raise ValueError("deadline: expected more than 0")
+        if self.seed < 0:
+            raise ValueError(f"seed: expected 0 or more, got {self.seed}")
+        if self.router == "power_of_two" and self.replicas < 2:
+            raise ValueError("router: power_of_two needs at least two replicas")
+        make_arrivals(self.arrivals, self.rate, self.seed)
+        self.node(0)
+
+    @property
+    def apart(self) -> bool:
+        """Whether each replica can be simulated by itself."""
+        return self.replicas == 1 or self.router in BLIND
+
+    def node(self, replica: int, scheduler: Callable[[DeviceSpec], Scheduler] = Scheduler) -> Node:
+        """One replica, with service times of its own."""
+        capacities = self.workers or (self.profile.max_batch,)
+        workers = tuple(WorkerSpec(capacity) for capacity in capacities)
+        factor = factors(self.service, [self.seed, _SERVICE, replica])
+        device: Device
+        if self.device == "serial":
+            device = Serial(self.profile, factor)
+        else:
+            device = Shared(self.profile, len(workers), factor)
+        running = 1 if self.device == "serial" else len(workers)
+        program = Program(
+            PROGRAM, self.profile.model, (Stage(self.profile.stage()),), self.policy, self.profile.max_batch,
+            self.max_queue, self.max_delay_ns,
+        )  # fmt: skip
+        return Node(scheduler(DeviceSpec(workers, max_running=running)), program, device)
+
+    def instants(self) -> Iterator[Instants]:
+        """The times of all requests, in chunks; a trace may end sooner."""
+        left = self.requests
+        for chunk in make_arrivals(self.arrivals, self.rate, self.seed).chunks():
+            yield chunk[:left]
+            left -= len(chunk)
+            if left <= 0:
+                return
+
+
+def run(setup: Setup, processes: int = 1, progress: Progress = lambda requests: None) -> dict[str, Any]:
+    """Simulate, and give the figures of `report.summary` under what was asked for. `progress` hears of requests fed.
+
+    Raises ValueError for a setup that does not hold together.
+    """
+    setup.check()
+    processes = max(1, min(processes, setup.replicas, setup.requests // _PART)) if setup.apart else 1
+    if not setup.apart:
+        tally = _together(setup, progress)
+    elif processes == 1:
+        tally = _share(setup, 0, setup.replicas, progress)
+    else:
+        tally = _in_processes(setup, processes, progress)
+    rate = setup.rate or make_arrivals(setup.arrivals, None, setup.seed).rate
+    cell: dict[str, Any] = {"policy": setup.policy, "rate": rate, "load": rate / setup.replicas / setup.profile.peak}
+    cell |= summary(tally, setup.profile.power)
+    if setup.replicas > 1:
+        cell |= {"replicas": setup.replicas, "router": setup.router}
+        cell["simulated"] = (
+            f"replicas apart, {processes} process{'es' * (processes > 1)}" if setup.apart else "together"
+        )
+    return cell
+
+
+def _together(setup: Setup, progress: Progress) -> Tally:
+    """All replicas in one simulation."""
+    tally = Tally()
+    nodes = [setup.node(replica) for replica in range(setup.replicas)]
+    router = make_router(setup.router, nodes, [setup.seed, _ROUTING])
+    simulator = Simulator(nodes, tally, deadline_ns=setup.deadline_ns, route=router.route, moved=router.moved)
+    for chunk in setup.instants():
+        simulator.feed(chunk.tolist())
+        progress(len(chunk))
+    simulator.drain()
+    return tally
+
+
+def _share(setup: Setup, first: int, end: int, progress: Progress) -> Tally:
+    """The replicas from `first` to before `end`, each by itself, in step with the chunks of the stream."""
+    tally = Tally()
+    simulators = [
+        Simulator([setup.node(replica)], tally, deadline_ns=setup.deadline_ns) for replica in range(first, end)
+    ]
+    blind = Blind(setup.router, setup.replicas, [setup.seed, _ROUTING])
+    for chunk in setup.instants():
+        if setup.replicas == 1:
+            simulators[0].feed(chunk.tolist())
+            progress(len(chunk))
+            continue
+        chosen = blind.choose(len(chunk))
+        mine = (chosen >= first) & (chosen < end)
+        chosen, times = chosen[mine], chunk[mine]
+        order = np.argsort(chosen, kind="stable")
+        bounds = np.searchsorted(chosen[order], np.arange(first, end + 1)).tolist()
+        ordered = times[order].tolist()
+        for simulator, (low, high) in zip(simulators, pairwise(bounds), strict=True):
+            if low < high:
+                simulator.feed(ordered[low:high])
+        progress(len(times))
+    for simulator in simulators:
+        simulator.drain()
+    return tally
+
+
+def _in_processes(setup: Setup, processes: int, progress: Progress) -> Tally:
+    """Shares of the replicas in processes of their own, added up."""
+    bounds = [setup.replicas * part // processes for part in range(processes + 1)]
+    context = multiprocessing.get_context("spawn")  # a fork would inherit the threads of numpy's linear algebra
+    tally = Tally()
+    with ProcessPoolExecutor(processes, mp_context=context) as pool:
+        for part in pool.map(_share_silently, [(setup, low, high) for low, high in pairwise(bounds)]):
+            tally.add(part)
+            progress(part.requests)
+    return tally
+
+
+def _share_silently(share: tuple[Setup, int, int]) -> Tally:
+    setup, first, end = share
+    return _share(setup, first, end, lambda requests: None)
+
+
+def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ValueError(f"{name}: expected one of {', '.join(known)}, got {value!r}")

@@ -1,0 +1,161 @@
+"""What a run was like: counts and latencies while it runs, figures and a table afterwards.
+
+Latencies go into a histogram of fixed size whose buckets are 0.1 % wide, so percentiles are true to 0.05 % and memory
+does not grow with the number of requests. Counts and sums are integers: parts of a run that were simulated apart add
+up to the same, in whatever order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.scheduler.profile import Power
+
+from .device import Device
+
+_WIDTH = math.log(1.001)
+_BUCKETS = int(math.log(1e15) / _WIDTH) + 2  # up to 1e15 ns, eleven days
+_MS = 1e6
+_S = 1e9
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of a run, or of a part of one. Simulators add to `latencies`; `fold` puts them away."""
+
+    requests: int = 0
+    refused: int = 0  # not admitted
+    expired: int = 0  # admitted, then dropped
+    completed: int = 0
+    units: int = 0
+    rows: int = 0  # of all units
+    nodes: int = 0
+    total_ns: int = 0  # of all latencies
+    least_ns: int = 1 << 62
+    most_ns: int = 0
+    busy_ns: int = 0  # of all nodes: time in which a unit ran
+    unit_ns: int = 0  # of all nodes: time of all units
+    end_ns: int = 0
+    latencies: list[int] = field(default_factory=list)
+    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(_BUCKETS, dtype=np.int64))
+
+    def started(self, rows: int) -> None:
+        self.units += 1
+        self.rows += rows
+
+    def fold(self) -> None:
+        """Move `latencies` into the histogram."""
+        if not self.latencies:
+            return
+        values = np.array(self.latencies, dtype=np.int64)
+        self.latencies.clear()
+        self.completed += len(values)
+        self.total_ns += int(values.sum())
+        self.least_ns = min(self.least_ns, int(values.min()))
+        self.most_ns = max(self.most_ns, int(values.max()))
+        buckets = np.minimum(np.log(np.maximum(values, 1)) / _WIDTH, _BUCKETS - 1).astype(np.int64)
+        np.add.at(self.counts, buckets, 1)
+
+    def close(self, end_ns: int, devices: Sequence[Device]) -> None:
+        """The nodes with these devices have ended."""
+        self.nodes += len(devices)
+        self.end_ns = max(self.end_ns, end_ns)
+        for device in devices:
+            self.busy_ns += device.busy_ns
+            self.unit_ns += device.unit_ns
+
+    def add(self, other: Tally) -> None:
+        """Take in another part of the run, folded and closed."""
+        for name in ("requests", "refused", "expired", "completed", "units", "rows", "nodes", "total_ns", "busy_ns"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.unit_ns += other.unit_ns
+        self.least_ns = min(self.least_ns, other.least_ns)
+        self.most_ns = max(self.most_ns, other.most_ns)
+        self.end_ns = max(self.end_ns, other.end_ns)
+        self.counts += other.counts
+
+    def percentile(self, share: float) -> float | None:
+        """The latency in ns that this share of the completed requests did not exceed; None if none completed."""
+        if not self.completed:
+            return None
+        rank = max(1, math.ceil(share * self.completed))
+        bucket = int(np.searchsorted(self.counts.cumsum(), rank))
+        return min(max(math.exp((bucket + 0.5) * _WIDTH), self.least_ns), self.most_ns)
+
+
+def summary(tally: Tally, power: Power | None = None) -> dict[str, Any]:
+    """The figures of a run, by the names in which they are printed as JSON. None: nothing to divide by.
+
+    `mean_batch` counts rows, not padding; `utilisation` is the share of time in which a node runs at least one unit,
+    over all nodes; `goodput` is in requests per second, like `throughput`; energy covers idle time too.
+    """
+    done, elapsed = tally.completed, tally.end_ns
+
+    def ms(value: float | None) -> float | None:
+        return None if value is None else value / _MS
+
+    figures: dict[str, Any] = {
+        "requests": tally.requests,
+        "completed": done,
+        "dropped": tally.refused + tally.expired,
+        "mean_ms": tally.total_ns / done / _MS if done else None,
+        "p50_ms": ms(tally.percentile(0.5)),
+        "p90_ms": ms(tally.percentile(0.9)),
+        "p99_ms": ms(tally.percentile(0.99)),
+        "p999_ms": ms(tally.percentile(0.999)),
+        "throughput": done / elapsed * _S if elapsed else None,
+        "mean_batch": tally.rows / tally.units if tally.units else None,
+        "utilisation": tally.busy_ns / (elapsed * tally.nodes) if elapsed else None,
+        "busy_s_per_request": tally.unit_ns / done / _S if done else None,
+    }
+    if power is not None and done:
+        whole = elapsed * tally.nodes
+        joules = (power.idle * (whole - tally.busy_ns) + power.busy * tally.busy_ns) / _S
+        figures["energy_j_per_request"] = joules / done
+    # The scheduler drops a call at its deadline, also one that runs: what completed did so in time.
+    figures["goodput"] = figures["throughput"]
+    return figures
+
+
+_COLUMNS = (
+    ("policy", "policy", ""),
+    ("load", "load", ".2f"),
+    ("rate/s", "rate", ".1f"),
+    ("replicas", "replicas", "d"),
+    ("router", "router", ""),
+    ("mean ms", "mean_ms", ".2f"),
+    ("p50", "p50_ms", ".2f"),
+    ("p99", "p99_ms", ".2f"),
+    ("p99.9", "p999_ms", ".2f"),
+    ("done/s", "throughput", ".1f"),
+    ("dropped", "dropped", "d"),
+    ("batch", "mean_batch", ".2f"),
+    ("busy", "utilisation", ".1%"),
+    ("J/request", "energy_j_per_request", ".3g"),
+)
+
+
+def table(cells: Sequence[dict[str, Any]]) -> str:
+    """The cells as an aligned text, a line each. Columns that no cell has, and replicas of 1, are left out."""
+    many = any(cell.get("replicas", 1) > 1 for cell in cells)
+    shown = [
+        column
+        for column in _COLUMNS
+        if any(cell.get(column[1]) is not None for cell in cells) and (many or column[1] not in ("replicas", "router"))
+    ]
+    lines = [[title for title, _, _ in shown]]
+    for cell in cells:
+        values = [(cell.get(name), form) for _, name, form in shown]
+        lines.append(["-" if value is None else format(value, form) for value, form in values])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(text.ljust(width) if name in ("policy", "router") else text.rjust(width)
+                  for text, width, (_, name, _) in zip(line, widths, shown, strict=True)).rstrip()
+        for line in lines
+    )  # fmt: skip

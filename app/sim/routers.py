@@ -1,0 +1,103 @@
+"""Which replica takes a request.
+
+`random` and `round_robin` look at nothing, so their choices for a chunk of requests are an array, and the replicas can
+be simulated apart. `least_waiting` and `power_of_two` look at how many requests each replica has not answered yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .simulator import Node
+
+BLIND = ("random", "round_robin")
+ROUTERS = (*BLIND, "least_waiting", "power_of_two")
+
+_DRAWN = 4096  # choices drawn at a time
+
+
+class Blind:
+    """The choices of `random` or `round_robin`, chunk by chunk."""
+
+    def __init__(self, router: str, replicas: int, seed: list[int]) -> None:
+        self._replicas = replicas
+        self._random = np.random.default_rng(seed) if router == "random" else None
+        self._next = 0
+
+    def choose(self, count: int) -> NDArray[np.int64]:
+        """Replicas of the next `count` requests."""
+        if self._random is not None:
+            return self._random.integers(0, self._replicas, count)
+        chosen = (np.arange(count) + self._next) % self._replicas
+        self._next = (self._next + count) % self._replicas
+        return chosen
+
+
+class LeastWaiting:
+    """The replica with the fewest requests unanswered, any of them with equal chance; constant time.
+
+    Replicas stand in lists by their count; one that moves is replaced in its list by the last one of it.
+    """
+
+    def __init__(self, nodes: Sequence[Node], seed: list[int]) -> None:
+        self._random = np.random.default_rng(seed)
+        self._drawn: list[float] = []
+        self._at: list[list[int]] = [list(range(len(nodes)))]  # by count
+        self._count = [0] * len(nodes)
+        self._place = list(range(len(nodes)))  # of each replica in its list
+        self._least = 0
+
+    def route(self) -> int:
+        if not self._drawn:
+            self._drawn = self._random.random(_DRAWN).tolist()
+        among = self._at[self._least]
+        return among[int(self._drawn.pop() * len(among))]
+
+    def moved(self, node: Node) -> None:
+        index, new = node.index, node.unanswered
+        old = self._count[index]
+        if new == old:
+            return
+        among, place = self._at[old], self._place[index]
+        last = among.pop()
+        if last != index:
+            among[place] = last
+            self._place[last] = place
+        while len(self._at) <= new:
+            self._at.append([])
+        self._place[index] = len(self._at[new])
+        self._at[new].append(index)
+        self._count[index] = new
+        self._least = min(self._least, new)
+        while not self._at[self._least]:
+            self._least += 1
+
+
+class PowerOfTwo:
+    """Two replicas at random, and of these the one with fewer requests unanswered (Mitzenmacher, 2001)."""
+
+    def __init__(self, nodes: Sequence[Node], seed: list[int]) -> None:
+        if len(nodes) < 2:
+            raise ValueError("router: power_of_two needs at least two replicas")
+        self._nodes = nodes
+        self._random = np.random.default_rng(seed)
+        self._drawn: list[tuple[int, int]] = []
+
+    def route(self) -> int:
+        if not self._drawn:
+            first = self._random.integers(0, len(self._nodes), _DRAWN)
+            other = self._random.integers(0, len(self._nodes) - 1, _DRAWN)
+            self._drawn = list(zip(first.tolist(), (other + (other >= first)).tolist(), strict=True))
+        one, two = self._drawn.pop()
+        return two if self._nodes[two].unanswered < self._nodes[one].unanswered else one
+
+    def moved(self, node: Node) -> None:
+        """Counts are read when a request comes."""
+
+
+def make(router: str, nodes: Sequence[Node], seed: list[int]) -> LeastWaiting | PowerOfTwo:
+    """A router that looks at the nodes."""
+    return LeastWaiting(nodes, seed) if router == "least_waiting" else PowerOfTwo(nodes, seed)

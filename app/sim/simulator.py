@@ -1,0 +1,217 @@
+"""The second driver: the very Scheduler that serves, run in virtual time.
+
+Rules
+    1. Time is an integer of nanoseconds and goes from event to event. Nothing here looks at a clock.
+    2. Events at one time come in the order finished, (cancel,) submit, tick, wake. A finished unit has a step of its
+       own; the others of one time share one. Simulated callers do not hang up, so there is no cancel.
+    3. Nothing grows with the number of requests: latencies go into a Tally, calls are let go when they are answered.
+
+A node is one replica: a scheduler and its device. Several nodes stand in one Simulator when a router must see them all;
+otherwise each has its own, which comes to the same. Requests have one row each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from enum import IntEnum
+from heapq import heappop, heappush
+
+from app.scheduler.scheduler import Scheduler
+from app.scheduler.types import Call, Klass, Outcome, Program, Row, Step
+
+from .device import Device
+from .report import Tally
+
+_FOLD = 8192  # latencies put away at a time
+PROGRAM = 1  # the id of the one program of a node
+
+
+class Tie(IntEnum):
+    """Which of two events at one time comes first."""
+
+    FINISHED = 0
+    SUBMIT = 2
+    TICK = 3
+    WAKE = 4
+
+
+_FINISHED, _SUBMIT, _TICK, _WAKE = (int(tie) for tie in Tie)  # plain integers, compared for each event
+
+
+class Node:
+    """One replica. `unanswered`: requests sent to it and not answered."""
+
+    __slots__ = ("armed", "device", "due", "index", "scheduler", "timer", "touched", "unanswered")
+
+    def __init__(self, scheduler: Scheduler, program: Program, device: Device) -> None:
+        if program.id != PROGRAM:
+            raise ValueError(f"program: expected the id {PROGRAM}, got {program.id}")
+        scheduler.add_program(program, 0)
+        self.scheduler = scheduler
+        self.device = device
+        self.index = 0
+        self.due: int | None = None  # of the device, as last put among the events
+        self.timer: int | None = None  # when the scheduler wants a step
+        self.armed: int | None = None  # the wake among the events; never after `timer`, and moved only when it comes
+        self.touched = False  # an input came that no step has followed yet
+        self.unanswered = 0
+
+
+class Simulator:
+    """Feeds requests to nodes and lets time pass. `route` names the node of the next request, `moved` hears of changes
+    of a node's `unanswered`; both may be left out where there is one node."""
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        tally: Tally,
+        *,
+        deadline_ns: int | None = None,
+        tick_ns: int = 1_000_000_000,
+        route: Callable[[], int] | None = None,
+        moved: Callable[[Node], None] | None = None,
+    ) -> None:
+        self.nodes = nodes
+        self.tally = tally
+        self.now = -1
+        self._deadline_ns = deadline_ns
+        self._tick_ns = tick_ns
+        self._route = route
+        self._moved = moved
+        self._touched: list[Node] = []
+        self._events: list[tuple[int, int, int, int]] = []  # heap of (time, tie, sequence, node); one is always a tick
+        self._sequence = 0
+        self._calls = 0
+        self._end = 0  # of the last unit, or the last request
+        for index, node in enumerate(nodes):
+            node.index = index
+        self._at(tick_ns, _TICK, -1)
+
+    def feed(self, instants: Iterable[int]) -> None:
+        """Requests at these times, in order and not before those fed earlier. All before the last one happens."""
+        route, nodes, deadline_ns = self._route, self.nodes, self._deadline_ns
+        node = nodes[0]
+        fed = 0
+        for at in instants:
+            if at != self.now:
+                self._until(at)
+            if route is not None:
+                node = nodes[route()]
+            fed += 1
+            deadline = None if deadline_ns is None else at + deadline_ns
+            scheduler = node.scheduler
+            if scheduler.admit(PROGRAM, 1, Klass.REALTIME, deadline, at) is not None:
+                self.tally.refused += 1
+                continue
+            self._calls += 1
+            scheduler.submit(Call(self._calls, PROGRAM, [Row()], Klass.REALTIME, 0, at, deadline), at)
+            node.unanswered += 1
+            if self._moved is not None:
+                self._moved(node)
+            if not node.touched:
+                node.touched = True
+                self._touched.append(node)
+        self._end = max(self._end, self.now)
+        self.tally.requests += fed
+        if len(self.tally.latencies) >= _FOLD:
+            self.tally.fold()
+
+    def drain(self) -> None:
+        """No more requests: all that can still happen does. What a policy would hold for ever stays unanswered."""
+        while True:
+            if self._touched and self._events[0][0] != self.now:
+                self._settle()
+            elif len(self._events) > 1 or self._touched:  # more than the tick
+                self._next()
+            else:
+                break
+        self.tally.fold()
+        self.tally.close(self._end, [node.device for node in self.nodes])
+
+    def _until(self, at: int) -> None:
+        """Let all happen that comes before requests at `at`."""
+        events, touched = self._events, self._touched
+        while True:
+            head = events[0]
+            time = head[0]
+            if touched and time != self.now:
+                self._settle()
+            elif time > at or (time == at and head[1] > _SUBMIT):
+                break
+            else:
+                self._next()
+        self.now = at
+
+    def _next(self) -> None:
+        """The next event happens."""
+        time, tie, _, index = heappop(self._events)
+        self.now = time
+        if tie == _TICK:
+            for node in self.nodes:
+                node.scheduler.tick(time)
+                self._touch(node)
+            self._at(time + self._tick_ns, _TICK, -1)
+            return
+        node = self.nodes[index]
+        if tie == _FINISHED:
+            if node.due == time:  # otherwise the device has changed its mind since
+                node.due = None
+                unit, compute_ns = node.device.pop(time)
+                self._end = time
+                node.scheduler.finished(Outcome(unit.id, None, compute_ns), time)
+                self._carry_out(node, node.scheduler.step(time))
+        elif node.armed == time:
+            self._wake(node)
+
+    def _wake(self, node: Node) -> None:
+        node.armed = None
+        if node.timer == self.now:
+            self._touch(node)
+        elif node.timer is not None:  # it was put off since; so one wake a node is enough, however many deadlines
+            node.armed = node.timer
+            self._at(node.timer, _WAKE, node.index)
+
+    def _touch(self, node: Node) -> None:
+        if not node.touched:
+            node.touched = True
+            self._touched.append(node)
+
+    def _settle(self) -> None:
+        """The inputs of this time are complete: the step that follows them, for each node that had one."""
+        for node in self._touched:
+            node.touched = False
+            self._carry_out(node, node.scheduler.step(self.now))
+        self._touched.clear()
+
+    def _carry_out(self, node: Node, step: Step) -> None:
+        """All of a Step, as the engine does: start units, answer calls, fail calls, arm the timer."""
+        now, device = self.now, node.device
+        for unit in step.start:
+            node.scheduler.launched(unit.id, now)
+            device.push(unit, now)
+            self.tally.started(len(unit.rows))
+        if device.due is not None and device.due != node.due:
+            node.due = device.due
+            self._at(device.due, _FINISHED, node.index)
+        if step.done or step.drop:
+            self._answer(node, step)
+        node.timer = step.wake_at
+        if step.wake_at is not None and (node.armed is None or step.wake_at < node.armed):
+            node.armed = step.wake_at
+            self._at(step.wake_at, _WAKE, node.index)
+
+    def _answer(self, node: Node, step: Step) -> None:
+        now, latencies = self.now, self.tally.latencies
+        for call in step.done:
+            latencies.append(now - call.arrived)
+            call.rows.clear()  # call and rows name each other: cut here, or they wait for the garbage collector
+        for drop in step.drop:
+            self.tally.expired += 1
+            drop.call.rows.clear()
+        node.unanswered -= len(step.done) + len(step.drop)
+        if self._moved is not None:
+            self._moved(node)
+
+    def _at(self, time: int, tie: int, node: int) -> None:
+        self._sequence += 1
+        heappush(self._events, (time, tie, self._sequence, node))

@@ -1,0 +1,149 @@
+"""Replicas behind a router: the same figures however the work is divided, and routers that do what their name says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.scheduler.profile import linear, parse
+from app.sim import fleet
+from app.sim.fleet import Setup, run
+from app.sim.report import Tally
+from app.sim.routers import Blind, LeastWaiting, PowerOfTwo
+from app.sim.simulator import Node, Simulator
+
+PROFILE = linear(7, 0.6, 16)
+SETUP = Setup(PROFILE, 6 * 0.6 * PROFILE.peak, requests=4000, replicas=6, seed=3)
+
+
+def nodes(count: int) -> list[Node]:
+    made = [SETUP.node(replica) for replica in range(count)]
+    for index, node in enumerate(made):
+        node.index = index
+    return made
+
+
+def test_figures_of_one_replica() -> None:
+    cell = run(replace(SETUP, replicas=1, rate=0.6 * PROFILE.peak))
+    assert list(cell) == [
+        "policy", "rate", "load", "requests", "completed", "dropped", "mean_ms", "p50_ms", "p90_ms", "p99_ms",
+        "p999_ms", "throughput", "mean_batch", "utilisation", "busy_s_per_request", "goodput",
+    ]  # fmt: skip
+    assert cell["load"] == pytest.approx(0.6)
+    assert cell["completed"] == 4000
+    assert cell["throughput"] == pytest.approx(cell["rate"], rel=0.05)
+
+
+def test_energy_where_the_profile_has_power() -> None:
+    profile = parse({"batch_ms": {"1": 10}, "power_w": {"idle": 10, "busy": 60}})
+    cell = run(Setup(profile, 50, arrivals="uniform", requests=1000))
+    assert cell["energy_j_per_request"] == pytest.approx((10 + 60) * 0.01, rel=0.01)  # half of 20 ms each
+
+
+@pytest.mark.parametrize("router", ["random", "round_robin"])
+def test_shares_add_up_to_the_whole(router: str) -> None:
+    """However the replicas are divided, and when all stand in one simulation, each request has the same latency."""
+    setup = replace(SETUP, router=router, service="exponential")
+    whole = fleet._share(setup, 0, 6, lambda requests: None)
+    parts = Tally()
+    for low, high in ((0, 1), (1, 4), (4, 6)):
+        parts.add(fleet._share(setup, low, high, lambda requests: None))
+    together = Tally()
+    blind = Blind(router, 6, [setup.seed, fleet._ROUTING])
+    choices = iter(blind.choose(setup.requests).tolist())
+    simulator = Simulator(nodes_of(setup), together, route=choices.__next__)
+    for chunk in setup.instants():
+        simulator.feed(chunk.tolist())
+    simulator.drain()
+    for tally in (parts, together):
+        assert tally.total_ns == whole.total_ns
+        assert (tally.completed, tally.units, tally.busy_ns) == (whole.completed, whole.units, whole.busy_ns)
+        assert (tally.counts == whole.counts).all()
+
+
+def nodes_of(setup: Setup) -> list[Node]:
+    return [setup.node(replica) for replica in range(setup.replicas)]
+
+
+def test_processes_give_the_same_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "_PART", 1000)
+    heard: list[int] = []
+    one, two = run(SETUP), run(SETUP, processes=2, progress=heard.append)
+    assert (one.pop("simulated"), two.pop("simulated")) == ("replicas apart, 1 process", "replicas apart, 2 processes")
+    assert one == two
+    assert sum(heard) == 4000
+
+
+@pytest.mark.parametrize("router", ["least_waiting", "power_of_two"])
+def test_routers_that_look_stand_together(router: str) -> None:
+    setup = replace(SETUP, router=router)
+    cell = run(setup, processes=4)
+    assert cell == run(setup)
+    assert (cell["simulated"], cell["router"], cell["completed"]) == ("together", router, 4000)
+
+
+def test_looking_helps_single_rows() -> None:
+    """Without batches the order is known: shortest queue, then two choices, then blind chance."""
+    profile = linear(7, 0.6, 1)
+    cells: dict[str, dict[str, Any]] = {
+        router: run(Setup(profile, 10 * 0.8 * profile.peak, requests=8000, replicas=10, router=router))
+        for router in ("least_waiting", "power_of_two", "random")
+    }
+    assert cells["least_waiting"]["mean_ms"] < cells["power_of_two"]["mean_ms"] < 0.7 * cells["random"]["mean_ms"]
+
+
+def test_blind_choices() -> None:
+    turns = Blind("round_robin", 3, [0])
+    assert [*turns.choose(4), *turns.choose(3)] == [0, 1, 2, 0, 1, 2, 0]
+    counts = np.bincount(Blind("random", 4, [0]).choose(40_000), minlength=4)
+    assert counts == pytest.approx(np.full(4, 10_000), rel=0.05)
+
+
+def test_least_waiting_is_least() -> None:
+    made = nodes(5)
+    router = LeastWaiting(made, [0])
+    random = np.random.default_rng(0)
+    for _ in range(2000):
+        chosen = made[router.route()]
+        assert chosen.unanswered == min(node.unanswered for node in made)
+        chosen.unanswered += 1
+        router.moved(chosen)
+        other = made[random.integers(5)]
+        other.unanswered -= int(random.integers(other.unanswered + 1)) // 2
+        router.moved(other)
+
+
+def test_two_choices_are_two() -> None:
+    made = nodes(3)
+    for node, waiting in zip(made, (0, 1, 2), strict=True):
+        node.unanswered = waiting
+    router = PowerOfTwo(made, [0])
+    counts = np.bincount([router.route() for _ in range(3000)], minlength=3)
+    assert counts[2] == 0  # it is never alone
+    assert counts[0] / 3000 == pytest.approx(2 / 3, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"policy": "x"}, "policy: expected one of no_wait"),
+        ({"device": "x"}, "device: expected one of serial, shared"),
+        ({"router": "x"}, "router: expected one of random"),
+        ({"router": "power_of_two", "replicas": 1}, "power_of_two needs at least two"),
+        ({"requests": 0}, "requests: expected at least 1"),
+        ({"replicas": 0}, "replicas: expected at least 1"),
+        ({"workers": (17,)}, "workers: expected capacities from 1 to 16"),
+        ({"deadline_ns": 0}, "deadline"),
+        ({"seed": -1}, "seed"),
+        ({"rate": 0}, "rate"),
+        ({"arrivals": "x"}, "arrivals"),
+        ({"service": "x"}, "service"),
+        ({"device": "shared", "workers": (1, 2)}, "concurrency"),
+    ],
+)
+def test_setup_that_does_not_hold_together(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        run(replace(SETUP, **change))

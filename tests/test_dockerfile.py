@@ -1,0 +1,144 @@
+"""The Dockerfile, read: it cannot be built where the tests run."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from app.settings import Settings
+
+ROOT = Path(__file__).resolve().parent.parent
+LIVE = "/v2/health/live"
+
+
+def instructions() -> list[tuple[str, str]]:
+    """(name, rest) of each instruction, continued lines joined and comments left out."""
+    lines = [line for line in (ROOT / "Dockerfile").read_text().splitlines() if not line.lstrip().startswith("#")]
+    joined = re.sub(r"\\\n\s*", "", "\n".join(lines))
+    return [(name, rest) for name, _, rest in (line.partition(" ") for line in joined.splitlines() if line.strip())]
+
+
+def all_of(wanted: str) -> list[str]:
+    return [rest for name, rest in instructions() if name == wanted]
+
+
+def last(wanted: str) -> str:
+    """What holds at run time: the last one, which must be in the last stage."""
+    names = [name for name, _ in instructions()]
+    stage = len(names) - 1 - names[::-1].index("FROM")
+    found = [rest for name, rest in instructions()[stage:] if name == wanted]
+    assert found, f"no {wanted} in the last stage"
+    return found[-1]
+
+
+def copied() -> list[str]:
+    """What is copied from the build context."""
+    return [source for rest in all_of("COPY") if not rest.startswith("--") for source in rest.split()[:-1]]
+
+
+def environment() -> dict[str, str]:
+    return dict(re.findall(r"(\w+)=(\S+)", " ".join(all_of("ENV"))))
+
+
+def health_check() -> list[str]:
+    _, _, command = last("HEALTHCHECK").partition(" CMD ")
+    words: list[str] = json.loads(command)
+    return words
+
+
+def test_every_path_it_copies_exists() -> None:
+    assert copied()
+    assert [path for path in copied() if not (ROOT / path).exists()] == []
+
+
+def test_what_it_copies_is_what_the_context_sends() -> None:
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    assert "*" in lines
+    assert sorted(line[1:] for line in lines if line.startswith("!")) == sorted(copied())
+
+
+def test_what_the_build_reads_is_copied() -> None:
+    """pip needs the files that pyproject.toml names, and the constraints."""
+    assert {"pyproject.toml", "README.md", "constraints.txt", "app"} <= set(copied())
+
+
+def test_it_ends_as_a_user_that_is_not_root() -> None:
+    user = last("USER").split(":")[0]
+    assert user.isdigit()
+    assert int(user) > 0
+
+
+@pytest.mark.parametrize("name", ["ENTRYPOINT", "CMD"])
+def test_no_shell_stands_before_the_server(name: str) -> None:
+    words = json.loads(last(name))
+    assert words
+    assert all(isinstance(word, str) for word in words)
+
+
+def test_it_starts_a_command_that_there_is() -> None:
+    script, command, *flags = json.loads(last("ENTRYPOINT")) + json.loads(last("CMD"))
+    assert f'\n{script} = "app.cli:main"' in (ROOT / "pyproject.toml").read_text()
+    assert command == "serve"
+    names = [flag[2:].partition("=")[0].replace("-", "_") for flag in flags if flag.startswith("--")]
+    assert set(names) <= set(Settings.model_fields)
+
+
+def test_variables_are_settings() -> None:
+    ours = {name: value for name, value in environment().items() if name.startswith("STARLING_")}
+    given = {name.removeprefix("STARLING_").lower(): value for name, value in ours.items()}
+    assert set(given) <= set(Settings.model_fields)
+    settings = Settings(**given)  # type: ignore[arg-type]  # as the command line does
+    assert settings.host == "0.0.0.0"
+    assert last("EXPOSE") == str(settings.port)
+
+
+def test_arguments_choose_torch() -> None:
+    arguments = dict(rest.partition("=")[::2] for rest in all_of("ARG"))
+    assert arguments["TORCH_INDEX"] == "https://download.pytorch.org/whl/cpu"
+    assert "BASE" in arguments
+    assert all(rest.split()[0] == "${BASE}" for rest in all_of("FROM"))
+
+
+@contextmanager
+def answering(status: int) -> Iterator[tuple[int, list[str]]]:
+    """A server that gives every request `status`: its port, and the paths asked for."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server.server_port, asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False)])
+def test_health_check_asks_for_liveness(status: int, healthy: bool) -> None:
+    program, *arguments = health_check()
+    assert program == "python"
+    with answering(status) as (port, asked):
+        environ = {"STARLING_PORT": str(port)}
+        done = subprocess.run([sys.executable, *arguments], env=environ, capture_output=True, timeout=20, check=False)
+    assert (done.returncode == 0) is healthy
+    assert asked == [LIVE]

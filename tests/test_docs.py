@@ -1,0 +1,216 @@
+"""What the documentation says of the code is true: links, paths, names, commands, settings, versions."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+import app
+from app.models.config import BatchingTable, InputTable, ModelTable, OutputTable
+from app.settings import Settings
+
+ROOT = Path(__file__).resolve().parent.parent
+TOPS = ("app", "docs", "loadtest", "tests", "deploy")
+#: Hosts that may be linked to: those that a reader needs, and no mirror of a package registry.
+HOSTS = {"download.pytorch.org", "keepachangelog.com", "semver.org"}
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@cache
+def pages() -> list[str]:
+    """All Markdown files that are, or could be, committed."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    names = listed.stdout.split() or [str(path.relative_to(ROOT)) for path in ROOT.glob("[!.]*/**/*.md")]
+    return sorted(name for name in {*names, "README.md"} if (ROOT / name).exists())
+
+
+def read(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def prose(page: str) -> str:
+    """A page without its code blocks."""
+    return FENCED.sub("", read(page))
+
+
+def anchors(page: str) -> set[str]:
+    """The anchors that a page's headings get."""
+    titles = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def links(page: str) -> list[str]:
+    return re.findall(r"\]\(([^)\s]+)\)", prose(page))
+
+
+def quoted(page: str) -> list[str]:
+    """What stands in single backticks."""
+    return re.findall(r"(?<!`)`([^`\n]+)`(?!`)", prose(page))
+
+
+def commands(page: str) -> Iterator[str]:
+    """Lines of shell blocks, and what stands in backticks."""
+    for kind, text in FENCED.findall(read(page)):
+        if kind == "sh":
+            yield from text.splitlines()
+    yield from quoted(page)
+
+
+def test_there_are_pages() -> None:
+    wanted = {"README.md", "CONTRIBUTING.md", "CHANGELOG.md"}
+    wanted |= {f"docs/{name}.md" for name in ("architecture", "models", "operations", "protocol")}
+    assert wanted <= set(pages())
+
+
+@pytest.mark.parametrize("page", pages())
+def test_links_lead_somewhere(page: str) -> None:
+    for link in links(page):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (ROOT / page).parent / path if path else ROOT / page
+        assert target.exists(), f"{page}: {link}"
+        if anchor:
+            assert anchor in anchors(str(target.resolve().relative_to(ROOT))), f"{page}: {link}"
+
+
+@pytest.mark.parametrize("page", pages())
+def test_hosts_are_those_a_reader_needs(page: str) -> None:
+    found = re.findall(r"https?://([\w.-]+)", read(page))
+    assert {host for host in found if host not in {"localhost", "127.0.0.1"}} <= HOSTS
+
+
+@pytest.mark.parametrize("page", pages())
+def test_paths_in_backticks_exist(page: str) -> None:
+    for text in quoted(page):
+        if re.fullmatch(rf"({'|'.join(TOPS)})/[\w./-]*", text):
+            assert (ROOT / text).exists(), f"{page}: {text}"
+
+
+def test_architecture_names_files_and_functions_that_there_are() -> None:
+    """There, paths are below app/, and `Class.member` is a member of that class."""
+    source = {path: path.read_text(encoding="utf-8") for path in (ROOT / "app").rglob("*.py")}
+    for text in quoted("docs/architecture.md"):
+        if re.fullmatch(r"[\w/]+\.py", text):
+            places = (ROOT / text, ROOT / "app" / text)
+            assert any(place.exists() for place in places), text
+        elif found := re.fullmatch(r"([A-Z]\w+)\.(\w+)", text):
+            homes = [code for code in source.values() if re.search(rf"^class {found[1]}\b", code, re.MULTILINE)]
+            member = re.compile(rf"^    ((async )?def {found[2]}\(|{found[2]}:)", re.MULTILINE)
+            assert any(member.search(code) for code in homes), text
+
+
+@pytest.mark.parametrize("page", pages())
+def test_make_targets_exist(page: str) -> None:
+    rules = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for command in commands(page):
+        for target in re.findall(r"^make (\w+)", command.strip()):
+            assert re.search(rf"^{target}:", rules, re.MULTILINE), f"{page}: make {target}"
+
+
+@pytest.mark.parametrize("page", pages())
+def test_flags_and_variables_are_settings(page: str) -> None:
+    for command in commands(page):
+        serve = re.search(r"starling serve(.*)", command)
+        flags = re.findall(r"--(?:no-)?([a-z-]+)", serve[1]) if serve else []
+        names = {flag.replace("-", "_") for flag in flags if flag != "help"}
+        names |= {name.lower() for name in re.findall(r"STARLING_(\w+)", command)}
+        assert names <= set(Settings.model_fields), f"{page}: {command}"
+
+
+def test_operations_lists_every_setting_with_its_default() -> None:
+    rows = re.findall(r"^\| `--([a-z-]+)` \| ([^|]+) \| [^|]+ \|$", read("docs/operations.md"), re.MULTILINE)
+    told = {flag.replace("-", "_"): default.strip() for flag, default in rows}
+    assert told == {name: default_of(name) for name in Settings.model_fields}
+    assert list(told) == list(Settings.model_fields)
+
+
+def default_of(name: str) -> str:
+    """A default in words: where Settings leaves it open, what its help says in brackets."""
+    field = Settings.model_fields[name]
+    hinted = re.search(r"\[(.*)\]$", field.description or "")
+    if hinted:
+        return hinted[1]
+    if field.default is None or field.default == ():
+        return "none"
+    return {True: "yes", False: "no"}[field.default] if isinstance(field.default, bool) else str(field.default)
+
+
+def test_models_lists_every_key_of_model_toml() -> None:
+    rows = re.findall(r"^\| `(?:\[\[)?([a-z_]+)(?:\]\])?` \| ", read("docs/models.md"), re.MULTILINE)
+    wanted: set[str] = set(ModelTable.model_fields) - {"batching"}
+    for table in (InputTable, OutputTable, BatchingTable):
+        wanted |= set(table.model_fields)
+    assert set(rows) == wanted
+
+
+def test_model_files_in_the_documentation_are_toml() -> None:
+    shown = [text for page in ("README.md", "docs/models.md") for kind, text in FENCED.findall(read(page))
+             if kind == "toml"]  # fmt: skip
+    assert shown
+    for text in shown:
+        ModelTable.model_validate(tomllib.loads(text))
+
+
+def test_readme_serves_a_model_in_fifteen_lines() -> None:
+    section = read("README.md").partition("## Your own model")[2]
+    script = FENCED.findall(section)[0][1]
+    assert len(script.splitlines()) <= 15
+    files = dict(re.findall(r"cat > \S+/(\S+) <<END\n(.*?)END\n", script, re.DOTALL))
+    ModelTable.model_validate(tomllib.loads(files["model.toml"]))
+    compile(files["model.py"], "model.py", "exec")
+
+
+def test_metrics_in_operations_are_rendered() -> None:
+    source = (ROOT / "app" / "metrics.py").read_text(encoding="utf-8")
+    for name in re.findall(r"`(?:starling|nv_inference)_(\w+)`", read("docs/operations.md")):
+        assert name.removesuffix("_total") in source, name
+
+
+def test_every_error_status_is_documented() -> None:
+    """499 is not: nobody is there to read it."""
+    source = (ROOT / "app" / "errors.py").read_text(encoding="utf-8")
+    raised = set(re.findall(r"status, code = (\d+)", source)) - {"499"}
+    assert raised == set(re.findall(r"^\| (\d{3}) \|", read("docs/protocol.md"), re.MULTILINE))
+
+
+def test_changelog_begins_with_this_version() -> None:
+    versions = re.findall(r"^## \[(\d[^\]]*)\]", read("CHANGELOG.md"), re.MULTILINE)
+    assert versions[0] == app.__version__
+
+
+def test_readme_has_a_place_for_the_measured_table() -> None:
+    text = read("README.md")
+    assert text.count("<!-- bench:begin -->") == text.count("<!-- bench:end -->") == 1
+    assert text.index("<!-- bench:begin -->") < text.index("<!-- bench:end -->")
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/architecture.md",
+                                  "docs/models.md", "docs/operations.md", "docs/protocol.md"])  # fmt: skip
+def test_lines_fit(page: str) -> None:
+    """Measured tables, which a program writes, may be wider."""
+    text = re.sub(r"<!-- bench:begin -->.*<!-- bench:end -->", "", read(page), flags=re.DOTALL)
+    assert [line for line in text.splitlines() if len(line) > 120] == []
+
+
+def test_picture_is_well_formed_and_names_files_that_exist() -> None:
+    picture = (ROOT / "docs" / "architecture.svg").read_text(encoding="utf-8")
+    ElementTree.fromstring(picture)
+    for name in re.findall(r"\w+/\w+\.py", picture):
+        assert (ROOT / "app" / name).exists(), name
+
+
+def test_licence_is_the_whole_text() -> None:
+    text = read("LICENSE")
+    assert "Apache License" in text
+    assert "END OF TERMS AND CONDITIONS" in text
