@@ -6,8 +6,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from pydantic import ValidationError
@@ -100,6 +99,7 @@ def _flagged(function: Callable[..., None]) -> Callable[..., None]:
             help=_help(field),
             rich_help_panel=panel,
             show_default=False,
+            metavar=_metavar(field),
         )
         kind: Any = _kind(field)
         annotation = Annotated[kind, option]
@@ -117,14 +117,25 @@ def _help(field: FieldInfo) -> str:
 
 
 def _kind(field: FieldInfo) -> Any:
-    """The type typer parses: every option can be left out; a tuple of names is given by repeating the option."""
+    """The type typer parses: text, which Settings then reads, so that every wrong value is told in the same one line.
+
+    A flag stays a flag, and names are given by repeating the option.
+    """
+    if field.annotation is bool:
+        return bool | None
     if field.annotation == tuple[str, ...]:
         return list[str] | None  # STARLING_MODEL="a=x b=y": a variable is split on spaces
-    if field.annotation == tuple[int, ...]:
-        return str | None  # "1,2,4", split by Settings
-    annotation: Any = field.annotation
-    optional: Any = annotation if isinstance(annotation, UnionType) else annotation | None
-    return optional
+    return str | None
+
+
+def _metavar(field: FieldInfo) -> str | None:
+    """What stands for the value in the help: its choices, or its type."""
+    for kind in (field.annotation, *get_args(field.annotation)):
+        if get_origin(kind) is Literal:
+            return "|".join(get_args(kind))
+    names = {int: "INT", float: "NUMBER", Path: "FILE", tuple[int, ...]: "INT,INT,...", tuple[str, ...]: "NAME=SOURCE"}
+    kinds = (field.annotation, *get_args(field.annotation))
+    return None if field.annotation is bool else next((names[kind] for kind in kinds if kind in names), "TEXT")
 
 
 @cli.command("models")

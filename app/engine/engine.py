@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Self, cast
 
 from app.contract import Model, Served
@@ -101,6 +102,7 @@ class Engine:
         batching = model.info.batching
         largest = min(batching.max_batch, max(worker.capacity for worker in spec.workers))
         running = largest * len(spec.workers) * spec.push_depth
+        model = replace(model, info=replace(model.info, batching=replace(batching, max_batch=largest)))
         model = fit_queue(model, running, self._pool_bytes)
         batching = model.info.batching
         executor = self.device.open(model, batching.max_queue + running)
