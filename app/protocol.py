@@ -20,8 +20,6 @@ EXTENSION = "starling.answer"
 _FIRST_REQUEST_S = 0.5
 _STATUS = b"HTTP/1.1 200 OK\r\n"
 
-Headers = list[tuple[bytes, bytes]]
-
 
 class OneWriteProtocol(HttpToolsProtocol):
     """HttpToolsProtocol with the extension, and patient with a connection's first request."""
@@ -39,8 +37,8 @@ class OneWriteProtocol(HttpToolsProtocol):
             super().shutdown()
 
 
-def answer(cycle: RequestResponseCycle, headers: Headers, body: bytes, close: bool) -> bool:
-    """Write a whole 200 answer, whose headers are known to be sound and hold the content-length.
+def answer(cycle: RequestResponseCycle, head: bytes, body: bytes, close: bool) -> bool:
+    """Write a whole 200 answer. `head` is header lines, known to be sound, content-length among them.
 
     False where uvicorn's own way must be taken: the client reads too slowly or is gone, a HEAD request, an access log.
     """
@@ -50,9 +48,9 @@ def answer(cycle: RequestResponseCycle, headers: Headers, body: bytes, close: bo
         return False
     if close or not cycle.keep_alive:
         cycle.keep_alive = False
-        headers.append((b"connection", b"close"))
-    lines = b"".join([b"%s: %s\r\n" % header for header in (*cycle.default_headers, *headers)])
-    cycle.transport.write(b"%s%s\r\n%s" % (_STATUS, lines, body))
+        head += b"connection: close\r\n"
+    lines = b"".join([b"%s: %s\r\n" % header for header in cycle.default_headers])
+    cycle.transport.write(b"%s%s%s\r\n%s" % (_STATUS, lines, head, body))
     # What uvicorn's `send` leaves behind after the last message.
     cycle.response_started = cycle.response_complete = True
     cycle.message_event.set()

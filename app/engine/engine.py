@@ -218,7 +218,8 @@ class Engine:
             parts = (ran.input_ns, ran.infer_ns, ran.output_ns)
             batch = Batch(ran.outputs, unit.started, parts, unit.size)
             for position, row in enumerate(unit.rows):
-                cast("Lease", row.call).places[row.index] = (batch, position)
+                lease: Lease = row.call  # type: ignore[assignment]  # a cast would be a call per row
+                lease.places[row.index] = (batch, position)
             served.stats.batch_ran(unit.worker, unit.reason, len(unit.rows), parts)
         else:
             self._failed(unit, completion)
@@ -268,7 +269,9 @@ class Engine:
 
     def pending_calls(self, program: int) -> int:
         """Calls admitted and not yet running."""
-        return sum(1 for lease in self._leases() if lease.program == program and not lease.places and not lease.runs)
+        return sum(
+            1 for lease in self._leases() if lease.program == program and not any(lease.places) and not lease.runs
+        )
 
     def snapshot(self) -> Snapshot:
         """For a scrape."""

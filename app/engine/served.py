@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from app.contract import Model, ModelInfo
+from app.contract import Model
 from app.engine.executor import Executor
 from app.engine.lease import Lease
 from app.engine.pool import Slots, slot_bytes
@@ -28,6 +28,7 @@ class ServedModel:
     def __init__(self, engine: Engine, model: Model, executor: Executor, program: int, profile: Profile) -> None:
         self.engine = engine
         self.model = model
+        self.info = model.info
         self.executor = executor
         self.pool = executor.pool
         self.program = program
@@ -39,10 +40,6 @@ class ServedModel:
         batching = model.info.batching
         self._timeout_ns = int(batching.default_timeout_ms * 1e6)
         self._priority = batching.default_priority
-
-    @property
-    def info(self) -> ModelInfo:
-        return self.model.info
 
     def admit(self, rows: int, deadline_ns: int | None = None) -> None:
         """Raise QueueFull, DeadlineUnreachable or NotReady if a call of so many rows cannot be taken now."""
