@@ -26,20 +26,20 @@ ModelName = Annotated[str, Path(description="Name of the model.", examples=["ech
 Version = Annotated[str, Path(description="Version of the model.", examples=["1"])]
 
 _ERRORS: dict[int, tuple[str, str]] = {
-    400: ("A field of the request is wrong.", 'inputs[0].shape: expected [n, 4] for input "x", got [1, 5]'),
+    400: ("A field of the request is wrong.", "inputs[0].shape: expected shape [rows, 4], got [1, 5]"),
     401: (
         "A key is set, and the request has none or a wrong one.",
         "an API key is needed: X-API-Key, or Authorization: Bearer",
     ),
-    404: ("Unknown model, version or route.", 'unknown model "ekko"'),
+    404: ("Unknown model, version or route.", "model 'ekko' is not known; models: digits, echo"),
     408: ("The body did not arrive in time.", "the body did not arrive within 30 s"),
-    411: ("The body has no length.", "Content-Length is needed"),
-    413: ("The body is over the limit.", "the body is larger than the 64 MiB allowed"),
+    411: ("The body has no length.", "a body is needed: expected a Content-Length header or a chunked body"),
+    413: ("The body is over the limit.", "body: expected at most 67108864 bytes, got 70000000"),
     415: ("Unknown content type or encoding.", 'content type "text/csv": model echo takes application/json'),
-    429: ("The queue is full, or the deadline cannot be met.", "model echo: the queue is full (1024 rows)"),
-    500: ("This request failed in the model.", "model echo failed: division by zero"),
+    429: ("The queue is full, or the deadline cannot be met.", "model 'echo': the queue of 1024 rows is full"),
+    500: ("This request failed in the model.", "model 'echo' failed: ZeroDivisionError: division by zero"),
     503: ("Starting, draining, loading or failed.", "model echo is loading"),
-    504: ("The deadline passed before the work was done.", "the deadline passed after 20 ms in the queue"),
+    504: ("The deadline passed before the work was done.", "model 'echo': the deadline passed in the queue"),
 }
 _RETRY_AFTER = {"Retry-After": {"description": "Whole seconds, at least 1.", "schema": {"type": "integer"}}}
 
