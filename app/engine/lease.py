@@ -6,18 +6,41 @@ One owner, from admission to answer; slots are given back once, and never while 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol, cast
 
 import numpy as np
 
-from app.contract import Answer, Array
-from app.engine.pool import Slots
+from app.contract import Answer, Array, ModelInfo
+from app.engine.pool import Pool, Slots
 from app.errors import ClientGone, ModelFailed, NotReady, StarlingError
+from app.metrics import ModelStats
 from app.scheduler.types import Call, Klass, Row, RowState
 
-if TYPE_CHECKING:
-    from app.engine.served import ServedModel
+
+class Driver(Protocol):
+    """What a lease needs of the engine."""
+
+    loop: asyncio.AbstractEventLoop
+    refusing: str | None
+
+    def submit(self, lease: Lease) -> None: ...
+    def cancel(self, lease: Lease) -> None: ...
+
+
+class Home(Protocol):
+    """What a lease needs of the model it belongs to."""
+
+    info: ModelInfo
+    pool: Pool
+    program: int
+    stats: ModelStats
+    reserved: int
+
+    @property
+    def driver(self) -> Driver: ...
+    def free_rows(self, rows: Iterable[Row]) -> None: ...
+    def give_back(self, slots: Slots) -> None: ...
 
 
 class Batch:
@@ -41,7 +64,7 @@ class Lease(Call):
     def __init__(
         self,
         id: int,
-        served: ServedModel,
+        served: Home,
         slots: Slots,
         lengths: Mapping[str, int],
         priority: int,
@@ -83,7 +106,7 @@ class Lease(Call):
     def run(self) -> asyncio.Future[Answer]:
         """Submit. The future raises a leaf of StarlingError; whoever cancels it takes the call out of the queue."""
         served = self._served
-        engine = served.engine
+        engine = served.driver
         self._future = future = engine.loop.create_future()
         if engine.refusing is not None:  # since the lease was taken
             self.fail(NotReady(engine.refusing, retry_after_s=1))
@@ -164,7 +187,7 @@ class Lease(Call):
             return
         self._closed = True
         if self._submitted and self.alive:
-            self._served.engine.cancel(self)
+            self._served.driver.cancel(self)
             self.free_ended()
         elif not self._submitted:
             self._served.reserved -= len(self.rows)

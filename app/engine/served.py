@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from app.contract import Model
 from app.engine.executor import Executor
-from app.engine.lease import Lease
+from app.engine.lease import Driver, Lease
 from app.engine.pool import Slots, slot_bytes
 from app.errors import DeadlineUnreachable, NotReady, QueueFull
 from app.metrics import Gauges, ModelStats
+from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Klass, Profile, Reason, Refusal, Row, RowState
-
-if TYPE_CHECKING:
-    from app.engine.engine import Engine
 
 _ENDED = RowState.ENDED
 _NO_LENGTHS: Mapping[str, int] = {}
 
 
+class Host(Driver, Protocol):
+    """What a served model needs of the engine, on top of what its leases need."""
+
+    scheduler: Scheduler
+    clock: Callable[[], int]
+    next_call: Callable[[], int]
+
+    def pending_calls(self, program: int) -> int: ...
+
+
 class ServedModel:
     """Implements contract.Served."""
 
-    def __init__(self, engine: Engine, model: Model, executor: Executor, program: int, profile: Profile) -> None:
+    def __init__(self, engine: Host, model: Model, executor: Executor, program: int, profile: Profile) -> None:
         self.engine = engine
+        self.driver: Driver = engine
         self.model = model
         self.info = model.info
         self.executor = executor

@@ -23,17 +23,14 @@ Failure
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Iterable, Sequence
-from heapq import heapify, heappop, heappush
 
 from . import arbiter
-from .latency import Latency
-from .policies import Cut, Hold, KeyView, Policy
-from .policies import make as make_policy
+from .deadlines import Deadlines
+from .policies import Cut, Hold, KeyView
 from .preferred import preferred_size
-from .rate import RateMonitor
 from .ready import Key, ReadySet, ReadyTable
+from .state import ProgramState
 from .types import (
     Call,
     DeviceSpec,
@@ -51,33 +48,7 @@ from .types import (
 )
 
 _ENDED, _RUNNING, _WAITING = RowState.ENDED, RowState.RUNNING, RowState.WAITING  # looked up once, used per row
-_RECENT = 16  # first runs looked at to tell a broken program from a bad row
 _MIN_RETRY_NS = 1_000_000  # a hint of 0 would send the client straight back
-
-
-class _ProgramState:
-    """What the scheduler keeps per program."""
-
-    __slots__ = ("calls", "closed", "entry", "latency", "policy", "program", "rate", "recent", "waiting")
-
-    def __init__(self, program: Program, entry: ReadySet | None, now: int) -> None:
-        self.program = program
-        self.entry = entry  # where new rows stand, when that is one set whatever their length
-        self.policy: Policy = make_policy(program.policy)
-        self.latency = [Latency(stage.profile) for stage in program.stages]
-        self.rate = RateMonitor(now)
-        self.recent: deque[bool] = deque(maxlen=_RECENT)  # True: that first run failed
-        self.waiting = 0  # rows in the ready table
-        self.calls = 0  # calls that have not left
-        self.closed = False
-
-    @property
-    def broken(self) -> bool:
-        return len(self.recent) == _RECENT and 2 * sum(self.recent) > _RECENT
-
-    def time(self, rows: int) -> int:
-        """Nanoseconds for a batch of `rows` through all stages."""
-        return sum(latency.predict(rows) for latency in self.latency)
 
 
 class Scheduler:
@@ -88,14 +59,14 @@ class Scheduler:
             raise ValueError("workers: expected at least one")
         self.device = device
         self.split_failed = split_failed
-        self._programs: dict[int, _ProgramState] = {}
+        self._programs: dict[int, ProgramState] = {}
         self._ready = ReadyTable()
         self._calls: dict[int, Call] = {}
         self._units: dict[int, Unit] = {}
         self._load = [0] * len(device.workers)  # units handed to each worker
         self._caps: dict[tuple[int, int], int] = {}  # (worker, program) -> rows that fitted in memory
         self._alive = 0  # rows that have started and not ended
-        self._deadlines: list[tuple[int, int]] = []  # heap of (deadline, call id)
+        self._deadlines = Deadlines(self._calls)
         self._sequence = 0
         self._next_unit = 0
         self._lost = False
@@ -107,7 +78,7 @@ class Scheduler:
     def add_program(self, program: Program, now: int) -> None:
         """Open a program to calls. Raises ValueError for an unknown policy."""
         entry = None if program.length_buckets else self._ready.at((program.id, 0, 0))
-        self._programs[program.id] = _ProgramState(program, entry, now)
+        self._programs[program.id] = ProgramState(program, entry, now)
 
     def remove_program(self, program: int, now: int) -> None:
         """Close a program to new calls; it is forgotten when its last call has left."""
@@ -146,7 +117,7 @@ class Scheduler:
         state.calls += 1
         state.rate.arrive(n)
         if call.deadline is not None:
-            self._watch_deadline(call.deadline, call.id)
+            self._deadlines.add(call.deadline, call.id)
         arrived, sequence = call.arrived, self._sequence
         for index, row in enumerate(rows):
             row.call = call
@@ -194,10 +165,12 @@ class Scheduler:
 
     def step(self, now: int) -> Step:
         """What to do now, given all inputs so far."""
-        self._expire(now)
+        for call in self._deadlines.passed(now):
+            self._leave(call)
+            self._drop.append(Drop(call, Reason.DEADLINE))
         start: list[Unit] = []
         wake_at = self._dispatch(start, now)
-        deadline = self._next_deadline()
+        deadline = self._deadlines.next()
         if wake_at is None or (deadline is not None and deadline < wake_at):
             wake_at = deadline
         step = Step(start, self._done, self._drop, wake_at)
@@ -331,7 +304,7 @@ class Scheduler:
 
     # ends of units
 
-    def _advance(self, unit: Unit, outcome: Outcome, state: _ProgramState) -> None:
+    def _advance(self, unit: Unit, outcome: Outcome, state: ProgramState) -> None:
         """Rows that ran move to their next stage, or end; a call whose last row has ended is done."""
         repeats = state.program.stages[unit.stage].repeats
         last = unit.stage + 1 == len(state.program.stages)
@@ -353,7 +326,7 @@ class Scheduler:
                     state.calls -= 1
                     self._done.append(call)
 
-    def _fail(self, unit: Unit, error: Fault, state: _ProgramState) -> None:
+    def _fail(self, unit: Unit, error: Fault, state: ProgramState) -> None:
         """Halve and re-run, or fail the calls of the unit's rows."""
         for row in unit.rows:
             if unit.stage == 0 or not row.call.alive:
@@ -373,7 +346,7 @@ class Scheduler:
             if half:
                 self._retry(half, unit, state)
 
-    def _retry(self, rows: list[Row], unit: Unit, state: _ProgramState) -> None:
+    def _retry(self, rows: list[Row], unit: Unit, state: ProgramState) -> None:
         for row in rows:
             row.state = _WAITING
         state.waiting += len(rows)
@@ -397,11 +370,11 @@ class Scheduler:
 
     # rows and calls
 
-    def _key(self, row: Row, state: _ProgramState) -> Key:
+    def _key(self, row: Row, state: ProgramState) -> Key:
         buckets = state.program.length_buckets
         return (state.program.id, row.stage, bisect_left(buckets, row.length) if buckets else 0)
 
-    def _make_ready(self, row: Row, state: _ProgramState) -> None:
+    def _make_ready(self, row: Row, state: ProgramState) -> None:
         row.state = _WAITING
         state.waiting += 1
         self._ready.at(self._key(row, state)).add(row)
@@ -427,7 +400,7 @@ class Scheduler:
                     self._ready.at(self._key(row, state)).forget(1)
         self._forget_if_over(call.program, state)
 
-    def _forget_if_over(self, program: int, state: _ProgramState) -> None:
+    def _forget_if_over(self, program: int, state: ProgramState) -> None:
         if state.closed and not state.calls and program in self._programs:
             if any(unit.program == program for unit in self._units.values()):
                 return
@@ -435,27 +408,3 @@ class Scheduler:
             self._ready.drop_program(program)
             for key in [key for key in self._caps if key[1] == program]:
                 del self._caps[key]
-
-    # deadlines
-
-    def _watch_deadline(self, deadline: int, call_id: int) -> None:
-        """Calls that left stay in the heap until their time; it is rebuilt when they outnumber those that live."""
-        heap = self._deadlines
-        if len(heap) > 2 * len(self._calls) + 64:
-            heap[:] = [entry for entry in heap if entry[1] in self._calls]
-            heapify(heap)
-        heappush(heap, (deadline, call_id))
-
-    def _expire(self, now: int) -> None:
-        heap = self._deadlines
-        while heap and heap[0][0] <= now:
-            call = self._calls.get(heappop(heap)[1])
-            if call is not None:
-                self._leave(call)
-                self._drop.append(Drop(call, Reason.DEADLINE))
-
-    def _next_deadline(self) -> int | None:
-        heap = self._deadlines
-        while heap and heap[0][1] not in self._calls:
-            heappop(heap)
-        return heap[0][0] if heap else None
