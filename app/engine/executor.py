@@ -113,7 +113,7 @@ class Executor:
                     f"output {spec.name!r}: expected a batch of {size} rows of {list(spec.shape)}, "
                     f"got shape {list(value.shape)}"
                 )
-            outputs.append(_own(value[:rows], spec))
+            outputs.append(_own(value, spec, rows))
         return outputs
 
     def warm(self, size: int, lengths: Mapping[str, int]) -> int:
@@ -201,10 +201,15 @@ def _pad_beyond(batch: torch.Tensor, dim: int, lengths: Array, value: float) -> 
     batch.masked_fill_(beyond.view(shape), value)
 
 
-def _own(value: Any, spec: TensorSpec) -> Array:
+def _own(value: Any, spec: TensorSpec, rows: int) -> Array:
+    """The first `rows` rows in memory of their own.
+
+    Cut and copied by numpy: each of torch's operators lets go of the interpreter lock and must get it back, which a
+    busy event loop makes the dearest part of a small batch.
+    """
     if isinstance(value, torch.Tensor):
-        tensor = value.detach()
+        tensor = value.detach() if value.requires_grad else value
         value = (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
     if value.dtype != spec.dtype:
         raise ConfigError(f"output {spec.name!r}: expected {spec.datatype}, got {value.dtype}")
-    return np.array(value)
+    return np.array(value[:rows])
