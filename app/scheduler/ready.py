@@ -106,19 +106,35 @@ class ReadySet:
         self.count -= len(group)
         return group
 
-    def take(self, n: int) -> list[Row]:
-        """Take the first `n` rows outside retry groups, or fewer where fewer wait."""
+    def take(self, n: int, room: int) -> list[Row]:
+        """Take the first `n` rows outside retry groups, or fewer where fewer wait; at most `room` that start anew.
+
+        Rows for which there is no room are passed over: behind them may stand rows that hold the room.
+        """
         taken: list[Row] = []
         for level in self._levels:
             lane = self._lanes[level]
+            passed: list[Row] = []
             while lane and len(taken) < n:
                 row = lane.popleft()
-                if row.call.alive:
+                if not row.call.alive:
+                    continue
+                if row.started:
                     taken.append(row)
+                elif room > 0:
+                    room -= 1
+                    taken.append(row)
+                else:
+                    passed.append(row)
+            lane.extendleft(reversed(passed))
             if len(taken) == n:
                 break
         self.count -= len(taken)
         return taken
+
+    def going(self) -> int:
+        """Rows that wait here and have started: they are between two steps of a cell, or between stages."""
+        return sum(row.started for row in self.rows())
 
     @property
     def free_count(self) -> int:

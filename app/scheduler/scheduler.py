@@ -251,16 +251,19 @@ class Scheduler:
         """Start one unit of this key, or say until when the key is held back."""
         program, stage, _ = ready.key
         state = self._programs[program]
-        room = self.device.max_alive - self._alive if stage == 0 else self.device.max_alive
-        capacity = {worker: min(self._capacity(worker, state.program), room) for worker in idle}
+        # Rows that start take up room on the device; those that go on, in a cell or at a later stage, have theirs.
+        room = self.device.max_alive - self._alive
+        going = ready.going() if stage or state.program.stages[0].repeats else 0
+        capacity = {worker: min(self._capacity(worker, state.program), room + going) for worker in idle}
         limit = max(capacity.values())
         if limit < 1:
             return Hold(None)
-        group = ready.retry()
+        group = ready.retry() if room or stage else None
         if group is not None:
-            if len(group) > limit:  # the cap has fallen since: what fits goes, the rest stays first in line
-                ready.add_retry(group[limit:])
-                group = group[:limit]
+            most = limit if stage else min(limit, room)
+            if len(group) > most:  # the cap has fallen since: what fits goes, the rest stays first in line
+                ready.add_retry(group[most:])
+                group = group[:most]
             self._start(ready.key, group, Cut(len(group), len(group), "retry"), capacity, start, now)
             return None
         full = max(self._capacity(w, state.program) for w in range(len(self.device.workers)))
@@ -269,7 +272,7 @@ class Scheduler:
         decision = state.policy.decide(view, sorted(capacity.values(), reverse=True), now)
         if isinstance(decision, Hold):
             return decision
-        self._start(ready.key, ready.take(decision.rows), decision, capacity, start, now)
+        self._start(ready.key, ready.take(decision.rows, room), decision, capacity, start, now)
         return None
 
     def _capacity(self, worker: int, program: Program) -> int:

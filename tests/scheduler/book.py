@@ -170,7 +170,7 @@ class Book:
     def _check_order(self, unit: Unit, rows: list[RowFacts]) -> None:
         """A unit begins with the best row of its key; one that a policy cut passes over no row that it could take."""
         key, retry = self._key(rows[0]), unit.reason == "retry"
-        peers = [facts for facts in self.waiting[unit.program] if self._key(facts) == key]
+        peers = self._with_room([facts for facts in self.waiting[unit.program] if self._key(facts) == key])
         assert rows[0].rank == min(facts.rank for facts in peers)
         assert rows == sorted(rows, key=lambda facts: facts.rank)
         assert {facts.retried for facts in rows} == {retry}
@@ -178,7 +178,19 @@ class Book:
             free = sorted((f for f in peers if not f.retried), key=lambda facts: facts.rank)
             assert rows == free[: len(rows)]
         if self._ordered:
-            assert rows[0].rank == min(facts.rank for waiting in self.waiting.values() for facts in waiting)
+            everyone = self._with_room([facts for waiting in self.waiting.values() for facts in waiting])
+            assert rows[0].rank == min(facts.rank for facts in everyone)
+
+    def _with_room(self, waiting: list[RowFacts]) -> list[RowFacts]:
+        """Those of the rows that could start: rows for which the device has no room are passed over, those that hold
+        room already, between two steps of a cell or two stages, go on."""
+        room = self.device.max_alive - self.alive
+        able = []
+        for facts in sorted(waiting, key=lambda facts: facts.rank):
+            if facts.alive or room > 0:
+                able.append(facts)
+                room -= not facts.alive
+        return able
 
     def _check_wake(self, step: Step, now: int) -> None:
         assert step.wake_at is None or step.wake_at > now

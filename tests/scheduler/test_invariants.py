@@ -98,7 +98,7 @@ def arrivals(draw: st.DrawFn, programs: int, classes: list[Klass]) -> tuple[Arri
 @st.composite
 def traces(draw: st.DrawFn, policy: str = MIXED, classes: str = "both") -> Trace:
     device = draw(devices)
-    served = draw(programs(policy, first_repeats=device.max_alive == UNBOUNDED))
+    served = draw(programs(policy, first_repeats=True))
     return Trace(
         device,
         served,

@@ -46,8 +46,8 @@ def test_take_goes_by_class_then_priority_then_arrival() -> None:
     )
     assert ready.count == 4
     assert ready.head() is not None
-    assert ids(ready.take(3)) == [4, 3, 2]
-    assert ids(ready.take(3)) == [1]
+    assert ids(ready.take(3, 1 << 30)) == [4, 3, 2]
+    assert ids(ready.take(3, 1 << 30)) == [1]
     assert ready.count == 0
     assert ready.head() is None
 
@@ -55,13 +55,13 @@ def test_take_goes_by_class_then_priority_then_arrival() -> None:
 def test_rows_of_one_arrival_stand_in_order_of_submission() -> None:
     ready = ReadySet(KEY)
     stand(ready, make_call(1, 2), make_call(2, 2))
-    assert [(row.call.id, row.index) for row in ready.take(4)] == [(1, 0), (1, 1), (2, 0), (2, 1)]
+    assert [(row.call.id, row.index) for row in ready.take(4, 1 << 30)] == [(1, 0), (1, 1), (2, 0), (2, 1)]
 
 
 def test_late_row_is_put_in_its_place() -> None:
     ready = ReadySet(KEY)
     stand(ready, make_call(1, arrived=10), make_call(2, arrived=30), make_call(3, arrived=20))
-    assert ids(ready.take(3)) == [1, 3, 2]
+    assert ids(ready.take(3, 1 << 30)) == [1, 3, 2]
 
 
 def test_rows_of_calls_that_left_are_passed_over() -> None:
@@ -74,7 +74,7 @@ def test_rows_of_calls_that_left_are_passed_over() -> None:
     head = ready.head()
     assert head is not None
     assert head.call is kept
-    assert ids(ready.take(5)) == [2]
+    assert ids(ready.take(5, 1 << 30)) == [2]
 
 
 def test_oldest_looks_at_every_priority() -> None:
@@ -99,7 +99,7 @@ def test_retry_group_goes_first_among_its_rank() -> None:
     ready = ReadySet(KEY)
     first, later = make_call(1, 2, arrived=1), make_call(2, arrived=2)
     stand(ready, first, later)
-    ready.add_retry(ready.take(2))
+    ready.add_retry(ready.take(2, 1 << 30))
     assert (ready.count, ready.free_count) == (3, 1)
     assert ids(ready.retry()) == [1, 1]
     assert ready.retry() is None
@@ -109,10 +109,10 @@ def test_retry_group_goes_first_among_its_rank() -> None:
 def test_retry_group_yields_to_a_better_row() -> None:
     ready = ReadySet(KEY)
     stand(ready, make_call(1, klass=Klass.BEST_EFFORT))
-    ready.add_retry(ready.take(1))
+    ready.add_retry(ready.take(1, 1 << 30))
     stand(ready, make_call(2, arrived=9))
     assert ready.retry() is None
-    assert ids(ready.take(1)) == [2]
+    assert ids(ready.take(1, 1 << 30)) == [2]
     assert ids(ready.retry()) == [1]
 
 
@@ -120,7 +120,7 @@ def test_retry_group_yields_to_a_better_row() -> None:
 def test_retry_groups_go_by_their_first_rows(order: tuple[int, int]) -> None:
     ready = ReadySet(KEY)
     stand(ready, make_call(1, klass=Klass.BEST_EFFORT), make_call(2, arrived=5))
-    better, worse = ready.take(1), ready.take(1)
+    better, worse = ready.take(1, 1 << 30), ready.take(1, 1 << 30)
     for index in order:
         ready.add_retry([better, worse][index])
     assert ids(ready.retry()) == [2]
@@ -131,7 +131,7 @@ def test_retry_group_that_lost_its_first_row_is_placed_anew() -> None:
     ready = ReadySet(KEY)
     calls = [make_call(i, arrived=i) for i in range(3)]
     stand(ready, *calls)
-    rows = ready.take(3)
+    rows = ready.take(3, 1 << 30)
     ready.add_retry([rows[0], rows[2]])
     ready.add_retry([rows[1]])
     leave(ready, calls[0])
@@ -145,7 +145,7 @@ def test_retry_group_whose_calls_left_is_forgotten() -> None:
     ready = ReadySet(KEY)
     call = make_call(1, 2)
     stand(ready, call)
-    ready.add_retry(ready.take(2))
+    ready.add_retry(ready.take(2, 1 << 30))
     leave(ready, call)
     assert ready.count == 0
     assert ready.retry() is None

@@ -241,7 +241,6 @@ class TestStages:
         assert calls_of(step.start[0]) == [1]
         assert [call.id for call in finish(scheduler, step.start[0], 2, ended=(0,)).done] == [1]
 
-    @pytest.mark.xfail(strict=True, reason="rows of a cell at the first stage are counted against their own room")
     def test_cell_at_the_first_stage_goes_on_when_max_alive_is_reached(self) -> None:
         cell = Stage(repeats=True)
         scheduler = scheduler_of(make_program(stages=(cell,)), device=make_device(2, max_alive=2))
