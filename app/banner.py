@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Sequence
 
 from app import __version__
 from app.contract import Catalog, Served
@@ -51,8 +52,7 @@ def _url(settings: Settings, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _curl(ready: object, url: str) -> str:
-    served: list[Served] = list(ready)  # type: ignore[call-overload]
+def _curl(served: Sequence[Served], url: str) -> str:
     easy = next((s for s in served if len(s.info.inputs) == 1 and s.info.inputs[0].shape == (4,)), served[0])
     spec = easy.info.inputs[0]
     if spec.shape == (4,):

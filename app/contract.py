@@ -157,10 +157,6 @@ class Served(Protocol):
     def info(self) -> ModelInfo: ...
     @property
     def model(self) -> Model: ...
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one row's fixed-size inputs at their largest."""
-        ...
 
     def admit(self, rows: int, deadline_ns: int | None = None) -> None:
         """Raise QueueFull, DeadlineUnreachable or NotReady if a call of so many rows cannot be taken now."""

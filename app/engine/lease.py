@@ -38,7 +38,7 @@ class Home(Protocol):
     reserved: int
 
     @property
-    def driver(self) -> Driver: ...
+    def engine(self) -> Driver: ...
     def free_rows(self, rows: Iterable[Row]) -> None: ...
     def give_back(self, slots: Slots) -> None: ...
 
@@ -106,7 +106,7 @@ class Lease(Call):
     def run(self) -> asyncio.Future[Answer]:
         """Submit. The future raises a leaf of StarlingError; whoever cancels it takes the call out of the queue."""
         served = self._served
-        engine = served.driver
+        engine = served.engine
         self._future = future = engine.loop.create_future()
         if engine.refusing is not None:  # since the lease was taken
             self.fail(NotReady(engine.refusing, retry_after_s=1))
@@ -187,7 +187,7 @@ class Lease(Call):
             return
         self._closed = True
         if self._submitted and self.alive:
-            self._served.driver.cancel(self)
+            self._served.engine.cancel(self)
             self.free_ended()
         elif not self._submitted:
             self._served.reserved -= len(self.rows)

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from app.contract import Model
 from app.engine.executor import Executor
 from app.engine.lease import Driver, Lease
-from app.engine.pool import Slots, slot_bytes
+from app.engine.pool import Slots
 from app.errors import DeadlineUnreachable, NotReady, QueueFull
 from app.metrics import Gauges, ModelStats
 from app.scheduler.scheduler import Scheduler
@@ -35,7 +35,6 @@ class ServedModel:
 
     def __init__(self, engine: Host, model: Model, executor: Executor, program: int, profile: Profile) -> None:
         self.engine = engine
-        self.driver: Driver = engine
         self.model = model
         self.info = model.info
         self.executor = executor
@@ -43,7 +42,6 @@ class ServedModel:
         self.program = program
         self.profile = profile
         self.stats = ModelStats(model.info.name, model.info.version)
-        self.row_bytes = slot_bytes(model.info.inputs)
         self.reserved = 0  # rows leased and not yet submitted
         self._closing: asyncio.Future[None] | None = None
         batching = model.info.batching

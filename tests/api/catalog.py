@@ -32,7 +32,6 @@ class FakeServed:
 
     info: ModelInfo
     model: Model
-    row_bytes: int = 16
 
     def statistics(self) -> dict[str, Any]:
         return {"name": self.info.name, "version": self.info.version, "inference_count": 3}
