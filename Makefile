@@ -1,4 +1,4 @@
-# make serve | test | check | fix | bench.  PIP_ARGS is handed to pip, see README.
+# make serve | test | check | fix | bench | load.  PIP_ARGS is handed to pip, see README.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,13 +6,14 @@ STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt $(PIP_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check fix bench clean
+.PHONY: help serve test check fix bench load clean
 
 help:
 	@echo "make serve   install once, then serve the demo models on http://127.0.0.1:8000"
 	@echo "make test    install once, then lint, type-check and run the whole suite"
 	@echo "make check   lint and types only;  make fix   format and mend what a tool can"
 	@echo "make bench   measure this machine: tables into docs/bench/"
+	@echo "make load    serve, put Locust's load on it, leave a report in out/load/;  USERS= DURATION= SHAPE= MODEL= PAYLOAD="
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -26,6 +27,11 @@ $(STAMP): pyproject.toml constraints.txt | $(VENV)/bin/python
 $(STAMP)-test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing into $(VENV), with what the tests need: a minute or two, once"
 	@$(PIP) -e '.[test]'
+	@touch $(STAMP) $@
+
+$(STAMP)-load: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "installing into $(VENV), with Locust: a minute or two, once"
+	@$(PIP) -e '.[load]'
 	@touch $(STAMP) $@
 
 serve: $(STAMP)
@@ -45,6 +51,12 @@ fix: $(STAMP)-test
 
 bench: $(STAMP)-test
 	$(BIN)/python -m loadtest.bench $(ARGS)
+
+# `exec`: the signal of a Ctrl-C or a kill reaches what has children to end.
+LOAD := $(if $(USERS),--users $(USERS)) $(if $(DURATION),--duration $(DURATION)) $(if $(SHAPE),--shape $(SHAPE)) \
+	$(if $(MODEL),--model $(MODEL)) $(if $(PAYLOAD),--payload $(PAYLOAD)) $(if $(WEB),--web)
+load: $(STAMP)-load
+	@exec $(BIN)/python -m loadtest.run_locust $(LOAD) $(ARGS)
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

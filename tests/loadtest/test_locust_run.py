@@ -1,0 +1,389 @@
+"""`make load` as a user runs it: its report, its exit status, and that nothing it started is left, however it ends.
+
+Most runs are against a small server of our own making, which answers wrongly where a test wants it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import pytest
+
+from loadtest.run_locust import ROOT, USERS, locust_command, parse, server_flags
+
+pytestmark = pytest.mark.e2e
+
+PATIENCE_S = 60.0
+TENSOR = {"datatype": "FP32", "shape": [-1, 4]}
+METADATA = {"name": "echo", "inputs": [{**TENSOR, "name": "x"}], "outputs": [{**TENSOR, "name": "y"}]}
+
+
+@dataclass
+class Given:
+    """How the server of a test answers its n-th inference (from 0): a status, and what becomes of the right data."""
+
+    status: Callable[[int], int] = lambda n: 200
+    data: Callable[[list[float]], list[float]] = lambda data: data
+
+
+class EchoServer(ThreadingHTTPServer):
+    """A V2 server of `echo`, JSON only."""
+
+    daemon_threads = True  # a client that is gone may have left its connection open
+
+    def __init__(self, given: Given) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.given = given
+        self.count = 0
+        self.lock = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def next(self) -> int:
+        with self.lock:
+            self.count += 1
+            return self.count - 1
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: EchoServer
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        if self.path == "/v2/models/echo":
+            self.answer(200, METADATA)
+        else:
+            self.answer(404, {"error": f"{self.path} is not known"})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        status = self.server.given.status(self.server.next())
+        (tensor,) = body["inputs"]
+        good = {"outputs": [{**tensor, "name": "y", "data": self.server.given.data(tensor["data"])}]}
+        self.answer(status, good if status == 200 else {"error": "no"})
+
+    def answer(self, status: int, value: Any) -> None:
+        body = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("X-Batch-Size", "3")
+        self.send_header("Server-Timing", "queue;dur=1, compute;dur=2, total;dur=4")
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@contextlib.contextmanager
+def serving(given: Given) -> Iterator[EchoServer]:
+    with EchoServer(given) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class LoadRun:
+    """`python -m loadtest.run_locust` as a child, and what it and its children say."""
+
+    def __init__(self, out: Path, *arguments: str) -> None:
+        command = [sys.executable, "-u", "-m", "loadtest.run_locust", "--out", str(out), *arguments]
+        self.out = out
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        self.lines: list[str] = []
+
+    def until(self, pattern: str) -> re.Match[str]:
+        """Read on to a line like this."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line)
+            if found := re.search(pattern, line):
+                return found
+        raise AssertionError(f"no line like {pattern!r} in:\n{self.said}")
+
+    def children(self) -> list[int]:
+        """Process ids of the children that there are now."""
+        listed = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        return [int(pid) for pid in listed.split()]
+
+    def interrupt_locust(self) -> int:
+        """End Locust, and not its parent, as a run's time does; the exit status of all, which is Locust's."""
+        for pid in self.children():
+            if b"locustfile" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGINT)
+        return self.end()
+
+    def end(self) -> int:
+        """Read to the end; the exit status."""
+        assert self.process.stdout is not None
+        self.lines += self.process.stdout.readlines()
+        return self.process.wait(PATIENCE_S)
+
+    @property
+    def said(self) -> str:
+        return "".join(self.lines)
+
+    def requests(self) -> dict[str, Any]:
+        """Locust's statistics by name."""
+        return {" ".join(row["name"].split()): row for row in self.results()["requests"]}
+
+    def results(self) -> Any:
+        return json.loads((self.out / "results.json").read_text())
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()  # it ends its children itself
+            self.process.wait(PATIENCE_S)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Iterator[Callable[..., LoadRun]]:
+    """Start a run: `load("--users", "2")`. Ended after the test, whatever happened."""
+    runs: list[LoadRun] = []
+
+    def start(*arguments: str) -> LoadRun:
+        runs.append(LoadRun(tmp_path / "out", *arguments))
+        return runs[-1]
+
+    yield start
+    for run in runs:
+        run.close()
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def template(report: Path) -> str:
+    """The data that Locust's HTML report draws."""
+    found = re.search(r"window\.templateArgs = (.*)", report.read_text(encoding="utf-8"))
+    assert found, "the report holds no data"
+    return found[1]
+
+
+def test_every_payload_against_a_real_server(load: Callable[..., LoadRun]) -> None:
+    run = load("--users", "3", "--duration", "1h", "--payload", "all", "--rows", "uniform:1:3", "--pace", "50")
+    url = run.until(r"server ready at (\S+)")[1]
+    run.until("All users spawned")
+    wait_for(lambda: answered_by(url, "digits") > 100)
+    assert run.interrupt_locust() == 0, run.said
+    requests = run.requests()
+    kinds = ["digits V2 JSON", "digits V2 binary", "digits image"]
+    answered = {kind: requests[kind]["requests"] for kind in kinds}
+    assert min(answered.values()) > 0
+    assert requests["Aggregated"]["failures"] == 0
+    assert requests["Aggregated"]["requests"] == sum(answered.values())  # batches are not counted twice
+    batches = run.results()["batches"]
+    for kind in kinds:
+        assert sum(row["answers"] for row in batches if row["request"] == kind) == answered[kind]
+        by_bracket = [row["requests"] for name, row in requests.items() if name.startswith(f"{kind}, batch")]
+        assert sum(by_bracket) == answered[kind]
+    assert all(0 < row["server_compute_ms"] <= row["server_total_ms"] for row in batches)
+    assert "Latency by batch size" in run.said
+    report = template(run.out / "report.html")
+    assert all(kind in report for kind in kinds)
+    assert "digits image, batch" in report
+    assert "draining" in (run.out / "server.log").read_text()  # the server was asked to end, and did
+
+
+def test_a_wrong_answer_fails_the_run(load: Callable[..., LoadRun]) -> None:
+    with serving(Given(data=lambda data: [0.0] * len(data))) as server:
+        run = load("--host", server.url, "--model", "echo", "--users", "1", "--duration", "1h")
+        run.until("All users spawned")
+        wait_for(lambda: server.count > 2)
+        assert run.interrupt_locust() == 1
+    assert "wrong answer: output y: expected the values that were sent" in run.said
+    echo = run.requests()["echo V2 JSON"]
+    assert echo["failures"] == echo["requests"] > 0
+    assert run.results()["batches"] == []
+    assert (run.out / "report.html").exists()
+
+
+def test_a_refusal_fails_the_run_under_its_own_name(load: Callable[..., LoadRun]) -> None:
+    with serving(Given(status=lambda n: 400 if n == 0 else 200)) as server:
+        run = load("--host", server.url, "--model", "echo", "--users", "1", "--duration", "1h")
+        run.until("All users spawned")
+        wait_for(lambda: server.count > 2)
+        assert run.interrupt_locust() == 1
+    assert re.search(r"^1 +POST echo V2 JSON: status 400: no", run.said, re.MULTILINE)
+
+
+def test_a_run_without_an_answer_is_no_success(load: Callable[..., LoadRun]) -> None:
+    over = threading.Event()
+    with serving(Given(status=lambda n: 200 if over.wait(PATIENCE_S) else 500)) as server:
+        run = load("--host", server.url, "--model", "echo", "--users", "1", "--duration", "1s", "--stop-timeout", "1")
+        assert run.end() == 1
+        over.set()
+    assert "no request was answered" in run.said
+    assert run.requests()["Aggregated"]["requests"] == 0
+
+
+def test_a_model_that_there_is_not_ends_the_run_at_once(load: Callable[..., LoadRun]) -> None:
+    with serving(Given()) as server:
+        run = load("--host", server.url, "--model", "nobody", "--duration", "1h")
+        assert run.end() == 1
+        assert server.count == 0
+    assert "no requests for model 'nobody'" in run.said
+    assert "status 404: /v2/models/nobody is not known" in run.said
+
+
+def test_a_ramp_ends_by_itself_and_says_where(load: Callable[..., LoadRun]) -> None:
+    """Every other call is refused, so the first level breaks; an overload is what a ramp looks for, and no error."""
+    with serving(Given(status=lambda n: 429 if n % 2 else 200)) as server:
+        run = load(
+            "--host", server.url, "--model", "echo", "--users", "4", "--duration", "1h", "--shape", "ramp",
+            "--hold", "3", "--max-failures", "0.1", "--max-p99-ms", "60000", "--pace", "100",
+        )  # fmt: skip
+        assert run.end() == 0, run.said
+    assert re.search(r"^ramp: broke at [\d.]+ requests/s with 1 user: \d+\.\d% failed", run.said, re.MULTILINE)
+    ramp = run.results()["ramp"]
+    assert "failed" in ramp["broke"]
+    assert [level["users"] for level in ramp["levels"]] == [1]
+
+
+def test_a_ramp_over_wrong_answers_is_an_error(load: Callable[..., LoadRun]) -> None:
+    with serving(Given(status=lambda n: 500 if n % 2 else 200)) as server:
+        run = load(
+            "--host", server.url, "--model", "echo", "--users", "4", "--duration", "1h", "--shape", "ramp",
+            "--hold", "3", "--pace", "100",
+        )  # fmt: skip
+        assert run.end() == 1, run.said
+    assert "ramp: broke at" in run.said
+
+
+def test_a_server_that_does_not_start_is_said_and_nothing_is_loaded(load: Callable[..., LoadRun]) -> None:
+    run = load("--serve=--max-batch 0")
+    assert run.end() == 1
+    assert "load: the server did not become ready" in run.said
+    assert "max_batch" in run.said or "max-batch" in run.said
+    assert "Starting Locust" not in run.said
+
+
+def test_an_interrupted_run_leaves_a_report_and_no_process(load: Callable[..., LoadRun]) -> None:
+    run = load("--users", "2", "--duration", "1h", "--model", "echo")
+    url = run.until(r"server ready at (\S+)")[1]
+    run.until("All users spawned")
+    wait_for(lambda: answered_by(url, "echo"))
+    children = run.children()
+    assert len(children) == 2
+    run.process.send_signal(signal.SIGINT)
+    assert run.end() == 130, run.said
+    assert not any(alive(pid) for pid in children)
+    with pytest.raises(ConnectionRefusedError):
+        fetch(url, "GET", "/")
+    assert "echo V2 JSON" in template(run.out / "report.html")
+    assert run.results()["batches"]
+
+
+def test_a_run_terminated_while_the_server_loads_ends_it(load: Callable[..., LoadRun]) -> None:
+    run = load("--users", "2", "--duration", "1h", "--model", "echo")
+    run.until("starting the server")
+    children = run.children()
+    assert len(children) == 1
+    run.process.terminate()
+    assert run.end() == 143, run.said
+    assert not any(alive(pid) for pid in children)
+
+
+def test_a_server_that_dies_ends_the_run(load: Callable[..., LoadRun]) -> None:
+    run = load("--users", "2", "--duration", "1h", "--model", "echo")
+    run.until("All users spawned")
+    server, _ = sorted(run.children(), key=lambda pid: b"app.cli" not in Path(f"/proc/{pid}/cmdline").read_bytes())
+    os.kill(server, signal.SIGKILL)
+    assert run.end() == 1
+    assert "load: the server ended with -9 during the load" in run.said
+
+
+def fetch(url: str, method: str, path: str, form: dict[str, str] | None = None) -> Any:
+    connection = HTTPConnection(urlsplit(url).netloc, timeout=PATIENCE_S)
+    try:
+        body = None if form is None else urlencode(form)
+        connection.request(method, path, body, {"Content-Type": "application/x-www-form-urlencoded"} if form else {})
+        answer = connection.getresponse()
+        data = answer.read()
+        assert answer.status == 200, data
+        return json.loads(data) if data[:1] in b"{[" else data.decode()
+    finally:
+        connection.close()
+
+
+def test_the_page_runs_the_shape_that_it_is_told(load: Callable[..., LoadRun]) -> None:
+    with serving(Given()) as server:
+        run = load("--host", server.url, "--model", "echo", "--web")
+        page = run.until(r"Starting web interface at (http://[\d.:]+)")[1]
+        for text in ("JsonUser", "BinaryUser", "ImageUser", "Steps", "Diurnal", "Spike", "Ramp", "max_p99_ms"):
+            assert text in wait_for(lambda: fetch(page, "GET", "/")), text
+        form = {"user_count": "2", "spawn_rate": "2", "run_time": "1h", "host": server.url, "pace": "50"}
+        told = fetch(page, "POST", "/swarm", {**form, "user_classes": "JsonUser", "shape_class": "Spike"})
+        assert told["message"] == "Swarming started using shape class 'Spike'"
+        run.until("Shape test updating to 1 users")  # a fifth of two
+        wait_for(lambda: server.count > 2)
+        fetch(page, "POST", "/stop")
+        found = fetch(page, "GET", "/stats/requests")
+        assert found["fail_ratio"] == 0
+        assert found["stats"][-1]["num_requests"] > 0
+        run.process.send_signal(signal.SIGINT)
+        assert run.end() == 130
+    assert "echo V2 JSON" in template(run.out / "report.html")
+
+
+def answered_by(url: str, model: str) -> int:
+    """Rows that a server has answered for a model."""
+    (found,) = fetch(url, "GET", f"/v2/models/{model}/stats")["model_stats"]
+    return int(found["inference_count"])
+
+
+def wait_for(ask: Callable[[], Any]) -> Any:
+    """Ask until the answer is true: Locust names its page's address a moment before it listens there. Bounded."""
+    pause = threading.Event()
+    for _ in range(1000):
+        with contextlib.suppress(ConnectionRefusedError):
+            if answer := ask():
+                return answer
+        pause.wait(0.02)
+    raise AssertionError("never true")
+
+
+def test_only_the_users_of_the_payload_run() -> None:
+    for payload, names in USERS.items():
+        command = locust_command(parse(["--payload", payload]), "http://there")
+        assert tuple(command[-len(names) :]) == names
+    everything = locust_command(parse(["--payload", "all"]), "http://there")
+    assert everything[-3:] == ["JsonUser", "BinaryUser", "ImageUser"]
+
+
+def test_options_of_locust_go_to_locust_and_those_of_the_server_to_it() -> None:
+    plan = parse(["--pace", "3", "--serve=--max-queue 8 --threads 1", "--model", "mlp"])
+    assert plan.more == ("--pace", "3")
+    assert server_flags(plan)[2:] == ["--max-queue", "8", "--threads", "1"]
+    assert server_flags(plan)[:2] == ["--model", f"mlp={ROOT / 'app' / 'models' / 'zoo' / 'mlp'}"]
+    assert server_flags(parse([])) == []

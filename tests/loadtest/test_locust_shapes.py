@@ -1,0 +1,132 @@
+"""Shapes stay between one user and all; a ramp ends at the level that breaks its objective, and says which."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from loadtest.shapes import Course, Objective, Ramp, Totals, diurnal, spike, steps
+
+OBJECTIVE = Objective(p99_ms=100, failures=0.01)
+
+
+@pytest.mark.parametrize("course", [steps, diurnal, spike])
+@pytest.mark.parametrize("users", [1, 3, 100])
+def test_a_course_stays_within_its_users_and_reaches_them(course: Course, users: int) -> None:
+    course_taken = [course(second / 10, users, 60.0) for second in range(600)]
+    assert min(course_taken) >= 1
+    assert max(course_taken) == users
+
+
+def test_steps_are_four_of_equal_length() -> None:
+    assert [steps(at, 100, 40.0) for at in (0, 9.9, 10, 19.9, 20, 30, 39.9, 40)] == [25, 25, 50, 50, 75, 100, 100, 100]
+
+
+def test_a_day_rises_until_noon_and_falls_as_it_rose() -> None:
+    day = [diurnal(hour, 100, 24.0) for hour in range(25)]
+    assert (day[0], day[12], day[24]) == (10, 100, 10)
+    assert day[:13] == sorted(day[:13])
+    assert all(abs(before - after) <= 1 for before, after in zip(day, day[::-1], strict=True))  # rounded users
+
+
+def test_a_spike_is_the_middle_fifth() -> None:
+    assert [spike(at, 50, 50.0) for at in (0, 19.9, 20, 29.9, 30, 49)] == [10, 10, 50, 50, 10, 10]
+
+
+class Service:
+    """What Locust would have counted: `rate` answers a second for each user, of which some are slow or fail."""
+
+    def __init__(self, slow_from: int = 10**9, fail_from: int = 10**9) -> None:
+        self.slow_from, self.fail_from = slow_from, fail_from
+        self.totals = Totals(0, 0, {})
+
+    def second(self, users: int) -> None:
+        answers = 10 * users
+        times = dict(self.totals.latencies_ms)
+        latency = 300.0 if users >= self.slow_from else 5.0
+        times[latency] = times.get(latency, 0) + answers
+        failed = answers if users >= self.fail_from else 0
+        self.totals = Totals(self.totals.requests + answers, self.totals.failures + failed, times)
+
+    def climb(self, ramp: Ramp, seconds: int = 1000) -> int:
+        """Seconds until the ramp ends by itself."""
+        users = ramp.step(0.0, lambda: self.totals)
+        for second in range(1, seconds):
+            assert users is not None
+            self.second(users)
+            users = ramp.step(float(second), lambda: self.totals)
+            if users is None:
+                return second
+        raise AssertionError("the ramp did not end")
+
+
+def ramp(users: int = 40, seconds: float = 40, hold_s: float = 5) -> Ramp:
+    return Ramp(users, seconds, hold_s, OBJECTIVE)
+
+
+def test_a_ramp_that_nothing_breaks_goes_to_the_end() -> None:
+    climbing = ramp()
+    assert Service().climb(climbing) == 40
+    assert [level.users for level in climbing.levels] == [5, 10, 15, 20, 25, 30, 35, 40]
+    assert [level.rate for level in climbing.levels] == [10.0 * level.users for level in climbing.levels]
+    assert climbing.broke == ""
+    assert climbing.verdict().startswith("ramp: did not break; held 400.0 requests/s with 40 users, p99 5.0 ms")
+
+
+def test_a_ramp_ends_at_the_level_whose_p99_is_too_long() -> None:
+    climbing = ramp()
+    assert Service(slow_from=18).climb(climbing) == 20  # four levels of five seconds
+    assert climbing.verdict().splitlines() == [
+        "ramp: broke at 200.0 requests/s with 20 users: p99 300.0 ms (objective 100 ms)",
+        "ramp: held 150.0 requests/s with 15 users, p99 5.0 ms",
+    ]
+    found = climbing.as_dict()
+    assert found["broke"] == "p99 300.0 ms (objective 100 ms)"
+    assert [level["users"] for level in found["levels"]] == [5, 10, 15, 20]  # type: ignore[attr-defined]
+
+
+def test_a_ramp_ends_where_too_many_fail() -> None:
+    climbing = ramp()
+    Service(fail_from=1).climb(climbing)
+    assert climbing.verdict().splitlines() == [
+        "ramp: broke at 50.0 requests/s with 5 users: 100.0% failed (objective 1.0%)",
+        "ramp: held no level",
+    ]
+
+
+def test_a_ramp_ends_where_nothing_is_answered() -> None:
+    climbing = ramp()
+    silent = Totals(0, 0, {})
+    asked = [climbing.step(float(second), lambda: silent) for second in range(6)]
+    assert asked == [5, 5, 5, 5, 5, None]
+    assert climbing.broke == "no answer came"
+    assert climbing.as_dict()["levels"][0]["p99_ms"] is None  # type: ignore[index]
+
+
+def test_a_level_is_judged_without_its_first_second_and_without_those_before() -> None:
+    climbing, service = ramp(), Service()
+    climbing.step(0.0, lambda: service.totals)
+    slow = replace(service.totals, requests=50, latencies_ms={300.0: 50})
+    climbing.step(1.0, lambda: slow)
+    later = Totals(90, 0, {300.0: 50, 5.0: 40})
+    assert climbing.step(5.0, lambda: later) == 10
+    (level,) = climbing.levels
+    assert (level.rate, level.p99_ms, level.requests) == (10.0, 5.0, 40)
+
+
+def test_a_late_tick_makes_a_level_longer_and_not_its_rate_higher() -> None:
+    climbing, service = ramp(), Service()
+    climbing.step(0.0, lambda: service.totals)
+    climbing.step(9.0, lambda: service.totals)  # the first tick for nine seconds: nothing is measured yet
+    assert climbing.levels == []
+    climbing.step(10.0, lambda: Totals(50, 0, {5.0: 50}))
+    assert climbing.levels[0].rate == 50.0
+
+
+def test_a_ramp_has_no_more_levels_than_users() -> None:
+    assert (ramp(users=3).planned, ramp(seconds=4).planned, ramp().planned) == (3, 1, 8)
+
+
+def test_a_ramp_cut_short_says_so() -> None:
+    assert "before its first level" in ramp().verdict()
