@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from .profile import padded
 
 _ROUNDS = 100  # policy iteration ends after about ten
+_IDLE_ROUNDS = 10  # without a gain: what still changes are ties that rounding decides, seen from 256 rows on
 _TOLERANCE = 1e-10  # of the average cost: an action must gain more to replace another, or ties would alternate
 
 Floats = NDArray[np.float64]
@@ -71,6 +72,7 @@ def solve(
     allowed = process.allowed(idling)
     table = np.minimum(np.arange(process.states + 1), process.tail_size)
     cost = process.latency_cost() + weight * process.power_cost(power)
+    least, idle_rounds = np.inf, 0
     for _ in range(_ROUNDS):
         average, value = process.evaluate(table, cost[:, None, :])
         gains = process.improve(value[:, 0], average[0], cost)
@@ -79,7 +81,9 @@ def solve(
         rows = np.arange(len(table))
         keep = gains[rows, best] >= gains[rows, table] - _TOLERANCE * max(1.0, abs(average[0])) * process.shortest
         changed = np.where(keep, table, best)
-        if (changed == table).all():
+        idle_rounds = 0 if average[0] < least - _TOLERANCE * abs(average[0]) else idle_rounds + 1
+        least = min(least, average[0])
+        if (changed == table).all() or idle_rounds == _IDLE_ROUNDS:
             return process.optimum(table, power)
         table = changed
     raise RuntimeError(f"policy iteration did not end in {_ROUNDS} rounds")  # never seen; it must end

@@ -14,7 +14,7 @@ Milliseconds outside, integer nanoseconds inside.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,9 +55,35 @@ class ModelProfile:
         """Rows per second of the best size run without a pause: what a load of 1 means."""
         return max(size * 1e9 / time for size, time in enumerate(self.batch_ns, 1))
 
-    def stage(self) -> Profile:
-        """What the scheduler needs of it."""
-        return Profile(self.batch_ns)
+    @property
+    def best(self) -> int:
+        """The size with the most rows per second, run alone."""
+        return max(range(1, self.max_batch + 1), key=lambda size: size / self.batch_ns[size - 1])
+
+    def times(self, units: int) -> tuple[int, ...]:
+        """Times by size while `units` run at once; between the numbers measured on the line through their neighbours.
+
+        Raises ValueError beyond the most units measured.
+        """
+        tables = {1: self.batch_ns, **self.concurrency_ns}
+        if units in tables:
+            return tables[units]
+        if not 1 < units < max(tables):
+            raise ValueError(f"concurrency: expected 1 to {max(tables)} units, the most measured, got {units}")
+        low, high = max(k for k in tables if k < units), min(k for k in tables if k > units)
+        share = (units - low) / (high - low)
+        pairs = zip(tables[low], tables[high], strict=True)
+        return tuple(round(below + share * (above - below)) for below, above in pairs)
+
+    def stage(self, running: int | None = None) -> Profile:
+        """What the scheduler needs of it, for up to `running` units at once; None for as many as were measured."""
+        measured = max(self.concurrency_ns, default=1)
+        most = measured if running is None else min(running, measured)
+        return Profile(self.batch_ns, tuple(self.times(units) for units in range(2, most + 1)))
+
+    def fit(self) -> Fit:
+        """The line through the times of batches alone."""
+        return fit(self.batch_ns)
 
     def up_to(self, max_batch: int) -> ModelProfile:
         """The same for a smaller largest batch. Raises ValueError beyond what was measured."""
@@ -80,6 +106,30 @@ class ModelProfile:
         if self.power is not None:
             data["power_w"] = {**self.power.extra, "idle": self.power.idle, "busy": self.power.busy}
         return data
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Batch time as a line: `alpha_ns` + `beta_ns` x rows. `residual`: root mean square error over the mean time."""
+
+    alpha_ns: float
+    beta_ns: float
+    residual: float
+
+
+def fit(batch_ns: Sequence[int]) -> Fit:
+    """The line of least squares through the times of sizes 1, 2, ...; one size alone has no slope.
+
+    For people to read: measured curves bend and jump, so nothing is predicted by it.
+    """
+    count = len(batch_ns)
+    mean_size, mean = (count + 1) / 2, sum(batch_ns) / count
+    spread = sum((size - mean_size) ** 2 for size in range(1, count + 1))
+    joint = sum((size - mean_size) * (time - mean) for size, time in enumerate(batch_ns, 1))
+    beta = joint / spread if spread else 0.0
+    alpha = mean - beta * mean_size
+    error = sum((time - alpha - beta * size) ** 2 for size, time in enumerate(batch_ns, 1)) / count
+    return Fit(alpha, beta, math.sqrt(error) / mean)
 
 
 def parse(data: Any) -> ModelProfile:

@@ -132,6 +132,18 @@ class ReadySet:
         self.count -= len(taken)
         return taken
 
+    def first(self, n: int, room: int) -> Iterator[Row]:
+        """The rows that `take` would take, which stay where they are."""
+        for level in self._levels:
+            for row in self._lanes[level]:
+                if n == 0:
+                    return
+                if not _waits(row) or not (row.started or room > 0):
+                    continue
+                n -= 1
+                room -= not row.started
+                yield row
+
     def going(self) -> int:
         """Rows that wait here and have started: they are between two steps of a cell, or between stages."""
         return sum(row.started for row in self.rows())

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+from .control import ControlTables
 from .scheduler import Scheduler
 from .types import (
     Call,
@@ -26,7 +27,7 @@ from .types import (
     WorkerSpec,
 )
 
-FORMAT = 1
+FORMAT = 2  # 1 knew no control tables
 Entry = dict[str, Any]
 
 
@@ -86,6 +87,15 @@ class RecordingScheduler(Scheduler):
         self._sink({"in": "tick", "t": now})
         super().tick(now)
 
+    def reprofile(self, program: int, profile: Profile, now: int) -> None:
+        self._sink({"in": "reprofile", "t": now, "program": program, "profile": asdict(profile)})
+        super().reprofile(program, profile, now)
+
+    def control(self, program: int, tables: ControlTables | None, now: int) -> None:
+        data = None if tables is None else tables.to_dict()
+        self._sink({"in": "control", "t": now, "program": program, "tables": data})
+        super().control(program, tables, now)
+
     def step(self, now: int) -> Step:
         step = super().step(now)
         self._sink(step_entry(step, now))
@@ -124,13 +134,20 @@ def feed(scheduler: Scheduler, entry: Entry) -> None:
         scheduler.launched(entry["unit"], now)
     elif name == "tick":
         scheduler.tick(now)
+    elif name == "reprofile":
+        scheduler.reprofile(entry["program"], _profile(entry["profile"]), now)
+    elif name == "control":
+        tables = entry["tables"]
+        scheduler.control(entry["program"], None if tables is None else ControlTables.from_dict(tables), now)
     else:
         raise ValueError(f"record: unknown input {name!r}")
 
 
 def _program(data: Entry) -> Program:
     fields = dict(data)
-    stages = tuple(
-        Stage(Profile(tuple(stage["profile"]["batch_ns"])), stage["repeats"]) for stage in fields.pop("stages")
-    )
+    stages = tuple(Stage(_profile(stage["profile"]), stage["repeats"]) for stage in fields.pop("stages"))
     return Program(stages=stages, length_buckets=tuple(fields.pop("length_buckets")), **fields)
+
+
+def _profile(data: Entry) -> Profile:
+    return Profile(tuple(data["batch_ns"]), tuple(tuple(times) for times in data.get("concurrency_ns", ())))

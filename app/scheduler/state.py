@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 
+from .control import ControlTables
 from .latency import Latency
-from .policies import Policy
+from .policies import Facts, Policy
 from .policies import make as make_policy
+from .preferred import algorithm_1, preferred_size
 from .rate import RateMonitor
 from .ready import ReadySet
-from .types import Program
+from .regression import Regression
+from .types import Profile, Program
 
 _RECENT = 16  # first runs looked at to tell a broken program from a bad row
 
@@ -17,23 +20,67 @@ _RECENT = 16  # first runs looked at to tell a broken program from a bad row
 class ProgramState:
     """What the scheduler keeps per program."""
 
-    __slots__ = ("calls", "closed", "entry", "latency", "policy", "program", "rate", "recent", "waiting")
+    __slots__ = (
+        "calls", "caps", "closed", "entry", "facts", "latency", "policy", "program", "rate", "recent", "regression",
+        "units", "waiting",
+    )  # fmt: skip
 
     def __init__(self, program: Program, entry: ReadySet | None, now: int) -> None:
         self.program = program
         self.entry = entry  # where new rows stand, when that is one set whatever their length
         self.policy: Policy = make_policy(program.policy)
         self.latency = [Latency(stage.profile) for stage in program.stages]
+        self.regression = Regression(program.stages[0].profile.batch_ns)
+        self.facts = [Facts(preferred=int(stage == 0)) for stage in range(len(program.stages))]
         self.rate = RateMonitor(now)
         self.recent: deque[bool] = deque(maxlen=_RECENT)  # True: that first run failed
         self.waiting = 0  # rows in the ready table
         self.calls = 0  # calls that have not left
+        self.units = 0  # handed to workers and not finished
+        self.caps: dict[int, int] = {}  # worker -> rows that fitted in its memory
         self.closed = False
 
     @property
     def broken(self) -> bool:
         return len(self.recent) == _RECENT and 2 * sum(self.recent) > _RECENT
 
-    def time(self, rows: int) -> int:
-        """Nanoseconds for a batch of `rows` through all stages."""
-        return sum(latency.predict(rows) for latency in self.latency)
+    @property
+    def preferred(self) -> int:
+        """The preferred batch size: the preset's own, else from the measured batch times."""
+        if self.program.policy == "preferred":
+            return self.facts[0].preferred
+        return preferred_size(self.rate.rate, self.latency[0], self.program.max_batch)
+
+    def time(self, rows: int, stage: int = 0, running: int = 1) -> int:
+        """Nanoseconds for a batch of `rows` through all stages from `stage` on, while so many units run."""
+        return sum(latency.predict(rows, running) for latency in self.latency[stage:])
+
+    def observe(self, stage: int, size: int, compute_ns: int, running: int) -> None:
+        """A batch ran for so long, while so many units ran."""
+        self.latency[stage].observe(size, compute_ns, running)
+        if stage == 0:
+            self.regression.observe(size, compute_ns)
+
+    def tick(self, now: int) -> None:
+        """The rate monitor's window has closed."""
+        self.rate.tick(now)
+        for latency in self.latency:
+            latency.tick()
+        self.facts[0].preferred = algorithm_1(self.rate.rate, self.regression, self.program.max_batch)
+        self._set_level()
+
+    def reprofile(self, profile: Profile) -> None:
+        """The first stage has been measured anew. What was learnt online begins again from there."""
+        self.latency[0] = Latency(profile)
+        self.regression = Regression(profile.batch_ns)
+
+    def set_control(self, control: ControlTables | None) -> None:
+        """New tables, for a program of one stage without steps; they say nothing about others."""
+        if len(self.program.stages) == 1 and not self.program.stages[0].repeats:
+            self.facts[0].control = control
+            self._set_level()
+
+    def _set_level(self) -> None:
+        control = self.facts[0].control
+        if control is not None:
+            self.facts[0].level = control.level(self.rate.rate, self.latency[0].scale)

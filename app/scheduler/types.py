@@ -21,7 +21,7 @@ class Reason(StrEnum):
 
     QUEUE_FULL = "queue_full"
     DEADLINE = "deadline"  # it passed, in the queue or while running
-    DEADLINE_UNREACHABLE = "deadline_unreachable"  # predicted at admission
+    DEADLINE_UNREACHABLE = "deadline_unreachable"  # predicted, at admission or when its batch would have started
     MODEL = "model"  # the model raised on a row of this call
     OOM = "oom"  # out of memory even alone
     DEVICE = "device"  # the device is lost
@@ -44,9 +44,13 @@ class RowState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Measured batch times of one stage: `batch_ns[b - 1]` for b rows. Empty: nothing is known yet."""
+    """Measured batch times of one stage: `batch_ns[b - 1]` for b rows alone. Empty: nothing is known yet.
+
+    `concurrency_ns[k - 2][b - 1]`: the same while k units run at once.
+    """
 
     batch_ns: tuple[int, ...] = ()
+    concurrency_ns: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,7 @@ class Program:
     id: int
     name: str
     stages: tuple[Stage, ...] = (Stage(),)
-    policy: str = "no_wait"
+    policy: str = "adaptive"
     max_batch: int = 32
     max_queue: int = 1024
     max_delay_ns: int = 5_000_000
@@ -133,9 +137,10 @@ class Unit:
     stage: int
     rows: list[Row]
     size: int
-    reason: str  # why it was formed: full, idle, delay, retry
+    reason: str  # why it was formed: full, table, deadline, idle, hold_ended, retry
     started: int
     predicted: int  # nanoseconds; 0 where nothing is known
+    running: int = 1  # units on the device when it was handed out, itself included
     first_run: bool = True  # False for a half of a failed unit
     steps: int = 1
 

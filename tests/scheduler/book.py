@@ -9,6 +9,7 @@ from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Call, DeviceSpec, Drop, Fault, Program, Reason, Row, RowState, Step, Unit
 
 UNBOUNDED = DeviceSpec(workers=()).max_alive
+EAGER = {"no_wait", "adaptive"}  # never idle a usable worker; adaptive only without tables or under `latency`
 
 
 @dataclass(slots=True, eq=False)
@@ -38,9 +39,12 @@ class CallFacts:
 
 
 class Book:
-    """Follows one Scheduler. `submit`, `cancel` and `finish` are told before it is; `check` sees each of its Steps."""
+    """Follows one Scheduler. `submit`, `cancel` and `finish` are told before it is; `check` sees each of its Steps.
 
-    def __init__(self, device: DeviceSpec, programs: tuple[Program, ...]) -> None:
+    `patient`: control tables may hold rows back.
+    """
+
+    def __init__(self, device: DeviceSpec, programs: tuple[Program, ...], *, patient: bool = False) -> None:
         self.device = device
         self.programs = {program.id: program for program in programs}
         self.calls: dict[int, CallFacts] = {}
@@ -50,7 +54,8 @@ class Book:
         self.first_failures = 0
         self.faults: set[Fault] = set()
         self._sequence = 0
-        self._ordered = device.max_alive == UNBOUNDED and all(p.policy == "no_wait" for p in programs)
+        self._eager = not patient and all(program.policy in EAGER for program in programs)
+        self._ordered = self._eager and device.max_alive == UNBOUNDED
 
     # what the driver tells
 
@@ -112,13 +117,15 @@ class Book:
         for call in step.done:
             self._check_done(call)
         for unit in step.start:
-            self._check_start(unit, now)
+            self._check_start(unit, scheduler, now)
         assert [unit.id for unit in scheduler.running] == list(self.units)
-        assert len(self.units) <= self.device.max_running * self.device.push_depth
+        assert len({unit.worker for unit in self.units.values()}) <= self.device.max_running
         assert scheduler.alive == self.alive <= self.device.max_alive
         for program, waiting in self.waiting.items():
             assert scheduler.waiting(program) == len(waiting)
         self._check_wake(step, now)
+        if self._eager:
+            self._check_nothing_idles()
 
     def check_over(self, scheduler: Scheduler) -> None:
         """Nothing is left: every call has gone, every row has ended."""
@@ -134,6 +141,10 @@ class Book:
         if drop.reason is Reason.DEADLINE:
             assert drop.call.deadline is not None
             assert drop.call.deadline <= now
+        elif drop.reason is Reason.DEADLINE_UNREACHABLE:
+            assert drop.call.deadline is not None
+            assert drop.call.deadline > now, "a deadline that has passed is no prediction"
+            assert any(facts.state is RowState.WAITING for facts in entry.rows), "only rows that wait are cut"
         elif drop.reason is not Reason.CLOSED:
             assert drop.reason.value in self.faults
         if drop.reason is Reason.MODEL and drop.row >= 0:
@@ -147,7 +158,7 @@ class Book:
             assert facts.answers == [row.slot]
         entry.left = "done"
 
-    def _check_start(self, unit: Unit, now: int) -> None:
+    def _check_start(self, unit: Unit, scheduler: Scheduler, now: int) -> None:
         worker, program = self.device.workers[unit.worker], self.programs[unit.program]
         rows = [self._facts(row) for row in unit.rows]
         assert 1 <= len(rows) <= unit.size <= min(worker.capacity, program.max_batch)
@@ -159,6 +170,9 @@ class Book:
             assert facts.state is RowState.WAITING
             assert facts.entry.left is None, "a row starts after its call has left"
             assert facts.entry.call.deadline is None or now < facts.entry.call.deadline
+            if facts.entry.call.deadline is not None and unit.reason != "retry":
+                time = scheduler._states[unit.program].time(unit.size, unit.stage, unit.running)
+                assert now + time <= facts.entry.call.deadline, "a row starts that is predicted to end too late"
         self._check_order(unit, rows)
         self.units[unit.id] = unit
         assert sum(u.worker == unit.worker for u in self.units.values()) <= self.device.push_depth
@@ -191,6 +205,16 @@ class Book:
                 able.append(facts)
                 room -= not facts.alive
         return able
+
+    def _check_nothing_idles(self) -> None:
+        """No worker that may be handed a unit, while a row waits for which the device has room."""
+        load = [
+            sum(unit.worker == worker for unit in self.units.values()) for worker in range(len(self.device.workers))
+        ]
+        busy = sum(units > 0 for units in load)
+        usable = any(units < self.device.push_depth and (units or busy < self.device.max_running) for units in load)
+        able = self._with_room([facts for waiting in self.waiting.values() for facts in waiting])
+        assert not (usable and able), "a worker idles while rows wait"
 
     def _check_wake(self, step: Step, now: int) -> None:
         assert step.wake_at is None or step.wake_at > now

@@ -137,6 +137,18 @@ def test_rate_of_no_rows_a_second_is_a_lone_row() -> None:
     assert found.mean_batch == pytest.approx(1)
 
 
+def test_ties_that_rounding_decides_end() -> None:
+    """256 rows and a price of power: at this load ties alternate without end. What is found is still the least."""
+    batch_ns = linear(7, 0.6, 256).batch_ns
+    rate = 0.95 * peak(batch_ns)
+    found = solve(batch_ns, rate, weight=7.6 * MS, states=512)
+    others = [found.table, tuple(range(257)) + (256,) * 256, tuple(max(0, n - 1) for n in range(257)) + (256,) * 256]
+    costs = [other.mean_ns + 7.6 * MS * other.power_w for other in (evaluate(batch_ns, rate, t) for t in others)]
+    assert costs[0] == pytest.approx(cost(found, 7.6), rel=1e-9)
+    assert costs[1] >= costs[0] * (1 - 1e-9)  # one of the ties
+    assert costs[2] > costs[0] * 1.001
+
+
 def test_what_cannot_be_solved() -> None:
     batch_ns = CURVES["overhead"]
     with pytest.raises(ValueError, match=r"expected less than 1221\.37 rows/s"):

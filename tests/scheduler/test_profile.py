@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.scheduler.profile import linear, padded, parse
+from app.scheduler.profile import ModelProfile, fit, linear, padded, parse
 from app.scheduler.types import Profile
 
 FULL: dict[str, Any] = {
@@ -30,7 +30,7 @@ def test_all_keys() -> None:
     assert profile.concurrency_ns == {2: (1_500_000, 2_000_000, 2_500_000, 3_000_000)}
     assert profile.power is not None
     assert (profile.power.idle, profile.power.busy) == (10.0, 60.0)
-    assert profile.stage() == Profile(profile.batch_ns)
+    assert profile.stage() == Profile(profile.batch_ns, ((1_500_000, 2_000_000, 2_500_000, 3_000_000),))
     assert profile.peak == 2000
 
 
@@ -111,6 +111,38 @@ def test_smaller_largest_batch() -> None:
     assert shorter.extra == {"extra": 1}
     with pytest.raises(ValueError, match="max_batch: expected 1 to 4"):
         parse(FULL).up_to(5)
+
+
+def test_best_size() -> None:
+    profile = parse(FULL)
+    assert (profile.best, profile.peak) == (4, 2000)
+    assert parse({"batch_ms": {"1": 1, "2": 2, "3": 3}}).best == 1  # the smallest of equals
+
+
+def test_times_between_the_numbers_at_once_that_were_measured() -> None:
+    profile = ModelProfile((10, 20), concurrency_ns={2: (20, 30), 4: (40, 70)})
+    assert [profile.times(units) for units in (1, 2, 3, 4)] == [(10, 20), (20, 30), (30, 50), (40, 70)]
+    for units in (0, 5):
+        with pytest.raises(ValueError, match="concurrency: expected 1 to 4 units"):
+            profile.times(units)
+    assert profile.stage() == Profile((10, 20), ((20, 30), (30, 50), (40, 70)))
+    assert profile.stage(2) == Profile((10, 20), ((20, 30),))
+    assert profile.stage(9) == profile.stage()
+    assert profile.stage(1) == Profile((10, 20))
+    assert ModelProfile((10,)).stage(4) == Profile((10,))
+
+
+@given(st.floats(0.1, 100), st.floats(0, 10), st.integers(2, 64))
+def test_a_line_is_fitted_by_itself(fixed: float, row: float, max_batch: int) -> None:
+    line = linear(fixed, row, max_batch).fit()
+    assert line.alpha_ns / 1e6 == pytest.approx(fixed, abs=1e-5)
+    assert line.beta_ns / 1e6 == pytest.approx(row, abs=1e-5)
+    assert line.residual < 1e-4
+
+
+def test_a_fit_has_no_slope_from_one_size_and_tells_how_far_off_it_is() -> None:
+    assert (fit([7]).alpha_ns, fit([7]).beta_ns, fit([7]).residual) == (7, 0, 0)
+    assert fit([10, 20, 10, 20]).residual == pytest.approx(0.298, abs=1e-3)
 
 
 def test_linear() -> None:

@@ -52,6 +52,37 @@ def test_take_goes_by_class_then_priority_then_arrival() -> None:
     assert ready.head() is None
 
 
+def test_first_names_rows_in_order_of_service_and_leaves_them() -> None:
+    """As `take` would, but for retry groups, rows of calls that left and nothing moved."""
+    ready = ReadySet(KEY)
+    low, gone, late, urgent = (
+        make_call(1, 2, priority=1),
+        make_call(2),
+        make_call(3, arrived=9),
+        make_call(4, arrived=8),
+    )
+    stand(ready, low, gone, late, urgent)
+    leave(ready, gone)
+    group = make_call(5)
+    group.rows[0].call = group
+    ready.add_retry(group.rows)
+    assert ids(list(ready.first(3, 99))) == [4, 3, 1]
+    assert ids(list(ready.first(99, 99))) == [4, 3, 1, 1]
+    assert list(ready.first(0, 99)) == []
+    assert ids(ready.take(99, 99)) == [4, 3, 1, 1]
+
+
+@pytest.mark.parametrize(("n", "room", "expected"), [(2, 1, [1, 2]), (2, 0, [2, 4]), (9, 1, [1, 2, 4]), (9, 0, [2, 4])])
+def test_first_passes_over_rows_without_room_as_take_does(n: int, room: int, expected: list[int]) -> None:
+    ready = ReadySet(KEY)
+    calls = [make_call(ident) for ident in (1, 2, 3, 4)]
+    stand(ready, *calls)
+    for call in calls[1::2]:
+        call.rows[0].started = True
+    assert ids(list(ready.first(n, room))) == expected
+    assert ids(ready.take(n, room)) == expected
+
+
 def test_rows_of_one_arrival_stand_in_order_of_submission() -> None:
     ready = ReadySet(KEY)
     stand(ready, make_call(1, 2), make_call(2, 2))

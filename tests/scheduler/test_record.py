@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from app.scheduler.control import ControlTables
 from app.scheduler.record import FORMAT, Entry, RecordingScheduler, feed, scheduler_of, step_entry
 from app.scheduler.types import Fault, Klass, Outcome, Profile, Stage, Step, Unit
 
@@ -17,15 +18,24 @@ PROGRAM = make_program(
 )
 
 
+OTHER = make_program(2, batch_ns=(10, 20))
+TABLES = ControlTables((0.1, 0.9), ((0, 0, 2), (0, 1, 2)), 2, (1, 2), (70, 0), 1e8, 2)
+
+
 def session(entries: list[Entry]) -> list[Step]:
     """Every input once."""
     scheduler = RecordingScheduler(make_device(4, 2, max_alive=9), split_failed=False, sink=entries.append)
     scheduler.add_program(PROGRAM, 0)
+    scheduler.add_program(OTHER, 0)
     scheduler.submit(make_call(1, lengths=(3, 9), deadline=900, klass=Klass.BEST_EFFORT, priority=2), 1)
     scheduler.submit(make_call(2, arrived=1), 1)
     steps = [scheduler.step(1), scheduler.step(6)]
     scheduler.launched(steps[1].start[0].id, 7)
     scheduler.tick(8)
+    scheduler.reprofile(2, Profile((30, 40), ((50, 60),)), 8)
+    scheduler.control(2, TABLES, 8)
+    scheduler.submit(make_call(3, program=2, arrived=8), 8)
+    scheduler.control(2, None, 8)
     for unit in steps[1].start:
         scheduler.finished(Outcome(unit.id, Fault.MODEL if unit.id else None, 30, (0,)), 9)
     scheduler.cancel(2, 9)
@@ -55,8 +65,9 @@ def test_inputs_and_steps_are_recorded_in_order() -> None:
     entries: list[Entry] = []
     session(entries)
     names = [entry.get("in", "step") for entry in entries[1:]]
-    assert names[:7] == ["add_program", "submit", "submit", "step", "step", "launched", "tick"]
-    assert names[7:] == ["finished"] * (len(names) - 10) + ["cancel", "remove_program", "step"]
+    assert names[:8] == ["add_program", "add_program", "submit", "submit", "step", "step", "launched", "tick"]
+    assert names[8:12] == ["reprofile", "control", "submit", "control"]
+    assert names[12:] == ["finished"] * (len(names) - 15) + ["cancel", "remove_program", "step"]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +103,7 @@ def test_step_is_named_by_calls_and_row_indexes() -> None:
 
 @pytest.mark.parametrize("header", [{"format": FORMAT + 1}, {}], ids=["other", "none"])
 def test_other_formats_are_refused(header: Entry) -> None:
-    with pytest.raises(ValueError, match="expected format 1"):
+    with pytest.raises(ValueError, match=f"expected format {FORMAT}"):
         scheduler_of(header)
 
 
@@ -101,3 +112,37 @@ def test_unknown_input_is_refused() -> None:
     session(entries)
     with pytest.raises(ValueError, match="unknown input 'sleep'"):
         feed(scheduler_of(entries[0]), {"in": "sleep", "t": 0})
+
+
+def test_control_and_profile_reach_the_replayed_scheduler() -> None:
+    """Tables and times come back whole: the level, what is held and until when all hang on them."""
+    entries: list[Entry] = []
+    recording = RecordingScheduler(make_device(2), sink=entries.append)
+    recording.add_program(OTHER, 0)
+    recording.reprofile(2, Profile((30, 40), ((50, 60),)), 1)
+    recording.control(2, TABLES, 2)
+    for ident in range(10):
+        recording.submit(make_call(ident, program=2, arrived=3), 3)
+        recording.cancel(ident, 3)
+    recording.tick(1_000)
+    recording.submit(make_call(99, program=2, arrived=1_000), 1_000)
+    assert recording.step(1_000).wake_at == 1_070
+    data = [json.loads(json.dumps(entry)) for entry in entries]
+    replayed = scheduler_of(data[0])
+    for entry in data[1:-1]:
+        feed(replayed, entry)
+    assert step_entry(replayed.step(1_000), 1_000) == data[-1]
+    assert replayed._states[2].facts[0].control == TABLES
+    assert replayed._states[2].latency[0].predict(2, 2) == 60
+
+
+@pytest.mark.parametrize("name", ["reprofile", "control"])
+def test_program_that_has_gone_is_ignored(name: str) -> None:
+    entries: list[Entry] = []
+    recording = RecordingScheduler(make_device(2), sink=entries.append)
+    if name == "reprofile":
+        recording.reprofile(7, Profile((30, 40)), 1)
+    else:
+        recording.control(7, TABLES, 1)
+    feed(scheduler_of(entries[0]), json.loads(json.dumps(entries[1])))
+    assert recording.step(1).start == []

@@ -5,7 +5,20 @@ from __future__ import annotations
 import pytest
 
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Call, DeviceSpec, Drop, Klass, Outcome, Program, Reason, Refusal, Stage, Step, Unit
+from app.scheduler.types import (
+    Call,
+    DeviceSpec,
+    Drop,
+    Klass,
+    Outcome,
+    Profile,
+    Program,
+    Reason,
+    Refusal,
+    Stage,
+    Step,
+    Unit,
+)
 
 from .world import make_call, make_device, make_program
 
@@ -54,15 +67,13 @@ class TestAdmission:
         assert scheduler.backlog_ns(4 * MS) == (12 + 16 + 12) * MS
         assert scheduler.admit(1, 1, Klass.REALTIME, None, 4 * MS) == Refusal(Reason.QUEUE_FULL, 40 * MS)
 
-    @pytest.mark.parametrize(("deadline", "refused"), [(50, False), (49, True)])
-    def test_deadline_that_cannot_be_met(self, deadline: int, refused: bool) -> None:
+    @pytest.mark.parametrize(("deadline", "refused"), [(46, False), (45, True)])
+    def test_deadline_is_judged_by_the_batch_that_the_rows_will_run_in(self, deadline: int, refused: bool) -> None:
+        """At 4: the unit that runs ends at 16, four rows more at 32; then two and the newcomer in one batch, 14 ms."""
         scheduler = scheduler_of(make_program(batch_ns=CURVE, max_batch=4), device=make_device(4))
         feed(scheduler, make_call(1, 10))
-        answer = scheduler.admit(1, 1, Klass.REALTIME, deadline * MS, 4 * MS)  # 4 + 40 of backlog + 10 > 50
-        assert answer == Refusal(Reason.DEADLINE_UNREACHABLE, 40 * MS)
-        idle = scheduler_of(make_program(batch_ns=CURVE))
-        answer = idle.admit(1, 1, Klass.REALTIME, deadline * MS, 40 * MS)
-        assert answer == (Refusal(Reason.DEADLINE_UNREACHABLE, 1 * MS) if refused else None)
+        answer = scheduler.admit(1, 1, Klass.REALTIME, deadline * MS, 4 * MS)
+        assert answer == (Refusal(Reason.DEADLINE_UNREACHABLE, 40 * MS) if refused else None)
 
     @pytest.mark.parametrize("program", [1, 9], ids=["closed", "unknown"])
     def test_closed_and_unknown_programs(self, program: int) -> None:
@@ -164,7 +175,7 @@ class TestForming:
         assert (step.start, step.wake_at) == ([], 107)
         assert feed(scheduler, make_call(2, arrived=50), now=50).wake_at == 107
         step = scheduler.step(107)
-        assert [(calls_of(unit), unit.reason) for unit in step.start] == [([1, 2], "delay")]
+        assert [(calls_of(unit), unit.reason) for unit in step.start] == [([1, 2], "hold_ended")]
 
     @pytest.mark.parametrize("policy", ["window", "static"])
     def test_full_batch_is_what_may_be_alive(self, policy: str) -> None:
@@ -211,6 +222,23 @@ class TestForming:
         assert [unit.worker for unit in step.start] == [0, 0]
         assert len(finish(scheduler, step.start[0]).start) == 1
 
+    def test_max_running_counts_workers_and_not_units(self) -> None:
+        """Two units may be handed to the one worker that may run; the other stays idle."""
+        scheduler = scheduler_of(device=make_device(1, 1, max_running=1, push_depth=2))
+        step = feed(scheduler, make_call(1, 4))
+        assert [unit.worker for unit in step.start] == [0, 0]
+        step = finish(scheduler, step.start[0])
+        assert [unit.worker for unit in step.start] == [0]
+
+    def test_unit_is_predicted_as_it_will_run(self) -> None:
+        """Beside others it takes longer, where that was measured."""
+        profile = Profile((10, 20), ((16, 30),))
+        scheduler = scheduler_of(make_program(stages=(Stage(profile),)), device=make_device(2, 1))
+        step = feed(scheduler, make_call(1, 3))
+        assert [(unit.size, unit.running, unit.predicted) for unit in step.start] == [(2, 1, 20), (1, 2, 16)]
+        finish(scheduler, step.start[1], 16, compute_ns=16)
+        assert scheduler.scale(1) == pytest.approx(1.0)
+
     def test_one_busy_model_cannot_starve_another(self) -> None:
         """A's callers ask again at once, with far more rows than fit; B's row waits for no more than came before it."""
         scheduler = scheduler_of(make_program(1), make_program(2), device=make_device(4))
@@ -256,17 +284,17 @@ class TestPrograms:
         step = finish(scheduler, unit, 2)
         assert [call.id for call in step.done] == [1]
         assert [call.id for call in finish(scheduler, step.start[0], 3).done] == [2]
-        assert not scheduler._programs
-        assert not scheduler._ready._sets
+        assert not scheduler._states
+        assert not scheduler._ledger.ready._sets
 
     def test_removed_while_cancelled_rows_run(self) -> None:
         scheduler = scheduler_of()
         unit = feed(scheduler, make_call(1)).start[0]
         scheduler.cancel(1, 1)
         scheduler.remove_program(1, 1)
-        assert scheduler._programs
+        assert scheduler._states
         finish(scheduler, unit, 2)
-        assert not scheduler._programs
+        assert not scheduler._states
         assert scheduler.alive == 0
 
     def test_statistics(self) -> None:
@@ -277,4 +305,9 @@ class TestPrograms:
         assert scheduler.preferred(1) == 3
         finish(scheduler, unit, 40 * MS, compute_ns=32 * MS)
         assert scheduler.scale(1) == pytest.approx(1.05)
+        alpha, beta, residual = scheduler.regression(1)
+        assert (alpha, beta) != pytest.approx((8 * MS, 2 * MS))  # the profile's line, before that batch
+        assert alpha + 4 * beta > 16 * MS
+        assert residual > 0
+        assert scheduler.regression(9) == (0.0, 0.0, 0.0)
         assert (scheduler.waiting(9), scheduler.rate(9), scheduler.preferred(9), scheduler.scale(9)) == (0, 0.0, 0, 1.0)

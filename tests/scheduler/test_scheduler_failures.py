@@ -155,7 +155,7 @@ class TestOutOfMemory:
         scheduler = scheduler_of()
         run(scheduler, feed(scheduler, *ones(2)), oom_above(1))
         scheduler.remove_program(1, 0)
-        assert not scheduler._caps
+        assert not scheduler._states
 
     def test_alone_and_still_too_large(self) -> None:
         scheduler = scheduler_of()

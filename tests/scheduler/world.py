@@ -14,6 +14,7 @@ from enum import IntEnum
 from heapq import heappop, heappush
 from itertools import count
 
+from app.scheduler.control import ControlTables
 from app.scheduler.record import Entry, RecordingScheduler
 from app.scheduler.types import (
     Call,
@@ -99,6 +100,8 @@ class Trace:
     lose_unit: int | None = None  # this unit takes the device with it
     remove: tuple[tuple[int, int], ...] = ()  # (time, program)
     ticks: tuple[int, ...] = ()
+    control: tuple[tuple[int, int, ControlTables | None], ...] = ()  # (time, program, tables)
+    reprofile: tuple[tuple[int, int, Profile], ...] = ()  # (time, program, batch times)
     seed: int | None = None  # of service times
 
 
@@ -111,7 +114,8 @@ class World:
         self.units: list[Unit] = []
         self.refusals: dict[int, Refusal] = {}
         self.now = 0
-        self.book = Book(trace.device, trace.programs)
+        patient = any(tables is not None and any(tables.hold_ns) for _, _, tables in trace.control)
+        self.book = Book(trace.device, trace.programs, patient=patient)
         self.scheduler = RecordingScheduler(trace.device, split_failed=trace.split_failed, sink=self.entries.append)
         self._events: list[tuple[int, Tie, int, Callable[[], None]]] = []
         self._sequence = count()
@@ -139,6 +143,10 @@ class World:
             self._at(arrival.at, Tie.SUBMIT, lambda i=ident, a=arrival: self._admit(i, a))
         for at, program in self.trace.remove:
             self._at(at, Tie.SUBMIT, lambda p=program: self.scheduler.remove_program(p, self.now))
+        for at, program, tables in self.trace.control:
+            self._at(at, Tie.SUBMIT, lambda p=program, t=tables: self.scheduler.control(p, t, self.now))
+        for at, program, profile in self.trace.reprofile:
+            self._at(at, Tie.SUBMIT, lambda p=program, m=profile: self.scheduler.reprofile(p, m, self.now))
         for at in self.trace.ticks:
             self._at(at, Tie.TICK, lambda: self.scheduler.tick(self.now))
 

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .base import Cut, Hold, KeyView, Policy
+from .adaptive import Adaptive
+from .base import Cut, Facts, Hold, KeyView, Policy
+from .ebird import Ebird
+from .ebird import workers_for as ebird_workers
 from .no_wait import NoWait
+from .preferred import Preferred
 from .static import Static
 from .window import Window
 
-__all__ = ["POLICIES", "Cut", "Hold", "KeyView", "Policy", "make"]
+__all__ = ["POLICIES", "Cut", "Facts", "Hold", "KeyView", "Policy", "default_workers", "make"]
 
-POLICIES: dict[str, Callable[[], Policy]] = {"no_wait": NoWait, "window": Window, "static": Static}
+POLICIES: dict[str, Callable[[], Policy]] = {
+    "adaptive": Adaptive,
+    "no_wait": NoWait,
+    "window": Window,
+    "static": Static,
+    "preferred": Preferred,
+    "ebird": Ebird,
+}
 
 
 def make(name: str) -> Policy:
@@ -20,3 +31,8 @@ def make(name: str) -> Policy:
         return POLICIES[name]()
     except KeyError:
         raise ValueError(f"policy: expected one of {', '.join(POLICIES)}, got {name!r}") from None
+
+
+def default_workers(policy: str, max_batch: int) -> tuple[int, ...]:
+    """The capacities of the workers where none are given: for `ebird` the paper's, else one of the largest batch."""
+    return ebird_workers(max_batch) if policy == "ebird" else (max_batch,)

@@ -11,6 +11,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from ..control import ControlTables
+
+_FOREVER = 1 << 62
+
+
+@dataclass(slots=True)
+class Facts:
+    """What is known of one program at one stage, kept by the scheduler. Changes with ticks, not with rows."""
+
+    preferred: int = 1  # rows: Algorithm 1 of Khan et al., at each tick; 0 behind the first stage
+    control: ControlTables | None = None  # None: not solved, or not applicable to this stage
+    level: int = -1  # the control table for the load as it is
+
+    @property
+    def may_hold(self) -> bool:
+        """Whether the control table for now ever holds rows back."""
+        return self.control is not None and self.level >= 0 and self.control.hold_ns[self.level] > 0
+
 
 @dataclass(slots=True)
 class KeyView:
@@ -21,6 +39,10 @@ class KeyView:
     full: int  # the most rows a unit of this key ever has: what a policy that waits waits for
     oldest: int  # arrival of the row that has waited longest
     max_delay: int
+    room: int  # rows that may become or stay alive: Ebird's MaxInf less CurInf
+    due: int  # when rows that could run now must start to end by their deadlines; far off where none has one
+    free: int  # units that may start now, each on a worker of its own
+    facts: Facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,5 +63,15 @@ class Hold:
 
 class Policy(Protocol):
     def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
-        """`idle`: capacities of the workers that could start now, largest first, never empty."""
+        """`idle`: capacities of the workers that could start now, largest first, never empty.
+
+        They are what the workers can take; what the device has room for is in the view.
+        """
         ...
+
+
+def view_of(
+    ready: int, limit: int, full: int, oldest: int = 0, max_delay: int = 0, facts: Facts | None = None
+) -> KeyView:
+    """A view of a device with room for all and rows without deadlines."""
+    return KeyView(ready, limit, full, oldest, max_delay, _FOREVER, _FOREVER, _FOREVER, facts or Facts())

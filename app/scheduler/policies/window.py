@@ -18,4 +18,4 @@ class Window:
         if now < due:
             return Hold(due)
         rows = min(view.ready, view.limit)
-        return Cut(rows, rows, "delay")
+        return Cut(rows, rows, "hold_ended")

@@ -1,0 +1,32 @@
+"""BatchMonitor and BatchDispatcher (Khan et al., Algorithm 1): gather exactly the preferred size, dispatch, repeat.
+
+The preferred size is set at each tick from the arrival rate and the linear regression of batch times, and is 1 until
+the first. Literally the dispatcher has no timeout, so that a lone request waits for company for ever, and it drains a
+backlog no faster than one preferred size after another. Here the letter is kept with one bound: a row that has waited
+`max_delay_ms` leaves with what is there.
+
+What it costs: at the preferred size the device is nearly always busy by design (the size is the smallest whose
+throughput just exceeds the rate), so that randomness makes queues; and at low rates each row waits for a second one.
+What it buys is device time, and so energy, per row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .base import Cut, Hold, KeyView
+
+
+class Preferred:
+    """Batches of exactly the preferred size, or what is there when the oldest row has waited long enough."""
+
+    def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
+        target = min(view.facts.preferred or view.ready, view.full)
+        if view.ready >= target:
+            rows = min(target, view.limit)
+            return Cut(rows, rows, "full" if rows == view.full else "table")
+        ends = view.oldest + view.max_delay
+        if now < ends:
+            return Hold(ends)
+        rows = min(view.ready, view.limit)
+        return Cut(rows, rows, "hold_ended")

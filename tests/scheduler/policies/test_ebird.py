@@ -1,0 +1,243 @@
+"""Ebird point by point: E1 to E5 and S1 to S8 of the paper's Algorithm 1, as far as they are the scheduler's.
+
+Slots, events and copies (E1, E2, S6, S7) are the engine's. E5 in our words: `N` is the rows that wait, `MaxInf` the
+device's `max_alive`, `CurInf` the rows alive, `Q` the idle workers.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from app.scheduler.policies import Cut, Hold, make
+from app.scheduler.policies.base import view_of
+from app.scheduler.policies.ebird import workers_for
+from app.scheduler.scheduler import Scheduler
+from app.scheduler.types import DeviceSpec, Klass, Outcome, Step, Unit, WorkerSpec
+
+from ..test_scheduler import calls_of, finish
+from ..world import make_call, make_device, make_program
+
+CI = settings(
+    derandomize=True,
+    deadline=None,
+    max_examples=200,
+    phases=[Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow],
+)
+LARGEST = 32
+WORKERS = (1, 1, 2, 4, 8, 16)
+
+
+def ebird(*workers: int, max_alive: int = 1 << 30) -> Scheduler:
+    scheduler = Scheduler(make_device(*(workers or WORKERS), max_alive=max_alive))
+    scheduler.add_program(make_program(policy="ebird", max_batch=LARGEST), 0)
+    return scheduler
+
+
+def arrive(scheduler: Scheduler, rows: int, *, first: int = 1, now: int = 0) -> Step:
+    """Single-row calls, numbered in order of arrival."""
+    for ident in range(first, first + rows):
+        scheduler.submit(make_call(ident, arrived=now), now)
+    return scheduler.step(now)
+
+
+def sizes(step: Step) -> list[int]:
+    return [unit.size for unit in step.start]
+
+
+def occupy(scheduler: Scheduler, busy: set[int]) -> dict[int, Unit]:
+    """Make exactly these workers busy: all are filled, then the others return. The units that run, by worker."""
+    units = arrive(scheduler, sum(worker.capacity for worker in scheduler.device.workers), first=10_000).start
+    for unit in units:
+        if unit.worker not in busy:
+            scheduler.finished(Outcome(unit.id), 1)
+    return {unit.worker: unit for unit in units if unit.worker in busy}
+
+
+def algorithm_1(ready: int, room: int, idle: list[int]) -> list[int]:
+    """The paper's listing, scan and all: the sizes it starts, in order."""
+    started, r = [], min(ready, room)
+    worker = 0
+    queue = sorted(idle, reverse=True)
+    while r > 0 and worker < len(queue):
+        if r >= queue[worker]:
+            started.append(queue[worker])
+            r -= queue[worker]
+        worker += 1  # after a dispatch the successor is the next in line too: the worker has left the queue
+    return started
+
+
+def test_workers_of_the_paper_are_enough_for_every_number_of_rows() -> None:
+    """E3: the list sums to the largest batch, and every number up to it is a sum of some of them."""
+    assert workers_for(LARGEST) == WORKERS
+    sums = {sum(chosen) for n in range(1, 7) for chosen in combinations(WORKERS, n)}
+    assert sums == set(range(1, LARGEST + 1))
+
+
+@pytest.mark.parametrize(
+    ("max_batch", "expected"),
+    [(1, (1,)), (2, (1, 1)), (8, (1, 1, 2, 4)), (24, (1, 1, 2, 4, 8)), (256, (1, 1, 2, 4, 8, 16, 32, 64, 128))],
+)
+def test_workers_are_powers_of_two_below_the_largest_batch(max_batch: int, expected: tuple[int, ...]) -> None:
+    assert workers_for(max_batch) == expected
+
+
+@pytest.mark.parametrize("ready", range(1, LARGEST + 1))
+def test_all_idle_leaves_no_remainder(ready: int) -> None:
+    """S2, E4: the binary digits of R, largest first; 32 is one more than the digits give, so both single workers run.
+    Rows keep the order of arrival through the units, and no unit is padded."""
+    step = arrive(ebird(), ready)
+    digits = [1 << bit for bit in reversed(range(5)) if ready & (1 << bit)]
+    assert sizes(step) == (digits if ready < LARGEST else [16, 8, 4, 2, 1, 1])
+    assert [call for unit in step.start for call in calls_of(unit)] == list(range(1, ready + 1))
+    assert all(len(unit.rows) == unit.size for unit in step.start)
+
+
+def test_more_rows_than_all_workers_take_wait() -> None:
+    scheduler = ebird()
+    assert sizes(arrive(scheduler, 40)) == [16, 8, 4, 2, 1, 1]
+    assert scheduler.waiting(1) == 8
+
+
+def test_rows_fewer_than_every_idle_worker_wait_though_there_is_room() -> None:
+    """S1: R = 3 and {8, 16} idle. Nothing is padded; the worker of 2 takes two when it returns, then a single one."""
+    scheduler = ebird()
+    units = occupy(scheduler, {0, 1, 2, 3})
+    step = arrive(scheduler, 3, now=2)
+    assert (step.start, step.wake_at) == ([], None)
+    assert scheduler.alive == 1 + 1 + 2 + 4
+    step = finish(scheduler, units[3], 3)  # a worker of 4 helps nobody
+    assert step.start == []
+    step = finish(scheduler, units[2], 4)
+    assert [(unit.worker, calls_of(unit)) for unit in step.start] == [(2, [1, 2])]
+    assert scheduler.waiting(1) == 1
+    step = finish(scheduler, units[0], 5)
+    assert [(unit.worker, calls_of(unit)) for unit in step.start] == [(0, [3])]
+
+
+def test_a_fourth_row_wakes_the_worker_that_was_skipped() -> None:
+    scheduler = ebird()
+    occupy(scheduler, {0, 1, 2})
+    assert arrive(scheduler, 3, now=2).start == []
+    assert sizes(arrive(scheduler, 1, first=4, now=3)) == [4]
+
+
+@pytest.mark.parametrize("busy", range(1 << len(WORKERS)))
+def test_no_worker_is_started_twice(busy: int) -> None:
+    """S3, E4: with any workers busy, what starts is what the listing starts, on idle workers, each once."""
+    scheduler = ebird()
+    running = occupy(scheduler, {worker for worker in range(6) if busy >> worker & 1})
+    idle = [WORKERS[worker] for worker in range(6) if worker not in running]
+    step = arrive(scheduler, 21, now=2)
+    assert sizes(step) == algorithm_1(21, 1 << 30, idle)
+    workers = [unit.worker for unit in step.start]
+    assert len(set(workers)) == len(workers)
+    assert not set(workers) & set(running)
+
+
+def test_rows_count_as_computing_from_dispatch_on() -> None:
+    """S4, R > 0: CurInf rises inside the pass, so that the next pass finds what is left, and never less than none."""
+    scheduler = ebird(max_alive=5)
+    step = arrive(scheduler, 9)
+    assert sizes(step) == [4, 1]
+    assert scheduler.alive == 5
+    assert arrive(scheduler, 9, first=10).start == []  # the next pass: R = 0, and single workers are idle
+    four, one = step.start
+    assert sizes(finish(scheduler, one, 1)) == [1]
+    assert scheduler.alive == 5
+    assert sizes(finish(scheduler, four, 2)) == [4]
+    assert scheduler.alive == 5
+
+
+def test_room_of_one_is_used() -> None:
+    """R > 0, not R > 1: the last of the room is given away."""
+    assert sizes(arrive(ebird(max_alive=1), 3)) == [1]
+
+
+def test_rows_that_have_not_come_are_not_counted() -> None:
+    """S5: what was admitted but not submitted (its copy is not enqueued) is nothing to cut."""
+    scheduler = ebird()
+    assert scheduler.admit(1, 4, Klass.REALTIME, None, 0) is None
+    assert scheduler.step(0).start == []
+    assert sizes(arrive(scheduler, 1)) == [1]
+
+
+def test_rows_leave_when_their_own_worker_finishes() -> None:
+    """Request path 3, S8: service is in order of arrival, completion is not; a small batch overtakes a large one."""
+    scheduler = ebird()
+    large, small = arrive(scheduler, 6).start
+    assert (calls_of(large), calls_of(small)) == ([1, 2, 3, 4], [5, 6])
+    assert [call.id for call in finish(scheduler, small, 1).done] == [5, 6]
+    assert scheduler.alive == 4  # request path 4: CurInf falls by that batch
+    assert [call.id for call in finish(scheduler, large, 2).done] == [1, 2, 3, 4]
+    assert scheduler.alive == 0
+
+
+def test_call_of_several_rows_leaves_with_its_last_worker() -> None:
+    scheduler = ebird()
+    scheduler.submit(make_call(1, 3), 0)
+    two, one = scheduler.step(0).start
+    assert finish(scheduler, two, 1).done == []
+    assert [call.id for call in finish(scheduler, one, 2).done] == [1]
+
+
+def test_equal_workers_serve_in_turn() -> None:
+    """E4: within a size the idle queue is first in, first out, and that of the two that returns first serves first."""
+    scheduler = ebird(1, 1, 1)
+    units = arrive(scheduler, 3).start
+    assert [unit.worker for unit in units] == [0, 1, 2]
+    for returns in (2, 0, 1):  # nothing is handed out in between
+        finish(scheduler, units[returns], 1)
+    turns = [arrive(scheduler, 1, first=ident, now=2).start[0].worker for ident in (4, 5, 6)]
+    assert turns == [2, 0, 1]
+
+
+def test_lone_rows_alternate_between_the_single_workers() -> None:
+    scheduler = ebird()
+    turns = []
+    for ident in range(1, 5):
+        (unit,) = arrive(scheduler, 1, first=ident).start
+        turns.append(unit.worker)
+        finish(scheduler, unit)
+    assert turns == [0, 1, 0, 1]
+
+
+@CI
+@given(
+    st.lists(st.sampled_from([1, 2, 3, 4, 8, 16]), max_size=7),
+    st.integers(1, 40),
+    st.one_of(st.just(1 << 30), st.integers(1, 40)),
+)
+def test_passes_start_what_the_listing_starts(others: list[int], ready: int, max_alive: int) -> None:
+    scheduler = ebird(1, *others, max_alive=max_alive)
+    step = arrive(scheduler, ready)
+    assert sizes(step) == algorithm_1(ready, max_alive, [1, *others])
+    assert scheduler.alive == sum(sizes(step)) <= max_alive
+
+
+def test_policy_answers_one_worker_at_a_time() -> None:
+    policy = make("ebird")
+    assert policy.decide(view_of(21, 16, 16), (16, 8, 1), 0) == Cut(16, 16, "full")
+    assert policy.decide(view_of(5, 8, 16), (8, 1), 0) == Cut(1, 1, "idle")
+    assert policy.decide(view_of(3, 16, 16), (16, 8), 0) == Hold(None)
+
+
+def test_ebird_shares_a_device_with_no_other_policy() -> None:
+    scheduler = ebird()
+    scheduler.add_program(make_program(2, policy="ebird"), 0)
+    with pytest.raises(ValueError, match="policy: ebird shares a device with no other policy, here ebird"):
+        scheduler.add_program(make_program(3, policy="no_wait"), 0)
+    others = Scheduler(make_device(1, 8))
+    others.add_program(make_program(1, policy="window"), 0)
+    with pytest.raises(ValueError, match="here window"):
+        others.add_program(make_program(2, policy="ebird"), 0)
+
+
+def test_ebird_cannot_do_without_a_worker_of_one_row() -> None:
+    scheduler = Scheduler(DeviceSpec((WorkerSpec(2), WorkerSpec(8))))
+    with pytest.raises(ValueError, match=r"workers: expected one of capacity 1 for the policy ebird, got \[2, 8\]"):
+        scheduler.add_program(make_program(policy="ebird"), 0)

@@ -1,0 +1,207 @@
+"""Khan et al. point by point: K1 to K4 and the traps, through the scheduler; then the policy by itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.scheduler.policies import Cut, Facts, Hold, make
+from app.scheduler.policies.base import view_of
+from app.scheduler.profile import linear
+from app.scheduler.scheduler import Scheduler
+from app.scheduler.types import Outcome, Stage, Step, Unit
+
+from ..test_scheduler import calls_of
+from ..world import make_call, make_device, make_program
+
+MS, S = 1_000_000, 1_000_000_000
+LARGEST = 32
+CURVE = linear(3, 0.35, LARGEST).batch_ns
+FOREVER = 1 << 60
+
+
+class Server:
+    """One worker under the preset, and the number of the next call."""
+
+    def __init__(self, max_delay_ns: int = FOREVER, max_batch: int = LARGEST) -> None:
+        self.scheduler = Scheduler(make_device(LARGEST))
+        self.scheduler.add_program(
+            make_program(
+                batch_ns=CURVE[:max_batch], policy="preferred", max_batch=max_batch, max_queue=1 << 20,
+                max_delay_ns=max_delay_ns,
+            ),
+            0,
+        )  # fmt: skip
+        self.calls = 0
+
+    def arrive(self, rows: int, now: int) -> Step:
+        for _ in range(rows):
+            self.calls += 1
+            self.scheduler.submit(make_call(self.calls, arrived=now), now)
+        return self.scheduler.step(now)
+
+    def finish(self, unit: Unit, now: int) -> Step:
+        self.scheduler.finished(Outcome(unit.id, None, CURVE[unit.size - 1]), now)
+        return self.scheduler.step(now)
+
+    def drain(self, step: Step, now: int) -> list[int]:
+        """Finish unit after unit; their sizes."""
+        sizes = []
+        while step.start:
+            (unit,) = step.start
+            sizes.append(unit.size)
+            step = self.finish(unit, now)
+        return sizes
+
+    def window(self, rows: int, seconds: float = 1.0, begin: int = 0) -> int:
+        """So many rows come and go in a window; the preferred size after its tick."""
+        for _ in range(rows):
+            self.calls += 1
+            self.scheduler.submit(make_call(self.calls, arrived=begin), begin)
+            self.scheduler.cancel(self.calls, begin)
+        self.scheduler.tick(begin + round(seconds * S))
+        return self.scheduler.preferred(1)
+
+
+class TestMonitor:
+    def test_preferred_size_is_one_until_the_first_tick(self) -> None:
+        """K1: and so the first window's rows go one by one."""
+        server = Server()
+        assert server.scheduler.preferred(1) == 1
+        step = server.arrive(5, 0)
+        assert server.drain(step, 1) == [1] * 5
+
+    def test_scan_starts_at_two(self) -> None:
+        """K3: after a window without a single row the size is 2, never 1 again."""
+        server = Server()
+        assert server.window(0) == 2
+        assert server.window(1, begin=S) == 2
+
+    @pytest.mark.parametrize(
+        ("rows", "preferred"),
+        [
+            (539, 2),  # 2 rows in 3.7 ms are 540.54 a second
+            (540, 2),
+            (541, 3),  # 3 in 4.05 ms: 740.74
+            (600, 3),
+            (1_500, 10),  # 10 in 6.5 ms: 1538.46; 9 in 6.15: 1463.41
+            (2_249, 32),  # 32 in 14.2 ms: 2253.52; 31 in 13.85: 2238.27
+            (2_300, 32),  # more than can be served
+            (5_000, 32),
+        ],
+    )
+    def test_smallest_size_whose_throughput_exceeds_the_rate(self, rows: int, preferred: int) -> None:
+        assert Server().window(rows) == preferred
+
+    def test_rate_is_the_count_over_the_true_window(self) -> None:
+        """A trap: the count is the rate only where the window is a second."""
+        assert Server().window(1_200, seconds=2.0) == 3
+        assert Server().window(300, seconds=0.5) == 3
+        assert Server().window(300, seconds=0.2) == 10  # 1500 a second
+
+    def test_count_begins_again_with_each_window(self) -> None:
+        server = Server()
+        assert server.window(1_500) == 10
+        assert server.window(600, begin=S) == 3
+        assert server.window(100, begin=2 * S) == 2
+
+    def test_largest_batch_bounds_the_scan(self) -> None:
+        assert Server(max_batch=4).window(5_000) == 4
+        assert Server(max_batch=1).window(5_000) == 1
+
+    def test_line_and_not_the_table_is_scanned(self) -> None:
+        """K2: three rows take longer than four here; the line through 5, 10, 15 and 10 ms knows nothing of it.
+
+        Slope 2 ms a row and 5 ms at none, so 2 rows take 9 ms, 3 take 11, 4 take 13.
+        """
+        scheduler = Scheduler(make_device(4))
+        times = (5 * MS, 10 * MS, 15 * MS, 10 * MS)
+        scheduler.add_program(make_program(batch_ns=times, policy="preferred", max_batch=4, max_queue=1 << 20), 0)
+        assert scheduler.regression(1)[:2] == pytest.approx((5 * MS, 2 * MS))
+        for ident in range(250):  # 3 rows in 11 ms are 272.7 a second; in the table's 15 ms they would be 200
+            scheduler.submit(make_call(ident), 0)
+        scheduler.tick(S)
+        assert scheduler.preferred(1) == 3
+
+
+class TestDispatcher:
+    def test_exactly_the_preferred_size_leaves(self) -> None:
+        """K4: gather, dispatch, repeat."""
+        server = Server()
+        server.window(600)
+        assert server.arrive(1, S).start == []
+        assert server.arrive(1, S + 1).start == []
+        (unit,) = server.arrive(1, S + 2).start
+        assert (len(unit.rows), unit.size, unit.reason) == (3, 3, "table")
+        assert server.arrive(2, S + 3).start == []
+        assert server.finish(unit, S + 4 * MS).start == []  # the device is free, two rows wait
+        (unit,) = server.arrive(1, S + 5 * MS).start
+        assert unit.size == 3
+
+    def test_backlog_is_drained_no_faster_than_one_preferred_size_after_another(self) -> None:
+        server = Server()
+        server.window(600)
+        step = server.arrive(20, S)
+        assert server.drain(step, S + MS) == [3] * 6
+        assert server.scheduler.waiting(1) == 2
+
+    def test_lone_request_waits_for_ever_without_a_bound(self) -> None:
+        """The letter: no timer is asked for before the end of the bound, here years away."""
+        server = Server(max_delay_ns=FOREVER)
+        server.window(0)
+        step = server.arrive(1, S)
+        assert (step.start, step.wake_at) == ([], S + FOREVER)
+        for now in (S + MS, 60 * S, 3_600 * S):
+            assert server.scheduler.step(now).start == []
+        assert [calls_of(unit) for unit in server.arrive(1, 3_601 * S).start] == [[1, 2]]
+
+    def test_lone_request_leaves_at_the_bound(self) -> None:
+        server = Server(max_delay_ns=20 * MS)
+        server.window(0)
+        step = server.arrive(1, S)
+        assert (step.start, step.wake_at) == ([], S + 20 * MS)
+        assert server.scheduler.step(S + 20 * MS - 1).start == []
+        (unit,) = server.scheduler.step(S + 20 * MS).start
+        assert (unit.size, unit.reason) == (1, "hold_ended")
+
+    def test_all_that_is_there_leaves_with_the_row_that_has_waited_long_enough(self) -> None:
+        server = Server(max_delay_ns=20 * MS)
+        server.window(1_500)
+        server.arrive(1, S)
+        server.arrive(6, S + 19 * MS)
+        (unit,) = server.scheduler.step(S + 20 * MS).start
+        assert (unit.size, unit.reason) == (7, "hold_ended")
+
+    def test_whole_batches_of_full_size_say_so(self) -> None:
+        server = Server(max_batch=4)
+        server.window(5_000)
+        assert [unit.reason for unit in server.arrive(4, S).start] == ["full"]
+
+    def test_rows_behind_the_first_stage_wait_for_nobody(self) -> None:
+        """The size is that of the first stage; later ones take what stands there."""
+        stages = (Stage(make_program(batch_ns=CURVE).stages[0].profile), Stage())
+        scheduler = Scheduler(make_device(LARGEST))
+        scheduler.add_program(make_program(stages=stages, policy="preferred", max_delay_ns=FOREVER), 0)
+        scheduler.submit(make_call(1), 0)
+        (unit,) = scheduler.step(0).start
+        scheduler.tick(S)
+        scheduler.finished(Outcome(unit.id), S)
+        (unit,) = scheduler.step(S).start
+        assert (unit.stage, unit.size) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("preferred", "ready", "limit", "now", "expected"),
+    [
+        pytest.param(4, 3, 8, 149, Hold(150), id="too-few"),
+        pytest.param(4, 3, 8, 150, Cut(3, 3, "hold_ended"), id="bound"),
+        pytest.param(4, 4, 8, 100, Cut(4, 4, "table"), id="gathered"),
+        pytest.param(4, 30, 8, 1_000, Cut(4, 4, "table"), id="backlog-beyond-the-bound"),
+        pytest.param(4, 30, 2, 100, Cut(2, 2, "table"), id="small-worker"),
+        pytest.param(20, 8, 8, 100, Cut(8, 8, "full"), id="largest-batch"),
+        pytest.param(0, 3, 8, 100, Cut(3, 3, "table"), id="later-stage"),
+        pytest.param(1, 3, 8, 100, Cut(1, 1, "table"), id="before-the-first-tick"),
+    ],
+)
+def test_policy(preferred: int, ready: int, limit: int, now: int, expected: Cut | Hold) -> None:
+    view = view_of(ready, limit, 8, oldest=100, max_delay=50, facts=Facts(preferred=preferred))
+    assert make("preferred").decide(view, (limit,), now) == expected
