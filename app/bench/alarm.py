@@ -1,0 +1,104 @@
+"""Waking at an instant, more exactly than an event loop's own timers do.
+
+asyncio and uvloop round timers up to whole milliseconds. Measured with uvloop and Poisson instants on two busy cores:
+at 1,000/s the median call_later is 30 us late, and at 5,000/s its 99th percentile 34 ms; it takes half a core for that.
+Spinning until the instant is 1 us late and takes a whole core, which a server on the same machine then lacks. A Linux
+timerfd is 20 to 50 us late and takes 2 % of a core at 1,000/s, 13 % at 5,000/s. So that is what is used; where there is
+none, the loop's timer and then spinning for the last 2 ms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+_NS = 1_000_000_000
+_MARGIN_NS = 2_000_000  # a millisecond for the rounding, another for a late loop
+_MONOTONIC, _ABSOLUTE = 1, 1  # CLOCK_MONOTONIC, TFD_TIMER_ABSTIME
+
+clock = time.monotonic_ns  # CLOCK_MONOTONIC, which the timerfd counts in
+
+
+class Alarm(Protocol):
+    """Calls back once for each `set`, in the loop, never before the instant; a later `set` replaces an earlier one."""
+
+    def set(self, at_ns: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def make(callback: Callable[[], None]) -> Alarm:
+    """The best alarm there is here, for the running loop."""
+    try:
+        return TimerFd(callback)
+    except (OSError, AttributeError, NotImplementedError):  # no such call, or a loop without add_reader
+        return Spin(callback)
+
+
+class _Times(ctypes.Structure):
+    """struct itimerspec."""
+
+    _fields_ = [(name, ctypes.c_long) for name in ("every_s", "every_ns", "at_s", "at_ns")]
+
+
+class TimerFd:
+    def __init__(self, callback: Callable[[], None]) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        self._settime = libc.timerfd_settime
+        self._fd: int = libc.timerfd_create(_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._fd < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_create")
+        self._times = _Times()
+        self._reference = ctypes.byref(self._times)
+        self._callback = callback
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._fd, self._ring)
+
+    def set(self, at_ns: int) -> None:
+        # an instant of 0 would disarm it; one that has passed rings at once
+        self._times.at_s, self._times.at_ns = divmod(max(at_ns, 1), _NS)
+        self._settime(self._fd, _ABSOLUTE, self._reference, None)
+
+    def _ring(self) -> None:
+        try:
+            os.read(self._fd, 8)
+        except BlockingIOError:  # set anew since it rang
+            return
+        self._callback()
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+
+
+class Spin:
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self._callback = callback
+        self._loop = asyncio.get_running_loop()
+        self._handle: asyncio.Handle | None = None
+        self._at_ns = 0
+
+    def set(self, at_ns: int) -> None:
+        self.close()
+        self._at_ns = at_ns
+        self._wait()
+
+    def _wait(self) -> None:
+        left = self._at_ns - clock()
+        if left > _MARGIN_NS:
+            self._handle = self._loop.call_later((left - _MARGIN_NS) / _NS, self._wait)
+        elif left > 0:
+            self._handle = self._loop.call_soon(self._wait)
+        else:
+            self._handle = self._loop.call_soon(self._callback)
+
+    def close(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None

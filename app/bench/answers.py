@@ -1,0 +1,131 @@
+"""Is an answer right: all outputs, of the right shape, and the values that this very request had before.
+
+Answers are compared byte for byte while the load runs, which costs a hash; only those that no earlier one equals are
+kept, and taken apart when it is over. Batching changes the last digits of floats, so there are some.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+
+from .http import Response
+from .payload import DTYPES, Body, Model
+
+Array = np.ndarray[Any, Any]
+
+UNCHECKED = -1
+_KEEP = 256 * 2**20  # bytes of different answers; one beyond is counted as unchecked
+_HEADER = b"inference-header-content-length"
+#: Largest difference of two values, in terms of the largest of the tensor: other batch, other order of summing up.
+_TOLERANCE = {"FP16": 2e-2, "BF16": 5e-2, "FP32": 1e-3, "FP64": 1e-6}
+
+
+class Answers:
+    """All different answers of a session. `note` while the load runs, `faults` afterwards."""
+
+    def __init__(self, model: Model, bodies: Sequence[Body], *, values: bool) -> None:
+        self._model = model
+        self._bodies = bodies
+        self._values = values
+        self._known: list[dict[bytes, int]] = [{} for _ in bodies]  # by body: answer -> its number
+        self._seen: list[tuple[int, Response]] = []
+        self._kept = 0
+        self._first: dict[int, dict[str, Array]] = {}  # by body: the values of its first right answer
+        self.faults: list[str] = []  # by number, empty where right; as long as `judge` has come
+
+    def note(self, body: int, response: Response) -> int:
+        """The number of this answer with status 200, or UNCHECKED when too many different ones have come."""
+        known = self._known[body]
+        number = known.get(response.body)
+        if number is None:
+            if self._kept > _KEEP:
+                return UNCHECKED
+            self._kept += len(response.body)
+            number = known[response.body] = len(self._seen)
+            self._seen.append((body, response))
+        return number
+
+    def judge(self) -> None:
+        """Look into the answers that are new."""
+        for body, response in self._seen[len(self.faults) :]:
+            self.faults.append(self._fault(body, response))
+
+    def _fault(self, number: int, response: Response) -> str:
+        body = self._bodies[number]
+        try:
+            outputs = decode(response)
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as exc:
+            return f"not a V2 answer: {exc!r}"
+        wanted = {
+            tensor.name: tensor for tensor in self._model.outputs if not body.outputs or tensor.name in body.outputs
+        }
+        if set(outputs) != set(wanted):
+            return f"wrong outputs: expected {', '.join(wanted)}, got {', '.join(outputs) or 'none'}"
+        for name, tensor in wanted.items():
+            datatype, values = outputs[name]
+            shape = (body.rows, *tensor.shape) if tensor.batched else tensor.shape
+            fits = len(values.shape) == len(shape) and all(
+                want in (-1, got) for want, got in zip(shape, values.shape, strict=True)
+            )
+            if datatype != tensor.datatype or not fits:
+                got = f"{datatype} {list(values.shape)}"
+                return f"wrong shape: expected {name} {tensor.datatype} {list(shape)}, got {got}"
+        return self._differs(number, outputs) if self._values else ""
+
+    def _differs(self, number: int, outputs: dict[str, tuple[str, Array]]) -> str:
+        first = self._first.setdefault(number, {name: values for name, (_, values) in outputs.items()})
+        for name, (datatype, values) in outputs.items():
+            if not _same(datatype, first[name], values):
+                return f"wrong values: {name} differs from the first answer to the same request"
+        return ""
+
+
+def _same(datatype: str, first: Array, values: Array) -> bool:
+    if first.shape != values.shape:
+        return False
+    tolerance = _TOLERANCE.get(datatype)
+    if tolerance is None:
+        return bool((first == values).all())
+    finite = np.abs(first[np.isfinite(first)])
+    largest = float(finite.max()) if finite.size else 0.0
+    return bool(np.allclose(values, first, rtol=tolerance, atol=tolerance * largest, equal_nan=True))
+
+
+def decode(response: Response) -> dict[str, tuple[str, Array]]:
+    """Datatype and values of each output, JSON or binary. Raises ValueError, KeyError, TypeError or IndexError."""
+    size = response.header(_HEADER)
+    split = int(size) if size else len(response.body)
+    at = split
+    outputs = {}
+    for output in orjson.loads(response.body[:split])["outputs"]:
+        datatype, shape = output["datatype"], output["shape"]
+        count = (output.get("parameters") or {}).get("binary_data_size")
+        if count is None:
+            values = np.array(output["data"], "O" if datatype == "BYTES" else DTYPES[datatype])
+        else:
+            if at + count > len(response.body):
+                raise ValueError(f"{output['name']}: fewer bytes than {count}")
+            values = _unpacked(datatype, response.body[at : at + count])
+            at += count
+        if values.size != math.prod(shape):
+            raise ValueError(f"{output['name']}: {values.size} values for the shape {shape}")
+        outputs[output["name"]] = (datatype, values.reshape(shape))
+    return outputs
+
+
+def _unpacked(datatype: str, raw: bytes) -> Array:
+    if datatype == "BF16":
+        return (np.frombuffer(raw, "<u2").astype("<u4") << 16).view("<f4")
+    if datatype != "BYTES":
+        return np.frombuffer(raw, DTYPES[datatype])
+    items, at = [], 0
+    while at < len(raw):
+        end = at + 4 + int.from_bytes(raw[at : at + 4], "little")
+        items.append(raw[at + 4 : end])
+        at = end
+    return np.array(items, object)

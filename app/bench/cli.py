@@ -1,0 +1,183 @@
+"""`starling bench`: load on a running server, measured. What is heavy is imported when the command runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from app.errors import ConfigError
+
+if TYPE_CHECKING:
+    from .plan import Plan
+    from .run import Result
+
+_LAG_STATUS = 3
+_LOAD, _REQUESTS, _CLIENT, _OUTPUT = "Load", "Requests", "This client", "Output"
+_ARRIVALS = "poisson, uniform, gamma:CV, steps:FxS,..., diurnal:PERIOD_S:AMPLITUDE, bursty:ON_S:OFF_S, trace:FILE."
+_LENGTHS = (
+    "Of variable axes: one number, or lognormal:MEAN:SD:MAX, as lognormal:14:4:128 for mean 14, standard deviation 4, "
+    "cut to 1..128."
+)
+
+
+def register(cli: typer.Typer) -> None:
+    """Add the command to the command line."""
+    cli.command()(bench)
+
+
+def _option(panel: str, flag: str, text: str, **more: Any) -> Any:
+    return typer.Option(flag, help=text.replace("[", "\\["), rich_help_panel=panel, **more)
+
+
+def _number(panel: str, flag: str, text: str, kind: type[int | float] = float) -> Any:
+    """A wrong number is told in one line, like every other wrong value."""
+
+    def parse(given: str) -> int | float:
+        try:
+            return kind(given)
+        except ValueError:
+            what = "a whole number" if kind is int else "a number"
+            raise ConfigError(f"{flag[2:].replace('-', '_')}: expected {what}, got {given!r}") from None
+
+    return _option(panel, flag, text, parser=parse, metavar="INT" if kind is int else "NUMBER")
+
+
+def bench(
+    url: Annotated[str, typer.Argument(help="The server: http://host:port; any that speaks V2.", show_default=False)],
+    model: Annotated[str, _option(_LOAD, "--model", "The model's name.", show_default=False)] = "",
+    rate: Annotated[float | None, _number(_LOAD, "--rate", "Open loop: requests per second.")] = None,
+    concurrency: Annotated[int | None, _number(_LOAD, "--concurrency", "Closed loop: requests in flight.", int)] = None,
+    find_peak: Annotated[bool, _option(_LOAD, "--find-peak", "Search the largest rate that keeps --slo-ms.")] = False,
+    slo_ms: Annotated[float, _number(_LOAD, "--slo-ms", "Objective for the 99th percentile.")] = 200,
+    arrivals: Annotated[str, _option(_LOAD, "--arrivals", _ARRIVALS)] = "poisson",
+    duration: Annotated[float, _number(_LOAD, "--duration", "Seconds of each run.")] = 10,
+    repeats: Annotated[int, _number(_LOAD, "--repeats", "Runs; run k has the seed plus k.", int)] = 3,
+    warmup: Annotated[float, _number(_LOAD, "--warmup", "Seconds of load before, not counted.")] = 2,
+    seed: Annotated[int, _number(_LOAD, "--seed", "Of all that is random.", int)] = 0,
+    payload: Annotated[str, _option(_REQUESTS, "--payload", "json or binary.")] = "json",
+    rows: Annotated[int, _number(_REQUESTS, "--rows", "Rows of each request.", int)] = 1,
+    lengths: Annotated[str, _option(_REQUESTS, "--lengths", _LENGTHS)] = "16",
+    shape: Annotated[
+        list[str] | None,
+        _option(_REQUESTS, "--shape", "NAME:d,d: the shape of one row of an input. [from the metadata]"),
+    ] = None,
+    data: Annotated[
+        Path | None, _option(_REQUESTS, "--data", "File with a V2 request as JSON, or a list of them. [random data]")
+    ] = None,
+    deadline_ms: Annotated[
+        float | None,
+        _number(_REQUESTS, "--deadline-ms", "Count answers within it; the server is told (V2 timeout). [none]"),
+    ] = None,
+    header: Annotated[
+        list[str] | None, _option(_REQUESTS, "--header", "NAME: VALUE, sent with each request, as an API key.")
+    ] = None,
+    check: Annotated[
+        str,
+        _option(_REQUESTS, "--check", "values: equal requests have equal answers; shapes: only outputs and shapes."),
+    ] = "values",
+    connections: Annotated[int, _number(_CLIENT, "--connections", "Most that may be open.", int)] = 256,
+    timeout: Annotated[float, _number(_CLIENT, "--timeout", "Seconds after which a request has failed.")] = 10,
+    max_lag_ms: Annotated[
+        float | None,
+        _number(_CLIENT, "--max-lag-ms", "Accept a client as late as this. [1, or a tenth of the latency]"),
+    ] = None,
+    as_json: Annotated[bool, _option(_OUTPUT, "--json", "Print one JSON object.")] = False,
+    plot: Annotated[
+        Path | None, _option(_OUTPUT, "--plot", "Write latency against percentile here (.png, .svg, .pdf).")
+    ] = None,
+) -> None:
+    """Measure a model of a running server: latencies from the intended instant of each request.
+
+    Exit status 1 where nothing was answered rightly, 2 for a bad option, 3 where this client could not keep up.
+    """
+    if [rate is not None or arrivals.startswith("trace:"), concurrency is not None, find_peak].count(True) != 1:
+        raise ConfigError("rate: expected one of --rate, --concurrency and --find-peak")
+    if not 0 < slo_ms < 1e6:
+        raise ConfigError(f"slo_ms: expected above 0, got {slo_ms:g}")
+    with _as_config_error():
+        from .plan import Plan
+        from .run import Lagging
+
+        plan = Plan(
+            url=url, model=model, rate=rate, concurrency=concurrency, arrivals=arrivals, duration_s=duration,
+            warmup_s=warmup, repeats=repeats, seed=seed, payload=payload, rows=rows, lengths=lengths,
+            shapes=tuple(shape or ()), data=data, deadline_ms=deadline_ms, connections=connections, timeout_s=timeout,
+            headers=tuple(header or ()), check=check, max_lag_ms=max_lag_ms,
+        )  # fmt: skip
+        draw = None if plot is None else _plotter(plot)
+        try:
+            result = _measured(plan, slo_ms if find_peak else None, as_json)
+        except Lagging as exc:
+            print(f"starling: {exc}", file=sys.stderr)
+            sys.exit(_LAG_STATUS)
+        if not result.completed:
+            sys.exit(1)
+        if draw is not None:
+            draw(result)
+
+
+def _measured(plan: Plan, slo_ms: float | None, as_json: bool) -> Result:
+    """Measure and print."""
+    from . import report
+    from .peak import Try, find_peak
+    from .run import in_loop, measure
+
+    tries: tuple[Try, ...] = ()
+    if slo_ms is None:
+        with _progress(plan.warmup_s + plan.repeats * plan.duration_s) as (progress, _):
+            result = in_loop(measure(plan, progress))
+    else:
+        with _progress(None) as (progress, tell):
+            peak = in_loop(find_peak(plan, slo_ms, lambda one: tell(report.tried(one)), progress))
+        result, tries = peak.result, peak.tries
+    print(json.dumps(report.as_json(result, slo_ms, tries), indent=2) if as_json else report.table(result, slo_ms))
+    return result
+
+
+def _plotter(path: Path) -> Callable[[Result], None]:
+    """What will write the plot; a reason why it could not is found before minutes of load."""
+    try:
+        from .plot import check, percentiles
+    except ModuleNotFoundError as exc:
+        raise ValueError(f"plot: {exc.name} is missing; install starling-serve[plot]") from None
+    check(path)
+    return lambda result: percentiles(result, path)
+
+
+@contextmanager
+def _as_config_error() -> Iterator[None]:
+    """What the user got wrong becomes one line."""
+    try:
+        yield
+    except (ValueError, OSError) as exc:
+        raise ConfigError(str(exc)) from exc
+
+
+@contextmanager
+def _progress(total_s: float | None) -> Iterator[tuple[Callable[[float], None] | None, Callable[[str], None]]]:
+    """A bar of seconds and a way to say a line, both on standard error; no bar where that is no terminal.
+
+    Nothing draws by itself: a thread of the bar's own would hold the interpreter lock when a request is due.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None, lambda line: print(line, file=sys.stderr, flush=True)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
+        task = bar.add_task("bench", total=total_s)
+
+        def advance(seconds: float) -> None:
+            bar.advance(task, seconds)
+            bar.refresh()
+
+        yield advance, lambda line: bar.console.print(line, highlight=False, markup=False)

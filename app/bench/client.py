@@ -1,0 +1,270 @@
+"""Keep-alive connections to one server, as little Python per request as there can be, and what became of each request.
+
+A request takes the connection that was free last, so that as few are in use as are needed. Where none is free it waits
+in the pool, a connection more is opened up to the limit, and whichever is free first takes it. The wait is part of the
+latency, and reported apart. All waits are bounded: a request without an answer after the time limit has failed, and its
+connection is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from array import array
+from collections import deque
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self
+
+from .alarm import clock
+from .answers import UNCHECKED
+from .http import Malformed, Response, ResponseParser
+from .plan import Target
+
+_MAX_WAITING = 65_536  # requests without a connection; one beyond fails
+_SWEEP_S = 0.25  # between looks at the time limit: a request may outlive it by so much
+_OK = 200
+
+Note = Callable[[int, Response], int]
+
+
+class Log:
+    """One run's requests by number: columns of integer ns on `clock`, 0 where it did not come to that.
+
+    `intended`: when it should be sent; `offered`: when the pool was told; `sent`: when a connection took it; `ended`:
+    when the last byte of its answer had come. `status` is that of HTTP, 0 without an answer; `answers` are the numbers
+    that `note` gave; `faults` say by request why there is no right answer; `headers` are X-Batch-Size, Server-Timing.
+    """
+
+    def __init__(self, intended: Sequence[int], picks: Sequence[int]) -> None:
+        zeros = bytes(8 * len(intended))
+        self.intended = array("q", intended)
+        self.picks = array("q", picks)  # which body
+        self.offered, self.sent, self.ended = array("q", zeros), array("q", zeros), array("q", zeros)
+        self.status, self.answers = array("q", zeros), array("q", zeros)
+        self.headers: list[tuple[bytes, bytes]] = [(b"", b"")] * len(intended)
+        self.faults: dict[int, str] = {}
+        self.finished = 0
+
+    def add(self, now: int, pick: int) -> int:
+        """A request more, for one that is intended now."""
+        for column, value in (
+            (self.intended, now), (self.picks, pick), (self.offered, now), (self.sent, 0), (self.ended, 0),
+            (self.status, 0), (self.answers, UNCHECKED),
+        ):  # fmt: skip
+            column.append(value)
+        self.headers.append((b"", b""))
+        return len(self.intended) - 1
+
+
+class Connection(asyncio.Protocol):
+    """One request at a time."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._parser = ResponseParser()
+        self._heard = False  # an answer has begun
+        self.served = 0
+        self.request = -1  # its number; -1: free
+        self.transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self.transport = transport
+
+    def send(self, request: int, payload: bytes) -> None:
+        self.request = request
+        self._heard = False
+        self.transport.write(payload)
+
+    def data_received(self, data: bytes) -> None:
+        now = clock()
+        if self.request < 0:  # an answer to nothing, such as a 408 of a server that closes idle connections
+            self.close()
+            return
+        self._heard = True
+        try:
+            response = self._parser.feed(data)
+        except Malformed as exc:
+            self._pool.lost(self, f"malformed: {exc}")
+            return
+        if response is not None:
+            self._pool.answered(self, response, now)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.request < 0:
+            self._pool.forget(self)
+            return
+        response = self._parser.eof()
+        if response is not None:
+            self._pool.answered(self, response, clock())
+            self._pool.forget(self)
+        elif self.served and not self._heard:
+            self._pool.again(self)
+        else:
+            self._pool.lost(self, "closed: the connection ended before the answer")
+
+    def close(self) -> None:
+        self.request = -1
+        self._pool.forget(self)
+        self.transport.abort()
+
+
+class Pool:
+    """Connections for one run after another. An async context manager: on leaving, all are closed.
+
+    `payloads` are the bodies that a Log's picks name. `on_end(request, fault)` is called when a request has ended.
+    """
+
+    def __init__(self, target: Target, payloads: Sequence[bytes], note: Note, *, limit: int, timeout_s: float) -> None:
+        self._target = target
+        self._payloads = payloads
+        self._note = note
+        self._limit = limit
+        self._timeout_ns = round(timeout_s * 1e9)
+        self._tls = ssl.create_default_context() if target.tls else None
+        self._all: set[Connection] = set()
+        self._free: list[Connection] = []
+        self._waiting: deque[int] = deque()
+        self._opening: set[asyncio.Task[None]] = set()
+        self._retried: set[int] = set()
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._log = Log((), ())
+        self._on_end: Callable[[int, str], None] = _nothing
+        self.most = 0  # connections open at one time
+
+    async def __aenter__(self) -> Self:
+        self._sweep()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        self._on_end = _nothing
+        self._waiting.clear()
+        for task in self._opening:
+            task.cancel()
+        if self._opening:
+            await asyncio.wait(self._opening)
+        for connection in tuple(self._all):
+            connection.close()
+
+    def begin(self, log: Log, on_end: Callable[[int, str], None]) -> None:
+        """Requests are from now on numbers of this log; those of the log before have all ended."""
+        self._log, self._on_end = log, on_end
+        self._retried.clear()
+
+    def offer(self, request: int) -> None:
+        """Send it now, or as soon as a connection is free."""
+        self._log.offered[request] = clock()
+        if self._free:
+            self._give(self._free.pop(), request)
+        elif len(self._waiting) >= _MAX_WAITING:
+            self._fail(request, f"client queue: {_MAX_WAITING} requests wait for a connection")
+        else:
+            self._waiting.append(request)
+            self._grow()
+
+    def _grow(self) -> None:
+        if len(self._opening) < len(self._waiting) and len(self._all) + len(self._opening) < self._limit:
+            self._opening.add(asyncio.get_running_loop().create_task(self._open()))
+
+    async def _open(self) -> None:
+        loop, target = asyncio.get_running_loop(), self._target
+        try:
+            async with asyncio.timeout(self._timeout_ns / 1e9):
+                _, connection = await loop.create_connection(
+                    lambda: Connection(self), target.host, target.port, ssl=self._tls
+                )
+        except OSError as exc:  # TimeoutError is one
+            if self._waiting:
+                self._fail(self._waiting.popleft(), f"connect: {exc.strerror or type(exc).__name__}")
+            return
+        finally:
+            # now, not when the task's callbacks run: a request offered in between would count on this connection
+            self._opening.discard(asyncio.current_task())
+        self._all.add(connection)
+        self.most = max(self.most, len(self._all))
+        self._next(connection)
+
+    def _next(self, connection: Connection) -> None:
+        """It is free."""
+        if self._waiting:
+            self._give(connection, self._waiting.popleft())
+        else:
+            self._free.append(connection)
+
+    def _give(self, connection: Connection, request: int) -> None:
+        self._log.sent[request] = clock()
+        connection.send(request, self._payloads[self._log.picks[request]])
+
+    def answered(self, connection: Connection, response: Response, now: int) -> None:
+        request, log = connection.request, self._log
+        connection.request = -1
+        connection.served += 1
+        log.ended[request] = now
+        log.status[request] = response.status
+        fault = ""
+        if response.status == _OK:
+            log.answers[request] = self._note(log.picks[request], response)
+            log.headers[request] = response.header(b"x-batch-size"), response.header(b"server-timing")
+        else:
+            words = response.body[:200].decode("utf-8", "replace")
+            fault = log.faults[request] = f"status {response.status}: {words}"
+        if response.keep:
+            self._next(connection)
+        else:
+            connection.close()
+            self._grow()
+        log.finished += 1
+        self._on_end(request, fault)
+
+    def lost(self, connection: Connection, fault: str) -> None:
+        """Its request will have no answer."""
+        request = connection.request
+        connection.close()
+        self._grow()
+        self._fail(request, fault)
+
+    def again(self, connection: Connection) -> None:
+        """A used connection ended before a byte of the answer: the server closed it as idle (RFC 9112, 9.3.1)."""
+        request = connection.request
+        if request in self._retried:
+            self.lost(connection, "closed: twice before the answer")
+            return
+        self._retried.add(request)
+        connection.close()
+        if self._free:
+            self._give(self._free.pop(), request)
+        else:
+            self._waiting.appendleft(request)
+            self._grow()
+
+    def forget(self, connection: Connection) -> None:
+        if connection in self._all:
+            self._all.remove(connection)
+            if connection in self._free:
+                self._free.remove(connection)
+
+    def _fail(self, request: int, fault: str) -> None:
+        self._log.faults[request] = fault
+        self._log.ended[request] = clock()
+        self._log.finished += 1
+        self._on_end(request, fault)
+
+    def _sweep(self) -> None:
+        """Fail what has waited for too long."""
+        self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
+        before = clock() - self._timeout_ns
+        intended = self._log.intended
+        fault = f"timeout: no answer after {self._timeout_ns / 1e9:g} s"
+        while self._waiting and intended[self._waiting[0]] < before:
+            self._fail(self._waiting.popleft(), fault)
+        for connection in tuple(self._all):
+            if connection.request >= 0 and intended[connection.request] < before:
+                self.lost(connection, fault)
+
+
+def _nothing(request: int, fault: str) -> None:
+    """Nobody asks."""

@@ -1,0 +1,133 @@
+"""When requests are sent: at the instants of an arrival process, or each when the one before it has been answered.
+
+Open loop: a request's time runs from its intended instant, whatever the server, the client or the machine do, so that a
+slow server cannot put off the requests that would show it (coordinated omission). Closed loop: a fixed number is in
+flight, and a slow server is asked less often. Both watch how late this process is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import Callable, Iterator
+
+from . import alarm
+from .alarm import clock
+from .client import Log, Pool
+
+_BURST = 64  # requests sent without a look at what has come in
+_BEAT_NS = 10_000_000  # closed loop: between two looks at how late this process is
+_PROGRESS_S = 1.0  # drawing a progress bar takes 2 ms of the loop; more often, it would be seen in the 99th percentile
+
+Progress = Callable[[float], None]  # told the seconds that have passed since it was told last
+
+
+class _Drive:
+    def __init__(self, pool: Pool, log: Log, progress: Progress | None) -> None:
+        self.log = log
+        self.start_ns = 0
+        self._pool = pool
+        self._alarm = alarm.make(self._ring)
+        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._progress = progress
+        self._told_ns = 0
+        self._teller: asyncio.TimerHandle | None = None
+        pool.begin(log, self._ended)
+
+    async def run(self) -> None:
+        """Until every request has ended."""
+        self._told_ns = clock()
+        if self._progress is not None:
+            self._tell()
+        try:
+            self._begin()
+            await self._done
+        finally:
+            self._alarm.close()
+            if self._teller is not None:
+                self._teller.cancel()
+
+    def _tell(self) -> None:
+        assert self._progress is not None
+        self._progress((clock() - self._told_ns) / 1e9)
+        self._told_ns = clock()
+        self._teller = asyncio.get_running_loop().call_later(_PROGRESS_S, self._tell)
+
+    def _finish(self) -> None:
+        if not self._done.done():
+            self._done.set_result(None)
+
+    def _begin(self) -> None:
+        raise NotImplementedError
+
+    def _ring(self) -> None:
+        raise NotImplementedError
+
+    def _ended(self, request: int, fault: str) -> None:
+        raise NotImplementedError
+
+
+class OpenLoop(_Drive):
+    """`log.intended` holds ns from the start; `run` makes them instants of the clock."""
+
+    def _begin(self) -> None:
+        self._next = 0
+        self._count = len(self.log.intended)
+        # a moment ahead, so that the first is not late; then the loop waits for nothing but the alarm and the sockets
+        self.start_ns = clock() + 5_000_000
+        self.log.intended = array("q", (self.start_ns + instant for instant in self.log.intended))
+        if not self._count:
+            self._finish()
+        else:
+            self._alarm.set(self.log.intended[0])
+
+    def _ring(self) -> None:
+        intended, offer = self.log.intended, self._pool.offer
+        last = min(self._next + _BURST, self._count)
+        while self._next < last and intended[self._next] <= clock():
+            self._next += 1
+            offer(self._next - 1)
+        if self._next < self._count:
+            self._alarm.set(intended[self._next])
+
+    def _ended(self, request: int, fault: str) -> None:
+        if self.log.finished == self._count:
+            self._finish()
+
+
+class ClosedLoop(_Drive):
+    """`concurrency` in flight for `duration_s`; `lags` is how late the loop was at each beat, in ns."""
+
+    def __init__(
+        self, pool: Pool, picks: Iterator[int], concurrency: int, duration_s: float, progress: Progress | None
+    ) -> None:
+        super().__init__(pool, Log((), ()), progress)
+        self._picks = picks
+        self._concurrency = concurrency
+        self._duration_ns = round(duration_s * 1e9)
+        self._flying = concurrency
+        self._beat_ns = 0
+        self.lags = array("q")
+
+    def _begin(self) -> None:
+        self.start_ns = clock()
+        self._beat_ns = self.start_ns + _BEAT_NS
+        self._alarm.set(self._beat_ns)
+        for _ in range(self._concurrency):
+            self._pool.offer(self.log.add(clock(), next(self._picks)))
+
+    def _ring(self) -> None:
+        now = clock()
+        self.lags.append(now - self._beat_ns)
+        self._beat_ns = now + _BEAT_NS
+        self._alarm.set(self._beat_ns)
+
+    def _ended(self, request: int, fault: str) -> None:
+        now = clock()
+        # one that could not connect is not followed by another: they would chase each other
+        if now - self.start_ns < self._duration_ns and not fault.startswith("connect"):
+            self._pool.offer(self.log.add(now, next(self._picks)))
+            return
+        self._flying -= 1
+        if not self._flying:
+            self._finish()

@@ -1,0 +1,221 @@
+"""Inference requests from a model's metadata: random data, encoded once, as the bytes that go out.
+
+An axis of -1 that leads is the batch; any other takes the request's length. Values are such that a model of any kind
+takes them: small integers, which are tokens of every vocabulary; ones where the name ends in "mask"; zeros where it
+holds "type", for segments. A user who knows better gives the shapes or the whole body.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+
+from .plan import Lengths, Plan
+
+BODIES = (
+    64  # different requests prepared: enough for lengths to have their distribution, few enough to remember answers
+)
+
+#: V2 datatype -> numpy's; BF16 is made of FP32, BYTES of objects.
+DTYPES: dict[str, str] = {
+    "BOOL": "?", "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8", "INT8": "i1", "INT16": "<i2",
+    "INT32": "<i4", "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8", "BF16": "<f4", "BYTES": "O",
+}  # fmt: skip
+_TOKENS = 100  # values of an integer are below
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor as the metadata describe it. `shape` without the batch axis, -1 for a variable one."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    batched: bool
+
+    @classmethod
+    def parse(cls, text: Any) -> Tensor:
+        """Raises ValueError where it is not as V2 says."""
+        try:
+            name, datatype, shape = text["name"], text["datatype"], [int(length) for length in text["shape"]]
+        except (KeyError, TypeError, ValueError):
+            raise ValueError(f"model: expected name, datatype and shape in its metadata, got {text!r}") from None
+        if datatype not in DTYPES:
+            raise ValueError(f"model: {name!r} has the datatype {datatype!r}, which is not known here")
+        batched = shape[:1] == [-1]
+        return cls(str(name), datatype, tuple(shape[1:] if batched else shape), batched)
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """One request: the bytes to send, its rows, the names of the outputs it asks for (empty: all)."""
+
+    request: bytes
+    rows: int
+    outputs: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What the metadata say."""
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+    @classmethod
+    def parse(cls, text: bytes) -> Model:
+        try:
+            found = orjson.loads(text)
+            inputs, outputs = found["inputs"], found["outputs"]
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(f"model: expected V2 metadata, got {text[:80]!r}") from None
+        return cls(tuple(map(Tensor.parse, inputs)), tuple(map(Tensor.parse, outputs)))
+
+
+def prepare(model: Model, plan: Plan) -> list[Body]:
+    """The different requests of a measurement, the longest first. Raises ValueError for options that do not fit it."""
+    if plan.data is not None:
+        return _given(plan)
+    shapes = _shapes(model, plan)
+    random = np.random.default_rng([plan.seed, 2])
+    lengths = sorted(Lengths.parse(plan.lengths).draw(BODIES, random), reverse=True)
+    bodies = []
+    for length in lengths:
+        tensors = []
+        for tensor in model.inputs:
+            row = [length if axis == -1 else axis for axis in shapes[tensor.name]]
+            shape = [plan.rows, *row] if tensor.batched else row
+            tensors.append((tensor.name, tensor.datatype, shape, _values(tensor, shape, random)))
+        bodies.append(_encode(tensors, {}, plan, plan.rows))
+    return bodies
+
+
+def _shapes(model: Model, plan: Plan) -> dict[str, tuple[int, ...]]:
+    shapes = {tensor.name: tensor.shape for tensor in model.inputs}
+    if plan.rows > 1 and not all(tensor.batched for tensor in model.inputs):
+        raise ValueError(f"rows: model {plan.model!r} takes no batch, got {plan.rows}")
+    for text in plan.shapes:
+        name, _, numbers = text.rpartition(":")
+        if name not in shapes:
+            raise ValueError(f"shape: expected NAME:d,d with one of {', '.join(shapes)}, got {text!r}")
+        try:
+            shapes[name] = tuple(int(number) for number in numbers.split(",") if number)
+        except ValueError:
+            raise ValueError(f"shape: expected NAME:d,d, got {text!r}") from None
+        if any(length < -1 for length in shapes[name]):
+            raise ValueError(f"shape: expected lengths of at least 0, or -1, got {text!r}")
+    return shapes
+
+
+def _values(tensor: Tensor, shape: Sequence[int], random: np.random.Generator) -> np.ndarray[Any, Any]:
+    kind, name = tensor.datatype, tensor.name.lower()
+    if kind == "BYTES":
+        count = math.prod(shape)
+        return np.array([f"word{n}".encode() for n in random.integers(0, _TOKENS, count)], object).reshape(shape)
+    dtype = DTYPES[kind]
+    if kind in ("FP16", "FP32", "FP64", "BF16"):
+        return random.standard_normal(tuple(shape)).astype(dtype)
+    if name.endswith("mask"):
+        return np.ones(shape, dtype)
+    if "type" in name:
+        return np.zeros(shape, dtype)
+    return random.integers(0, 2 if kind == "BOOL" else _TOKENS, tuple(shape)).astype(dtype)
+
+
+def _given(plan: Plan) -> list[Body]:
+    """The body in the file, or the bodies of its list. They are taken apart, so that either payload can be sent."""
+    assert plan.data is not None
+    try:
+        found = json.loads(plan.data.read_bytes())
+    except (ValueError, OSError) as exc:
+        raise ValueError(f"data: expected a file of JSON, got {exc}") from None
+    bodies = []
+    for body in found if isinstance(found, list) else [found]:
+        tensors = []
+        try:
+            for given in body["inputs"]:
+                shape = [int(length) for length in given["shape"]]
+                tensors.append((given["name"], given["datatype"], shape, _array(given, shape)))
+            rest = {name: value for name, value in body.items() if name not in ("inputs", "id")}
+            rows = tensors[0][2][0] if tensors[0][2] else 1
+            bodies.append(_encode(tensors, rest, plan, rows))
+        except (KeyError, TypeError, IndexError, ValueError) as exc:
+            raise ValueError(f"data: {plan.data}: expected a V2 inference request, {exc!r}") from None
+    if not bodies:
+        raise ValueError(f"data: {plan.data}: expected at least one request, got none")
+    return bodies
+
+
+def _array(given: dict[str, Any], shape: list[int]) -> np.ndarray[Any, Any]:
+    if given["datatype"] != "BYTES":
+        return np.array(given["data"], DTYPES[given["datatype"]]).reshape(shape)
+    flat = given["data"]
+    while flat and isinstance(flat[0], list):
+        flat = [item for part in flat for item in part]
+    return np.array([str(item).encode() for item in flat], object).reshape(shape)
+
+
+_Named = tuple[str, str, list[int], np.ndarray[Any, Any]]  # name, datatype, shape, values
+
+
+def _encode(tensors: list[_Named], rest: dict[str, Any], plan: Plan, rows: int) -> Body:
+    """`rest`: what the request says besides its inputs."""
+    binary = plan.payload == "binary"
+    inputs: list[dict[str, Any]] = []
+    parts: list[bytes] = []
+    for name, datatype, shape, values in tensors:
+        text: dict[str, Any] = {"name": name, "shape": shape, "datatype": datatype}
+        if binary:
+            parts.append(_raw(datatype, values))
+            text["parameters"] = {"binary_data_size": len(parts[-1])}
+        else:
+            text["data"] = _listed(datatype, values)
+        inputs.append(text)
+    parameters = dict(rest.get("parameters", {}))
+    if binary:
+        parameters["binary_data_output"] = True
+    if plan.deadline_ms is not None:
+        parameters["timeout"] = round(plan.deadline_ms * 1000)  # V2's, in microseconds
+    request = {**rest, "inputs": inputs, **({"parameters": parameters} if parameters else {})}
+    head = orjson.dumps(request, option=orjson.OPT_SERIALIZE_NUMPY)
+    asked = frozenset(output["name"] for output in rest.get("outputs", ()))
+    return Body(_request(plan, head, b"".join(parts) if binary else None), rows, asked)
+
+
+def _request(plan: Plan, head: bytes, tail: bytes | None) -> bytes:
+    """The HTTP request. `tail`: the bytes of binary tensors."""
+    lines = [f"POST {plan.path}/infer HTTP/1.1", *fields(plan)]
+    if tail is None:
+        lines += ["Content-Type: application/json", f"Content-Length: {len(head)}"]
+    else:
+        lines += ["Content-Type: application/octet-stream", f"Inference-Header-Content-Length: {len(head)}"]
+        lines += [f"Content-Length: {len(head) + len(tail)}"]
+    return "\r\n".join([*lines, "", ""]).encode("ascii") + head + (tail or b"")
+
+
+def fields(plan: Plan) -> list[str]:
+    """Header lines that every request has."""
+    return [f"Host: {plan.target.authority}", *(header.strip() for header in plan.headers)]
+
+
+def _raw(datatype: str, values: np.ndarray[Any, Any]) -> bytes:
+    if datatype == "BYTES":
+        return b"".join(struct.pack("<I", len(item)) + item for item in values.reshape(-1))
+    if datatype == "BF16":
+        return (values.astype("<f4").view("<u4") >> 16).astype("<u2").tobytes()
+    return values.tobytes()
+
+
+def _listed(datatype: str, values: np.ndarray[Any, Any]) -> Any:
+    if datatype == "BF16":
+        raise ValueError("payload: BF16 is binary only, in V2; give --payload binary")
+    if datatype == "BYTES":
+        return [item.decode() for item in values.reshape(-1)]
+    return (values.astype("<f4") if datatype == "FP16" else values).reshape(-1)

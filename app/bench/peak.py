@@ -1,0 +1,139 @@
+"""The largest rate at which a latency objective is kept: doubling until it is not, then halving the gap."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from .drive import Progress
+from .plan import Plan
+from .run import LAG_P99_MS, LAG_SHARE, Lagging, Result, Session
+from .stats import Repeat, percentile
+
+PRECISION = 0.05  # of the rate; repeats of one rate scatter by as much
+_DOUBLINGS = 24
+_STEPS_DOWN = 8  # of PRECISION: to two thirds of what one run kept
+#: Seconds by which latency may grow in each second that passes. One that is overloaded by a share x grows by x: a run
+#: too short for the objective to be missed shows it so.
+_GROWTH = 0.02
+_THROUGHPUT = 0.95  # of what was offered; the answers after the end take some
+_LAG = "the load generator was late"
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """One rate. `why` not: empty where it was kept."""
+
+    rate: float
+    p99_ms: float | None
+    throughput: float
+    why: str
+
+    @property
+    def kept(self) -> bool:
+        return not self.why
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """`result` was measured at the largest rate that keeps the objective, with all repeats."""
+
+    result: Result
+    tries: tuple[Try, ...]
+
+
+def judge(repeat: Repeat, rate: float, slo_ms: float) -> Try:
+    """Does this run keep the objective?"""
+    p99 = percentile(repeat.completed, 0.99)
+    throughput = len(repeat.completed) / repeat.elapsed_s
+    return Try(rate, p99, throughput, _why(repeat, p99, throughput, slo_ms))
+
+
+def _why(repeat: Repeat, p99: float | None, throughput: float, slo_ms: float) -> str:
+    if repeat.errors:
+        return ", ".join(f"{count} x {kind}" for kind, count in repeat.errors.most_common(2))
+    assert p99 is not None  # there are requests, and no errors
+    if p99 > slo_ms:
+        served = percentile(repeat.unlagged, 0.99) or 0.0
+        own = served <= slo_ms and p99 - served > max(LAG_P99_MS, LAG_SHARE * slo_ms)
+        return f"{_LAG}: {p99 - served:.1f} ms" if own else f"99th percentile above {slo_ms:g} ms"
+    growth = _growth(repeat)
+    if growth > _GROWTH:
+        return f"latency grows by {growth * 1000:.0f} ms a second"
+    if throughput < _THROUGHPUT * len(repeat.intended_ns) / repeat.duration_s:
+        return "answers are fewer than requests"
+    return ""
+
+
+def _growth(repeat: Repeat) -> float:
+    """Seconds of latency a second, from the second to the last quarter of the time."""
+    quarter = np.minimum(repeat.intended_ns * 4 // round(repeat.duration_s * 1e9), 3)
+    served = repeat.unlagged
+    early, late = served[quarter == 1], served[quarter == 3]
+    if not len(early) or not len(late):
+        return 0.0
+    return float(late.mean() - early.mean()) / (repeat.duration_s / 2 * 1e9)
+
+
+async def search(probe: Callable[[float], Awaitable[Try]], start: float) -> tuple[Try | None, Try]:
+    """The largest rate kept and the smallest that was not, at most PRECISION apart; None where none was kept."""
+    low: Try | None = None
+    high: Try | None = None
+    rate = start
+    for _ in range(_DOUBLINGS):
+        tried = await probe(rate)
+        if tried.kept:
+            low, rate = tried, rate * 2
+        else:
+            high, rate = tried, rate / 2
+        if low is not None and high is not None:
+            break
+    if high is None:
+        raise ValueError(f"rate: no limit was found up to {rate / 2:.0f}/s")
+    while low is not None and high.rate > low.rate * (1 + PRECISION):
+        tried = await probe(math.sqrt(low.rate * high.rate))
+        low, high = (tried, high) if tried.kept else (low, tried)
+    return low, high
+
+
+async def find_peak(plan: Plan, slo_ms: float, told: Callable[[Try], None], progress: Progress | None = None) -> Peak:
+    """Raises Unusable; Lagging where this process was the limit; ValueError where no rate keeps the objective."""
+    tries: list[Try] = []
+    async with Session(plan) as session:
+        await session.warm(progress)
+        start = 0.5 / await session.lone()
+
+        async def probe(rate: float) -> Try:
+            repeat = await session.once(replace(plan, rate=rate), plan.seed, plan.duration_s, progress)
+            tries.append(judge(repeat, rate, slo_ms))
+            told(tries[-1])
+            if not tries[-1].kept:
+                await session.settle()
+            return tries[-1]
+
+        low, high = await search(probe, start)
+        if high.why.startswith(_LAG):
+            raise Lagging(
+                f"lag: the load generator, not the server, was the limit at {high.rate:.1f}/s: {high.why}. Give it a "
+                "core or a machine of its own"
+            )
+        if low is None:
+            raise ValueError(f"slo_ms: no rate keeps {slo_ms:g} ms; at {tries[-1].rate:.2g}/s: {tries[-1].why}")
+        rate = low.rate
+        for _ in range(_STEPS_DOWN):  # one run kept it at this rate; the repeats may not, and then the peak is lower
+            result = await session.repeats(replace(plan, rate=rate), progress)
+            p99 = result.figures["p99_ms"]
+            if p99 is not None and p99 <= slo_ms and not result.errors:
+                return Peak(result, tuple(tries))
+            fault = f"{sum(result.errors.values())} errors" if result.errors else f"99th percentile above {slo_ms:g} ms"
+            why = f"{fault} over {plan.repeats} repeats"
+            tries.append(Try(rate, p99, result.figures["throughput"] or 0.0, why))
+            told(tries[-1])
+            await session.settle()
+            rate /= 1 + PRECISION
+    raise ValueError(
+        f"slo_ms: the repeats kept {slo_ms:g} ms at no rate down to {rate:.1f}/s: the peak does not hold still"
+    )

@@ -1,0 +1,156 @@
+"""What a measurement is to be: every option once, checked when it is made."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.sim import arrivals
+
+_S = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a server is, from its URL. `authority` goes into the Host header, `prefix` stands before /v2."""
+
+    host: str
+    port: int
+    tls: bool
+    authority: str
+    prefix: str
+
+    @classmethod
+    def parse(cls, url: str) -> Target:
+        """`http://host:port/prefix`; the scheme may be left out. Raises ValueError."""
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        try:
+            port = parts.port
+        except ValueError:
+            port = -1
+        if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
+            raise ValueError(f"url: expected http://host:port, got {url!r}")
+        tls = parts.scheme == "https"
+        authority = parts.netloc.rpartition("@")[2]
+        return cls(parts.hostname, port or (443 if tls else 80), tls, authority, parts.path.rstrip("/"))
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Lengths of the variable axes of a request: lognormal with this mean and deviation, rounded, 1 to `most`."""
+
+    mean: float
+    deviation: float
+    most: int
+
+    @classmethod
+    def parse(cls, text: str) -> Lengths:
+        """`lognormal:MEAN:SD:MAX`, or one number for all. Raises ValueError."""
+        kind, *numbers = text.split(":") if ":" in text else ("lognormal", text, "0", text)
+        try:
+            mean, deviation, most = map(float, numbers)
+        except ValueError:
+            mean = math.nan
+        if kind != "lognormal" or not (mean > 0 and deviation >= 0 and 1 <= most <= 1e9 and most == int(most)):
+            raise ValueError(f"lengths: expected lognormal:MEAN:SD:MAX or a number of at least 1, got {text!r}")
+        return cls(mean, deviation, int(most))
+
+    def draw(self, count: int, random: np.random.Generator) -> list[int]:
+        if not self.deviation:
+            return [max(1, min(round(self.mean), self.most))] * count
+        variance = math.log1p((self.deviation / self.mean) ** 2)
+        drawn = random.lognormal(math.log(self.mean) - variance / 2, math.sqrt(variance), count)
+        return [int(length) for length in np.clip(np.rint(drawn), 1, self.most)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One measurement of one model. Raises ValueError, `field: expected ..., got ...`.
+
+    `rate` (per second) is an open loop, `concurrency` (requests in flight) a closed one; neither is for `find_peak`
+    alone. Repeat k draws from `seed + k`. `shapes` (NAME:d,d) are of one row, without the batch; `headers` NAME: VALUE.
+    """
+
+    url: str
+    model: str
+    rate: float | None = None
+    concurrency: int | None = None
+    arrivals: str = "poisson"
+    duration_s: float = 10
+    warmup_s: float = 2
+    repeats: int = 3
+    seed: int = 0
+    payload: str = "json"
+    rows: int = 1
+    lengths: str = "16"
+    shapes: tuple[str, ...] = ()
+    data: Path | None = None
+    deadline_ms: float | None = None
+    connections: int = 256
+    timeout_s: float = 10
+    headers: tuple[str, ...] = ()
+    check: str = "values"
+    max_lag_ms: float | None = None
+
+    def __post_init__(self) -> None:
+        Target.parse(self.url)
+        Lengths.parse(self.lengths)
+        if not self.model:
+            raise ValueError("model: expected a model's name; give --model")
+        if self.concurrency is not None and (self.rate is not None or self.arrivals != "poisson"):
+            raise ValueError("concurrency: a closed loop has no rate and no arrivals")
+        if self.concurrency is None:
+            arrivals.make(self.arrivals, 1.0 if self.rate is None and not self.traced else self.rate, self.seed)
+        for name, least in (("concurrency", 1), ("repeats", 1), ("rows", 1), ("connections", 1), ("seed", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name}: expected at least {least}, got {value}")
+        for name in ("duration_s", "timeout_s", "deadline_ms", "max_lag_ms"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < 1e6:
+                raise ValueError(f"{name}: expected above 0, got {value}")
+        if not 0 <= self.warmup_s < 1e6:
+            raise ValueError(f"warmup_s: expected at least 0, got {self.warmup_s}")
+        for name, choices in (("payload", ("json", "binary")), ("check", ("values", "shapes"))):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name}: expected {' or '.join(choices)}, got {getattr(self, name)!r}")
+        for header in self.headers:
+            name, colon, value = header.partition(":")
+            if not (colon and name.strip() and (name + value).isascii() and (name + value).isprintable()):
+                raise ValueError(f"header: expected NAME: VALUE, got {header!r}")
+
+    @property
+    def target(self) -> Target:
+        return Target.parse(self.url)
+
+    @property
+    def path(self) -> str:
+        """Of the model: its metadata are there, and inference below."""
+        return f"{self.target.prefix}/v2/models/{quote(self.model, safe='')}"
+
+    @property
+    def traced(self) -> bool:
+        """Arrivals are recorded ones, which have a rate of their own."""
+        return self.arrivals.startswith("trace:")
+
+    @property
+    def mean_rate(self) -> float | None:
+        """Requests per second in the long run: `rate`, or that of the trace; steps have their own mean."""
+        if self.concurrency is not None:
+            return None
+        return arrivals.make(self.arrivals, self.rate, self.seed).rate
+
+    def instants(self, rate: float | None, seed: int, duration_s: float) -> NDArray[np.int64]:
+        """When requests are to be sent, in ns from the start: those of the simulator for the same arguments."""
+        end = round(duration_s * _S)
+        chunks: list[NDArray[np.int64]] = []
+        for chunk in arrivals.make(self.arrivals, rate, seed).chunks():
+            chunks.append(chunk[chunk < end])
+            if len(chunks[-1]) < len(chunk):
+                break
+        return np.concatenate(chunks) if chunks else np.zeros(0, np.int64)

@@ -1,0 +1,263 @@
+"""Measuring a model of a running server: `measure(plan)` from Python, `starling bench` from a shell.
+
+    result = run(Plan(url="localhost:8000", model="mlp", rate=200, repeats=5))
+    result.figures["mean_ms"], result.repeats[0].latency_ns
+
+The process that measures should do nothing else: the server belongs into another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+from collections import Counter
+from collections.abc import Coroutine, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import numpy as np
+
+from .answers import Answers
+from .client import Log, Pool
+from .drive import ClosedLoop, OpenLoop, Progress
+from .http import Response
+from .payload import Body, Model, fields, prepare
+from .plan import Plan
+from .stats import Repeat, collect, percentile, summary
+
+__all__ = ["Lagging", "Plan", "Result", "Session", "Unusable", "measure", "run"]
+
+#: How much of the median latency, and of the 99th percentile, may be this process's own lag. The interval of a few
+#: repeats is hardly narrower. The floors are what any process waits for its turn on a machine that is not idle: medians
+#: of 0.02 to 0.13 ms were measured beside a busy server on two cores.
+LAG_SHARE = 0.1
+LAG_P50_MS = 0.2
+LAG_P99_MS = 1.0
+
+_SETTLE_S = 0.5
+
+T = TypeVar("T")
+
+
+class Unusable(ValueError):
+    """The server or the model cannot be measured; the message says why."""
+
+
+class Lagging(Exception):
+    """This process was too late: the figures (of `result`, if it came so far) would be its own, not the server's."""
+
+    def __init__(self, message: str, result: Result | None = None) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What was measured. `connections`: the most that were open at one time."""
+
+    plan: Plan
+    repeats: tuple[Repeat, ...]
+    connections: int
+
+    @property
+    def requests(self) -> int:
+        return sum(len(repeat.intended_ns) for repeat in self.repeats)
+
+    @property
+    def completed(self) -> int:
+        """Right answers."""
+        return sum(len(repeat.completed) for repeat in self.repeats)
+
+    @property
+    def unchecked(self) -> int:
+        return sum(repeat.unchecked for repeat in self.repeats)
+
+    @property
+    def status(self) -> Counter[int]:
+        return sum((repeat.status for repeat in self.repeats), Counter())
+
+    @property
+    def errors(self) -> Counter[str]:
+        """By kind; with the completed they add up to the requests."""
+        return sum((repeat.errors for repeat in self.repeats), Counter())
+
+    @property
+    def examples(self) -> dict[str, str]:
+        """The first error of each kind, whole."""
+        return {kind: text for repeat in reversed(self.repeats) for kind, text in repeat.examples.items()}
+
+    @property
+    def figures(self) -> dict[str, float | None]:
+        """Means over the repeats, with `_ci95`: see stats.FIGURES."""
+        return summary(self.repeats, self.plan.deadline_ms)
+
+    def check_lag(self) -> None:
+        """Raises Lagging where the lag is too much of the latency, over all repeats together."""
+        done = np.concatenate([repeat.completed for repeat in self.repeats])
+        late = np.concatenate([repeat.lag_ns for repeat in self.repeats])
+        for name, share, floor in (("median", 0.5, LAG_P50_MS), ("99th percentile", 0.99, LAG_P99_MS)):
+            figure = percentile(done, share) or 0.0
+            if self.plan.concurrency is None and len(done):
+                own = figure - (percentile(np.concatenate([one.unlagged for one in self.repeats]), share) or 0.0)
+            else:  # beats belong to no request: as if each had met the worst
+                own = percentile(late, share) or 0.0
+            limit = max(floor, self.plan.max_lag_ms or 0.0, LAG_SHARE * figure)
+            if own > limit:
+                raise Lagging(
+                    f"lag: the load generator could not keep up: {own:.3f} ms of the latency's {name} are its own, "
+                    f"limit {limit:.3f} ms. Lower the rate, send binary or smaller requests, or give it a core or a "
+                    "machine of its own; --max-lag-ms accepts more",
+                    self,
+                )
+
+
+class Session:
+    """A model's prepared requests and the connections to its server. An async context manager.
+
+    Raises Unusable on entering, where there is no such server or model, or it refuses the requests prepared.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._stack = AsyncExitStack()
+        self._bodies: list[Body] = []
+        self._answers: Answers
+        self._pool: Pool
+
+    async def __aenter__(self) -> Self:
+        async with self._stack as stack:  # closed here if anything raises
+            model = Model.parse((await self._metadata()).body)
+            self._bodies = prepare(model, self.plan)
+            self._answers = Answers(model, self._bodies, values=self.plan.check == "values")
+            self._pool = await stack.enter_async_context(
+                Pool(
+                    self.plan.target, [body.request for body in self._bodies], self._answers.note,
+                    limit=self.plan.connections, timeout_s=self.plan.timeout_s,
+                )
+            )  # fmt: skip
+            await self.lone()
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.__aexit__(kind, exc, trace)
+
+    async def _metadata(self) -> Response:
+        request = "\r\n".join([f"GET {self.plan.path} HTTP/1.1", *fields(self.plan), "Content-Length: 0", "", ""])
+        found: list[Response] = []
+
+        def note(pick: int, response: Response) -> int:
+            found.append(response)
+            return 0
+
+        async with Pool(
+            self.plan.target, [request.encode("ascii")], note, limit=1, timeout_s=self.plan.timeout_s
+        ) as pool:
+            alone = ClosedLoop(pool, itertools.repeat(0), 1, 0, None)
+            await alone.run()
+        if not found:
+            raise Unusable(f"url: expected a V2 server with model {self.plan.model!r}, got {alone.log.faults[0]}")
+        return found[0]
+
+    async def lone(self) -> float:
+        """Send the longest request alone; its latency in seconds. Raises Unusable where the answer is not right."""
+        alone = ClosedLoop(self._pool, itertools.repeat(0), 1, 0, None)
+        await alone.run()
+        repeat = collect(alone.log, alone.start_ns, 0, 0, self._answers, ())
+        if repeat.examples:
+            raise Unusable(
+                f"model: expected a right answer of {self.plan.model!r}, got {next(iter(repeat.examples.values()))}"
+            )
+        return float(repeat.latency_ns[0]) / 1e9
+
+    async def warm(self, progress: Progress | None = None) -> None:
+        """The plan's own load, not counted; one request after the other where it has none."""
+        plan = self.plan
+        if plan.warmup_s:
+            if plan.rate is None and not plan.traced:
+                plan = replace(plan, concurrency=plan.concurrency or 1, arrivals="poisson")
+            await self.once(plan, plan.seed + plan.repeats, plan.warmup_s, progress)
+
+    async def settle(self) -> None:
+        """After too much load: one request after the other for a moment, of which the first waits for what is left."""
+        await self.once(replace(self.plan, rate=None, concurrency=1, arrivals="poisson"), 0, _SETTLE_S)
+
+    async def once(self, plan: Plan, seed: int, duration_s: float, progress: Progress | None = None) -> Repeat:
+        """One run. `plan` may differ from the session's in rate, concurrency and arrivals."""
+        choose = np.random.default_rng([seed, 3])
+        drive: OpenLoop | ClosedLoop
+        if plan.concurrency is not None:
+            drive = ClosedLoop(self._pool, _picks(choose, len(self._bodies)), plan.concurrency, duration_s, progress)
+        else:
+            instants = plan.instants(plan.rate, seed, duration_s)
+            if not len(instants):
+                raise ValueError(
+                    f"duration_s: no request falls into {duration_s:g} s; give a higher rate or --duration"
+                )
+            picks = choose.integers(0, len(self._bodies), len(instants))
+            drive = OpenLoop(self._pool, Log(instants.tolist(), picks.tolist()), progress)
+        with _no_collections():
+            await drive.run()
+        beats = drive.lags if isinstance(drive, ClosedLoop) else ()
+        return collect(drive.log, drive.start_ns, duration_s, seed, self._answers, beats)
+
+    async def repeats(self, plan: Plan, progress: Progress | None = None) -> Result:
+        """All runs of `plan`, without a warm-up. Raises Lagging."""
+        found = [await self.once(plan, plan.seed + k, plan.duration_s, progress) for k in range(plan.repeats)]
+        result = Result(plan, tuple(found), self._pool.most)
+        result.check_lag()
+        return result
+
+
+async def measure(plan: Plan, progress: Progress | None = None) -> Result:
+    """Warm up, then `plan.repeats` runs. Raises Unusable, Lagging, and ValueError for what does not fit the model.
+
+    `progress` is told seconds as they pass, `plan.warmup_s + plan.repeats * plan.duration_s` of them and a little more.
+    """
+    if plan.rate is None and plan.concurrency is None and not plan.traced:
+        raise ValueError("rate: expected --rate, --concurrency or --find-peak")
+    async with Session(plan) as session:
+        await session.warm(progress)
+        return await session.repeats(plan, progress)
+
+
+def run(plan: Plan, progress: Progress | None = None) -> Result:
+    """`measure` in an event loop of its own."""
+    return in_loop(measure(plan, progress))
+
+
+def in_loop(work: Coroutine[Any, Any, T]) -> T:
+    """On uvloop where there is one: its sockets cost half of asyncio's."""
+    try:
+        import uvloop
+    except ImportError:
+        factory = None
+    else:
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(work)
+
+
+def _picks(random: np.random.Generator, count: int) -> Iterator[int]:
+    while True:
+        yield from random.integers(0, count, 4096).tolist()
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """A collection stops the loop for milliseconds; what a run makes has no cycles and is bounded by its requests."""
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if enabled:
+            gc.enable()

@@ -1,0 +1,168 @@
+"""Figures of runs: percentiles of one, and the mean over several with its confidence interval."""
+
+from __future__ import annotations
+
+import math
+import re
+from array import array
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .answers import UNCHECKED, Answers
+from .client import Log
+
+_MS = 1e6
+Column = NDArray[np.int64]
+
+#: Quantiles of Student's t for a two-sided 95 %, by degrees of freedom from 1.
+_T95 = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
+    2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+_COMPUTE = re.compile(rb"compute;dur=([0-9.]+)")
+_TOTAL = re.compile(rb"total;dur=([0-9.]+)")
+
+PERCENTILES = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "p999_ms": 0.999}
+#: What each run gives, in the order of the JSON.
+FIGURES = (
+    "mean_ms", *PERCENTILES, "max_ms", "throughput", "goodput", "client_queue_ms", "lag_p50_ms", "lag_p99_ms",
+    "mean_batch", "compute_ms", "server_ms",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """One run. Columns are int64 ns, one entry for each request, in the order in which they were intended.
+
+    `intended_ns` is from the start. `latency_ns`, from the intended instant to the last byte, is -1 where there was no
+    right answer; `wait_ns` (for a connection) where it was not sent; `compute_ns`, `server_ns` (Server-Timing: compute,
+    total) and `batch` (X-Batch-Size) where the server does not say. `lag_ns` is how late this process was: of each
+    request in an open loop, of each beat in a closed one.
+    """
+
+    seed: int
+    duration_s: float
+    elapsed_s: float  # to the last answer, at least `duration_s`
+    intended_ns: Column
+    latency_ns: Column
+    wait_ns: Column
+    lag_ns: Column
+    compute_ns: Column
+    server_ns: Column
+    batch: Column
+    status: Counter[int]
+    errors: Counter[str]  # by kind; they and the completed add up to the requests
+    examples: dict[str, str]  # the first error of each kind, whole
+    unchecked: int  # completed, but not compared: too many different answers
+
+    @property
+    def completed(self) -> Column:
+        """Latencies of the right answers, ns, in order of intent."""
+        return self.latency_ns[self.latency_ns >= 0]
+
+    @property
+    def unlagged(self) -> Column:
+        """`completed` of an open loop, from when each request was offered instead of from its intended instant."""
+        return (self.latency_ns - self.lag_ns)[self.latency_ns >= 0]
+
+    def figures(self, deadline_ms: float | None) -> dict[str, float | None]:
+        """Of FIGURES; None for what nothing is known of."""
+        done = self.completed
+        found: dict[str, float | None] = {
+            "mean_ms": _mean(done, _MS),
+            **{name: percentile(done, share) for name, share in PERCENTILES.items()},
+            "max_ms": float(done.max()) / _MS if len(done) else None,
+            "throughput": len(done) / self.elapsed_s,
+            "goodput": None if deadline_ms is None else int((done <= deadline_ms * _MS).sum()) / self.elapsed_s,
+            "client_queue_ms": _mean(self.wait_ns[self.wait_ns >= 0], _MS),
+            "lag_p50_ms": percentile(self.lag_ns, 0.5),
+            "lag_p99_ms": percentile(self.lag_ns, 0.99),
+        }
+        batches = self.batch[self.batch > 0]
+        # each of the b rows of a batch reports b: the mean over batches is the harmonic mean over rows
+        found["mean_batch"] = len(batches) / float((1 / batches).sum()) if len(batches) else None
+        found["compute_ms"] = _mean(self.compute_ns[self.compute_ns >= 0], _MS)
+        found["server_ms"] = _mean(self.server_ns[self.server_ns >= 0], _MS)
+        return found
+
+
+def collect(log: Log, start_ns: int, duration_s: float, seed: int, answers: Answers, beats: Sequence[int]) -> Repeat:
+    """A finished log in figures' terms. `beats`: the lags of a closed loop, empty for an open one."""
+    answers.judge()
+    intended, offered, sent, ended = (_column(part) for part in (log.intended, log.offered, log.sent, log.ended))
+    numbers = _column(log.answers)
+    faults = dict(log.faults)
+    if any(answers.faults):
+        for request in np.flatnonzero(_column(log.status) == 200).tolist():
+            if request not in faults and numbers[request] != UNCHECKED and answers.faults[numbers[request]]:
+                faults[request] = answers.faults[numbers[request]]
+    right = np.ones(len(intended), bool)
+    right[list(faults)] = False
+    errors: Counter[str] = Counter()
+    examples: dict[str, str] = {}
+    for fault in faults.values():
+        kind = fault.partition(":")[0]
+        errors[kind] += 1
+        examples.setdefault(kind, fault)
+    last = int(ended.max()) - start_ns if len(ended) else 0
+    return Repeat(
+        seed=seed,
+        duration_s=duration_s,
+        elapsed_s=max(duration_s, last / 1e9),
+        intended_ns=intended - start_ns,
+        latency_ns=np.where(right, ended - intended, -1),
+        wait_ns=np.where(sent > 0, sent - offered, -1),
+        lag_ns=np.array(beats, np.int64) if len(beats) else offered - intended,
+        compute_ns=_timing(log, _COMPUTE),
+        server_ns=_timing(log, _TOTAL),
+        batch=np.array([int(size) if size.isdigit() else 0 for size, _ in log.headers], np.int64),
+        status=Counter(status for status in log.status if status),
+        errors=errors,
+        examples=examples,
+        unchecked=int((right & (numbers == UNCHECKED)).sum()),
+    )
+
+
+def percentile(values: Column, share: float) -> float | None:
+    """The value that this share of all does not exceed (nearest rank), ns in ms; None where there is none."""
+    if not len(values):
+        return None
+    rank = max(1, math.ceil(share * len(values)))
+    return float(np.partition(values, rank - 1)[rank - 1]) / _MS
+
+
+def interval(values: Sequence[float]) -> float | None:
+    """Half the width of the 95 % confidence interval of the mean (Student's t); None for fewer than two values."""
+    if len(values) < 2:
+        return None
+    freedom = len(values) - 1
+    t = _T95[freedom - 1] if freedom <= len(_T95) else 1.96 + 2.4 / freedom  # to 0.002 beyond the table
+    return t * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+
+
+def summary(repeats: Sequence[Repeat], deadline_ms: float | None) -> dict[str, float | None]:
+    """The mean of each figure over the repeats, with `NAME_ci95`. `max_ms` is the largest of all, with no interval."""
+    each = [repeat.figures(deadline_ms) for repeat in repeats]
+    found: dict[str, float | None] = {}
+    for name in FIGURES:
+        values = [value for figures in each if (value := figures[name]) is not None]
+        found[name] = (max(values) if name == "max_ms" else sum(values) / len(values)) if values else None
+        found[f"{name}_ci95"] = None if name == "max_ms" else interval(values)
+    return found
+
+
+def _mean(values: Column, unit: float) -> float | None:
+    return float(values.mean()) / unit if len(values) else None
+
+
+def _column(values: array[int]) -> Column:
+    return np.array(values, np.int64)
+
+
+def _timing(log: Log, pattern: re.Pattern[bytes]) -> Column:
+    found = (pattern.search(timing) for _, timing in log.headers)
+    return np.array([round(float(match[1]) * _MS) if match else -1 for match in found], np.int64)

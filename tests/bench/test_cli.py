@@ -1,0 +1,142 @@
+"""The command: what it prints where, its exit status, and what it says of a bad option. Nothing is sent anywhere."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from app.bench import cli as command
+from app.bench import peak, run
+from app.bench.peak import Peak, Try
+from app.bench.plan import Plan
+from app.errors import ConfigError
+
+from .made import repeat, result
+
+ROOT = Path(__file__).parents[2]
+
+
+def invoke(*arguments: str) -> Result:
+    cli = typer.Typer()
+    command.register(cli)
+    return CliRunner().invoke(cli, ["localhost:1", "--model", "m", *arguments])
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    """The plans that were to be measured; each gives the same two runs."""
+    given: list[Plan] = []
+
+    async def measure(plan: Plan, progress: Callable[[float], None] | None) -> run.Result:
+        given.append(plan)
+        return result(repeat([1.0] * 20), repeat([2.0] * 20))
+
+    monkeypatch.setattr(run, "measure", measure)
+    return given
+
+
+def test_options_reach_the_plan(plans: list[Plan]) -> None:
+    found = invoke(
+        "--rate", "50", "--arrivals", "gamma:2", "--duration", "3", "--repeats", "7", "--warmup", "0", "--seed", "4",
+        "--payload", "binary", "--rows", "2", "--lengths", "lognormal:14:4:128", "--shape", "x:3", "--shape", "y:4",
+        "--deadline-ms", "20", "--header", "A: b", "--check", "shapes", "--connections", "9", "--timeout", "5",
+        "--max-lag-ms", "3",
+    )  # fmt: skip
+    assert found.exit_code == 0, found.output
+    assert plans == [
+        Plan(
+            url="localhost:1", model="m", rate=50, arrivals="gamma:2", duration_s=3, repeats=7, warmup_s=0, seed=4,
+            payload="binary", rows=2, lengths="lognormal:14:4:128", shapes=("x:3", "y:4"), deadline_ms=20,
+            headers=("A: b",), check="shapes", connections=9, timeout_s=5, max_lag_ms=3,
+        )
+    ]  # fmt: skip
+
+
+def test_table_and_json(plans: list[Plan]) -> None:
+    assert "40 requests, 40 answered rightly" in invoke("--rate", "100").stdout
+    found = invoke("--rate", "100", "--json")
+    assert json.loads(found.stdout)["mean_ms"] == 1.5
+    assert found.stderr == ""  # no terminal, no bar
+
+
+def test_plot(plans: list[Plan], tmp_path: Path) -> None:
+    path = tmp_path / "out.png"
+    assert invoke("--rate", "100", "--plot", str(path)).exit_code == 0
+    assert path.stat().st_size > 10_000
+
+
+def test_nothing_answered_is_status_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    async def measure(plan: Plan, progress: Any) -> run.Result:
+        return result(repeat([-1.0]))
+
+    monkeypatch.setattr(run, "measure", measure)
+    found = invoke("--rate", "100", "--plot", str(tmp_path / "out.png"))
+    assert (found.exit_code, "1 x status 503: full" in found.stdout) == (1, True)
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_lag_is_status_3_and_no_report(monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]) -> None:
+    async def measure(plan: Plan, progress: Any) -> run.Result:
+        raise run.Lagging("lag: too late")
+
+    monkeypatch.setattr(run, "measure", measure)
+    found = invoke("--rate", "100", *more)
+    assert (found.exit_code, found.stdout, found.stderr) == (3, "", "starling: lag: too late\n")
+
+
+def test_find_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def find_peak(plan: Plan, slo_ms: float, told: Callable[[Try], None], progress: Any) -> Peak:
+        assert (plan.rate, plan.concurrency, slo_ms) == (None, None, 50)
+        told(Try(100, 1.0, 100, ""))
+        return Peak(result(repeat([1.0] * 20)), (Try(100, 1.0, 100, ""),))
+
+    monkeypatch.setattr(peak, "find_peak", find_peak)
+    found = invoke("--find-peak", "--slo-ms", "50", "--json")
+    assert found.exit_code == 0, found.output
+    assert json.loads(found.stdout)["tries"] == [
+        {"rate": 100, "p99_ms": 1.0, "throughput": 100, "why": "", "kept": True}
+    ]
+    assert found.stderr.split() == ["100.0/s", "99", "%", "1.0", "ms", "100.0", "answers/s", "kept"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "rate: expected one of --rate, --concurrency and --find-peak"),
+        (("--rate", "5", "--find-peak"), "rate: expected one of"),
+        (("--rate", "abc"), "rate: expected a number, got 'abc'"),
+        (("--concurrency", "1.5"), "concurrency: expected a whole number, got '1.5'"),
+        (("--max-lag-ms", "x"), "max_lag_ms: expected a number, got 'x'"),
+        (("--rate", "0"), "rate: expected requests per second above 0, got 0.0"),
+        (("--find-peak", "--slo-ms", "0"), "slo_ms: expected above 0, got 0"),
+        (("--arrivals", "trace:/no/such"), "/no/such"),
+        (("--rate", "5", "--plot", "x.foo"), "plot: expected a file's name"),
+        (("--rate", "5", "--lengths", "x"), "lengths: expected lognormal"),
+    ],
+)
+def test_bad_option(options: tuple[str, ...], message: str) -> None:
+    found = invoke(*options)
+    assert isinstance(found.exception, ConfigError)  # one line and exit status 2: see app.cli.main
+    assert message in str(found.exception)
+    assert "\n" not in str(found.exception)
+
+
+def test_it_is_a_command_and_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, app.cli; print(sorted({'torch', 'matplotlib', 'numpy', 'app.bench.run'} & {*sys.modules}));"
+        "sys.argv = ['starling', 'bench', '--help']; app.cli.main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.stdout.startswith("[]\n")
+    assert "--find-peak" in done.stdout
+    assert done.returncode == 0

@@ -1,0 +1,106 @@
+"""Open: every request goes at its instant, whatever the server does. Closed: never more in flight than agreed."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from app.bench import drive
+from app.bench.client import Log, Pool
+from app.bench.drive import ClosedLoop, OpenLoop
+from app.bench.plan import Target
+
+from .scripted import Scripted, Server, http, serving
+
+REQUEST = b"GET / HTTP/1.1\r\n\r\n"
+MS = 1_000_000
+
+
+def pool(server: Server, limit: int = 16) -> Pool:
+    target = Target.parse(server.url)
+    return Pool(target, [REQUEST], lambda pick, response: 0, limit=limit, timeout_s=20)
+
+
+async def test_open_loop_sends_at_the_instants() -> None:
+    instants = [0, 0, MS, 3 * MS, 3 * MS + 1, 20 * MS]
+    async with serving(lambda _, request: http(b"")) as server, pool(server) as connections:
+        log = Log(instants, [0] * len(instants))
+        run = OpenLoop(connections, log, None)
+        await run.run()
+    assert [intended - run.start_ns for intended in log.intended] == instants
+    assert all(offered >= intended for offered, intended in zip(log.offered, log.intended, strict=True))
+    assert (log.finished, log.faults) == (6, {})
+
+
+async def test_a_server_that_does_not_answer_holds_no_request_back() -> None:
+    """The omission that a closed loop would make: here all requests arrive, though none has been answered."""
+    count = 12
+
+    def last_frees_all(connection: Scripted, request: bytes) -> None:
+        if len(connection.server.requests) == count:
+            for other in connection.server.connections:
+                other.transport.write(http(b""))
+
+    instants = [n * MS for n in range(count)]
+    async with serving(last_frees_all) as server, pool(server) as connections:
+        log = Log(instants, [0] * count)
+        await OpenLoop(connections, log, None).run()
+    latencies = [ended - intended for ended, intended in zip(log.ended, log.intended, strict=True)]
+    assert log.faults == {}
+    assert latencies[0] >= (count - 1) * MS  # the first waited for the last
+    assert max(log.sent) <= min(log.ended)
+
+
+async def test_a_burst_beyond_one_turn_is_sent_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drive, "_BURST", 3)
+    async with serving(lambda _, request: http(b"")) as server, pool(server) as connections:
+        log = Log([0] * 10, [0] * 10)
+        await OpenLoop(connections, log, None).run()
+    assert (log.finished, len(server.requests)) == (10, 10)
+
+
+async def test_no_requests_is_no_wait() -> None:
+    async with serving(lambda _, request: http(b"")) as server, pool(server) as connections:
+        await OpenLoop(connections, Log((), ()), None).run()
+    assert server.requests == []
+
+
+async def test_closed_loop_keeps_its_number_in_flight() -> None:
+    most = 0
+    held: list[Scripted] = []
+
+    def in_pairs(connection: Scripted, request: bytes) -> None:
+        """Answers when four wait: with fewer in flight it would never, with more `most` would tell."""
+        nonlocal most
+        held.append(connection)
+        most = max(most, len(held))
+        if len(held) == 4 or len(connection.server.requests) > 8:
+            while held:
+                held.pop().transport.write(http(b""))
+
+    async with serving(in_pairs) as server, pool(server) as connections:
+        run = ClosedLoop(connections, itertools.repeat(0), 4, 0.05, None)
+        await run.run()
+    assert most == 4
+    assert run.log.faults == {}
+    assert run.log.finished == len(run.log.intended) >= 4
+    assert all(lag >= 0 for lag in run.lags)
+
+
+async def test_closed_loop_without_a_server_ends() -> None:
+    async with serving(lambda _, request: http(b"")) as server:
+        pass
+    async with pool(server) as connections:
+        run = ClosedLoop(connections, itertools.repeat(0), 3, 60, None)
+        await run.run()
+    assert [fault.partition(":")[0] for fault in run.log.faults.values()] == ["connect"] * 3
+
+
+async def test_progress_is_told_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drive, "_PROGRESS_S", 0.001)
+    told: list[float] = []
+    async with serving(lambda _, request: http(b"")) as server, pool(server) as connections:
+        await OpenLoop(connections, Log([0, 20 * MS], [0, 0]), told.append).run()
+    assert len(told) > 1
+    assert sum(told) < 20

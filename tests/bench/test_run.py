@@ -1,0 +1,203 @@
+"""A whole measurement against a server in this loop that speaks V2 and nothing more."""
+
+from __future__ import annotations
+
+import gc
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.bench import run as bench
+from app.bench.plan import Plan
+from app.bench.run import Lagging, Session, Unusable, measure
+from app.sim import arrivals
+
+from .made import MS, repeat, result
+from .scripted import METADATA, Scripted, Server, http, model, serving, v2
+
+
+@pytest.fixture(autouse=True)
+def _any_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server runs in the client's own loop here, on whatever machine."""
+    monkeypatch.setattr(bench, "LAG_P50_MS", 1e6)
+    monkeypatch.setattr(bench, "LAG_P99_MS", 1e6)
+
+
+def plan(server: Server, **options: Any) -> Plan:
+    given = {"model": "m", "rate": 300.0, "duration_s": 0.1, "warmup_s": 0.0, "repeats": 2, "seed": 5}
+    return Plan(**{**given, "url": server.url, **options})
+
+
+async def test_open_loop() -> None:
+    script = model(lambda _, request: http(v2(), Server_Timing="compute;dur=0.5, total;dur=0.9", X_Batch_Size=2))
+    async with serving(script) as server:
+        found = await measure(plan(server))
+    for k, one in enumerate(found.repeats):
+        first = next(iter(arrivals.make("poisson", 300.0, 5 + k).chunks()))
+        assert one.intended_ns.tolist() == first[first < 100 * MS].tolist()  # the simulator's
+        assert (one.latency_ns > 0).all()
+        assert set(one.compute_ns.tolist()) == {500_000}
+    assert found.completed == found.requests == found.status[200]
+    assert (found.errors, found.figures["mean_batch"]) == ({}, pytest.approx(2))
+    assert len(server.requests) == found.requests + 2  # the metadata, and one request alone
+    assert len({request for request in server.requests if request.startswith(b"POST")}) > 10
+
+
+async def test_closed_loop_and_warm_up() -> None:
+    told: list[float] = []
+    async with serving(model(lambda _, request: http(v2()))) as server:
+        found = await measure(plan(server, rate=None, concurrency=3, warmup_s=0.05), told.append)
+    assert found.completed == found.requests > 2 * 3
+    assert found.connections == 3
+    assert len(server.requests) > found.requests + 2  # the warm-up's are not counted
+    assert told
+
+
+async def test_what_goes_wrong_is_counted_by_kind() -> None:
+    def mixed(connection: Scripted, request: bytes) -> bytes:
+        number = len(connection.server.requests)
+        if number > 2 and number % 4 == 0:
+            return http({"error": "full"}, 429)
+        return http(v2(value=9.0 if number > 2 and number % 4 == 1 else 0.5))
+
+    async with serving(model(mixed)) as server:
+        found = await measure(plan(server, rate=2000.0, repeats=1))
+    assert set(found.errors) == {"status 429", "wrong values"}
+    assert found.completed + sum(found.errors.values()) == found.requests
+    assert found.examples["status 429"] == 'status 429: {"error": "full"}'
+    assert sum(found.status.values()) == found.requests
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        (
+            lambda _, request: http({"error": "no such"}, 404),
+            "url: expected a V2 server with model 'm', got status 404",
+        ),
+        (lambda _, request: http(b"<html>"), "model: expected V2 metadata"),
+        (
+            model(lambda _, request: http({"error": "axis"}, 400)),
+            "model: expected a right answer of 'm', got status 400",
+        ),
+        (model(lambda _, request: http({"outputs": []})), "got wrong outputs"),
+    ],
+)
+async def test_unusable(script: Any, message: str) -> None:
+    async with serving(script) as server:
+        with pytest.raises(ValueError, match=message):
+            await measure(plan(server))
+
+
+async def test_nobody_there() -> None:
+    async with serving(model(lambda _, request: None)) as server:
+        pass
+    with pytest.raises(Unusable, match="url: expected a V2 server with model 'm', got connect: "):
+        await measure(plan(server))
+
+
+async def test_neither_rate_nor_concurrency() -> None:
+    with pytest.raises(ValueError, match="rate: expected --rate"):
+        await measure(Plan(url="a", model="m"))
+
+
+async def test_too_short_for_any_request() -> None:
+    async with serving(model(lambda _, request: http(v2()))) as server:
+        with pytest.raises(ValueError, match=r"duration_s: no request falls into 0.1 s"):
+            await measure(plan(server, rate=0.001))
+
+
+async def test_binary_against_a_server_that_answers_in_json() -> None:
+    async with serving(model(lambda _, request: http(v2()))) as server:
+        found = await measure(plan(server, payload="binary", repeats=1))
+    assert found.completed == found.requests
+
+
+async def test_several_runs_in_one_session() -> None:
+    async with serving(model(lambda _, request: http(v2()))) as server, Session(plan(server)) as session:
+        one = await session.once(plan(server, rate=500.0), 1, 0.05)
+        two = await session.once(plan(server, rate=500.0), 1, 0.05)
+        await session.settle()
+    assert one.intended_ns.tolist() == two.intended_ns.tolist()
+    assert one.errors == two.errors == {}
+
+
+async def test_the_collector_is_left_as_it_was() -> None:
+    seen: list[bool] = []
+
+    def infer(connection: Scripted, request: bytes) -> bytes:
+        seen.append(gc.isenabled())
+        return http(v2())
+
+    async with serving(model(infer)) as server:
+        await measure(plan(server, repeats=1))
+    assert seen[-1] is False
+    assert gc.isenabled()
+
+
+async def test_metadata_decide_the_request() -> None:
+    fixed = {**METADATA, "inputs": [{"name": "ids", "datatype": "INT64", "shape": [-1, -1]}]}
+
+    def script(connection: Scripted, request: bytes) -> bytes:
+        if request.startswith(b"GET /v2/models/m HTTP/1.1\r\n"):
+            return http(fixed)
+        (given,) = json.loads(request.partition(b"\r\n\r\n")[2])["inputs"]
+        good = given["name"] == "ids" and given["shape"] == [3, 9] and len(given["data"]) == 27
+        return http(v2(3)) if good else http({"error": "shape"}, 400)
+
+    async with serving(script) as server:
+        found = await measure(plan(server, rows=3, lengths="9", repeats=1))
+    assert found.completed == found.requests
+
+
+@pytest.fixture
+def _real_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "LAG_P50_MS", 0.2)
+    monkeypatch.setattr(bench, "LAG_P99_MS", 1.0)
+
+
+def lagging(latency_ms: float, lags_ms: list[float], **options: Any) -> None:
+    """Requests that the server answers after the same time, sent too late by these."""
+    lags = np.array([round(lag * MS) for lag in lags_ms], np.int64)
+    result(repeat([latency_ms + lag for lag in lags_ms], lag_ns=lags), **options).check_lag()
+
+
+@pytest.mark.usefixtures("_real_limits")
+def test_lag_may_be_a_tenth_of_the_latency() -> None:
+    lagging(10, [1] * 100)
+    lagging(0.2, [0.19] * 100)
+    lagging(100, [0] * 90 + [9] * 10)
+    with pytest.raises(Lagging, match=r"2.000 ms of the latency's median are its own, limit 1.200 ms"):
+        lagging(10, [2] * 100)
+    with pytest.raises(Lagging, match=r"0.500 ms of the latency's median are its own, limit 0.200 ms"):
+        lagging(0.2, [0.5] * 100)
+    with pytest.raises(
+        Lagging, match=r"5.000 ms of the latency's 99th percentile are its own, limit 1.500 ms"
+    ) as caught:
+        lagging(10, [0] * 90 + [5] * 10)
+    assert caught.value.result is not None
+    lagging(10, [0] * 90 + [5] * 10, max_lag_ms=6)
+
+
+@pytest.mark.usefixtures("_real_limits")
+def test_lag_that_met_short_answers_does_no_harm() -> None:
+    """The slowest answers, which make the 99th percentile, were to requests sent on time."""
+    latencies = [50.0] * 95 + [200.0] * 5
+    lags = np.array([9 * MS] * 5 + [0] * 95)
+    result(repeat(latencies, lag_ns=lags)).check_lag()
+
+
+@pytest.mark.usefixtures("_real_limits")
+def test_closed_loop_has_beats() -> None:
+    beats = np.array([2 * MS] * 7)
+    result(repeat([30.0] * 100, lag_ns=beats), rate=None, concurrency=3).check_lag()
+    with pytest.raises(Lagging, match=r"2.000 ms of the latency's median are its own, limit 1.000 ms"):
+        result(repeat([10.0] * 100, lag_ns=beats), rate=None, concurrency=3).check_lag()
+
+
+@pytest.mark.usefixtures("_real_limits")
+def test_without_answers_lag_has_only_its_floor() -> None:
+    with pytest.raises(Lagging, match=r"limit 0.200 ms"):
+        result(repeat([-1.0] * 10, lag_ns=np.full(10, 2 * MS))).check_lag()
