@@ -14,7 +14,8 @@ from pydantic.fields import FieldInfo
 from rich.console import Console
 from rich.table import Table
 
-from app import __version__, simcli
+from app import __version__, profilecli, simcli
+from app.bench import cli as bench
 from app.errors import ConfigError
 from app.settings import Settings
 
@@ -204,7 +205,9 @@ def _escape(text: str) -> str:
     return text.replace("[", "\\[")
 
 
+profilecli.register(cli)
 simcli.register(cli)
+bench.register(cli)
 cli.command("serve", help="Serve models over HTTP until SIGTERM or Ctrl-C, which drain.")(_flagged(_serve))
 
 if __name__ == "__main__":

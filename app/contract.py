@@ -69,7 +69,8 @@ class TensorSpec:
 class Batching:
     """How calls to a model are queued and batched. Durations in milliseconds; 0 means none where it says so."""
 
-    policy: str = "no_wait"
+    policy: str = "adaptive"
+    objective: str | float = "latency"  # of the policy adaptive: a name, or the weight of power, 0 to below 1
     max_batch: int = 32
     max_delay_ms: float = 5.0
     max_queue: int = 1024

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -18,23 +18,32 @@ from app.api.handlers import install_error_handlers
 from app.api.http import ASGIApp, Limits
 from app.api.infer import InferencePath
 from app.api.openapi import router as documentation
-from app.engine.device import CpuDevice, Device
+from app.contract import Batching
+from app.engine import cuda
+from app.engine.device import CpuDevice, Device, DeviceOptions
+from app.engine.energy import find_meter
 from app.engine.engine import Engine
+from app.engine.profiles import ProfileCache, cpu_name, default_folder
 from app.engine.record import RecordFile
+from app.engine.sizing import agreed
+from app.engine.streams import StreamDevice
 from app.errors import ConfigError
 from app.lifecycle import Lifecycle
 from app.metrics import Metrics
+from app.models.placement import Placement
 from app.models.registry import Registry
 from app.models.repository import Repository
+from app.scheduler.policies import default_workers
 from app.scheduler.record import RecordingScheduler
 from app.scheduler.scheduler import Scheduler
+from app.scheduler.types import WorkerSpec
 from app.settings import MIB, Settings, cpu_cores
 
 log = logging.getLogger("starling")
 
 _ANY_SIZE = 1 << 16  # a worker's capacity where none is given: each model's largest batch bounds it
 _ABOUT = "DNN inference over HTTP: the Open Inference Protocol (V2), TensorFlow Serving's V1, and a friendly route."
-_OVERRIDES = ("policy", "max_batch", "max_delay_ms", "max_queue", "default_timeout_ms")
+_OVERRIDES = ("policy", "objective", "max_batch", "max_delay_ms", "max_queue", "default_timeout_ms")
 
 
 def create_app(
@@ -42,23 +51,26 @@ def create_app(
 ) -> ASGIApp:
     """The server as an ASGI application. `on_ready` is told when every model has been tried.
 
-    Raises ConfigError when the models cannot be found; what is wrong inside one model shows in the index instead.
+    Raises ConfigError when the models or the GPU cannot be found; what is wrong inside one model shows in the index.
     """
     lifecycle = lifecycle or Lifecycle()
+    gpu = cuda.device_index(settings.device)
     repository = Repository(settings.models, settings.model)
-    repository.names()  # a folder that cannot be read is known before anything starts
+    names = repository.names()  # a folder that cannot be read is known before anything starts
+    if settings.auto_size:
+        settings = _sized(settings, names)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
         async with AsyncExitStack() as stack:
-            scheduler = _scheduler(settings, device := _device(settings), stack)
+            scheduler = _scheduler(settings, device := _device(settings, gpu), stack)
             engine = await stack.enter_async_context(_engine(settings, device, scheduler, lifecycle))
             registry = await stack.enter_async_context(
                 Registry(engine, repository, overrides=_given(settings), limits={"max_pixels": settings.max_pixels})
             )
             lifecycle.catalog, lifecycle.stuck, lifecycle.abort = registry, engine.stuck, engine.abort
             asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(max(2, cpu_cores()), "aside"))
-            loading = asyncio.create_task(_load(registry, lifecycle, on_ready), name="load-models")
+            loading = asyncio.create_task(_load(registry, engine, lifecycle, on_ready), name="load-models")
             stack.push_async_callback(_cancel, loading)
             yield {
                 "catalog": registry,
@@ -85,9 +97,31 @@ def _scheduler(settings: Settings, device: Device, stack: AsyncExitStack) -> Sch
     return RecordingScheduler(device.spec, split_failed=settings.split_failed, sink=record.sink)
 
 
-def _device(settings: Settings) -> CpuDevice:
+def _device(settings: Settings, gpu: int | None) -> Device:
     capacities = settings.workers or (_ANY_SIZE,)
-    return CpuDevice(capacities, settings.compute_threads, cpu_cores())
+    if not settings.workers and settings.policy == "ebird":
+        capacities = default_workers("ebird", settings.max_batch or Batching().max_batch)
+    placement = Placement(precision=settings.precision, compile=settings.compile)
+    options = DeviceOptions(placement, settings.push_depth, settings.max_alive, settings.cuda_graphs)
+    if gpu is None:
+        return CpuDevice(capacities, settings.compute_threads, cpu_cores(), options)
+    workers = tuple(WorkerSpec(capacity) for capacity in capacities)
+    return StreamDevice(cuda.CudaRuntime(gpu), workers, options)
+
+
+def _sized(settings: Settings, names: Sequence[str]) -> Settings:
+    """The settings with threads and workers as the models' profiles suggest, if neither was given."""
+    if settings.threads is not None or settings.workers:
+        return settings
+    cache = ProfileCache(settings.profile_dir or default_folder())
+    told = {name: cache.suggestion(name, cpu_name()) for name in names}
+    size = agreed(one for one in told.values() if one is not None)
+    if size is None or size[0] * len(size[1]) > cpu_cores():
+        log.warning("auto_size: no profile suggests threads and workers; `starling profile` measures them")
+        return settings
+    known = [name for name, one in told.items() if one is not None]
+    log.info("threads %d, workers %s: from the profiles of %s", size[0], list(size[1]), ", ".join(known))
+    return settings.model_copy(update={"threads": size[0], "workers": size[1]})
 
 
 def _engine(settings: Settings, device: Device, scheduler: Scheduler, lifecycle: Lifecycle) -> Engine:
@@ -98,7 +132,10 @@ def _engine(settings: Settings, device: Device, scheduler: Scheduler, lifecycle:
         hang_factor=settings.hang_factor,
         hang_floor_s=settings.hang_floor_s,
         pool_bytes=settings.pool_mib * MIB,
+        profiles=ProfileCache(settings.profile_dir or default_folder()),
+        profile_budget_s=settings.profile_budget_s,
         on_lost=lifecycle.fail,
+        meter=find_meter(device.uuid if isinstance(device, StreamDevice) else None),
     )
 
 
@@ -119,12 +156,15 @@ def _limits(settings: Settings) -> Limits:
     )
 
 
-async def _load(registry: Registry, lifecycle: Lifecycle, on_ready: Callable[[Registry], None] | None) -> None:
+async def _load(
+    registry: Registry, engine: Engine, lifecycle: Lifecycle, on_ready: Callable[[Registry], None] | None
+) -> None:
     await registry.load_all()
     spare_the_collector()
     lifecycle.loaded.set()
     if on_ready is not None:
         on_ready(registry)
+    engine.profiler.begin()
 
 
 def spare_the_collector() -> None:

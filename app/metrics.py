@@ -170,14 +170,24 @@ class Gauges:
     preferred: int
     rate: float
     slots_used: int
+    regression: tuple[float, float, float] = (0.0, 0.0, 0.0)  # alpha, beta, residual of batch time on rows, ns
+
+
+@dataclass(frozen=True, slots=True)
+class Energy:
+    """Joules since start, and where the number is from."""
+
+    source: str
+    joules: float
 
 
 @dataclass(slots=True)
 class Snapshot:
-    """What a scrape shows: every model that serves, and each worker's busy seconds."""
+    """What a scrape shows: every model that serves, each worker's busy seconds, and what reads the energy."""
 
     models: list[Gauges]
     busy_s: list[float]
+    energy: Callable[[], Energy] | None = None
 
 
 class Metrics(Collector):
@@ -235,6 +245,11 @@ def _counters(snapshot: Snapshot) -> Iterator[Metric]:
     for worker, seconds in enumerate(snapshot.busy_s):
         busy.add_metric([str(worker)], seconds)
     yield from (requests, batches, busy)
+    if snapshot.energy is not None:
+        energy = snapshot.energy()
+        joules = CounterMetricFamily("starling_energy_joules", "Energy since start, by its source.", labels=["source"])
+        joules.add_metric([energy.source], energy.joules)
+        yield joules
 
 
 def _gauges(models: list[Gauges]) -> Iterator[Metric]:
@@ -247,6 +262,9 @@ def _gauges(models: list[Gauges]) -> Iterator[Metric]:
         ),
         ("arrival_rate", "Rows per second over the last window.", lambda g: g.rate),
         ("pool_slots_used", "Input slots in use.", lambda g: g.slots_used),
+        ("batch_time_alpha_seconds", "Batch time as a line: its value at 0 rows.", lambda g: g.regression[0] / 1e9),
+        ("batch_time_beta_seconds", "Batch time as a line: seconds per row.", lambda g: g.regression[1] / 1e9),
+        ("batch_time_residual_seconds", "Root mean square error of that line.", lambda g: g.regression[2] / 1e9),
     )
     for name, text, value in rows:
         family = GaugeMetricFamily(f"starling_{name}", text, labels=_LABELS)

@@ -7,6 +7,7 @@ Libraries below never see Settings: `main.py` hands them values.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -28,22 +29,44 @@ class Settings(BaseModel):
     api_key: str | None = Field(None, description="Key that requests must carry (X-API-Key, or a bearer token).")
 
     # how calls are batched: beats model.toml
-    policy: Literal["no_wait", "window", "static"] | None = Field(
-        None, description="When to form a batch: no_wait, window or static. [no_wait]"
+    policy: Literal["adaptive", "no_wait", "window", "static", "preferred", "ebird"] | None = Field(
+        None, description="When to form a batch: adaptive, no_wait, window, static, preferred or ebird. [adaptive]"
+    )
+    objective: str | None = Field(
+        None,
+        description="adaptive: latency, balanced, energy, or the weight of power, 0 to below 1. [latency]",
     )
     max_batch: int | None = Field(None, ge=1, le=4096, description="Largest batch, rows. [32]")
-    max_delay_ms: float | None = Field(None, ge=0, description="window, static: longest wait of the oldest row. [5]")
+    max_delay_ms: float | None = Field(
+        None, ge=0, description="window, static, preferred: longest wait of the oldest row. [5]"
+    )
     max_queue: int | None = Field(
         None, ge=1, description="Rows that may wait per model; more are refused (429). [1024]"
     )
     default_timeout_ms: float | None = Field(None, ge=0, description="Deadline of calls that bring none; 0: none. [0]")
 
     # the device
-    device: Literal["auto", "cpu"] = Field("auto", description="Where models run.")
+    device: str = Field(
+        "auto", description="Where models run: auto (the first GPU, if there is one), cpu, cuda or cuda:N."
+    )
+    precision: Literal["fp32", "bf16", "fp16"] = Field(
+        "fp32", description="fp32 leaves models as they are; bf16 and fp16 compute in that."
+    )
+    compile: bool = Field(False, description="Compile models with torch.compile; on a CPU it needs a C++ compiler.")
+    cuda_graphs: bool = Field(True, description="Capture CUDA graphs at load; models that cannot be run without.")
     threads: int | None = Field(None, ge=1, description="Compute threads per worker. [cores - 1, at least 1]")
     workers: tuple[int, ...] = Field((), description="Capacities in rows, as 1,2,4: a worker each. [one of any size]")
+    push_depth: int | None = Field(
+        None, ge=1, le=16, description="Batches handed to a worker and unfinished. [2 on a GPU, 1 on a CPU]"
+    )
+    max_alive: int | None = Field(None, ge=1, description="Rows on the device at once. [no bound]")
+    auto_size: bool = Field(False, description="Take threads and workers from the models' profiles, if none is given.")
     split_failed: bool = Field(True, description="Re-run a failed batch in halves until the culprit is alone.")
     pool_mib: int = Field(512, ge=1, description="Input slots per model, MiB; a larger queue is cut to fit.")
+    profile_dir: Path | None = Field(None, description="Where measured batch times are kept. [the user's cache folder]")
+    profile_budget_s: float = Field(
+        5, ge=0, description="Seconds to measure a model that has no profile, while idle; 0: never."
+    )
 
     # bounds on what a client may send or hold
     max_body_mib: float = Field(64, gt=0, description="Largest request body, MiB, also after decompression.")
@@ -71,6 +94,26 @@ class Settings(BaseModel):
     @classmethod
     def _comma_separated(cls, value: object) -> object:
         return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+    @field_validator("device")
+    @classmethod
+    def _device_known(cls, value: str) -> str:
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", value):
+            raise ValueError("expected auto, cpu, cuda or cuda:N")
+        return value
+
+    @field_validator("objective")
+    @classmethod
+    def _objective_known(cls, value: str | None) -> str | None:
+        if value is None or value in ("latency", "balanced", "energy"):
+            return value
+        try:
+            weight = float(value)
+        except ValueError:
+            weight = -1.0
+        if not 0 <= weight < 1:
+            raise ValueError("expected latency, balanced, energy or a weight from 0 to below 1")
+        return value
 
     @model_validator(mode="after")
     def _threads_fit(self) -> Settings:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from app.contract import Model
+from app.engine.device import Freed, Launched, Report
 from app.engine.executor import Executor, Ran
 from app.engine.pool import Pool, Slots
 from app.engine.worker import Completion, Job
@@ -228,6 +229,7 @@ class FakeDevice:
     """
 
     name = "fake"
+    staged = False
 
     def __init__(
         self,
@@ -244,16 +246,24 @@ class FakeDevice:
         self.pushed: list[Pushed] = []
         self.report: Callable[[Completion], None] | None = None
         self.closed = False
+        self.freed: list[Executor] = []
         self._loop = loop
         self._queues: list[deque[Pushed]] = [deque() for _ in capacities]
         self._lost: dict[int, str] = {}
 
-    def start(self, report: Callable[[Completion], None]) -> None:
+    def start(self, report: Report, launched: Launched | None = None, freed: Freed | None = None) -> None:
         assert self.report is None, "started twice"
         self.report = report
+        self.launched = launched
 
     def open(self, model: Model, slots: int) -> Executor:
         return TimedExecutor(model, WatchedPool(model.info.inputs, slots), self.batch_ns)
+
+    def arrive(self, executor: Executor, slots: Slots) -> None:
+        raise AssertionError("not to be called where nothing is staged")
+
+    def free(self, executor: Executor) -> None:
+        self.freed.append(executor)
 
     def push(self, worker: int, job: Job) -> None:
         pool = job.executor.pool

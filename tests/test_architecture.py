@@ -32,6 +32,8 @@ OURS: dict[str, set[str] | None] = {
     "main": {"scheduler", "models", "engine", "api", "server", "lifecycle", "logs", "banner", *PURE, "__init__"},
     "cli": None,
     "simcli": None,
+    "profilecli": None,
+    "profileplot": {"plots", "scheduler", "__init__"},
     "plots": set(),
     "__main__": None,
     "bench": None,

@@ -39,6 +39,7 @@ def test_every_knob_says_what_it_is() -> None:
         ("max_body_mib", 0), ("max_json_mib", -1), ("max_inflight_mib", 0), ("max_pixels", 0), ("body_timeout_s", 0),
         ("keep_alive_s", 0), ("drain_grace_s", -1), ("drain_limit_s", -1), ("hang_factor", 1), ("hang_floor_s", 0),
         ("rate_window_s", 0), ("log_level", "loud"), ("log_format", "xml"), ("device", "tpu"), ("pool_mib", 0),
+        ("profile_budget_s", -1),
     ],
 )  # fmt: skip
 def test_out_of_range(name: str, value: Any) -> None:

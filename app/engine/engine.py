@@ -13,17 +13,24 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from typing import Self, cast
 
 from app.contract import Model, Served
 from app.engine.device import Device
+from app.engine.energy import EnergyMeter, Watts
+from app.engine.idle import IdleProfiler, Known, is_whole, know, set_apart
 from app.engine.lease import Batch, Lease
+from app.engine.pool import Pool, Slots
+from app.engine.profiles import ProfileCache
 from app.engine.served import ServedModel
-from app.engine.warmup import fit_queue, warm_up
+from app.engine.tables import TableSolver
+from app.engine.warmup import fit_queue
 from app.engine.worker import Completion, Job
-from app.errors import DeadlineExceeded, ModelFailed, NotReady, StarlingError
+from app.errors import ConfigError, DeadlineExceeded, ModelFailed, NotReady, StarlingError
 from app.metrics import Snapshot
+from app.scheduler.control import ControlTables
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Drop, Fault, Program, Reason, Stage, Unit
 
@@ -37,7 +44,9 @@ class Engine:
     """Use as `async with Engine(...)`. Implements contract.ModelHost.
 
     `clock` gives monotonic nanoseconds. `window_s` is the rate monitor's window.
-    `hang_factor`, `hang_floor_s`: see `stuck`.
+    `hang_factor`, `hang_floor_s`: see `stuck`. `profiles` is where measured batch times are kept; `profile_budget_s` is
+    the time that measuring a model may take, once `profiler.begin` was called. `acknowledges`: the scheduler is told
+    when a unit is on its stream, which costs a callback into the loop for each.
     """
 
     def __init__(
@@ -50,9 +59,16 @@ class Engine:
         hang_factor: float = 20.0,
         hang_floor_s: float = 3.0,
         pool_bytes: int = 512 << 20,
+        profiles: ProfileCache | None = None,
+        profile_budget_s: float = 0.0,
         on_lost: Callable[[str], None] | None = None,
+        meter: EnergyMeter | None = None,
+        acknowledges: bool = False,
     ) -> None:
         self.device = device
+        self._staged = device.staged
+        self._acknowledges = acknowledges
+        self._meter = meter or EnergyMeter([])
         self.scheduler = scheduler
         self.clock = clock
         self.loop: asyncio.AbstractEventLoop
@@ -72,19 +88,23 @@ class Engine:
         self._closed: asyncio.Event
         self._monitor: asyncio.Task[None] | None = None
         self._warmer = ThreadPoolExecutor(1, "warm-up")
+        self.profiler = IdleProfiler(self, profiles, profile_budget_s, self._adopt)
+        self.tables = TableSolver(device.spec.max_running, profiles.folder if profiles else None, self._control)
         self.lost: str | None = None  # why the device can do no more, once it cannot
         self.refusing: str | None = None
 
     async def __aenter__(self) -> Self:
         self.loop = asyncio.get_running_loop()
         self._closed = asyncio.Event()
-        self.device.start(self._report)
+        self.device.start(self._report, self._acknowledge if self._acknowledges else None, self._release)
         self._monitor = self.loop.create_task(self._watch_rate(), name="rate-monitor")
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         self.abort("the server has stopped")
         self._closed.set()
+        await self.profiler.close()
+        await self.tables.close()
         if self._monitor is not None:
             await self._monitor
         if self._timer is not None:
@@ -103,35 +123,75 @@ class Engine:
         largest = min(batching.max_batch, max(worker.capacity for worker in spec.workers))
         running = largest * len(spec.workers) * spec.push_depth
         model = replace(model, info=replace(model.info, batching=replace(batching, max_batch=largest)))
-        model = fit_queue(model, running, self._pool_bytes)
+        spare = largest * self.profiler.spare
+        model = fit_queue(model, running + spare, self._pool_bytes)
         batching = model.info.batching
-        executor = self.device.open(model, batching.max_queue + running)
-        profile = await self.loop.run_in_executor(self._warmer, warm_up, executor, largest)
+        slots = batching.max_queue + running + spare
+        executor = await self.loop.run_in_executor(self._warmer, self.device.open, model, slots)
+        try:
+            known, key = await self.loop.run_in_executor(
+                self._warmer, know, executor, largest, self.device, self.profiler.cache
+            )
+        except BaseException:
+            self.device.free(executor)
+            raise
         program = Program(
             id=next(self._programs),
             name=model.info.name,
-            stages=(Stage(profile),),
+            stages=(Stage(known.profile.stage(spec.max_running)),),
             policy=batching.policy,
             max_batch=largest,
             max_queue=batching.max_queue,
             max_delay_ns=int(batching.max_delay_ms * 1e6),
             length_buckets=batching.length_buckets,
         )
-        self.scheduler.add_program(program, self.clock())
-        served = ServedModel(self, model, executor, program.id, profile)
+        try:
+            self.scheduler.add_program(program, self.clock())
+        except ValueError as exc:  # a policy that this device cannot serve
+            self.device.free(executor)
+            raise ConfigError(f"model {program.name!r}: {exc}") from None
+        served = ServedModel(self, model, executor, program.id, known)
         self._served[program.id] = served
+        self.tables.want(served)
+        if spare and not is_whole(known, self.device):
+            served.key, served.spare = key, set_apart(executor.pool, spare)
+            self.profiler.want(served)
         return served
+
+    def _adopt(self, served: ServedModel, known: Known) -> None:
+        """A model's profile has been measured: the scheduler hears of it as of any other input."""
+        served.known = known
+        self.scheduler.reprofile(served.program, known.profile.stage(self.device.spec.max_running), self.clock())
+        self._step()
+        self.tables.want(served)
+        times = known.profile.batch_ns
+        log.info(
+            "model %s: measured: a row %.3g ms, %d rows %.3g ms",
+            served.info.name,
+            times[0] / 1e6,
+            len(times),
+            times[-1] / 1e6,
+        )
+
+    def _control(self, served: ServedModel, tables: ControlTables) -> None:
+        """A model's control tables have been solved."""
+        self.scheduler.control(served.program, tables, self.clock())
+        self._step()
 
     async def stop(self, served: Served) -> None:
         """Take no more calls, wait for those accepted, free everything."""
         assert isinstance(served, ServedModel)
+        self.profiler.forget(served)
         await served.drained()
         self.scheduler.remove_program(served.program, self.clock())
         self._served.pop(served.program, None)
+        self.device.free(served.executor)
 
     # calls: asked by leases
 
     def submit(self, lease: Lease) -> None:
+        if self._staged:
+            self.device.arrive(self._served[lease.program].executor, lease.slots)
         self.scheduler.submit(lease, self.clock())
         if not self._step_due:
             self._step_due = True
@@ -175,6 +235,8 @@ class Engine:
             self._drop(drop)
         if step.wake_at is not None and (self._timer is None or step.wake_at < self._timer_at):
             self._arm(step.wake_at, now)
+        if self.profiler.watching:
+            self.profiler.moved()
 
     def _arm(self, wake_at: int, now: int) -> None:
         if self._timer is not None:
@@ -189,7 +251,11 @@ class Engine:
     def _start(self, unit: Unit) -> None:
         self._units[unit.id] = unit
         slots = [row.slot for row in unit.rows]
-        self.device.push(unit.worker, Job(unit.id, self._served[unit.program].executor, slots, unit.size))
+        job = Job(unit.id, self._served[unit.program].executor, slots, unit.size)
+        if unit.worker in self.profiler.kept:
+            self.profiler.kept[unit.worker].append(job)
+        else:
+            self.device.push(unit.worker, job)
 
     def _drop(self, drop: Drop) -> None:
         lease = cast("Lease", drop.call)
@@ -205,9 +271,34 @@ class Engine:
         except RuntimeError:  # the loop is closed: nobody waits for this unit any more
             log.warning("a unit of worker %d ended after the server had stopped", completion.worker)
 
+    def _acknowledge(self, unit_id: int) -> None:
+        """Called on a device's thread: the unit is on its stream."""
+        self._on_loop(self._unit_launched, unit_id)
+
+    def _unit_launched(self, unit_id: int) -> None:
+        if unit_id in self._units:
+            self.scheduler.launched(unit_id, self.clock())
+            self._step()
+
+    def _release(self, pool: Pool, slots: Slots) -> None:
+        """Called on a device's thread: nothing reads the rows of these slots any more, which were given back before."""
+        self._on_loop(self._released, pool, slots)
+
+    def _released(self, pool: Pool, slots: Slots) -> None:
+        for served in self._served.values():
+            if served.pool is pool:
+                served.give_back(slots)
+
+    def _on_loop(self, what: Callable[..., object], *args: object) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self.loop.call_soon_threadsafe(what, *args)
+
     def _finished(self, completion: Completion) -> None:
         """A unit has ended: tell the scheduler, give the device its next work, then answer."""
-        unit = self._units.pop(completion.outcome.unit_id)
+        unit = self._units.pop(completion.outcome.unit_id, None)
+        if unit is None:
+            self._measured(completion)
+            return
         served = self._served.get(unit.program)
         if served is None:  # given up, see `abort`: nobody waits
             return
@@ -216,7 +307,7 @@ class Engine:
         if completion.ran is not None:
             ran = completion.ran
             parts = (ran.input_ns, ran.infer_ns, ran.output_ns)
-            batch = Batch(ran.outputs, unit.started, parts, unit.size)
+            batch = Batch(ran.outputs, unit.started, parts, len(unit.rows))
             for position, row in enumerate(unit.rows):
                 lease: Lease = row.call  # type: ignore[assignment]  # a cast would be a call per row
                 lease.places[row.index] = (batch, position)
@@ -226,6 +317,13 @@ class Engine:
         self.scheduler.finished(completion.outcome, now)
         served.free_rows(unit.rows)
         self._step()
+
+    def _measured(self, completion: Completion) -> None:
+        """A unit of the profiler has ended."""
+        if completion.outcome.error is Fault.DEVICE:
+            self._lose(f"worker {completion.worker} has died: {completion.message}")
+            self.abort(f"the device is lost: {self.lost}")
+        self.profiler.ended(completion)
 
     def _failed(self, unit: Unit, completion: Completion) -> None:
         for row in unit.rows:
@@ -239,6 +337,8 @@ class Engine:
             self._lose(f"worker {unit.worker} has died: {completion.message}")
 
     def _lose(self, why: str) -> None:
+        if self.lost is not None:  # units in flight all say so
+            return
         log.error("the device is lost: %s", why)
         self.lost = why
         self.refusing = f"the device is lost: {why}"
@@ -246,6 +346,11 @@ class Engine:
             self._on_lost(why)
 
     # health, rate, numbers
+
+    @property
+    def busy(self) -> bool:
+        """Some call has not left, or some unit runs."""
+        return bool(self._units) or any(True for _ in self.scheduler.calls)
 
     def stuck(self) -> str | None:
         """Why the engine makes no progress, or None.
@@ -275,7 +380,14 @@ class Engine:
 
     def snapshot(self) -> Snapshot:
         """For a scrape."""
-        return Snapshot([served.gauges() for served in self._served.values()], [ns / 1e9 for ns in self._busy_ns])
+        busy_s = [ns / 1e9 for ns in self._busy_ns]
+        gauges = [served.gauges() for served in self._served.values()]
+        return Snapshot(gauges, busy_s, lambda: self._meter.read(sum(busy_s), self._watts()))
+
+    def _watts(self) -> Watts | None:
+        """What the device draws idle and busy, as the first profile that knows says."""
+        powers = (served.known.profile.power for served in self._served.values())
+        return next(((power.idle, power.busy) for power in powers if power is not None), None)
 
     async def _watch_rate(self) -> None:
         """The one task that waits on time: it closes the rate monitor's window."""
@@ -291,6 +403,8 @@ def _error_of(drop: Drop, name: str, lease: Lease, lost: str | None) -> Starling
     if drop.reason is Reason.DEADLINE:
         where = "while it was running" if lease.runs else "in the queue"
         return DeadlineExceeded(f"model {name!r}: the deadline passed {where}")
+    if drop.reason is Reason.DEADLINE_UNREACHABLE:
+        return DeadlineExceeded(f"model {name!r}: the deadline would pass before the batch of this call ends")
     if drop.reason is Reason.DEVICE:
         return NotReady(f"the device is lost: {lost}", retry_after_s=1)
     if drop.reason is Reason.CLOSED:

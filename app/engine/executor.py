@@ -18,7 +18,7 @@ from app.engine.pool import Pool, Slots
 from app.errors import ConfigError
 from app.models.base import normalise, row_shape, verify
 
-_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class Executor:
 
     def _gather(self, slots: Slots, size: int) -> tuple[list[Any], dict[str, Any]]:
         padded = list(slots) + [slots[-1]] * (size - len(slots))
-        adjacent = not self.copies and size == len(slots) and _adjacent(slots)
+        side_by_side = not self.copies and size == len(slots) and adjacent(slots)
         index: torch.Tensor | None = None
         inputs: list[Any] = []
         for position, spec in enumerate(self.pool.specs):
@@ -68,7 +68,7 @@ class Executor:
                 assert values is not None
                 inputs.append(_stack([_row(values[slot]) for slot in padded]))
                 continue
-            if adjacent and spec.fixed:
+            if side_by_side and spec.fixed:
                 inputs.append(slab[slots[0] : slots[0] + size])
                 continue
             if index is None:
@@ -96,7 +96,7 @@ class Executor:
         batch = view.index_select(0, index)
         for dim, axis in enumerate(spec.axes):
             if axis and lengths[axis].min() != lengths[axis].max():
-                _pad_beyond(batch, dim + 1, lengths[axis], spec.pad_value)
+                pad_beyond(batch, dim + 1, torch.from_numpy(lengths[axis]), spec.pad_value)
         return batch
 
     def _scatter(self, result: Any, rows: int, size: int) -> list[Array]:
@@ -108,11 +108,7 @@ class Executor:
         outputs: list[Array] = []
         specs = self.model.info.outputs
         for spec, value in zip(specs, normalise(result, specs, self.model.info.name), strict=True):
-            if value.shape[0:1] != (size,) or not _fits(spec, tuple(value.shape[1:])):
-                raise ConfigError(
-                    f"output {spec.name!r}: expected a batch of {size} rows of {list(spec.shape)}, "
-                    f"got shape {list(value.shape)}"
-                )
+            check_shape(spec, value, size)
             outputs.append(_own(value, spec, rows))
         return outputs
 
@@ -124,19 +120,22 @@ class Executor:
         Uses the first slots: only for a pool that serves nobody yet. Raises ConfigError or what the model raises.
         """
         slots = range(size)
-        for position, spec in enumerate(self.pool.specs):
-            shape = (size, *row_shape(spec, lengths))
-            ones: Array = (
-                np.full(shape, b"", object) if spec.datatype == "BYTES" else np.full(shape, _one(spec), spec.dtype)
-            )
-            self.pool.write(slots, position, ones)
-        self.pool.set_lengths(slots, lengths)
+        self._write_ones(slots, lengths)
         before = self._versions()
         ran = self.run(slots, size)
         verify(self.model.info, ran.outputs, size, lengths)
         if self._versions() != before or not self._still_ones(slots, lengths):
             self.copies = True
         return ran.compute_ns
+
+    def _write_ones(self, slots: range, lengths: Mapping[str, int]) -> None:
+        for position, spec in enumerate(self.pool.specs):
+            shape = (len(slots), *row_shape(spec, lengths))
+            ones: Array = (
+                np.full(shape, b"", object) if spec.datatype == "BYTES" else np.full(shape, _one(spec), spec.dtype)
+            )
+            self.pool.write(slots, position, ones)
+        self.pool.set_lengths(slots, lengths)
 
     def _still_ones(self, slots: range, lengths: Mapping[str, int]) -> bool:
         """Whether the slots hold what `warm` wrote: a write through numpy moves no counter."""
@@ -152,6 +151,15 @@ class Executor:
         return [slab._version for slab in self.pool.slabs if slab is not None]
 
 
+def check_shape(spec: TensorSpec, value: Any, size: int) -> None:
+    """Raise ConfigError unless an output is a batch of `size` rows of the declared shape."""
+    if value.shape[0:1] != (size,) or not _fits(spec, tuple(value.shape[1:])):
+        raise ConfigError(
+            f"output {spec.name!r}: expected a batch of {size} rows of {list(spec.shape)}, "
+            f"got shape {list(value.shape)}"
+        )
+
+
 def _fits(spec: TensorSpec, row: tuple[int, ...]) -> bool:
     """Whether an output's row has the declared shape, variable axes left open."""
     if row == spec.shape:
@@ -161,7 +169,8 @@ def _fits(spec: TensorSpec, row: tuple[int, ...]) -> bool:
     )
 
 
-def _adjacent(slots: Slots) -> bool:
+def adjacent(slots: Slots) -> bool:
+    """Whether the slots are neighbours in memory, in this order."""
     return isinstance(slots, range) or list(slots) == list(range(slots[0], slots[0] + len(slots)))
 
 
@@ -188,13 +197,14 @@ def _one(spec: TensorSpec) -> int:
     return 0x3F80 if spec.datatype == "BF16" else 1  # the bits of 1.0
 
 
-def _pad_beyond(batch: torch.Tensor, dim: int, lengths: Array, value: float) -> None:
-    positions = torch.arange(batch.shape[dim])
-    beyond = positions[None, :] >= torch.from_numpy(lengths)[:, None]
+def pad_beyond(batch: torch.Tensor, dim: int, lengths: torch.Tensor, value: float) -> None:
+    """Overwrite what lies beyond each row's own length along `dim`. `lengths` lie where the batch does."""
+    positions = torch.arange(batch.shape[dim], device=batch.device)
+    beyond = positions[None, :] >= lengths[:, None]
     shape = [1] * batch.ndim
     shape[0], shape[dim] = beyond.shape
     # torch fills no unsigned integers but bytes: their bits are those of the signed type, for every pad they can hold.
-    signed = _SIGNED.get(batch.dtype)
+    signed = SIGNED.get(batch.dtype)
     if signed is not None:
         batch = batch.view(signed)
         value = np.array(int(value) & 0xFFFFFFFFFFFFFFFF, np.uint64).astype(f"i{batch.element_size()}").item()

@@ -59,7 +59,7 @@ class Batch:
 class Lease(Call):
     """Implements contract.Lease over one served model's pool."""
 
-    __slots__ = ("_closed", "_future", "_lengths", "_served", "_slots", "_submitted", "error", "places")
+    __slots__ = ("_closed", "_future", "_lengths", "_served", "_submitted", "error", "places", "slots")
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Lease(Call):
         self.left = 0
         self.alive = True
         self._served = served
-        self._slots = slots
+        self.slots = slots
         self._lengths = lengths
         self._closed = False
         self._submitted = False
@@ -101,7 +101,7 @@ class Lease(Call):
 
     def write(self, index: int, values: Array | memoryview) -> None:
         """Copy input `index` into the slots; see contract.Lease."""
-        self._served.pool.write(self._slots, index, values, self._lengths)
+        self._served.pool.write(self.slots, index, values, self._lengths)
 
     def run(self) -> asyncio.Future[Answer]:
         """Submit. The future raises a leaf of StarlingError; whoever cancels it takes the call out of the queue."""
@@ -191,7 +191,7 @@ class Lease(Call):
             self.free_ended()
         elif not self._submitted:
             self._served.reserved -= len(self.rows)
-            self._served.give_back(self._slots)
+            self._served.give_back(self.slots)
         # Rows point back to their call: cut, so that the cycle collector has no work.
         self.rows = []
 

@@ -7,7 +7,7 @@ reads; a row written here is never copied again unless its batch is scattered.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -18,14 +18,26 @@ from app.contract import Array, TensorSpec
 from app.models.base import TORCH_DTYPES
 
 Slots = Sequence[int]
+Allocate = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 _NO_LENGTHS: Mapping[str, int] = {}
 _FREE, _TAKEN = b"\0", b"\1"
+
+
+def pageable(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Ordinary memory."""
+    return torch.empty(shape, dtype=dtype)
 
 
 class Pool:
     """Slots for the inputs `specs`. `region` is the half-open range of slots handed out here, all by default."""
 
-    def __init__(self, specs: Sequence[TensorSpec], slots: int, region: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self,
+        specs: Sequence[TensorSpec],
+        slots: int,
+        region: tuple[int, int] | None = None,
+        allocate: Allocate = pageable,
+    ) -> None:
         self.specs = specs
         self.first, self.end = region or (0, slots)
         #: Per input the slab [slots, *bounds], and numpy's view of the same memory; for BYTES a list of arrays.
@@ -36,7 +48,8 @@ class Pool:
         self.raws: list[memoryview | None] = []
         self.strides: list[int] = []
         for spec in specs:
-            slab = None if spec.datatype == "BYTES" else _slab(spec, slots)
+            shape = (slots, *spec.bounds)
+            slab = None if spec.datatype == "BYTES" else allocate(shape, TORCH_DTYPES[spec.datatype])
             view = None if slab is None else _view(slab)
             self.slabs.append(slab)
             self.views.append(view)
@@ -140,10 +153,6 @@ class Pool:
 def slot_bytes(specs: Sequence[TensorSpec]) -> int:
     """Memory of one slot, all inputs at their bounds; BYTES count as nothing, they live elsewhere."""
     return sum(prod(spec.bounds) * spec.dtype.itemsize for spec in specs if spec.datatype != "BYTES")
-
-
-def _slab(spec: TensorSpec, slots: int) -> torch.Tensor:
-    return torch.empty((slots, *spec.bounds), dtype=TORCH_DTYPES[spec.datatype])
 
 
 def _view(slab: torch.Tensor) -> Array:

@@ -9,12 +9,14 @@ from typing import Any, Protocol
 
 from app.contract import Model
 from app.engine.executor import Executor
+from app.engine.idle import Known
 from app.engine.lease import Driver, Lease
 from app.engine.pool import Slots
+from app.engine.profiles import Key
 from app.errors import DeadlineUnreachable, NotReady, QueueFull
 from app.metrics import Gauges, ModelStats
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Klass, Profile, Reason, Refusal, Row, RowState
+from app.scheduler.types import Klass, Reason, Refusal, Row, RowState
 
 _ENDED = RowState.ENDED
 _NO_LENGTHS: Mapping[str, int] = {}
@@ -33,14 +35,17 @@ class Host(Driver, Protocol):
 class ServedModel:
     """Implements contract.Served."""
 
-    def __init__(self, engine: Host, model: Model, executor: Executor, program: int, profile: Profile) -> None:
+    def __init__(self, engine: Host, model: Model, executor: Executor, program: int, known: Known) -> None:
         self.engine = engine
         self.model = model
         self.info = model.info
         self.executor = executor
         self.pool = executor.pool
         self.program = program
-        self.profile = profile
+        self.known = known
+        #: For the profiler: where the profile is kept, and slots to measure with.
+        self.key: Key | None = None
+        self.spare: Slots = ()
         self.stats = ModelStats(model.info.name, model.info.version)
         self.reserved = 0  # rows leased and not yet submitted
         self._closing: asyncio.Future[None] | None = None
@@ -87,7 +92,10 @@ class ServedModel:
         timeout_ns = self._timeout_ns if timeout_us is None else timeout_us * 1000
         deadline = arrived + timeout_ns if timeout_ns else None
         self.admit(rows, deadline)
-        slots = self.pool.take(rows)
+        try:
+            slots = self.pool.take(rows)
+        except MemoryError:  # calls that left are still being copied to the device
+            raise QueueFull(f"model {self.info.name!r}: no input slots are free", retry_after_s=1) from None
         self.reserved += rows
         if lengths:
             self.pool.set_lengths(slots, lengths)
@@ -137,6 +145,7 @@ class ServedModel:
             preferred=scheduler.preferred(self.program),
             rate=scheduler.rate(self.program),
             slots_used=self.pool.used,
+            regression=scheduler.regression(self.program),
         )
 
     def statistics(self) -> dict[str, Any]:
@@ -148,8 +157,14 @@ class ServedModel:
                 "queue_length": gauges.pending_rows,
                 "arrival_rate": gauges.rate,
                 "preferred_batch_size": gauges.preferred,
-                "batch_ms": {str(b): ns / 1e6 for b, ns in enumerate(self.profile.batch_ns, 1)},
+                "batch_ms": {str(b): ns / 1e6 for b, ns in enumerate(self.known.profile.batch_ns, 1)},
+                "regression": {
+                    name: ns / 1e6
+                    for name, ns in zip(("alpha_ms", "beta_ms", "residual_ms"), gauges.regression, strict=True)
+                },
+                "policy": self.info.batching.policy,
                 "batch_scale": self.engine.scheduler.scale(self.program),
+                "profile": self.known.told(),
                 "batches": {f"{worker}:{why}": n for (worker, why), n in sorted(self.stats.batches.items())},
             },
         }

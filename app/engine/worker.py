@@ -18,6 +18,7 @@ from app.engine.pool import Slots
 from app.scheduler.types import Fault, Outcome
 
 _LONGEST_MESSAGE = 500
+_CUDA_OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation: allocations that do not go through torch's allocator
 
 
 @dataclass(slots=True)
@@ -38,6 +39,7 @@ class Completion:
     ran: Ran | None = None
     message: str = ""
     worker: int = -1
+    cause: BaseException | None = None  # where who asked wants to raise it again: a warm-up does
 
 
 class Worker:
@@ -80,20 +82,30 @@ class Worker:
 
 
 def run(job: Job) -> Completion:
-    """Run a unit; whatever goes wrong becomes an Outcome. The only place where any exception is caught."""
+    """Run a unit; whatever goes wrong becomes an Outcome."""
     try:
         ran = job.executor.run(job.slots, job.size)
-    except (MemoryError, torch.OutOfMemoryError) as exc:
-        return _failed(job, Fault.OOM, exc)
-    except Exception as exc:
-        # torch's CPU allocator raises a plain RuntimeError, which nothing but its text tells from a model's own.
-        oom = type(exc) is RuntimeError and "DefaultCPUAllocator" in str(exc)
-        return _failed(job, Fault.OOM if oom else Fault.MODEL, exc)
-    except BaseException as exc:  # SystemExit and the like: the thread is not to be trusted any more
-        return _failed(job, Fault.DEVICE, exc)
+    except BaseException as exc:
+        return failed(job.unit_id, fault_of(exc), exc)
     return Completion(Outcome(job.unit_id, None, ran.compute_ns), ran)
 
 
-def _failed(job: Job, fault: Fault, exc: BaseException) -> Completion:
+def fault_of(exc: BaseException) -> Fault:
+    """What an exception out of a unit means.
+
+    An AcceleratorError may be the end of the device or a fault of this unit alone; its type does not tell. Here it is
+    the model's: whoever runs on an accelerator must try the device afterwards.
+    """
+    if isinstance(exc, (MemoryError, torch.OutOfMemoryError)):
+        return Fault.OOM
+    if isinstance(exc, torch.AcceleratorError) and getattr(exc, "error_code", None) == _CUDA_OUT_OF_MEMORY:
+        return Fault.OOM
+    if not isinstance(exc, Exception):  # SystemExit and the like: the thread is not to be trusted any more
+        return Fault.DEVICE
+    # torch's CPU allocator raises a plain RuntimeError, which nothing but its text tells from a model's own.
+    return Fault.OOM if type(exc) is RuntimeError and "DefaultCPUAllocator" in str(exc) else Fault.MODEL
+
+
+def failed(unit_id: int, fault: Fault, exc: BaseException) -> Completion:
     message = f"{type(exc).__name__}: {exc}"[:_LONGEST_MESSAGE]
-    return Completion(Outcome(job.unit_id, fault), None, message)
+    return Completion(Outcome(unit_id, fault), None, message)

@@ -105,7 +105,8 @@ class OutputTable(_TensorTable):
 class BatchingTable(_Table):
     """`[batching]`: the fields of `contract.Batching`, each optional."""
 
-    policy: Literal["no_wait", "window", "static"] | None = None
+    policy: Literal["adaptive", "no_wait", "window", "static", "preferred", "ebird"] | None = None
+    objective: Literal["latency", "balanced", "energy"] | Annotated[float, Field(ge=0, lt=1)] | None = None
     max_batch: int | None = Field(default=None, ge=1, le=4096)
     max_delay_ms: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     max_queue: int | None = Field(default=None, ge=1)

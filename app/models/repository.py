@@ -21,7 +21,7 @@ _DEMO = {"digits": _HERE / "demo" / "digits", "echo": _HERE / "demo" / "echo"}
 #: The sets that ship: name -> folder of each model.
 SETS: dict[str, dict[str, Path]] = {
     "demo": _DEMO,
-    "bench": _DEMO | {"mlp": _HERE / "zoo" / "mlp", "encoder": _HERE / "zoo" / "encoder"},
+    "bench": _DEMO | {name: _HERE / "zoo" / name for name in ("mlp", "encoder", "resnet18")},
 }
 
 _NAME = re.compile(r"(?!\.+$)[A-Za-z0-9_.-]+")

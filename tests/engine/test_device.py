@@ -5,16 +5,21 @@ from __future__ import annotations
 import queue
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from fakes import MS, FakeDevice, VirtualLoop
+from runtimes import HostRuntime
+from torch import nn
 
-from app.engine.device import CpuDevice, Device
+from app.contract import Model
+from app.engine.device import CpuDevice, Device, DeviceOptions
 from app.engine.executor import Executor
+from app.engine.streams import StreamDevice
 from app.engine.worker import Completion, Job
-from app.scheduler.types import Fault
+from app.scheduler.types import Fault, WorkerSpec
 
 from .rig import FATAL, HEAVY, POISON, answers, make_model, rows_of
 
@@ -60,13 +65,62 @@ class OnVirtualTime:
         return list(self._reports)
 
 
-@pytest.fixture(params=[OnThreads, OnVirtualTime])
-def bench(request) -> Iterator[OnThreads | OnVirtualTime]:
+class OnStreams(OnThreads):
+    """A StreamDevice with two workers, whose streams are threads. Models that are no modules run on the CPU."""
+
+    def __init__(self) -> None:
+        self.runtime = HostRuntime()
+        self._reports = queue.SimpleQueue()
+        self.device = self.make()
+        self.device.start(self._reports.put)
+
+    def make(self) -> Device:
+        return StreamDevice(self.runtime, (WorkerSpec(4), WorkerSpec(2)))
+
+    def end(self) -> list[Completion]:
+        rest = super().end()
+        self.runtime.__exit__()
+        return rest
+
+
+class Module(nn.Module):
+    def __init__(self, call) -> None:
+        super().__init__()
+        self.call = call
+
+    def forward(self, x: torch.Tensor):
+        return self.call(x)
+
+
+class AsModules(StreamDevice):
+    """Every model is a module, so that none runs on the CPU."""
+
+    def open(self, model: Model, slots: int) -> Executor:
+        return super().open(replace(model, call=Module(model.call)), slots)
+
+
+class OnStreamsAlone(OnStreams):
+    def make(self) -> Device:
+        return AsModules(self.runtime, (WorkerSpec(4), WorkerSpec(2)), DeviceOptions(graphs=False))
+
+
+def bench_of(kind) -> Iterator[OnThreads | OnVirtualTime]:
     threads = torch.get_num_threads()
-    bench = request.param()
+    bench = kind()
     yield bench
     bench.end()
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(params=[OnThreads, OnVirtualTime, OnStreams, OnStreamsAlone])
+def bench(request) -> Iterator[OnThreads | OnVirtualTime]:
+    yield from bench_of(request.param)
+
+
+@pytest.fixture(params=[OnThreads, OnVirtualTime, OnStreams])
+def bench_of_threads(request) -> Iterator[OnThreads | OnVirtualTime]:
+    """Where a worker may end by itself; what ends a stream's worker is the end of the device."""
+    yield from bench_of(request.param)
 
 
 def loaded(bench, *values: float) -> Executor:
@@ -128,7 +182,8 @@ def test_a_failure_is_reported_and_the_worker_goes_on(bench, value: float, fault
     assert bench.end() == []
 
 
-def test_the_end_of_a_worker_is_reported_and_said(bench):
+def test_the_end_of_a_worker_is_reported_and_said(bench_of_threads):
+    bench = bench_of_threads
     executor = loaded(bench, FATAL, 10.0)
     assert bench.device.dead() is None
     bench.device.push(0, Job(1, executor, [0], 1))

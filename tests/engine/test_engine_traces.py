@@ -139,7 +139,8 @@ def check(number: int, visit: Visit, seen: Seen, *, injected: bool, lost: bool) 
         assert seen.deadline is None or seen.ended <= seen.deadline + MS  # a timer may be that late
     elif isinstance(outcome, DeadlineExceeded):
         assert seen.deadline is not None
-        assert seen.ended >= seen.deadline
+        if "would pass" not in str(outcome):  # else its batch was predicted to end too late, and it left at once
+            assert seen.ended >= seen.deadline
     elif isinstance(outcome, ModelFailed):
         assert injected or visit.bad is not None
     elif isinstance(outcome, ClientGone):

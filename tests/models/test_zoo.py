@@ -53,6 +53,14 @@ def test_the_encoder_is_the_one_declared(encoder):
     assert {spec.bounds for spec in encoder.info.inputs} == {(128,)}
 
 
+def test_resnet18_is_the_one_declared():
+    pytest.importorskip("transformers")
+    model = shipped("resnet18")
+    run_once(model)
+    assert sum(weight.numel() for weight in model.call.parameters()) == 11_689_512  # of the published network
+    assert not model.call.training, "batch norm must use its stored statistics, or rows depend on those beside them"
+
+
 def test_an_answer_does_not_depend_on_padding_or_on_the_rows_beside_it(encoder):
     generator = torch.Generator().manual_seed(3)
     lengths = [1, 5, 17]

@@ -1,0 +1,108 @@
+"""CUDA as a runtime: each method is a call or two into torch.cuda, and nothing is decided here.
+
+Nothing synchronises but `synchronize`, on an event made to block rather than to spin, and nothing happens on the
+default stream, which would be a barrier for others. Memory that more than one stream uses lives as long as the model
+does, so the caching allocator never moves it from one stream to another.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from app.errors import ConfigError
+
+
+def prepare() -> None:
+    """Call before anything asks CUDA a question: the driver reads it when it is initialised.
+
+    Streams beyond the number of hardware queues, 8 unless told otherwise, would wait for one another.
+    """
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+
+
+def device_index(device: str) -> int | None:
+    """The GPU that a setting means (auto, cpu, cuda, cuda:N), None for the CPU. ConfigError where there is no such."""
+    if device == "cpu":
+        return None
+    prepare()
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device == "auto":
+        return 0 if count else None
+    index = int(device.partition(":")[2] or 0)
+    if index >= count:
+        built = torch.version.cuda or "no CUDA"
+        raise ConfigError(f"device: expected a GPU {index}, this machine has {count} (torch is built for {built})")
+    return index
+
+
+class CudaRuntime:
+    """Implements engine.runtime.Runtime."""
+
+    def __init__(self, index: int) -> None:
+        prepare()
+        self.device = torch.device("cuda", index)
+        self.name = f"cuda {torch.cuda.get_device_name(index)}"
+        self.uuid = f"GPU-{torch.cuda.get_device_properties(index).uuid}"
+        self._home = self.stream()
+        # A graph that is destroyed takes the workspace of its stream with it, also one whose capture failed.
+        self._failed: list[torch.cuda.CUDAGraph] = []
+
+    def attach(self) -> None:
+        torch.cuda.set_device(self.device)
+
+    def stream(self, priority: int = 0) -> torch.cuda.Stream:
+        return torch.cuda.Stream(self.device, priority=priority)  # type: ignore[no-untyped-call]
+
+    def event(self) -> torch.cuda.Event:
+        return torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+
+    def record(self, event: torch.cuda.Event, stream: torch.cuda.Stream) -> None:
+        event.record(stream)
+
+    def wait(self, stream: torch.cuda.Stream, event: torch.cuda.Event) -> None:
+        stream.wait_event(event)
+
+    def synchronize(self, event: torch.cuda.Event) -> None:
+        event.synchronize()
+
+    def enqueue(self, stream: torch.cuda.Stream, work: Callable[[], object]) -> None:
+        with torch.cuda.stream(stream):
+            work()
+
+    def graph_pool(self) -> Any:
+        return torch.cuda.graph_pool_handle()
+
+    def capture(
+        self, stream: torch.cuda.Stream, pool: Any, work: Callable[[], list[torch.Tensor]]
+    ) -> tuple[Callable[[], None], list[torch.Tensor]]:
+        """By hand, because `torch.cuda.graph` waits for the whole device first and empties the allocator's cache, while
+        other models serve. Other threads wait for events and may allocate meanwhile, hence thread_local.
+        """
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(stream):
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            try:
+                outputs = work()
+            except BaseException:
+                self._failed.append(graph)
+                with suppress(Exception):  # what `work` raised says why
+                    graph.capture_end()
+                raise
+            try:
+                graph.capture_end()
+            except BaseException:
+                self._failed.append(graph)
+                raise
+        return graph.replay, outputs
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        with torch.cuda.stream(self._home):
+            return torch.empty(shape, dtype=dtype, device=self.device)
+
+    def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, pin_memory=True)

@@ -1,0 +1,86 @@
+"""What a device of streams is made of: CUDA's handful of primitives, as a protocol.
+
+`cuda.py` implements it. The tests have two that need no GPU: one that runs streams in every order that events allow and
+notices what must not happen, and one whose streams are threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+
+class Runtime(Protocol):
+    """Any call may raise once the device has failed; none blocks but `synchronize`.
+
+    Streams are first in, first out, and independent of one another but for events. An event that is recorded again is a
+    new event to those who wait for it from then on.
+    """
+
+    name: str  # the hardware
+    uuid: str  # of this very piece of it; "" where it has none
+    device: torch.device  # where `empty` allocates, and modules go
+
+    def attach(self) -> None:
+        """To be called first on each thread that calls the others."""
+        ...
+
+    def stream(self, priority: int = 0) -> Any:
+        """A stream; the lower the number, the sooner its work is taken up."""
+        ...
+
+    def event(self) -> Any: ...
+    def record(self, event: Any, stream: Any) -> None: ...
+
+    def wait(self, stream: Any, event: Any) -> None:
+        """What is enqueued on the stream from now on waits for the event."""
+        ...
+
+    def synchronize(self, event: Any) -> None:
+        """Block this thread, without the interpreter lock, until the event has fired."""
+        ...
+
+    def enqueue(self, stream: Any, work: Callable[[], None]) -> None:
+        """Let `work`, which does not raise, be done on the stream."""
+        ...
+
+    def graph_pool(self) -> Any:
+        """Memory that graphs which never run at the same time may share."""
+        ...
+
+    def capture(
+        self, stream: Any, pool: Any, work: Callable[[], list[torch.Tensor]]
+    ) -> tuple[Callable[[], None], list[torch.Tensor]]:
+        """Note down what `work` does: what is returned does it, within `enqueue`, and writes these tensors each time.
+
+        Raises what `work` raises.
+        """
+        ...
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Device memory."""
+        ...
+
+    def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Host memory that the device copies from and to by itself."""
+        ...
+
+
+def perform(runtime: Runtime, stream: Any, work: Callable[[], object]) -> None:
+    """Run something on a stream and wait for it. Raises what it raises. At load only."""
+    errors: list[BaseException] = []
+
+    def attempt() -> None:
+        try:
+            work()
+        except BaseException as exc:
+            errors.append(exc)
+
+    event = runtime.event()
+    runtime.enqueue(stream, attempt)
+    runtime.record(event, stream)
+    runtime.synchronize(event)
+    if errors:
+        raise errors[0]

@@ -1,0 +1,90 @@
+"""How many workers with how many threads each: candidates to measure, and which of them to suggest.
+
+The rule: of those that answer one row alone in at most twice the least time any does, the one with the most rows per
+second; within 5 % of that the one with the fewest workers, and of these the fewest threads. More workers than needed
+cost memory and make a model run on several threads at a time. `max_alive` is the rows of all running units at the size
+with the most rows per second: more on the device at once bring nothing.
+
+What is measured is the model alone. Where all cores are given to it, HTTP takes its part from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+RULE = "most rows/s with one row alone in at most twice the least time; within 5 % the fewest workers"
+_SLOWER = 2.0
+_NEAR = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """`workers` units at once with `threads` each. `rows_per_s` at units of `size` rows; `single_ns`: one row alone."""
+
+    threads: int
+    workers: int
+    size: int
+    rows_per_s: float
+    single_ns: int
+
+    def told(self) -> dict[str, Any]:
+        return {
+            "threads": self.threads,
+            "workers": self.workers,
+            "batch": self.size,
+            "rows_per_s": round(self.rows_per_s, 2),
+            "single_ms": self.single_ns / 1e6,
+        }
+
+
+def pairs(cores: int) -> list[tuple[int, int]]:
+    """(threads, workers) to compare: threads 1, 2, 4, ... and all cores, with one worker and with all that fit."""
+    threads = sorted({1 << power for power in range(cores.bit_length()) if 1 << power <= cores} | {cores})
+    return [(count, workers) for count in threads for workers in sorted({1, cores // count})]
+
+
+def candidate(threads: int, workers: int, single_ns: int, times: Mapping[int, int]) -> Candidate:
+    """`times`: nanoseconds by size while `workers` units run."""
+    size = max(times, key=lambda rows: (rows / times[rows], -rows))
+    return Candidate(threads, workers, size, workers * size * 1e9 / times[size], single_ns)
+
+
+def choose(candidates: Sequence[Candidate]) -> Candidate:
+    """The one to suggest, see the module's text. Raises ValueError for none."""
+    least = min(one.single_ns for one in candidates)
+    quick = [one for one in candidates if one.single_ns <= _SLOWER * least]
+    most = max(one.rows_per_s for one in quick)
+    near = [one for one in quick if one.rows_per_s >= _NEAR * most]
+    return min(near, key=lambda one: (one.workers, one.threads, -one.rows_per_s))
+
+
+def suggestion(chosen: Candidate, max_batch: int, push_depth: int) -> dict[str, Any]:
+    """The settings that follow, as a profile stores them."""
+    return {
+        "workers": [max_batch] * chosen.workers,
+        "threads": chosen.threads,
+        "max_running": chosen.workers,
+        "max_alive": chosen.workers * push_depth * chosen.size,
+        "rows_per_s": round(chosen.rows_per_s, 2),
+        "rule": RULE,
+    }
+
+
+def agreed(suggestions: Iterable[Mapping[str, Any]]) -> tuple[int, tuple[int, ...]] | None:
+    """Threads and workers for models that share a device: the fewest that any asks for. None for no suggestions.
+
+    What is not as `suggestion` writes it is left out: files may be edited.
+    """
+    found: list[tuple[int, int, int]] = []
+    for one in suggestions:
+        threads, workers = one.get("threads"), one.get("workers")
+        if isinstance(threads, int) and isinstance(workers, list) and workers and threads > 0:
+            capacities = [capacity for capacity in workers if isinstance(capacity, int) and capacity > 0]
+            if len(capacities) == len(workers):
+                found.append((threads, len(workers), max(capacities)))
+    if not found:
+        return None
+    threads, count, capacity = min(t for t, _, _ in found), min(n for _, n, _ in found), max(c for _, _, c in found)
+    return threads, (capacity,) * count

@@ -1,0 +1,362 @@
+"""A device of streams: copies, batches and results that overlap, kept in order by events (Ebird, sections V and VI).
+
+Threads
+    The event loop announces rows (`arrive`) and units (`push`) and does nothing else: both put a message into one
+    queue. One launcher takes the messages in order and enqueues all work on all streams; several would fight for the
+    interpreter lock. Each worker has a completer, which blocks on the out-event of its oldest unit and then reports it.
+    One completer for all workers would make a result wait for another stream's; a host function on the stream would
+    need the lock on a thread of the driver, and hold up the stream until it has it. Blocking on an event needs neither
+    the lock nor a core, and nothing polls.
+Streams
+    One in-stream for all rows that arrive; per worker a stream to compute on and an out-stream for its results.
+Bounds
+    The queue holds at most a message for each row that was admitted, and `push_depth` units for each worker.
+Failure
+    A model's error is its unit's. Any error of the runtime ends the device: what is in flight and all that comes later
+    is reported as lost, each unit once.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from app.contract import Model
+from app.engine.device import NO_BOUND, DeviceOptions, Freed, Launched, Report
+from app.engine.executor import Executor
+from app.engine.pool import Pool, Slots
+from app.engine.runtime import Runtime, perform
+from app.engine.slots import Copies, StagedPool
+from app.engine.staged import Flight, Seat, StagedExecutor
+from app.engine.worker import Completion, Job, Worker, failed, fault_of
+from app.errors import ConfigError
+from app.models.placement import movable, place
+from app.scheduler.types import DeviceSpec, Fault, Outcome, WorkerSpec
+
+log = logging.getLogger("starling.engine")
+
+_DISTINCT = 31  # torch makes 32 streams of a priority, then hands out the same again; one is the runtime's own
+_PUSH_DEPTH = 2  # a worker finds its next unit on its stream when one ends; more would only delay who comes later
+
+
+class Lane:
+    """A worker: the stream it computes on, the one its results leave on, its units in order of launch."""
+
+    def __init__(self, index: int, spec: WorkerSpec, stream: Callable[[int], Any]) -> None:
+        self.index = index
+        self.spec = spec
+        self.stream = stream(spec.priority)
+        self.out = stream(spec.priority)
+        self.flights: queue.SimpleQueue[Flight | None] = queue.SimpleQueue()
+        self.ended = 0  # when its last unit did
+
+
+class StreamDevice:
+    """Implements engine.device.Device over a Runtime. See the module's text for who does what."""
+
+    staged = True
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        workers: tuple[WorkerSpec, ...],
+        options: DeviceOptions | None = None,
+        clock: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        options = options or DeviceOptions()
+        self.name = runtime.name if options.graphs else f"{runtime.name}, no graphs"
+        alive, depth = options.max_alive or NO_BOUND, options.push_depth or _PUSH_DEPTH
+        self.spec = DeviceSpec(workers, len(workers), alive, depth)
+        self.runtime = runtime
+        self._placement = replace(options.placement, device=runtime.device)
+        self._graphs = options.graphs
+        self._clock = clock
+        self.copies = Copies()
+        self._messages: queue.SimpleQueue[tuple[Any, ...] | None] = queue.SimpleQueue()
+        self._watched: queue.SimpleQueue[tuple[Any, int, StagedPool, Slots] | None] = queue.SimpleQueue()
+        self._in: Any = None  # the in-stream
+        self.lanes: list[Lane] = []
+        self._hosts: list[Worker] = []
+        self._threads: list[threading.Thread] = []
+        self._stock: list[tuple[int, Any]] = []  # streams of models that were unloaded: priority, stream
+        self._made: Counter[int] = Counter()  # streams, by priority
+        self._kept: list[Seat] = []
+        self.lost: str | None = None  # why, once the device has failed
+        self._closed = False
+        self._report: Report = _unheard
+        self._launched: Launched | None = None
+        self._freed: Freed = _give_back
+
+    @property
+    def uuid(self) -> str:
+        """The hardware's own name for itself, as NVML knows it."""
+        return self.runtime.uuid
+
+    # what the engine asks
+
+    def start(self, report: Report, launched: Launched | None = None, freed: Freed | None = None) -> None:
+        self._report, self._launched = report, launched
+        self._freed = freed or _give_back
+        self._begin()
+
+    def open(self, model: Model, slots: int) -> Executor:
+        """Move the model's weights and allocate its memory. Blocks: not for the loop of a server that serves.
+
+        A model that cannot be moved runs on the CPU, on a thread of its worker. Raises ConfigError.
+        """
+        self._begin()
+        runtime = self.runtime
+        runtime.attach()
+        if not movable(model):
+            log.warning("model %s: no nn.Module with tensors alone: it runs on the CPU", model.info.name)
+            if not self._hosts:
+                self._hosts = [Worker(lane.index, 1, self._host_report) for lane in self.lanes]
+            return Executor(model, Pool(model.info.inputs, slots))
+        placed: list[Model] = []
+        load = self._stream(0)
+        try:
+            perform(runtime, load, lambda: placed.append(place(model, self._placement)))
+            pool = StagedPool(model.info.inputs, slots, self.copies, (runtime.pinned, runtime.empty), self._keep)
+            executor = StagedExecutor(placed[0], pool, self, self._graphs)
+            for lane in self.lanes:
+                seat = executor.seat(runtime, lane.spec.capacity, self.spec.push_depth)
+                perform(runtime, load, lambda seat=seat: seat.index.zero_())  # type: ignore[misc]
+                if executor.graphs:
+                    seat.stream, seat.pool = self._stream(lane.spec.priority), runtime.graph_pool()
+        except torch.OutOfMemoryError as exc:
+            raise ConfigError(f"model {model.info.name!r}: does not fit into the device's memory: {exc}") from exc
+        finally:
+            self._stock.append((0, load))
+        return executor
+
+    def arrive(self, executor: Executor, slots: Slots) -> None:
+        """The rows in these slots have been written: let their copy begin. Returns at once; any thread."""
+        if isinstance(executor, StagedExecutor):
+            copies = self.copies
+            with copies.lock:
+                copies.last += 1
+                executor.pool.arrive(slots, copies.last)
+                if not self._closed:
+                    self._messages.put((self._copy, executor.pool, slots))
+
+    def push(self, worker: int, job: Job) -> None:
+        """Hand over a unit. Returns at once. Rows that nobody announced are copied first."""
+        if isinstance(job.executor, StagedExecutor):
+            self.submit(self.lanes[worker], job, self._report)
+        else:
+            self._hosts[worker].push(job)
+
+    def free(self, executor: Executor) -> None:
+        """The model has been unloaded and nothing of it is in flight: its graphs and streams go."""
+        if isinstance(executor, StagedExecutor):
+            self.send(self._free, executor)
+
+    def dead(self) -> str | None:
+        """Why the device can do no more work, or None."""
+        if self.lost is not None:
+            return self.lost
+        gone = [f"worker {host.index}" for host in self._hosts if not host.alive]
+        gone += [thread.name for thread in self._threads if not thread.is_alive()]
+        return f"{gone[0]} has died" if gone else None
+
+    def close(self, timeout_s: float) -> bool:
+        """End the threads after what they have; False if one hangs."""
+        with self.copies.lock:
+            self._closed = True
+            self._messages.put(None)
+        ended = [host.close(timeout_s) for host in self._hosts]
+        for thread in self._threads:
+            thread.join(timeout_s)
+        return all(ended) and not any(thread.is_alive() for thread in self._threads)
+
+    # messages
+
+    def send(self, method: Callable[..., None], *args: Any) -> bool:
+        """Have the launcher call this; False if it takes no more."""
+        with self.copies.lock:
+            if not self._closed:
+                self._messages.put((method, *args))
+            return not self._closed
+
+    def submit(self, lane: Lane, job: Job, report: Report) -> None:
+        """Have the launcher launch a unit; `report` is told of its end."""
+        executor = job.executor
+        assert isinstance(executor, StagedExecutor)
+        new = [slot for slot in job.slots if not executor.pool.numbers[slot]]
+        if new:
+            self.arrive(executor, new)
+        if not self.send(self._launch, lane, job, report):
+            report(failed(job.unit_id, Fault.DEVICE, RuntimeError("the device is closed")))
+
+    def _keep(self, pool: StagedPool, slots: Slots) -> None:
+        """Slots were given back whose copies may not be over."""
+        self.send(self._watch, pool, slots)
+
+    def outcome(self, done: Future[Any]) -> Any:
+        """Wait for what the launcher or a completer will bring. Raises what it raised."""
+        return done.result()
+
+    # the launcher
+
+    def handle(self, message: tuple[Any, ...]) -> None:
+        method, *args = message
+        try:
+            method(*args)
+        except BaseException as exc:
+            self._lose(exc)
+
+    def _copy(self, pool: StagedPool, slots: Slots) -> None:
+        if self.lost is None:
+            pool.copy_in(self.runtime, self._in, slots)
+
+    def _launch(self, lane: Lane, job: Job, report: Report) -> None:
+        flight = Flight(job, lane, report, self._clock())
+        if self.lost is not None:
+            flight.lost = RuntimeError(self.lost)
+        else:
+            try:
+                flight.enqueue(self.runtime, lane)
+            except BaseException as exc:
+                flight.lost = exc
+                self._lose(exc)
+            else:
+                flight.launched = self._clock()
+                if self._launched is not None and report is self._report:
+                    self._launched(job.unit_id)
+        lane.flights.put(flight)
+
+    def _watch(self, pool: StagedPool, slots: Slots) -> None:
+        if self.lost is None:
+            number, event = pool.in_event(slots)
+            self._watched.put((event, number, pool, slots))
+
+    def _free(self, executor: StagedExecutor) -> None:
+        for lane, seat in zip(self.lanes, executor.seats, strict=False):
+            if seat.stream is not None and self._made[lane.spec.priority] > _DISTINCT:
+                # This may be another model's stream as well: its graphs would not survive the end of these.
+                self._kept.append(seat)
+            elif seat.stream is not None:
+                self._stock.append((lane.spec.priority, seat.stream))
+        executor.seats.clear()
+
+    # the completers
+
+    def complete(self, lane: Lane, flight: Flight) -> None:
+        """Wait until the unit is over, and report it."""
+        if flight.lost is None:
+            try:
+                self.runtime.synchronize(flight.block.landed)
+            except BaseException as exc:
+                flight.lost = exc
+                self._lose(exc)
+        fired = self._clock()
+        if flight.lost is not None:
+            # Nobody knows what the device still writes to: the block is never used again.
+            completion = failed(flight.unit_id, Fault.DEVICE, flight.lost)
+        else:
+            self.copies.over(flight.number)
+            completion = self._completion(lane, flight, fired)
+        lane.ended = fired
+        completion.worker = lane.index
+        flight.outputs = ()
+        flight.report(completion)
+
+    def _completion(self, lane: Lane, flight: Flight, fired: int) -> Completion:
+        error = flight.error
+        if error is None:
+            ran = flight.settle(fired, lane.ended, self._clock)
+            return Completion(Outcome(flight.unit_id, None, ran.compute_ns), ran)
+        flight.seat.landing.give_back(flight.block)
+        completion = failed(flight.unit_id, fault_of(error), error)
+        completion.cause = error
+        if completion.outcome.error is Fault.DEVICE:
+            self._lose(error)
+        return completion
+
+    def watched(self, event: Any, number: int, pool: StagedPool, slots: Slots) -> None:
+        """Wait until copies whose rows nobody wants any more are over, and free their slots."""
+        try:
+            self.runtime.synchronize(event)
+        except BaseException as exc:
+            self._lose(exc)
+        else:
+            self.copies.over(number)
+            self._freed(pool, slots)
+
+    # threads and streams
+
+    def _begin(self) -> None:
+        if self.lanes:
+            return
+        self.runtime.attach()
+        self._in = self._stream(0)
+        self.lanes = [Lane(index, spec, self._stream) for index, spec in enumerate(self.spec.workers)]
+        self._spawn()
+
+    def _spawn(self) -> None:
+        mains: list[tuple[str, Callable[[], None]]] = [("launcher", self._launch_main), ("arrivals", self._watch_main)]
+        mains += [(f"worker {lane.index}", _completer(self, lane)) for lane in self.lanes]
+        # Daemons: a device that hangs must not keep a process alive that has been told to end.
+        self._threads = [threading.Thread(target=main, name=name, daemon=True) for name, main in mains]
+        for thread in self._threads:
+            thread.start()
+
+    def _launch_main(self) -> None:
+        self.runtime.attach()
+        with torch.inference_mode():
+            while (message := self._messages.get()) is not None:
+                self.handle(message)
+                del message  # it may hold a model that has been unloaded
+        for lane in self.lanes:
+            lane.flights.put(None)
+        self._watched.put(None)
+
+    def _watch_main(self) -> None:
+        self.runtime.attach()
+        while (item := self._watched.get()) is not None:
+            self.watched(*item)
+
+    def _stream(self, priority: int) -> Any:
+        """A stream, one that was used before where there is one."""
+        for at, (theirs, stream) in enumerate(self._stock):
+            if theirs == priority:
+                del self._stock[at]
+                return stream
+        self._made[priority] += 1
+        return self.runtime.stream(priority)
+
+    def _host_report(self, completion: Completion) -> None:
+        self._report(completion)
+
+    def _lose(self, exc: BaseException) -> None:
+        if self.lost is None:
+            self.lost = f"{type(exc).__name__}: {exc}"
+            log.error("%s: the device has failed: %s", self.name, self.lost)
+
+
+def _completer(device: StreamDevice, lane: Lane) -> Callable[[], None]:
+    def main() -> None:
+        device.runtime.attach()
+        with torch.inference_mode():
+            while (flight := lane.flights.get()) is not None:
+                device.complete(lane, flight)
+                del flight  # outputs belong to the callers now
+
+    return main
+
+
+def _unheard(completion: Completion) -> None:
+    log.warning("a unit of worker %d ended before the device was started", completion.worker)
+
+
+def _give_back(pool: Pool, slots: Slots) -> None:
+    pool.give_back(slots)

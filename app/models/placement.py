@@ -1,0 +1,110 @@
+"""Where a model computes and in what precision: its module moved, cast and compiled, once, for all workers.
+
+What a model declares stays as it is: inputs arrive and outputs leave in their own datatypes, whatever is computed with
+in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from app.contract import Model, TensorSpec
+from app.errors import ConfigError
+from app.models.base import TORCH_DTYPES, normalise
+
+CPU = torch.device("cpu")
+PRECISIONS: dict[str, torch.dtype | None] = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """`precision`: fp32 leaves a model as it was loaded, bf16 and fp16 cast its floating-point weights and inputs."""
+
+    device: torch.device = CPU
+    precision: str = "fp32"
+    compile: bool = False
+
+    @property
+    def changes(self) -> bool:
+        """Whether anything differs from a model as it was loaded."""
+        return self.device.type != "cpu" or self.precision != "fp32" or self.compile
+
+
+AS_LOADED = Placement()
+
+
+def movable(model: Model) -> bool:
+    """Whether the model may compute elsewhere than on the CPU.
+
+    What is not an nn.Module cannot be moved, and text lives in Python objects: such a model works row by row.
+    """
+    tensors = (*model.info.inputs, *model.info.outputs)
+    return isinstance(model.call, nn.Module) and not any(spec.datatype == "BYTES" for spec in tensors)
+
+
+def place(model: Model, placement: Placement) -> Model:
+    """The model with its module on the device, in the precision, compiled. Changes the module itself.
+
+    A model that is not `movable` comes back as it is. Raises ConfigError naming the model when it cannot be moved;
+    what torch.compile makes of it shows at its first batch.
+    """
+    module = model.call
+    if not placement.changes or not movable(model) or not isinstance(module, nn.Module):
+        return model
+    dtype = PRECISIONS[placement.precision]
+    try:
+        module.to(device=placement.device, dtype=dtype)
+        _move_rest(module, placement.device, dtype)
+    except Exception as error:  # out of memory, or a module that refuses
+        what = f"{placement.device} in {placement.precision}"
+        raise ConfigError(f"model {model.info.name!r}: cannot be moved to {what}: {error}") from error
+    if placement.compile:
+        # One graph for one row and one for more: without `dynamic` each batch size would be compiled, the first eight.
+        module = torch.compile(module, dynamic=True)
+    if dtype is not None:
+        module = Cast(module, dtype, model.info.outputs)
+    return replace(model, call=module)
+
+
+class Cast(nn.Module):
+    """A module of another precision than its inputs and outputs are declared in."""
+
+    def __init__(self, module: Callable[..., Any], dtype: torch.dtype, outputs: tuple[TensorSpec, ...]) -> None:
+        super().__init__()
+        self.module = module
+        self.dtype = dtype
+        self.outputs = outputs
+
+    def forward(self, *inputs: torch.Tensor, **keywords: Any) -> tuple[Any, ...]:
+        result = self.module(*(_cast(value, self.dtype) for value in inputs), **keywords)
+        values = zip(self.outputs, normalise(result, self.outputs), strict=True)
+        return tuple(_cast(value, TORCH_DTYPES[spec.datatype]) for spec, value in values)
+
+
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    """Between floating-point types only: an integer where a float was declared is the model's mistake, and shown."""
+    floating = isinstance(value, torch.Tensor) and value.is_floating_point() and dtype.is_floating_point
+    return value.to(dtype) if floating else value
+
+
+def _move_rest(module: nn.Module, device: torch.device, dtype: torch.dtype | None) -> None:
+    """What `Module.to` leaves behind: an exported model holds constants as plain attributes, and its graph names the
+    device it was exported on.
+    """
+    for part in module.modules():
+        if not isinstance(part, fx.GraphModule):
+            continue
+        for name, value in list(vars(part).items()):
+            if isinstance(value, torch.Tensor):
+                setattr(part, name, value.to(device=device, dtype=dtype if value.is_floating_point() else None))
+        for node in part.graph.nodes:
+            if node.kwargs.get("device") is not None:
+                node.kwargs = {**node.kwargs, "device": device}
+            if node.target is torch.ops.aten.to.device:
+                node.args = (node.args[0], device, *node.args[2:])
+        part.recompile()

@@ -1,0 +1,329 @@
+"""`starling profile`: the batch times of one model on this machine, every size, as the server's workers run it."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from app.errors import ConfigError
+from app.settings import cpu_cores
+
+if TYPE_CHECKING:  # torch takes seconds to load: only when the command runs
+    from rich.console import Console
+
+    from app.contract import Model
+    from app.engine.device import Device
+    from app.engine.profiler import Sampler
+    from app.engine.profiles import Key
+    from app.scheduler.profile import ModelProfile
+
+_ON_GPU = 4  # workers that are compared on a GPU, at most; streams are cheap, what they bring is not known
+_IDLE_S = 1.0  # for the power of a machine that does nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to measure, from the options. `gpu`: its number, None for the CPU. `together`: numbers of units at once."""
+
+    gpu: int | None
+    max_batch: int
+    threads: int
+    together: tuple[int, ...]
+    length: int
+    repeats: int
+    budget_s: float
+
+
+def register(cli: typer.Typer) -> None:
+    """Add the command to the command line."""
+    cli.command()(profile)
+
+
+def profile(
+    model: Annotated[str, typer.Argument(help="The model's name; its highest version is measured.")],
+    models: Annotated[
+        str, typer.Option(envvar="STARLING_MODELS", help="A model repository folder, or a set that ships: demo, bench.")
+    ] = "demo",
+    extra: Annotated[
+        list[str] | None,
+        typer.Option("--model", metavar="NAME=SOURCE", help="One more model; SOURCE is a folder with model.toml."),
+    ] = None,
+    max_batch: Annotated[
+        int, typer.Option(min=0, max=4096, help="Largest batch, rows. \\[the model's]", show_default=False)
+    ] = 0,
+    device: Annotated[
+        str, typer.Option(envvar="STARLING_DEVICE", help="Where to run it: auto, cpu, cuda or cuda:N.")
+    ] = "auto",
+    threads: Annotated[
+        int, typer.Option(min=0, help="Compute threads per worker. \\[cores - 1, at least 1]", show_default=False)
+    ] = 0,
+    workers: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="Units at once, besides 1; can be repeated. \\[2, 4, ... while threads x units fit]"),
+    ] = None,
+    length: Annotated[int, typer.Option(min=1, help="Length of variable axes, where their bound is not less.")] = 16,
+    repeats: Annotated[int, typer.Option(min=1, help="Most batches of each size; fewer where times agree.")] = 100,
+    budget_s: Annotated[float, typer.Option(help="Seconds to measure; each size is run at least once.")] = 60,
+    suggest: Annotated[bool, typer.Option(help="Also compare numbers of threads and workers.")] = True,
+    profile_dir: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="STARLING_PROFILE_DIR", help="Where `starling serve` finds it. \\[the user's cache folder]"
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the profile here, too.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write a plot here (.png, .svg, .pdf).")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the profile as JSON.")] = False,
+) -> None:
+    """Measure the batch times of a model: each size alone, and several batches at once.
+
+    Sizes are visited in random order, pass by pass, until the median of each is known to 3 %. The result is kept where
+    `starling serve` looks for it, and is what `starling simulate --profile` takes.
+    """
+    draw = _plotter() if plot is not None else None
+    for path in (out, plot):
+        if path is not None and not path.resolve().parent.is_dir():
+            raise ConfigError(f"{path}: no such folder")
+    from app.engine import quiet_native_libraries
+
+    quiet_native_libraries()
+    from app.engine.profiles import ProfileCache, default_folder
+
+    loaded = _load(model, models, extra or [], max_batch)
+    plan = _plan(loaded, device, workers or [], Plan(None, 0, threads, (), length, repeats, budget_s))
+    measured, key = _measure(loaded, plan, suggest)
+    kept = ProfileCache(profile_dir or default_folder()).store(key, measured)
+    text = json.dumps(measured.to_dict(), indent=1)
+    try:
+        if out is not None:
+            out.write_text(text + "\n", encoding="utf-8")
+        if plot is not None and draw is not None:
+            draw(measured, plot)
+    except (OSError, ValueError) as exc:
+        raise ConfigError(str(exc)) from exc
+    if as_json:
+        print(text)
+    else:
+        _show(measured, kept)
+
+
+def _load(name: str, models: str, extra: list[str], max_batch: int) -> Model:
+    """The model, by the same code as the server's."""
+    from app.models.loaders import load
+    from app.models.repository import Repository
+
+    repository = Repository(models, extra)
+    sources = repository.sources(name)
+    if not sources:
+        raise ConfigError(f"model {name!r} is not known; models: {', '.join(repository.names()) or 'none'}")
+    return load(sources[-1], {"max_batch": max_batch or None})
+
+
+def _plan(model: Model, device: str, workers: list[int], asked: Plan) -> Plan:
+    """The plan as asked for, completed. Raises ConfigError that names the option at fault."""
+    from app.engine.cuda import device_index
+    from app.engine.profiler import levels
+
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
+        raise ConfigError(f"device: expected auto, cpu, cuda or cuda:N, got {device!r}")
+    if not asked.budget_s > 0:
+        raise ConfigError(f"budget-s: expected more than 0 seconds, got {asked.budget_s:g}")
+    cores = cpu_cores()
+    if asked.threads > cores:
+        raise ConfigError(f"threads: expected at most the {cores} cores of this machine, got {asked.threads}")
+    gpu = device_index(device)
+    threads = 1 if gpu is not None else asked.threads or max(1, cores - 1)
+    together = sorted(set(workers)) or levels(cores // threads if gpu is None else _ON_GPU)
+    if gpu is None and together and together[-1] > max(1, cores // threads):
+        raise ConfigError(
+            f"workers: expected at most {cores // threads}, {cores} cores by {threads} threads each, got {together[-1]}"
+        )
+    at_once = tuple(units for units in together if units > 1)
+    return replace(asked, gpu=gpu, max_batch=model.info.batching.max_batch, threads=threads, together=at_once)
+
+
+def _device(plan: Plan, workers: int) -> Device:
+    """As the server makes it, with so many workers of the largest batch."""
+    from app.engine import cuda
+    from app.engine.device import CpuDevice
+    from app.engine.streams import StreamDevice
+    from app.scheduler.types import WorkerSpec
+
+    if plan.gpu is None:
+        return CpuDevice((plan.max_batch,) * workers, plan.threads, cpu_cores())
+    return StreamDevice(cuda.CudaRuntime(plan.gpu), (WorkerSpec(plan.max_batch),) * workers)
+
+
+def _measure(model: Model, plan: Plan, suggest: bool) -> tuple[ModelProfile, Key]:
+    """The profile with all that belongs to it, and its key. Other numbers of threads are measured more coarsely."""
+    from app.engine import sizing
+    from app.engine.profiler import Sampler, cells, coarser
+
+    max_batch = plan.max_batch
+    compared = suggest and plan.gpu is None  # threads are the CPU's
+    pairs = [pair for pair in sizing.pairs(cpu_cores()) if compared and pair[0] != plan.threads]
+    *_, powers = coarser(max_batch)
+    main = Sampler(cells(range(1, max_batch + 1), plan.together), most=plan.repeats)
+    others: dict[int, Sampler] = {
+        threads: Sampler([(k, size) for t, k in pairs if t == threads for size in powers], most=plan.repeats)
+        for threads, _ in pairs
+    }
+    samplers = [main, *others.values()]
+    with _progress(sum(len(sampler.times) for sampler in samplers)) as told:
+
+        def settled(_: int) -> None:
+            told(sum(sampler.done for sampler in samplers))
+
+        keys, key = _run(model, plan, main, settled)
+        for threads, sampler in others.items():
+            _run(model, replace(plan, threads=threads, budget_s=plan.budget_s / 2 / len(others)), sampler, settled)
+    measured = main.profile(**keys)
+    line = measured.fit()
+    extra = {
+        **measured.extra,
+        "fit": {"alpha_ms": line.alpha_ns / 1e6, "beta_ms": line.beta_ns / 1e6, "residual": line.residual},
+        "best": {"batch": measured.best, "rows_per_s": measured.peak},
+    }
+    if suggest:
+        found = [
+            sizing.candidate(threads, units, sampler.table(1)[1], sampler.table(units))
+            for threads, sampler in {plan.threads: main, **others}.items()
+            for units in sorted({units for units, _ in sampler.times})
+        ]
+        extra["suggested"] = sizing.suggestion(sizing.choose(found), max_batch, keys["push_depth"])
+        extra["candidates"] = [one.told() for one in found]
+    return replace(measured, extra=extra), key
+
+
+def _run(model: Model, plan: Plan, sampler: Sampler, told: Callable[[int], None]) -> tuple[dict[str, Any], Key]:
+    """Measure the sampler's cells on a device with the plan's threads. The keys of the profile that say how, its key.
+
+    Power is there where a counter is: of the GPU, or of the CPU's packages.
+    """
+    import torch
+
+    from app.engine.energy import find_meter
+    from app.engine.profiler import Bench, lengths_of, measure
+    from app.engine.profiles import key_of
+
+    lengths = lengths_of(model.info, plan.length)
+    device = _device(plan, max(units for units, _ in sampler.times))
+    with Bench(device, model, plan.max_batch, lengths) as bench:
+        bench.warm()
+        key = key_of(bench.placed, device)
+        meter = find_meter(getattr(device, "uuid", None))
+        counted = meter.read(0.0, None).source in ("nvml", "powercap")
+        if counted:
+            threading.Event().wait(_IDLE_S)
+            idle = meter.read(0.0, None).joules
+        seconds = measure(bench, sampler, plan.budget_s, told)
+        energy = meter.read(0.0, None)
+    keys: dict[str, Any] = {
+        "model": key.model,
+        "device": key.device,
+        "threads": key.threads,
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "torch": torch.__version__,
+        "lengths": lengths,
+        "push_depth": device.spec.push_depth,
+    }
+    if counted:
+        busy = (energy.joules - idle) / seconds
+        keys["power_w"] = {"idle": idle / _IDLE_S, "busy": busy, "counter": energy.source}
+    return keys, key
+
+
+def _show(measured: ModelProfile, kept: Path | None) -> None:
+    """The table, the line through it, and what to do with it."""
+    from rich.console import Console
+    from rich.table import Table
+
+    out = Console()
+    spread, runs = measured.extra["spread"], measured.extra["repeats"]
+    together = measured.concurrency_ns
+    out.print(
+        f"{measured.model} on {measured.device}, {measured.threads} thread(s) per worker",
+        highlight=False,
+        soft_wrap=True,
+    )
+    table = Table("rows", "ms", "rows/s", "spread", "runs", *(f"ms, {units} at once" for units in together))
+    for column in table.columns:
+        column.justify = "right"
+    for size, ns in enumerate(measured.batch_ns, 1):
+        part = spread.get(str(size))
+        table.add_row(
+            str(size), f"{ns / 1e6:.3f}", f"{size * 1e9 / ns:.1f}", "-" if part is None else f"{part:.1%}",
+            str(runs[str(size)]), *(f"{times[size - 1] / 1e6:.3f}" for times in together.values()),
+        )  # fmt: skip
+    out.print(table)
+    line = measured.fit()
+    if measured.extra["lengths"]:
+        lengths = ", ".join(f"{axis} {length}" for axis, length in measured.extra["lengths"].items())
+        out.print(f"lengths    {lengths}", highlight=False, soft_wrap=True)
+    out.print(
+        f"fit        {line.alpha_ns / 1e6:.3f} + {line.beta_ns / 1e6:.4f} b ms, residual {line.residual:.1%}\n"
+        f"best       {measured.peak:.1f} rows/s at {measured.best} rows",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if measured.power is not None:
+        out.print(
+            f"power      {measured.power.idle:.1f} W idle, {measured.power.busy:.1f} W busy",
+            highlight=False,
+            soft_wrap=True,
+        )
+    if "suggested" in measured.extra:
+        _show_suggestion(out, measured.extra)
+    if kept is not None:
+        out.print(f"kept       {kept}", highlight=False, soft_wrap=True)
+
+
+def _show_suggestion(out: Console, extra: Mapping[str, Any]) -> None:
+    for one in extra["candidates"]:
+        out.print(
+            f"compared   {one['threads']} thread(s) x {one['workers']} worker(s): {one['rows_per_s']:.1f} rows/s in "
+            f"batches of {one['batch']}, one row alone {one['single_ms']:.3f} ms",
+            highlight=False,
+            soft_wrap=True,
+        )
+    best = extra["suggested"]
+    workers = ",".join(map(str, best["workers"]))
+    out.print(
+        f"suggested  --threads {best['threads']} --workers {workers}; max_running {best['max_running']}, max_alive "
+        f"{best['max_alive']}\n           ({best['rule']})",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _plotter() -> Callable[[ModelProfile, Path], None]:
+    try:
+        from app.profileplot import batch_times
+    except ModuleNotFoundError as exc:
+        raise ConfigError(f"plot: {exc.name} is missing; install starling-serve[plot]") from None
+    return batch_times
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal's standard error, of the sizes that are known well enough; nothing elsewhere."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda done: None
+        return
+    columns = ("measured", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("profile", total=total)
+        yield lambda done: bar.update(task, completed=done)

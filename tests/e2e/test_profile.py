@@ -1,0 +1,61 @@
+"""A server without a profile measures one when it is ready, shows it, and the next server starts with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .server import Server, eventually
+
+pytestmark = pytest.mark.e2e
+
+
+def profile_of(server: Server) -> dict[str, Any]:
+    (stats,) = server.get("/v2/models/narrow/stats").json()["model_stats"]
+    shown: dict[str, Any] = stats["starling"]
+    return {**shown["profile"], "batch_ms": shown["batch_ms"], "scale": shown["batch_scale"]}
+
+
+def test_measured_once_and_kept(start: Callable[..., Server], tmp_path: Path) -> None:
+    flags = ("--profile-dir", str(tmp_path), "--profile-budget-s", "0.5")
+    server = start("narrow", flags=flags)
+    server.line(r"model narrow: measured")
+    measured = profile_of(server)
+    assert measured["origin"] == "measured"
+    assert set(measured["fit"]) == {"alpha_ms", "beta_ms", "residual"}
+    assert measured["scale"] > 0
+    eventually(lambda: list(tmp_path.glob("narrow-*.json")))
+    assert server.stop() == 0
+
+    (path,) = tmp_path.glob("narrow-*.json")
+    assert json.loads(path.read_text())["batch_ms"] == measured["batch_ms"]
+    server = start("narrow", flags=flags)
+    again = profile_of(server)
+    assert (again["origin"], again["made"], again["batch_ms"]) == ("cache", measured["made"], measured["batch_ms"])
+
+
+def test_calls_are_answered_while_it_measures(start: Callable[..., Server], tmp_path: Path) -> None:
+    server = start("narrow", flags=("--profile-dir", str(tmp_path), "--profile-budget-s", "0.5"))
+    for _ in range(20):
+        assert server.infer("narrow", [[1.0]]).status == 200
+    server.line(r"model narrow: measured")
+    assert server.slots("narrow") == 0
+
+
+def test_a_folder_that_cannot_be_written(start: Callable[..., Server], tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    server = start("narrow", flags=("--profile-dir", str(file / "profiles"), "--profile-budget-s", "0.5"))
+    server.line(r"profiles are not kept: .*--profile-dir")
+    assert profile_of(server)["origin"] == "measured"
+    assert server.stop() == 0
+
+
+def test_size_from_profiles(start: Callable[..., Server], tmp_path: Path) -> None:
+    server = start("narrow", flags=("--profile-dir", str(tmp_path), "--auto-size"))
+    server.line(r"auto_size: no profile suggests")
+    assert server.infer("narrow", [[1.0]]).status == 200

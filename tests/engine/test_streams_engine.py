@@ -1,0 +1,240 @@
+"""A whole engine over a device of streams whose streams are threads: what is asked over many calls is answered, once,
+from its own rows, whatever else happens. The same tests run on CUDA where there is a GPU (test_cuda.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import numpy as np
+import pytest
+import torch
+from runtimes import HostRuntime
+from torch import nn
+
+from app.contract import Model
+from app.engine.device import DeviceOptions
+from app.engine.engine import Engine
+from app.engine.runtime import Runtime
+from app.engine.served import ServedModel
+from app.engine.streams import StreamDevice
+from app.errors import ClientGone, ConfigError, ModelFailed, NotReady
+from app.models.placement import Placement
+from app.scheduler.scheduler import Scheduler
+from app.scheduler.types import WorkerSpec
+
+from .rig import X, Y, answers, ask, make_model, rows_of, tensor
+
+
+class Linear(nn.Module):
+    """y = 2 x + 1 with weights; a row of -1 makes it fail where it may look at values."""
+
+    def __init__(self, looks: bool = False) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(2.0))
+        self.looks = looks
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.looks and bool((x[:, 0] == -1).any()):
+            raise ValueError("poisoned")
+        return x * self.scale + 1
+
+
+@pytest.fixture
+def runtime() -> Iterator[Runtime]:
+    with HostRuntime() as runtime:
+        yield runtime
+
+
+@asynccontextmanager
+async def serving(runtime: Runtime, *models: Model, options: DeviceOptions | None = None) -> AsyncIterator[Engine]:
+    """An engine with workers of 4, 2 and 1 rows."""
+    device = StreamDevice(runtime, tuple(WorkerSpec(n) for n in (4, 2, 1)), options)
+    async with Engine(device, Scheduler(device.spec), acknowledges=True) as engine:
+        yield engine
+        assert engine.lost is None
+    assert device.close(10)
+
+
+async def started(engine: Engine, model: Model) -> ServedModel:
+    served = await engine.start(model)
+    assert isinstance(served, ServedModel)
+    return served
+
+
+async def turn() -> None:
+    """Let the loop turn once."""
+    loop = asyncio.get_running_loop()
+    turned = loop.create_future()
+    loop.call_soon(turned.set_result, None)
+    await turned
+
+
+async def crowd(served: ServedModel, first: int, calls: int) -> None:
+    """Many calls of one to three rows at once, each checked against its own rows."""
+
+    async def one(number: int) -> None:
+        values = rows_of(*[float(1000 * number + i) for i in range(1 + number % 3)])
+        answer = await ask(served, values)
+        assert np.array_equal(answer.outputs[0], answers(values))
+
+    await asyncio.gather(*(one(number) for number in range(first, first + calls)))
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+async def test_calls_get_their_own_answers(runtime: Runtime, graphs: bool):
+    async with serving(runtime, options=DeviceOptions(graphs=graphs)) as engine:
+        served = await started(engine, make_model(Linear(), max_batch=4))
+        assert served.executor.graphs == graphs  # type: ignore[attr-defined]
+        for wave in range(4):
+            await crowd(served, 100 * wave, 60)
+        assert served.pool.used == 0
+        assert {worker for worker, _ in served.stats.batches} == {0, 1, 2}
+        await engine.stop(served)
+
+
+async def test_two_models_share_the_workers_and_one_goes(runtime: Runtime):
+    async with serving(runtime) as engine:
+        one, two = [await started(engine, make_model(Linear(), name=name, max_batch=4)) for name in "ab"]
+        await asyncio.gather(crowd(one, 0, 40), crowd(two, 500, 40))
+        await engine.stop(one)
+        again = await started(engine, make_model(Linear(), name="a", version="2", max_batch=4))
+        await asyncio.gather(crowd(again, 0, 40), crowd(two, 500, 40))
+
+
+async def test_a_row_that_fails_takes_down_its_call_alone(runtime: Runtime):
+    async with serving(runtime, options=DeviceOptions(graphs=False)) as engine:
+        served = await started(engine, make_model(Linear(looks=True), max_batch=4))
+        bad = asyncio.create_task(ask(served, rows_of(-1.0)))
+        await crowd(served, 1, 30)
+        with pytest.raises(ModelFailed, match="ValueError: poisoned"):
+            await bad
+        assert served.pool.used == 0
+
+
+async def test_callers_who_leave_free_their_slots(runtime: Runtime):
+    async with serving(runtime) as engine:
+        served = await started(engine, make_model(Linear(), max_batch=4))
+        for wave in range(3):
+            tasks = [asyncio.create_task(ask(served, rows_of(5.0, 6.0))) for _ in range(40)]
+            await turn()  # they have submitted; nothing has come back
+            for task in tasks[::2]:
+                task.cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            assert all(isinstance(result, (asyncio.CancelledError, ClientGone)) for result in results[::2]), wave
+            assert all(np.array_equal(r.outputs[0], answers(rows_of(5.0, 6.0))) for r in results[1::2])
+        await engine.stop(served)  # returns when no slot is in use, those that came back late included
+        assert served.pool.used == 0
+
+
+async def test_large_outputs_outlive_their_slots(runtime: Runtime):
+    """They are lent out of pinned memory: many are held while others are computed."""
+    wide = tensor("y", "FP32", 20_000)
+
+    class Wide(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x[:, :1].expand(-1, 20_000)
+
+    async with serving(runtime) as engine:
+        served = await started(engine, make_model(Wide(), [X], [wide], max_batch=4))
+        kept = [await ask(served, rows_of(float(number))) for number in range(2, 30)]
+        for number, answer in enumerate(kept, 2):
+            assert answer.outputs[0].shape == (1, 20_000)
+            assert (answer.outputs[0] == number).all()
+
+
+async def test_rows_of_different_lengths(runtime: Runtime):
+    x, y = tensor("x", "INT64", ("n", 8), pad_value=0), tensor("y", "INT64", ("n", 8))
+
+    class Reverse(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 10 + (x != 0).sum(1, keepdim=True)  # counts what was not padded
+
+    async def one(served: ServedModel, number: int) -> None:
+        values = np.full((2, 1 + number % 8), number, np.int64)
+        with served.lease(2, lengths={"n": values.shape[1]}) as lease:
+            lease.write(0, values)
+            answer = await lease.run()
+        assert np.array_equal(answer.outputs[0], values * 10 + values.shape[1])
+
+    async with serving(runtime) as engine:
+        served = await started(engine, make_model(Reverse(), [x], [y], max_batch=4))
+        await asyncio.gather(*(one(served, number) for number in range(1, 60)))
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+async def test_precision_is_inside(runtime: Runtime, precision: str):
+    async with serving(runtime, options=DeviceOptions(Placement(precision=precision))) as engine:
+        served = await started(engine, make_model(Linear(), max_batch=4))
+        answer = await ask(served, rows_of(3.0))
+        assert answer.outputs[0].dtype == np.float32
+        assert np.array_equal(answer.outputs[0], answers(rows_of(3.0)))
+
+
+async def test_a_model_that_cannot_be_captured_runs_eagerly(runtime: Runtime, caplog):
+    class Stubborn(Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if capturing[0]:
+                raise RuntimeError("operation not permitted when stream is capturing")
+            return super().forward(x)
+
+    capturing = [False]
+    capture = runtime.capture
+
+    def refusing(*args):
+        capturing[0] = True
+        try:
+            return capture(*args)
+        finally:
+            capturing[0] = False
+
+    runtime.capture = refusing  # type: ignore[method-assign]
+    async with serving(runtime) as engine:
+        served = await started(engine, make_model(Stubborn(), max_batch=4))
+        await crowd(served, 0, 30)
+    assert caplog.text.count("runs without CUDA graphs") == 1
+    assert "not permitted when stream is capturing" in caplog.text
+
+
+async def test_a_model_that_cannot_be_moved_runs_on_the_cpu(runtime: Runtime, caplog):
+    async with serving(runtime) as engine:
+        plain = await started(engine, make_model(max_batch=4))
+        moved = await started(engine, make_model(Linear(), name="l", max_batch=4))
+        await asyncio.gather(crowd(plain, 2, 30), crowd(moved, 2, 30))
+        await engine.stop(plain)
+    assert "model m: no nn.Module" in caplog.text
+
+
+async def test_a_model_that_fails_at_warm_up_is_named(runtime: Runtime):
+    class Wrong(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.double()
+
+    async with serving(runtime) as engine:
+        with pytest.raises(ConfigError, match="model 'm': output 'y': expected FP32"):
+            await engine.start(make_model(Wrong(), [X], [Y]))
+        served = await started(engine, make_model(Linear(), name="good", max_batch=4))
+        await crowd(served, 0, 10)
+
+
+async def test_a_device_that_fails_answers_every_call(runtime: Runtime):
+    error = torch.AcceleratorError("an illegal memory access was encountered")
+    device = StreamDevice(runtime, (WorkerSpec(4), WorkerSpec(2)))
+    why: list[str] = []
+    async with Engine(device, Scheduler(device.spec), on_lost=why.append) as engine:
+        served = await started(engine, make_model(Linear(), max_batch=4))
+
+        def fail(*args):
+            raise error
+
+        runtime.synchronize = fail  # type: ignore[method-assign]
+        calls = [asyncio.create_task(ask(served, rows_of(1.0))) for _ in range(20)]
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        assert {type(result) for result in results} == {NotReady}
+        assert len(why) == 1
+        assert engine.stuck() is not None
+        with pytest.raises(NotReady, match="illegal memory access"):
+            await ask(served, rows_of(1.0))
+    assert device.close(10)

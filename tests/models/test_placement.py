@@ -1,0 +1,130 @@
+"""Invariant: wherever and in whatever precision a model computes, it takes and gives what it declares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from app.contract import Batching, Model, ModelInfo, TensorSpec
+from app.errors import ConfigError
+from app.models.placement import Cast, Placement, movable, place
+
+META = torch.device("meta")  # a device that holds shapes and no values: what is left behind on the CPU shows
+
+
+def spec(name: str, datatype: str, *shape: int) -> TensorSpec:
+    return TensorSpec(name, datatype, shape, ("",) * len(shape), shape)
+
+
+def model_of(call: Any, inputs: tuple[TensorSpec, ...] = (), outputs: tuple[TensorSpec, ...] = ()) -> Model:
+    inputs, outputs = inputs or (spec("x", "FP32", 4),), outputs or (spec("y", "FP32", 4),)
+    return Model(ModelInfo("m", "1", "test", inputs, outputs, Batching()), call)
+
+
+def test_nothing_to_change_changes_nothing():
+    model = model_of(nn.Linear(4, 4))
+    assert place(model, Placement()) is model
+    assert model.call.weight.dtype == torch.float32
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_precision_is_inside_only(precision: str):
+    seen: list[torch.dtype] = []
+
+    class Sees(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.append(x.dtype)
+            return super().forward(x)
+
+    placed = place(model_of(Sees(4, 4)), Placement(precision=precision))
+    (out,) = placed.call(torch.ones(2, 4))
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float16
+    assert (seen, out.dtype) == ([dtype], torch.float32)
+    assert {weight.dtype for weight in placed.call.state_dict().values()} == {dtype}
+
+
+def test_only_floats_are_cast_and_outputs_keep_their_order():
+    class Two(nn.Module):
+        def forward(self, ids: torch.Tensor, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            assert ids.dtype == torch.int64
+            return {"score": x * 2, "label": ids}
+
+    inputs, outputs = (
+        (spec("ids", "INT64", 3), spec("x", "FP64", 3)),
+        (spec("label", "INT64", 3), spec("score", "FP64", 3)),
+    )
+    placed = place(model_of(Two(), inputs, outputs), Placement(precision="bf16"))
+    label, score = placed.call(torch.ones(2, 3, dtype=torch.int64), torch.ones(2, 3, dtype=torch.float64))
+    assert (label.dtype, score.dtype) == (torch.int64, torch.float64)
+
+
+def test_a_wrong_datatype_is_still_wrong():
+    class Wrong(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.argmax(1, keepdim=True).expand(-1, 4)
+
+    (out,) = place(model_of(Wrong()), Placement(precision="bf16")).call(torch.ones(2, 4))
+    assert out.dtype == torch.int64
+
+
+def test_all_of_a_module_is_moved():
+    class Holds(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+            self.register_buffer("mean", torch.ones(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(x) - self.mean
+
+    placed = place(model_of(Holds()), Placement(META))
+    assert placed.call(torch.ones(2, 4, device=META)).device == META
+
+
+def test_an_exported_model_is_moved_with_its_constants_and_its_graph():
+    class Holds(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+            self.constant = torch.ones(4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            made = torch.arange(4) + torch.zeros(4)
+            return self.linear(x) + self.constant + made + torch.ones(4).to(torch.device("cpu"))
+
+    exported = torch.export.export(Holds(), (torch.ones(2, 4),), dynamic_shapes=({0: torch.export.Dim("n")},))
+    placed = place(model_of(exported.module()), Placement(META))
+    assert placed.call(torch.ones(3, 4, device=META)).shape == (3, 4)
+
+
+def test_what_cannot_be_moved_stays():
+    plain = model_of(lambda x: x)
+    text = model_of(nn.Identity(), (spec("t", "BYTES", 1),), (spec("y", "FP32", 1),))
+    for model in (plain, text):
+        assert not movable(model)
+        assert place(model, Placement(META, "bf16", compile=True)) is model
+
+
+def test_a_module_that_refuses_is_named():
+    class Refuses(nn.Module):
+        def to(self, *args: Any, **kwargs: Any) -> nn.Module:
+            raise RuntimeError("quantised weights stay where they are")
+
+    with pytest.raises(ConfigError, match=r"model 'm': cannot be moved to meta in fp32: quantised"):
+        place(model_of(Refuses()), Placement(META))
+
+
+def test_compile_is_one_graph_for_all_sizes(monkeypatch):
+    asked: list[dict[str, Any]] = []
+
+    def compiler(module: nn.Module, **options: Any) -> nn.Module:
+        asked.append(options)
+        return module
+
+    monkeypatch.setattr(torch, "compile", compiler)
+    placed = place(model_of(nn.Linear(4, 4)), Placement(precision="bf16", compile=True))
+    assert asked == [{"dynamic": True}]
+    assert isinstance(placed.call, Cast)

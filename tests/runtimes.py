@@ -1,0 +1,229 @@
+"""Two runtimes without a GPU, for a device of streams: one that looks for trouble, and one that simply runs.
+
+A FakeRuntime executes nothing when it is enqueued. `step` lets a random stream do its next piece of work, so streams
+run in every order that events allow, a result exists only once its stream got there, and what happens too early sees
+memory that is not filled yet. A HostRuntime has a thread for each stream: whole engines run on it.
+"""
+
+from __future__ import annotations
+
+import queue
+import random
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+Batch = Callable[[], list[torch.Tensor]]
+GARBAGE = -77  # what memory holds before anything was written to it
+
+
+class Deadlock(AssertionError):
+    """Somebody waits for what nothing that was enqueued will bring about."""
+
+
+def broken() -> torch.AcceleratorError:
+    """The error of a device that has failed for good."""
+    error = torch.AcceleratorError("an illegal memory access was encountered")
+    error.error_code = 700
+    return error
+
+
+@dataclass(eq=False)
+class FakeEvent:
+    """`fired` of the latest record; each record is a new cell, as those who waited before wait for the old one."""
+
+    fired: list[bool] = field(default_factory=lambda: [True])  # never recorded: nothing to wait for, as on CUDA
+
+
+@dataclass(eq=False)
+class FakeStream:
+    number: int
+    priority: int
+    work: deque[tuple[str, Any]] = field(default_factory=deque)
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can do something now."""
+        return bool(self.work) and not (self.work[0][0] == "wait" and not self.work[0][1][0])
+
+
+class FakeRuntime:
+    """Implements engine.runtime.Runtime on one thread. `breaks_at`: the piece of work at which the device fails."""
+
+    name = "fake"
+    uuid = ""
+    device = torch.device("cpu")
+
+    def __init__(self, seed: int = 0, breaks_at: int | None = None) -> None:
+        self.random = random.Random(seed)
+        self.breaks_at = breaks_at
+        self.broken = False
+        self.streams: list[FakeStream] = []
+        self.done = 0
+        self._graphs: dict[int, list[torch.Tensor]] = {}
+
+    def attach(self) -> None:
+        pass
+
+    def stream(self, priority: int = 0) -> FakeStream:
+        self.streams.append(FakeStream(len(self.streams), priority))
+        return self.streams[-1]
+
+    def event(self) -> FakeEvent:
+        return FakeEvent()
+
+    def record(self, event: FakeEvent, stream: FakeStream) -> None:
+        self._check()
+        event.fired = [False]
+        stream.work.append(("fire", event.fired))
+
+    def wait(self, stream: FakeStream, event: FakeEvent) -> None:
+        self._check()
+        stream.work.append(("wait", event.fired))
+
+    def enqueue(self, stream: FakeStream, work: Callable[[], None]) -> None:
+        self._check()
+        stream.work.append(("run", work))
+
+    def synchronize(self, event: FakeEvent) -> None:
+        fired = event.fired
+        while not fired[0]:
+            self._check()
+            if not self.step() and not self.broken:
+                raise Deadlock("nothing that is enqueued fires this event")
+        self._check()
+
+    def graph_pool(self) -> int:
+        self._graphs[len(self._graphs)] = []
+        return len(self._graphs) - 1
+
+    def capture(self, stream: FakeStream, pool: int, work: Batch) -> tuple[Callable[[], None], list[torch.Tensor]]:
+        """The outputs of all graphs of a pool are overwritten by each replay: their memory may overlap."""
+        self._check()
+        again, outputs = held(work)
+        self._graphs[pool] += outputs
+
+        def replay() -> None:
+            for tensor in self._graphs[pool]:
+                tensor.fill_(GARBAGE)
+            again()
+
+        return replay, outputs
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return torch.full(shape, 0 if dtype == torch.uint8 else GARBAGE).to(dtype)
+
+    pinned = empty
+
+    def step(self) -> bool:
+        """One stream does its next piece of work; False if none can."""
+        ready = [stream for stream in self.streams if stream.ready]
+        if not ready or self.broken:
+            return False
+        kind, what = self.random.choice(ready).work.popleft()
+        self.done += 1
+        if self.done == self.breaks_at:
+            self.broken = True
+            return False
+        if kind == "run":
+            with torch.inference_mode():
+                what()
+        elif kind == "fire":
+            what[0] = True
+        return True
+
+    def _check(self) -> None:
+        if self.broken:
+            raise broken()
+
+
+def held(work: Batch) -> tuple[Callable[[], None], list[torch.Tensor]]:
+    """A batch noted down: what does it again, and the tensors that this writes."""
+    with torch.inference_mode():
+        outputs = [tensor.clone() for tensor in work()]
+
+    def replay() -> None:
+        for tensor, value in zip(outputs, work(), strict=True):
+            tensor.copy_(value)
+
+    return replay, outputs
+
+
+class HostEvent:
+    def __init__(self) -> None:
+        self.fired = threading.Event()
+        self.fired.set()
+
+
+class HostStream:
+    """A thread that does one thing after another."""
+
+    def __init__(self) -> None:
+        self.work: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self.thread = threading.Thread(target=self._main, daemon=True)
+        self.thread.start()
+
+    def _main(self) -> None:
+        torch.set_num_threads(1)
+        with torch.inference_mode():
+            while (work := self.work.get()) is not None:
+                work()
+
+
+class HostRuntime:
+    """Implements engine.runtime.Runtime with threads. Use as a context manager, which ends them."""
+
+    name = "host"
+    uuid = ""
+    device = torch.device("cpu")
+
+    def __init__(self) -> None:
+        self.streams: list[HostStream] = []
+
+    def __enter__(self) -> HostRuntime:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for stream in self.streams:
+            stream.work.put(None)
+        for stream in self.streams:
+            stream.thread.join(10)
+            assert not stream.thread.is_alive()
+
+    def attach(self) -> None:
+        pass
+
+    def stream(self, priority: int = 0) -> HostStream:
+        self.streams.append(HostStream())
+        return self.streams[-1]
+
+    def event(self) -> HostEvent:
+        return HostEvent()
+
+    def record(self, event: HostEvent, stream: HostStream) -> None:
+        event.fired = threading.Event()
+        stream.work.put(event.fired.set)
+
+    def wait(self, stream: HostStream, event: HostEvent) -> None:
+        stream.work.put(event.fired.wait)
+
+    def enqueue(self, stream: HostStream, work: Callable[[], None]) -> None:
+        stream.work.put(work)
+
+    def synchronize(self, event: HostEvent) -> None:
+        assert event.fired.wait(30), "an event that never fires"
+
+    def graph_pool(self) -> None:
+        return None
+
+    def capture(self, stream: HostStream, pool: Any, work: Batch) -> tuple[Callable[[], None], list[torch.Tensor]]:
+        return held(work)
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype)
+
+    pinned = empty
