@@ -14,25 +14,24 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from typing import Self, cast
 
 from app.contract import Model, Served
 from app.engine.device import Device
 from app.engine.energy import EnergyMeter, Watts
 from app.engine.idle import IdleProfiler, Known, is_whole, know, set_apart
-from app.engine.lease import Batch, Lease
+from app.engine.lease import Batch, Lease, error_of
 from app.engine.pool import Pool, Slots
 from app.engine.profiles import ProfileCache
 from app.engine.served import ServedModel
 from app.engine.tables import TableSolver
-from app.engine.warmup import fit_queue
+from app.engine.warmup import fit, program_of
 from app.engine.worker import Completion, Job
-from app.errors import ConfigError, DeadlineExceeded, ModelFailed, NotReady, StarlingError
+from app.errors import ConfigError, NotReady
 from app.metrics import Snapshot
 from app.scheduler.control import ControlTables
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Drop, Fault, Program, Reason, Stage, Unit
+from app.scheduler.types import Drop, Fault, Unit
 
 log = logging.getLogger("starling.engine")
 
@@ -119,14 +118,8 @@ class Engine:
     async def start(self, model: Model) -> Served:
         """Warm the model up and open it to calls. Raises ConfigError when it does not do what it declares."""
         spec = self.device.spec
-        batching = model.info.batching
-        largest = min(batching.max_batch, max(worker.capacity for worker in spec.workers))
-        running = largest * len(spec.workers) * spec.push_depth
-        model = replace(model, info=replace(model.info, batching=replace(batching, max_batch=largest)))
-        spare = largest * self.profiler.spare
-        model = fit_queue(model, running + spare, self._pool_bytes)
-        batching = model.info.batching
-        slots = batching.max_queue + running + spare
+        model, spare, slots = fit(model, spec, self.profiler.spare, self._pool_bytes)
+        largest = model.info.batching.max_batch
         executor = await self.loop.run_in_executor(self._warmer, self.device.open, model, slots)
         try:
             known, key = await self.loop.run_in_executor(
@@ -135,16 +128,7 @@ class Engine:
         except BaseException:
             self.device.free(executor)
             raise
-        program = Program(
-            id=next(self._programs),
-            name=model.info.name,
-            stages=(Stage(known.profile.stage(spec.max_running)),),
-            policy=batching.policy,
-            max_batch=largest,
-            max_queue=batching.max_queue,
-            max_delay_ns=int(batching.max_delay_ms * 1e6),
-            length_buckets=batching.length_buckets,
-        )
+        program = program_of(next(self._programs), model.info, known.profile.stage(spec.max_running))
         try:
             self.scheduler.add_program(program, self.clock())
         except ValueError as exc:  # a policy that this device cannot serve
@@ -167,11 +151,8 @@ class Engine:
         times = known.profile.batch_ns
         log.info(
             "model %s: measured: a row %.3g ms, %d rows %.3g ms",
-            served.info.name,
-            times[0] / 1e6,
-            len(times),
-            times[-1] / 1e6,
-        )
+            served.info.name, times[0] / 1e6, len(times), times[-1] / 1e6,
+        )  # fmt: skip
 
     def _control(self, served: ServedModel, tables: ControlTables) -> None:
         """A model's control tables have been solved."""
@@ -259,7 +240,7 @@ class Engine:
 
     def _drop(self, drop: Drop) -> None:
         lease = cast("Lease", drop.call)
-        lease.fail(_error_of(drop, lease.model, lease, self.lost))
+        lease.fail(error_of(drop, lease, self.lost))
         lease.free_ended()
 
     # what workers report
@@ -397,18 +378,4 @@ class Engine:
                     await self._closed.wait()
             except TimeoutError:
                 self.scheduler.tick(self.clock())
-
-
-def _error_of(drop: Drop, name: str, lease: Lease, lost: str | None) -> StarlingError:
-    if drop.reason is Reason.DEADLINE:
-        where = "while it was running" if lease.runs else "in the queue"
-        return DeadlineExceeded(f"model {name!r}: the deadline passed {where}")
-    if drop.reason is Reason.DEADLINE_UNREACHABLE:
-        return DeadlineExceeded(f"model {name!r}: the deadline would pass before the batch of this call ends")
-    if drop.reason is Reason.DEVICE:
-        return NotReady(f"the device is lost: {lost}", retry_after_s=1)
-    if drop.reason is Reason.CLOSED:
-        return NotReady(f"model {name!r} was unloaded", retry_after_s=1)
-    row = f" on row {drop.row}" if drop.row > 0 or len(lease.rows) > 1 else ""
-    what = "ran out of memory" if drop.reason is Reason.OOM else "failed"
-    return ModelFailed(f"model {name!r} {what}{row}: {lease.error}")
+                self._step()  # rows that were held may go at another rate

@@ -13,9 +13,9 @@ import numpy as np
 
 from app.contract import Answer, Array, ModelInfo
 from app.engine.pool import Pool, Slots
-from app.errors import ClientGone, ModelFailed, NotReady, StarlingError
+from app.errors import ClientGone, DeadlineExceeded, ModelFailed, NotReady, StarlingError
 from app.metrics import ModelStats
-from app.scheduler.types import Call, Klass, Row, RowState
+from app.scheduler.types import Call, Drop, Klass, Reason, Row, RowState
 
 
 class Driver(Protocol):
@@ -209,3 +209,20 @@ def _runs(places: list[tuple[Batch, int]]) -> list[tuple[Batch, int, int]]:
         else:
             runs.append((batch, position, position + 1))
     return runs
+
+
+def error_of(drop: Drop, lease: Lease, lost: str | None) -> StarlingError:
+    """What the caller of a dropped call hears. `lost`: why the device is, if it is."""
+    name = lease.model
+    if drop.reason is Reason.DEADLINE:
+        where = "while it was running" if lease.runs else "in the queue"
+        return DeadlineExceeded(f"model {name!r}: the deadline passed {where}")
+    if drop.reason is Reason.DEADLINE_UNREACHABLE:
+        return DeadlineExceeded(f"model {name!r}: the deadline would pass before the batch of this call ends")
+    if drop.reason is Reason.DEVICE:
+        return NotReady(f"the device is lost: {lost}", retry_after_s=1)
+    if drop.reason is Reason.CLOSED:
+        return NotReady(f"model {name!r} was unloaded", retry_after_s=1)
+    row = f" on row {drop.row}" if drop.row > 0 or len(lease.rows) > 1 else ""
+    what = "ran out of memory" if drop.reason is Reason.OOM else "failed"
+    return ModelFailed(f"model {name!r} {what}{row}: {lease.error}")

@@ -8,16 +8,45 @@ from time import perf_counter_ns
 
 import torch
 
-from app.contract import Model
+from app.contract import Model, ModelInfo
 from app.engine.executor import Executor
 from app.engine.pool import slot_bytes
 from app.errors import ConfigError
-from app.scheduler.types import Profile
+from app.scheduler.types import DeviceSpec, Profile, Program, Stage
 
 log = logging.getLogger("starling.engine")
 
 _LENGTH = 16  # of variable axes while warming up: every size at full length would take minutes for an encoder
 _BUDGET_NS = 10_000_000_000  # beyond it only powers of two are run, and the times between are interpolated
+
+
+def fit(model: Model, spec: DeviceSpec, spare_batches: int, pool_bytes: int) -> tuple[Model, int, int]:
+    """The model with what this device can hold of it, the rows of `spare_batches`, and the slots that it needs in all.
+
+    A batch is no larger than the largest worker; the queue is cut so that all slots take at most `pool_bytes`.
+    """
+    batching = model.info.batching
+    largest = min(batching.max_batch, max(worker.capacity for worker in spec.workers))
+    model = replace(model, info=replace(model.info, batching=replace(batching, max_batch=largest)))
+    spare = largest * spare_batches
+    running = largest * len(spec.workers) * spec.push_depth + spare
+    model = fit_queue(model, running, pool_bytes)
+    return model, spare, model.info.batching.max_queue + running
+
+
+def program_of(ident: int, info: ModelInfo, profile: Profile) -> Program:
+    """The model as the scheduler sees it."""
+    batching = info.batching
+    return Program(
+        id=ident,
+        name=info.name,
+        stages=(Stage(profile),),
+        policy=batching.policy,
+        max_batch=batching.max_batch,
+        max_queue=batching.max_queue,
+        max_delay_ns=int(batching.max_delay_ms * 1e6),
+        length_buckets=batching.length_buckets,
+    )
 
 
 def fit_queue(model: Model, running: int, pool_bytes: int) -> Model:
