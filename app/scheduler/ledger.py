@@ -18,7 +18,7 @@ _ENDED, _RUNNING, _WAITING = RowState.ENDED, RowState.RUNNING, RowState.WAITING 
 
 
 class Ledger:
-    """`alive`: rows that have started and not ended. `done` and `drops` are what the next Step will say."""
+    """`alive`: rows that have started and not ended. `done`, `drops`: what the next Step says; it takes the lists."""
 
     def __init__(self) -> None:
         self.states: dict[int, ProgramState] = {}
@@ -112,15 +112,6 @@ class Ledger:
         if state.closed and not state.calls and not state.units and program in self.states:
             del self.states[program]
             self.ready.drop_program(program)
-
-    def take(self) -> tuple[list[Call], list[Drop]]:
-        """What has left since the last time."""
-        done, drops = self.done, self.drops
-        if done:
-            self.done = []
-        if drops:
-            self.drops = []
-        return done, drops
 
 
 def key_of(row: Row, state: ProgramState) -> Key:

@@ -76,7 +76,7 @@ class Scheduler:
         """Open a program to calls. Raises ValueError for a policy that is unknown or that this device cannot serve."""
         self._check_policy(program)
         entry = None if program.length_buckets else self._ledger.ready.at((program.id, 0, 0))
-        self._states[program.id] = ProgramState(program, entry, now)
+        self._states[program.id] = ProgramState(program, entry, self.device, now)
 
     def _check_policy(self, program: Program) -> None:
         others = {state.program.policy for state in self._states.values()} - {program.policy}
@@ -94,6 +94,11 @@ class Scheduler:
 
     def admit(self, program: int, n: int, klass: Klass, deadline: int | None, now: int) -> Refusal | None:
         """Whether a call of `n` rows may come now. Changes nothing."""
+        state = self._states.get(program)
+        if state is not None and deadline is None and not (state.closed or self._lost):  # most calls, at little cost
+            over = state.waiting + n > state.program.max_queue
+            if not over:
+                return None
         return admission.refusal(self._states, self._units.values(), self.device, now, program, n, deadline, self._lost)
 
     def submit(self, call: Call, now: int) -> None:
@@ -162,14 +167,19 @@ class Scheduler:
     def step(self, now: int) -> Step:
         """What to do now, given all inputs so far."""
         ledger = self._ledger
-        for call in ledger.deadlines.passed(now):
-            ledger.drop(call, Reason.DEADLINE)
         start: list[Unit] = []
-        wake_at = self._dispatch(start, now)
-        deadline = ledger.deadlines.next()
-        if wake_at is None or (deadline is not None and deadline < wake_at):
-            wake_at = deadline
-        done, drops = ledger.take()
+        if not ledger.deadlines:
+            wake_at = self._dispatch(start, now)
+        else:
+            for call in ledger.deadlines.passed(now):
+                ledger.drop(call, Reason.DEADLINE)
+            wake_at = self._dispatch(start, now)
+            deadline = ledger.deadlines.next()
+            if wake_at is None or (deadline is not None and deadline < wake_at):
+                wake_at = deadline
+        done, drops = ledger.done, ledger.drops
+        if done or drops:
+            ledger.done, ledger.drops = [], []
         return Step(start, done, drops, wake_at)
 
     # what others may read
@@ -222,6 +232,8 @@ class Scheduler:
 
     def _dispatch(self, start: list[Unit], now: int) -> int | None:
         """Start what can start; return the earliest time at which a held key wants to be asked again."""
+        if self._busy == self.device.max_running and self.device.push_depth == 1:
+            return None  # nothing is idle: the step that most calls get
         held: list[Key] = []
         wake_at: int | None = None
         while not self._lost:
@@ -246,8 +258,6 @@ class Scheduler:
         depth = self.device.push_depth
         if self._busy < self.device.max_running:
             return [w for w, load in enumerate(self._load) if load < depth]
-        if depth == 1:
-            return []
         return [w for w, load in enumerate(self._load) if 0 < load < depth]
 
     def _serve(self, ready: ReadySet, idle: Sequence[int], start: list[Unit], now: int) -> Hold | None:
@@ -257,8 +267,8 @@ class Scheduler:
         # Rows that start take up room on the device; those that go on, in a cell or at a later stage, have theirs.
         room = self.device.max_alive - self._ledger.alive
         going = ready.going() if stage or state.program.stages[0].repeats else 0
-        capacity = {worker: self._capacity(worker, state) for worker in idle}
-        limit = min(max(capacity.values()), room + going)
+        capacities = sorted((state.capacity[worker] for worker in idle), reverse=True)
+        limit = min(capacities[0], room + going)
         if limit < 1:
             return Hold(None)
         group = ready.retry() if room or stage else None
@@ -267,24 +277,23 @@ class Scheduler:
             if len(group) > most:  # the cap has fallen since: what fits goes, the rest stays first in line
                 ready.add_retry(group[most:])
                 group = group[:most]
-            self._start(ready.key, group, Cut(len(group), len(group), "retry"), capacity, start, now)
+            self._start(ready.key, group, Cut(len(group), len(group), "retry"), idle, start, now)
             return None
-        decision = state.policy.decide(self._view(ready, state, limit, room + going, len(idle)), _sorted(capacity), now)
+        decision = state.policy.decide(self._view(ready, state, limit, room + going, len(idle)), capacities, now)
         if isinstance(decision, Hold):
             return decision
         if self._ledger.deadlines and self._drop_late(ready, state, decision, now):
             return None  # fewer rows wait now, so all is asked again
-        self._start(ready.key, ready.take(decision.rows, room), decision, capacity, start, now)
+        self._start(ready.key, ready.take(decision.rows, room), decision, idle, start, now)
         return None
 
     def _view(self, ready: ReadySet, state: ProgramState, limit: int, room: int, idle: int) -> KeyView:
-        full = max(self._capacity(w, state) for w in range(len(self.device.workers)))
         free = min(idle, max(1, self.device.max_running - self._busy))
         facts = state.facts[ready.key[1]]
         waiting = ready.free_count
         due = self._due(ready, state, min(waiting, limit)) if facts.may_hold and self._ledger.deadlines else _NEVER
         return KeyView(
-            waiting, limit, min(full, self.device.max_alive), ready.oldest(), state.program.max_delay_ns, room, due,
+            waiting, limit, state.full, ready.oldest(), state.program.max_delay_ns, room, due,
             free, facts,
         )  # fmt: skip
 
@@ -311,23 +320,19 @@ class Scheduler:
             self._ledger.drop(call, Reason.DEADLINE_UNREACHABLE)
         return bool(late)
 
-    def _capacity(self, worker: int, state: ProgramState) -> int:
-        capacity = min(self.device.workers[worker].capacity, state.program.max_batch)
-        return min(capacity, state.caps.get(worker, capacity))
-
-    def _start(
-        self, key: Key, rows: list[Row], cut: Cut, capacity: dict[int, int], start: list[Unit], now: int
-    ) -> None:
+    def _start(self, key: Key, rows: list[Row], cut: Cut, idle: Sequence[int], start: list[Unit], now: int) -> None:
         """Hand a unit to the smallest worker that takes its size, so that larger ones stay free for larger units.
 
         Among equals to the one with the least to do, and then to the one that has been idle longest.
         """
-        size = max(cut.size, len(rows))
-        load, since = self._load, self._idle_since
-        fits = (w for w, c in capacity.items() if c >= size)
-        worker = min(fits, key=lambda w: (capacity[w], load[w], since[w], w))
         program, stage, _ = key
         state = self._states[program]
+        size = max(cut.size, len(rows))
+        worker = idle[0]
+        if len(idle) > 1:
+            capacity, load, since = state.capacity, self._load, self._idle_since
+            fits = (w for w in idle if capacity[w] >= size)
+            worker = min(fits, key=lambda w: (capacity[w], load[w], since[w], w))
         self._ledger.start(rows, state)
         running = self._running
         self._load[worker] += 1
@@ -370,7 +375,7 @@ class Scheduler:
                 self._ledger.end(row)
         rows = [row for row in unit.rows if row.call.alive]
         if error is Fault.OOM and unit.size > 1:
-            state.caps[unit.worker] = min(max(1, unit.size // 2), state.caps.get(unit.worker, unit.size))
+            state.cap(unit.worker, max(1, unit.size // 2))
         elif error is Fault.MODEL and (not self.split_failed or state.broken or len(unit.rows) == 1):
             self._fail_calls(rows, Reason.MODEL, alone=len(unit.rows) == 1)
             return
@@ -395,7 +400,3 @@ class Scheduler:
             self._ledger.end(row)
         for call in list(self._ledger.calls.values()):
             self._ledger.drop(call, Reason.DEVICE)
-
-
-def _sorted(capacity: dict[int, int]) -> list[int]:
-    return sorted(capacity.values(), reverse=True)

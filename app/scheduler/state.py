@@ -12,7 +12,7 @@ from .preferred import algorithm_1, preferred_size
 from .rate import RateMonitor
 from .ready import ReadySet
 from .regression import Regression
-from .types import Profile, Program
+from .types import DeviceSpec, Profile, Program
 
 _RECENT = 16  # first runs looked at to tell a broken program from a bad row
 
@@ -21,12 +21,15 @@ class ProgramState:
     """What the scheduler keeps per program."""
 
     __slots__ = (
-        "calls", "caps", "closed", "entry", "facts", "latency", "policy", "program", "rate", "recent", "regression",
-        "units", "waiting",
+        "calls", "capacity", "closed", "entry", "facts", "full", "latency", "policy", "program", "rate", "recent",
+        "regression", "units", "waiting",
     )  # fmt: skip
 
-    def __init__(self, program: Program, entry: ReadySet | None, now: int) -> None:
+    def __init__(self, program: Program, entry: ReadySet | None, device: DeviceSpec, now: int) -> None:
         self.program = program
+        #: By worker: rows that it takes. The largest of them, but for what may be alive at once.
+        self.capacity = [min(worker.capacity, program.max_batch) for worker in device.workers]
+        self.full = min(max(self.capacity), device.max_alive)
         self.entry = entry  # where new rows stand, when that is one set whatever their length
         self.policy: Policy = make_policy(program.policy)
         self.latency = [Latency(stage.profile) for stage in program.stages]
@@ -37,7 +40,6 @@ class ProgramState:
         self.waiting = 0  # rows in the ready table
         self.calls = 0  # calls that have not left
         self.units = 0  # handed to workers and not finished
-        self.caps: dict[int, int] = {}  # worker -> rows that fitted in its memory
         self.closed = False
 
     @property
@@ -60,6 +62,11 @@ class ProgramState:
         self.latency[stage].observe(size, compute_ns, running)
         if stage == 0:
             self.regression.observe(size, compute_ns)
+
+    def cap(self, worker: int, rows: int) -> None:
+        """More rows did not fit in this worker's memory."""
+        self.capacity[worker] = min(rows, self.capacity[worker])
+        self.full = min(self.full, max(self.capacity))
 
     def tick(self, now: int) -> None:
         """The rate monitor's window has closed."""

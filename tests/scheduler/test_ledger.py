@@ -8,12 +8,12 @@ from app.scheduler.ledger import Ledger, key_of
 from app.scheduler.state import ProgramState
 from app.scheduler.types import Reason, Row, RowState
 
-from .world import make_call, make_program
+from .world import make_call, make_device, make_program
 
 
 def ledger_of(**options: object) -> tuple[Ledger, ProgramState]:
     ledger = Ledger()
-    state = ledger.states[1] = ProgramState(make_program(**options), None, 0)
+    state = ledger.states[1] = ProgramState(make_program(**options), None, make_device(8), 0)
     return ledger, state
 
 
@@ -52,22 +52,8 @@ def test_leaving_forgets_the_rows_that_wait_and_not_those_that_run() -> None:
     ledger.drop(call, Reason.DEADLINE)
     assert not call.alive
     assert (state.waiting, ledger.alive, running.state) == (0, 1, RowState.RUNNING)
-    done, drops = ledger.take()
-    assert (done, [(drop.call, drop.reason, drop.row) for drop in drops]) == ([], [(call, Reason.DEADLINE, -1)])
-    assert ledger.take() == ([], [])
-
-
-def test_steps_said_keep_their_lists() -> None:
-    """What `take` gave is not touched by what leaves later."""
-    ledger, state = ledger_of()
-    calls = [make_call(ident) for ident in (1, 2)]
-    for call in calls:
-        ledger.enter(call, state)
-    ledger.complete(calls[0], state)
-    done, _ = ledger.take()
-    ledger.complete(calls[1], state)
-    assert done == [calls[0]]
-    assert ledger.take()[0] == [calls[1]]
+    assert [(drop.call, drop.reason, drop.row) for drop in ledger.drops] == [(call, Reason.DEADLINE, -1)]
+    assert ledger.done == []
 
 
 @pytest.mark.parametrize("last", ["call", "unit"])

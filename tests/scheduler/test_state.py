@@ -9,40 +9,42 @@ import pytest
 from app.scheduler.control import ControlTables
 from app.scheduler.profile import linear
 from app.scheduler.state import ProgramState
-from app.scheduler.types import Profile, Program, Stage
+from app.scheduler.types import DeviceSpec, Profile, Program, Stage, WorkerSpec
 
 S = 1_000_000_000
 #: A device that serves 2253 rows a second, with a table for a tenth and for nine tenths of that.
 CURVE = linear(3, 0.35, 32).batch_ns
 TABLES = ControlTables((0.1, 0.9), ((0, 1), (0, 0)), 32, (1,), (0, 50), 32 * 1e9 / CURVE[31])
 
+DEVICE = DeviceSpec((WorkerSpec(1), WorkerSpec(32)), max_alive=20)
+
 TWO_STAGES = Program(0, "m", (Stage(Profile((10, 20))), Stage(Profile((1, 2)))), max_batch=2)
 
 
 def test_time_is_that_of_all_stages() -> None:
-    assert [ProgramState(TWO_STAGES, None, 0).time(rows) for rows in (1, 2)] == [11, 22]
+    assert [ProgramState(TWO_STAGES, None, DEVICE, 0).time(rows) for rows in (1, 2)] == [11, 22]
 
 
 @pytest.mark.parametrize(("failures", "broken"), [(8, False), (9, True), (16, True)])
 def test_a_program_is_broken_when_most_recent_first_runs_failed(failures: int, broken: bool) -> None:
-    state = ProgramState(TWO_STAGES, None, 0)
+    state = ProgramState(TWO_STAGES, None, DEVICE, 0)
     state.recent.extend([True] * failures + [False] * (16 - failures))
     assert state.broken is broken
 
 
 def test_few_runs_tell_nothing() -> None:
-    state = ProgramState(TWO_STAGES, None, 0)
+    state = ProgramState(TWO_STAGES, None, DEVICE, 0)
     state.recent.extend([True] * 15)
     assert not state.broken
 
 
 def test_an_unknown_policy_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="no_wait"):
-        ProgramState(Program(0, "m", policy="nope"), None, 0)
+        ProgramState(Program(0, "m", policy="nope"), None, DEVICE, 0)
 
 
 def served(policy: str = "adaptive", **options: object) -> ProgramState:
-    return ProgramState(Program(1, "m", (Stage(Profile(CURVE)),), policy, **options), None, 0)  # type: ignore[arg-type]
+    return ProgramState(Program(1, "m", (Stage(Profile(CURVE)),), policy, **options), None, DEVICE, 0)  # type: ignore[arg-type]
 
 
 class TestTick:
@@ -70,7 +72,7 @@ class TestTick:
         assert levels == [0, 1, 0, 1, -1]
 
     def test_every_stage_returns_to_its_profile(self) -> None:
-        state = ProgramState(TWO_STAGES, None, 0)
+        state = ProgramState(TWO_STAGES, None, DEVICE, 0)
         for latency in state.latency:
             latency.scale = 2.0
         state.tick(S)
@@ -97,7 +99,7 @@ class TestControl:
         "stages", [TWO_STAGES.stages, (Stage(Profile((10, 20)), repeats=True),)], ids=["two-stages", "cell"]
     )
     def test_tables_say_nothing_about_stages_and_cells(self, stages: tuple[Stage, ...]) -> None:
-        state = ProgramState(Program(1, "m", stages), None, 0)
+        state = ProgramState(Program(1, "m", stages), None, DEVICE, 0)
         state.set_control(TABLES)
         state.tick(S)
         assert all(facts.control is None for facts in state.facts)
@@ -105,7 +107,7 @@ class TestControl:
 
 class TestObserve:
     def test_line_is_that_of_the_first_stage(self) -> None:
-        state = ProgramState(TWO_STAGES, None, 0)
+        state = ProgramState(TWO_STAGES, None, DEVICE, 0)
         before = state.regression.predict(2)
         state.observe(1, 2, 2_000, 1)
         assert state.regression.predict(2) == before
@@ -113,12 +115,12 @@ class TestObserve:
         assert state.regression.predict(2) > before
 
     def test_batches_at_once_are_held_against_their_own_table(self) -> None:
-        state = ProgramState(Program(1, "m", (Stage(Profile((10, 20), ((15, 30),))),)), None, 0)
+        state = ProgramState(Program(1, "m", (Stage(Profile((10, 20), ((15, 30),))),)), None, DEVICE, 0)
         state.observe(0, 2, 30, 2)
         assert state.latency[0].scale == pytest.approx(1.0)
 
     def test_what_was_learnt_begins_again_with_a_new_profile(self) -> None:
-        state = ProgramState(TWO_STAGES, None, 0)
+        state = ProgramState(TWO_STAGES, None, DEVICE, 0)
         for _ in range(50):
             state.observe(0, 2, 60, 1)
             state.observe(1, 2, 6, 1)
@@ -127,3 +129,11 @@ class TestObserve:
         assert [latency.scale > 2.5 for latency in state.latency] == [False, True]
         assert (state.regression.alpha, state.regression.beta) == pytest.approx((90, 10))
         assert state.latency[0].predict(2) == 110
+
+
+def test_what_a_worker_takes_only_falls() -> None:
+    state = ProgramState(Program(0, "m", max_batch=32), None, DEVICE, 0)
+    assert (state.capacity, state.full) == ([1, 32], 20)
+    state.cap(1, 8)
+    state.cap(1, 16)
+    assert (state.capacity, state.full) == ([1, 8], 8)
