@@ -44,7 +44,7 @@ def latency(cells: Sequence[Cell], path: Path) -> None:
             else:
                 _against_load(axes, cells)
             _scale(axes)
-            axes.legend()
+            _legend(axes)
             figure.tight_layout()
             figure.savefig(path)
         finally:
@@ -52,13 +52,21 @@ def latency(cells: Sequence[Cell], path: Path) -> None:
 
 
 def _against_load(axes: Axes, cells: Sequence[Cell]) -> None:
-    """Mean and 99th percentile; the load is a share of the best throughput."""
+    """The mean as a line per policy, and the 99th percentile dashed; the load is a share of the best throughput.
+
+    What has a mean only is a bound, not a run: dotted, on top of what it bounds.
+    """
     for colour, (name, line) in enumerate(_lines(cells, lambda cell: _name(cell, cells))):
         loads = [cell["load"] for cell in line]
-        axes.plot(loads, [cell["mean_ms"] for cell in line], f"C{colour}o-", label=f"{name}, mean")
-        axes.plot(loads, [cell["p99_ms"] for cell in line], f"C{colour}s--", label=f"{name}, 99 %")
+        means = [cell["mean_ms"] for cell in line]
+        if any(cell.get("p99_ms") is None for cell in line):
+            axes.plot(loads, means, "k:", label=name)
+            continue
+        axes.plot(loads, means, f"C{colour}o-", label=name)
+        axes.plot(loads, [cell["p99_ms"] for cell in line], f"C{colour}--", alpha=0.6)
+    axes.plot([], [], "k--", alpha=0.6, label="dashed: 99 %")
     axes.set_xlabel("load, share of the best throughput")
-    axes.set_ylabel("latency, ms")
+    axes.set_ylabel("mean latency, ms")
 
 
 def _against_replicas(axes: Axes, cells: Sequence[Cell]) -> None:
@@ -95,6 +103,15 @@ def _lines(cells: Sequence[Cell], name: Callable[[Cell], str]) -> list[tuple[str
         if cell["mean_ms"] is not None:
             lines.setdefault(name(cell), []).append(cell)
     return list(lines.items())
+
+
+def _legend(axes: Axes) -> None:
+    """Inside, where there is room for it; above the plot where there are many lines."""
+    names = axes.get_legend_handles_labels()[1]
+    if len(names) > 4:
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4, fontsize=9)
+    else:
+        axes.legend()
 
 
 def _scale(axes: Axes) -> None:

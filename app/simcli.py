@@ -16,10 +16,6 @@ import typer
 from app.errors import ConfigError
 
 _MS = 1e6
-_BATCH = 32  # largest batch of a made-up device, rows
-
-#: Weights of latency against power, as times of one row run alone that full power all the time is worth.
-_OBJECTIVES = {"latency": 0.0, "balanced": 3.0, "energy": 30.0}
 
 ProfileOption = Annotated[
     str,
@@ -35,6 +31,10 @@ LoadOption = Annotated[
 BatchOption = Annotated[
     int, typer.Option("--max-batch", help="Largest batch, rows. \\[the profile's; 32 for linear:]", show_default=False)
 ]
+ObjectiveOption = Annotated[
+    str,
+    typer.Option(help="What is least: latency, balanced, energy, or the weight of power, from 0 to below 1."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON: one object, or a list of several.")]
 
 
@@ -46,7 +46,7 @@ def register(cli: typer.Typer) -> None:
 
 def simulate(
     profile: ProfileOption = "",
-    policy: Annotated[str, typer.Option(help="When to form a batch; several as no_wait,window.")] = "no_wait",
+    policy: Annotated[str, typer.Option(help="When to form a batch; several as adaptive,window.")] = "adaptive",
     rate: RateOption = "",
     load: LoadOption = "",
     requests: Annotated[int, typer.Option(help="Requests to simulate.")] = 100_000,
@@ -63,9 +63,18 @@ def simulate(
     device: Annotated[
         str, typer.Option(help="serial: one unit at a time; shared: as the profile's concurrency. \\[by the workers]")
     ] = "",
+    transfers: Annotated[
+        str,
+        typer.Option(
+            help="Copies, from the profile's transfer_ms: none, serial (part of a unit), overlap (beside it)."
+        ),
+    ] = "none",
+    objective: ObjectiveOption = "latency",
     deadline_ms: Annotated[float, typer.Option(help="Deadline of each request. \\[none]", show_default=False)] = 0,
     max_queue: Annotated[int, typer.Option(help="Requests that may wait per replica; more are refused.")] = 1024,
-    max_delay_ms: Annotated[float, typer.Option(help="window, static: longest wait of the oldest request.")] = 5,
+    max_delay_ms: Annotated[
+        float, typer.Option(help="window, static, preferred: longest wait of the oldest request.")
+    ] = 5,
     replicas: Annotated[str, typer.Option(help="Replicas behind one router; several as 1,10,100.")] = "1",
     router: Annotated[
         str, typer.Option(help="random, round_robin, least_waiting, power_of_two; several as random,power_of_two.")
@@ -85,19 +94,22 @@ def simulate(
         _replay(replay, as_json)
         return
     with _as_config_error():
+        from app.sim import options
         from app.sim.fleet import Setup, run
 
-        measured = _profile(profile, max_batch)
-        capacities = tuple(_counts("workers", workers)) if workers else ()
+        measured = options.profile(profile, max_batch)
+        capacities = tuple(options.counts("workers", workers)) if workers else ()
         setups = [
             Setup(
                 measured, one_rate, one_policy, requests, seed, arrivals, service,
-                device or ("shared" if len(capacities) > 1 else "serial"), capacities,
+                device or options.device(measured, capacities, one_policy), transfers, capacities,
                 round(deadline_ms * _MS) if deadline_ms else None, max_queue, round(max_delay_ms * _MS),
-                count, one_router,
+                count, one_router, objective,
             )
-            for one_policy, (one_router, count) in product(_names(policy), _fleets(router, replicas))
-            for one_rate in _rates(rate, load, measured.peak * count, arrivals)
+            for one_policy, (one_router, count) in product(
+                options.names(policy), options.fleets(router, options.counts("replicas", replicas))
+            )
+            for one_rate in options.rates(rate, load, measured.peak * count, arrivals)
         ]  # fmt: skip
         for setup in setups:
             setup.check()
@@ -120,10 +132,7 @@ def optimum(
     rate: RateOption = "",
     load: LoadOption = "",
     max_batch: BatchOption = 0,
-    objective: Annotated[
-        str,
-        typer.Option(help="latency, balanced, energy, or a weight: ms of mean latency that one watt is worth."),
-    ] = "latency",
+    objective: ObjectiveOption = "latency",
     as_json: JsonOption = False,
 ) -> None:
     """The least mean latency of any policy, and the policy: one device, one batch at a time, Poisson arrivals.
@@ -132,22 +141,24 @@ def optimum(
     counts as one watt and an idle one as none.
     """
     with _as_config_error():
+        from app.scheduler.control import price_of, weight_of
         from app.scheduler.optimal import solve
+        from app.sim import options
 
-        measured = _profile(profile, max_batch)
+        measured = options.profile(profile, max_batch)
         power = (measured.power.idle, measured.power.busy) if measured.power else (0.0, 1.0)
-        weight = _weight(objective, measured.batch_ns[0], power)
+        weight = weight_of(objective)
+        price = price_of(weight, measured.batch_ns[0], power)
         cells = []
-        for one_rate in _rates(rate, load, measured.peak, "poisson"):
+        for one_rate in options.rates(rate, load, measured.peak, "poisson"):
             assert one_rate is not None
-            best = solve(measured.batch_ns, one_rate, weight=weight, power=power)
-            busy = solve(measured.batch_ns, one_rate, weight=weight, power=power, idling=False)
+            best = solve(measured.batch_ns, one_rate, weight=price, power=power)
+            busy = solve(measured.batch_ns, one_rate, weight=price, power=power, idling=False)
             cells.append(
                 {
-                    "rate": one_rate, "load": one_rate / measured.peak, "objective": objective,
-                    "weight_ms_per_w": weight / _MS, "mean_ms": best.mean_ns / _MS, "mean_batch": best.mean_batch,
-                    "utilisation": best.utilisation, "power_w": best.power_w if measured.power else None,
-                    "non_idling_mean_ms": busy.mean_ns / _MS,
+                    "rate": one_rate, "load": one_rate / measured.peak, "objective": objective, "weight": weight,
+                    "mean_ms": best.mean_ns / _MS, "mean_batch": best.mean_batch, "utilisation": best.utilisation,
+                    "power_w": best.power_w if measured.power else None, "non_idling_mean_ms": busy.mean_ns / _MS,
                     "table": {str(waiting): rows for waiting, rows in enumerate(best.table)},
                 }
             )  # fmt: skip
@@ -195,87 +206,6 @@ def _told(cell: dict[str, Any], most: int) -> str:
             runs.append((waiting, waiting, what))
     lines += [f"  {f'{low}-{high}' if high > low else low:>7}  {what}" for low, high, what in runs]
     return "\n".join(lines)
-
-
-def _profile(text: str, max_batch: int) -> Any:
-    """A profile from a file or from linear:A+Bb."""
-    from app.scheduler import profile as profiles
-
-    if not text:
-        raise ValueError("profile: expected a file or linear:A+Bb; give --profile")
-    if max_batch < 0:
-        raise ValueError(f"max_batch: expected at least 1, got {max_batch}")
-    if text.startswith("linear:"):
-        fixed, plus, row = text.removeprefix("linear:").partition("+")
-        try:
-            if not (plus and row.endswith("b")):
-                raise ValueError
-            times = float(fixed), float(row.removesuffix("b"))
-        except ValueError:
-            raise ValueError(f"profile: expected linear:A+Bb in ms, as linear:7+0.6b, got {text!r}") from None
-        return profiles.linear(*times, max_batch or _BATCH)
-    with open(text, encoding="utf-8") as file:
-        try:
-            measured = profiles.parse(json.load(file))
-        except ValueError as exc:
-            raise ValueError(f"{text}: {exc}") from None
-    return measured.up_to(max_batch) if max_batch else measured
-
-
-def _rates(rate: str, load: str, peak: float, arrivals: str) -> list[float | None]:
-    """Rates from either option; `peak` is what a load of 1 means."""
-    if rate and load:
-        raise ValueError("rate: give either --rate or --load")
-    if rate:
-        return list(_numbers("rate", rate))
-    if load:
-        return [share * peak for share in _numbers("load", load)]
-    if arrivals.startswith("trace:"):
-        return [None]
-    raise ValueError("rate: expected --rate or --load")
-
-
-def _fleets(router: str, replicas: str) -> Iterator[tuple[str, int]]:
-    """Routers with numbers of replicas; one replica needs no router, so it is run once."""
-    counts = _counts("replicas", replicas)
-    for index, name in enumerate(_names(router)):
-        for count in counts:
-            if count > 1 or index == 0:
-                yield ("random" if count == 1 and len(counts) > 1 else name), count
-
-
-def _weight(objective: str, single_ns: int, power: tuple[float, float]) -> float:
-    """ns of latency per watt."""
-    if objective in _OBJECTIVES:
-        return _OBJECTIVES[objective] * single_ns / (power[1] or 1.0)
-    try:
-        weight = float(objective)
-    except ValueError:
-        weight = -1.0
-    if not 0 <= weight < 1e9:
-        raise ValueError(f"objective: expected {', '.join(_OBJECTIVES)} or a weight in ms per watt, got {objective!r}")
-    return weight * _MS
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",")]
-
-
-def _numbers(name: str, text: str) -> list[float]:
-    try:
-        numbers = [float(part) for part in text.split(",")]
-    except ValueError:
-        numbers = []
-    if not numbers or not all(0 < number < 1e12 for number in numbers):
-        raise ValueError(f"{name}: expected numbers above 0, got {text!r}")
-    return numbers
-
-
-def _counts(name: str, text: str) -> list[int]:
-    numbers = _numbers(name, text)
-    if not all(number.is_integer() for number in numbers):
-        raise ValueError(f"{name}: expected whole numbers, got {text!r}")
-    return [int(number) for number in numbers]
 
 
 def _plots() -> Any:

@@ -15,7 +15,7 @@ from app.errors import ConfigError
 from app.scheduler.record import Entry, RecordingScheduler
 from app.scheduler.types import Call, DeviceSpec, Klass, Outcome, Program, Row, WorkerSpec
 
-FAST = ("--requests", "300")
+FAST = ("--requests", "300", "--policy", "no_wait")
 KEYS = {
     "policy", "rate", "load", "requests", "completed", "dropped", "mean_ms", "p50_ms", "p90_ms", "p99_ms", "p999_ms",
     "throughput", "mean_batch", "utilisation", "busy_s_per_request", "goodput",
@@ -41,7 +41,7 @@ def test_one_cell_is_an_object() -> None:
 
 
 def test_several_cells_are_a_list() -> None:
-    cells = printed("simulate", "--profile", "linear:7+0.6b", "--load", "0.3,0.6", "--policy", "no_wait,window", *FAST)
+    cells = printed("simulate", "--profile", "linear:7+0.6b", "--load", "0.3,0.6", *FAST, "--policy", "no_wait,window")
     assert [(cell["policy"], round(cell["load"], 6)) for cell in cells] == [
         ("no_wait", 0.3), ("no_wait", 0.6), ("window", 0.3), ("window", 0.6),
     ]  # fmt: skip
@@ -66,10 +66,35 @@ def test_profile_from_a_file(tmp_path: Path) -> None:
     assert_refused("mlp.json: batch_ms.1: expected milliseconds above 0", "simulate", "--profile", str(path))
 
 
+def test_transfers(tmp_path: Path) -> None:
+    path = tmp_path / "gpu.json"
+    path.write_text('{"batch_ms": {"1": 10, "8": 12}, "transfer_ms": {"1": 1, "8": 4}}')
+    options = ("simulate", "--profile", str(path), "--rate", "300", *FAST, "--transfers")
+    found = {kind: printed(*options, kind) for kind in ("none", "overlap", "serial")}
+    assert found["none"]["mean_ms"] < found["overlap"]["mean_ms"] < found["serial"]["mean_ms"]
+    assert {cell["load"] for cell in found.values()} == {300 / (8 / 0.012)}
+    assert_refused("transfer_ms: the profile has no copy times", "simulate", *LINEAR, "--load", "0.5",
+                   "--transfers", "overlap")  # fmt: skip
+    assert_refused("transfers: expected one of none, overlap, serial", *options, "fast")
+
+
+def test_ebird_shares_a_device_whose_profile_says_what_that_costs(tmp_path: Path) -> None:
+    """Six workers of its own at once, or in turns; nobody else has more than one."""
+    path = tmp_path / "gpu.json"
+    profile = {"batch_ms": {"1": 5, "32": 20}, "concurrency": {"2": {"1": 5, "32": 20}}}
+    path.write_text(json.dumps(profile))
+    options = ("simulate", "--profile", str(path), "--load", "0.3", *FAST, "--policy", "ebird,no_wait")
+    shared, one = printed(*options)
+    assert shared["busy_s_per_request"] > 1.01 * shared["utilisation"] / shared["throughput"]  # units at one time
+    assert one["busy_s_per_request"] == pytest.approx(one["utilisation"] / one["throughput"])
+    (turns, _) = printed(*options, "--device", "serial")
+    assert turns["busy_s_per_request"] == pytest.approx(turns["utilisation"] / turns["throughput"])
+
+
 def test_trace_needs_no_rate(tmp_path: Path) -> None:
     path = tmp_path / "times"
     path.write_text("\n".join(str(index / 100) for index in range(50)))
-    cell = printed("simulate", "--profile", "linear:1+1b", "--arrivals", f"trace:{path}")
+    cell = printed("simulate", "--profile", "linear:1+1b", "--arrivals", f"trace:{path}", "--policy", "no_wait")
     assert (cell["requests"], cell["mean_ms"]) == (50, 2)
     assert cell["rate"] == pytest.approx(100)
 
@@ -77,6 +102,9 @@ def test_trace_needs_no_rate(tmp_path: Path) -> None:
 def test_replicas_and_routers() -> None:
     options = ("--profile", "linear:7+0.6b", "--load", "0.5", "--replicas", "1,3", "--router", "random,least_waiting")
     cells = printed("simulate", *options, *FAST)
+    assert [cell.get("simulated") for cell in cells] == [None, "split, 1 process", "coupled, 1 process"]
+    last = invoke("simulate", *options, *FAST).stdout.splitlines()[-1]
+    assert last == "simulated: random split, 1 process; least_waiting coupled, 1 process"
     assert [(cell.get("replicas"), cell.get("router")) for cell in cells] == [
         (None, None), (3, "random"), (3, "least_waiting"),
     ]  # fmt: skip
@@ -117,7 +145,7 @@ def test_optimum() -> None:
 
 def test_objectives_go_from_latency_to_energy() -> None:
     options = ("optimum", "--profile", "linear:7+0.6b", "--load", "0.3", "--objective")
-    found = [printed(*options, objective) for objective in ("latency", "0.001", "balanced", "energy", "1000")]
+    found = [printed(*options, objective) for objective in ("latency", "0.1", "balanced", "energy", "0.999")]
     assert [cell["mean_ms"] for cell in found] == sorted(cell["mean_ms"] for cell in found)
     assert [cell["utilisation"] for cell in found] == sorted((cell["utilisation"] for cell in found), reverse=True)
     assert found[-1]["mean_batch"] == pytest.approx(32)
@@ -202,7 +230,7 @@ LINEAR = ("--profile", "linear:7+0.6b")
         (("simulate", *LINEAR, "--load", "x"), "load: expected numbers above 0"),
         (("simulate", *LINEAR, "--load", "1", "--workers", "1.5"), "workers: expected whole numbers"),
         (("simulate", *LINEAR, "--load", "1", "--workers", "8,8"), "concurrency: the profile has no times"),
-        (("simulate", *LINEAR, "--load", "1", "--policy", "best"), "policy: expected one of no_wait"),
+        (("simulate", *LINEAR, "--load", "1", "--policy", "best"), "policy: expected one of"),
         (("simulate", *LINEAR, "--load", "1", "--arrivals", "storm"), "arrivals: expected poisson"),
         (("simulate", *LINEAR, "--load", "1", "--max-batch", "-1"), "max_batch: expected at least 1"),
         (("optimum", *LINEAR, "--load", "1.01"), "expected less than"),

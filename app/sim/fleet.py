@@ -2,21 +2,25 @@
 
 With a router that looks at nothing each replica is a simulation of its own: processes take a share of the replicas
 each, draw the whole stream and pick what is theirs. With a router that looks at the replicas all stand in one
-simulation. Either way the same setup gives the same figures, whatever the number of processes.
+simulation. Either way the same setup gives the same figures, whatever the number of processes; `simulated` among them
+says which way it went: "split, 2 processes" or "coupled, 1 process".
 """
 
 from __future__ import annotations
 
-import multiprocessing
+import gc
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from app.scheduler.policies import POLICIES
+from app.scheduler import control
+from app.scheduler.control import ControlTables
+from app.scheduler.policies import POLICIES, default_workers
 from app.scheduler.profile import ModelProfile
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import DeviceSpec, Program, Stage, WorkerSpec
@@ -24,10 +28,12 @@ from app.scheduler.types import DeviceSpec, Program, Stage, WorkerSpec
 from .arrivals import Instants
 from .arrivals import make as make_arrivals
 from .device import Device, Serial, Shared, factors
+from .processes import Progress, run_parts
 from .report import Tally, summary
 from .routers import BLIND, ROUTERS, Blind
 from .routers import make as make_router
 from .simulator import PROGRAM, Node, Simulator
+from .transfers import TRANSFERS, CopyEngine, copy_ns, with_copies
 
 DEVICES = ("serial", "shared")
 _PART = 250_000  # requests worth a process of their own: one takes about half a second to start
@@ -35,7 +41,11 @@ _PART = 250_000  # requests worth a process of their own: one takes about half a
 #: Streams of random numbers, each from a seed of its own, so that a change of one leaves the others as they are.
 _SERVICE, _ROUTING = 1, 2
 
-Progress = Callable[[int], None]
+#: Objects to be born, less those that died, before the garbage collector looks. At its own 700 it walks all replicas
+#: over and over: 2.5 times the time for 10,000 of them. Nothing here is garbage to it: calls are cut from their rows.
+_COLLECT = 1_000_000
+
+_solve = lru_cache(maxsize=8)(control.solve)  # two seconds of work, and the same for all loads and routers
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +54,28 @@ class Setup:
 
     profile: ModelProfile
     rate: float | None
-    policy: str = "no_wait"
+    policy: str = "adaptive"
     requests: int = 100_000
     seed: int = 0
     arrivals: str = "poisson"
     service: str = "deterministic"
     device: str = "serial"
+    transfers: str = "none"
     workers: tuple[int, ...] = ()  # capacities in rows; none: one worker of the largest batch
     deadline_ns: int | None = None
     max_queue: int = 1024
     max_delay_ns: int = 5_000_000
     replicas: int = 1
     router: str = "random"
+    objective: str | float = "latency"  # of the policy adaptive
+    tables: ControlTables | None = None  # of the policy adaptive; `run` solves them where they are not given
 
     def check(self) -> None:
         """Raises ValueError that names the option, before anything long begins."""
         _one_of("policy", self.policy, tuple(POLICIES))
         _one_of("device", self.device, DEVICES)
+        control.weight_of(self.objective)
+        _one_of("transfers", self.transfers, TRANSFERS)
         _one_of("router", self.router, ROUTERS)
         for name, value in (("requests", self.requests), ("replicas", self.replicas), ("max_queue", self.max_queue)):
             if value < 1:
@@ -77,26 +92,41 @@ class Setup:
         self.node(0)
 
     @property
-    def apart(self) -> bool:
+    def split(self) -> bool:
         """Whether each replica can be simulated by itself."""
         return self.replicas == 1 or self.router in BLIND
 
     def node(self, replica: int, scheduler: Callable[[DeviceSpec], Scheduler] = Scheduler) -> Node:
         """One replica, with service times of its own."""
-        capacities = self.workers or (self.profile.max_batch,)
+        capacities = self.workers or default_workers(self.policy, self.profile.max_batch)
         workers = tuple(WorkerSpec(capacity) for capacity in capacities)
         factor = factors(self.service, [self.seed, _SERVICE, replica])
+        profile = with_copies(self.profile) if self.transfers == "serial" else self.profile
         device: Device
         if self.device == "serial":
-            device = Serial(self.profile, factor)
+            device = Serial(profile, factor)
         else:
-            device = Shared(self.profile, len(workers), factor)
+            device = Shared(profile, len(workers), factor)
         running = 1 if self.device == "serial" else len(workers)
         program = Program(
-            PROGRAM, self.profile.model, (Stage(self.profile.stage()),), self.policy, self.profile.max_batch,
+            PROGRAM, profile.model, (Stage(profile.stage()),), self.policy, profile.max_batch,
             self.max_queue, self.max_delay_ns,
         )  # fmt: skip
-        return Node(scheduler(DeviceSpec(workers, max_running=running)), program, device)
+        copies = CopyEngine(copy_ns(profile)[0]) if self.transfers == "overlap" else None
+        node = Node(scheduler(DeviceSpec(workers, max_running=running)), program, device, copies)
+        if self.tables is not None:
+            node.scheduler.control(PROGRAM, self.tables, 0)
+        return node
+
+    def solved(self) -> Setup:
+        """The same with control tables, where the policy looks them up."""
+        if self.policy != "adaptive" or self.tables is not None:
+            return self
+        running = 1 if self.device == "serial" else max(1, len(self.workers))
+        profile = with_copies(self.profile) if self.transfers == "serial" else self.profile
+        power = (profile.power.idle, profile.power.busy) if profile.power else (0.0, 1.0)
+        weight = control.weight_of(self.objective)
+        return replace(self, tables=_solve(profile.stage(), workers=running, weight=weight, power=power))
 
     def instants(self) -> Iterator[Instants]:
         """The times of all requests, in chunks; a trace may end sooner."""
@@ -114,8 +144,9 @@ def run(setup: Setup, processes: int = 1, progress: Progress = lambda requests: 
     Raises ValueError for a setup that does not hold together.
     """
     setup.check()
-    processes = max(1, min(processes, setup.replicas, setup.requests // _PART)) if setup.apart else 1
-    if not setup.apart:
+    setup = setup.solved()
+    processes = max(1, min(processes, setup.replicas, setup.requests // _PART)) if setup.split else 1
+    if not setup.split:
         tally = _together(setup, progress)
     elif processes == 1:
         tally = _share(setup, 0, setup.replicas, progress)
@@ -126,12 +157,23 @@ def run(setup: Setup, processes: int = 1, progress: Progress = lambda requests: 
     cell |= summary(tally, setup.profile.power)
     if setup.replicas > 1:
         cell |= {"replicas": setup.replicas, "router": setup.router}
-        cell["simulated"] = (
-            f"replicas apart, {processes} process{'es' * (processes > 1)}" if setup.apart else "together"
-        )
+        how = "split" if setup.split else "coupled"
+        cell["simulated"] = f"{how}, {processes} process{'es' * (processes > 1)}"
     return cell
 
 
+@contextmanager
+def _seldom_collected() -> Iterator[None]:
+    """The garbage collector looks once in `_COLLECT` objects."""
+    before = gc.get_threshold()
+    gc.set_threshold(_COLLECT, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+@_seldom_collected()
 def _together(setup: Setup, progress: Progress) -> Tally:
     """All replicas in one simulation."""
     tally = Tally()
@@ -145,6 +187,7 @@ def _together(setup: Setup, progress: Progress) -> Tally:
     return tally
 
 
+@_seldom_collected()
 def _share(setup: Setup, first: int, end: int, progress: Progress) -> Tally:
     """The replicas from `first` to before `end`, each by itself, in step with the chunks of the stream."""
     tally = Tally()
@@ -172,21 +215,13 @@ def _share(setup: Setup, first: int, end: int, progress: Progress) -> Tally:
     return tally
 
 
-def _in_processes(setup: Setup, processes: int, progress: Progress) -> Tally:
+def _in_processes(setup: Setup, count: int, progress: Progress) -> Tally:
     """Shares of the replicas in processes of their own, added up."""
-    bounds = [setup.replicas * part // processes for part in range(processes + 1)]
-    context = multiprocessing.get_context("spawn")  # a fork would inherit the threads of numpy's linear algebra
+    bounds = [setup.replicas * part // count for part in range(count + 1)]
     tally = Tally()
-    with ProcessPoolExecutor(processes, mp_context=context) as pool:
-        for part in pool.map(_share_silently, [(setup, low, high) for low, high in pairwise(bounds)]):
-            tally.add(part)
-            progress(part.requests)
+    for part in run_parts([partial(_share, setup, low, high) for low, high in pairwise(bounds)], progress):
+        tally.add(part)
     return tally
-
-
-def _share_silently(share: tuple[Setup, int, int]) -> Tally:
-    setup, first, end = share
-    return _share(setup, first, end, lambda requests: None)
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:

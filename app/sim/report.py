@@ -142,7 +142,10 @@ _COLUMNS = (
 
 
 def table(cells: Sequence[dict[str, Any]]) -> str:
-    """The cells as an aligned text, a line each. Columns that no cell has, and replicas of 1, are left out."""
+    """The cells as an aligned text, a line each. Columns that no cell has, and replicas of 1, are left out.
+
+    For replicas a last line says how they were simulated: split, each by itself, or coupled, all in one simulation.
+    """
     many = any(cell.get("replicas", 1) > 1 for cell in cells)
     shown = [
         column
@@ -154,8 +157,10 @@ def table(cells: Sequence[dict[str, Any]]) -> str:
         values = [(cell.get(name), form) for _, name, form in shown]
         lines.append(["-" if value is None else format(value, form) for value, form in values])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
+    text = [
         "  ".join(text.ljust(width) if name in ("policy", "router") else text.rjust(width)
                   for text, width, (_, name, _) in zip(line, widths, shown, strict=True)).rstrip()
         for line in lines
-    )  # fmt: skip
+    ]  # fmt: skip
+    how = dict.fromkeys(f"{cell['router']} {cell['simulated']}" for cell in cells if "simulated" in cell)
+    return "\n".join([*text, f"simulated: {'; '.join(how)}"] if how else text)

@@ -2,8 +2,9 @@
 
 Rules
     1. Time is an integer of nanoseconds and goes from event to event. Nothing here looks at a clock.
-    2. Events at one time come in the order finished, (cancel,) submit, tick, wake. A finished unit has a step of its
-       own; the others of one time share one. Simulated callers do not hang up, so there is no cancel.
+    2. Events at one time come in the order finished, copied, (cancel,) submit, tick, wake. A finished unit has a step
+       of its own; submit, tick and wake of one time share one. Simulated callers do not hang up, so there is no cancel.
+       A unit that waits for its copies goes to the device when they are done; of that the scheduler hears nothing.
     3. Nothing grows with the number of requests: latencies go into a Tally, calls are let go when they are answered.
 
 A node is one replica: a scheduler and its device. Several nodes stand in one Simulator when a router must see them all;
@@ -17,10 +18,11 @@ from enum import IntEnum
 from heapq import heappop, heappush
 
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Call, Klass, Outcome, Program, Row, Step
+from app.scheduler.types import Call, Klass, Outcome, Program, Row, Step, Unit
 
 from .device import Device
 from .report import Tally
+from .transfers import Copied, CopyEngine
 
 _FOLD = 8192  # latencies put away at a time
 PROGRAM = 1  # the id of the one program of a node
@@ -30,25 +32,32 @@ class Tie(IntEnum):
     """Which of two events at one time comes first."""
 
     FINISHED = 0
+    COPIED = 1
     SUBMIT = 2
     TICK = 3
     WAKE = 4
 
 
-_FINISHED, _SUBMIT, _TICK, _WAKE = (int(tie) for tie in Tie)  # plain integers, compared for each event
+_FINISHED, _COPIED, _SUBMIT, _TICK, _WAKE = (int(tie) for tie in Tie)  # plain integers, compared for each event
 
 
 class Node:
-    """One replica. `unanswered`: requests sent to it and not answered."""
+    """One replica. `unanswered`: requests sent to it and not answered. `copies`: where rows are copied beside units."""
 
-    __slots__ = ("armed", "device", "due", "index", "scheduler", "timer", "touched", "unanswered")
+    __slots__ = (
+        "armed", "copies", "copying", "device", "due", "index", "scheduler", "timer", "touched", "unanswered",
+    )  # fmt: skip
 
-    def __init__(self, scheduler: Scheduler, program: Program, device: Device) -> None:
+    def __init__(
+        self, scheduler: Scheduler, program: Program, device: Device, copies: CopyEngine | None = None
+    ) -> None:
         if program.id != PROGRAM:
             raise ValueError(f"program: expected the id {PROGRAM}, got {program.id}")
         scheduler.add_program(program, 0)
         self.scheduler = scheduler
         self.device = device
+        self.copies = copies
+        self.copying: list[tuple[int, int, Unit]] = []  # heap of (when copied, unit id, unit) that wait for copies
         self.index = 0
         self.due: int | None = None  # of the device, as last put among the events
         self.timer: int | None = None  # when the scheduler wants a step
@@ -104,7 +113,12 @@ class Simulator:
                 self.tally.refused += 1
                 continue
             self._calls += 1
-            scheduler.submit(Call(self._calls, PROGRAM, [Row()], Klass.REALTIME, 0, at, deadline), at)
+            if node.copies is None:
+                call = Call(self._calls, PROGRAM, [Row()], Klass.REALTIME, 0, at, deadline)
+            else:
+                copied = node.copies.arrive(at)
+                call = Copied(self._calls, PROGRAM, [Row()], Klass.REALTIME, 0, at, deadline, copied=copied)
+            scheduler.submit(call, at)
             node.unanswered += 1
             if self._moved is not None:
                 self._moved(node)
@@ -160,6 +174,9 @@ class Simulator:
                 self._end = time
                 node.scheduler.finished(Outcome(unit.id, None, compute_ns), time)
                 self._carry_out(node, node.scheduler.step(time))
+        elif tie == _COPIED:
+            node.device.push(heappop(node.copying)[2], time)
+            self._watch(node)
         elif node.armed == time:
             self._wake(node)
 
@@ -185,20 +202,30 @@ class Simulator:
 
     def _carry_out(self, node: Node, step: Step) -> None:
         """All of a Step, as the engine does: start units, answer calls, fail calls, arm the timer."""
-        now, device = self.now, node.device
+        now = self.now
         for unit in step.start:
             node.scheduler.launched(unit.id, now)
-            device.push(unit, now)
             self.tally.started(len(unit.rows))
-        if device.due is not None and device.due != node.due:
-            node.due = device.due
-            self._at(device.due, _FINISHED, node.index)
+            copied = now if node.copies is None else node.copies.copied(unit)
+            if copied <= now:
+                node.device.push(unit, now)
+            else:
+                heappush(node.copying, (copied, unit.id, unit))
+                self._at(copied, _COPIED, node.index)
+        self._watch(node)
         if step.done or step.drop:
             self._answer(node, step)
         node.timer = step.wake_at
         if step.wake_at is not None and (node.armed is None or step.wake_at < node.armed):
             node.armed = step.wake_at
             self._at(step.wake_at, _WAKE, node.index)
+
+    def _watch(self, node: Node) -> None:
+        """The device may have changed its mind about what ends next."""
+        due = node.device.due
+        if due is not None and due != node.due:
+            node.due = due
+            self._at(due, _FINISHED, node.index)
 
     def _answer(self, node: Node, step: Step) -> None:
         now, latencies = self.now, self.tally.latencies

@@ -16,7 +16,7 @@ from app.sim.routers import Blind, LeastWaiting, PowerOfTwo
 from app.sim.simulator import Node, Simulator
 
 PROFILE = linear(7, 0.6, 16)
-SETUP = Setup(PROFILE, 6 * 0.6 * PROFILE.peak, requests=4000, replicas=6, seed=3)
+SETUP = Setup(PROFILE, 6 * 0.6 * PROFILE.peak, "no_wait", requests=4000, replicas=6, seed=3)
 
 
 def nodes(count: int) -> list[Node]:
@@ -39,7 +39,7 @@ def test_figures_of_one_replica() -> None:
 
 def test_energy_where_the_profile_has_power() -> None:
     profile = parse({"batch_ms": {"1": 10}, "power_w": {"idle": 10, "busy": 60}})
-    cell = run(Setup(profile, 50, arrivals="uniform", requests=1000))
+    cell = run(Setup(profile, 50, "no_wait", arrivals="uniform", requests=1000))
     assert cell["energy_j_per_request"] == pytest.approx((10 + 60) * 0.01, rel=0.01)  # half of 20 ms each
 
 
@@ -72,7 +72,7 @@ def test_processes_give_the_same_figures(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(fleet, "_PART", 1000)
     heard: list[int] = []
     one, two = run(SETUP), run(SETUP, processes=2, progress=heard.append)
-    assert (one.pop("simulated"), two.pop("simulated")) == ("replicas apart, 1 process", "replicas apart, 2 processes")
+    assert (one.pop("simulated"), two.pop("simulated")) == ("split, 1 process", "split, 2 processes")
     assert one == two
     assert sum(heard) == 4000
 
@@ -82,14 +82,14 @@ def test_routers_that_look_stand_together(router: str) -> None:
     setup = replace(SETUP, router=router)
     cell = run(setup, processes=4)
     assert cell == run(setup)
-    assert (cell["simulated"], cell["router"], cell["completed"]) == ("together", router, 4000)
+    assert (cell["simulated"], cell["router"], cell["completed"]) == ("coupled, 1 process", router, 4000)
 
 
 def test_looking_helps_single_rows() -> None:
     """Without batches the order is known: shortest queue, then two choices, then blind chance."""
     profile = linear(7, 0.6, 1)
     cells: dict[str, dict[str, Any]] = {
-        router: run(Setup(profile, 10 * 0.8 * profile.peak, requests=8000, replicas=10, router=router))
+        router: run(Setup(profile, 10 * 0.8 * profile.peak, "no_wait", requests=8000, replicas=10, router=router))
         for router in ("least_waiting", "power_of_two", "random")
     }
     assert cells["least_waiting"]["mean_ms"] < cells["power_of_two"]["mean_ms"] < 0.7 * cells["random"]["mean_ms"]
@@ -129,7 +129,7 @@ def test_two_choices_are_two() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"policy": "x"}, "policy: expected one of no_wait"),
+        ({"policy": "x"}, "policy: expected one of"),
         ({"device": "x"}, "device: expected one of serial, shared"),
         ({"router": "x"}, "router: expected one of random"),
         ({"router": "power_of_two", "replicas": 1}, "power_of_two needs at least two"),

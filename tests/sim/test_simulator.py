@@ -27,6 +27,7 @@ MS = 1_000_000
 SHARED = parse(
     {"batch_ms": {"1": 5, "8": 9}, "concurrency": {"2": {"1": 7, "8": 16}, "3": {"1": 9, "8": 25}}, "max_batch": 8}
 )
+COPIED = replace(SHARED, extra={"transfer_ms": {"1": 0.5, "8": 2}})
 
 
 class Counting(Scheduler):
@@ -61,7 +62,7 @@ def recorded(setup: Setup) -> list[Entry]:
 def feed(times: Sequence[int], profile: ModelProfile, **options: Any) -> list[Entry]:
     """What is recorded of requests at these times."""
     entries: list[Entry] = []
-    setup = Setup(profile, 1, **options)
+    setup = Setup(profile, 1, **{"policy": "no_wait", **options})
     node = setup.node(0, partial(RecordingScheduler, sink=entries.append))
     simulator = Simulator([node], Tally(), deadline_ns=setup.deadline_ns, tick_ns=1000)
     simulator.feed(times)
@@ -108,7 +109,7 @@ def test_deadline_while_held() -> None:
 
 
 def test_one_wake_a_node_however_many_deadlines() -> None:
-    setup = Setup(linear(1, 1, 4), 300, deadline_ns=10_000 * MS, requests=3000)
+    setup = Setup(linear(1, 1, 4), 300, "no_wait", deadline_ns=10_000 * MS, requests=3000)
     simulator = Simulator([setup.node(0)], Tally(), deadline_ns=setup.deadline_ns)
     for chunk in setup.instants():
         simulator.feed(chunk.tolist())
@@ -116,15 +117,17 @@ def test_one_wake_a_node_however_many_deadlines() -> None:
 
 
 SETUPS = {
-    "no_wait": Setup(linear(7, 0.6, 32), 700),
+    "no_wait": Setup(linear(7, 0.6, 32), 700, policy="no_wait"),
     "window": Setup(linear(7, 0.6, 32), 300, policy="window"),
     "static": Setup(linear(2, 1, 8), 300, policy="static"),
-    "overload": Setup(linear(7, 0.6, 4), 1000, max_queue=50),
-    "deadline": Setup(linear(7, 0.6, 8), 600, deadline_ns=30 * MS, service="exponential"),
-    "exponential": Setup(linear(7, 0.6, 32), 500, service="exponential", arrivals="bursty:0.1:0.1"),
-    "gamma": Setup(linear(7, 0.6, 8), 300, service="gamma:2", arrivals="gamma:3"),
-    "workers": Setup(linear(7, 0.6, 8), 300, workers=(1, 2, 8)),
-    "shared": Setup(SHARED, 600, device="shared", workers=(8, 8, 8)),
+    "overload": Setup(linear(7, 0.6, 4), 1000, max_queue=50, policy="no_wait"),
+    "deadline": Setup(linear(7, 0.6, 8), 600, deadline_ns=30 * MS, service="exponential", policy="no_wait"),
+    "exponential": Setup(linear(7, 0.6, 32), 500, service="exponential", arrivals="bursty:0.1:0.1", policy="no_wait"),
+    "gamma": Setup(linear(7, 0.6, 8), 300, service="gamma:2", arrivals="gamma:3", policy="no_wait"),
+    "workers": Setup(linear(7, 0.6, 8), 300, workers=(1, 2, 8), policy="no_wait"),
+    "shared": Setup(SHARED, 600, device="shared", workers=(8, 8, 8), policy="no_wait"),
+    "overlap": Setup(COPIED, 500, policy="no_wait", transfers="overlap", service="gamma:0.5"),
+    "serial copies": Setup(COPIED, 300, policy="no_wait", device="shared", workers=(8, 8), transfers="serial"),
     "shared, random": Setup(SHARED, 500, device="shared", workers=(1, 2, 4, 8), service="gamma:0.5", policy="window"),
 }
 
@@ -186,7 +189,7 @@ def assert_mean(setup: Setup, expected_ns: float, runs: int = 8) -> None:
 def test_single_rows_wait_as_pollaczek_and_khinchine_say(service: str, variance: float) -> None:
     """M/D/1, M/M/1 and between: the mean wait is rho T (1 + cv^2) / (2 (1 - rho))."""
     rho, time = 0.6, 4 * MS
-    setup = Setup(ModelProfile((time,)), rho / 0.004, service=service, max_queue=1 << 20, requests=6000)
+    setup = Setup(ModelProfile((time,)), rho / 0.004, "no_wait", service=service, max_queue=1 << 20, requests=6000)
     assert_mean(setup, time * (1 + rho * (1 + variance) / (2 * (1 - rho))))
 
 
@@ -195,7 +198,7 @@ def test_small_batches_are_the_bulk_service_queue(largest: int) -> None:
     profile = linear(2, 1, largest)
     rate = 0.7 * profile.peak
     expected = mean_ns(profile.batch_ns, rate, lambda waiting: min(waiting, largest))
-    assert_mean(Setup(profile, rate, max_queue=1 << 20, requests=6000), expected)
+    assert_mean(Setup(profile, rate, "no_wait", max_queue=1 << 20, requests=6000), expected)
 
 
 class Follow:

@@ -1,0 +1,92 @@
+"""What the command line says, as values. What is wrong is a ValueError that names the option and what was expected."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+
+from app.scheduler import profile as profiles
+from app.scheduler.policies import default_workers
+from app.scheduler.profile import ModelProfile
+
+_BATCH = 32  # largest batch of a made-up device, rows
+
+
+def profile(text: str, max_batch: int = 0) -> ModelProfile:
+    """A profile from a file or from linear:A+Bb; `max_batch` 0 is the profile's own. Raises OSError for no file."""
+    if not text:
+        raise ValueError("profile: expected a file or linear:A+Bb; give --profile")
+    if max_batch < 0:
+        raise ValueError(f"max_batch: expected at least 1, got {max_batch}")
+    if text.startswith("linear:"):
+        return _linear(text, max_batch or _BATCH)
+    with open(text, encoding="utf-8") as file:
+        try:
+            measured = profiles.parse(json.load(file))
+        except ValueError as exc:
+            raise ValueError(f"{text}: {exc}") from None
+    return measured.up_to(max_batch) if max_batch else measured
+
+
+def _linear(text: str, max_batch: int) -> ModelProfile:
+    fixed, plus, row = text.removeprefix("linear:").partition("+")
+    try:
+        if not (plus and row.endswith("b")):
+            raise ValueError
+        times = float(fixed), float(row.removesuffix("b"))
+    except ValueError:
+        raise ValueError(f"profile: expected linear:A+Bb in ms, as linear:7+0.6b, got {text!r}") from None
+    return profiles.linear(*times, max_batch)
+
+
+def device(measured: ModelProfile, capacities: Sequence[int], policy: str) -> str:
+    """The device where none is named: shared for several workers.
+
+    A policy that brings its own workers shares only a device whose profile says what that costs.
+    """
+    if capacities:
+        return "shared" if len(capacities) > 1 else "serial"
+    several = len(default_workers(policy, measured.max_batch)) > 1
+    return "shared" if several and measured.concurrency_ns else "serial"
+
+
+def rates(rate: str, load: str, peak: float, arrivals: str) -> list[float | None]:
+    """Rates from either option; `peak` is what a load of 1 means. None: the trace's own."""
+    if rate and load:
+        raise ValueError("rate: give either --rate or --load")
+    if rate:
+        return list(numbers("rate", rate))
+    if load:
+        return [share * peak for share in numbers("load", load)]
+    if arrivals.startswith("trace:"):
+        return [None]
+    raise ValueError("rate: expected --rate or --load")
+
+
+def fleets(router: str, replicas: Sequence[int]) -> Iterator[tuple[str, int]]:
+    """Routers with numbers of replicas; one replica needs no router, so it is run once."""
+    for index, name in enumerate(names(router)):
+        for count in replicas:
+            if count > 1 or index == 0:
+                yield ("random" if count == 1 and len(replicas) > 1 else name), count
+
+
+def names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
+
+
+def numbers(name: str, text: str) -> list[float]:
+    try:
+        found = [float(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or not all(0 < number < 1e12 for number in found):
+        raise ValueError(f"{name}: expected numbers above 0, got {text!r}")
+    return found
+
+
+def counts(name: str, text: str) -> list[int]:
+    found = numbers(name, text)
+    if not all(number.is_integer() for number in found):
+        raise ValueError(f"{name}: expected whole numbers, got {text!r}")
+    return [int(number) for number in found]

@@ -1,0 +1,117 @@
+"""Runs `starling` as a user would, and watches what it and its children take of time and memory."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..load import ROOT
+from ..servers import clean_environment
+
+SAMPLE_S = 1.0
+_MIB = 1024  # KiB
+
+
+class CommandError(Exception):
+    """A command ended with another status than 0."""
+
+
+@dataclass
+class Ran:
+    """A command that has ended. `samples`: (seconds since its start, MiB resident of it and all below it)."""
+
+    output: str
+    wall_s: float
+    cpu_s: float  # of it and all below it, user and system: what others do on the machine shows less there
+    samples: list[tuple[float, float]] = field(default_factory=list)
+
+    @property
+    def cell(self) -> dict[str, Any]:
+        cell = json.loads(self.output)
+        assert isinstance(cell, dict)
+        return cell
+
+    def mib(self, begin: float, end: float) -> float:
+        """The most memory between two shares of the run; 0 where it was too short for a sample."""
+        inside = [mib for at, mib in self.samples if begin * self.wall_s <= at <= end * self.wall_s]
+        return max(inside, default=0.0)
+
+
+def starling(*arguments: str, profile_dir: Path | None = None) -> Ran:
+    """Run `starling` with these arguments to its end. Raises CommandError with what it said.
+
+    Profiles are kept in `profile_dir`, or with the run: what is measured here is not for the user's servers.
+    """
+    installed = Path(sys.executable).with_name("starling")
+    base = [str(installed)] if installed.exists() else [sys.executable, "-m", "app.cli"]
+    command = [*base, *arguments]
+    started_s, cpu_before_s = time.perf_counter(), _children_cpu_s()
+    samples: list[tuple[float, float]] = []
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8") as out,
+        tempfile.TemporaryFile("w+", encoding="utf-8") as err,
+        tempfile.TemporaryDirectory(prefix="starling-bench-") as kept,
+    ):
+        environment = clean_environment() | {"STARLING_PROFILE_DIR": str(profile_dir or kept)}
+        process = subprocess.Popen(command, stdout=out, stderr=err, cwd=ROOT, env=environment)
+        try:
+            while True:
+                try:
+                    process.wait(SAMPLE_S)
+                    break
+                except subprocess.TimeoutExpired:
+                    samples.append((time.perf_counter() - started_s, resident_mib(process.pid)))
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+        wall_s = time.perf_counter() - started_s
+        out.seek(0)
+        err.seek(0)
+        if process.returncode:
+            raise CommandError(f"starling {' '.join(arguments)}: {process.returncode}: {err.read()[-500:]}")
+        return Ran(out.read(), wall_s, _children_cpu_s() - cpu_before_s, samples)
+
+
+def said(*arguments: str) -> list[str]:
+    """The command as typed, and the lines it printed, but for paths of this machine."""
+    lines = starling(*arguments).output.rstrip().splitlines()
+    return [f"$ starling {' '.join(arguments)}", *(line for line in lines if not line.startswith("kept "))]
+
+
+def _children_cpu_s() -> float:
+    """CPU time of all children that have ended, and of theirs."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def resident_mib(pid: int) -> float:
+    """Resident memory of a process and all below it, MiB; what has ended meanwhile counts nothing (Linux only)."""
+    return sum(map(_resident_kib, _below(pid))) / _MIB
+
+
+def _below(pid: int) -> Sequence[int]:
+    found = [pid]
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            for child in children.read_text().split():
+                found += _below(int(child))
+        except OSError:
+            continue
+    return found
+
+
+def _resident_kib(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("VmRSS")), 0)

@@ -1,0 +1,142 @@
+"""Copies: hand-computed latencies where they are part of a unit, beside it, and what limits the device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from app.scheduler.profile import ModelProfile, linear, parse
+from app.sim.fleet import Setup, run
+from app.sim.report import Tally
+from app.sim.simulator import Simulator
+from app.sim.transfers import TRANSFERS, CopyEngine, copy_ns, with_copies
+
+MS = 1_000_000
+#: Batches take 10, 12, 14 ms and their copies 3, 4, 5 ms.
+PROFILE = parse({"batch_ms": {"1": 10, "3": 14}, "transfer_ms": {"1": 3, "3": 5}})
+PAIR = parse(
+    {
+        "batch_ms": {"1": 10},
+        "concurrency": {"2": {"1": 20}},
+        "transfer_ms": {"1": 5},
+    }
+)
+
+
+class Kept(list[int]):
+    """Latencies that are still there when they have been folded away."""
+
+    def clear(self) -> None:
+        pass
+
+
+def latencies(profile: ModelProfile, times_ms: list[int], **options: Any) -> tuple[list[float], float, float]:
+    """Milliseconds of each request, in the order of its answer; busy and last millisecond."""
+    setup = Setup(profile, 1, policy="no_wait", **options)
+    tally = Tally(latencies=Kept())
+    simulator = Simulator([setup.node(0)], tally, deadline_ns=setup.deadline_ns)
+    simulator.feed([time * MS for time in times_ms])
+    simulator.drain()
+    return [latency / MS for latency in tally.latencies], tally.busy_ns / MS, tally.end_ns / MS
+
+
+def test_none_leaves_copies_out() -> None:
+    assert latencies(PROFILE, [0, 1, 2]) == ([10, 21, 20], 22, 22)
+
+
+def test_serial_adds_the_copy_to_the_unit() -> None:
+    """One row: 10 + 3; the two that came meanwhile, as a batch: 12 + 4. The device is taken all the time."""
+    assert latencies(PROFILE, [0, 1, 2], transfers="serial") == ([13, 28, 27], 29, 29)
+
+
+def test_overlap_copies_behind_a_running_unit() -> None:
+    """Copied at 3, 6 and 9: the first unit computes from 3 to 13, the batch of two at once after it."""
+    assert latencies(PROFILE, [0, 1, 2], transfers="overlap") == ([13, 24, 23], 22, 25)
+
+
+def test_overlap_waits_for_the_last_row_of_the_unit() -> None:
+    """At 13 the device is free. The row of 11 is copied at 14; those of 10 and 12 at 13 and 16. To wait is no work."""
+    assert latencies(PROFILE, [0, 11], transfers="overlap") == ([13, 13], 20, 24)
+    assert latencies(PROFILE, [0, 10, 12], transfers="overlap") == ([13, 18, 16], 22, 28)
+
+
+def test_a_lone_row_takes_as_long_either_way() -> None:
+    assert latencies(PROFILE, [5], transfers="overlap")[0] == latencies(PROFILE, [5], transfers="serial")[0] == [13]
+
+
+def test_the_copy_engine_can_be_the_limit() -> None:
+    slow = parse({"batch_ms": {"1": 10}, "transfer_ms": {"1": 20}})
+    assert latencies(slow, [0, 0, 0], transfers="overlap") == ([30, 50, 70], 30, 70)
+
+
+def test_a_unit_that_waits_for_its_copy_slows_nobody() -> None:
+    """Both are pushed at 0. Copied at 5 and 10; alone from 5 to 10, then both at half speed: 5 are left, and 10."""
+    found = latencies(PAIR, [0, 0], transfers="overlap", device="shared", workers=(1, 1))
+    assert found == ([20, 25], 20, 25)
+
+
+def test_serial_units_that_run_at_once_slow_their_copies_too() -> None:
+    """15 of work each at half speed; the second to end is planned anew when the first has, 1 ns later."""
+    found, busy, _ = latencies(PAIR, [0, 0], transfers="serial", device="shared", workers=(1, 1))
+    assert found == pytest.approx([30, 30], abs=1e-5)
+    assert busy == pytest.approx(30, abs=1e-5)
+
+
+def test_what_is_dropped_while_it_waits_for_its_copy() -> None:
+    """Its unit runs unheard, as one that had begun."""
+    cell = run(Setup(parse({"batch_ms": {"1": 10}, "transfer_ms": {"1": 20}}), 1000, policy="no_wait",
+                     arrivals="uniform", requests=2, transfers="overlap", deadline_ns=25 * MS))  # fmt: skip
+    assert (cell["completed"], cell["dropped"]) == (0, 2)
+
+
+@pytest.mark.parametrize("transfers", TRANSFERS)
+def test_little_and_the_same_seed(transfers: str) -> None:
+    setup = Setup(PROFILE, 0.6 * PROFILE.peak, policy="no_wait", requests=3000, transfers=transfers)
+    cell = run(setup)
+    assert cell["completed"] == 3000
+    assert cell == run(setup)
+    assert cell["load"] == pytest.approx(0.6)
+
+
+def test_order_of_the_three_under_load() -> None:
+    setup = Setup(PROFILE, 0.6 * PROFILE.peak, policy="no_wait", requests=3000)
+    none, overlap, serial = (run(replace(setup, transfers=transfers))["mean_ms"] for transfers in TRANSFERS)
+    assert none < overlap < serial
+
+
+def test_copy_engine() -> None:
+    engine = CopyEngine(3)
+    assert [engine.arrive(now) for now in (0, 1, 20)] == [3, 6, 23]
+
+
+def test_table_by_size() -> None:
+    assert copy_ns(PROFILE) == (3 * MS, 4 * MS, 5 * MS)
+    assert copy_ns(PROFILE.up_to(2)) == (3 * MS, 4 * MS)
+    assert with_copies(PROFILE).batch_ns == (13 * MS, 16 * MS, 19 * MS)
+    assert with_copies(PAIR).concurrency_ns == {2: (30 * MS,)}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (None, "transfer_ms: the profile has no copy times"),
+        (3, "transfer_ms: expected copy times by batch size, got 3"),
+        ({}, "transfer_ms: expected copy times by batch size"),
+        ({"1": 1, "x": 1}, r"transfer_ms.x: expected a batch size of at least 1, got 'x'"),
+        ({"0": 1, "3": 1}, "transfer_ms.0: expected a batch size"),
+        ({"1": -1, "3": 1}, "transfer_ms.1: expected milliseconds of at least 0, got -1"),
+        ({"1": "1", "3": 1}, "transfer_ms.1: expected milliseconds"),
+        ({"1": True, "3": 1}, "transfer_ms.1: expected milliseconds"),
+        ({"1": float("nan"), "3": 1}, "transfer_ms.1: expected milliseconds"),
+        ({"2": 1, "3": 1}, "transfer_ms: expected sizes from 1 to max_batch, 3, got 2 to 3"),
+        ({"1": 1, "2": 1}, "transfer_ms: expected sizes from 1 to max_batch, 3, got 1 to 2"),
+    ],
+)
+def test_table_that_is_none(given: Any, message: str) -> None:
+    profile = replace(linear(1, 1, 3), extra={} if given is None else {"transfer_ms": given})
+    for transfers in ("overlap", "serial"):
+        with pytest.raises(ValueError, match=message):
+            Setup(profile, 1, transfers=transfers).check()
+    Setup(profile, 1, transfers="none").check()
