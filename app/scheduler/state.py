@@ -74,6 +74,7 @@ class ProgramState:
         for latency in self.latency:
             latency.tick()
         self.facts[0].preferred = algorithm_1(self.rate.rate, self.regression, self.program.max_batch)
+        self.facts[0].rate = self.rate.rate
         self._set_level()
 
     def reprofile(self, profile: Profile) -> None:
@@ -85,9 +86,11 @@ class ProgramState:
         """New tables, for a program of one stage without steps; they say nothing about others."""
         if len(self.program.stages) == 1 and not self.program.stages[0].repeats:
             self.facts[0].control = control
+            self.facts[0].may_hold = control is not None and any(control.hold_ns)
             self._set_level()
 
     def _set_level(self) -> None:
         control = self.facts[0].control
         if control is not None:
+            self.facts[0].scale = self.latency[0].scale
             self.facts[0].level = control.level(self.rate.rate, self.latency[0].scale)

@@ -1,7 +1,10 @@
 """The exact control table for the measured curve: the default.
 
 For each load there is a table, solved off the loop, that says how many of the rows that wait to run now (see `control`
-and `optimal`). The rate monitor's window names the table; the queue is the table's state, so a burst is seen at once.
+and `optimal`). The queue is the table's state; the rate monitor's window names the table. A burst is seen before its
+window ends: when many rows wait, the rate at which they came is known from them alone, and the busier table of the two
+is taken. (One that believes in a low rate cuts a long queue into small batches, which then never gets shorter.)
+
 Under the objective `latency` no usable worker idles while rows wait; under others rows may be held for company, until
 
     more come, and the table says run; or
@@ -14,28 +17,45 @@ Before there is a table, and at stages behind the first, it does as `no_wait` do
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import sqrt
 
+from ..control import ControlTables
 from .base import Cut, Hold, KeyView
+
+_CROWD = 8  # rows that wait: fewer say little of the rate
+#: Of a Poisson count. With 2, chance alone costs a CNN at load 0.7 one percent of its mean latency, with 3 a third of
+#: that; after a step from load 0.3 to 0.9 they are 1 and 2 % above serving all, and the window alone is 15 %.
+_DEVIATIONS = 3.0
 
 
 class Adaptive:
     """Runs what the control table says, at the size that it says."""
 
     def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
-        facts = view.facts
-        control = facts.control
-        if control is None or facts.level < 0:
+        control = view.facts.control
+        level = -1 if control is None else _level(view, control, now)
+        if control is None or level < 0:
             return _cut(min(view.ready, view.limit), view, idle, "idle")
         free = min(len(idle), view.free, control.workers)
-        planned = control.serve(facts.level, -(-view.ready // free))
+        planned = control.serve(level, -(-view.ready // free))
         if planned:
             rows = min(planned, view.limit)
             return _cut(rows, view, idle, "idle" if rows == view.ready else "table")
-        ends = min(view.oldest + control.hold_ns[facts.level], view.due)
+        ends = min(view.oldest + control.hold_ns[level], view.due)
         if now < ends:
             return Hold(ends)
         reason = "deadline" if ends == view.due else "hold_ended"
         return _cut(min(view.ready, view.limit), view, idle, reason)
+
+
+def _level(view: KeyView, control: ControlTables, now: int) -> int:
+    """The table for the window's rate, or for the rate of those that wait where that is higher beyond chance."""
+    facts, span = view.facts, now - view.oldest
+    if view.ready >= _CROWD and span > 0:
+        expected = facts.rate * span / 1e9
+        if view.ready - 1 > expected + _DEVIATIONS * sqrt(expected):
+            return max(facts.level, control.level(view.ready * 1e9 / span, facts.scale))
+    return facts.level
 
 
 def _cut(rows: int, view: KeyView, idle: Sequence[int], reason: str) -> Cut:

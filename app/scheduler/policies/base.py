@@ -23,11 +23,9 @@ class Facts:
     preferred: int = 1  # rows: Algorithm 1 of Khan et al., at each tick; 0 behind the first stage
     control: ControlTables | None = None  # None: not solved, or not applicable to this stage
     level: int = -1  # the control table for the load as it is
-
-    @property
-    def may_hold(self) -> bool:
-        """Whether the control table for now ever holds rows back."""
-        return self.control is not None and self.level >= 0 and self.control.hold_ns[self.level] > 0
+    rate: float = 0.0  # rows per second, last window
+    scale: float = 1.0  # observed over profiled batch time
+    may_hold: bool = False  # some control table ever holds rows back
 
 
 @dataclass(slots=True)

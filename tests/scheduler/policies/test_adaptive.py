@@ -295,3 +295,37 @@ def test_solved_tables_hold_under_energy_and_not_under_latency() -> None:
         step = server.arrive(1, S)
         assert (step.start == []) is held
         assert (step.wake_at is not None) is held
+
+
+class TestBurst:
+    """Tables 0 and 1 are for 100 and 900 rows a second. The window has seen 100, and then the rows below come."""
+
+    #: The low table cuts one by one, the high one takes all.
+    TELLING = replace(TABLES, tables=((0, *(1 for _ in range(40))), tuple(range(41))), hold_ns=(0, 0))
+
+    def seen(self, ready: int, over_ms: float, level: int = 0) -> int:
+        facts = Facts(control=self.TELLING, level=level, rate=100.0 if level == 0 else 900.0)
+        cut = decide(view_of(ready, 40, 40, 0, facts=facts), (40,), round(over_ms * MS))
+        assert isinstance(cut, Cut)
+        return cut.rows
+
+    def test_seen_before_the_window_ends(self) -> None:
+        assert self.seen(9, over_ms=10) == 9  # one row was expected
+
+    @pytest.mark.parametrize(
+        ("ready", "over_ms"),
+        [
+            pytest.param(9, 90, id="as-many-as-expected"),
+            pytest.param(12, 55, id="within-three-deviations"),
+            pytest.param(7, 5, id="too-few-to-say"),
+        ],
+    )
+    def test_chance_is_no_burst(self, ready: int, over_ms: float) -> None:
+        assert self.seen(ready, over_ms) == 1
+
+    def test_a_lull_is_left_to_the_window(self) -> None:
+        assert self.seen(12, over_ms=500, level=1) == 12
+
+    def test_rows_of_one_instant(self) -> None:
+        """Nothing can be said of the rate of what came all at once."""
+        assert self.seen(20, over_ms=0) == 1
