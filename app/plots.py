@@ -17,7 +17,7 @@ from matplotlib.ticker import FuncFormatter
 
 Cell = dict[str, Any]
 
-_STYLE: dict[Any, Any] = {
+STYLE: dict[Any, Any] = {
     "figure.figsize": (7, 4),
     "figure.dpi": 150,
     "font.size": 11,
@@ -36,14 +36,14 @@ def latency(cells: Sequence[Cell], path: Path) -> None:
     Against the number of replicas, a line per router, where the cells differ in it; otherwise against load, a line per
     policy. Raises ValueError for an ending that matplotlib does not know, OSError when the file cannot be written.
     """
-    with plt.rc_context(_STYLE):
+    with plt.rc_context(STYLE):
         figure, axes = plt.subplots()
         try:
             if len({cell.get("replicas", 1) for cell in cells}) > 1:
                 _against_replicas(axes, cells)
             else:
                 _against_load(axes, cells)
-            _scale(axes)
+            scale(axes)
             _legend(axes)
             figure.tight_layout()
             figure.savefig(path)
@@ -114,7 +114,7 @@ def _legend(axes: Axes) -> None:
         axes.legend()
 
 
-def _scale(axes: Axes) -> None:
+def scale(axes: Axes) -> None:
     """From 0 where the values are of one size, logarithmic where they are not."""
     values = [value for line in axes.get_lines() for value in np.asarray(line.get_ydata(), dtype=float)]
     if values and max(values) > 20 * min(values):

@@ -18,7 +18,7 @@ def batch_times(profile: ModelProfile, path: Path) -> None:
     OSError when the file cannot be written.
     """
     sizes = list(range(1, profile.max_batch + 1))
-    with plt.rc_context({**plots._STYLE, "figure.figsize": (10, 4)}):
+    with plt.rc_context({**plots.STYLE, "figure.figsize": (10, 4)}):
         figure, (left, right) = plt.subplots(1, 2)
         try:
             for units, times in {1: profile.batch_ns, **profile.concurrency_ns}.items():

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from numpy.typing import NDArray
 
-from app.plots import _STYLE, _scale
+from app.plots import STYLE, scale
 
 from .run import Result
 
@@ -34,7 +34,7 @@ def percentiles(result: Result, path: Path) -> None:
     There are right answers. Raises OSError when the file cannot be written.
     """
     runs = [np.sort(repeat.completed) for repeat in result.repeats if len(repeat.completed)]
-    with plt.rc_context(_STYLE):
+    with plt.rc_context(STYLE):
         figure, axes = plt.subplots()
         try:
             if len(runs) > 1:
@@ -48,7 +48,7 @@ def percentiles(result: Result, path: Path) -> None:
                 axes.axhline(result.plan.deadline_ms, color="C3", linestyle="--", linewidth=1, label="deadline")
             _axis(axes, len(merged))
             axes.set_title(_title(result), fontsize=11)
-            _scale(axes)
+            scale(axes)
             axes.legend()
             figure.tight_layout()
             figure.savefig(path)

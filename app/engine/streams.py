@@ -126,6 +126,9 @@ class StreamDevice:
         try:
             perform(runtime, load, lambda: placed.append(place(model, self._placement)))
             pool = StagedPool(model.info.inputs, slots, self.copies, (runtime.pinned, runtime.empty), self._keep)
+            # A graph is captured before the first row has come: what lies there must be input that no model chokes on,
+            # and an id out of range would be an assertion on the device, which loses it. As bytes: not all types fill.
+            perform(runtime, load, lambda: [rows.view(torch.uint8).zero_() for rows in pool.rows])
             executor = StagedExecutor(placed[0], pool, self, self._graphs)
             for lane in self.lanes:
                 seat = executor.seat(runtime, lane.spec.capacity, self.spec.push_depth)

@@ -74,7 +74,7 @@ class ProgramState:
         for latency in self.latency:
             latency.tick()
         self.facts[0].preferred = algorithm_1(self.rate.rate, self.regression, self.program.max_batch)
-        self.facts[0].rate = self.rate.rate
+        self.facts[0].rate = self.rate.steady
         self._set_level()
 
     def reprofile(self, profile: Profile) -> None:
@@ -93,4 +93,4 @@ class ProgramState:
         control = self.facts[0].control
         if control is not None:
             self.facts[0].scale = self.latency[0].scale
-            self.facts[0].level = control.level(self.rate.rate, self.latency[0].scale)
+            self.facts[0].level = control.level(self.rate.steady, self.latency[0].scale)

@@ -214,9 +214,9 @@ def draw(curves: Sequence[dict[str, Any]], path: Path) -> None:
     """Quantiles, live and simulated, a colour for each load."""
     from matplotlib import pyplot as plt
 
-    from app.plots import _STYLE
+    from app.plots import STYLE
 
-    with plt.rc_context(_STYLE):
+    with plt.rc_context(STYLE):
         figure, axes = plt.subplots()
         for colour, curve in enumerate(curves):
             shares = [100 * share for share in QUANTILES]

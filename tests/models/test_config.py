@@ -79,7 +79,10 @@ def test_overrides_beat_the_file_and_none_is_not_given(tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"policy": "magic"}, "setting policy: expected 'adaptive', 'no_wait', 'window', 'static', 'preferred' or 'ebird', got 'magic'"),
+        (
+            {"policy": "magic"},
+            "setting policy: expected 'adaptive', 'no_wait', 'window', 'static', 'preferred' or 'ebird', got 'magic'",
+        ),
         ({"max_batch": 0}, "setting max_batch: expected greater than or equal to 1, got 0"),
         ({"colour": 1}, "setting colour: not a setting of batching"),
     ],

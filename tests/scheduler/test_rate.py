@@ -39,3 +39,35 @@ def test_window_of_no_length_is_not_closed() -> None:
     assert monitor.rate == 0.0
     monitor.tick(SECOND)
     assert monitor.rate == pytest.approx(10.0)
+
+
+def windows(*counts: int) -> RateMonitor:
+    monitor = RateMonitor(0)
+    for second, count in enumerate(counts, 1):
+        monitor.arrive(count)
+        monitor.tick(second * SECOND)
+    return monitor
+
+
+class TestSteady:
+    @pytest.mark.parametrize(
+        ("counts", "steady"),
+        [
+            pytest.param((100,), 100, id="the-first-window"),
+            pytest.param((100, 110, 90, 104), 101, id="the-mean-of-windows-that-differ-by-chance"),
+            pytest.param((100, 110, 300), 300, id="begins-anew-after-a-step-up"),
+            pytest.param((100, 110, 60), 60, id="and-after-a-step-down"),
+            pytest.param((100, 0), 0, id="silence"),
+            pytest.param((0, 0, 7), 7, id="the-first-after-silence"),
+        ],
+    )
+    def test_mean_since_the_last_change(self, counts: tuple[int, ...], steady: float) -> None:
+        assert windows(*counts).steady == pytest.approx(steady)
+
+    def test_follows_what_changes_slowly(self) -> None:
+        """One percent a second is never three deviations of a window, and is followed ten windows late."""
+        counts = [round(100 * 1.01**second) for second in range(100)]
+        assert windows(*counts).steady == pytest.approx(counts[-10], rel=0.03)
+
+    def test_the_window_itself_is_reported_as_it_was(self) -> None:
+        assert windows(100, 110).rate == 110

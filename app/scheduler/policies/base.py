@@ -23,7 +23,7 @@ class Facts:
     preferred: int = 1  # rows: Algorithm 1 of Khan et al., at each tick; 0 behind the first stage
     control: ControlTables | None = None  # None: not solved, or not applicable to this stage
     level: int = -1  # the control table for the load as it is
-    rate: float = 0.0  # rows per second, last window
+    rate: float = 0.0  # rows per second, since it last changed
     scale: float = 1.0  # observed over profiled batch time
     may_hold: bool = False  # some control table ever holds rows back
 

@@ -1,0 +1,156 @@
+"""Everything that only a GPU can show: `python -m loadtest.gpu`, or in two calls `--part 1` and `--part 2`.
+
+Part 1: the tests marked `cuda`, then Ebird's Figures 6a, 11 and 6b and the effects of the engine's parts, each in a
+process of its own. Part 2: Figures 9 and 8 and the energy of a request, over HTTP. A part takes less than ten minutes:
+what there is no time for is left out and named. After each measurement the page, its JSON and plots are written, so a
+call that is cut off leaves what it had. `--page FILE...` joins the JSON of several calls into one page, and measures
+nothing; without a file the page has empty places. Exit status: 1 where something failed, 2 where there is no CUDA.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from loadtest.bench.load import ROOT
+
+from .folders import NETWORKS
+
+DOCS = ROOT / "docs" / "bench" / "gpu"
+MODELS = ("resnet50", "resnet152", "vgg16", "bert-base")
+SERVED = ("resnet152", "bert-base")
+PRECISIONS = ("fp32", "bf16")
+LIMIT_S = 570.0
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="python -m loadtest.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    names = "tests, figure6a, figure6b, figure11, effects, live"
+    made.add_argument("--quick", action="store_true", help="fewer rounds and seeds: about half the time")
+    made.add_argument("--part", type=int, choices=(1, 2), help="one half, for a call of its own [both]")
+    made.add_argument("--only", default="", help=f"comma-separated beginnings of names: {names} [all]")
+    made.add_argument("--models", default="", help=f"[effects: {','.join(MODELS)}; live: {','.join(SERVED)}]")
+    made.add_argument("--precisions", default=",".join(PRECISIONS), help=f"of the effects [{','.join(PRECISIONS)}]")
+    made.add_argument(
+        "--limit-s", type=float, default=LIMIT_S, help=f"nothing begins that would end later [{LIMIT_S:g}]"
+    )
+    made.add_argument("--plan", action="store_true", help="print what would be measured, and how long it should take")
+    made.add_argument("--page", type=Path, nargs="*", metavar="FILE", help="measure nothing: a page of these gpu.json")
+    made.add_argument("--out", type=Path, default=DOCS, help="folder for page, JSON and plots [docs/bench/gpu]")
+    made.add_argument("--rehearse", action="store_true", help=argparse.SUPPRESS)  # toys on the CPU: tries the code
+    return made
+
+
+def chosen_of(arguments: list[str]) -> argparse.Namespace:
+    """The options, checked; argparse ends the process with 2 where they do not fit."""
+    made = parser()
+    chosen = made.parse_args(arguments)
+    given = tuple(filter(None, chosen.models.split(",")))
+    for name in given:
+        if name not in NETWORKS:
+            made.error(f"--models: expected names of {', '.join(NETWORKS)}, got {name!r}")
+    chosen.effects, chosen.served = given or MODELS, given or SERVED
+    chosen.precisions = tuple(chosen.precisions.split(","))
+    for precision in chosen.precisions:
+        if precision not in PRECISIONS:
+            made.error(f"--precisions: expected {' or '.join(PRECISIONS)}, got {precision!r}")
+    chosen.out = chosen.out.resolve()
+    if chosen.rehearse and chosen.out.is_relative_to(ROOT / "docs"):
+        made.error("--out: expected a folder outside of docs/, which rehearsed figures must not enter")
+    return chosen
+
+
+def wanted(chosen: argparse.Namespace) -> list[Any]:
+    """The measures asked for, in order. Figures 8 and 9 and the energy are one, for its servers and rates are."""
+    from .live import LIVE
+    from .measures import MEASURES
+
+    starts = [
+        {"figure8": "live", "figure9": "live", "energy": "live"}.get(name, name) for name in chosen.only.split(",")
+    ]
+    return [
+        measure
+        for measure in [*MEASURES, LIVE]
+        if chosen.part in (None, measure.part) and any(measure.name.startswith(start) for start in starts)
+    ]
+
+
+def run(chosen: argparse.Namespace) -> int:
+    """Measure what is wanted, writing the page after each. Returns the exit status."""
+    from loadtest.papers.page import facts
+
+    from . import child, page
+    from .measures import Session
+
+    known: dict[str, Any] = {"facts": {}}
+    begin = time.monotonic()
+    told = facts(f"python -m loadtest.gpu{f' --part {chosen.part}' if chosen.part else ''}")
+    bad = False
+    with tempfile.TemporaryDirectory(prefix="starling-gpu-") as repository:
+        session = Session(
+            chosen.rehearse, chosen.quick, Path(repository), chosen.effects, chosen.served, chosen.precisions,
+            begin + chosen.limit_s, lambda text: print(text, file=sys.stderr, flush=True),
+        )  # fmt: skip
+        measures = wanted(chosen)
+        show_plan(measures, session)
+        if chosen.plan:
+            return 0
+        known["facts"][f"Part {chosen.part}" if chosen.part else "Both parts"] = {
+            **told, **child.run("facts", {}, rehearsed=chosen.rehearse, limit_s=120)
+        }  # fmt: skip
+        for measure in measures:
+            session.say(f"{measure.name}: {session.left():.0f} s are left")
+            known[measure.name] = measure.run(session)
+            bad = bad or bool(known[measure.name]["failed"])
+            page.write(known, chosen.rehearse, chosen.out)
+    session.say(f"{time.monotonic() - begin:.0f} s in all; {chosen.out}/gpu.md")
+    for name in (measure.name for measure in measures):
+        for text in known[name]["left_out"] + known[name]["failed"]:
+            session.say(f"{name}: {text}")
+    return int(bad)
+
+
+def show_plan(measures: list[Any], session: Any) -> None:
+    session.say("part  measurement      about, s")
+    for measure in measures:
+        session.say(f"{measure.part}     {measure.name:<12} {measure.seconds(session):>12.0f}")
+    session.say(f"      {'together':<12} {sum(measure.seconds(session) for measure in measures):>12.0f}")
+
+
+def main(arguments: list[str]) -> int:
+    chosen = chosen_of(arguments)
+    if chosen.page is not None:
+        from . import page
+
+        try:
+            known, rehearsed = page.join(chosen.page)
+        except (OSError, ValueError, KeyError) as exc:
+            print(f"--page: expected files that loadtest.gpu wrote: {exc}", file=sys.stderr)
+            return 1
+        if rehearsed and chosen.out.is_relative_to(ROOT / "docs"):
+            print("--page: rehearsed figures must not enter docs/", file=sys.stderr)
+            return 1
+        for path in page.write(known, rehearsed, chosen.out):
+            print(f"wrote {path.name}", file=sys.stderr)
+        return 0
+    import torch
+
+    if not (chosen.rehearse or chosen.plan or torch.cuda.is_available()):
+        print("loadtest.gpu: there is no CUDA device here, so nothing was measured", file=sys.stderr)
+        return 2
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds what stops the servers
+    return run(chosen)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:  # the servers have been stopped on the way here
+        sys.exit(130)

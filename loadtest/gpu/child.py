@@ -1,0 +1,109 @@
+"""One measurement in a process of its own: an error of the device ends no other, and memory starts from nothing.
+
+`python -m loadtest.gpu.child RESULT JSON`; the parent is `measures`. The JSON is {"what", "rehearsed", "given"}.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from loadtest.bench.load import ROOT
+from loadtest.bench.servers import clean_environment
+
+Found = dict[str, Any]
+
+
+class ChildError(Exception):
+    """A measurement ended with an error, or did not end in time."""
+
+
+def run(what: str, given: Found, *, rehearsed: bool, limit_s: float) -> Found:
+    """Do it in a child, which is killed after `limit_s`. Raises ChildError with the end of what it said."""
+    order = json.dumps({"what": what, "rehearsed": rehearsed, "given": given})
+    with tempfile.TemporaryDirectory(prefix="starling-gpu-") as folder:
+        result = Path(folder) / "result.json"
+        command = [sys.executable, "-m", "loadtest.gpu.child", str(result), order]
+        try:
+            ended = subprocess.run(
+                command, cwd=ROOT, env=clean_environment(), timeout=limit_s, capture_output=True, text=True, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise ChildError(f"{what}: not over after {limit_s:.0f} s") from None
+        if ended.returncode or not result.exists():
+            raise ChildError(f"{what}: ended with {ended.returncode}: {ended.stderr.strip()[-800:]}")
+        found = json.loads(result.read_text(encoding="utf-8"))
+        assert isinstance(found, dict)
+        return found
+
+
+def _figure6a(bed: Any, given: Found) -> Found:
+    from . import figure6
+
+    found = figure6.figure6a(bed, given["repeats"], given["rows"], given["pixels"])
+    return {**found, "issue_us": figure6.issue_us(bed, given["rows"], given["pixels"])}
+
+
+def _figure6b(bed: Any, given: Found) -> Found:
+    from .figure6 import figure6b
+
+    options = (given["rows"], given["most"], given["eager"])
+    return figure6b(bed, Path(given["folder"]), given["precision"], given["repeats"], options)
+
+
+def _effects(bed: Any, given: Found) -> Found:
+    from .effects import Scale, effects
+
+    return effects(bed, Path(given["folder"]), given["precisions"], Scale(**given["scale"]))
+
+
+def _figure11(bed: Any, given: Found) -> Found:
+    from .memory import figure11
+
+    return figure11(bed, Path(given["folder"]), given["case"], given["largest"])
+
+
+def _copies(bed: Any, given: Found) -> Found:
+    from .memory import copies
+
+    return copies(bed, Path(given["folder"]))
+
+
+def _facts(bed: Any, given: Found) -> Found:
+    return dict(bed.facts())
+
+
+WHAT: dict[str, Callable[[Any, Found], Found]] = {
+    "facts": _facts,
+    "figure6a": _figure6a,
+    "figure6b": _figure6b,
+    "effects": _effects,
+    "figure11": _figure11,
+    "copies": _copies,
+}
+
+
+def main(arguments: list[str]) -> int:
+    from app.engine import quiet_native_libraries
+    from app.engine.cuda import prepare
+
+    quiet_native_libraries()
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING)  # the engine says there why it captured nothing
+    prepare()
+    from .bed import lay
+
+    order = json.loads(arguments[1])
+    with lay(order["rehearsed"]) as bed:
+        found = WHAT[order["what"]](bed, order["given"])
+    Path(arguments[0]).write_text(json.dumps(found), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,109 @@
+"""The networks as models that `starling` serves: a folder with a model.toml and the code beside it."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from app.contract import Model, ModelSource
+from app.models.loaders import load
+
+HERE = Path(__file__).parent
+PIXELS, TOKENS = 224, 128
+TINY_PIXELS, TINY_TOKENS = 32, 8
+_VOCABULARY = 30_000  # ids drawn below it; BERT's has 30,522
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """How one is built: a function of `networks`, its keywords as TOML, and the width of its output."""
+
+    title: str
+    build: str
+    kwargs: str
+    images: bool
+    width: int = 1000
+    tiny_width: int = 1000
+
+    def row(self, tiny: bool) -> tuple[int, ...]:
+        """Shape of one row of the input."""
+        if self.images:
+            side = TINY_PIXELS if tiny else PIXELS
+            return (3, side, side)
+        return (TINY_TOKENS if tiny else TOKENS,)
+
+
+NETWORKS = {
+    "resnet50": Network("ResNet-50", "resnet", "depths = [3, 4, 6, 3]", True),
+    "resnet152": Network("ResNet-152", "resnet", "depths = [3, 8, 36, 3]", True),
+    "vgg16": Network("VGG-16", "vgg16", "", True),
+    "bert-base": Network("BERT-base", "bert", "layers = 12\nhidden = 768\nheads = 12", False, 768, 32),
+    "bert-large": Network("BERT-large", "bert", "layers = 24\nhidden = 1024\nheads = 16", False, 1024, 32),
+}
+
+_TOML = """\
+source = "model.py:{build}"
+
+[kwargs]
+{kwargs}
+tiny = {tiny}
+
+[[inputs]]
+name = "{input}"
+datatype = "{datatype}"
+shape = {shape}
+
+[[outputs]]
+name = "output"
+datatype = "FP32"
+shape = [{width}]
+
+[batching]
+max_batch = {max_batch}
+"""
+
+
+def write(name: str, repository: Path, *, tiny: bool = False, max_batch: int = 32) -> Path:
+    """Put the model into a repository folder; returns its own folder. Raises KeyError for a name not in NETWORKS."""
+    network = NETWORKS[name]
+    folder = repository / name
+    folder.mkdir(parents=True)
+    shutil.copyfile(HERE / "networks.py", folder / "model.py")
+    text = _TOML.format(
+        build=network.build, kwargs=network.kwargs, tiny=str(tiny).lower(), shape=list(network.row(tiny)),
+        input="images" if network.images else "input_ids", datatype="UINT8" if network.images else "INT64",
+        width=network.tiny_width if tiny else network.width, max_batch=max_batch,
+    )  # fmt: skip
+    (folder / "model.toml").write_text(text, encoding="utf-8")
+    return folder
+
+
+@lru_cache(maxsize=2)
+def loaded(folder: Path) -> Model:
+    """Not to be moved: `read` copies from it, which is quicker than to draw the weights again."""
+    return load(ModelSource(folder.name, 1, folder))
+
+
+def read(folder: Path, max_batch: int) -> Model:
+    """The model as the server loads it, on the CPU, with another largest batch; its weights belong to the caller."""
+    model = loaded(folder)
+    batching = replace(model.info.batching, max_batch=max_batch)
+    return replace(model, call=copy.deepcopy(model.call), info=replace(model.info, batching=batching))
+
+
+def rows_of(model: Model, count: int, seed: int = 0) -> list[torch.Tensor]:
+    """Random rows, one tensor [count, ...] for each input. Never ones: they may compute faster than what is served."""
+    random = torch.Generator().manual_seed(seed)
+    found = []
+    for spec in model.info.inputs:
+        shape = (count, *spec.bounds)
+        if spec.datatype == "UINT8":
+            found.append(torch.randint(0, 256, shape, generator=random, dtype=torch.uint8))
+        else:
+            found.append(torch.randint(1, _VOCABULARY, shape, generator=random, dtype=torch.int64))
+    return found

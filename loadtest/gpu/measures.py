@@ -1,0 +1,197 @@
+"""What is measured in part 1, each in children; how long it should take, and in which order."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from loadtest.bench.load import ROOT
+from loadtest.bench.servers import clean_environment
+
+from . import child, folders
+
+Found = dict[str, Any]
+
+_START_S = 9.0  # of a child: torch, transformers, a context, a network drawn
+_CHILD_LIMIT_S = 240.0
+
+
+class OutOfTimeError(Exception):
+    """What is left of the call is less than the measurement should take."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """What is asked for. `ends`: when the call must be over, on the monotonic clock."""
+
+    rehearsed: bool
+    quick: bool
+    repository: Path  # of folders that hold a model.toml
+    models: tuple[str, ...]  # of the effects
+    served: tuple[str, ...]  # of what is measured over HTTP
+    precisions: tuple[str, ...]
+    ends: float
+    say: Callable[[str], None]
+
+    def left(self) -> float:
+        return self.ends - time.monotonic()
+
+    def need(self, seconds: float) -> None:
+        """Raises OutOfTimeError. A rehearsal takes the time it takes."""
+        if not self.rehearsed and self.left() < seconds:
+            raise OutOfTimeError(f"{self.left():.0f} s were left of the call, about {seconds:.0f} s wanted")
+
+    def folder(self, name: str) -> Path:
+        """The model's folder in a repository of its own, made at the first call."""
+        home = self.repository / f"only-{name}"
+        if not home.exists():
+            folders.write(name, home, tiny=self.rehearsed, max_batch=self.largest)
+        return home / name
+
+    @property
+    def largest(self) -> int:
+        """Rows of the largest batch that is served."""
+        return 4 if self.rehearsed else 32
+
+    def child(self, what: str, seconds: float, **given: Any) -> Found:
+        self.need(seconds)
+        limit = _CHILD_LIMIT_S if self.rehearsed else min(_CHILD_LIMIT_S, max(1.0, self.left()))
+        begin = time.monotonic()
+        found = child.run(what, given, rehearsed=self.rehearsed, limit_s=limit)
+        self.say(f"  {what} {_told(given)}: {time.monotonic() - begin:.0f} s, about {seconds:.0f} s expected")
+        return found
+
+
+@dataclass(frozen=True)
+class Measure:
+    """`run` gives what is kept under `name`; parts that there was no time for stand in its "left_out"."""
+
+    name: str
+    part: int
+    seconds: Callable[[Session], float]
+    run: Callable[[Session], Found]
+
+
+def several(session: Session, orders: Sequence[Callable[[], Found]]) -> Found:
+    """Each in turn, under "runs". What fails or finds no time ends none of the others."""
+    found: Found = {"runs": [], "left_out": [], "failed": []}
+    for order in orders:
+        try:
+            found["runs"].append(order())
+        except OutOfTimeError as exc:
+            found["left_out"].append(str(exc))
+        except child.ChildError as exc:
+            found["failed"].append(str(exc))
+            session.say(f"  FAILED: {exc}")
+    return found
+
+
+def tests(session: Session) -> Found:
+    """The tests marked `cuda`, first: where they fail, figures mean nothing. All there are lie in tests/engine."""
+    begin = time.monotonic()
+    command = [sys.executable, "-m", "pytest", "-m", "cuda", "-q", "-p", "no:cacheprovider", "tests/engine"]
+    try:
+        ended = subprocess.run(
+            command, cwd=ROOT, env=clean_environment(), timeout=180, capture_output=True, text=True, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return {"passed": 0, "failed": ["the tests were not over after 180 s"], "left_out": [], "last": ""}
+    return read_tests(ended.stdout, ended.returncode) | {"seconds": round(time.monotonic() - begin, 1)}
+
+
+def read_tests(output: str, code: int) -> Found:
+    """pytest's last line and the names of what failed. Not one test passed is a failure as well."""
+    lines = output.strip().splitlines()
+    last = lines[-1].strip("= ") if lines else ""
+    passed = re.search(r"(\d+) passed", last)
+    failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
+    count = int(passed[1]) if passed else 0
+    if not failed and (code or not count):
+        failed = [f"pytest ended with {code}: {last or 'it said nothing'}"]
+    return {"passed": count, "failed": failed, "left_out": [], "last": last}
+
+
+def figure6a(session: Session) -> Found:
+    tiny = session.rehearsed
+    given = {"repeats": 3 if tiny else 30, "rows": 8 if tiny else 256,
+             "pixels": folders.TINY_PIXELS if tiny else folders.PIXELS}  # fmt: skip
+    return several(session, [lambda: session.child("figure6a", _START_S + 5, **given)])
+
+
+def figure6b(session: Session) -> Found:
+    """ResNet-50 in each precision, and BERT-base in the first of them."""
+    tiny = session.rehearsed
+    wanted = [("resnet50", precision) for precision in session.precisions]
+    wanted += [] if session.quick else [("bert-base", session.precisions[0])]
+    given = {"repeats": 2 if tiny else 10, "rows": 8 if tiny else 256, "most": 4 if tiny else 64, "eager": True}
+    return several(
+        session,
+        [
+            lambda model=model, precision=precision: session.child(
+                "figure6b", _START_S + 25, folder=str(session.folder(model)), precision=precision, **given
+            )
+            for model, precision in wanted
+        ],
+    )
+
+
+def figure11(session: Session) -> Found:
+    from .memory import cases
+
+    folder = str(session.folder("bert-large"))
+    orders = [
+        lambda case=case: session.child("figure11", _START_S + 10, folder=folder, case=case, largest=session.largest)
+        for case in cases(session.largest)
+    ]
+    return several(session, [*orders, lambda: session.child("copies", _START_S + 3, folder=folder)])
+
+
+def effects(session: Session) -> Found:
+    if session.rehearsed:
+        scale: Found = {"rounds": 2, "seconds": 0.02, "sizes": [1, 2], "workers": 2, "repeats": 2}
+    else:
+        scale = {
+            "rounds": 3,
+            "seconds": 0.05 if session.quick else 0.1,
+            "sizes": [1, 8, 32],
+            "workers": 6,
+            "repeats": 20,
+        }
+    seconds = _START_S + _effects_s(session) * len(session.precisions)
+    return several(
+        session,
+        [
+            lambda model=model: session.child(
+                "effects", seconds, folder=str(session.folder(model)), precisions=list(session.precisions), scale=scale
+            )
+            for model in session.models
+        ],
+    )
+
+
+def _effects_s(session: Session) -> float:
+    """Of one precision: two rigs, 36 loops and three rounds, graphs of twelve streams."""
+    return 14.0 if session.quick else 20.0
+
+
+MEASURES = [
+    Measure("tests", 1, lambda session: 45.0, tests),
+    Measure("figure6a", 1, lambda session: _START_S + 5, figure6a),
+    Measure("figure11", 1, lambda session: 5 * (_START_S + 9), figure11),
+    Measure("figure6b", 1, lambda session: (2 if session.quick else 3) * (_START_S + 25), figure6b),
+    Measure(
+        "effects", 1,
+        lambda session: len(session.models) * (_START_S + _effects_s(session) * len(session.precisions)), effects,
+    ),
+]  # fmt: skip
+
+
+def _told(given: Found) -> str:
+    named = [Path(given["folder"]).name] if "folder" in given else []
+    return ", ".join([*named, *(str(given[key]) for key in ("precision", "case") if key in given)])

@@ -1,0 +1,93 @@
+"""Ebird's Figure 11: what the device's memory holds for one worker, and for six."""
+
+from __future__ import annotations
+
+import copy
+import gc
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from app.engine.runtime import perform
+from app.models.placement import Placement, place
+from app.scheduler.policies import default_workers
+
+from . import folders
+from .bed import Bed
+from .rig import Options, Rig
+
+LIMIT = 1.15  # six workers against one: the paper's own, whose workers have a copy of the weights each
+
+
+def cases(largest: int) -> dict[str, Options]:
+    """By name. The paper compares its six workers with one of the largest batch."""
+    return {
+        "one": Options((largest,)),
+        "six, Ebird's": Options(default_workers("ebird", largest)),
+        "six of the largest": Options((largest,) * 6),
+        "six, Ebird's, no graphs": Options(default_workers("ebird", largest), graphs=False),
+    }
+
+
+def weights_of(model: nn.Module) -> int:
+    """Bytes of parameters and buffers, each storage once."""
+    tensors = [*model.parameters(), *model.buffers()]
+    return sum({tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}.values())
+
+
+def figure11(bed: Bed, folder: Path, case: str, largest: int) -> dict[str, Any]:
+    """One case, in a process of its own. Bytes of the device:
+
+    weights     parameters and buffers of the model as it serves, counted
+    tensors     all that is allocated outside of graphs' pools and workspaces: weights, slots, indices
+    pools       reserved for graphs, which keep their activations
+    workspaces  of the matrix library: one for each stream that a product was computed on
+    peak        the most the caching allocator reserved, all of the above and fragments
+    driver      what the driver counts more than before the model was opened, for all of the process
+
+    All sizes that a server would capture have been captured, and all workers have run at once before it is read.
+    """
+    options = cases(largest)[case]
+    folders.loaded(folder)
+    before, base = bed.used(), bed.allocated()
+    model = folders.read(folder, largest)
+    assert isinstance(model.call, nn.Module)
+    with Rig(bed, model, options) as rig:
+        module = rig.executor.model.call
+        assert isinstance(module, nn.Module)
+        sizes = [size for size in rig.executor.sizes(largest) if options.graphs or size & (size - 1) == 0]
+        rig.warm(sizes)
+        rig.burst(min(options.workers))
+        rig.burst(min(options.workers))
+        gc.collect()
+        driver, peak = bed.used() - before, bed.peak()
+        with_workspaces = bed.allocated()
+        bed.drop_workspaces()
+        allocated = bed.allocated()
+        in_pools, reserved = bed.pools()
+        return {
+            "model": folder.name, "case": case, "workers": list(options.workers), "captured": rig.captured,
+            "graphs": sum(len(seat.graphs) for seat in rig.executor.seats),
+            "weights": weights_of(module), "tensors": allocated - in_pools - base, "pools": reserved,
+            "workspaces": with_workspaces - allocated, "peak": peak, "driver": driver,
+        }  # fmt: skip
+
+
+def copies(bed: Bed, folder: Path, count: int = 6) -> dict[str, Any]:
+    """What as many copies of the weights take, as the paper's workers have them: measured, not multiplied."""
+    folders.loaded(folder)
+    base = bed.allocated()
+    held: list[nn.Module] = []
+    placed = folders.read(folder, 1)
+
+    def move() -> None:
+        first = place(placed, Placement(device=bed.runtime.device)).call
+        assert isinstance(first, nn.Module)
+        held.append(first)
+        held.extend(copy.deepcopy(first) for _ in range(count - 1))
+
+    with torch.inference_mode():
+        perform(bed.runtime, bed.gate, move)
+    return {"model": folder.name, "copies": count, "allocated": bed.allocated() - base, "weights": weights_of(held[0])}

@@ -1,0 +1,176 @@
+"""One model on a device of streams, driven without a scheduler: units at once, or a closed loop on some workers."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Self
+
+import torch
+
+from app.contract import Model
+from app.engine.device import DeviceOptions
+from app.engine.staged import StagedExecutor
+from app.engine.streams import StreamDevice
+from app.engine.worker import Completion, Job
+from app.models.placement import Placement
+from app.scheduler.types import WorkerSpec
+
+from .bed import Bed
+from .folders import rows_of
+
+_CLOSE_S = 30.0
+_LEAST = 4  # units of each worker that a closed loop counts
+
+
+class Failed(RuntimeError):
+    """A unit of the model ended with an error; the message is the engine's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`workers`: capacities. `depth`: units of a worker that are handed over at one time, at most."""
+
+    workers: tuple[int, ...]
+    graphs: bool = True
+    precision: str = "fp32"
+    depth: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A closed loop on the first `workers`, each with `depth` units of `size` rows in flight."""
+
+    workers: int
+    size: int
+    depth: int
+
+
+class Rig:
+    """A context manager. The model is moved, as the server moves it; give each rig one of its own."""
+
+    def __init__(self, bed: Bed, model: Model, options: Options) -> None:
+        self._bed = bed
+        self._options = options
+        self._model = model
+        workers = tuple(WorkerSpec(capacity) for capacity in options.workers)
+        placement = Placement(precision=options.precision)
+        self.device = StreamDevice(
+            bed.runtime, workers, DeviceOptions(placement, push_depth=options.depth, graphs=options.graphs)
+        )
+        self.executor: StagedExecutor
+        self._seats: list[list[Sequence[int]]] = []  # by worker and depth: slots
+        self._ended: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._loop: Loop | None = None
+        self._pushed = 0  # since the loop began; under the lock
+        self._going: list[tuple[int, int]] = []  # by unit: worker, which of its units
+
+    def __enter__(self) -> Self:
+        options = self._options
+        slots = options.depth * sum(options.workers)
+        self.device.start(self._report)
+        executor = self.device.open(self._model, slots)
+        assert isinstance(executor, StagedExecutor)
+        self.executor = executor
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.device.free(self.executor)
+        ended = self.device.close(_CLOSE_S)
+        # Graphs that go later would take workspaces of streams with them that the next rig may use.
+        del self.executor, self.device
+        self._bed.settle()
+        if not ended:
+            raise Failed("a thread of the device hangs")
+
+    @property
+    def captured(self) -> bool:
+        """Every unit of a size that was warmed runs as a graph."""
+        return self._options.graphs and self.executor.graphs
+
+    def warm(self, sizes: Sequence[int]) -> None:
+        """Capture and run these sizes on every worker that takes them; then have random rows copied to the device."""
+        for size in sizes:
+            self.executor.warm(size, {})
+        pool = self.executor.pool
+        self._seats = [[pool.take(capacity) for _ in range(self._options.depth)] for capacity in self._options.workers]
+        for seed, seats in enumerate(self._seats):
+            for slots in seats:
+                for index, rows in enumerate(rows_of(self._model, len(slots), seed)):
+                    pool.write(slots, index, rows.numpy())
+                self.device.arrive(self.executor, slots)
+        self._bed.settle()
+
+    def burst(self, size: int) -> float:
+        """A unit of `size` rows on each worker at once: milliseconds from the first push to the last report."""
+        self._loop = None
+        begin = time.perf_counter_ns()
+        for worker, seats in enumerate(self._seats):
+            self.device.push(worker, Job(worker, self.executor, seats[0][:size], size))
+        last = 0
+        for _ in self._seats:
+            last = max(last, self._next())
+        return (last - begin) / 1e6
+
+    def closed(self, loop: Loop, seconds: float) -> float:
+        """Rows per second. Each unit's rows are copied to the device anew, one by one, before it is pushed."""
+        self._loop, self._pushed = loop, 0
+        self._going = [(worker, place) for worker in range(loop.workers) for place in range(loop.depth)]
+        with self._lock:
+            for unit in range(len(self._going)):
+                self._push(unit, loop.size)
+        times: list[int] = []
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end or len(times) < (_LEAST + loop.depth) * loop.workers:
+            times.append(self._next())
+        with self._lock:
+            self._loop = None
+            left = self._pushed - len(times)
+        times += [self._next() for _ in range(left)]
+        # Not the first of each, which began on an idle device, nor the last, beside which others had stopped.
+        counted = sorted(times)[len(self._going) - 1 : -len(self._going)]
+        return loop.size * (len(counted) - 1) * 1e9 / (counted[-1] - counted[0])
+
+    def _next(self) -> int:
+        moment, fault = self._ended.get()
+        if fault:
+            raise Failed(fault)
+        return moment
+
+    def _push(self, unit: int, size: int) -> None:
+        self._pushed += 1
+        worker, place = self._going[unit]
+        slots = self._seats[worker][place][:size]
+        for slot in slots:  # one by one, as calls of one row arrive
+            self.device.arrive(self.executor, range(slot, slot + 1))
+        self.device.push(worker, Job(unit, self.executor, slots, size))
+
+    def _report(self, completion: Completion) -> None:
+        """On a completer's thread. The worker's next unit goes first."""
+        moment = time.perf_counter_ns()
+        fault = completion.message if completion.ran is None else ""
+        with self._lock:
+            loop = self._loop
+            if loop is not None and not fault:
+                self._push(completion.outcome.unit_id, loop.size)
+        self._ended.put((moment, fault))
+
+
+def rounds(rig: Rig, loops: Sequence[Loop], count: int, seconds: float) -> dict[Loop, list[float]]:
+    """Rows per second of each loop, `count` times in turn: a device that drifts does not favour one of them."""
+    found: dict[Loop, list[float]] = {loop: [] for loop in loops}
+    with torch.inference_mode():
+        for _ in range(count):
+            for loop in loops:
+                found[loop].append(round(rig.closed(loop, seconds), 2))
+    return found
+
+
+def spread(values: Sequence[float]) -> tuple[float, float, float]:
+    """Median, least, most."""
+    return median(values), min(values), max(values)

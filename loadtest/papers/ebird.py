@@ -1,0 +1,262 @@
+"""Ebird's Figures 2, 8 and 9 in the simulator: `python -m loadtest.papers.ebird`.
+
+Six networks on a modelled GPU (see `gpu`). The baseline is TF-Serving as the paper describes it: batches joined on the
+CPU, copied and run one after another. Ebird and `adaptive` copy each input as it comes and run six units at once.
+Writes docs/bench/ebird.md, .json and plots.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.scheduler.policies import default_workers
+
+from . import ebird_page, page, plots
+from .gpu import MAX_BATCH, NETWORKS, QOS_MS, Network, SharedSms
+from .serve import Instants, Policy, Server, serve, stepped
+
+DELAYS = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 50.0)
+PAPER_DELAY_MS = 30.0  # the paper's OPT Wait, for ResNet-152; for others in proportion to T(32)
+LOW, HIGH = 0.3, 0.9  # of the baseline's capacity
+STEPS = (0.1, 0.3, 0.5, 0.7, 0.9, 1.0)  # Figure 2: of the same, 150 requests each
+UNITS = 6  # at once, as many as Ebird has workers
+THREADS = 12  # of the paper's CPU: batches that TF-Serving may hand over before one returns
+_GRID = 100  # rates tried for Figure 9: steps of 1 % of what the SMs can do
+_WARM = 0.05  # of a stable run, left out
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is run: seeds of Figures 2 and 8, seconds of a stable run (0 leaves Figure 9 out).
+
+    Seconds and not requests: beyond what can be served latencies grow with time, and a short run does not show it.
+    """
+
+    seeds: int = 40
+    stable: int = 60
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A server, and the network whose SMs its units share; None where they take turns."""
+
+    server: Server
+    network: Network | None = None
+
+    def latency_ms(self, instants: Instants) -> np.ndarray:
+        device = None if self.network is None else SharedSms(self.network)
+        return serve(self.server, instants, device).latency_ms
+
+
+def baseline(network: Network, policy: Policy, threads: int = 1) -> Contender:
+    """TF-Serving. With several threads batches queue behind one another at the GPU."""
+    return Contender(Server(policy, network.joined(), (MAX_BATCH,) * threads, threads))
+
+
+def starling(network: Network, policy: Policy, workers: Sequence[int]) -> Contender:
+    """Inputs copied as they come, a stream for each worker."""
+    copy_ns = round(network.copy_ms * 1e6)
+    return Contender(
+        Server(policy, network.profile(max(2, len(workers))), tuple(workers), len(workers), copy_ns), network
+    )
+
+
+def paper_delay(network: Network) -> float:
+    reference = next(one for one in NETWORKS if one.name == "ResNet-152")
+    return PAPER_DELAY_MS * network.alone_ms(MAX_BATCH) / reference.alone_ms(MAX_BATCH)
+
+
+def tuned(network: Network, name: str, seeds: int) -> float:
+    """The delay with the least mean latency at the high rate."""
+    arrivals = [stepped([(400, HIGH * network.joined().peak)], seed) for seed in range(seeds)]
+    means = {delay: _mean(baseline(network, Policy(name, delay)), arrivals) for delay in DELAYS}
+    return min(means, key=lambda delay: means[delay])
+
+
+def _mean(contender: Contender, arrivals: Sequence[Instants]) -> float:
+    return float(np.mean([contender.latency_ms(instants).mean() for instants in arrivals]))
+
+
+def contenders(network: Network, seeds: int) -> tuple[dict[str, Contender], dict[str, float]]:
+    """By name, and the delays of those that wait."""
+    delays = {
+        "window, tuned": tuned(network, "window", seeds), "window, paper's": paper_delay(network),
+        "static": tuned(network, "static", seeds),
+    }  # fmt: skip
+    servers = {
+        "window, tuned": baseline(network, Policy("window", delays["window, tuned"])),
+        "window, paper's": baseline(network, Policy("window", delays["window, paper's"])),
+        "static": baseline(network, Policy("static", delays["static"])),
+        "no_wait": baseline(network, Policy("no_wait")),
+        "no_wait, 12 threads": baseline(network, Policy("no_wait"), THREADS),
+        "ebird": starling(network, Policy("ebird"), default_workers("ebird", MAX_BATCH)),
+        "adaptive": starling(network, Policy("adaptive"), (MAX_BATCH,) * UNITS),
+    }
+    return servers, delays
+
+
+def variants(network: Network) -> dict[str, Contender]:
+    """Other policies and workers on the very engine of Ebird: what is the engine's and what the policy's."""
+    several = {
+        f"adaptive, {count} worker{'s' * (count > 1)} of 32": starling(
+            network, Policy("adaptive"), (MAX_BATCH,) * count
+        )
+        for count in (1, 2, 3, UNITS)
+    }
+    ebirds = default_workers("ebird", MAX_BATCH)
+    return {
+        "ebird, (1, 1, 2, 4, 8, 16)": starling(network, Policy("ebird"), ebirds),
+        "no_wait on Ebird's workers": starling(network, Policy("no_wait"), ebirds),
+        "no_wait, 1 worker of 32": starling(network, Policy("no_wait"), (MAX_BATCH,)),
+        "no_wait, 6 workers of 32": starling(network, Policy("no_wait"), (MAX_BATCH,) * UNITS),
+        **several,
+    }
+
+
+def burst(servers: dict[str, Contender], low: float, high: float, seeds: int) -> dict[str, Any]:
+    """Figure 8: 150 requests at the low rate, 250 at the high. Means by seed of each part, one run as an example."""
+    found: dict[str, Any] = {}
+    arrivals = [stepped([(150, low), (250, high)], seed) for seed in range(seeds)]
+    for name, contender in servers.items():
+        runs = np.array([contender.latency_ms(instants) for instants in arrivals])
+        found[name] = {
+            "low_ms": runs[:, :150].mean(axis=1), "high_ms": runs[:, 150:].mean(axis=1),
+            "high_p99_ms": float(np.quantile(runs[:, 150:], 0.99)), "over_qos": float((runs > QOS_MS).mean()),
+            "run": np.round(runs[0], 3),
+        }  # fmt: skip
+    return found
+
+
+def climb(servers: dict[str, Contender], capacity: float, seeds: int) -> dict[str, Any]:
+    """Figure 2: the rate rises every 150 requests. Means of each step over seeds, one run as an example."""
+    steps = [(150, share * capacity) for share in STEPS]
+    arrivals = [stepped(steps, seed) for seed in range(seeds)]
+    found: dict[str, Any] = {}
+    for name, contender in servers.items():
+        runs = np.array([contender.latency_ms(instants) for instants in arrivals])
+        means = runs.reshape(seeds, len(STEPS), 150).mean(axis=(0, 2))
+        found[name] = {"means_ms": means, "over_qos": float((runs > QOS_MS).mean()), "run": np.round(runs[0], 3)}
+    return found
+
+
+def throughput(contender: Contender, peak: float, seconds: int) -> float:
+    """Figure 9: the largest stable rate whose 99th percentile keeps the QoS, to 1 % of `peak`; 0 where none does."""
+
+    def keeps(share: int) -> bool:
+        rate = share / _GRID * peak
+        latency = contender.latency_ms(stepped([(max(1, round(seconds * rate)), rate)], 0))
+        return bool(np.quantile(latency[int(_WARM * len(latency)) :], 0.99) <= QOS_MS)
+
+    low, high = 0, _GRID  # at the peak itself queues grow without end
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if keeps(middle) else (low, middle)
+    return low / _GRID * peak
+
+
+def study(given: tuple[Network, Scale]) -> dict[str, Any]:
+    """All of one network."""
+    network, scale = given
+    capacity = network.joined().peak
+    servers, delays = contenders(network, max(2, scale.seeds // 4))
+    found: dict[str, Any] = {
+        "network": network.name, "capacity": capacity, "gpu_peak": 1000 / network.image_ms, "delays_ms": delays,
+        "times_ms": {"1": network.alone_ms(1), "32": network.alone_ms(MAX_BATCH), "copy": network.copy_ms,
+                     "joined 32": network.joined().batch_ns[-1] / 1e6},
+        "burst": burst(servers, LOW * capacity, HIGH * capacity, scale.seeds),
+        "climb": climb(servers, capacity, max(2, scale.seeds // 4)),
+    }  # fmt: skip
+    if scale.stable:
+        stable = {name: throughput(one, 1000 / network.image_ms, scale.stable) for name, one in servers.items()}
+        found["throughput"] = stable
+        near = {name: servers[name] for name in ("window, tuned", "window, paper's", "ebird", "adaptive")}
+        found["near_qos"] = burst(near, LOW * capacity, stable["window, tuned"], scale.seeds)
+    if network.name == "ResNet-152":
+        found["variants"] = burst(variants(network), LOW * capacity, HIGH * capacity, scale.seeds)
+    return found
+
+
+#: What of the model may be doubted, and is changed for all networks.
+DOUBTS: dict[str, dict[str, float]] = {
+    "as assumed": {}, "1 image fills the GPU": {"fill": 1.0}, "8 images fill it": {"fill": 8.0},
+    "16 images fill it": {"fill": 16.0}, "copies and gap halved": {"copies": 0.5},
+    "copies and gap doubled": {"copies": 2.0},
+    "each further unit costs 5 % of SM time": {"contention": 0.05},
+}  # fmt: skip
+
+
+def doubt(given: tuple[str, Scale]) -> dict[str, Any]:
+    """Ebird's reductions under another assumption, for each network: low and high, of window tuned and the paper's."""
+    name, scale = given
+    found: dict[str, Any] = {"doubt": name, "low": [], "high": [], "adaptive_low": [], "adaptive_high": []}
+    for known in NETWORKS:
+        network = replace(known, **DOUBTS[name])
+        capacity = network.joined().peak
+        servers = {
+            "window": baseline(network, Policy("window", paper_delay(known))),
+            "ebird": starling(network, Policy("ebird"), default_workers("ebird", MAX_BATCH)),
+            "adaptive": starling(network, Policy("adaptive"), (MAX_BATCH,) * UNITS),
+        }
+        runs = burst(servers, LOW * capacity, HIGH * capacity, max(2, scale.seeds // 4))
+        for part in ("low", "high"):
+            base = runs["window"][f"{part}_ms"].mean()
+            found[part].append(float(1 - runs["ebird"][f"{part}_ms"].mean() / base))
+            found[f"adaptive_{part}"].append(float(1 - runs["adaptive"][f"{part}_ms"].mean() / base))
+    return found
+
+
+def draw(studies: Sequence[dict[str, Any]], folder: Path) -> None:
+    shown = {"no_wait, 12 threads": "no_wait, 12 threads", "window, paper's": "window", "static": "static",
+             "ebird": "ebird", "adaptive": "adaptive"}  # fmt: skip
+
+    def panels(figure: str, shares: Sequence[tuple[int, float]], leave: Sequence[str] = ()) -> list[plots.Panel]:
+        return [
+            plots.Panel(
+                found["network"], [(count, share * found["capacity"]) for count, share in shares],
+                {title: found[figure][name]["run"] for name, title in shown.items() if name not in leave},
+                qos_ms=QOS_MS,
+            )
+            for found in studies
+        ]  # fmt: skip
+
+    plots.latency_by_request(panels("climb", [(150, share) for share in STEPS]), folder / "ebird-steps.png")
+    few = ("no_wait, 12 threads", "static")
+    plots.latency_by_request(panels("burst", [(150, LOW), (250, HIGH)], few), folder / "ebird-burst.png")
+    if all("throughput" in found for found in studies):
+        names = {"static": "static", "window, tuned": "window", "no_wait, 12 threads": "no_wait, 12 threads",
+                 "ebird": "ebird", "adaptive": "adaptive"}  # fmt: skip
+        plots.bars(
+            [found["network"] for found in studies],
+            {title: [found["throughput"][name] for found in studies] for name, title in names.items()},
+            f"rate/s with 99 % within {QOS_MS:.0f} ms", folder / "ebird-throughput.png",
+        )  # fmt: skip
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m loadtest.papers.ebird", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=Scale.seeds, help=f"runs of Figures 2 and 8 [{Scale.seeds}]")
+    parser.add_argument("--stable", type=int, default=Scale.stable, help=f"seconds of a stable run [{Scale.stable}]")
+    parser.add_argument("--processes", type=int, default=2, help="processes [2]")
+    parser.add_argument("--out", type=Path, default=page.DOCS, help="folder for page, JSON and plots [docs/bench]")
+    chosen = parser.parse_args(arguments)
+    known = page.facts("python -m loadtest.papers.ebird")
+    scale = Scale(chosen.seeds, chosen.stable)
+    studies = list(page.spread(study, [(network, scale) for network in NETWORKS], chosen.processes))
+    doubts = list(page.spread(doubt, [(name, scale) for name in DOUBTS], chosen.processes))
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    draw(studies, chosen.out)
+    parts = ebird_page.parts(studies, doubts)
+    for path in page.write("ebird", chosen.out, parts, {"studies": studies, "doubts": doubts}, known):
+        print(f"wrote {path.name}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,141 @@
+"""A GPU with 72 SMs, as far as the experiments of Ebird need one: batch times, units that share, copies.
+
+Assumptions, each a line of the page
+    1. One image needs a fixed amount of SM time. With all SMs busy an image takes `image_ms`.
+    2. `fill` images at once keep all SMs busy; fewer leave SMs idle and end no sooner.
+    3. Each layer costs `LAYER_MS` in which the unit computes nothing: launches, tails of kernels. So a unit of b images
+       alone takes T(b) = layers x LAYER_MS + image_ms x max(b, fill).
+    4. Alone a unit keeps 72 x b x image_ms / T(b) SMs busy on average. Units that run at once do not slow one another
+       while these add up to at most 72; beyond that all slow down by the same factor, and no SM time is lost.
+    5. An input is copied at `COPY_GB_S`, one after another.
+    6. Each further unit at once costs `contention` more SM time, 0 unless a variant says otherwise: the paper's Figure
+       6 found N workers of 256 / N images as quick as one for N up to 64.
+    7. A server that joins its batches on the CPU runs batches one after another: join at the same speed, copy, compute,
+       and `GAP_MS` of scheduling, while the GPU does nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from app.scheduler.profile import ModelProfile
+from app.scheduler.types import Unit
+
+SMS = 72
+MAX_BATCH = 32
+QOS_MS = 200.0
+LAYER_MS = 0.04  # about four kernels (convolution, norm, activation, addition) of 10 us each
+COPY_GB_S = 3.0  # pageable memory over PCIe 3 x 16
+GAP_MS = 1.0
+_MS = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """`pixels`: height and width of the input, three channels of float32. `copies` scales assumptions 5 and 7."""
+
+    name: str
+    layers: int
+    image_ms: float
+    pixels: int = 224
+    fill: float = 4.0
+    copies: float = 1.0
+    contention: float = 0.0
+
+    def alone_ms(self, size: int) -> float:
+        return self.layers * LAYER_MS + self.image_ms * max(float(size), self.fill)
+
+    def busy_sms(self, size: int) -> float:
+        """SMs that a unit alone keeps busy, on average over its time."""
+        return SMS * size * self.image_ms / self.alone_ms(size)
+
+    def slowdown(self, busy: list[float]) -> float:
+        """How many times longer units take at once that alone would keep so many SMs busy each."""
+        return max(1.0, sum(busy) * (1 + self.contention * (len(busy) - 1)) / SMS)
+
+    @property
+    def copy_ms(self) -> float:
+        """One input to the GPU."""
+        return self.copies * self.pixels * self.pixels * 3 * 4 / COPY_GB_S / _MS
+
+    def profile(self, units: int = 6) -> ModelProfile:
+        """Batch times alone, and of up to `units` equal ones at once."""
+        sizes = range(1, MAX_BATCH + 1)
+        alone = [self.alone_ms(size) * _MS for size in sizes]
+        together = {
+            count: tuple(
+                round(time * self.slowdown([self.busy_sms(size)] * count))
+                for size, time in zip(sizes, alone, strict=True)
+            )
+            for count in range(2, units + 1)
+        }
+        return ModelProfile(tuple(map(round, alone)), self.name, f"{SMS} SMs, modelled", concurrency_ns=together)
+
+    def joined(self) -> ModelProfile:
+        """Batch times of a server that joins batches on the CPU: join, copy and gap are part of each."""
+        times = tuple(
+            round((self.alone_ms(size) + 2 * size * self.copy_ms + GAP_MS * self.copies) * _MS)
+            for size in range(1, MAX_BATCH + 1)
+        )
+        return replace(self.profile(), batch_ns=times, concurrency_ns={})
+
+
+#: `image_ms` is a third of the time per image of published FP32 training on a Titan RTX with TensorFlow (ResNet-50 330
+#: images/s, ResNet-152 129, Inception v4 96), since a training step is about three forward passes. ResNet-101 lies
+#: between them by operations; VGG by operations at 1.7 times a ResNet's rate, dense 3 x 3 convolutions being faster.
+#: A VGG's early layers are large: two images fill the GPU.
+NETWORKS = (
+    Network("Inception v4", 150, 3.5, pixels=299),
+    Network("ResNet-50", 50, 1.0),
+    Network("ResNet-101", 101, 1.75),
+    Network("ResNet-152", 152, 2.6),
+    Network("VGG-16", 16, 2.0, fill=2.0),
+    Network("VGG-19", 19, 2.5, fill=2.0),
+)
+
+
+class SharedSms:
+    """Units share the SMs as the assumptions say: a simulator's Device. Each worker has one unit at a time.
+
+    All units slow down by one factor, so a clock that runs slower by it orders their ends.
+    """
+
+    def __init__(self, network: Network) -> None:
+        self.due: int | None = None
+        self.busy_ns = 0
+        self.unit_ns = 0
+        self._network = network
+        self._alone = [network.alone_ms(size) * _MS for size in range(1, MAX_BATCH + 1)]
+        self._busy = [network.busy_sms(size) for size in range(1, MAX_BATCH + 1)]
+        self._clock = 0.0  # nanoseconds of units that are not slowed
+        self._slow = 1.0
+        self._seen = 0
+        self._running: list[tuple[float, int, Unit, int]] = []  # (end on the clock, unit id, unit, began)
+
+    def push(self, unit: Unit, now: int) -> None:
+        self._pass(now)
+        self._running.append((self._clock + self._alone[unit.size - 1], unit.id, unit, now))
+        self._plan(now)
+
+    def pop(self, now: int) -> tuple[Unit, int]:
+        self._pass(now)
+        ended = min(self._running)
+        self._running.remove(ended)
+        self._plan(now)
+        self.unit_ns += now - ended[3]
+        return ended[2], now - ended[3]
+
+    def _pass(self, now: int) -> None:
+        elapsed = now - self._seen
+        self._seen = now
+        if self._running:
+            self.busy_ns += elapsed
+            self._clock += elapsed / self._slow
+
+    def _plan(self, now: int) -> None:
+        if not self._running:
+            self.due = None
+            return
+        self._slow = self._network.slowdown([self._busy[unit.size - 1] for _, _, unit, _ in self._running])
+        left = min(self._running)[0] - self._clock
+        self.due = now + max(1, round(left * self._slow))

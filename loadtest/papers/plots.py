@@ -1,0 +1,102 @@
+"""Plots of the papers' experiments, in the style of the command line's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+
+matplotlib.use("Agg")
+
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+
+from app.plots import STYLE
+
+#: One colour and dash for a policy in all plots.
+LOOKS = {
+    "no_wait": ("C2", "-"), "no_wait, 12 threads": ("C5", "-"), "window": ("C0", "-"), "static": ("C4", "-"),
+    "preferred": ("C3", "-"), "preferred, literal": ("C3", ":"), "ebird": ("C1", "-"), "adaptive": ("k", "-"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Latencies of one model in order of arrival. `steps`: requests and rate of each step. `live`: measured ones, drawn
+    as dots over the simulated line of the same name."""
+
+    title: str
+    steps: Sequence[tuple[int, float]]
+    lines: Mapping[str, Sequence[float]]
+    live: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    qos_ms: float | None = None
+
+
+def latency_by_request(panels: Sequence[Panel], path: Path) -> None:
+    """A panel per model: latency in ms against request number; the rate stands above each step."""
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    with plt.rc_context({**STYLE, "figure.figsize": (4.4 * columns + 0.4, 3.1 * rows + 0.7)}):
+        figure, grid = plt.subplots(rows, columns, squeeze=False)
+        try:
+            for axes, panel in zip(grid.flat, panels, strict=False):
+                _requests(axes, panel)
+            for axes in grid.flat[len(panels) :]:
+                axes.set_visible(False)
+            for axes in grid[:, 0]:
+                axes.set_ylabel("latency, ms")
+            handles, names = grid.flat[0].get_legend_handles_labels()
+            figure.legend(handles, names, loc="upper center", ncols=len(names), fontsize=10)
+            figure.tight_layout(rect=(0, 0, 1, 1 - 0.35 / (3.1 * rows)))
+            figure.savefig(path)
+        finally:
+            plt.close(figure)
+
+
+def _requests(axes: Axes, panel: Panel) -> None:
+    for number, (name, values) in enumerate(panel.lines.items()):
+        colour, dash = LOOKS.get(name, (f"C{number}", "-"))
+        axes.plot(np.arange(1, len(values) + 1), values, color=colour, linestyle=dash, linewidth=1.1, label=name)
+    for number, (name, values) in enumerate(panel.live.items()):
+        colour, _ = LOOKS.get(name, (f"C{number}", "-"))
+        axes.plot(np.arange(1, len(values) + 1), values, ".", color=colour, markersize=3, label=f"{name}, live")
+    if panel.qos_ms is not None:
+        axes.axhline(panel.qos_ms, color="grey", linestyle="--", linewidth=1)
+        axes.annotate("QoS", (0, panel.qos_ms), (2, 2), textcoords="offset points", fontsize=8, color="grey")
+    first = 0
+    for count, rate in panel.steps:
+        if first:
+            axes.axvline(first + 0.5, color="grey", linewidth=0.8, alpha=0.6)
+        axes.annotate(
+            f"{rate:.0f}/s", (first + count / 2, 1), (0, -9), xycoords=("data", "axes fraction"),
+            textcoords="offset points", ha="center", fontsize=8, color="dimgrey",
+        )  # fmt: skip
+        first += count
+    axes.set_title(panel.title, fontsize=11)
+    axes.set_xlabel("request number")
+    axes.set_xlim(0, first)
+    axes.set_ylim(bottom=0)
+    axes.set_ylim(top=axes.get_ylim()[1] * 1.12)  # room for the rates
+
+
+def bars(groups: Sequence[str], series: Mapping[str, Sequence[float]], label: str, path: Path) -> None:
+    """Bars side by side, a group per model and a colour per policy."""
+    with plt.rc_context({**STYLE, "figure.figsize": (10, 4)}):
+        figure, axes = plt.subplots()
+        try:
+            width = 0.84 / len(series)
+            for number, (name, values) in enumerate(series.items()):
+                colour, _ = LOOKS.get(name, (f"C{number}", "-"))
+                places = np.arange(len(groups)) + (number - (len(series) - 1) / 2) * width
+                axes.bar(places, values, width, color=colour, label=name)
+            axes.set_xticks(np.arange(len(groups)), groups)
+            axes.grid(visible=False, axis="x")
+            axes.set_ylabel(label)
+            axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=len(series), fontsize=10)
+            figure.tight_layout()
+            figure.savefig(path)
+        finally:
+            plt.close(figure)

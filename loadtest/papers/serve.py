@@ -1,0 +1,119 @@
+"""One simulated server under given arrivals, with the latency of each request in order of arrival."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.scheduler import control
+from app.scheduler.control import ControlTables
+from app.scheduler.profile import ModelProfile
+from app.scheduler.scheduler import Scheduler
+from app.scheduler.types import DeviceSpec, Program, Stage, Step, WorkerSpec
+from app.sim.device import Device, Serial
+from app.sim.report import Tally
+from app.sim.simulator import PROGRAM, Node, Simulator
+from app.sim.transfers import CopyEngine
+
+Instants = NDArray[np.int64]
+
+FOREVER_MS = 3_600_000.0  # a delay that no run outlasts
+_QUEUE = 1 << 30  # rows that may wait: latency is shown, so nothing is refused
+_solve = lru_cache(maxsize=64)(control.solve)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A policy with its settings. `delay_ms`: of window, static and preferred; `objective`: of adaptive."""
+
+    name: str
+    delay_ms: float = 5.0
+    objective: str = "latency"
+
+
+class Recorder(Scheduler):
+    """Notes each call's latency by its number, which counts in order of arrival."""
+
+    def __init__(self, device: DeviceSpec) -> None:
+        super().__init__(device)
+        self.latency_ns: dict[int, int] = {}
+
+    def step(self, now: int) -> Step:
+        step = super().step(now)
+        for call in step.done:
+            self.latency_ns[call.id] = now - call.arrived
+        return step
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What serves. `running` units at once on workers of these capacities; `copy_ns`: of a row, beside the units."""
+
+    policy: Policy
+    profile: ModelProfile
+    workers: tuple[int, ...]
+    running: int = 1
+    copy_ns: int = 0
+    tables: ControlTables | None = None  # of adaptive; solved from the profile where they are not given
+
+    def node(self, device: Device | None = None) -> Node:
+        """A fresh one; without a device, units take turns in the profile's times."""
+        program = Program(
+            PROGRAM, self.profile.model, (Stage(self.profile.stage(self.running)),), self.policy.name,
+            self.profile.max_batch, _QUEUE, round(self.policy.delay_ms * 1e6),
+        )  # fmt: skip
+        spec = DeviceSpec(tuple(map(WorkerSpec, self.workers)), max_running=self.running)
+        copies = CopyEngine(self.copy_ns) if self.copy_ns else None
+        node = Node(Recorder(spec), program, device or Serial(self.profile), copies)
+        if self.policy.name == "adaptive":
+            tables = self.tables or self._solved()
+            node.scheduler.control(PROGRAM, tables, 0)
+        return node
+
+    def _solved(self) -> ControlTables:
+        power = (self.profile.power.idle, self.profile.power.busy) if self.profile.power else (0.0, 1.0)
+        weight = control.weight_of(self.policy.objective)
+        return _solve(self.profile.stage(self.running), workers=self.running, weight=weight, power=power)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """`latency_ms` of each request in order of arrival, without the first `warm`; the tally is folded and closed.
+
+    `busy`: share of time in which a unit ran, from the last warm-up request to the last of all.
+    """
+
+    latency_ms: NDArray[np.float64]
+    tally: Tally
+    busy: float
+
+
+def serve(server: Server, instants: Instants, device: Device | None = None, warm: int = 0) -> Served:
+    """Run it. Raises RuntimeError where a policy kept requests for ever: their latency would be a hole."""
+    tally = Tally()
+    node = server.node(device)
+    simulator = Simulator([node], tally)
+    simulator.feed(instants[:warm].tolist())
+    before, began = node.device.busy_ns, int(instants[warm - 1]) if warm else 0
+    simulator.feed(instants[warm:].tolist())
+    busy = (node.device.busy_ns - before) / (int(instants[-1]) - began)
+    simulator.drain()
+    recorder = node.scheduler
+    assert isinstance(recorder, Recorder)
+    if len(recorder.latency_ns) != len(instants):
+        raise RuntimeError(
+            f"{server.policy.name}: {len(recorder.latency_ns)} of {len(instants)} requests were answered"
+        )
+    latencies = np.array([recorder.latency_ns[number] for number in range(1, len(instants) + 1)]) / 1e6
+    return Served(latencies[warm:], tally, busy)
+
+
+def stepped(steps: Sequence[tuple[int, float]], seed: int) -> Instants:
+    """Poisson arrivals: for each step so many requests at so many per second. Rates scale the same random gaps."""
+    rates = np.repeat([rate for _, rate in steps], [count for count, _ in steps])
+    gaps = np.random.default_rng(seed).exponential(size=len(rates)) / rates
+    return np.rint(gaps.cumsum() * 1e9).astype(np.int64)
