@@ -24,6 +24,7 @@ _T95 = (
     2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 )  # fmt: skip
 _COMPUTE = re.compile(rb"compute;dur=([0-9.]+)")
+_QUEUE = re.compile(rb"queue;dur=([0-9.]+)")
 _TOTAL = re.compile(rb"total;dur=([0-9.]+)")
 
 PERCENTILES = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "p999_ms": 0.999}
@@ -39,9 +40,9 @@ class Repeat:
     """One run. Columns are int64 ns, one entry for each request, in the order in which they were intended.
 
     `intended_ns` is from the start. `latency_ns`, from the intended instant to the last byte, is -1 where there was no
-    right answer; `wait_ns` (for a connection) where it was not sent; `compute_ns`, `server_ns` (Server-Timing: compute,
-    total) and `batch` (X-Batch-Size) where the server does not say. `lag_ns` is how late this process was: of each
-    request in an open loop, of each beat in a closed one.
+    right answer; `wait_ns` (for a connection) where it was not sent; `queue_ns`, `compute_ns`, `server_ns`
+    (Server-Timing: queue, compute, total) and `batch` (X-Batch-Size) where the server does not say. `lag_ns` is how
+    late this process was: of each request in an open loop, of each beat in a closed one.
     """
 
     seed: int
@@ -53,6 +54,7 @@ class Repeat:
     lag_ns: Column
     compute_ns: Column
     server_ns: Column
+    queue_ns: Column
     batch: Column
     status: Counter[int]
     errors: Counter[str]  # by kind; they and the completed add up to the requests
@@ -119,6 +121,7 @@ def collect(log: Log, start_ns: int, duration_s: float, seed: int, answers: Answ
         lag_ns=np.array(beats, np.int64) if len(beats) else offered - intended,
         compute_ns=_timing(log, _COMPUTE),
         server_ns=_timing(log, _TOTAL),
+        queue_ns=_timing(log, _QUEUE),
         batch=np.array([int(size) if size.isdigit() else 0 for size, _ in log.headers], np.int64),
         status=Counter(status for status in log.status if status),
         errors=errors,

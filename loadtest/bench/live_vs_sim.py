@@ -23,6 +23,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 
 from app.bench.peak import Peak, Try, find_peak
@@ -52,10 +53,12 @@ TEXT = """\
 
 `{model}` under the same arrivals, live and simulated: the very same instants of {repeats} seeds, {seconds:g} s each, at
 {shares} of the server's own peak, {peak:.0f} requests/s (99th percentile within {slo:g} ms). The simulator knows the
-batch times that `starling profile` measured just before, and nothing else of the server. Means in ms; "server" is what
-the server says itself (Server-Timing, total), "HTTP" what the client sees beyond it. "Batch time" is the mean over
-requests of the batch that each was in: as it ran, and as profiled at the same sizes. "Others" are processes that had
-nothing to do with it: where they used the machine, live is slower than the profile knows.
+batch times that `starling profile` measured just before each load, and nothing else of the server. Means in ms: "live"
+is from arrival to the end of the batch (Server-Timing, queue and compute), "HTTP" all that the client sees beyond it:
+parsing, encoding, both event loops and the hand-over between threads. "With the live run's batch times": batches that
+run now and then, beside a busy event loop, take longer than the same ones back to back; the profile times that factor,
+simulated again, shows what is left for the scheduler to explain. "Batch time" is the mean over requests of the batch
+that each was in. "Others" are processes that had nothing to do with it.
 """
 
 
@@ -75,6 +78,8 @@ class Row:
     simulated_batch: float
     compute_ms: float
     profiled_ms: float
+    drift: float  # batch times of the live run over those of the profile, at the sizes that ran
+    drifted_ms: float  # simulated with the profile times that
     others: float | None = None  # cores that other processes used meanwhile; None where the platform does not tell
 
     @property
@@ -87,13 +92,15 @@ class Row:
             f"{self.share:.0%}", f"{self.rate:.0f}", f"{self.requests}", f"{self.client_ms:.2f}",
             f"{self.client_ms - self.server_ms:.2f}", f"{self.server_ms:.2f}", f"{self.simulated_ms:.2f}",
             f"{self.off:+.1%}", "yes" if abs(self.off) <= WITHIN else "NO",
+            f"x {self.drift:.2f}: {self.drifted_ms:.2f} ({self.drifted_ms / self.server_ms - 1:+.1%})",
             f"{self.server_p99_ms:.1f} / {self.simulated_p99_ms:.1f}", f"{self.batch:.2f} / {self.simulated_batch:.2f}",
             f"{self.compute_ms:.2f} / {self.profiled_ms:.2f}", "" if self.others is None else f"{self.others:.2f}",
         ]  # fmt: skip
 
 
 HEADINGS = (
-    "of the peak", "rate/s", "requests", "client", "HTTP", "server", "simulated", "off", "within 15 %",
+    "of the peak", "rate/s", "requests", "client", "HTTP", "live", "simulated", "off", "within 15 %",
+    "with the live run's batch times",
     "p99, live / sim", "rows a batch, live / sim", "batch time, live / sim", "others, cores",
 )  # fmt: skip
 
@@ -112,18 +119,37 @@ def simulate(setup: Setup, counts: Sequence[int]) -> tuple[Tally, list[float]]:
     return whole, [(whole.percentile(share) or 0.0) / 1e6 for share in QUANTILES]
 
 
-def compare(share: float, live: Result, tally: Tally, profile: ModelProfile) -> Row:
+def scheduled(live: Result) -> NDArray[np.int64]:
+    """Nanoseconds from arrival to the end of the batch, per request: what the simulator simulates."""
+    parts = [repeat.queue_ns + repeat.compute_ns for repeat in live.repeats]
+    known = [repeat.queue_ns >= 0 for repeat in live.repeats]
+    return np.concatenate([part[right] for part, right in zip(parts, known, strict=True)])
+
+
+def drift_of(live: Result, profile: ModelProfile) -> float:
+    """The time of all batches of the run over what the profile says of batches of their sizes."""
+    ran = profiled = 0.0
+    for repeat in live.repeats:
+        right = repeat.batch > 0
+        batch, compute = repeat.batch[right], repeat.compute_ns[right]
+        ran += float((compute / batch).sum())  # each of b requests reports the whole batch
+        profiled += float((np.asarray(profile.batch_ns)[batch - 1] / batch).sum())
+    return ran / profiled
+
+
+def compare(share: float, live: Result, tally: Tally, drifted: Tally, profile: ModelProfile) -> Row:
     """One row; the batch time is the mean over requests of the batch that each was in."""
     figures = live.figures
     assert live.plan.rate is not None
-    server = np.concatenate([repeat.server_ns[repeat.server_ns >= 0] for repeat in live.repeats])
+    server = scheduled(live)
     batches = np.concatenate([repeat.batch[repeat.batch > 0] for repeat in live.repeats])
     simulated = summary(tally)
     return Row(
-        share, live.plan.rate, len(server), _known(figures["mean_ms"]), _known(figures["server_ms"]),
+        share, live.plan.rate, len(server), _known(figures["mean_ms"]), float(server.mean()) / 1e6,
         simulated["mean_ms"], float(np.quantile(server, 0.99)) / 1e6, simulated["p99_ms"],
         _known(figures["mean_batch"]), simulated["mean_batch"], _known(figures["compute_ms"]),
-        float(np.mean(np.asarray(profile.batch_ns)[batches - 1])) / 1e6,
+        float(np.mean(np.asarray(profile.batch_ns)[batches - 1])) / 1e6, drift_of(live, profile),
+        summary(drifted)["mean_ms"],
     )  # fmt: skip
 
 
@@ -164,8 +190,10 @@ def measured(chosen: argparse.Namespace, profile: ModelProfile, folder: str, say
             duration_s=chosen.seconds, repeats=chosen.repeats, seed=chosen.seed,
         )  # fmt: skip
         peak = in_loop(find_peak(replace(plan, duration_s=5, repeats=1), SLO_MS, lambda tried: _told(tried, say)))
-        pairs = [one_load(share, replace(plan, rate=share * _rate(peak)), server, profile, chosen.policy, say)
-                 for share in SHARES]  # fmt: skip
+        pairs = []
+        for share in SHARES:
+            profile = profiled(chosen, Path(folder))  # anew: the machine's own speed drifts within minutes
+            pairs.append(one_load(share, replace(plan, rate=share * _rate(peak)), server, profile, chosen.policy, say))
     rows, curves = [row for row, _ in pairs], [curve for _, curve in pairs]
     return {
         "peak": _rate(peak), "rows": [asdict(found) | {"off": found.off} for found in rows],
@@ -182,12 +210,15 @@ def one_load(
     live = in_loop(measure(plan))
     after, elapsed_s = others_cpu_s(server), time.perf_counter() - started_s
     setup = Setup(profile, plan.rate, policy, seed=plan.seed).solved()
-    tally, quantiles = simulate(setup, [len(repeat.intended_ns) for repeat in live.repeats])
-    row = compare(share, live, tally, profile)
+    counts = [len(repeat.intended_ns) for repeat in live.repeats]
+    tally, quantiles = simulate(setup, counts)
+    drift = drift_of(live, profile)
+    slower = replace(profile, batch_ns=tuple(round(time * drift) for time in profile.batch_ns))
+    drifted, _ = simulate(replace(setup, profile=slower), counts)
+    row = compare(share, live, tally, drifted, profile)
     if before is not None and after is not None:
         row = replace(row, others=max(0.0, after - before) / elapsed_s)
-    server_ns = np.concatenate([repeat.server_ns[repeat.server_ns >= 0] for repeat in live.repeats])
-    live_ms = (np.quantile(server_ns, QUANTILES) / 1e6).tolist()
+    live_ms = (np.quantile(scheduled(live), QUANTILES) / 1e6).tolist()
     return row, {"share": share, "live_ms": live_ms, "simulated_ms": quantiles}
 
 

@@ -54,7 +54,8 @@ TEXT = """\
 {repeats} seeds of {seconds:g} s at each load, Poisson arrivals, binary payload, one row a request; every policy gets
 the same instants, in alternation. Loads are shares of the server's own peak (99th percentile within {slo:g} ms under
 `adaptive`). "beyond the lowest" is the mean over seeds of the difference to the policy with the lowest mean, with its
-95 % interval (Student's t); "same" where the interval holds 0. Latencies in ms, from the intended instant to the last byte.
+95 % interval (Student's t); "same" where the interval holds 0. Latencies in ms, from the intended instant to the last
+byte.
 """
 
 

@@ -15,10 +15,9 @@ if TYPE_CHECKING:
 Cell = dict[str, Any]
 
 NOTES = """\
-What is left of `adaptive`'s distance is nearly all the choice of its table: the rate monitor counts one second, so that
-the load it sees is off by chance (by 6 % at 300 rows/s, by 40 % at 7), and a table for another load is looked up. With
-the rate known it is the optimal policy, as its runs here with the one right table show. The first 3 s of each run, in
-which the monitor has no window yet, and its last 100 requests are left out. For curves that are lines there is little
+What is left of `adaptive`'s distance is nearly all the choice of its table: the rate is known from counting, and tables
+are solved for a grid of loads. The first 3 s of each run, in which the monitor has hardly a window yet, and its last
+100 requests are left out. For curves that are lines there is little
 to gain over `no_wait`; where three rows take longer than four (mlp, resnet18 measured) there is much. Where `adaptive`
 looks better than the optimum it is by less than the noise that is left.
 """

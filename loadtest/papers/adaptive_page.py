@@ -59,8 +59,8 @@ Where `adaptive` is worse:
   least the requests per joule of the literal preset; for VGG19 it is then behind the preset in latency as well. The
   objective weighs mean power and not joules per request, so that over a trace whose rate changes it saves too little
   where requests are rare and too much where they are many.
-- Under `latency` it is ad hoc's equal, and with shuffled rates at most half a per cent slower: tables follow the rate
-  with the monitor's delay, and with batch times that are lines there is next to nothing to gain over ad hoc.
+- Under `latency` it is about ad hoc's equal: tables follow the rate with the monitor's delay, and with batch times that
+  are lines there is next to nothing to gain over ad hoc.
 """
 
 

@@ -215,8 +215,8 @@ Where this differs from the paper, and why:
 - `ebird` against `no_wait` on the same workers is the price of the letter: a worker that the ready rows do not fill is
   not started although the device has room (R = 3 with 8 and 16 idle). At low rates a request waits for one of the two
   1-workers or the 2-worker to return.
-- `adaptive` is behind others in two places, see below: after a sudden burst with one worker only, and where units that
-  run at once slow one another more than by their share of the SMs.
+- `adaptive` is behind others in two places, see below: for a moment after a sudden burst with one worker only, and
+  where units that run at once slow one another more than by their share of the SMs.
 """
 STEPPED = """\
 A static batch costs T(32) whatever is in it; NO Wait with 12 threads queues at the GPU from the second step on; the
@@ -225,9 +225,9 @@ windows pay their delay at low rates. `ebird` and `adaptive` keep to about T(1) 
 ENGINE = """\
 {network}, Figure 8's load: other policies and workers on Ebird's engine (inputs copied as they come, units at once).
 Most of the gain is the engine's: `no_wait` with six streams has it, too. Against it `adaptive` has the shorter tail.
-With one worker `adaptive` is slower than `no_wait` after the step: for up to a second its rate monitor still names the
-table of the low rate, which cuts a long queue into small batches because it expects the queue to be a passing one. At
-a stable rate the two do not differ there.
+With one worker `adaptive` may be a little slower than `no_wait` after the step: until enough rows wait to show that
+the rate has risen, it looks up the table of the low rate, which cuts a queue into smaller batches because it expects
+the queue to be a passing one. At a stable rate the two do not differ there.
 """
 DOUBTED = """\
 The reductions in mean latency against the window with the paper's delay, over the six networks, when an assumption is

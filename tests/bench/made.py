@@ -23,6 +23,7 @@ def repeat(latencies_ms: list[float], **more: Any) -> Repeat:
         "seed": 0, "duration_s": count / 100, "elapsed_s": count / 100,
         "intended_ns": np.arange(count) * 10 * MS, "latency_ns": latency, "wait_ns": np.zeros(count, np.int64),
         "lag_ns": np.full(count, MS // 100), "compute_ns": np.full(count, -1), "server_ns": np.full(count, -1),
+        "queue_ns": np.full(count, -1),
         "batch": np.zeros(count, np.int64), "status": +Counter({200: count - wrong, 503: wrong}),
         "errors": +Counter({"status 503": wrong}),
         "examples": {"status 503": "status 503: full"} if wrong else {}, "unchecked": 0,

@@ -74,8 +74,8 @@ def repeat(seed: int, server_ns: list[int], batch: list[int]) -> Repeat:
     zeros = np.zeros(count, np.int64)
     return Repeat(
         seed=seed, duration_s=1, elapsed_s=1, intended_ns=zeros, latency_ns=server + MS, wait_ns=zeros, lag_ns=zeros,
-        compute_ns=zeros + 3 * MS, server_ns=server, batch=np.array(batch, np.int64), status=Counter({200: count}),
-        errors=Counter(), examples={}, unchecked=0,
+        compute_ns=zeros + MS, server_ns=server, queue_ns=server - MS, batch=np.array(batch, np.int64),
+        status=Counter({200: count}), errors=Counter(), examples={}, unchecked=0,
     )  # fmt: skip
 
 
@@ -87,10 +87,11 @@ def test_live_beside_simulated() -> None:
     tally, quantiles = live_vs_sim.simulate(setup, [2, 3])
     assert (tally.requests, tally.completed) == (5, 5)
     assert quantiles == [2] * 99  # one row at a time, alone
-    row = live_vs_sim.compare(0.3, live, tally, profile)
+    row = live_vs_sim.compare(0.3, live, tally, tally, profile)
     assert (row.requests, row.client_ms, row.server_ms, row.simulated_ms) == (4, 5, 4, 2)
     assert row.off == -0.5
     assert row.profiled_ms == 2.5  # two requests in batches of one, two in a batch of two
+    assert row.drift == pytest.approx(3 / 7)  # three batches of 1 ms, by the profile 2, 2 and 3 ms
     assert "NO" in row.cells()
 
 
