@@ -56,6 +56,9 @@ the same instants, in alternation. Loads are shares of the server's own peak (99
 `adaptive`). "beyond the lowest" is the mean over seeds of the difference to the policy with the lowest mean, with its
 95 % interval (Student's t); "same" where the interval holds 0. Latencies in ms, from the intended instant to the last
 byte.
+
+`ebird` runs as many of its workers at once as there are cores, two here, the others have one worker: where a second
+batch beside the first gains something, as for the encoder, that is `ebird`'s device and not its policy.
 """
 
 
