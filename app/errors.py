@@ -22,6 +22,9 @@ An error carries its status; one handler (`api/http.py`) turns it into `{"error"
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class StarlingError(Exception):
     """Base of all errors that reach a caller. Raise a leaf, never this."""
@@ -101,3 +104,12 @@ class ConfigError(Exception):
     Never reaches a caller as such: at start it is one line and exit status 2; while serving it is the reason
     shown for the model in the repository index.
     """
+
+
+@contextmanager
+def as_config_error() -> Iterator[None]:
+    """What the user of a command got wrong becomes one line."""
+    try:
+        yield
+    except (ValueError, OSError) as exc:
+        raise ConfigError(str(exc)) from exc

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.errors import ConfigError
+from app.errors import as_config_error
 
 _MS = 1e6
 
@@ -93,7 +93,7 @@ def simulate(
     if replay is not None:
         _replay(replay, as_json)
         return
-    with _as_config_error():
+    with as_config_error():
         from app.sim import options
         from app.sim.fleet import Setup, run
 
@@ -140,20 +140,19 @@ def optimum(
     Exact: the average-cost solution of the semi-Markov decision process. Without power_w in the profile a busy device
     counts as one watt and an idle one as none.
     """
-    with _as_config_error():
+    with as_config_error():
         from app.scheduler.control import price_of, weight_of
         from app.scheduler.optimal import solve
         from app.sim import options
 
         measured = options.profile(profile, max_batch)
-        power = (measured.power.idle, measured.power.busy) if measured.power else (0.0, 1.0)
         weight = weight_of(objective)
-        price = price_of(weight, measured.batch_ns[0], power)
+        price = price_of(weight, measured.batch_ns[0], measured.watts)
         cells = []
         for one_rate in options.rates(rate, load, measured.peak, "poisson"):
             assert one_rate is not None
-            best = solve(measured.batch_ns, one_rate, weight=price, power=power)
-            busy = solve(measured.batch_ns, one_rate, weight=price, power=power, idling=False)
+            best = solve(measured.batch_ns, one_rate, weight=price, power=measured.watts)
+            busy = solve(measured.batch_ns, one_rate, weight=price, power=measured.watts, idling=False)
             cells.append(
                 {
                     "rate": one_rate, "load": one_rate / measured.peak, "objective": objective, "weight": weight,
@@ -172,7 +171,7 @@ def _replay(path: Path, as_json: bool) -> None:
     """Exit status 1 at the first Step that differs, 0 if all are equal up to the end or to a hole in the record."""
     from app.sim.replay import replay
 
-    with _as_config_error(), path.open(encoding="utf-8") as lines:
+    with as_config_error(), path.open(encoding="utf-8") as lines:
         result = replay(lines)
     if as_json:
         print(json.dumps({"equal": result.equal, "line": result.line, "hole": result.hole,
@@ -214,15 +213,6 @@ def _plots() -> Any:
     except ModuleNotFoundError as exc:
         raise ValueError(f"plot: {exc.name} is missing; install starling-serve[plot]") from None
     return plots
-
-
-@contextmanager
-def _as_config_error() -> Iterator[None]:
-    """What the user got wrong becomes one line."""
-    try:
-        yield
-    except (ValueError, OSError) as exc:
-        raise ConfigError(str(exc)) from exc
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.errors import ConfigError
+from app.errors import ConfigError, as_config_error
 
 if TYPE_CHECKING:
     from .plan import Plan
@@ -100,7 +100,7 @@ def bench(
         raise ConfigError("rate: expected one of --rate, --concurrency and --find-peak")
     if not 0 < slo_ms < 1e6:
         raise ConfigError(f"slo_ms: expected above 0, got {slo_ms:g}")
-    with _as_config_error():
+    with as_config_error():
         from .plan import Plan
         from .run import Lagging
 
@@ -148,15 +148,6 @@ def _plotter(path: Path) -> Callable[[Result], None]:
         raise ValueError(f"plot: {exc.name} is missing; install starling-serve[plot]") from None
     check(path)
     return lambda result: percentiles(result, path)
-
-
-@contextmanager
-def _as_config_error() -> Iterator[None]:
-    """What the user got wrong becomes one line."""
-    try:
-        yield
-    except (ValueError, OSError) as exc:
-        raise ConfigError(str(exc)) from exc
 
 
 @contextmanager

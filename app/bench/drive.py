@@ -8,6 +8,7 @@ flight, and a slow server is asked less often. Both watch how late this process 
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterator
 
@@ -22,7 +23,7 @@ _PROGRESS_S = 1.0  # drawing a progress bar takes 2 ms of the loop; more often, 
 Progress = Callable[[float], None]  # told the seconds that have passed since it was told last
 
 
-class _Drive:
+class _Drive(ABC):
     def __init__(self, pool: Pool, log: Log, progress: Progress | None) -> None:
         self.log = log
         self.start_ns = 0
@@ -57,14 +58,14 @@ class _Drive:
         if not self._done.done():
             self._done.set_result(None)
 
-    def _begin(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _begin(self) -> None: ...
 
-    def _ring(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _ring(self) -> None: ...
 
-    def _ended(self, request: int, fault: str) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _ended(self, request: int, fault: str) -> None: ...
 
 
 class OpenLoop(_Drive):

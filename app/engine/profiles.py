@@ -69,18 +69,13 @@ class ProfileCache:
         return profile.up_to(max_batch) if profile.max_batch >= max_batch else None
 
     def store(self, key: Key, profile: ModelProfile) -> Path | None:
-        """Write the profile; None when that cannot be done. Another process never sees half a file."""
+        """Write the profile; None when that cannot be done."""
         profile = replace(profile, model=key.model, device=key.device, threads=key.threads)
         path = self.folder / key.file_name
-        unfinished = path.with_suffix(f".{os.getpid()}")
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            unfinished.write_text(json.dumps(profile.to_dict(), indent=1), encoding="utf-8")
-            unfinished.replace(path)
+            write_whole(path, json.dumps(profile.to_dict(), indent=1))
         except OSError as exc:
             self._complain(f"profiles are not kept: {exc}; --profile-dir names another folder")
-            with suppress(OSError):
-                unfinished.unlink()
             return None
         return path
 
@@ -101,6 +96,19 @@ class ProfileCache:
         if not self._complained:
             log.warning("%s", message)
         self._complained = True
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file, and its folder if need be, so that another process never sees half of it. Raises OSError."""
+    unfinished = path.with_suffix(f".{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(path)
+    except OSError:
+        with suppress(OSError):
+            unfinished.unlink()
+        raise
 
 
 def default_folder() -> Path:

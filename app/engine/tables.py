@@ -10,7 +10,6 @@ import asyncio
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -20,6 +19,7 @@ from typing import Any, Protocol
 
 from app.contract import ModelInfo
 from app.engine.idle import Known
+from app.engine.profiles import write_whole
 from app.scheduler import control
 from app.scheduler.control import ControlTables
 from app.scheduler.profile import ModelProfile
@@ -81,26 +81,15 @@ class TableSolver:
 def tables_of(profile: ModelProfile, workers: int, weight: float, folder: Path | None) -> ControlTables:
     """From the folder, else solved and kept there. Slow: not for the event loop."""
     stage = profile.stage(workers)
-    power = (profile.power.idle, profile.power.busy) if profile.power else (0.0, 1.0)
-    asked = (_FORMAT, stage.batch_ns, stage.concurrency_ns, workers, weight, power, control.LOADS)
+    asked = (_FORMAT, stage.batch_ns, stage.concurrency_ns, workers, weight, profile.watts, control.LOADS)
     path = folder and folder / f"tables-{hashlib.sha256(repr(asked).encode()).hexdigest()[:24]}.json"
     if path:
         with suppress(OSError, ValueError, KeyError, TypeError):
             return ControlTables.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    tables = control.solve(stage, workers=workers, weight=weight, power=power)
+    tables = control.solve(stage, workers=workers, weight=weight, power=profile.watts)
     if path:
-        _keep(path, tables)
+        try:
+            write_whole(path, json.dumps(tables.to_dict()))
+        except OSError as exc:  # it costs solving them again, no more
+            log.debug("tables are not kept: %s", exc)
     return tables
-
-
-def _keep(path: Path, tables: ControlTables) -> None:
-    """Another process never sees half a file. A folder that cannot be written costs solving it again, no more."""
-    unfinished = path.with_suffix(f".{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_text(json.dumps(tables.to_dict()), encoding="utf-8")
-        unfinished.replace(path)
-    except OSError as exc:
-        log.debug("tables are not kept: %s", exc)
-        with suppress(OSError):
-            unfinished.unlink()

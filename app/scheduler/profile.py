@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .regression import Regression
 from .types import Profile
 
 _MS = 1_000_000  # nanoseconds
@@ -54,6 +55,11 @@ class ModelProfile:
     def peak(self) -> float:
         """Rows per second of the best size run without a pause: what a load of 1 means."""
         return max(size * 1e9 / time for size, time in enumerate(self.batch_ns, 1))
+
+    @property
+    def watts(self) -> tuple[float, float]:
+        """Idle and busy. Where no power was measured, 0 and 1: what is weighed or counted then is device time."""
+        return (self.power.idle, self.power.busy) if self.power else (0.0, 1.0)
 
     @property
     def best(self) -> int:
@@ -122,14 +128,8 @@ def fit(batch_ns: Sequence[int]) -> Fit:
 
     For people to read: measured curves bend and jump, so nothing is predicted by it.
     """
-    count = len(batch_ns)
-    mean_size, mean = (count + 1) / 2, sum(batch_ns) / count
-    spread = sum((size - mean_size) ** 2 for size in range(1, count + 1))
-    joint = sum((size - mean_size) * (time - mean) for size, time in enumerate(batch_ns, 1))
-    beta = joint / spread if spread else 0.0
-    alpha = mean - beta * mean_size
-    error = sum((time - alpha - beta * size) ** 2 for size, time in enumerate(batch_ns, 1)) / count
-    return Fit(alpha, beta, math.sqrt(error) / mean)
+    line = Regression(batch_ns)
+    return Fit(line.alpha, line.beta, line.residual * len(batch_ns) / sum(batch_ns))
 
 
 def parse(data: Any) -> ModelProfile:

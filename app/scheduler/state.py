@@ -74,13 +74,13 @@ class ProgramState:
         for latency in self.latency:
             latency.tick()
         self.facts[0].preferred = algorithm_1(self.rate.rate, self.regression, self.program.max_batch)
-        self.facts[0].rate = self.rate.steady
         self._set_level()
 
     def reprofile(self, profile: Profile) -> None:
         """The first stage has been measured anew. What was learnt online begins again from there."""
         self.latency[0] = Latency(profile)
         self.regression = Regression(profile.batch_ns)
+        self._set_level()
 
     def set_control(self, control: ControlTables | None) -> None:
         """New tables, for a program of one stage without steps; they say nothing about others."""
@@ -90,7 +90,7 @@ class ProgramState:
             self._set_level()
 
     def _set_level(self) -> None:
-        control = self.facts[0].control
-        if control is not None:
-            self.facts[0].scale = self.latency[0].scale
-            self.facts[0].level = control.level(self.rate.steady, self.latency[0].scale)
+        facts = self.facts[0]
+        facts.rate, facts.scale = self.rate.steady, self.latency[0].scale
+        if facts.control is not None:
+            facts.level = facts.control.level(facts.rate, facts.scale)

@@ -124,9 +124,8 @@ class Setup:
             return self
         running = 1 if self.device == "serial" else max(1, len(self.workers))
         profile = with_copies(self.profile) if self.transfers == "serial" else self.profile
-        power = (profile.power.idle, profile.power.busy) if profile.power else (0.0, 1.0)
         weight = control.weight_of(self.objective)
-        return replace(self, tables=_solve(profile.stage(), workers=running, weight=weight, power=power))
+        return replace(self, tables=_solve(profile.stage(), workers=running, weight=weight, power=profile.watts))
 
     def instants(self) -> Iterator[Instants]:
         """The times of all requests, in chunks; a trace may end sooner."""

@@ -75,9 +75,8 @@ class Server:
         return node
 
     def _solved(self) -> ControlTables:
-        power = (self.profile.power.idle, self.profile.power.busy) if self.profile.power else (0.0, 1.0)
         weight = control.weight_of(self.policy.objective)
-        return _solve(self.profile.stage(self.running), workers=self.running, weight=weight, power=power)
+        return _solve(self.profile.stage(self.running), workers=self.running, weight=weight, power=self.profile.watts)
 
 
 @dataclass(frozen=True, slots=True)
