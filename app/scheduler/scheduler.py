@@ -47,6 +47,7 @@ from .types import (
     Step,
     Unit,
 )
+from .workers import Workers
 
 _NEVER = 1 << 62
 _LATE_TIMER_NS = 2_000_000  # event loops wake up to a millisecond late; a hold must not end too late for a deadline
@@ -63,10 +64,7 @@ class Scheduler:
         self._ledger = Ledger()
         self._states = self._ledger.states
         self._units: dict[int, Unit] = {}
-        self._load = [0] * len(device.workers)  # units handed to each worker
-        self._busy = 0  # workers with a unit
-        self._returns = 0  # of workers that became idle
-        self._idle_since = [0] * len(device.workers)  # in returns; equal workers serve in turn
+        self._workers = Workers(device)
         self._next_unit = 0
         self._lost = False
 
@@ -127,11 +125,7 @@ class Scheduler:
         unit = self._units.pop(outcome.unit_id, None)
         if unit is None:
             return
-        self._load[unit.worker] -= 1
-        if not self._load[unit.worker]:
-            self._busy -= 1
-            self._returns += 1
-            self._idle_since[unit.worker] = self._returns
+        self._workers.give_back(unit.worker)
         state = self._states[unit.program]
         state.units -= 1
         if unit.first_run:
@@ -232,12 +226,12 @@ class Scheduler:
 
     def _dispatch(self, start: list[Unit], now: int) -> int | None:
         """Start what can start; return the earliest time at which a held key wants to be asked again."""
-        if self._busy == self.device.max_running and self.device.push_depth == 1:
-            return None  # nothing is idle: the step that most calls get
+        if self._workers.full:
+            return None  # the step that most calls get
         held: list[Key] = []
         wake_at: int | None = None
         while not self._lost:
-            idle = self._idle()
+            idle = self._workers.idle()
             if not idle:
                 break
             ready = arbiter.first(self._ledger.ready.waiting(), held)
@@ -252,13 +246,6 @@ class Scheduler:
                 if hold.until is not None and (wake_at is None or hold.until < wake_at):
                     wake_at = hold.until
         return wake_at
-
-    def _idle(self) -> list[int]:
-        """Workers that may be handed a unit: those with fewer than the push depth, at most `max_running` at work."""
-        depth = self.device.push_depth
-        if self._busy < self.device.max_running:
-            return [w for w, load in enumerate(self._load) if load < depth]
-        return [w for w, load in enumerate(self._load) if 0 < load < depth]
 
     def _serve(self, ready: ReadySet, idle: Sequence[int], start: list[Unit], now: int) -> Hold | None:
         """Start one unit of this key, or say until when the key is held back."""
@@ -288,13 +275,12 @@ class Scheduler:
         return None
 
     def _view(self, ready: ReadySet, state: ProgramState, limit: int, room: int, idle: int) -> KeyView:
-        free = min(idle, max(1, self.device.max_running - self._busy))
         facts = state.facts[ready.key[1]]
         waiting = ready.free_count
         due = self._due(ready, state, min(waiting, limit)) if facts.may_hold and self._ledger.deadlines else _NEVER
         return KeyView(
             waiting, limit, state.full, ready.oldest(), state.program.max_delay_ns, room, due,
-            free, facts,
+            self._workers.free(idle), facts,
         )  # fmt: skip
 
     def _due(self, ready: ReadySet, state: ProgramState, rows: int) -> int:
@@ -303,17 +289,12 @@ class Scheduler:
         deadlines = [row.call.deadline for row in first if row.call.deadline is not None]
         if not deadlines:
             return _NEVER
-        time = state.time(rows, ready.key[1], self._running)
+        time = state.time(rows, ready.key[1], self._workers.running)
         return min(deadlines) - time - time // 4 - _LATE_TIMER_NS
-
-    @property
-    def _running(self) -> int:
-        """Units at work when one more has started."""
-        return min(self._busy + 1, self.device.max_running)
 
     def _drop_late(self, ready: ReadySet, state: ProgramState, cut: Cut, now: int) -> bool:
         """Let the calls leave of which a row would run in this unit and end after its deadline; True if there were."""
-        ends = now + state.time(cut.size, ready.key[1], self._running)
+        ends = now + state.time(cut.size, ready.key[1], self._workers.running)
         rows = ready.first(cut.rows, self.device.max_alive - self._ledger.alive)
         late = {call.id: call for row in rows if (call := row.call).deadline and call.deadline < ends}
         for call in late.values():
@@ -321,23 +302,14 @@ class Scheduler:
         return bool(late)
 
     def _start(self, key: Key, rows: list[Row], cut: Cut, idle: Sequence[int], start: list[Unit], now: int) -> None:
-        """Hand a unit to the smallest worker that takes its size, so that larger ones stay free for larger units.
-
-        Among equals to the one with the least to do, and then to the one that has been idle longest.
-        """
+        """Hand the rows to a worker as one unit."""
         program, stage, _ = key
         state = self._states[program]
         size = max(cut.size, len(rows))
-        worker = idle[0]
-        if len(idle) > 1:
-            capacity, load, since = state.capacity, self._load, self._idle_since
-            fits = (w for w in idle if capacity[w] >= size)
-            worker = min(fits, key=lambda w: (capacity[w], load[w], since[w], w))
+        worker = self._workers.choose(idle, size, state.capacity)
         self._ledger.start(rows, state)
-        running = self._running
-        self._load[worker] += 1
-        if self._load[worker] == 1:
-            self._busy += 1
+        running = self._workers.running
+        self._workers.take(worker)
         unit = Unit(
             self._next_unit, worker, program, stage, rows, size, cut.reason, now,
             state.latency[stage].predict(size, running), running, cut.reason != "retry",
