@@ -61,13 +61,14 @@ simulated again, shows what is left for the scheduler to explain. "Batch time" i
 that each was in. "Others" are processes that had nothing to do with it.
 
 Most of the difference is taken to be the machine itself, which was not proven for each row. On the two virtual cores
-that the committed figures are from, the same batch of one row of `mlp`, back to back, took 4.7 ms and five seconds
-later 6.8 ms; a slower device at the same rate is a device at a higher load, and queues grow faster than batch times,
-the more so where slow and fast seconds alternate. The control is a model that sleeps 4 + 0.65 ms a row and needs no
-processor, everything else the same (`python -m loadtest.bench.live_vs_sim --model sleep --models loadtest/bench/models
---seconds 5 --budget 6 --out out`): simulated 8.86 against live 9.32 ms at 30 % (-5.0 %), 12.52 against 13.62 ms at 60 %
-(-8.0 %). What remains there is the hand-over of each batch from one thread to another and back, 0.6 to 0.75 ms measured
-for `mlp` (busy time of the worker less compute time), which the profile leaves out.
+that the committed figures are from, one row of `mlp`, back to back and nothing else running, takes 4.5 to 6.0 ms as the
+seconds go (`python -m loadtest.bench.drift`, medians of a second); a slower device at the same rate is a device at a
+higher load, and queues grow faster than batch times, the more so where slow and fast seconds alternate. The control is
+a model that sleeps 4 + 0.65 ms a row and needs no processor, everything else the same (`python -m
+loadtest.bench.live_vs_sim --model sleep --models loadtest/bench/models --seconds 5 --budget 6 --out out`): simulated
+8.86 against live 9.32 ms at 30 % (-5.0 %), 12.52 against 13.62 ms at 60 % (-8.0 %). What remains there is the hand-over
+of each batch from one thread to another and back, 0.6 to 0.75 ms for `mlp` (`starling_worker_busy_seconds_total` less
+`starling_compute_duration_seconds`, by batch), which the profile leaves out.
 """
 
 

@@ -23,8 +23,8 @@ from ..control import ControlTables
 from .base import Cut, Hold, KeyView
 
 _CROWD = 8  # rows that wait: fewer say little of the rate
-#: Of a Poisson count. With 2, chance alone costs a CNN at load 0.7 one percent of its mean latency, with 3 a third of
-#: that; after a step from load 0.3 to 0.9 they are 1 and 2 % above serving all, and the window alone is 15 %.
+#: Of a Poisson count. Fewer take chance for a burst, which `python -m loadtest.bench.policies` shows for a CNN at high
+#: load; more see a step later, which `python -m loadtest.papers.ebird` shows for one worker.
 _DEVIATIONS = 3.0
 
 
