@@ -26,7 +26,7 @@ from app.engine.engine import Engine
 from app.engine.profiles import ProfileCache, cpu_name, default_folder
 from app.engine.record import RecordFile
 from app.engine.sizing import agreed
-from app.engine.streams import StreamDevice
+from app.engine.streams import NO_GRAPHS, StreamDevice
 from app.errors import ConfigError
 from app.lifecycle import Lifecycle
 from app.metrics import Metrics
@@ -58,7 +58,7 @@ def create_app(
     repository = Repository(settings.models, settings.model)
     names = repository.names()  # a folder that cannot be read is known before anything starts
     if settings.auto_size:
-        settings = _sized(settings, names)
+        settings = _sized(settings, names, gpu)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
@@ -109,19 +109,27 @@ def _device(settings: Settings, gpu: int | None) -> Device:
     return StreamDevice(cuda.CudaRuntime(gpu), workers, options)
 
 
-def _sized(settings: Settings, names: Sequence[str]) -> Settings:
-    """The settings with threads and workers as the models' profiles suggest, if neither was given."""
+def _sized(settings: Settings, names: Sequence[str], gpu: int | None) -> Settings:
+    """The settings with threads, workers and max_alive as the models' profiles suggest, where they were not given.
+
+    A list of workers that was given, or is the policy's own, says how many there are; nothing else fits to it then.
+    """
     if settings.threads is not None or settings.workers:
         return settings
+    hardware = cpu_name() if gpu is None else cuda.name_of(gpu) + (not settings.cuda_graphs) * NO_GRAPHS
     cache = ProfileCache(settings.profile_dir or default_folder())
-    told = {name: cache.suggestion(name, cpu_name()) for name in names}
+    told = {name: cache.suggestion(name, hardware, settings.precision) for name in names}
     size = agreed(one for one in told.values() if one is not None)
-    if size is None or size[0] * len(size[1]) > cpu_cores():
-        log.warning("auto_size: no profile suggests threads and workers; `starling profile` measures them")
+    if size is None or (gpu is None and size.threads * len(size.workers) > cpu_cores()):
         return settings
-    known = [name for name, one in told.items() if one is not None]
-    log.info("threads %d, workers %s: from the profiles of %s", size[0], list(size[1]), ", ".join(known))
-    return settings.model_copy(update={"threads": size[0], "workers": size[1]})
+    found: dict[str, object] = {"threads": size.threads}
+    if settings.policy != "ebird":
+        found["workers"] = size.workers
+    if settings.max_alive is None and size.max_alive is not None:
+        found["max_alive"] = size.max_alive
+    known = ", ".join(name for name, one in told.items() if one is not None)
+    log.info("%s: from the profiles of %s", ", ".join(f"{name} {value}" for name, value in found.items()), known)
+    return settings.model_copy(update=found)
 
 
 def _engine(settings: Settings, device: Device, scheduler: Scheduler, lifecycle: Lifecycle) -> Engine:

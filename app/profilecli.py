@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,11 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app.errors import ConfigError
+from app.profileshow import progress, show
 from app.settings import cpu_cores
 
 if TYPE_CHECKING:  # torch takes seconds to load: only when the command runs
-    from rich.console import Console
-
     from app.contract import Model
     from app.engine.device import Device
     from app.engine.profiler import Sampler
@@ -41,6 +39,8 @@ class Plan:
     length: int
     repeats: int
     budget_s: float
+    precision: str
+    compile: bool
 
 
 def register(cli: typer.Typer) -> None:
@@ -66,6 +66,11 @@ def profile(
     threads: Annotated[
         int, typer.Option(min=0, help="Compute threads per worker. \\[cores - 1, at least 1]", show_default=False)
     ] = 0,
+    precision: Annotated[
+        str,
+        typer.Option(envvar="STARLING_PRECISION", help="fp32 leaves the model as it is; bf16, fp16 compute in that."),
+    ] = "fp32",
+    compile: Annotated[bool, typer.Option(envvar="STARLING_COMPILE", help="Compile it with torch.compile.")] = False,
     workers: Annotated[
         list[int] | None,
         typer.Option(min=1, help="Units at once, besides 1; can be repeated. \\[2, 4, ... while threads x units fit]"),
@@ -99,7 +104,8 @@ def profile(
     from app.engine.profiles import ProfileCache, default_folder
 
     loaded = _load(model, models, extra or [], max_batch)
-    plan = _plan(loaded, device, workers or [], Plan(None, 0, threads, (), length, repeats, budget_s))
+    asked = Plan(None, 0, threads, (), length, repeats, budget_s, precision, compile)
+    plan = _plan(loaded, device, workers or [], asked)
     measured, key = _measure(loaded, plan, suggest)
     kept = ProfileCache(profile_dir or default_folder()).store(key, measured)
     text = json.dumps(measured.to_dict(), indent=1)
@@ -113,7 +119,7 @@ def profile(
     if as_json:
         print(text)
     else:
-        _show(measured, kept)
+        show(measured, kept)
 
 
 def _load(name: str, models: str, extra: list[str], max_batch: int) -> Model:
@@ -135,6 +141,8 @@ def _plan(model: Model, device: str, workers: list[int], asked: Plan) -> Plan:
 
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
         raise ConfigError(f"device: expected auto, cpu, cuda or cuda:N, got {device!r}")
+    if asked.precision not in ("fp32", "bf16", "fp16"):
+        raise ConfigError(f"precision: expected fp32, bf16 or fp16, got {asked.precision!r}")
     if not asked.budget_s > 0:
         raise ConfigError(f"budget-s: expected more than 0 seconds, got {asked.budget_s:g}")
     cores = cpu_cores()
@@ -154,13 +162,15 @@ def _plan(model: Model, device: str, workers: list[int], asked: Plan) -> Plan:
 def _device(plan: Plan, workers: int) -> Device:
     """As the server makes it, with so many workers of the largest batch."""
     from app.engine import cuda
-    from app.engine.device import CpuDevice
+    from app.engine.device import CpuDevice, DeviceOptions
     from app.engine.streams import StreamDevice
+    from app.models.placement import Placement
     from app.scheduler.types import WorkerSpec
 
+    options = DeviceOptions(Placement(precision=plan.precision, compile=plan.compile))
     if plan.gpu is None:
-        return CpuDevice((plan.max_batch,) * workers, plan.threads, cpu_cores())
-    return StreamDevice(cuda.CudaRuntime(plan.gpu), (WorkerSpec(plan.max_batch),) * workers)
+        return CpuDevice((plan.max_batch,) * workers, plan.threads, cpu_cores(), options)
+    return StreamDevice(cuda.CudaRuntime(plan.gpu), (WorkerSpec(plan.max_batch),) * workers, options)
 
 
 def _measure(model: Model, plan: Plan, suggest: bool) -> tuple[ModelProfile, Key]:
@@ -178,7 +188,7 @@ def _measure(model: Model, plan: Plan, suggest: bool) -> tuple[ModelProfile, Key
         for threads, _ in pairs
     }
     samplers = [main, *others.values()]
-    with _progress(sum(len(sampler.times) for sampler in samplers)) as told:
+    with progress(sum(len(sampler.times) for sampler in samplers)) as told:
 
         def settled(_: int) -> None:
             told(sum(sampler.done for sampler in samplers))
@@ -212,7 +222,7 @@ def _run(model: Model, plan: Plan, sampler: Sampler, told: Callable[[int], None]
     import torch
 
     from app.engine.energy import find_meter
-    from app.engine.profiler import Bench, lengths_of, measure
+    from app.engine.profiler import Bench, coarser, lengths_of, measure
     from app.engine.profiles import key_of
 
     lengths = lengths_of(model.info, plan.length)
@@ -227,6 +237,7 @@ def _run(model: Model, plan: Plan, sampler: Sampler, told: Callable[[int], None]
             idle = meter.read(0.0, None).joules
         seconds = measure(bench, sampler, plan.budget_s, told)
         energy = meter.read(0.0, None)
+        copies = bench.transfers(coarser(plan.max_batch)[-1])
     keys: dict[str, Any] = {
         "model": key.model,
         "device": key.device,
@@ -235,74 +246,18 @@ def _run(model: Model, plan: Plan, sampler: Sampler, told: Callable[[int], None]
         "torch": torch.__version__,
         "lengths": lengths,
         "push_depth": device.spec.push_depth,
+        "precision": plan.precision,
     }
+    if copies:
+        parts = {"in": [one.in_ns for one in copies.values()], "out": [one.out_ns for one in copies.values()]}
+        keys["transfer_ms"] = {str(size): sum(one) / 1e6 for size, one in copies.items()}
+        keys["transfer_parts_ms"] = {
+            part: {str(size): ns / 1e6 for size, ns in zip(copies, times, strict=True)} for part, times in parts.items()
+        }
     if counted:
         busy = (energy.joules - idle) / seconds
         keys["power_w"] = {"idle": idle / _IDLE_S, "busy": busy, "counter": energy.source}
     return keys, key
-
-
-def _show(measured: ModelProfile, kept: Path | None) -> None:
-    """The table, the line through it, and what to do with it."""
-    from rich.console import Console
-    from rich.table import Table
-
-    out = Console()
-    spread, runs = measured.extra["spread"], measured.extra["repeats"]
-    together = measured.concurrency_ns
-    out.print(
-        f"{measured.model} on {measured.device}, {measured.threads} thread(s) per worker",
-        highlight=False,
-        soft_wrap=True,
-    )
-    table = Table("rows", "ms", "rows/s", "spread", "runs", *(f"ms, {units} at once" for units in together))
-    for column in table.columns:
-        column.justify = "right"
-    for size, ns in enumerate(measured.batch_ns, 1):
-        part = spread.get(str(size))
-        table.add_row(
-            str(size), f"{ns / 1e6:.3f}", f"{size * 1e9 / ns:.1f}", "-" if part is None else f"{part:.1%}",
-            str(runs[str(size)]), *(f"{times[size - 1] / 1e6:.3f}" for times in together.values()),
-        )  # fmt: skip
-    out.print(table)
-    line = measured.fit()
-    if measured.extra["lengths"]:
-        lengths = ", ".join(f"{axis} {length}" for axis, length in measured.extra["lengths"].items())
-        out.print(f"lengths    {lengths}", highlight=False, soft_wrap=True)
-    out.print(
-        f"fit        {line.alpha_ns / 1e6:.3f} + {line.beta_ns / 1e6:.4f} b ms, residual {line.residual:.1%}\n"
-        f"best       {measured.peak:.1f} rows/s at {measured.best} rows",
-        highlight=False,
-        soft_wrap=True,
-    )
-    if measured.power is not None:
-        out.print(
-            f"power      {measured.power.idle:.1f} W idle, {measured.power.busy:.1f} W busy",
-            highlight=False,
-            soft_wrap=True,
-        )
-    if "suggested" in measured.extra:
-        _show_suggestion(out, measured.extra)
-    if kept is not None:
-        out.print(f"kept       {kept}", highlight=False, soft_wrap=True)
-
-
-def _show_suggestion(out: Console, extra: Mapping[str, Any]) -> None:
-    for one in extra["candidates"]:
-        out.print(
-            f"compared   {one['threads']} thread(s) x {one['workers']} worker(s): {one['rows_per_s']:.1f} rows/s in "
-            f"batches of {one['batch']}, one row alone {one['single_ms']:.3f} ms",
-            highlight=False,
-            soft_wrap=True,
-        )
-    best = extra["suggested"]
-    workers = ",".join(map(str, best["workers"]))
-    out.print(
-        f"suggested  --threads {best['threads']} --workers {workers}; max_running {best['max_running']}, max_alive "
-        f"{best['max_alive']}\n           ({best['rule']})",
-        highlight=False,
-        soft_wrap=True,
-    )
 
 
 def _plotter() -> Callable[[ModelProfile, Path], None]:
@@ -311,19 +266,3 @@ def _plotter() -> Callable[[ModelProfile, Path], None]:
     except ModuleNotFoundError as exc:
         raise ConfigError(f"plot: {exc.name} is missing; install starling-serve[plot]") from None
     return batch_times
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal's standard error, of the sizes that are known well enough; nothing elsewhere."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda done: None
-        return
-    columns = ("measured", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("profile", total=total)
-        yield lambda done: bar.update(task, completed=done)

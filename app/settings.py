@@ -60,7 +60,9 @@ class Settings(BaseModel):
         None, ge=1, le=16, description="Batches handed to a worker and unfinished. [2 on a GPU, 1 on a CPU]"
     )
     max_alive: int | None = Field(None, ge=1, description="Rows on the device at once. [no bound]")
-    auto_size: bool = Field(False, description="Take threads and workers from the models' profiles, if none is given.")
+    auto_size: bool = Field(
+        True, description="Take threads, workers and max_alive, where not given, from what `starling profile` suggests."
+    )
     split_failed: bool = Field(True, description="Re-run a failed batch in halves until the culprit is alone.")
     pool_mib: int = Field(512, ge=1, description="Input slots per model, MiB; a larger queue is cut to fit.")
     profile_dir: Path | None = Field(None, description="Where measured batch times are kept. [the user's cache folder]")

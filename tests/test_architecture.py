@@ -33,6 +33,7 @@ OURS: dict[str, set[str] | None] = {
     "cli": None,
     "simcli": None,
     "profilecli": None,
+    "profileshow": {"scheduler"},
     "profileplot": {"plots", "scheduler", "__init__"},
     "plots": set(),
     "__main__": None,

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
+from runtimes import HostRuntime
 from typer.testing import CliRunner, Result
 
 from app import profilecli, simcli
 from app.engine.device import CpuDevice
 from app.engine.profiles import ProfileCache, key_of
+from app.engine.streams import StreamDevice
 from app.errors import ConfigError
 from app.models.loaders import load
+from app.models.placement import Placement, place
 from app.models.repository import Repository
 from app.scheduler.profile import parse
+from app.scheduler.types import WorkerSpec
 from app.settings import cpu_cores
 
 QUICK = ("--repeats", "4", "--budget-s", "0.2")
@@ -109,6 +114,39 @@ def test_lengths_of_variable_axes(tmp_path: Path, kept: Path) -> None:
     assert printed("sums", "--length", "1000", *options)["lengths"] == {"n": 40}
 
 
+def test_a_precision_has_profiles_of_its_own(kept: Path) -> None:
+    """Found by a server of the same precision, and by no other."""
+    got = printed(
+        "digits", "--max-batch", "2", "--precision", "bf16", "--profile-dir", str(kept), "--no-suggest", *QUICK
+    )
+    assert got["precision"] == "bf16"
+    model = load(Repository("demo").sources("digits")[0], {"max_batch": 2})
+    device = CpuDevice((2,), got["threads"], cpu_cores())
+    assert ProfileCache(kept).load(key_of(model, device), 2) is None
+    placed = place(model, Placement(precision="bf16"))
+    assert ProfileCache(kept).load(key_of(placed, device), 2) is not None
+
+
+def test_copies_of_a_device_that_copies(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apart from the batch times, in the file and in the table; the simulator takes them from there."""
+    file = tmp_path / "echo.json"
+    options = ("--max-batch", "3", "--profile-dir", str(kept), "--no-suggest", "--out", str(file), *QUICK)
+    with HostRuntime() as runtime:
+        device = partial(StreamDevice, runtime, (WorkerSpec(3),) * 2)
+        monkeypatch.setattr(profilecli, "_device", lambda plan, workers: device())
+        result = invoke("profile", "digits", *options)
+    assert result.exit_code == 0, result.output
+    assert "copies     1 row " in result.stdout
+    got = json.loads(file.read_text())
+    assert set(got["transfer_ms"]) == {"1", "2", "3"}
+    parts = got["transfer_parts_ms"]
+    assert got["transfer_ms"]["3"] == pytest.approx(parts["in"]["3"] + parts["out"]["3"])
+    simulated = invoke(
+        "simulate", "--profile", str(file), "--load", "0.5", "--requests", "200", "--transfers", "overlap", "--json"
+    )
+    assert json.loads(simulated.stdout)["completed"] == 200
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -116,6 +154,7 @@ def test_lengths_of_variable_axes(tmp_path: Path, kept: Path) -> None:
         (("echo", "--models", "/no/such/folder"), "models: expected a folder"),
         (("echo", "--threads", "9999"), "threads: expected at most"),
         (("echo", "--workers", "9999"), "workers: expected at most"),
+        (("echo", "--precision", "int8"), "precision: expected fp32, bf16 or fp16, got 'int8'"),
         (("echo", "--budget-s", "0"), "budget-s: expected more than 0"),
         (("echo", "--out", "/no/such/folder/x.json"), "no such folder"),
         (("echo", "--plot", "/no/such/folder/x.png"), "no such folder"),

@@ -40,13 +40,18 @@ def device_index(device: str) -> int | None:
     return index
 
 
+def name_of(index: int) -> str:
+    """The hardware of this GPU, as profiles know it."""
+    return f"cuda {torch.cuda.get_device_name(index)}"
+
+
 class CudaRuntime:
     """Implements engine.runtime.Runtime."""
 
     def __init__(self, index: int) -> None:
         prepare()
         self.device = torch.device("cuda", index)
-        self.name = f"cuda {torch.cuda.get_device_name(index)}"
+        self.name = name_of(index)
         self.uuid = f"GPU-{torch.cuda.get_device_properties(index).uuid}"
         self._home = self.stream()
         # A graph that is destroyed takes the workspace of its stream with it, also one whose capture failed.

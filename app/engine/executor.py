@@ -34,6 +34,11 @@ class Ran:
     def compute_ns(self) -> int:
         return self.input_ns + self.infer_ns + self.output_ns
 
+    @property
+    def stream_ns(self) -> int:
+        """What a worker's stream is taken for: outputs land on another one while the next batch computes."""
+        return self.input_ns + self.infer_ns
+
 
 class Executor:
     """Runs batches of one model over one pool. Not for two threads at a time unless the model allows it."""

@@ -18,10 +18,13 @@ from typing import Self
 
 import torch
 
-from app.contract import Model, ModelInfo
+from app.contract import Array, Model, ModelInfo
 from app.engine.device import Device
 from app.engine.executor import Executor
 from app.engine.pool import Pool, Slots
+from app.engine.staged import StagedExecutor
+from app.engine.streams import StreamDevice
+from app.engine.transfers import Transfer, TransferBench
 from app.engine.warmup import warm_up
 from app.engine.worker import Completion, Job
 from app.errors import ConfigError
@@ -181,6 +184,7 @@ class Bench:
         self._lengths = lengths
         self._ended: queue.SimpleQueue[tuple[Completion, bool, bool]] = queue.SimpleQueue()
         self._round = Round(0, 0)
+        self._shapes: list[Array] = []  # outputs of the last unit
         self._executor: Executor
         self._slots: list[Slots] = []
 
@@ -226,12 +230,24 @@ class Bench:
             running -= not again
             if completion.ran is None:
                 fault = completion.message
-            elif counts:
+                continue
+            self._shapes = completion.ran.outputs
+            if counts:
                 times.append(completion.outcome.compute_ns)
         if fault:
             at_once = f", {units} at once" if units > 1 else ""
             raise ConfigError(f"model {self.model.info.name!r}: a batch of {size} rows{at_once}: {fault}")
         return times
+
+    def transfers(self, sizes: Iterable[int]) -> dict[int, Transfer]:
+        """What copies cost, by batch size; nothing where the model reads its rows where they were written."""
+        if not isinstance(self.device, StreamDevice) or not isinstance(self._executor, StagedExecutor):
+            return {}
+        found, bench = {}, TransferBench(self.device.runtime)
+        for size in sizes:
+            self.time((1, size))
+            found[size] = bench.measure(self._executor.pool, size, self._shapes)
+        return found
 
     def _push(self, worker: int, number: int) -> None:
         size = self._round.size

@@ -79,7 +79,7 @@ class ProfileCache:
             return None
         return path
 
-    def suggestion(self, model: str, device: str) -> dict[str, Any] | None:
+    def suggestion(self, model: str, device: str, precision: str = "fp32") -> dict[str, Any] | None:
         """What the newest profile of a model on this hardware suggests, whatever its threads. Reads all its files."""
         newest: tuple[str, dict[str, Any]] | None = None
         for path in sorted(self.folder.glob(f"{model}-*.json")):
@@ -88,7 +88,8 @@ class ProfileCache:
             except (OSError, ValueError):
                 continue  # said when the model is loaded
             made, told = str(profile.extra.get("made", "")), profile.extra.get("suggested")
-            if (profile.model, profile.device) == (model, device) and isinstance(told, dict):
+            computed = profile.extra.get("precision", "fp32")
+            if (profile.model, profile.device, computed) == (model, device, precision) and isinstance(told, dict):
                 newest = max(newest or (made, told), (made, told), key=lambda one: one[0])
         return newest[1] if newest else None
 

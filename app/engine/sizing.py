@@ -3,7 +3,7 @@
 The rule: of those that answer one row alone in at most twice the least time any does, the one with the most rows per
 second; within 5 % of that the one with the fewest workers, and of these the fewest threads. More workers than needed
 cost memory and make a model run on several threads at a time. `max_alive` is the rows of all running units at the size
-with the most rows per second: more on the device at once bring nothing.
+with the most rows per second: the optimum of the measured curves never cuts larger ones (`starling optimum`).
 
 What is measured is the model alone. Where all cores are given to it, HTTP takes its part from them.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 RULE = "most rows/s with one row alone in at most twice the least time; within 5 % the fewest workers"
 _SLOWER = 2.0
@@ -72,19 +72,35 @@ def suggestion(chosen: Candidate, max_batch: int, push_depth: int) -> dict[str, 
     }
 
 
-def agreed(suggestions: Iterable[Mapping[str, Any]]) -> tuple[int, tuple[int, ...]] | None:
-    """Threads and workers for models that share a device: the fewest that any asks for. None for no suggestions.
+@dataclass(frozen=True, slots=True)
+class Size:
+    """`threads` of each worker, the workers' capacities, and rows on the device at once; None: no bound."""
 
-    What is not as `suggestion` writes it is left out: files may be edited.
+    threads: int
+    workers: tuple[int, ...]
+    max_alive: int | None = None
+
+
+def agreed(suggestions: Iterable[Mapping[str, Any]]) -> Size | None:
+    """One size for models that share a device: the fewest threads and workers that any asks for, the most rows.
+
+    None for no suggestions. What is not as `suggestion` writes it is left out: files may be edited.
     """
-    found: list[tuple[int, int, int]] = []
-    for one in suggestions:
-        threads, workers = one.get("threads"), one.get("workers")
-        if isinstance(threads, int) and isinstance(workers, list) and workers and threads > 0:
-            capacities = [capacity for capacity in workers if isinstance(capacity, int) and capacity > 0]
-            if len(capacities) == len(workers):
-                found.append((threads, len(workers), max(capacities)))
+    found = [size for one in suggestions if (size := _read(one)) is not None]
     if not found:
         return None
-    threads, count, capacity = min(t for t, _, _ in found), min(n for _, n, _ in found), max(c for _, _, c in found)
-    return threads, (capacity,) * count
+    count, capacity = min(len(one.workers) for one in found), max(max(one.workers) for one in found)
+    bounds = [one.max_alive for one in found]
+    most = None if None in bounds else max(bound for bound in bounds if bound is not None)
+    return Size(min(one.threads for one in found), (capacity,) * count, most)
+
+
+def _read(told: Mapping[str, Any]) -> Size | None:
+    threads, workers, alive = told.get("threads"), told.get("workers"), told.get("max_alive")
+    if not (_positive(threads) and isinstance(workers, list) and workers and all(map(_positive, workers))):
+        return None
+    return Size(cast(int, threads), tuple(workers), alive if _positive(alive) else None)
+
+
+def _positive(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0

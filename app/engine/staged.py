@@ -145,16 +145,16 @@ class Flight:
             except BaseException as exc:
                 self.error = exc
 
-    def settle(self, fired: int, last: int, clock: Callable[[], int]) -> Ran:
-        """What the unit gave, after its out-event has fired. `last`: when the worker's unit before this one ended.
+    def settle(self, computed: int, last: int, clock: Callable[[], int]) -> Ran:
+        """What the unit gave, after its outputs have landed; `computed` is when they were there, on the device.
 
-        Times are the host's: from the launch, or from the end of the unit before if that came later, to the outputs in
-        hand. `input_ns` is the launcher's part of it.
+        Times are the host's. The unit begins when it is launched, or when the worker's unit before it had computed, at
+        `last`, if that came later. `input_ns` is the launcher's part; `output_ns` the copies, until they are in hand.
         """
         outputs = self.seat.landing.collect(self.block, self.executor.model.info.outputs)
         start = max(self.begun, last)
         launched = max(start, self.launched)
-        return Ran(outputs, launched - start, max(0, fired - launched), clock() - fired)
+        return Ran(outputs, launched - start, max(0, computed - launched), clock() - computed)
 
 
 class StagedExecutor(Executor):
@@ -283,7 +283,7 @@ class StagedExecutor(Executor):
         fastest = 0
         for ran in rehearse(self._device, self, size):
             verify(self.model.info, ran.outputs, size, lengths)
-            fastest = min(fastest or ran.compute_ns, ran.compute_ns)
+            fastest = min(fastest or ran.stream_ns, ran.stream_ns)
         if [rows._version for rows in self.pool.rows] != before:
             self.copies = True
         return fastest

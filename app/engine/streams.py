@@ -44,6 +44,8 @@ from app.scheduler.types import DeviceSpec, Fault, Outcome, WorkerSpec
 
 log = logging.getLogger("starling.engine")
 
+NO_GRAPHS = ", no graphs"  # in the name of a device that captures none: its batches take other times
+
 _DISTINCT = 31  # torch makes 32 streams of a priority, then hands out the same again; one is the runtime's own
 _PUSH_DEPTH = 2  # a worker finds its next unit on its stream when one ends; more would only delay who comes later
 
@@ -57,7 +59,7 @@ class Lane:
         self.stream = stream(spec.priority)
         self.out = stream(spec.priority)
         self.flights: queue.SimpleQueue[Flight | None] = queue.SimpleQueue()
-        self.ended = 0  # when its last unit did
+        self.ended = 0  # when its last unit had computed
 
 
 class StreamDevice:
@@ -73,7 +75,7 @@ class StreamDevice:
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         options = options or DeviceOptions()
-        self.name = runtime.name if options.graphs else f"{runtime.name}, no graphs"
+        self.name = runtime.name if options.graphs else runtime.name + NO_GRAPHS
         alive, depth = options.max_alive or NO_BOUND, options.push_depth or _PUSH_DEPTH
         self.spec = DeviceSpec(workers, len(workers), alive, depth)
         self.runtime = runtime
@@ -255,29 +257,31 @@ class StreamDevice:
 
     def complete(self, lane: Lane, flight: Flight) -> None:
         """Wait until the unit is over, and report it."""
+        computed = 0
         if flight.lost is None:
             try:
+                self.runtime.synchronize(flight.block.computed)
+                computed = self._clock()
                 self.runtime.synchronize(flight.block.landed)
             except BaseException as exc:
                 flight.lost = exc
                 self._lose(exc)
-        fired = self._clock()
         if flight.lost is not None:
             # Nobody knows what the device still writes to: the block is never used again.
             completion = failed(flight.unit_id, Fault.DEVICE, flight.lost)
         else:
             self.copies.over(flight.number)
-            completion = self._completion(lane, flight, fired)
-        lane.ended = fired
+            completion = self._completion(lane, flight, computed)
+            lane.ended = computed
         completion.worker = lane.index
         flight.outputs = ()
         flight.report(completion)
 
-    def _completion(self, lane: Lane, flight: Flight, fired: int) -> Completion:
+    def _completion(self, lane: Lane, flight: Flight, computed: int) -> Completion:
         error = flight.error
         if error is None:
-            ran = flight.settle(fired, lane.ended, self._clock)
-            return Completion(Outcome(flight.unit_id, None, ran.compute_ns), ran)
+            ran = flight.settle(computed, lane.ended, self._clock)
+            return Completion(Outcome(flight.unit_id, None, ran.stream_ns), ran)
         flight.seat.landing.give_back(flight.block)
         completion = failed(flight.unit_id, fault_of(error), error)
         completion.cause = error

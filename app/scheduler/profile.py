@@ -3,10 +3,12 @@
     {"model": "mlp", "device": "cpu", "threads": 1, "max_batch": 32,
      "batch_ms": {"1": 4.6, "2": 9.5, "32": 25.3},
      "concurrency": {"2": {"1": 7.1, "32": 48.0}},
+     "transfer_ms": {"1": 0.06, "32": 1.0},
      "power_w": {"idle": 20.0, "busy": 65.0}}
 
 `batch_ms` is the time of a batch of so many rows that runs alone; `concurrency` under "2" is the time of such a batch
-while two units run at once; `power_w` is drawn by the device. Only `batch_ms` must be there. Sizes left out are
+while two units run at once; `transfer_ms` is the time of copying its inputs to the device and its outputs back, which
+`batch_ms` does not hold; `power_w` is drawn by the device. Only `batch_ms` must be there. Sizes left out are
 interpolated linearly, so the sizes given must begin with 1 and end with `max_batch`. Unknown keys are kept as they are.
 Milliseconds outside, integer nanoseconds inside.
 """
@@ -15,14 +17,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .regression import Regression
 from .types import Profile
 
 _MS = 1_000_000  # nanoseconds
-_KNOWN = {"model", "device", "threads", "max_batch", "batch_ms", "concurrency", "power_w"}
+_KNOWN = {"model", "device", "threads", "max_batch", "batch_ms", "concurrency", "transfer_ms", "power_w"}
 _LARGEST = 65_536  # rows; a typing error here would become a table of so many entries
 
 
@@ -37,7 +39,10 @@ class Power:
 
 @dataclass(frozen=True, slots=True)
 class ModelProfile:
-    """A parsed profile. `batch_ns[b - 1]`: time of b rows alone; `concurrency_ns[k][b - 1]`: while k units run."""
+    """A parsed profile. `batch_ns[b - 1]`: time of b rows alone; `concurrency_ns[k][b - 1]`: while k units run.
+
+    `transfer_ns[b - 1]`: their copies there and back; empty where nothing is copied or nothing was measured.
+    """
 
     batch_ns: tuple[int, ...]
     model: str = ""
@@ -46,6 +51,7 @@ class ModelProfile:
     concurrency_ns: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     power: Power | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)  # unknown keys
+    transfer_ns: tuple[int, ...] = ()
 
     @property
     def max_batch(self) -> int:
@@ -96,8 +102,11 @@ class ModelProfile:
         if not 1 <= max_batch <= self.max_batch:
             raise ValueError(f"max_batch: expected 1 to {self.max_batch}, the profile's largest batch, got {max_batch}")
         shorter = {units: times[:max_batch] for units, times in self.concurrency_ns.items()}
-        return ModelProfile(
-            self.batch_ns[:max_batch], self.model, self.device, self.threads, shorter, self.power, self.extra
+        return replace(
+            self,
+            batch_ns=self.batch_ns[:max_batch],
+            concurrency_ns=shorter,
+            transfer_ns=self.transfer_ns[:max_batch],
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -109,6 +118,8 @@ class ModelProfile:
         data["batch_ms"] = _to_ms(self.batch_ns)
         if self.concurrency_ns:
             data["concurrency"] = {str(units): _to_ms(times) for units, times in self.concurrency_ns.items()}
+        if self.transfer_ns:
+            data["transfer_ms"] = _to_ms(self.transfer_ns)
         if self.power is not None:
             data["power_w"] = {**self.power.extra, "idle": self.power.idle, "busy": self.power.busy}
         return data
@@ -154,6 +165,7 @@ def parse(data: Any) -> ModelProfile:
         _concurrency(data.get("concurrency", {}), len(batch_ns)),
         _power(data["power_w"]) if "power_w" in data else None,
         {key: value for key, value in data.items() if key not in _KNOWN},
+        _times(data["transfer_ms"], "transfer_ms", len(batch_ns), least_ns=0) if "transfer_ms" in data else (),
     )
 
 
@@ -177,15 +189,15 @@ def padded(batch_ns: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]
     return tuple(times), tuple(sizes)
 
 
-def _times(given: Any, key: str, max_batch: int | None) -> tuple[int, ...]:
+def _times(given: Any, key: str, max_batch: int | None, least_ns: int = 1) -> tuple[int, ...]:
     """Nanoseconds for each size from 1 to the largest, those left out interpolated."""
     if not isinstance(given, Mapping) or not given:
         raise _fault(key, "times by batch size", given)
     known: dict[int, float] = {}
     for name, value in given.items():
         known[_whole(name, f"{key}.{name}")] = _number(value, f"{key}.{name}")
-        if known[int(name)] * _MS < 1:
-            raise _fault(f"{key}.{name}", "milliseconds above 0", value)
+        if known[int(name)] * _MS < least_ns:
+            raise _fault(f"{key}.{name}", f"milliseconds {'above' if least_ns else 'of at least'} 0", value)
     largest = max(known) if max_batch is None else max_batch
     for size in (1, largest):
         if size not in known:

@@ -5,25 +5,20 @@
     overlap   units run while inputs are copied. A row's copy starts when the row arrives, on a copy engine that takes
               one row after another; a unit computes once the last of its rows has been copied (Ebird, section V)
 
-Copy times are the profile's key `transfer_ms`: milliseconds by batch size, input and output together, sizes left out
-interpolated. With `overlap` each row costs copy(1), since it is copied alone; the output's part of that comes before
-the unit, not after it, so that a lone row takes as long either way.
+Copy times are the profile's `transfer_ms`, input and output together. With `overlap` each row costs copy(1), since it
+is copied alone; the output's part of that comes before the unit, not after it, so that a lone row takes as long either
+way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast
-
-import numpy as np
+from typing import cast
 
 from app.scheduler.profile import ModelProfile
 from app.scheduler.types import Call, Unit
 
 TRANSFERS = ("none", "overlap", "serial")
-
-_MS = 1_000_000  # nanoseconds
 
 
 @dataclass(slots=True, eq=False)
@@ -54,23 +49,10 @@ class CopyEngine:
 
 
 def copy_ns(profile: ModelProfile) -> tuple[int, ...]:
-    """Copy time in ns by batch size, from 1 to the profile's largest.
-
-    Raises ValueError where the profile's `transfer_ms` is missing, is no table, or does not reach the largest batch.
-    """
-    given = profile.extra.get("transfer_ms")
-    if given is None:
+    """Copy time in ns by batch size, from 1 to the profile's largest. Raises ValueError where it has none."""
+    if not profile.transfer_ns:
         raise ValueError("transfer_ms: the profile has no copy times, which transfers that overlap or are serial need")
-    if not isinstance(given, Mapping) or not given:
-        raise ValueError(f"transfer_ms: expected copy times by batch size, got {given!r}")
-    known = {_size(name): _time(name, value) for name, value in given.items()}
-    sizes = sorted(known)
-    if sizes[0] != 1 or sizes[-1] < profile.max_batch:
-        raise ValueError(
-            f"transfer_ms: expected sizes from 1 to max_batch, {profile.max_batch}, got {sizes[0]} to {sizes[-1]}"
-        )
-    times = np.interp(np.arange(1, profile.max_batch + 1), sizes, [known[size] for size in sizes])
-    return tuple(np.rint(times * _MS).astype(np.int64).tolist())
+    return profile.transfer_ns
 
 
 def with_copies(profile: ModelProfile) -> ModelProfile:
@@ -83,15 +65,3 @@ def with_copies(profile: ModelProfile) -> ModelProfile:
 
     concurrency = {units: longer(times) for units, times in profile.concurrency_ns.items()}
     return replace(profile, batch_ns=longer(profile.batch_ns), concurrency_ns=concurrency)
-
-
-def _size(name: Any) -> int:
-    if not (isinstance(name, str) and name.isascii() and name.isdigit() and 0 < int(name) < 1e6):
-        raise ValueError(f"transfer_ms.{name}: expected a batch size of at least 1, got {name!r}")
-    return int(name)
-
-
-def _time(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
-        raise ValueError(f"transfer_ms.{name}: expected milliseconds of at least 0, got {value!r}")
-    return float(value)

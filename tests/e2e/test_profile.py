@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from app.engine.profiles import Key, ProfileCache, cpu_name
+from app.scheduler.profile import ModelProfile
+
 from .server import Server, eventually
 
 pytestmark = pytest.mark.e2e
@@ -56,6 +59,13 @@ def test_a_folder_that_cannot_be_written(start: Callable[..., Server], tmp_path:
 
 
 def test_size_from_profiles(start: Callable[..., Server], tmp_path: Path) -> None:
-    server = start("narrow", flags=("--profile-dir", str(tmp_path), "--auto-size"))
-    server.line(r"auto_size: no profile suggests")
+    suggested = {"threads": 1, "workers": [4], "max_alive": 4}
+    kept = ModelProfile((1_000_000,), extra={"made": "2026-01-01", "suggested": suggested})
+    ProfileCache(tmp_path).store(Key("narrow", "any", cpu_name(), 1), kept)
+    server = start("narrow", flags=("--profile-dir", str(tmp_path)))
+    server.line(r"threads 1, workers \(4,\), max_alive 4: from the profiles of narrow")
     assert server.infer("narrow", [[1.0]]).status == 200
+    assert server.stop() == 0
+    server = start("narrow", flags=("--profile-dir", str(tmp_path), "--no-auto-size"))
+    assert server.infer("narrow", [[1.0]]).status == 200
+    assert not any("from the profiles" in line for line in server.lines)

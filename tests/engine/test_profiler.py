@@ -245,3 +245,17 @@ def test_a_device_of_streams_is_measured_as_any_other():
             sampler = Sampler(cells(range(1, 5), [2]), least=1, most=2)
             measure(measuring, sampler, 1000.0)
     assert sampler.done == 8
+
+
+def test_copies_are_measured_apart_where_there_are_any():
+    """Both ways, for each size asked; nothing on a device that reads rows where they were written."""
+    with HostRuntime() as runtime:
+        device = StreamDevice(runtime, (WorkerSpec(4),))
+        with Bench(device, make_model(nn.Identity()), 4, {}) as measuring:
+            measuring.warm()
+            found = measuring.transfers([1, 4])
+    assert list(found) == [1, 4]
+    assert min(min(transfer) for transfer in found.values()) > 0
+    with bench() as measuring:
+        measuring.warm()
+        assert measuring.transfers([1, 4]) == {}

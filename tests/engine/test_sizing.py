@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.sizing import Candidate, agreed, candidate, choose, pairs, suggestion
+from app.engine.sizing import Candidate, Size, agreed, candidate, choose, pairs, suggestion
 
 MS = 1_000_000
 
@@ -51,8 +51,8 @@ def test_settings_that_follow():
 def test_models_that_share_a_device_get_the_fewest_that_any_asks_for():
     one = suggestion(Candidate(1, 4, 8, 500, MS), 32, 1)
     other = suggestion(Candidate(2, 2, 8, 500, MS), 16, 1)
-    assert agreed([one]) == (1, (32, 32, 32, 32))
-    assert agreed([one, other]) == (1, (32, 32))
+    assert agreed([one]) == Size(1, (32, 32, 32, 32), 32)
+    assert agreed([one, other]) == Size(1, (32, 32), 32)
     assert agreed([]) is None
 
 
@@ -62,4 +62,5 @@ def test_models_that_share_a_device_get_the_fewest_that_any_asks_for():
 )  # fmt: skip
 def test_what_is_no_suggestion_is_left_out(wrong):
     assert agreed([wrong]) is None
-    assert agreed([wrong, {"threads": 2, "workers": [8]}]) == (2, (8,))
+    assert agreed([wrong, {"threads": 2, "workers": [8], "max_alive": 8}]) == Size(2, (8,), 8)
+    assert agreed([{"threads": 2, "workers": [8]}, {"threads": 2, "workers": [8], "max_alive": 8}]) == Size(2, (8,))

@@ -4,6 +4,8 @@ leaves when it has landed and not before, a slot is reused by nobody too early, 
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from runtimes import FakeRuntime
 from torch import nn
 
 from app.engine.device import DeviceOptions
+from app.engine.worker import Completion, Job
 from app.scheduler.types import Fault
 
 from .rig import HEAVY, POISON, make_model, tensor
@@ -122,3 +125,23 @@ def test_a_device_that_fails_reports_each_unit_once_and_no_wrong_result(seed: in
     assert {unit.fault for unit in world.units} <= {None, Fault.DEVICE}
     if world.lost:
         assert "AcceleratorError" in (world.device.dead() or "")
+
+
+def test_the_worker_is_taken_until_its_unit_has_computed() -> None:
+    """Each look at the clock is one later: launched from 1 to 2, computed at 3, in hand at 4."""
+    looks = itertools.count(1)
+    device = Stepped(FakeRuntime(), [2])
+    device._clock = looks.__next__
+    heard: list[Completion] = []
+    device.start(heard.append)
+    executor = device.open(make_model(Affine(), max_batch=4), 4)
+    executor.pool.take(1)
+    executor.pool.write([0], 0, np.ones((1, 2), np.float32))
+    device.push(0, Job(0, executor, [0], 1))
+    while device.turn():
+        pass
+    (completion,) = heard
+    assert completion.ran is not None
+    assert (completion.ran.input_ns, completion.ran.infer_ns, completion.ran.output_ns) == (1, 1, 1)
+    assert completion.outcome.compute_ns == 2
+    assert device.lanes[0].ended == 3

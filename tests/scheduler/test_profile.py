@@ -19,6 +19,7 @@ FULL: dict[str, Any] = {
     "max_batch": 4,
     "batch_ms": {"1": 1.0, "2": 1.5, "3": 2.5, "4": 2.0},
     "concurrency": {"2": {"1": 1.5, "4": 3.0}},
+    "transfer_ms": {"1": 0.0, "3": 0.5, "4": 1.0},
     "power_w": {"idle": 10.0, "busy": 60.0},
 }
 
@@ -32,6 +33,16 @@ def test_all_keys() -> None:
     assert (profile.power.idle, profile.power.busy) == (10.0, 60.0)
     assert profile.stage() == Profile(profile.batch_ns, ((1_500_000, 2_000_000, 2_500_000, 3_000_000),))
     assert profile.peak == 2000
+    assert profile.transfer_ns == (0, 250_000, 500_000, 1_000_000)
+
+
+def test_cut_to_a_smaller_batch() -> None:
+    """All tables end at the same size."""
+    cut = parse(FULL).up_to(2)
+    assert (cut.batch_ns, cut.concurrency_ns) == ((1_000_000, 1_500_000), {2: (1_500_000, 2_000_000)})
+    assert cut.transfer_ns == (0, 250_000)
+    assert cut.power == parse(FULL).power
+    assert parse(cut.to_dict()) == cut
 
 
 def test_only_times_are_needed() -> None:
@@ -87,6 +98,12 @@ def test_written_and_read_again(times: list[int], threads: int | None, extra: di
         ({"concurrency": {"1": {"1": 1}}}, "concurrency.1: expected at least 2"),
         ({"concurrency": {"2": {"1": 1}}}, "concurrency.2.4: expected a time"),
         ({"concurrency": {"2": {"1": 1, "4": -1}}}, "concurrency.2.4: expected milliseconds above 0"),
+        ({"transfer_ms": 3}, "transfer_ms: expected times by batch size, got 3"),
+        ({"transfer_ms": {}}, "transfer_ms: expected times"),
+        ({"transfer_ms": {"1": 1, "4": -1}}, "transfer_ms.4: expected milliseconds of at least 0, got -1"),
+        ({"transfer_ms": {"1": True, "4": 1}}, "transfer_ms.1: expected a number"),
+        ({"transfer_ms": {"2": 1, "4": 1}}, "transfer_ms.1: expected a time for 1 row"),
+        ({"transfer_ms": {"1": 1, "2": 1}}, "transfer_ms.4: expected a time for 4 rows"),
         ({"power_w": 5}, "power_w: expected idle and busy"),
         ({"power_w": {"idle": 5}}, "power_w.busy: expected watts, got nothing"),
         ({"power_w": {"idle": -5, "busy": 1}}, "power_w.idle: expected at least 0"),

@@ -27,7 +27,7 @@ MS = 1_000_000
 SHARED = parse(
     {"batch_ms": {"1": 5, "8": 9}, "concurrency": {"2": {"1": 7, "8": 16}, "3": {"1": 9, "8": 25}}, "max_batch": 8}
 )
-COPIED = replace(SHARED, extra={"transfer_ms": {"1": 0.5, "8": 2}})
+COPIED = parse({**SHARED.to_dict(), "transfer_ms": {"1": 0.5, "8": 2}})
 
 
 class Counting(Scheduler):

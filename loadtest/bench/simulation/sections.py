@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -221,7 +220,7 @@ def _fleet_row(ran: Ran) -> list[str]:
 
 def transfers(folder: Path, say: Say) -> Section:
     """What copies cost, part of a unit and beside it."""
-    profile = replace(linear(2, 0.1, 32), extra={"transfer_ms": {"1": 0.06, "32": 1.0}})
+    profile = parse({**linear(2, 0.1, 32).to_dict(), "transfer_ms": {"1": 0.06, "32": 1.0}})
     rows: list[list[str]] = []
     cells = []
     for load in (0.3, 0.6, 0.9):

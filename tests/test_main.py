@@ -1,0 +1,81 @@
+"""What the server takes from kept profiles: only what was not given, only what fits this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app import main
+from app.engine.profiles import Key, ProfileCache, cpu_name
+from app.scheduler.profile import ModelProfile
+from app.settings import Settings
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ProfileCache:
+    monkeypatch.setattr(main, "cpu_cores", lambda: 4)
+    monkeypatch.setattr(main.cuda, "name_of", lambda gpu: f"cuda GPU {gpu}")
+    return ProfileCache(tmp_path)
+
+
+def keep(cache: ProfileCache, hardware: str, model: str = "m", precision: str = "fp32", **told: Any) -> None:
+    suggested = {"threads": 2, "workers": [32, 32], "max_alive": 48, **told}
+    profile = ModelProfile((1,), extra={"made": "2026-01-01", "suggested": suggested, "precision": precision})
+    cache.store(Key(model, precision, hardware, 2), profile)
+
+
+def sized(cache: ProfileCache, gpu: int | None = None, **given: Any) -> tuple[Any, Any, Any]:
+    settings = Settings(profile_dir=cache.folder, **given)
+    found = main._sized(settings, ["m", "n"], gpu)
+    return found.threads, found.workers, found.max_alive
+
+
+def test_nothing_is_known(cache: ProfileCache) -> None:
+    assert sized(cache) == (None, (), None)
+
+
+def test_all_three_are_taken(cache: ProfileCache) -> None:
+    keep(cache, cpu_name())
+    assert sized(cache) == (2, (32, 32), 48)
+
+
+def test_models_share_a_device(cache: ProfileCache) -> None:
+    keep(cache, cpu_name())
+    keep(cache, cpu_name(), "n", threads=1, workers=[8], max_alive=64)
+    assert sized(cache) == (1, (32,), 64)
+
+
+@pytest.mark.parametrize("given", [{"threads": 1}, {"workers": (4,)}])
+def test_what_was_given_stays(cache: ProfileCache, given: dict[str, Any]) -> None:
+    keep(cache, cpu_name())
+    before = Settings(**given)
+    assert sized(cache, **given) == (before.threads, before.workers, None)
+
+
+def test_a_bound_that_was_given_stays(cache: ProfileCache) -> None:
+    keep(cache, cpu_name())
+    assert sized(cache, max_alive=7) == (2, (32, 32), 7)
+
+
+def test_ebird_keeps_its_own_workers(cache: ProfileCache) -> None:
+    keep(cache, cpu_name())
+    assert sized(cache, policy="ebird") == (2, (), 48)
+
+
+def test_a_profile_of_a_larger_machine(cache: ProfileCache) -> None:
+    keep(cache, cpu_name(), threads=4)
+    assert sized(cache) == (None, (), None)
+
+
+def test_a_gpu_has_profiles_of_its_own(cache: ProfileCache) -> None:
+    """By hardware, by precision, and by whether graphs are captured; threads are the CPU's and bound nothing."""
+    keep(cache, cpu_name())
+    keep(cache, "cuda GPU 1", threads=1, workers=[32] * 8, max_alive=512)
+    keep(cache, "cuda GPU 1", precision="bf16", threads=1, workers=[64], max_alive=128)
+    keep(cache, "cuda GPU 1, no graphs", threads=1, workers=[16], max_alive=16)
+    assert sized(cache, 1) == (1, (32,) * 8, 512)
+    assert sized(cache, 1, precision="bf16") == (1, (64,), 128)
+    assert sized(cache, 1, cuda_graphs=False) == (1, (16,), 16)
+    assert sized(cache, 0) == (None, (), None)
