@@ -115,6 +115,7 @@ class FakeRuntime:
         return replay, outputs
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        self._check()
         return torch.full(shape, 0 if dtype == torch.uint8 else GARBAGE).to(dtype)
 
     pinned = empty

@@ -90,20 +90,26 @@ class CudaRuntime:
         """
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(stream):
-            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
+                graph.capture_begin(pool=pool, capture_error_mode="thread_local")
                 outputs = work()
             except BaseException:
-                self._failed.append(graph)
                 with suppress(Exception):  # what `work` raised says why
                     graph.capture_end()
+                self._abandon(graph, pool)
                 raise
             try:
                 graph.capture_end()
             except BaseException:
-                self._failed.append(graph)
+                self._abandon(graph, pool)
                 raise
         return graph.replay, outputs
+
+    def _abandon(self, graph: torch.cuda.CUDAGraph, pool: Any) -> None:
+        """A capture has failed. Until torch 2.13 its end then leaves the allocator believing that it still goes on."""
+        self._failed.append(graph)
+        with suppress(Exception):  # where the end came so far, it says that nothing goes on
+            torch._C._cuda_endAllocateToPool(self.device.index, pool)
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         with torch.cuda.stream(self._home):

@@ -80,7 +80,7 @@ def _nvml(uuid: str) -> Callable[[], float] | None:
         # By UUID: NVML numbers all GPUs of the machine, CUDA those that are visible.
         handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
         first = nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
-    except nvml.NVMLError as exc:
+    except Exception as exc:  # NVML's own, and a TypeError of bindings that take the UUID as bytes
         log.warning("energy: the GPU's counter cannot be read: %s", exc)
         return None
     return lambda: (nvml.nvmlDeviceGetTotalEnergyConsumption(handle) - first) / 1e3

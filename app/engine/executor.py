@@ -43,6 +43,9 @@ class Ran:
 class Executor:
     """Runs batches of one model over one pool. Not for two threads at a time unless the model allows it."""
 
+    #: What a batch needs is allocated at its first run and kept by its worker.
+    keeps_memory = False
+
     def __init__(self, model: Model, pool: Pool) -> None:
         self.model = model
         self.pool = pool

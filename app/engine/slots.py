@@ -83,6 +83,8 @@ class StagedPool(Pool):
         self.sources = [0] * slots
         self.events: list[Any] = [None] * slots
         self.flights: list[InFlight | None] = [None] * slots
+        #: Copies made into each of the device buffers.
+        self.moves = 0
         self._keep = keep
 
     def arrive(self, slots: Slots, number: int) -> None:
@@ -104,6 +106,7 @@ class StagedPool(Pool):
 
     def _move(self, slots: Slots) -> None:
         for first, end in runs(slots):
+            self.moves += 1
             for host, device in zip(self.slabs, self.rows, strict=True):
                 assert host is not None  # text does not come here, see placement.movable
                 device[first:end].copy_(host[first:end], non_blocking=True)

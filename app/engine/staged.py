@@ -29,8 +29,9 @@ from app.engine.pool import Slots
 from app.engine.rehearsal import rehearse
 from app.engine.runtime import Runtime, perform
 from app.engine.slots import StagedPool
+from app.engine.stock import Capture
 from app.errors import ConfigError
-from app.models.base import TORCH_DTYPES, normalise, verify
+from app.models.base import TORCH_DTYPES, normalise, row_shape, verify
 
 if TYPE_CHECKING:
     from app.engine.streams import Lane, StreamDevice
@@ -39,10 +40,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("starling.engine")
 
 _EACH = 16  # every size up to here has a graph of its own, then powers of two: 21 graphs for 512 rows
+_FIRST_LENGTH = 2  # of variable axes: 1 would be compiled as a case of its own
 _SPARE = 2  # blocks of a worker that answers may keep; more answers at a time get copies
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Graph:
     """A captured batch: what replays it, and the tensors that it writes each time."""
 
@@ -58,7 +60,7 @@ class Seat:
         self.landing = landing
         self.graphs: dict[int, Graph] = {}
         self.sizes: list[int] = []  # of the graphs, ascending
-        self.stream: Any = None  # where graphs are captured, and nothing else happens
+        self.capture: Capture | None = None  # where graphs are captured, and nothing else happens
         self.pool: Any = None
         #: The out-event of the last unit that ran as a graph: until it fires the graphs' outputs are being read.
         self.read: Any = None
@@ -160,6 +162,7 @@ class Flight:
 class StagedExecutor(Executor):
     """An Executor whose units run on streams. Made by `StreamDevice.open`, used by its launcher."""
 
+    keeps_memory = True  # torch's allocator, for each stream
     pool: StagedPool
 
     def __init__(self, model: Model, pool: StagedPool, device: StreamDevice, graphs: bool) -> None:
@@ -236,6 +239,21 @@ class StagedExecutor(Executor):
 
     # before it serves
 
+    def first_use(self) -> None:
+        """Call the model for one row and for two, on what lies in the slots, whatever comes of it.
+
+        Compiling takes up to minutes and libraries make their plans: not on the launcher, on which other models wait.
+        """
+        lengths = dict.fromkeys(self.axes, _FIRST_LENGTH)
+        with torch.inference_mode():
+            for size in range(1, min(2, self.model.info.batching.max_batch) + 1):
+                inputs = [
+                    rows[(slice(size), *map(slice, row_shape(spec, lengths)))]
+                    for spec, rows in zip(self.pool.specs, self.pool.rows, strict=True)
+                ]
+                keywords: dict[str, Any] = {"parameters": [{}] * size} if self.model.takes_parameters else {}
+                self.model.call(*inputs, **keywords)
+
     def prepare(self, runtime: Runtime, worker: int, size: int) -> None:
         """Make the worker's graph for this size, if it is to have one and has not. On the launcher, at load.
 
@@ -258,17 +276,18 @@ class StagedExecutor(Executor):
             )  # fmt: skip
 
     def _capture(self, runtime: Runtime, seat: Seat, size: int) -> None:
-        """Captured on a stream of its own, because a graph keeps the address of its stream's cuBLAS workspace, which
-        goes when a graph captured there is destroyed: an unloaded model would take those of others with it. The graphs
-        of one worker and model do not run at the same time, so they share a memory pool.
+        """Where nothing else happens, see `stock`. The graphs of one worker and model do not run at the same time, so
+        they share a memory pool.
         """
 
         def batch() -> list[torch.Tensor]:
             inputs = [_select(rows, seat.index[0, :size]) for rows in self.pool.rows]
             return self._outputs(self.model.call(*inputs), size)
 
-        perform(runtime, seat.stream, batch)  # what happens at first use must not happen in the capture
-        seat.add(size, Graph(*runtime.capture(seat.stream, seat.pool, batch)))
+        assert seat.capture is not None  # `graphs` says so
+        stream = seat.capture.stream
+        perform(runtime, stream, batch)  # what happens at first use must not happen in the capture
+        seat.add(size, Graph(*runtime.capture(stream, seat.pool, batch)))
 
     def warm(self, size: int, lengths: Mapping[str, int]) -> int:
         """Run a batch of ones at `size` on every worker that takes it; see Executor.warm. Nanoseconds of the fastest.
@@ -279,14 +298,18 @@ class StagedExecutor(Executor):
         self._write_ones(slots, lengths)
         for slot in slots:
             self.pool.numbers[slot] = 0  # written anew, so to be copied anew
-        before = [rows._version for rows in self.pool.rows]
+        before = self._device_versions()
         fastest = 0
         for ran in rehearse(self._device, self, size):
             verify(self.model.info, ran.outputs, size, lengths)
             fastest = min(fastest or ran.stream_ns, ran.stream_ns)
-        if [rows._version for rows in self.pool.rows] != before:
+        if self._device_versions() != before:
             self.copies = True
         return fastest
+
+    def _device_versions(self) -> list[int]:
+        """As `_versions`, of the device's rows, without the copies that the pool itself made to them."""
+        return [rows._version - self.pool.moves for rows in self.pool.rows]
 
 
 def _select(rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:

@@ -22,9 +22,9 @@ import logging
 import queue
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -36,7 +36,8 @@ from app.engine.executor import Executor
 from app.engine.pool import Pool, Slots
 from app.engine.runtime import Runtime, perform
 from app.engine.slots import Copies, StagedPool
-from app.engine.staged import Flight, Seat, StagedExecutor
+from app.engine.staged import Flight, StagedExecutor
+from app.engine.stock import Stock
 from app.engine.worker import Completion, Job, Worker, failed, fault_of
 from app.errors import ConfigError
 from app.models.placement import movable, place
@@ -46,7 +47,6 @@ log = logging.getLogger("starling.engine")
 
 NO_GRAPHS = ", no graphs"  # in the name of a device that captures none: its batches take other times
 
-_DISTINCT = 31  # torch makes 32 streams of a priority, then hands out the same again; one is the runtime's own
 _PUSH_DEPTH = 2  # a worker finds its next unit on its stream when one ends; more would only delay who comes later
 
 
@@ -89,9 +89,7 @@ class StreamDevice:
         self.lanes: list[Lane] = []
         self._hosts: list[Worker] = []
         self._threads: list[threading.Thread] = []
-        self._stock: list[tuple[int, Any]] = []  # streams of models that were unloaded: priority, stream
-        self._made: Counter[int] = Counter()  # streams, by priority
-        self._kept: list[Seat] = []
+        self._stock = Stock(runtime.stream)
         self.lost: str | None = None  # why, once the device has failed
         self._closed = False
         self._report: Report = _unheard
@@ -124,7 +122,7 @@ class StreamDevice:
                 self._hosts = [Worker(lane.index, 1, self._host_report) for lane in self.lanes]
             return Executor(model, Pool(model.info.inputs, slots))
         placed: list[Model] = []
-        load = self._stream(0)
+        load = self._stock.take(0)
         try:
             perform(runtime, load, lambda: placed.append(place(model, self._placement)))
             pool = StagedPool(model.info.inputs, slots, self.copies, (runtime.pinned, runtime.empty), self._keep)
@@ -135,13 +133,27 @@ class StreamDevice:
             for lane in self.lanes:
                 seat = executor.seat(runtime, lane.spec.capacity, self.spec.push_depth)
                 perform(runtime, load, lambda seat=seat: seat.index.zero_())  # type: ignore[misc]
-                if executor.graphs:
-                    seat.stream, seat.pool = self._stream(lane.spec.priority), runtime.graph_pool()
+            with suppress(BaseException):  # warming up says what is wrong with a model
+                perform(runtime, load, executor.first_use)
         except torch.OutOfMemoryError as exc:
             raise ConfigError(f"model {model.info.name!r}: does not fit into the device's memory: {exc}") from exc
         finally:
-            self._stock.append((0, load))
+            self._stock.give_back(0, load)
+        if executor.graphs:
+            self._find_streams(executor)
         return executor
+
+    def _find_streams(self, executor: StagedExecutor) -> None:
+        """To capture the model's graphs on, one for each worker."""
+        for lane, seat in zip(self.lanes, executor.seats, strict=True):
+            seat.capture = self._stock.capture(lane.index, lane.spec.priority)
+            if seat.capture is None:
+                log.warning(
+                    "model %s: no stream is left to capture on: it runs without graphs", executor.model.info.name
+                )
+                executor.graphs = False
+                return
+            seat.pool = self.runtime.graph_pool()
 
     def arrive(self, executor: Executor, slots: Slots) -> None:
         """The rows in these slots have been written: let their copy begin. Returns at once; any thread."""
@@ -224,19 +236,25 @@ class StreamDevice:
             pool.copy_in(self.runtime, self._in, slots)
 
     def _launch(self, lane: Lane, job: Job, report: Report) -> None:
-        flight = Flight(job, lane, report, self._clock())
-        if self.lost is not None:
-            flight.lost = RuntimeError(self.lost)
+        try:
+            if self.lost is not None:
+                raise RuntimeError(self.lost)
+            flight = Flight(job, lane, report, self._clock())
+        except BaseException as exc:  # also where there is no pinned memory for another block
+            self._lose(exc)
+            completion = failed(job.unit_id, Fault.DEVICE, exc)
+            completion.worker = lane.index
+            report(completion)
+            return
+        try:
+            flight.enqueue(self.runtime, lane)
+        except BaseException as exc:
+            flight.lost = exc
+            self._lose(exc)
         else:
-            try:
-                flight.enqueue(self.runtime, lane)
-            except BaseException as exc:
-                flight.lost = exc
-                self._lose(exc)
-            else:
-                flight.launched = self._clock()
-                if self._launched is not None and report is self._report:
-                    self._launched(job.unit_id)
+            flight.launched = self._clock()
+            if self._launched is not None and report is self._report:
+                self._launched(job.unit_id)
         lane.flights.put(flight)
 
     def _watch(self, pool: StagedPool, slots: Slots) -> None:
@@ -245,36 +263,34 @@ class StreamDevice:
             self._watched.put((event, number, pool, slots))
 
     def _free(self, executor: StagedExecutor) -> None:
-        for lane, seat in zip(self.lanes, executor.seats, strict=False):
-            if seat.stream is not None and self._made[lane.spec.priority] > _DISTINCT:
-                # This may be another model's stream as well: its graphs would not survive the end of these.
-                self._kept.append(seat)
-            elif seat.stream is not None:
-                self._stock.append((lane.spec.priority, seat.stream))
+        for seat in executor.seats:
+            if seat.capture is not None:
+                self._stock.release(seat.capture, seat.graphs)
         executor.seats.clear()
+        # Slots that were never given back, those of warming up, refer to flights, and these to the executor: a cycle,
+        # which the collector may have been told to leave alone (`spare_the_collector`).
+        executor.pool.flights[:] = [None] * len(executor.pool.flights)
 
     # the completers
 
     def complete(self, lane: Lane, flight: Flight) -> None:
         """Wait until the unit is over, and report it."""
-        computed = 0
-        if flight.lost is None:
-            try:
-                self.runtime.synchronize(flight.block.computed)
-                computed = self._clock()
-                self.runtime.synchronize(flight.block.landed)
-            except BaseException as exc:
-                flight.lost = exc
-                self._lose(exc)
-        if flight.lost is not None:
-            # Nobody knows what the device still writes to: the block is never used again.
-            completion = failed(flight.unit_id, Fault.DEVICE, flight.lost)
-        else:
+        try:
+            if flight.lost is not None:
+                raise flight.lost
+            self.runtime.synchronize(flight.block.computed)
+            computed = self._clock()
+            self.runtime.synchronize(flight.block.landed)
             self.copies.over(flight.number)
             completion = self._completion(lane, flight, computed)
             lane.ended = computed
+        except BaseException as exc:
+            # Nobody knows what the device still writes to: the block is never used again.
+            flight.lost = exc
+            self._lose(exc)
+            completion = failed(flight.unit_id, Fault.DEVICE, exc)
         completion.worker = lane.index
-        flight.outputs = ()
+        flight.outputs, flight.graph = (), None
         flight.report(completion)
 
     def _completion(self, lane: Lane, flight: Flight, computed: int) -> Completion:
@@ -305,8 +321,8 @@ class StreamDevice:
         if self.lanes:
             return
         self.runtime.attach()
-        self._in = self._stream(0)
-        self.lanes = [Lane(index, spec, self._stream) for index, spec in enumerate(self.spec.workers)]
+        self._in = self._stock.take(0)
+        self.lanes = [Lane(index, spec, self._stock.take) for index, spec in enumerate(self.spec.workers)]
         self._spawn()
 
     def _spawn(self) -> None:
@@ -331,15 +347,6 @@ class StreamDevice:
         self.runtime.attach()
         while (item := self._watched.get()) is not None:
             self.watched(*item)
-
-    def _stream(self, priority: int) -> Any:
-        """A stream, one that was used before where there is one."""
-        for at, (theirs, stream) in enumerate(self._stock):
-            if theirs == priority:
-                del self._stock[at]
-                return stream
-        self._made[priority] += 1
-        return self.runtime.stream(priority)
 
     def _host_report(self, completion: Completion) -> None:
         self._report(completion)

@@ -82,6 +82,8 @@ def warm_up(executor: Executor, max_batch: int) -> Profile:
                 over = perf_counter_ns() - begin > _BUDGET_NS
                 if not over or size == max_batch or size & (size - 1) == 0:
                     times[size] = executor.warm(size, short)
+            if full != short and executor.keeps_memory:
+                executor.warm(max_batch, full)  # or the first such batch would wait for memory while others are served
     except ConfigError as exc:
         who = f"model {info.name!r}"
         raise ConfigError(str(exc) if str(exc).startswith(who) else f"{who}: {exc}") from exc

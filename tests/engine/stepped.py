@@ -109,6 +109,7 @@ class Stepped(StreamDevice):
 
         flight.report = report
         self.complete(lane, flight)
+        flight.report = heard  # or the two would keep one another alive
 
     def _take_watched(self) -> None:
         item = self._watched.get_nowait()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from types import SimpleNamespace
-from unittest.mock import MagicMock, call, create_autospec
+from unittest.mock import MagicMock, Mock, call, create_autospec
 
 import pytest
 import torch
@@ -71,16 +71,30 @@ def test_a_capture_begins_and_ends_on_its_stream(calls):
     torch.cuda.stream.assert_called_once_with(stream)
 
 
-def test_a_capture_that_fails_is_ended_and_its_graph_kept(calls):
-    runtime = cuda.CudaRuntime(0)
+@pytest.mark.parametrize("where", ["capture_begin", "work", "capture_end"])
+def test_a_capture_that_fails_is_ended_for_the_allocator_too_and_its_graph_kept(calls, monkeypatch, where: str):
+    """What `work` raises is raised, whatever the end of a capture that has been invalidated says."""
+    ended = Mock(side_effect=RuntimeError("not currently recording"))
+    monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", ended, raising=False)
+    runtime = cuda.CudaRuntime(1)
 
-    def work() -> list[torch.Tensor]:
-        calls.cudagraph_.capture_end.side_effect = RuntimeError("capture was invalidated")
+    def fail() -> list[torch.Tensor]:
         raise ValueError("reads a value")
 
-    with pytest.raises(ValueError, match="reads a value"):
-        runtime.capture(runtime.stream(), None, work)
-    calls.cudagraph_.capture_end.assert_called_once_with()
+    stream, work, message = runtime.stream(), fail if where == "work" else list, "reads a value"
+    if where != "work":
+        message = "invalidated"
+        made = torch.cuda.CUDAGraph
+
+        def broken(*args, **kwargs):
+            graph = made(*args, **kwargs)
+            getattr(graph, where).side_effect = RuntimeError("capture was invalidated")
+            return graph
+
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", broken)
+    with pytest.raises((ValueError, RuntimeError), match=message):
+        runtime.capture(stream, (0, 7), work)
+    ended.assert_called_once_with(1, (0, 7))
     assert len(runtime._failed) == 1
 
 

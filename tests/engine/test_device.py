@@ -226,4 +226,4 @@ def test_grad_is_off(bench):
     executor.pool.write(range(1), 0, rows_of(10.0))
     bench.device.push(0, Job(1, executor, [0], 1))
     bench.next()
-    assert seen == [True]
+    assert set(seen) == {True}

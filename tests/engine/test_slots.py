@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +15,7 @@ from torch import nn
 
 from app.engine.device import DeviceOptions
 from app.engine.slots import Copies, StagedPool, runs
+from app.engine.staged import Graph, StagedExecutor
 from app.engine.streams import StreamDevice
 from app.engine.worker import Completion, Job
 from app.scheduler.types import Fault, WorkerSpec
@@ -244,6 +250,87 @@ def test_what_is_pushed_behind_a_model_that_ends_the_thread_is_reported_as_lost(
     assert bench.device.dead() == "SystemExit: enough"
 
 
+def test_an_unloaded_model_goes_at_once():
+    """The collector may have been told to leave alone what was there when the first models had loaded."""
+    bench = Bench(4, 2, options=DeviceOptions())
+    bench.executor.warm(4, {})
+    bench.push(bench.arrive(3.0))
+    while bench.device.turn():
+        pass
+    executor, graphs = weakref.ref(bench.executor), [weakref.ref(graph) for graph in graphs_of(bench.executor)]
+    assert graphs
+    assert bench.reports
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        bench.device.free(bench.executor)
+        bench.launch()
+        assert {graph() for graph in graphs} == {None}
+        del bench.executor, bench.pool
+        bench.reports.clear()
+        assert executor() is None
+    finally:
+        if collects:
+            gc.enable()
+
+
+def graphs_of(executor: StagedExecutor) -> list[Graph]:
+    return [graph for seat in executor.seats for graph in seat.graphs.values()]
+
+
+def test_every_unit_is_reported_when_nothing_can_be_allocated_any_more():
+    bench = Bench()
+    slots = [bench.arrive(float(number)) for number in range(8)]
+    bench.launch()
+    bench.runtime.broken = True
+    for number, own in enumerate(slots):
+        bench.push(own, unit=number)
+    while bench.device.turn():
+        pass
+    assert sorted(report.outcome.unit_id for report in bench.reports) == list(range(8))
+    assert {report.outcome.error for report in bench.reports} == {Fault.DEVICE}
+    assert bench.device.dead() is not None
+
+
+def test_an_answer_that_cannot_be_stored_is_a_lost_unit_and_the_completer_goes_on(monkeypatch):
+    bench = Bench()
+    monkeypatch.setattr("app.engine.landing.Landing.collect", raising(MemoryError("no memory")))
+    for number in range(2):
+        bench.push(bench.arrive(float(number)), unit=number)
+    while bench.device.turn():
+        pass
+    assert [report.outcome.error for report in bench.reports] == [Fault.DEVICE] * 2
+    assert bench.device.dead() == "MemoryError: no memory"
+
+
+def raising(error: Exception) -> Callable[..., Any]:
+    def call(*_: object) -> None:
+        raise error
+
+    return call
+
+
+def test_a_model_that_leaves_its_inputs_alone_reads_them_where_they_are():
+    for options in (EAGER, DeviceOptions()):
+        bench = Bench(options=options)
+        bench.executor.warm(4, {})
+        assert not bench.executor.copies
+    seen: list[int] = []
+
+    class Sees(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.append(x.untyped_storage().data_ptr())
+            return x * 2 + 1
+
+    bench = Bench(model=Sees())
+    bench.executor.warm(4, {})
+    seen.clear()
+    bench.push(bench.arrive(3.0, 4.0))
+    while bench.device.turn():
+        pass
+    assert seen == [bench.pool.rows[0].untyped_storage().data_ptr()]
+
+
 def test_a_model_that_writes_into_its_inputs_gets_copies():
     class Writes(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -313,21 +400,13 @@ def test_streams_of_an_unloaded_model_are_used_again():
     assert len(bench.runtime.streams) == before
 
 
-def test_graphs_stay_where_streams_may_be_another_models(monkeypatch):
-    monkeypatch.setattr("app.engine.streams._DISTINCT", 3)
-    bench = Bench(options=DeviceOptions())
-    seats = list(bench.executor.seats)
-    bench.device.free(bench.executor)
-    bench.launch()
-    assert bench.device._kept == seats
-
-
 def test_streams_have_the_priority_of_their_worker():
     runtime = FakeRuntime()
     device = StreamDevice(runtime, (WorkerSpec(4, -1), WorkerSpec(4)))
     device.open(make_model(Double(), max_batch=4), 8)
-    # in-stream; stream and out-stream of each worker; weights; a stream to capture on for each worker
-    assert [stream.priority for stream in runtime.streams] == [0, -1, -1, 0, 0, 0, -1, 0]
+    # in-stream; stream and out-stream of each worker; weights, on which the second's graphs are captured later; the
+    # stream that those of the first are captured on
+    assert [stream.priority for stream in runtime.streams] == [0, -1, -1, 0, 0, 0, -1]
     assert device.close(10)
 
 

@@ -5,18 +5,22 @@ leaves when it has landed and not before, a slot is reused by nobody too early, 
 from __future__ import annotations
 
 import itertools
+import threading
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runtimes import FakeRuntime
+from runtimes import FakeRuntime, FakeStream
 from torch import nn
 
 from app.engine.device import DeviceOptions
+from app.engine.streams import StreamDevice
+from app.engine.warmup import warm_up
 from app.engine.worker import Completion, Job
-from app.scheduler.types import Fault
+from app.scheduler.types import Fault, WorkerSpec
 
 from .rig import HEAVY, POISON, make_model, tensor
 from .stepped import Stepped, World
@@ -145,3 +149,44 @@ def test_the_worker_is_taken_until_its_unit_has_computed() -> None:
     assert (completion.ran.input_ns, completion.ran.infer_ns, completion.ran.output_ns) == (1, 1, 1)
     assert completion.outcome.compute_ns == 2
     assert device.lanes[0].ended == 3
+
+
+class Inline(FakeRuntime):
+    """Does at once, on the thread that enqueues it, what it is given: as CUDA does all that is Python."""
+
+    def enqueue(self, stream: FakeStream, work: Callable[[], None]) -> None:
+        work()
+
+
+def test_first_use_does_not_hold_up_the_launcher() -> None:
+    """Compiling takes up to minutes, and other models' units wait in the launcher's queue."""
+    calls: list[tuple[str, int]] = []
+
+    class Sees(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            calls.append((threading.current_thread().name, len(x)))
+            return x * 2 + 1
+
+    device = StreamDevice(Inline(), (WorkerSpec(4),))
+    device.start(lambda completion: None)
+    executor = device.open(make_model(Sees(), max_batch=4), 8)
+    opener = threading.current_thread().name
+    assert calls == [(opener, 1), (opener, 2)]
+    executor.warm(4, {})
+    assert {name for name, _ in calls[2:]} == {"launcher"}
+    assert device.close(10)
+
+
+def test_the_largest_batch_is_run_at_full_length_where_memory_is_kept() -> None:
+    shapes: list[tuple[int, ...]] = []
+
+    class Sees(Totals):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            shapes.append(tuple(x.shape))
+            return super().forward(x)
+
+    device = Stepped(FakeRuntime(), (4,))
+    x, y = tensor("x", "FP32", ("n", 40)), tensor("y", "FP32", 1)
+    executor = device.open(make_model(Sees(), [x], [y], max_batch=4), 12)
+    warm_up(executor, 4)
+    assert (4, 40) in shapes

@@ -1,0 +1,87 @@
+"""The streams of a device: made, lent, and used again; and which of them graphs are captured on.
+
+torch makes 32 streams of a priority and then hands out the same again. That only costs overlap, but for capturing: a
+graph keeps the address of the cuBLAS workspace of the stream that it was captured on. So
+
+    1. graphs that may run at the same time must not have been captured on the same stream;
+    2. a graph that is destroyed takes the workspace of its stream with it, which others captured there use still.
+
+While there are streams left, each model has its own for each worker. Then the models share those of their worker, whose
+units run one after another, and the graphs of one that is unloaded stay until the last that shares them has gone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+_DISTINCT = 31  # of the 32, one is the runtime's own
+
+
+@dataclass(eq=False)
+class Capture:
+    """A stream that one worker's graphs are captured on. `kept`: graphs of models that have gone, see rule 2."""
+
+    worker: int
+    priority: int
+    stream: Any
+    users: int = 1
+    kept: list[dict[int, Any]] = field(default_factory=list)
+
+
+class Stock:
+    """Models are loaded on one thread and freed on another, hence the lock."""
+
+    def __init__(self, make: Callable[[int], Any]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._free: list[tuple[int, Any]] = []  # priority, stream
+        self._made: Counter[int] = Counter()  # by priority
+        self._captures: list[Capture] = []
+
+    def take(self, priority: int) -> Any:
+        """A stream; one that was used before, where there is one."""
+        with self._lock:
+            return self._take(priority)
+
+    def give_back(self, priority: int, stream: Any) -> None:
+        with self._lock:
+            self._free.append((priority, stream))
+
+    def capture(self, worker: int, priority: int) -> Capture | None:
+        """Where a model's graphs for this worker may be captured; None where every stream is somebody else's."""
+        with self._lock:
+            if self._made[priority] < _DISTINCT or any(theirs == priority for theirs, _ in self._free):
+                made = Capture(worker, priority, self._take(priority))
+                self._captures.append(made)
+                return made
+            shared = min((one for one in self._captures if one.worker == worker), key=_users, default=None)
+            if shared is not None:
+                shared.users += 1
+            return shared
+
+    def release(self, capture: Capture, graphs: dict[int, Any]) -> None:
+        """A model's graphs are to go: at once, or with the last that were captured there. Empties `graphs`."""
+        with self._lock:
+            capture.users -= 1
+            capture.kept.append(dict(graphs))
+            graphs.clear()
+            if not capture.users:
+                capture.kept.clear()  # before the stream is anybody else's
+                self._captures.remove(capture)
+                self._free.append((capture.priority, capture.stream))
+
+    def _take(self, priority: int) -> Any:
+        for at, (theirs, stream) in enumerate(self._free):
+            if theirs == priority:
+                del self._free[at]
+                return stream
+        self._made[priority] += 1
+        return self._make(priority)
+
+
+def _users(capture: Capture) -> int:
+    return capture.users
