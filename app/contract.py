@@ -43,7 +43,8 @@ class TensorSpec:
 
     `axes[i]` is "" where axis i is fixed, else the axis' name: axes of one name share a length within a call, and an
     output's named axis is cut back to it. An axis declared as -1 gets a name of its own (`<tensor>.<i>`).
-    `bounds` is `shape` with each variable axis replaced by its largest length.
+    `bounds` is `shape` with each variable axis replaced by its largest length. `minimum` and `maximum` are the values
+    that an input of integers may hold; None: any that its datatype does.
     """
 
     name: str
@@ -53,16 +54,25 @@ class TensorSpec:
     bounds: tuple[int, ...]
     pad_value: float = 0
     labels: tuple[str, ...] = ()
+    minimum: int | None = None
+    maximum: int | None = None
     #: Derived, once, because every call asks: the memory's dtype, and whether every axis has one length.
     dtype: np.dtype[Any] = field(init=False, repr=False, compare=False)
     fixed: bool = field(init=False, repr=False, compare=False)
     #: Values of one row at its largest.
     count: int = field(init=False, repr=False, compare=False)
+    #: Whether its values have bounds of their own, and one within them to try a model with.
+    ranged: bool = field(init=False, repr=False, compare=False)
+    example: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", DATATYPES[self.datatype])
         object.__setattr__(self, "fixed", not any(self.axes))
         object.__setattr__(self, "count", prod(self.bounds))
+        object.__setattr__(self, "ranged", self.minimum is not None or self.maximum is not None)
+        # 1 and not 0: as an id it is valid, and as a mask it leaves something to average.
+        example = 1 if self.minimum is None else max(1, self.minimum)
+        object.__setattr__(self, "example", example if self.maximum is None else min(example, self.maximum))
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,7 +202,7 @@ def _stack(rows: list[Any]) -> Array:
 
 
 def _one(spec: TensorSpec) -> int:
-    return 0x3F80 if spec.datatype == "BF16" else 1  # the bits of 1.0
+    return 0x3F80 if spec.datatype == "BF16" else spec.example  # the bits of 1.0
 
 
 def pad_beyond(batch: torch.Tensor, dim: int, lengths: torch.Tensor, value: float) -> None:

@@ -11,9 +11,9 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from app.contract import Answer, Array, ModelInfo
+from app.contract import Answer, Array, ModelInfo, TensorSpec
 from app.engine.pool import Pool, Slots
-from app.errors import ClientGone, DeadlineExceeded, ModelFailed, NotReady, StarlingError
+from app.errors import BadRequest, ClientGone, DeadlineExceeded, ModelFailed, NotReady, StarlingError
 from app.metrics import ModelStats
 from app.scheduler.types import Call, Drop, Klass, Reason, Row, RowState
 
@@ -101,7 +101,10 @@ class Lease(Call):
 
     def write(self, index: int, values: Array | memoryview) -> None:
         """Copy input `index` into the slots; see contract.Lease."""
-        self._served.pool.write(self.slots, index, values, self._lengths)
+        pool = self._served.pool
+        if pool.specs[index].ranged:
+            check_range(pool.specs[index], values)
+        pool.write(self.slots, index, values, self._lengths)
 
     def run(self) -> asyncio.Future[Answer]:
         """Submit. The future raises a leaf of StarlingError; whoever cancels it takes the call out of the queue."""
@@ -226,3 +229,23 @@ def error_of(drop: Drop, lease: Lease, lost: str | None) -> StarlingError:
     row = f" on row {drop.row}" if drop.row > 0 or len(lease.rows) > 1 else ""
     what = "ran out of memory" if drop.reason is Reason.OOM else "failed"
     return ModelFailed(f"model {name!r} {what}{row}: {lease.error}")
+
+
+def check_range(spec: TensorSpec, values: Array | memoryview) -> None:
+    """Raise BadRequest that names the input where a value is not within its bounds.
+
+    A GPU checks no index: one that is out of range ends the device, and every call with it.
+    """
+    array = np.frombuffer(values, spec.dtype) if isinstance(values, memoryview) else values
+    if array.size == 0:
+        return
+    least, most = int(array.min()), int(array.max())
+    low, high = spec.minimum, spec.maximum
+    below, above = low is not None and least < low, high is not None and most > high
+    if below or above:
+        expected = (
+            f"from {low} to {high}"
+            if low is not None and high is not None
+            else (f"of at least {low}" if low is not None else f"of at most {high}")
+        )
+        raise BadRequest(f"input {spec.name!r}: expected values {expected}, got {least if below else most}")

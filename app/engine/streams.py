@@ -40,7 +40,7 @@ from app.engine.staged import Flight, StagedExecutor
 from app.engine.stock import Stock
 from app.engine.worker import Completion, Job, Worker, failed, fault_of
 from app.errors import ConfigError
-from app.models.placement import movable, place
+from app.models.placement import movable, place, warn_of_indices
 from app.scheduler.types import DeviceSpec, Fault, Outcome, WorkerSpec
 
 log = logging.getLogger("starling.engine")
@@ -121,6 +121,7 @@ class StreamDevice:
             if not self._hosts:
                 self._hosts = [Worker(lane.index, 1, self._host_report) for lane in self.lanes]
             return Executor(model, Pool(model.info.inputs, slots))
+        warn_of_indices(model)
         placed: list[Model] = []
         load = self._stock.take(0)
         try:

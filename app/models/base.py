@@ -75,8 +75,8 @@ def verify(info: ModelInfo, values: Sequence[Any], rows: int, lengths: Mapping[s
 def example_inputs(
     inputs: Sequence[TensorSpec], rows: int, lengths: Mapping[str, int] | None = None
 ) -> list[torch.Tensor | np.ndarray[Any, Any]]:
-    """One batch of `rows` rows to try a model with: ones (empty bytes for BYTES), variable axes at `lengths` or at
-    their bound. Ones and not zeros: as ids they are valid, and as a mask they leave something to average.
+    """One batch of `rows` rows to try a model with: each input's example (empty bytes for BYTES), variable axes at
+    `lengths` or at their bound.
     """
     batch: list[torch.Tensor | np.ndarray[Any, Any]] = []
     for spec in inputs:
@@ -85,7 +85,7 @@ def example_inputs(
             batch.append(np.full(shape, b"", dtype=object))
         else:
             # uint16 and wider have no fill kernel of their own in every torch release; a cast works everywhere.
-            batch.append(torch.ones(shape).to(TORCH_DTYPES[spec.datatype]))
+            batch.append(torch.full(shape, spec.example).to(TORCH_DTYPES[spec.datatype]))
     return batch
 
 

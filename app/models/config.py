@@ -67,6 +67,8 @@ class InputTable(_TensorTable):
 
     max_shape: list[Annotated[int, Field(ge=1)]] | None = None
     pad_value: bool | int | float = 0
+    minimum: int | None = None
+    maximum: int | None = None
 
     @model_validator(mode="after")
     def _bounds_fit(self) -> InputTable:
@@ -93,6 +95,23 @@ class InputTable(_TensorTable):
             whole = isinstance(self.pad_value, int)
             if not whole or not int(limits.min) <= self.pad_value <= int(limits.max):
                 raise ValueError(f"pad_value: expected a value of {self.datatype}, got {self.pad_value!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _range_fits(self) -> InputTable:
+        given = {"minimum": self.minimum, "maximum": self.maximum}
+        dtype = DATATYPES[self.datatype]
+        for key, value in given.items():
+            if value is None:
+                continue
+            if dtype.kind not in "iu" or self.datatype == "BF16":
+                raise ValueError(f"{key}: expected none for {self.datatype}, bounds are for integers, got {value!r}")
+            limits = np.iinfo(dtype)
+            if not int(limits.min) <= value <= int(limits.max):
+                raise ValueError(f"{key}: expected a value of {self.datatype}, got {value!r}")
+        low, high = self.minimum, self.maximum
+        if low is not None and high is not None and low > high:
+            raise ValueError(f"maximum: expected at least the minimum, {low}, got {high}")
         return self
 
 
@@ -199,6 +218,8 @@ def _input_spec(path: Path, index: int, table: InputTable, bounds: dict[str, int
         axes=_axis_names(table),
         bounds=tuple(limits),
         pad_value=table.pad_value,
+        minimum=table.minimum,
+        maximum=table.maximum,
     )
 
 

@@ -6,6 +6,7 @@ in between.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +17,10 @@ from torch import fx, nn
 from app.contract import Model, TensorSpec
 from app.errors import ConfigError
 from app.models.base import TORCH_DTYPES, normalise
+
+log = logging.getLogger("starling.models")
+
+_INDEX_BYTES = 4  # smaller integers are taken for pixels and flags
 
 CPU = torch.device("cpu")
 PRECISIONS: dict[str, torch.dtype | None] = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -45,6 +50,20 @@ def movable(model: Model) -> bool:
     """
     tensors = (*model.info.inputs, *model.info.outputs)
     return isinstance(model.call, nn.Module) and not any(spec.datatype == "BYTES" for spec in tensors)
+
+
+def warn_of_indices(model: Model) -> None:
+    """A GPU checks no index: one beyond a table's end ends the device."""
+    for spec in model.info.inputs:
+        if (
+            spec.dtype.kind in "iu"
+            and spec.dtype.itemsize >= _INDEX_BYTES
+            and (spec.minimum is None or spec.maximum is None)
+        ):
+            log.warning(
+                "model %s: input %r has no minimum and maximum: an index out of range would end the GPU",
+                model.info.name, spec.name,
+            )  # fmt: skip
 
 
 def place(model: Model, placement: Placement) -> Model:

@@ -57,6 +57,7 @@ tiny = {tiny}
 name = "{input}"
 datatype = "{datatype}"
 shape = {shape}
+{range}
 
 [[outputs]]
 name = "output"
@@ -77,6 +78,7 @@ def write(name: str, repository: Path, *, tiny: bool = False, max_batch: int = 3
     text = _TOML.format(
         build=network.build, kwargs=network.kwargs, tiny=str(tiny).lower(), shape=list(network.row(tiny)),
         input="images" if network.images else "input_ids", datatype="UINT8" if network.images else "INT64",
+        range="" if network.images else f"minimum = 0\nmaximum = {_VOCABULARY - 1}",
         width=network.tiny_width if tiny else network.width, max_batch=max_batch,
     )  # fmt: skip
     (folder / "model.toml").write_text(text, encoding="utf-8")

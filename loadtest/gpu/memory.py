@@ -45,7 +45,8 @@ def figure11(bed: Bed, folder: Path, case: str, largest: int) -> dict[str, Any]:
     pools       reserved for graphs, which keep their activations
     workspaces  of the matrix library: one for each stream that a product was computed on
     peak        the most the caching allocator reserved, all of the above and fragments
-    driver      what the driver counts more than before the model was opened, for all of the process
+    driver      what the driver counts more than before the model was opened, for all of the process, after what the
+                caching allocator held free has been returned, which a server does not do
 
     All sizes that a server would capture have been captured, and all workers have run at once before it is read.
     """

@@ -69,7 +69,8 @@ ELEVEN = """\
 MiB of the device for {model} in fp32 after every graph has been captured and all workers have run at once. "tensors":
 all that is allocated but graphs' pools and workspaces, so weights, slots and indices; "x one": against the first
 line. Ebird: 15.2 % more for six workers, which have a copy of the weights each there. Asked for here: at most 1.15 x
-one, workspaces apart; with the pools counted, and without.
+one, workspaces apart; with the pools counted, and without. "driver" is read after the allocator has returned what it
+held free; a server keeps that, up to "peak reserved".
 """
 EFFECTS = """\
 ## What each part brings

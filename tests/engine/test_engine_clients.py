@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from fakes import HANGS, MS, FakeDevice, affine, virtual, virtual_loop
 
-from app.errors import ClientGone
+from app.contract import TensorSpec
+from app.engine.lease import check_range
+from app.errors import BadRequest, ClientGone
 
-from .rig import Affine, answers, make_model, rows_of, serving
+from .rig import Affine, answers, make_model, rows_of, serving, tensor
 
 
 @virtual
@@ -112,3 +117,43 @@ async def test_cancel_after_the_answer_changes_nothing():
             lease.cancel()
         assert np.array_equal(answer.outputs[0], answers(rows_of(10.0)))
         rig.assert_settled()
+
+
+IDS = replace(tensor("ids", "INT32", ("n", 4)), minimum=2, maximum=9)
+
+
+@pytest.mark.parametrize(
+    ("spec", "value", "message"),
+    [
+        (IDS, 10, "input 'ids': expected values from 2 to 9, got 10"),
+        (IDS, 1, "input 'ids': expected values from 2 to 9, got 1"),
+        (replace(IDS, maximum=None), -7, "input 'ids': expected values of at least 2, got -7"),
+        (replace(IDS, minimum=None), 99, "input 'ids': expected values of at most 9, got 99"),
+    ],
+)
+@virtual
+async def test_a_value_out_of_range_never_reaches_the_model(spec: TensorSpec, value: int, message: str):
+    """As an array and as bytes; its slots are free again, and the rows beside it are answered."""
+    seen: list[int] = []
+
+    def call(ids: torch.Tensor) -> torch.Tensor:
+        seen.extend(ids.flatten().tolist())
+        return ids.sum(1, keepdim=True)
+
+    async with serving(make_model(call, [spec], [tensor("sum", "INT64", 1)])) as rig:
+        rows = np.array([[3, 4], [5, value]], np.int32)
+        for sent in (rows, memoryview(rows.tobytes())):
+            with rig.served.lease(2, lengths={"n": 2}) as lease, pytest.raises(BadRequest, match=re.escape(message)):
+                lease.write(0, sent)
+        assert rig.served.pool.used == 0
+        with rig.served.lease(2, lengths={"n": 2}) as lease:
+            lease.write(0, memoryview(np.array([[3, 4], [5, 9]], np.int32).tobytes()))
+            assert (await lease.run()).outputs[0].tolist() == [[7], [14]]
+        assert value not in seen
+        rig.assert_settled()
+
+
+def test_bounds_say_nothing_of_no_values():
+    empty = replace(tensor("ids", "INT32", ("n", 4)), minimum=2, maximum=9)
+    check_range(empty, np.zeros((1, 0), np.int32))
+    check_range(empty, memoryview(b""))

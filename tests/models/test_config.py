@@ -50,6 +50,20 @@ def test_a_plain_model(tmp_path):
     assert (x.name, x.datatype, x.shape, x.axes, x.bounds, x.fixed) == ("x", "FP32", (3,), ("",), (3,), True)
 
 
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ("", (None, None, False, 1)),
+        ("minimum = 5", (5, None, True, 5)),
+        ("maximum = 0", (None, 0, True, 0)),
+        ("minimum = -3\nmaximum = 9", (-3, 9, True, 1)),
+    ],
+)
+def test_integers_may_have_bounds_and_an_example_within_them(tmp_path, lines, expected):
+    (x,) = read(tmp_path, TOML.replace('datatype = "FP32"', f'datatype = "INT32"\n{lines}', 1)).inputs
+    assert (x.minimum, x.maximum, x.ranged, x.example) == expected
+
+
 def test_variable_axes_get_names_and_bounds(tmp_path):
     info = read(tmp_path, SEQUENCE)
     ids, extra = info.inputs
@@ -107,6 +121,13 @@ def test_a_wrong_override_names_the_setting(tmp_path, overrides, message):
         ("shape = [3]", "shape = [-1]\nmax_shape = [0]", r"inputs\[0\].max_shape\[0\]: expected greater than"),
         ('datatype = "FP32"', 'datatype = "FLOAT"', r"inputs\[0\].datatype: expected one of BOOL, .* got 'FLOAT'"),
         ('datatype = "FP32"', 'datatype = "INT8"\npad_value = 300', r"inputs\[0\].pad_value: expected a value of INT8"),
+        ('datatype = "FP32"', 'datatype = "FP32"\nminimum = 0', r"inputs\[0\].minimum: expected none for FP32"),
+        ('datatype = "FP32"', 'datatype = "INT8"\nmaximum = 200', r"inputs\[0\].maximum: expected a value of INT8"),
+        (
+            'datatype = "FP32"',
+            'datatype = "INT8"\nminimum = 3\nmaximum = 2',
+            r"inputs\[0\].maximum: expected at least the minimum, 3, got 2",
+        ),
         ('name = "x"', 'name = ""', r"inputs\[0\].name: expected a name without spaces, got ''"),
         ('name = "x"', 'name = "x"\nlabel = 1', r"inputs\[0\].label: unknown key; expected one of name, datatype"),
         ("[[outputs]]", "[batching]\nmax_size = 3\n[[outputs]]", r"batching.max_size: unknown key; .*max_batch"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from torch import nn
 
 from app.contract import Batching, Model, ModelInfo, TensorSpec
 from app.errors import ConfigError
-from app.models.placement import Cast, Placement, movable, place
+from app.models.placement import Cast, Placement, movable, place, warn_of_indices
 
 META = torch.device("meta")  # a device that holds shapes and no values: what is left behind on the CPU shows
 
@@ -128,3 +129,17 @@ def test_compile_is_one_graph_for_all_sizes(monkeypatch):
     placed = place(model_of(nn.Linear(4, 4)), Placement(precision="bf16", compile=True))
     assert asked == [{"dynamic": True}]
     assert isinstance(placed.call, Cast)
+
+
+def test_indices_without_bounds_are_warned_of(caplog):
+    """A GPU does not check them; bytes and floats are none."""
+    for one, warned in [
+        (spec("ids", "INT64", 2), True),
+        (replace(spec("low", "INT32", 2), minimum=0), True),
+        (replace(spec("both", "INT64", 2), minimum=0, maximum=9), False),
+        (spec("pixels", "UINT8", 2), False),
+        (spec("x", "FP32", 2), False),
+    ]:
+        caplog.clear()
+        warn_of_indices(model_of(nn.Identity(), (one,)))
+        assert [one.name in record.getMessage() for record in caplog.records] == [True] * warned
