@@ -102,7 +102,9 @@ def _device(settings: Settings, gpu: int | None) -> Device:
     if not settings.workers and settings.policy == "ebird":
         capacities = default_workers("ebird", settings.max_batch or Batching().max_batch)
     placement = Placement(precision=settings.precision, compile=settings.compile)
-    options = DeviceOptions(placement, settings.push_depth, settings.max_alive, settings.cuda_graphs)
+    # Ebird's workers are idle or not: a unit more behind the one at work is a place that its algorithm does not know.
+    depth = 1 if settings.policy == "ebird" and settings.push_depth is None else settings.push_depth
+    options = DeviceOptions(placement, depth, settings.max_alive, settings.cuda_graphs)
     if gpu is None:
         return CpuDevice(capacities, settings.compute_threads, cpu_cores(), options)
     workers = tuple(WorkerSpec(capacity) for capacity in capacities)

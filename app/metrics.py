@@ -260,7 +260,7 @@ def _gauges(models: list[Gauges]) -> Iterator[Metric]:
             "The batch size whose throughput just exceeds the arrival rate.",
             lambda g: g.preferred,
         ),
-        ("arrival_rate", "Rows per second over the last window.", lambda g: g.rate),
+        ("arrival_rate", "Rows per second that came over the last window, those refused included.", lambda g: g.rate),
         ("pool_slots_used", "Input slots in use.", lambda g: g.slots_used),
         ("batch_time_alpha_seconds", "Batch time as a line: its value at 0 rows.", lambda g: g.regression[0] / 1e9),
         ("batch_time_beta_seconds", "Batch time as a line: seconds per row.", lambda g: g.regression[1] / 1e9),

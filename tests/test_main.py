@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from runtimes import HostRuntime
 
 from app import main
 from app.engine.profiles import Key, ProfileCache, cpu_name
@@ -79,3 +80,15 @@ def test_a_gpu_has_profiles_of_its_own(cache: ProfileCache) -> None:
     assert sized(cache, 1, precision="bf16") == (1, (64,), 128)
     assert sized(cache, 1, cuda_graphs=False) == (1, (16,), 16)
     assert sized(cache, 0) == (None, (), None)
+
+
+@pytest.mark.parametrize(
+    ("given", "depth"),
+    [({}, 2), ({"policy": "ebird"}, 1), ({"policy": "ebird", "push_depth": 3}, 3), ({"push_depth": 1}, 1)],
+)
+def test_ebird_has_no_unit_behind_one_at_work(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], depth: int
+) -> None:
+    """On a GPU other policies have two; what was given stays, and is refused by name when a model loads."""
+    monkeypatch.setattr(main.cuda, "CudaRuntime", lambda gpu: HostRuntime())
+    assert main._device(Settings(**given), 0).spec.push_depth == depth

@@ -97,6 +97,7 @@ class Engine:
         self._closed = asyncio.Event()
         self.device.start(self._report, self._acknowledge if self._acknowledges else None, self._release)
         self._monitor = self.loop.create_task(self._watch_rate(), name="rate-monitor")
+        self._monitor.add_done_callback(_tell_failure)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -105,7 +106,7 @@ class Engine:
         await self.profiler.close()
         await self.tables.close()
         if self._monitor is not None:
-            await self._monitor
+            await asyncio.wait([self._monitor])
         if self._timer is not None:
             self._timer.cancel()
         self._warmer.shutdown(wait=False, cancel_futures=True)
@@ -379,3 +380,8 @@ class Engine:
             except TimeoutError:
                 self.scheduler.tick(self.clock())
                 self._step()  # rows that were held may go at another rate
+
+
+def _tell_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.error("the %s has failed", task.get_name(), exc_info=task.exception())

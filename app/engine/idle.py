@@ -28,6 +28,7 @@ from app.engine.profiles import Key, ProfileCache, key_of
 from app.engine.warmup import warm_up
 from app.engine.worker import Completion, Job
 from app.scheduler.profile import ModelProfile
+from app.scheduler.types import DeviceSpec
 
 log = logging.getLogger("starling.engine")
 
@@ -180,7 +181,7 @@ class IdleProfiler:
         await self._driver.loop.run_in_executor(None, fill, pool, target.spare, lengths)
         if self._driver.device.staged:
             self._driver.device.arrive(target.executor, target.spare)
-        workers = [w for w, spec in enumerate(self._driver.device.spec.workers) if spec.capacity >= len(guessed)]
+        workers = able(self._driver.device.spec, len(guessed))
         most = min(len(workers), self._driver.device.spec.max_running)
         sampler = Sampler(self._wanted_cells(guessed, levels(most)), least=_LEAST, most=_MOST)
         spent = 0
@@ -293,8 +294,15 @@ def know(executor: Executor, max_batch: int, device: Device, cache: ProfileCache
 
 
 def is_whole(known: Known, device: Device) -> bool:
-    """Measured, and for as many units at once as the device runs."""
-    return known.origin != "warm-up" and device.spec.max_running <= max(known.profile.concurrency_ns, default=1)
+    """Measured, and for as many units at once as can be measured on this device."""
+    spec = device.spec
+    most = min(len(able(spec, known.profile.max_batch)), spec.max_running)
+    return known.origin != "warm-up" and most <= max(known.profile.concurrency_ns, default=1)
+
+
+def able(spec: DeviceSpec, rows: int) -> list[int]:
+    """Workers that take a batch of so many rows: as many units at once can be measured."""
+    return [worker for worker, one in enumerate(spec.workers) if one.capacity >= rows]
 
 
 def set_apart(pool: Pool, rows: int) -> Slots:

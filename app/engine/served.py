@@ -60,10 +60,11 @@ class ServedModel:
             raise NotReady(f"model {self.info.name!r} is being unloaded", retry_after_s=1)
         if engine.refusing is not None:
             raise NotReady(engine.refusing, retry_after_s=1)
-        refusal = engine.scheduler.admit(
-            self.program, rows + self.reserved, Klass.REALTIME, deadline_ns, engine.clock()
-        )
+        now = engine.clock()
+        refusal = engine.scheduler.admit(self.program, rows + self.reserved, Klass.REALTIME, deadline_ns, now)
         if refusal is not None:
+            if refusal.reason in (Reason.QUEUE_FULL, Reason.DEADLINE_UNREACHABLE):
+                engine.scheduler.refused(self.program, rows, now)
             self._refuse(refusal)
 
     def _refuse(self, refusal: Refusal) -> None:

@@ -26,7 +26,7 @@ from app.scheduler.profile import ModelProfile
 
 log = logging.getLogger("starling.engine")
 
-_FORMAT = 1  # of what is kept; a change of the theory behind the tables raises it
+_FORMAT = 2  # of what is kept; a change of the theory behind the tables raises it
 
 
 class Target(Protocol):

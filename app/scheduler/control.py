@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from . import optimal
+from .profile import padded
 from .types import Profile
 
 OBJECTIVES = {"latency": 0.0, "balanced": 0.5, "energy": 0.9}
@@ -42,10 +43,13 @@ class ControlTables:
     loads: tuple[float, ...]
     tables: tuple[tuple[int, ...], ...]
     tail: int
-    sizes: tuple[int, ...]  # sizes[b - 1]: the size at which b rows are run
+    sizes: tuple[
+        int, ...
+    ]  # sizes[b - 1]: the size at which b rows are run, while others run as well if there are several
     hold_ns: tuple[int, ...]  # by level: the longest wait of a row that is held
     peak: float  # rows per second that all workers serve at best
     workers: int = 1
+    alone: tuple[int, ...] = ()  # the same for a unit beside which nothing runs; () where there is one worker
 
     def level(self, rate: float, scale: float) -> int:
         """The table for a rate in rows/s on a device that takes `scale` times as long as profiled.
@@ -70,11 +74,18 @@ class ControlTables:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> ControlTables:
-        """The tables of `to_dict`, also after a way through JSON. Raises KeyError or TypeError for anything else."""
+        """The tables of `to_dict`, also after a way through JSON.
+
+        Raises KeyError, TypeError or ValueError for anything else.
+        """
         values = {field.name: data[field.name] for field in fields(cls)}
-        for name in ("loads", "sizes", "hold_ns"):
+        for name in ("loads", "sizes", "hold_ns", "alone"):
             values[name] = tuple(values[name])
-        values["tables"] = tuple(tuple(table) for table in values["tables"])
+        values["tables"] = tables = tuple(tuple(table) for table in values["tables"])
+        if any(not 0 <= rows <= waiting for table in tables for waiting, rows in enumerate(table)):
+            raise ValueError("tables: expected 0 to as many rows as wait")
+        if not 0 < values["tail"] <= len(values["sizes"]) or not len(tables) == len(values["loads"]) > 0:
+            raise ValueError("tail, loads: expected a batch that there is, and a table for each load")
         return cls(**values)
 
 
@@ -127,7 +138,7 @@ def solve(
     holds = tuple(_longest_hold(best.table, load * share) for best, load in zip(solved, loads, strict=True))
     return ControlTables(
         tuple(loads), tuple(best.table for best in solved), solved[0].tail, solved[0].sizes, holds,
-        share * workers, workers,
+        share * workers, workers, padded(profile.batch_ns[:LARGEST])[1] if workers > 1 else (),
     )  # fmt: skip
 
 

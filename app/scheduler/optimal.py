@@ -72,7 +72,7 @@ def solve(
     allowed = process.allowed(idling)
     table = np.minimum(np.arange(process.states + 1), process.tail_size)
     cost = process.latency_cost() + weight * process.power_cost(power)
-    least, idle_rounds = np.inf, 0
+    least, idle_rounds, lowest = np.inf, 0, table
     for _ in range(_ROUNDS):
         average, value = process.evaluate(table, cost[:, None, :])
         gains = process.improve(value[:, 0], average[0], cost)
@@ -82,9 +82,12 @@ def solve(
         keep = gains[rows, best] >= gains[rows, table] - _TOLERANCE * max(1.0, abs(average[0])) * process.shortest
         changed = np.where(keep, table, best)
         idle_rounds = 0 if average[0] < least - _TOLERANCE * abs(average[0]) else idle_rounds + 1
-        least = min(least, average[0])
-        if (changed == table).all() or idle_rounds == _IDLE_ROUNDS:
+        if average[0] < least:
+            least, lowest = average[0], table
+        if (changed == table).all():
             return process.optimum(table, power)
+        if idle_rounds == _IDLE_ROUNDS:
+            return process.optimum(lowest, power)
         table = changed
     raise RuntimeError(f"policy iteration did not end in {_ROUNDS} rounds")  # never seen; it must end
 
@@ -162,9 +165,13 @@ class _Process:
         self.beyond = self.arrivals.shape[1]  # states past the last that a batch can lead to
 
     def allowed(self, idling: bool) -> NDArray[np.bool_]:
-        """Which action may be taken in which state. The last state may not wait: it would leave the table."""
+        """Which action may be taken in which state. With a full batch there is nothing to wait for.
+
+        Allowed to wait there, a policy on the way may never serve some states, and has no one average then: the linear
+        system is singular, or its solution has nothing to do with the policy.
+        """
         n, b = np.ogrid[: self.states + 1, : self.largest + 1]
-        allowed: NDArray[np.bool_] = (b <= n) & ((b > 0) | (n < self.states))
+        allowed: NDArray[np.bool_] = (b <= n) & ((b > 0) | (n < self.largest))
         if not idling:
             allowed[1:, 0] = False
         return allowed

@@ -34,7 +34,8 @@ class RateMonitor:
             return
         self.rate = self._count * 1e9 / elapsed
         expected = self.steady * elapsed / 1e9
-        if abs(self._count - expected) > _DEVIATIONS * sqrt(expected):
+        # One more than expected: where hardly anything is, a single arrival is no change.
+        if abs(self._count - expected) > _DEVIATIONS * sqrt(expected + 1):
             self._windows = 0
         self._windows += 1
         self.steady += max(_LEAST_WEIGHT, 1 / self._windows) * (self.rate - self.steady)

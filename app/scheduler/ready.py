@@ -150,10 +150,26 @@ class ReadySet:
 
     @property
     def free_count(self) -> int:
-        """Rows that wait outside retry groups: those a policy may cut."""
-        if not self._retries:
+        """Rows that a policy may cut: outside retry groups, and before the first of these in the order of service.
+
+        Where a group goes first and waits all the same, for want of room, rows behind it may hold the room: then all.
+        """
+        group = self._retry_head() if self._retries else None
+        if group is None:
             return self.count
-        return self.count - sum(sum(map(_waits, group)) for group in self._retries)
+        return self._before(rank(group[0])) or self.count - sum(sum(map(_waits, group)) for group in self._retries)
+
+    def _before(self, limit: Rank) -> int:
+        """Rows outside retry groups that go before this."""
+        count = 0
+        for level in self._levels:
+            for row in self._lanes[level]:
+                if not _waits(row):
+                    continue
+                if rank(row) > limit:
+                    return count
+                count += 1
+        return count
 
     def rows(self) -> Iterator[Row]:
         """All rows that wait, in no particular order."""

@@ -71,6 +71,10 @@ class RecordingScheduler(Scheduler):
         )  # fmt: skip
         super().submit(call, now)
 
+    def refused(self, program: int, n: int, now: int) -> None:
+        self._sink({"in": "refused", "t": now, "program": program, "rows": n})
+        super().refused(program, n, now)
+
     def cancel(self, call_id: int, now: int) -> None:
         self._sink({"in": "cancel", "t": now, "id": call_id})
         super().cancel(call_id, now)
@@ -128,6 +132,8 @@ def feed(scheduler: Scheduler, entry: Entry) -> None:
         scheduler.add_program(_program(entry["program"]), now)
     elif name == "remove_program":
         scheduler.remove_program(entry["program"], now)
+    elif name == "refused":
+        scheduler.refused(entry["program"], entry["rows"], now)
     elif name == "cancel":
         scheduler.cancel(entry["id"], now)
     elif name == "launched":

@@ -81,7 +81,7 @@ class Regression:
 
     def _fit(self) -> None:
         alpha, slope = self._line
-        expected = alpha + slope * self._mean_rows
+        expected = max(0.0, alpha) + slope * self._mean_rows  # a line that crosses 0 near here would give any slope
         anchor = slope * self._mean_ns / expected if expected > 0 else slope
         self.beta = max(0.0, (self._rows_ns + _ANCHOR * anchor) / (self._variance + _ANCHOR))
         self.alpha = self._mean_ns - self.beta * self._mean_rows

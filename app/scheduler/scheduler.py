@@ -81,8 +81,12 @@ class Scheduler:
         if others and "ebird" in others | {program.policy}:
             raise ValueError(f"policy: ebird shares a device with no other policy, here {', '.join(sorted(others))}")
         capacities = [worker.capacity for worker in self.device.workers]
-        if program.policy == "ebird" and 1 not in capacities:
+        if program.policy != "ebird":
+            return
+        if 1 not in capacities:
             raise ValueError(f"workers: expected one of capacity 1 for the policy ebird, got {capacities}")
+        if self.device.push_depth > 1:  # its workers are idle or not; behind a unit at work there is no second place
+            raise ValueError(f"push_depth: expected 1 for the policy ebird, got {self.device.push_depth}")
 
     def remove_program(self, program: int, now: int) -> None:
         """Close a program to new calls; it is forgotten when its last call has left."""
@@ -98,6 +102,15 @@ class Scheduler:
             if not over:
                 return None
         return admission.refusal(self._states, self._units.values(), self.device, now, program, n, deadline, self._lost)
+
+    def refused(self, program: int, n: int, now: int) -> None:
+        """A call of `n` rows came and was refused, for a full queue or its deadline: it is part of the arrival rate.
+
+        Without it, what is served would set the rate, and a policy that goes by the rate would serve no more.
+        """
+        state = self._states.get(program)
+        if state is not None:
+            state.rate.arrive(n)
 
     def submit(self, call: Call, now: int) -> None:
         """A call enters: all its rows stand in the ready table. The caller has asked `admit`.
@@ -199,7 +212,7 @@ class Scheduler:
         return state.waiting if state else 0
 
     def rate(self, program: int) -> float:
-        """Rows per second over the last closed window."""
+        """Rows per second that came over the last closed window, those refused included."""
         state = self._states.get(program)
         return state.rate.rate if state else 0.0
 
@@ -280,7 +293,7 @@ class Scheduler:
         due = self._due(ready, state, min(waiting, limit)) if facts.may_hold and self._ledger.deadlines else _NEVER
         return KeyView(
             waiting, limit, state.full, ready.oldest(), state.program.max_delay_ns, room, due,
-            self._workers.free(idle), facts,
+            self._workers.free(idle), self._workers.running, facts,
         )  # fmt: skip
 
     def _due(self, ready: ReadySet, state: ProgramState, rows: int) -> int:

@@ -111,6 +111,7 @@ class Simulator:
             scheduler = node.scheduler
             if scheduler.admit(PROGRAM, 1, Klass.REALTIME, deadline, at) is not None:
                 self.tally.refused += 1
+                scheduler.refused(PROGRAM, 1, at)
                 continue
             self._calls += 1
             if node.copies is None:

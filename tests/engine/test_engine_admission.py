@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from fakes import HANGS, MS, FakeDevice, affine, virtual, virtual_loop
 
-from app.errors import DeadlineExceeded, DeadlineUnreachable, QueueFull
+from app.errors import DeadlineExceeded, DeadlineUnreachable, NotReady, QueueFull
 
 from .rig import answers, ask, make_model, rows_of, serving
 
@@ -128,3 +128,28 @@ async def test_admission_in_the_turn_in_which_the_queue_was_dropped():
         device.release()
         await running
         rig.assert_settled()
+
+
+@virtual
+async def test_what_is_refused_is_part_of_the_arrival_rate():
+    """For a full queue and for a deadline; a model that takes no calls at all has no rate."""
+    device = FakeDevice(virtual_loop(), 1, batch_ns=lambda size: 20_000 * MS)
+    async with serving(make_model(max_batch=1, max_queue=1), device=device) as rig:
+        calls = [rig.ask(10.0)]
+        await rig.loop.turn(2)
+        calls.append(rig.ask(11.0))
+        await rig.loop.turn(2)
+        for _ in range(5):
+            with pytest.raises(QueueFull):
+                rig.served.lease(1)
+        rig.engine.refusing = "no more"
+        with pytest.raises(NotReady):
+            rig.served.lease(1)
+        rig.engine.refusing = None
+        await rig.loop.passes(1_000 * MS)
+        assert rig.engine.scheduler.rate(rig.served.program) == pytest.approx(7)
+        await asyncio.gather(*calls)
+        with pytest.raises(DeadlineUnreachable):
+            rig.served.lease(1, timeout_us=1)
+        await rig.loop.passes(1_000 * MS)
+        assert rig.engine.scheduler.rate(rig.served.program) == pytest.approx(1)

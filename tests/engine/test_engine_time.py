@@ -6,6 +6,8 @@ import pytest
 from fakes import HANGS, MS, FakeDevice, Fate, affine, virtual, virtual_loop
 
 from app.errors import DeadlineExceeded, StarlingError
+from app.scheduler.record import Entry, RecordingScheduler
+from app.scheduler.scheduler import Scheduler
 
 from .rig import Affine, Rig, make_model, serving
 
@@ -227,3 +229,29 @@ async def test_preferred_size_follows_the_rate():
         assert gauges.preferred == next(b for b in range(1, 5) if b * 1e9 / affine(b) > gauges.rate)
         for call in calls:
             await call
+
+
+@virtual
+async def test_the_end_of_each_window_is_followed_by_a_step():
+    """What was held for one rate may go at another; nothing else may happen for long."""
+    entries: list[Entry] = []
+    device = FakeDevice(virtual_loop(), 4)
+    async with serving(device=device, scheduler=RecordingScheduler(device.spec, sink=entries.append)) as rig:
+        entries.clear()
+        await rig.loop.passes(3_500 * MS)
+    assert [entry.get("in", "step") for entry in entries] == ["tick", "step"] * 3
+
+
+@virtual
+async def test_a_rate_monitor_that_fails_is_heard_of(caplog: pytest.LogCaptureFixture):
+    device = FakeDevice(virtual_loop(), 4)
+    scheduler = Scheduler(device.spec)
+
+    def fails(now: int) -> None:
+        raise ArithmeticError("no rate")
+
+    async with serving(device=device, scheduler=scheduler) as rig:
+        scheduler.tick = fails
+        await rig.loop.passes(1_500 * MS)
+        assert "the rate-monitor has failed" in caplog.text
+        assert "ArithmeticError: no rate" in caplog.text

@@ -285,3 +285,16 @@ def test_slots_set_apart():
     assert (pool.free, list(pool.take(6))) == (6, [0, 1, 2, 3, 4, 5])
     with pytest.raises(MemoryError):
         pool.take(1)
+
+
+@virtual
+async def test_a_device_of_mixed_workers_measures_once(tmp_path: Path):
+    """Only one worker takes the largest batch, so nothing is to be measured of several at once."""
+    for origin in ("measured", "cache"):
+        device = FakeDevice(virtual_loop(), 1, 1, 2, 4)
+        model = make_model(policy="ebird")
+        async with serving(model, device=device, profiles=ProfileCache(tmp_path), profile_budget_s=BUDGET) as rig:
+            rig.engine.profiler.begin()
+            await settled(rig)
+            assert origins(rig) == [origin]
+            assert bool(measured(rig)) == (origin == "measured")

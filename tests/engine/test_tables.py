@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+from typing import Any
 
 import pytest
 from fakes import FakeDevice, virtual, virtual_loop
 
 from app.engine import tables as tables_module
 from app.engine.idle import Known
+from app.engine.profiles import ProfileCache
 from app.engine.tables import tables_of
 from app.errors import ConfigError
 from app.scheduler import control
@@ -110,3 +112,35 @@ class TestKept:
     def test_folder_that_cannot_be_written(self, tmp_path) -> None:
         (tmp_path / "file").touch()
         assert tables_of(PROFILE, 1, 0.0, tmp_path / "file" / "below").workers == 1
+
+
+@virtual
+async def test_solved_off_the_loop_and_kept_beside_the_profiles(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    """The tables of a measured profile only: those of a warm-up differ from start to start."""
+    handed: list[object] = []  # what the loop was asked to have done elsewhere, while that is being done
+    off_loop: list[bool] = []
+
+    def watched(*args: Any) -> control.ControlTables:
+        off_loop.append(bool(handed))
+        return tables_of(*args)
+
+    monkeypatch.setattr(tables_module, "tables_of", watched)
+    async with serving(make_model(policy="adaptive", max_batch=4), profiles=ProfileCache(tmp_path)) as rig:
+        elsewhere = rig.loop.run_in_executor
+
+        def run_in_executor(executor: Any, func: Any, *args: Any) -> Any:
+            handed.append(executor)
+            try:
+                return elsewhere(executor, func, *args)
+            finally:
+                handed.pop()
+
+        monkeypatch.setattr(rig.loop, "run_in_executor", run_in_executor)
+        await rig.loop.turn(3)
+        assert list(tmp_path.glob("tables-*.json")) == []
+        rig.engine._adopt(rig.served, Known(PROFILE, "measured"))
+        await rig.loop.turn(3)
+        (kept,) = tmp_path.glob("tables-*.json")
+        assert control.ControlTables.from_dict(json.loads(kept.read_text())) == level_of(rig)
+    assert off_loop
+    assert all(off_loop)

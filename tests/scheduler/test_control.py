@@ -75,6 +75,13 @@ class TestLevel:
         assert (LOADS[0], LOADS[1], LOADS[-1], len(LOADS)) == (0.02, 0.05, 0.98, 21)
 
 
+def test_padding_alone_is_that_of_the_curve_alone() -> None:
+    """Three rows are run as four where two units run, and as three where there is one; one worker needs no second."""
+    profile = Profile((4 * MS, 5 * MS, 6 * MS, 7 * MS), ((8 * MS, 9 * MS, 15 * MS, 12 * MS),))
+    assert (solve(profile, workers=2).sizes, solve(profile, workers=2).alone) == ((1, 2, 4, 4), (1, 2, 3, 4))
+    assert (solve(profile).sizes, solve(profile).alone) == ((1, 2, 3, 4), ())
+
+
 def test_beyond_the_table_its_tail_is_served() -> None:
     tables = hand_made(0.5, tables=((0, 0, 2, 3),), tail=2)
     assert [tables.serve(0, waiting) for waiting in (0, 1, 2, 3, 4, 1_000)] == [0, 0, 2, 3, 2, 2]
@@ -93,6 +100,9 @@ def test_what_is_no_table_is_refused() -> None:
         ControlTables.from_dict({key: value for key, value in data.items() if key != "hold_ns"})
     with pytest.raises(TypeError):
         ControlTables.from_dict({**data, "loads": None})
+    for change in ({"tables": [[0, 9, 9]]}, {"tables": [[0, -1]]}, {"tail": 0}, {"tail": 10_000}, {"tables": []}):
+        with pytest.raises(ValueError, match="expected"):
+            ControlTables.from_dict({**data, **change})
 
 
 @pytest.mark.parametrize("curve", CURVES)

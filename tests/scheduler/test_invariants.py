@@ -64,9 +64,9 @@ devices = st.builds(
 )
 
 
-def with_single(device: DeviceSpec) -> DeviceSpec:
-    """With a worker of one row more: ebird cannot do without."""
-    return replace(device, workers=(*device.workers, WorkerSpec(1)))
+def for_ebird(device: DeviceSpec) -> DeviceSpec:
+    """With a worker of one row more, and no unit behind one at work."""
+    return replace(device, workers=(*device.workers, WorkerSpec(1)), push_depth=1)
 
 
 @st.composite
@@ -123,7 +123,7 @@ def inputs(programs: int, values: st.SearchStrategy[T]) -> st.SearchStrategy[tup
 def traces(draw: st.DrawFn, policy: str = MIXED, classes: str = "both") -> Trace:
     device = draw(devices)
     if policy == "ebird":
-        device = with_single(device)
+        device = for_ebird(device)
     served = draw(programs(policy, first_repeats=True))
     return Trace(
         device,
@@ -155,7 +155,7 @@ def test_invariants_hold_after_every_step(policy: str, classes: str) -> None:
 @given(traces(), st.sampled_from(sorted(POLICIES)))
 def test_bad_row_fails_only_its_own_call(trace: Trace, policy: str) -> None:
     calm = tuple(Arrival(a.at, 1, a.lengths, a.klass, a.priority, bad=a.bad) for a in trace.arrivals)
-    device = with_single(trace.device) if policy == "ebird" else trace.device
+    device = for_ebird(trace.device) if policy == "ebird" else trace.device
     world = World(Trace(device, (make_program(policy=policy, max_delay_ns=50),), calm)).run()
     if world.book.first_failures > 8:  # else the program may count as broken, and units fail whole
         return

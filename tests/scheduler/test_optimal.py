@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
 from app.scheduler.optimal import Optimum, evaluate, solve
 from app.scheduler.profile import linear, parse
@@ -164,3 +166,38 @@ def test_what_cannot_be_solved() -> None:
     for table in ([0, 2, *range(2, 33)], [0] * 40, [-1, *range(1, 33)]):
         with pytest.raises(ValueError, match="table"):
             evaluate(batch_ns, 1, table)
+
+
+def cost_of(found: Optimum, price: float) -> float:
+    return found.mean_ns + price * found.power_w
+
+
+@settings(derandomize=True, deadline=None, max_examples=60, phases=[Phase.generate])
+@given(
+    curve=st.lists(st.integers(MS, 10 * MS), min_size=2, max_size=12),
+    load=st.sampled_from([0.02, 0.1, 0.3, 0.45, 0.7, 0.9]),
+    weight=st.sampled_from([0.5, 0.9, 0.99, 0.999, 0.9999]),
+)
+def test_where_waiting_pays_no_simple_table_is_better(curve: list[int], load: float, weight: float) -> None:
+    """Jagged curves, power that counts for nearly all: tables that wait for k rows and run them, for every k."""
+    batch_ns = tuple(curve)
+    rate, price = load * peak(batch_ns), weight / (1 - weight) * batch_ns[0]
+    best = solve(batch_ns, rate, weight=price, states=64)
+    assert all(rows or waiting < len(curve) for waiting, rows in enumerate(best.table)), "waits with a full batch"
+    most = max(range(1, len(curve) + 1), key=lambda size: size / batch_ns[size - 1])
+    for least in range(1, len(curve) + 1):
+        if max(least, most) * 1e9 / min(batch_ns[max(least, most) - 1 :]) <= rate:
+            continue  # it does not keep up
+        table = [0 if waiting < least else min(waiting, max(least, most)) for waiting in range(65)]
+        assert cost_of(best, price) <= cost_of(evaluate(batch_ns, rate, table), price) * (1 + 1e-7)
+    never_idle = solve(batch_ns, rate, idling=False, states=64)
+    assert cost_of(best, price) <= cost_of(never_idle, price) * (1 + 1e-7)
+
+
+@pytest.mark.parametrize("weight", [0.9, 0.999, 0.9999])
+def test_a_policy_on_the_way_that_never_serves_is_not_met(weight: float) -> None:
+    """The flat curve, at the loads and weights at which the linear system was once singular."""
+    batch_ns = CURVES["gpu"]
+    for load in (0.05, 0.1, 0.3, 0.45):
+        price = weight / (1 - weight) * batch_ns[0]
+        assert solve(batch_ns, load * peak(batch_ns), weight=price).mean_ns > 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from app.scheduler.rate import RateMonitor
@@ -71,3 +73,27 @@ class TestSteady:
 
     def test_the_window_itself_is_reported_as_it_was(self) -> None:
         assert windows(100, 110).rate == 110
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.2, 1, 5, 300])
+def test_steady_is_not_drawn_up_by_single_arrivals(rate: float) -> None:
+    """Over a thousand windows of a Poisson process its mean is the rate, however few come in a window."""
+    generator, monitor, means = random.Random(1), RateMonitor(0), []
+    due = generator.expovariate(rate)
+    for window in range(1, 4_001):
+        while due < window:
+            monitor.arrive(1)
+            due += generator.expovariate(rate)
+        monitor.tick(window * SECOND)
+        means.append(monitor.steady)
+    assert sum(means[20:]) / len(means[20:]) == pytest.approx(rate, rel=0.15)
+
+
+def test_a_step_is_seen_in_one_window() -> None:
+    monitor = RateMonitor(0)
+    for window in range(1, 11):
+        monitor.arrive(100)
+        monitor.tick(window * SECOND)
+    monitor.arrive(200)
+    monitor.tick(11 * SECOND)
+    assert monitor.steady == pytest.approx(200)

@@ -198,3 +198,15 @@ def test_table_names_sets_where_rows_wait_and_drops_programs() -> None:
     assert [ready.key for ready in table.waiting()] == [(1, 0, 0), (2, 1, 3)]
     table.drop_program(1)
     assert [ready.key for ready in table.waiting()] == [(2, 1, 3)]
+
+
+def test_a_policy_cuts_no_rows_behind_a_group_that_must_be_re_run() -> None:
+    ready = ReadySet(KEY)
+    stand(ready, *(make_call(i, arrived=i) for i in range(2, 5)))
+    ready.add_retry(ready.take(1, 1 << 30))
+    stand(ready, make_call(1, arrived=1))
+    assert (ready.count, ready.free_count) == (4, 1)
+    assert ids(ready.take(ready.free_count, 1 << 30)) == [1]
+    assert ready.free_count == 2  # the group goes first now; were there no room for it, they might hold it
+    assert ids(ready.retry()) == [2]
+    assert ready.free_count == 2

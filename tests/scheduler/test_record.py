@@ -27,10 +27,11 @@ def session(entries: list[Entry]) -> list[Step]:
     scheduler = RecordingScheduler(make_device(4, 2, max_alive=9), split_failed=False, sink=entries.append)
     scheduler.add_program(PROGRAM, 0)
     scheduler.add_program(OTHER, 0)
-    scheduler.submit(make_call(1, lengths=(3, 9), deadline=900, klass=Klass.BEST_EFFORT, priority=2), 1)
+    scheduler.submit(make_call(1, lengths=(3, 9), deadline=900_000_000, klass=Klass.BEST_EFFORT, priority=2), 1)
     scheduler.submit(make_call(2, arrived=1), 1)
     steps = [scheduler.step(1), scheduler.step(6)]
     scheduler.launched(steps[1].start[0].id, 7)
+    scheduler.refused(2, 3, 8)
     scheduler.tick(8)
     scheduler.reprofile(2, Profile((30, 40), ((50, 60),)), 8)
     scheduler.control(2, TABLES, 8)
@@ -65,9 +66,9 @@ def test_inputs_and_steps_are_recorded_in_order() -> None:
     entries: list[Entry] = []
     session(entries)
     names = [entry.get("in", "step") for entry in entries[1:]]
-    assert names[:8] == ["add_program", "add_program", "submit", "submit", "step", "step", "launched", "tick"]
-    assert names[8:12] == ["reprofile", "control", "submit", "control"]
-    assert names[12:] == ["finished"] * (len(names) - 15) + ["cancel", "remove_program", "step"]
+    assert names[:8] == ["add_program", "add_program", "submit", "submit", "step", "step", "launched", "refused"]
+    assert names[8:13] == ["tick", "reprofile", "control", "submit", "control"]
+    assert names[13:] == ["finished"] * (len(names) - 16) + ["cancel", "remove_program", "step"]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -186,3 +187,19 @@ def test_prediction_is_never_below_a_nanosecond() -> None:
     regression = Regression((1, 1, 1, 1, 1_000_000))
     assert regression.alpha < 0
     assert regression.predict(1) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("profile", "size"),
+    [((1, 4, 9, 16), 1), (tuple(4 + 3 * max(0, b - 8) for b in range(1, 33)), 5), ((1, 8, 27, 64), 1)],
+)
+def test_one_size_where_the_line_of_a_convex_profile_crosses_zero_invents_no_slope(
+    profile: tuple[int, ...], size: int
+) -> None:
+    """Drawn to the slope of the profile, never beyond it, however long nothing but the level is seen."""
+    regression = Regression([time * MS for time in profile])
+    steepest = max(later - earlier for earlier, later in pairwise(profile)) * MS
+    for _ in range(3_000):
+        regression.observe(size, profile[size - 1] * MS)
+    assert 0 <= regression.beta <= steepest
+    assert regression.predict(size) == pytest.approx(profile[size - 1] * MS, rel=0.01)

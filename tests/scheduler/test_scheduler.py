@@ -22,7 +22,7 @@ from app.scheduler.types import (
 
 from .world import make_call, make_device, make_program
 
-MS = 1_000_000
+MS, S = 1_000_000, 1_000_000_000
 CURVE = (10 * MS, 12 * MS, 14 * MS, 16 * MS)
 
 
@@ -117,9 +117,28 @@ class TestDeadlines:
         assert (step.done, step.drop, scheduler.alive) == ([], [], 0)
 
     def test_earliest_of_deadline_and_delay_wakes(self) -> None:
-        scheduler = scheduler_of(make_program(policy="window", max_delay_ns=100))
-        assert feed(scheduler, make_call(1, deadline=500)).wake_at == 100
-        assert feed(scheduler, make_call(2, deadline=80)).wake_at == 80
+        scheduler = scheduler_of(make_program(policy="window", max_delay_ns=10 * MS))
+        assert feed(scheduler, make_call(1, deadline=50 * MS)).wake_at == 10 * MS
+        assert feed(scheduler, make_call(2, deadline=10 * MS)).wake_at == 8 * MS  # timers are late by up to 2
+
+    @pytest.mark.parametrize("policy", ["window", "static", "preferred"])
+    def test_a_row_that_is_held_leaves_in_time(self, policy: str) -> None:
+        """Due before its delay is over: 22 less 4 to compute, a quarter of that, and 2 for a late timer."""
+        program = make_program(policy=policy, batch_ns=(4 * MS,) * 4, max_batch=4, max_delay_ns=20 * MS)
+        scheduler = scheduler_of(program)
+        scheduler.submit(make_call(9), 0)  # what preferred needs to want two rows
+        scheduler.submit(make_call(8), 0)
+        scheduler.cancel(9, 0)
+        scheduler.cancel(8, 0)
+        for _ in range(400):
+            scheduler.refused(1, 1, 0)
+        scheduler.tick(S)
+        step = feed(scheduler, make_call(1, deadline=S + 22 * MS, arrived=S), now=S)
+        assert (step.start, step.wake_at) == ([], S + 15 * MS)
+        (unit,) = scheduler.step(S + 15 * MS).start
+        assert unit.reason == "deadline"
+        step = finish(scheduler, unit, S + 19 * MS)
+        assert ([call.id for call in step.done], step.drop) == ([1], [])
 
     def test_nothing_starts_at_its_deadline(self) -> None:
         step = feed(scheduler_of(), make_call(1, deadline=10), now=10)

@@ -71,6 +71,17 @@ class TestTick:
             levels.append(state.facts[0].level)
         assert levels == [0, 1, 0, 1, -1]
 
+    def test_level_does_not_follow_the_chance_of_one_window(self) -> None:
+        """Within three deviations of the mean, though the window alone would be nearer to another table."""
+        state = served()
+        state.set_control(TABLES)
+        middle = round(TABLES.peak / 2)
+        for window, rows in enumerate([middle - 40, middle - 40, middle - 40, middle + 30], 1):
+            state.rate.arrive(rows)
+            state.latency[0].observe(1, CURVE[0])
+            state.tick(window * S)
+        assert state.facts[0].level == TABLES.level(state.rate.steady, 1) != TABLES.level(state.rate.rate, 1)
+
     def test_every_stage_returns_to_its_profile(self) -> None:
         state = ProgramState(TWO_STAGES, None, DEVICE, 0)
         for latency in state.latency:

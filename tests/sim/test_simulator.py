@@ -103,9 +103,22 @@ def test_deadline_in_the_queue() -> None:
 
 
 def test_deadline_while_held() -> None:
-    entries = feed([0], ModelProfile((100, 100)), policy="window", max_delay_ns=500, deadline_ns=200)
-    (drop,) = [(entry["t"], entry["step"]["drop"]) for entry in entries if entry.get("step", {}).get("drop")]
-    assert drop == (200, [[1, "deadline", -1]])
+    """The row leaves in time: 20 less 4 to compute, a quarter of that, and 2 for a late timer."""
+    entries = feed([0], ModelProfile((4 * MS,) * 2), policy="window", max_delay_ns=50 * MS, deadline_ns=20 * MS)
+    steps = [(entry["t"], entry["step"]) for entry in entries if "step" in entry]
+    assert [(at, unit[-1]) for at, step in steps for unit in step["start"]] == [(13 * MS, "deadline")]
+    assert [(at, step["done"], step["drop"]) for at, step in steps if step["done"] or step["drop"]] == [
+        (17 * MS, [1], [])
+    ]
+
+
+def test_refused_requests_are_part_of_the_rate() -> None:
+    """Ten a tick of which two find room: a policy that goes by the rate must see ten."""
+    entries = feed(range(0, 1000, 100), ModelProfile((5000,)), max_queue=1)
+    refused = [entry for entry in entries if entry.get("in") == "refused"]
+    submitted = [entry for entry in entries if entry.get("in") == "submit"]
+    assert (len(submitted), len(refused)) == (2, 8)
+    assert {(entry["program"], entry["rows"]) for entry in refused} == {(submitted[0]["program"], 1)}
 
 
 def test_one_wake_a_node_however_many_deadlines() -> None:

@@ -41,7 +41,7 @@ class Adaptive:
         if planned:
             rows = min(planned, view.limit)
             return _cut(rows, view, idle, "idle" if rows == view.ready else "table")
-        ends = min(view.oldest + control.hold_ns[level], view.due)
+        ends = min(view.oldest + round(control.hold_ns[level] * view.facts.scale), view.due)
         if now < ends:
             return Hold(ends)
         reason = "deadline" if ends == view.due else "hold_ended"
@@ -63,7 +63,8 @@ def _cut(rows: int, view: KeyView, idle: Sequence[int], reason: str) -> Cut:
     control = view.facts.control
     size = rows
     if control is not None and rows <= len(control.sizes):
-        size = control.sizes[rows - 1]
+        sizes = control.alone if view.running == 1 and control.alone else control.sizes
+        size = sizes[rows - 1]
         if size > idle[0]:
             size = rows
     return Cut(rows, size, "full" if rows == view.full else reason)

@@ -25,7 +25,7 @@ class Facts:
     level: int = -1  # the control table for the load as it is
     rate: float = 0.0  # rows per second, since it last changed
     scale: float = 1.0  # observed over profiled batch time
-    may_hold: bool = False  # some control table ever holds rows back
+    may_hold: bool = False  # the policy, or some control table, ever holds rows back
 
 
 @dataclass(slots=True)
@@ -40,6 +40,7 @@ class KeyView:
     room: int  # rows that may become or stay alive: Ebird's MaxInf less CurInf
     due: int  # when rows that could run now must start to end by their deadlines; far off where none has one
     free: int  # units that may start now, each on a worker of its own
+    running: int  # units at work once one more has started
     facts: Facts
 
 
@@ -72,4 +73,4 @@ def view_of(
     ready: int, limit: int, full: int, oldest: int = 0, max_delay: int = 0, facts: Facts | None = None
 ) -> KeyView:
     """A view of a device with room for all and rows without deadlines."""
-    return KeyView(ready, limit, full, oldest, max_delay, _FOREVER, _FOREVER, _FOREVER, facts or Facts())
+    return KeyView(ready, limit, full, oldest, max_delay, _FOREVER, _FOREVER, _FOREVER, 1, facts or Facts())

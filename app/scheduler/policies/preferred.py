@@ -3,7 +3,8 @@
 The preferred size is set at each tick from the arrival rate and the linear regression of batch times, and is 1 until
 the first. Literally the dispatcher has no timeout, so that a lone request waits for company for ever, and it drains a
 backlog no faster than one preferred size after another. Here the letter is kept with one bound: a row that has waited
-`max_delay_ms` leaves with what is there.
+`max_delay_ms`, or that would miss its deadline if it waited on, leaves with what is there. Where the workers that are
+idle, or the room on the device, take fewer rows than the preferred size, so many leave.
 
 What it costs: at the preferred size the device is nearly always busy by design (the size is the smallest whose
 throughput just exceeds the rate), so that randomness makes queues; and at low rates each row waits for a second one.
@@ -25,8 +26,8 @@ class Preferred:
         if view.ready >= target:
             rows = min(target, view.limit)
             return Cut(rows, rows, "full" if rows == view.full else "table")
-        ends = view.oldest + view.max_delay
+        ends = min(view.oldest + view.max_delay, view.due)
         if now < ends:
             return Hold(ends)
         rows = min(view.ready, view.limit)
-        return Cut(rows, rows, "hold_ended")
+        return Cut(rows, rows, "deadline" if ends == view.due else "hold_ended")

@@ -1,4 +1,7 @@
-"""Wait for the largest batch or for the delay of the oldest row: the rule of Triton and TF Serving."""
+"""Wait for the largest batch or for the delay of the oldest row: the rule of Triton and TF Serving.
+
+No row waits so long that it would miss its deadline.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ class Window:
         if view.ready >= view.full:
             rows = min(view.limit, view.full)
             return Cut(rows, rows, "full")
-        due = view.oldest + view.max_delay
-        if now < due:
-            return Hold(due)
+        ends = min(view.oldest + view.max_delay, view.due)
+        if now < ends:
+            return Hold(ends)
         rows = min(view.ready, view.limit)
-        return Cut(rows, rows, "hold_ended")
+        return Cut(rows, rows, "deadline" if ends == view.due else "hold_ended")

@@ -106,6 +106,19 @@ class TestPolicy:
         one.due = due
         assert decide(one, now=now) == expected
 
+    @pytest.mark.parametrize(("running", "size"), [(1, 3), (2, 4)])
+    def test_padding_is_what_is_fastest_in_this_company(self, running: int, size: int) -> None:
+        """Alone no size is faster than one's own, beside another unit four rows are faster than three."""
+        one = view(3, tables=replace(TABLES, workers=2, alone=tuple(range(1, 9))))
+        one.running, one.free = running, 1
+        assert decide(one) == Cut(3, size, "idle")
+
+    def test_a_slower_device_holds_for_longer(self) -> None:
+        """Its rate is the same share of less, so the rows that it waits for take as much longer to come."""
+        one = view(1, oldest=10 * MS)
+        one.facts.scale = 2.5
+        assert decide(one, now=20 * MS) == Hold(210 * MS)
+
 
 @CI
 @given(

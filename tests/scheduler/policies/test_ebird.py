@@ -32,6 +32,13 @@ LARGEST = 32
 WORKERS = (1, 1, 2, 4, 8, 16)
 
 
+def test_s1_a_worker_at_work_is_not_idle() -> None:
+    """No second unit behind the one that runs: the algorithm's queue holds idle workers and no others."""
+    scheduler = Scheduler(make_device(*WORKERS, push_depth=2))
+    with pytest.raises(ValueError, match="push_depth: expected 1 for the policy ebird, got 2"):
+        scheduler.add_program(make_program(policy="ebird", max_batch=LARGEST), 0)
+
+
 def ebird(*workers: int, max_alive: int = 1 << 30) -> Scheduler:
     scheduler = Scheduler(make_device(*(workers or WORKERS), max_alive=max_alive))
     scheduler.add_program(make_program(policy="ebird", max_batch=LARGEST), 0)
