@@ -10,6 +10,7 @@ import torch
 
 from app.contract import Model
 from app.engine.executor import Executor
+from app.engine.heap import keep_freed_memory
 from app.engine.pool import Pool, Slots
 from app.engine.worker import Completion, Job, Worker
 from app.models.placement import AS_LOADED, Placement, place
@@ -99,6 +100,7 @@ class CpuDevice:
     def start(self, report: Report, launched: Launched | None = None, freed: Freed | None = None) -> None:
         # Process-wide, so before the first operation; two threads for one worker's small operators lose to one.
         torch.set_num_threads(self.threads)
+        keep_freed_memory()
         self._workers = [Worker(index, self.threads, report) for index in range(len(self.spec.workers))]
 
     def open(self, model: Model, slots: int) -> Executor:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from app.contract import ModelSource
+from app.engine.heap import keep_freed_memory
 from app.models import zoo
 from app.models.base import example_inputs
 from app.models.loaders import load
@@ -26,6 +27,7 @@ MAX_S = 120.0  # a loop ends by itself, whatever it is told
 def main() -> None:
     name, batch, threads = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     torch.set_num_threads(threads)
+    keep_freed_memory()  # as the server does
     # The server's own loader: the very model that is served, in eval mode.
     model = load(ModelSource(name, 1, Path(zoo.__file__).parent / name))
     torch.manual_seed(0)

@@ -13,6 +13,8 @@ matplotlib.use("Agg")
 
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter
 
 from app.plots import STYLE
 
@@ -21,6 +23,8 @@ LOOKS = {
     "no_wait": ("C2", "-"), "no_wait, 12 threads": ("C5", "-"), "window": ("C0", "-"), "static": ("C4", "-"),
     "preferred": ("C3", "-"), "preferred, literal": ("C3", ":"), "ebird": ("C1", "-"), "adaptive": ("k", "-"),
 }  # fmt: skip
+
+_LIVE = "0.6"  # dots, where the line has its policy's colour
 
 
 @dataclass(frozen=True)
@@ -56,12 +60,41 @@ def latency_by_request(panels: Sequence[Panel], path: Path) -> None:
             plt.close(figure)
 
 
-def _requests(axes: Axes, panel: Panel) -> None:
+def live_over_simulated(title: str, rows: Sequence[Sequence[Panel]], path: Path) -> None:
+    """One model: a row of panels for each experiment, a panel for each policy, and one logarithmic scale for all.
+
+    A panel holds one policy: measured latencies as dots, simulated ones as the line. NaN is a request without answer.
+    """
+    columns = max(map(len, rows))
+    with plt.rc_context({**STYLE, "figure.figsize": (3.6 * columns + 0.4, 3.0 * len(rows) + 0.5)}):
+        figure, grid = plt.subplots(len(rows), columns, squeeze=False, sharey=True)
+        try:
+            for line, panels in zip(grid, rows, strict=True):
+                for axes, panel in zip(line, panels, strict=True):
+                    _requests(axes, panel, _LIVE)
+                line[0].set_ylabel("latency, ms")
+            drawn = [line.get_ydata() for axes in grid.flat for line in axes.get_lines() if len(line.get_ydata()) > 2]
+            values = np.concatenate([np.asarray(one, dtype=float) for one in drawn])
+            common = grid[0, 0]
+            common.set_yscale("log")
+            common.set_ylim(0.8 * np.nanmin(values), 1.8 * np.nanmax(values))  # the rates stand above
+            common.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            handles = [Line2D([], [], color=_LIVE, marker=".", linestyle=""), Line2D([], [], color="k")]
+            figure.suptitle(title, x=0.01, y=0.99, ha="left", va="top")
+            figure.legend(handles, ["live", "simulated"], loc="upper right", ncols=2, fontsize=10)
+            figure.tight_layout()
+            figure.savefig(path)
+        finally:
+            plt.close(figure)
+
+
+def _requests(axes: Axes, panel: Panel, dots: str | None = None) -> None:
+    """`dots`: the colour of live ones, of their policy unless given."""
     for number, (name, values) in enumerate(panel.lines.items()):
         colour, dash = LOOKS.get(name, (f"C{number}", "-"))
         axes.plot(np.arange(1, len(values) + 1), values, color=colour, linestyle=dash, linewidth=1.1, label=name)
     for number, (name, values) in enumerate(panel.live.items()):
-        colour, _ = LOOKS.get(name, (f"C{number}", "-"))
+        colour = dots or LOOKS.get(name, (f"C{number}", "-"))[0]
         axes.plot(np.arange(1, len(values) + 1), values, ".", color=colour, markersize=3, label=f"{name}, live")
     if panel.qos_ms is not None:
         axes.axhline(panel.qos_ms, color="grey", linestyle="--", linewidth=1)

@@ -1,73 +1,402 @@
-"""Policies are compared seed by seed, so that what a whole seed has in common does not count."""
+"""Policies are compared seed by seed on one device, and what the figures cannot tell apart is not told apart."""
 
 from __future__ import annotations
 
+import json
+import math
 from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from app.bench.run import Session
 from app.bench.stats import Repeat
-from loadtest.bench.policies_live import compare, verdict
+from app.engine.device import CpuDevice
+from app.settings import Settings
+from loadtest.bench import policies_live as live
+from loadtest.bench import policies_live_figures as figures
+from loadtest.bench import policies_live_page as page
 
 MS = 1_000_000
+SECONDS = 7
 
 
-def repeat(seed: int, *latencies_ms: float, batch: int = 1, errors: int = 0) -> Repeat:
+def repeat(seed: int, *latencies_ms: float, batch: int = 1, errors: int = 0, compute_ms: float = 1) -> Repeat:
     latency = np.array([round(ms * MS) for ms in latencies_ms], np.int64)
     zeros = np.zeros(len(latency), np.int64)
     return Repeat(
-        seed=seed, duration_s=1, elapsed_s=1, intended_ns=zeros, latency_ns=latency, wait_ns=zeros, lag_ns=zeros,
-        compute_ns=zeros, server_ns=zeros, queue_ns=zeros, batch=zeros + batch, status=Counter(),
-        errors=Counter({"timeout": errors} if errors else {}), examples={}, unchecked=0,
+        seed=seed, duration_s=SECONDS, elapsed_s=SECONDS,
+        intended_ns=np.linspace(0, SECONDS * 1e9, len(latency), endpoint=False).astype(np.int64), latency_ns=latency,
+        wait_ns=zeros, lag_ns=zeros, compute_ns=zeros + round(compute_ms * MS), server_ns=zeros, queue_ns=zeros,
+        batch=zeros + batch, status=Counter(), errors=Counter({"timeout": errors} if errors else {}), examples={},
+        unchecked=0,
     )  # fmt: skip
 
 
-def cells(**means: tuple[float, ...]):
-    runs = {name: [repeat(seed, mean, mean) for seed, mean in enumerate(found)] for name, found in means.items()}
-    return {cell.policy: cell for cell in compare("m", 0.3, 100.0, runs)}
+def runs(**means: tuple[float, ...]) -> dict[str, list[Repeat]]:
+    return {name: [repeat(seed, mean, mean) for seed, mean in enumerate(found)] for name, found in means.items()}
 
 
-def test_seeds_are_paired() -> None:
-    """Both policies vary from seed to seed by far more than they differ; the difference is the same in each."""
-    found = cells(adaptive=(10, 20, 30), no_wait=(11, 21, 31))
-    assert (found["adaptive"].beyond_ms, found["adaptive"].ci95_ms) == (0, 0)
-    assert (found["no_wait"].beyond_ms, found["no_wait"].ci95_ms) == (pytest.approx(1), pytest.approx(0))
-    assert not found["no_wait"].same
+def compare(found: dict[str, list[Repeat]]) -> dict[str, figures.Cell]:
+    return {cell.policy: cell for cell in figures.compare("m", 0.3, 100.0, found)}
 
 
-def test_a_difference_within_its_interval_is_none() -> None:
-    found = cells(adaptive=(10, 20, 30), no_wait=(14, 16, 31))
-    assert found["no_wait"].same
-    assert found["no_wait"].ci95_ms > found["no_wait"].beyond_ms > 0
+def drawn(scale: float, seed: int, seeds: int = 8, requests: int = 700) -> list[Repeat]:
+    """Latencies that are exponential, independent of any other's."""
+    random = np.random.default_rng(seed)
+    return [repeat(index, *(scale * random.exponential(10, requests))) for index in range(seeds)]
 
 
-def test_rows_a_batch_is_a_mean_over_batches() -> None:
-    """Two requests in a batch of two and one in a batch of one are two batches."""
-    mixed = repeat(0, 1, 1, 1)
-    mixed.batch[:] = (2, 2, 1)
-    (cell,) = compare("m", 0.3, 100.0, {"adaptive": [mixed]})
-    assert cell.batch == pytest.approx(1.5)
+def verdicts(found: dict[str, list[Repeat]]) -> str:
+    (line,) = page.verdicts(list(compare(found).values()), [figures.tail("m", 0.3, found, draws=200)])
+    return line
 
 
-def test_verdict_names_what_is_missed() -> None:
-    won = verdict(list(cells(adaptive=(10, 20, 30), window=(12, 22, 32)).values()))
-    lost = verdict(list(cells(adaptive=(12, 22, 32), window=(10, 20, 30)).values()))
-    assert "the mean lowest" in won[0]
-    assert "NOT" not in won[0]
-    assert "NOT the lowest" in lost[0]
+class TestMeans:
+    def test_seeds_are_paired(self) -> None:
+        """Both policies vary from seed to seed by far more than they differ; the difference is the same in each."""
+        found = compare(runs(adaptive=(10, 20, 30), no_wait=(11, 21, 31)))
+        assert (found["adaptive"].beyond_ms, found["adaptive"].ci95_ms) == (0, 0)
+        assert (found["no_wait"].beyond_ms, found["no_wait"].ci95_ms) == (pytest.approx(1), pytest.approx(0))
+        assert not found["no_wait"].same
+
+    def test_a_difference_within_its_interval_is_none(self) -> None:
+        found = compare(runs(adaptive=(10, 20, 30), no_wait=(14, 16, 31)))
+        assert found["no_wait"].same
+        assert found["no_wait"].ci95_ms > found["no_wait"].beyond_ms > 0
+
+    def test_one_seed_tells_nothing_apart(self) -> None:
+        assert compare(runs(adaptive=(10,), no_wait=(20,)))["no_wait"].same
+
+    def test_fewer_seeds_are_compared_with_the_same_ones(self) -> None:
+        """The seed that `preferred` did not have is a slow one: its mean is not the lowest for that."""
+        found = compare(runs(adaptive=(10, 20, 90), no_wait=(11, 22, 92), preferred=(12, 23)))
+        assert found["preferred"].mean_ms < found["adaptive"].mean_ms
+        assert found["adaptive"].beyond_ms == 0
+        assert found["preferred"].beyond_ms == pytest.approx(2.5)
+        assert found["preferred"].seeds == 2
+
+    def test_the_lowest_is_found_among_all(self) -> None:
+        found = compare(runs(adaptive=(10, 20), no_wait=(9, 18), window=(9.5, 19)))
+        assert [name for name, cell in found.items() if not cell.beyond_ms] == ["no_wait"]
+
+    def test_rows_a_batch_is_a_mean_over_batches(self) -> None:
+        """Two requests in a batch of two and one in a batch of one are two batches."""
+        mixed = repeat(0, 1, 1, 1)
+        mixed.batch[:] = (2, 2, 1)
+        assert compare({"adaptive": [mixed]})["adaptive"].batch == pytest.approx(1.5)
+
+    def test_busy_is_device_time_over_time(self) -> None:
+        """Two batches of two rows and two of one, 3.5 s each, within 7 s: two units at once."""
+        full = repeat(0, 1, 1, 1, 1, 1, 1, compute_ms=3500)
+        full.batch[:] = (2, 2, 2, 2, 1, 1)
+        assert figures.busy([full]) == pytest.approx(2)
+
+    def test_errors_are_counted(self) -> None:
+        assert compare({"adaptive": [repeat(0, 1, errors=2), repeat(1, 1, errors=1)]})["adaptive"].errors == 3
 
 
-def test_verdict_on_the_tail() -> None:
-    """Means alike, the slowest request twice as slow."""
-    runs = {
-        "adaptive": [repeat(seed, 10, 10, 40) for seed in (0, 1)],
-        "no_wait": [repeat(seed, 20, 20, 20) for seed in (0, 1)],
+class TestTails:
+    @pytest.mark.parametrize(
+        ("low", "high", "says"),
+        [
+            (0.9, 1.1, "within 1.1"),
+            (0.9, 1.101, "not distinguishable from 1.1"),
+            (1.1, 1.3, "not distinguishable from 1.1"),
+            (1.101, 1.3, "NOT within 1.1"),
+        ],
+    )
+    def test_what_an_interval_says(self, low: float, high: float, says: str) -> None:
+        assert figures.verdict(low, high, 1.1) == says
+
+    def test_the_best_itself_has_ratio_one(self) -> None:
+        tail = figures.tail("m", 0.3, {"adaptive": drawn(1, 0), "no_wait": drawn(2, 1)}, draws=500)
+        assert (tail.best, tail.ratio, tail.low, tail.high) == ("adaptive", 1, 1, 1)
+
+    def test_a_clear_loss_is_one(self) -> None:
+        tail = figures.tail("m", 0.3, {"adaptive": drawn(2, 0), "no_wait": drawn(1, 1), "ebird": drawn(3, 2)}, 500)
+        assert tail.best == "no_wait"
+        assert 1.1 < tail.low < tail.ratio < tail.high
+        assert tail.low < 2 < tail.high
+
+    def test_likes_are_not_told_apart(self) -> None:
+        """The plain ratio of `adaptive` to the luckiest of four like it is above 1; the interval holds the truth."""
+        found = {name: drawn(1, seed) for seed, name in enumerate(("adaptive", "a", "b", "c", "d"), 20)}
+        tail = figures.tail("m", 0.3, found, draws=500)
+        assert 1 < tail.ratio < tail.high
+        assert tail.low == 1
+
+    def test_the_level_is_shared_by_all_rivals(self) -> None:
+        """One more hopeless rival makes the lower end lower: which of them is best was not known beforehand."""
+        two = {"adaptive": drawn(2, 0), "no_wait": drawn(1, 1)}
+        more = two | {name: drawn(9, seed) for seed, name in enumerate(("a", "b", "c"), 2)}
+        assert figures.tail("m", 0.3, more, 1000).low < figures.tail("m", 0.3, two, 1000).low
+
+    def test_what_both_met_is_not_noise(self) -> None:
+        """Seeds and seconds differ by tens, the policies by 1.05 in each request: drawn together, the ratio is that."""
+        random = np.random.default_rng(3)
+        own = []
+        for _ in range(6):
+            load = random.uniform(1, 30) * np.repeat(random.uniform(1, 9, SECONDS), 100)
+            own.append(load * random.exponential(1, SECONDS * 100))
+        found = {
+            "adaptive": [repeat(seed, *(1.05 * latency)) for seed, latency in enumerate(own)],
+            "no_wait": [repeat(seed, *latency) for seed, latency in enumerate(own)],
+        }
+        tail = figures.tail("m", 0.3, found, draws=300)
+        assert (tail.low, tail.high) == (pytest.approx(1.05), pytest.approx(1.05))
+
+    def test_a_seed_that_differs_widens_the_interval(self) -> None:
+        """The machine was slow in two of the eight runs of `adaptive`, in all their seconds."""
+        steady = {"adaptive": drawn(1, 0), "no_wait": drawn(1, 1)}
+        moody = {"adaptive": [*drawn(1, 0)[:6], *drawn(3, 2)[6:]], "no_wait": drawn(1, 1)}
+        tight, wide = (figures.tail("m", 0.3, found, 500) for found in (steady, moody))
+        assert wide.low < tight.high < wide.high / 2
+
+    def test_weights_are_counts_of_blocks(self) -> None:
+        """Drawn once each, the 99th percentile is that of all; a draw without the slow block does not see it."""
+        one = repeat(0, *([1.0] * 600), *([50.0] * 100))
+        weights = np.array([[1] * 7, [1] * 6 + [0]])
+        assert figures._drawn([one], weights, 7).tolist() == [50 * MS, MS]
+
+    def test_no_answer_takes_for_ever(self) -> None:
+        """A rival that lets the slow ones time out does not win by it."""
+        dropping = repeat(0, *([1.0] * 90))
+        dropping.latency_ns[::9] = -1  # some in each second
+        tail = figures.tail("m", 0.3, {"adaptive": [repeat(0, *([2.0] * 90))], "preferred": [dropping]}, 100)
+        assert (tail.best, tail.high) == ("adaptive", 1)
+
+    def test_only_common_seeds_count(self) -> None:
+        """`preferred` was not run at the slow seed."""
+        found = {"adaptive": [*drawn(1, 0, 2), repeat(2, *([900.0] * 700))], "preferred": drawn(1, 1, 2)}
+        assert figures.tail("m", 0.3, found, 200).ratio < 1.5
+
+
+class TestVerdicts:
+    def test_means(self) -> None:
+        won = verdicts(runs(adaptive=(10, 20, 30), window=(12, 22, 32)))
+        lost = verdicts(runs(adaptive=(12, 22, 32), window=(10, 20, 30)))
+        assert "the mean lowest" in won
+        assert "NOT" not in won
+        assert "NOT the lowest" in lost
+
+    def test_the_plain_ratio_and_the_interval_are_told_apart(self) -> None:
+        """One run of `adaptive` is slow: the plain ratio is over the bar, and the interval does not say that it is."""
+        found = {"adaptive": [*drawn(1, 0, 7), *drawn(4, 5, 8)[7:]], "no_wait": drawn(1, 1)}
+        line = verdicts(found)
+        assert "x the best (`no_wait`), NOT within 1.1; interval" in line
+        assert line.endswith("not distinguishable from 1.1")
+        tails = [figures.tail("m", 0.3, found, 200)]
+        assert page.Found(cells=[], tails=tails).missed  # the bar is the plain one
+
+    def test_what_is_missed(self) -> None:
+        good = figures.Tail("m", 0.3, "adaptive", 1, 1, 1.3)
+        bad = figures.Tail("m", 0.3, "no_wait", 1.11, 1, 1.3)
+        won = list(compare(runs(adaptive=(1, 2), no_wait=(2, 3))).values())
+        lost = list(compare(runs(adaptive=(2, 3), no_wait=(1, 2))).values())
+        assert not page.Found(cells=won, tails=[good]).missed
+        assert page.Found(cells=won, tails=[good, bad]).missed
+        assert page.Found(cells=lost, tails=[good]).missed
+        assert page.Found(cells=won, tails=[good], control=control((1.04, 1.04), (1, 1))).missed
+
+
+def control(adaptive: Sequence[float], single: Sequence[float], batch: int = 1) -> figures.Control:
+    """Milliseconds of a batch at each seed."""
+    found = {
+        "adaptive": [repeat(seed, 9, 9, batch=batch, compute_ms=ms) for seed, ms in enumerate(adaptive)],
+        "batch 1": [repeat(seed, 9, 9, compute_ms=ms) for seed, ms in enumerate(single)],
     }
-    (line,) = verdict(compare("m", 0.3, 100.0, runs))
-    assert "NOT within 1.1" in line
+    return figures.control("cnn", 70, 21, found, {1: 1.0, 2: 1.1})
 
 
-def test_errors_are_counted() -> None:
-    (cell,) = compare("m", 0.3, 100.0, {"adaptive": [repeat(0, 1, errors=2), repeat(1, 1, errors=1)]})
-    assert cell.errors == 3
+class TestControl:
+    def test_device_time_is_that_of_a_row(self) -> None:
+        """Batches of two that take 2.2 ms are 1.1 ms a row."""
+        found = control((2.2, 2.2), (1, 1), batch=2)
+        assert (found.adaptive_ms, found.ratio, found.mixed) == (pytest.approx(1.1), pytest.approx(1.1), 1.1)
+        assert not found.within
+
+    def test_seeds_are_paired(self) -> None:
+        """The machine is three times as slow at one seed; the ratio is the same."""
+        found = control((1.02, 3.06), (1, 3))
+        assert (found.low, found.high) == (pytest.approx(1.02), pytest.approx(1.02))
+        assert found.within
+
+    def test_the_interval_is_over_seeds(self) -> None:
+        found = control((1.1, 1, 0.9), (1, 1, 1))
+        assert found.low < 1 < 1.03 < found.high
+        assert "not distinguishable from 1.03" in page.control_text(found)
+        assert control((1.1,), (1,)).high == math.inf
+
+
+class TestDevice:
+    @pytest.mark.parametrize(("at_once", "threads", "cores"), [(1, 1, 1), (2, 1, 2), (2, 2, 4), (1, 4, 4), (4, 1, 4)])
+    def test_every_policy_runs_as_many_units_at_once(self, at_once: int, threads: int, cores: int) -> None:
+        found = live.contenders(at_once, cores // threads, 5)
+        assert list(found) == ["adaptive", "no_wait", "window, 5 ms", "preferred", "ebird"]
+        for name, flags in found.items():
+            given = dict(zip(flags[::2], flags[1::2], strict=True))
+            workers = Settings(workers=given.get("--workers", ()), threads=1).workers
+            capacities = workers or live.workers_for(live.LARGEST)
+            assert CpuDevice(tuple(capacities), threads, cores).spec.max_running == at_once
+            assert given["--policy"] == name.partition(",")[0]
+            assert ("--workers" in given) != (name == "ebird")
+            assert workers in ((), (32,) * at_once)
+
+    @pytest.mark.parametrize(("at_once", "bound"), [(1, 2), (3, 4), (7, 7)])
+    def test_ebird_is_left_out_where_its_device_is_another(self, at_once: int, bound: int) -> None:
+        """It would run two units at once against one; or its six workers against seven."""
+        found = live.contenders(at_once, bound, 5)
+        assert "ebird" not in found
+        assert all(flags[flags.index("--workers") + 1] == ",".join(["32"] * at_once) for flags in found.values())
+
+    def test_the_page_says_so(self) -> None:
+        alone = SimpleNamespace(**vars(live.options(["--at-once", "1"])))
+        alone.bound = 2
+        assert "`ebird` is left out: with 1 compute thread the engine runs 2" in page.words(alone, 200, 3)
+        both = SimpleNamespace(**{**vars(alone), "at_once": 2})
+        assert "2 units at once with 1 compute thread each" in page.words(both, 200, 3)
+        assert "left out" not in page.words(both, 200, 3)
+
+    def test_as_many_as_fit_by_default(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(live, "cpu_cores", lambda: 4)
+        assert live.options([]).at_once == 4
+        assert live.options(["--threads", "2"]).at_once == 2
+        assert live.options(["--at-once", "1"]).at_once == 1
+
+    @pytest.mark.parametrize("wrong", [["--at-once", "3"], ["--at-once", "0"], ["--threads", "3"]])
+    def test_more_than_fits_is_refused(
+        self, wrong: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(live, "cpu_cores", lambda: 2)
+        with pytest.raises(SystemExit):
+            live.options(wrong)
+        assert f"{wrong[0]}: expected 1 to 2" in capsys.readouterr().err
+
+
+class TestOrder:
+    def test_another_is_first_at_each_seed(self) -> None:
+        names = ["adaptive", "no_wait", "window", "preferred", "ebird"]
+        orders = [live.order(names, index) for index in range(8)]
+        assert all(sorted(one) == sorted(names) and one[-1] == "preferred" for one in orders)
+        for place in range(4):
+            assert Counter(one[place] for one in orders) == dict.fromkeys(("adaptive", "no_wait", "window", "ebird"), 2)
+
+    def test_overload_is_not_repeated_for_ever(self) -> None:
+        slow, fast = repeat(0, 201.0, 201.0), repeat(0, 199.0, 199.0)
+        unanswered = repeat(0, -1e-6, -1e-6, errors=2)
+        assert live.lost([slow, fast, slow, unanswered])
+        assert not live.lost([slow, fast, slow])
+
+    @pytest.mark.parametrize("slow", [(), ("preferred",)])
+    def test_alternation(self, slow: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        """Every policy at a seed before the next, an empty server behind each; what is overloaded ends early."""
+        said: list[tuple[str, object]] = []
+
+        class Played(Session):
+            async def __aenter__(self) -> Played:
+                return self
+
+            async def __aexit__(self, *exc: object) -> None: ...
+
+            async def warm(self, progress: object = None) -> None: ...
+
+            async def settle(self) -> None:
+                said.append((self.plan.url, "settled"))
+
+            async def once(self, plan: object, seed: int, duration_s: float, progress: object = None) -> Repeat:
+                said.append((self.plan.url, seed))
+                return repeat(seed, 300.0 if self.plan.url.rpartition(":")[2] in ports_of_slow else 3.0)
+
+        monkeypatch.setattr(live, "Session", Played)
+        names = ["adaptive", "no_wait", "preferred"]
+        servers = {name: SimpleNamespace(port=port) for port, name in enumerate(names, 1)}
+        ports_of_slow = [str(servers[name].port) for name in slow]
+        chosen = live.options(["--repeats", "4", "--seed", "10"])
+        contest = live.Contest(live.ZOO / "mlp", chosen, "", live.Console())
+        found = live.in_loop(contest.alternate(servers, 9.0))  # type: ignore[arg-type]
+        assert {name: [one.seed for one in repeats] for name, repeats in found.items()} == {
+            name: [10, 11, 12] if name in slow else [10, 11, 12, 13] for name in names
+        }
+        at = [(url[-1], what) for url, what in said[len(names) :]]
+        assert at[1::2] == [(url, "settled") for url, _ in at[::2]]
+        assert [seed for _, seed in at[::2]] == sorted(seed for _, seed in at[::2])
+        assert [url for url, _ in at[:6:2]] == ["1", "2", "3"]
+        assert [url for url, _ in at[6:12:2]] == ["2", "1", "3"]
+
+
+def test_the_controls_rate_is_a_share_of_single_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both servers run one unit at once; 70/s is what single rows reach, 500/s what any other would."""
+    served: list[tuple[str, ...]] = []
+    rates: list[float] = []
+    profiled: list[int] = []
+
+    class Up:
+        def __init__(self, flags: tuple[str, ...]) -> None:
+            self.flags = flags
+
+        def __enter__(self) -> Up:
+            return self
+
+        def __exit__(self, *exc: object) -> None: ...
+
+        def wait_ready(self) -> None: ...
+
+    class Played(live.Contest):
+        def serve(self, *flags: str) -> Up:  # type: ignore[override]
+            served.append(flags)
+            return Up(flags)
+
+        def profile(self, at_once: int) -> dict[int, float]:
+            profiled.append(at_once)
+            return {1: 13.0, 2: 26.0}
+
+        def peak(self, server: Up) -> float:  # type: ignore[override]
+            return 70.0 if "--max-batch" in server.flags else 500.0
+
+        async def alternate(self, servers: dict[str, Up], rate: float) -> dict[str, list[Repeat]]:  # type: ignore[override]
+            rates.append(rate)
+            return {name: [repeat(0, 9), repeat(1, 9)] for name in servers}
+
+    monkeypatch.setattr(live, "Contest", Played)
+    found = live.control(live.options([]), "", live.Console())
+    assert (found.peak, found.rate, rates) == (70, pytest.approx(21), [pytest.approx(21)])
+    assert profiled == [1]
+    assert all(flags[flags.index("--workers") + 1] == "32" for flags in served)
+    assert [flags[flags.index("--max-batch") + 1] for flags in served if "--max-batch" in flags] == ["1"]
+    assert found.profiled_ms == {1: 13.0, 2: 13.0}
+
+
+def test_the_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "cpu_cores", lambda: 2)
+    usual = live.estimate_s(live.options([]))
+    assert usual < 35 * 60
+    assert live.estimate_s(live.options(["--no-control"])) < usual
+    assert live.estimate_s(live.options(["--models", "mlp"])) < usual
+    more = live.estimate_s(live.options(["--repeats", "16"])) - usual
+    runs_s = 8 * 7 * (2 * 2 * 5 + 2)  # two models, two loads, five policies; the control's two
+    assert runs_s < more < 1.2 * runs_s
+
+
+def test_the_page_and_its_json(tmp_path: Path) -> None:
+    names = {"adaptive": drawn(1, 0), "no_wait": drawn(1, 1)}
+    found = page.Found(
+        {"m": 333.0}, list(compare(names).values()), [figures.tail("m", 0.3, names, 100)], control((1.0, 1.1), (1, 1))
+    )
+    chosen = live.options(["--out", str(tmp_path)])
+    page.write(found, chosen, page.words(chosen, 200, 3), {"cpu": "some"})
+    kept = json.loads((tmp_path / "policies-live.json").read_text(encoding="utf-8"))
+    assert kept["tails"][0]["low"] <= kept["tails"][0]["ratio"] <= kept["tails"][0]["high"]
+    assert kept["at_once"] == chosen.at_once
+    text = (tmp_path / "policies-live.md").read_text(encoding="utf-8")
+    assert "`m` 333/s" in text
+    assert all(line in text for line in page.verdicts(found.cells, found.tails))
+    assert all(len(page.texts(cell)) == len(page.HEADINGS) for cell in found.cells)
+    chosen.bound = 2 * chosen.at_once
+    page.write(found, chosen, "of fewer units", {})
+    assert text == (tmp_path / "policies-live.md").read_text(encoding="utf-8")  # beside that of all units
+    assert "of fewer" in (tmp_path / f"policies-live-{chosen.at_once}.md").read_text(encoding="utf-8")
+    assert max(map(len, page.words(chosen, 200, 3).splitlines())) <= 120
