@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from . import admission, arbiter
+from . import admission, arbiter, ends
 from .control import ControlTables
 from .ledger import Ledger
 from .policies import Cut, Hold, KeyView
@@ -145,11 +145,12 @@ class Scheduler:
             state.recent.append(outcome.error is Fault.MODEL)
         if outcome.error is None:
             state.observe(unit.stage, unit.size * unit.steps, outcome.compute_ns, unit.running)
-            self._advance(unit, outcome, state)
+            ends.advance(self._ledger, unit, outcome, state)
         elif outcome.error is Fault.DEVICE:
-            self._lose_device(unit)
+            self._lost = True  # nothing starts again
+            ends.lose(self._ledger, unit)
         else:
-            self._fail(unit, outcome.error, state)
+            ends.fail(self._ledger, unit, outcome.error, state, self.split_failed)
         self._ledger.forget_if_over(state)
 
     def tick(self, now: int) -> None:
@@ -330,58 +331,3 @@ class Scheduler:
         self._next_unit += 1
         self._units[unit.id] = unit
         start.append(unit)
-
-    # ends of units
-
-    def _advance(self, unit: Unit, outcome: Outcome, state: ProgramState) -> None:
-        """Rows that ran move to their next stage, or end; a call whose last row has ended is done."""
-        ledger = self._ledger
-        repeats = state.program.stages[unit.stage].repeats
-        last = unit.stage + 1 == len(state.program.stages)
-        for position, row in enumerate(unit.rows):
-            call = row.call
-            if not call.alive:
-                ledger.end(row)
-            elif repeats and position not in outcome.ended:
-                ledger.make_ready(row, state)
-            elif not last:
-                row.stage += 1
-                ledger.make_ready(row, state)
-            else:
-                ledger.end(row)
-                call.left -= 1
-                if not call.left:
-                    ledger.complete(call, state)
-
-    def _fail(self, unit: Unit, error: Fault, state: ProgramState) -> None:
-        """Halve and re-run, or fail the calls of the unit's rows."""
-        for row in unit.rows:
-            if unit.stage == 0 or not row.call.alive:
-                self._ledger.end(row)
-        rows = [row for row in unit.rows if row.call.alive]
-        if error is Fault.OOM and unit.size > 1:
-            state.cap(unit.worker, max(1, unit.size // 2))
-        elif error is Fault.MODEL and (not self.split_failed or state.broken or len(unit.rows) == 1):
-            self._fail_calls(rows, Reason.MODEL, alone=len(unit.rows) == 1)
-            return
-        elif error is Fault.OOM:
-            self._fail_calls(rows, Reason.OOM, alone=True)
-            return
-        middle = (len(rows) + 1) // 2
-        for half in (rows[middle:], rows[:middle]):
-            if half:
-                self._ledger.retry(half, state)
-
-    def _fail_calls(self, rows: list[Row], reason: Reason, *, alone: bool) -> None:
-        for row in rows:
-            self._ledger.end(row)
-            if row.call.alive:
-                self._ledger.drop(row.call, reason, row.index if alone else -1)
-
-    def _lose_device(self, unit: Unit) -> None:
-        """The device is gone for good: every call leaves, nothing starts again."""
-        self._lost = True
-        for row in unit.rows:
-            self._ledger.end(row)
-        for call in list(self._ledger.calls.values()):
-            self._ledger.drop(call, Reason.DEVICE)

@@ -1,1 +1,1 @@
-"""resnet18: a convolutional network, for measurements in which batches gain nothing on a CPU."""
+"""resnet18: a convolutional network, for measurements: its 47 MB of weights make a row cheaper in company."""
