@@ -243,9 +243,10 @@ def check_range(spec: TensorSpec, values: Array | memoryview) -> None:
     low, high = spec.minimum, spec.maximum
     below, above = low is not None and least < low, high is not None and most > high
     if below or above:
-        expected = (
-            f"from {low} to {high}"
-            if low is not None and high is not None
-            else (f"of at least {low}" if low is not None else f"of at most {high}")
-        )
+        if low is None:
+            expected = f"of at most {high}"
+        elif high is None:
+            expected = f"of at least {low}"
+        else:
+            expected = f"from {low} to {high}"
         raise BadRequest(f"input {spec.name!r}: expected values {expected}, got {least if below else most}")

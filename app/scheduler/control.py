@@ -43,9 +43,7 @@ class ControlTables:
     loads: tuple[float, ...]
     tables: tuple[tuple[int, ...], ...]
     tail: int
-    sizes: tuple[
-        int, ...
-    ]  # sizes[b - 1]: the size at which b rows are run, while others run as well if there are several
+    sizes: tuple[int, ...]  # sizes[b - 1]: the size at which b rows are run, beside other units if there are any
     hold_ns: tuple[int, ...]  # by level: the longest wait of a row that is held
     peak: float  # rows per second that all workers serve at best
     workers: int = 1

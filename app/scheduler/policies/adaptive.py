@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from math import sqrt
 
 from ..control import ControlTables
-from .base import Cut, Hold, KeyView
+from .base import Cut, Hold, KeyView, held
 
 _CROWD = 8  # rows that wait: fewer say little of the rate
 #: Of a Poisson count. Fewer take chance for a burst, which `python -m loadtest.bench.policies` shows for a CNN at high
@@ -41,11 +41,8 @@ class Adaptive:
         if planned:
             rows = min(planned, view.limit)
             return _cut(rows, view, idle, "idle" if rows == view.ready else "table")
-        ends = min(view.oldest + round(control.hold_ns[level] * view.facts.scale), view.due)
-        if now < ends:
-            return Hold(ends)
-        reason = "deadline" if ends == view.due else "hold_ended"
-        return _cut(min(view.ready, view.limit), view, idle, reason)
+        ended = held(view, round(control.hold_ns[level] * view.facts.scale), now)
+        return ended if isinstance(ended, Hold) else _cut(min(view.ready, view.limit), view, idle, ended)
 
 
 def _level(view: KeyView, control: ControlTables, now: int) -> int:

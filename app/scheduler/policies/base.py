@@ -60,6 +60,14 @@ class Hold:
     until: int | None
 
 
+def held(view: KeyView, longest: int, now: int) -> Hold | str:
+    """Hold rows for company, or the reason why no longer: the oldest has waited `longest` ns, or one is due."""
+    ends = min(view.oldest + longest, view.due)
+    if now < ends:
+        return Hold(ends)
+    return "deadline" if ends == view.due else "hold_ended"
+
+
 class Policy(Protocol):
     def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
         """`idle`: capacities of the workers that could start now, largest first, never empty.

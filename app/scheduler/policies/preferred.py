@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .base import Cut, Hold, KeyView
+from .base import Cut, Hold, KeyView, held
 
 
 class Preferred:
@@ -26,8 +26,8 @@ class Preferred:
         if view.ready >= target:
             rows = min(target, view.limit)
             return Cut(rows, rows, "full" if rows == view.full else "table")
-        ends = min(view.oldest + view.max_delay, view.due)
-        if now < ends:
-            return Hold(ends)
+        ended = held(view, view.max_delay, now)
+        if isinstance(ended, Hold):
+            return ended
         rows = min(view.ready, view.limit)
-        return Cut(rows, rows, "deadline" if ends == view.due else "hold_ended")
+        return Cut(rows, rows, ended)

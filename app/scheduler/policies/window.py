@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .base import Cut, Hold, KeyView
+from .base import Cut, Hold, KeyView, held
 
 
 class Window:
@@ -17,8 +17,8 @@ class Window:
         if view.ready >= view.full:
             rows = min(view.limit, view.full)
             return Cut(rows, rows, "full")
-        ends = min(view.oldest + view.max_delay, view.due)
-        if now < ends:
-            return Hold(ends)
+        ended = held(view, view.max_delay, now)
+        if isinstance(ended, Hold):
+            return ended
         rows = min(view.ready, view.limit)
-        return Cut(rows, rows, "deadline" if ends == view.due else "hold_ended")
+        return Cut(rows, rows, ended)
