@@ -6,7 +6,7 @@ from collections import deque
 
 from .control import ControlTables
 from .latency import Latency
-from .policies import HOLDING, Facts, Policy
+from .policies import Facts, Policy
 from .policies import make as make_policy
 from .preferred import algorithm_1, preferred_size
 from .rate import RateMonitor
@@ -34,8 +34,9 @@ class ProgramState:
         self.policy: Policy = make_policy(program.policy)
         self.latency = [Latency(stage.profile) for stage in program.stages]
         self.regression = Regression(program.stages[0].profile.batch_ns)
-        holds = program.policy in HOLDING
-        self.facts = [Facts(preferred=int(stage == 0), may_hold=holds) for stage in range(len(program.stages))]
+        self.facts = [
+            Facts(preferred=int(stage == 0), may_hold=self.policy.holds) for stage in range(len(program.stages))
+        ]
         self.rate = RateMonitor(now)
         self.recent: deque[bool] = deque(maxlen=_RECENT)  # True: that first run failed
         self.waiting = 0  # rows in the ready table
@@ -88,7 +89,7 @@ class ProgramState:
         if len(self.program.stages) == 1 and not self.program.stages[0].repeats:
             self.facts[0].control = control
             holds = control is not None and any(control.hold_ns)
-            self.facts[0].may_hold = holds or self.program.policy in HOLDING
+            self.facts[0].may_hold = holds or self.policy.holds
             self._set_level()
 
     def _set_level(self) -> None:

@@ -217,6 +217,8 @@ def test_small_batches_are_the_bulk_service_queue(largest: int) -> None:
 class Follow:
     """A policy that does what a table of `optimal.solve` says."""
 
+    holds = True
+
     def __init__(self, table: tuple[int, ...], sizes: tuple[int, ...], tail: int) -> None:
         self._table, self._sizes, self._tail = table, sizes, tail
 

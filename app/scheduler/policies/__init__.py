@@ -13,7 +13,7 @@ from .preferred import Preferred
 from .static import Static
 from .window import Window
 
-__all__ = ["HOLDING", "POLICIES", "Cut", "Facts", "Hold", "KeyView", "Policy", "default_workers", "make"]
+__all__ = ["POLICIES", "Cut", "Facts", "Hold", "KeyView", "Policy", "default_workers", "make"]
 
 POLICIES: dict[str, Callable[[], Policy]] = {
     "adaptive": Adaptive,
@@ -23,9 +23,6 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "preferred": Preferred,
     "ebird": Ebird,
 }
-
-#: Those that may hold rows back whatever the control tables say.
-HOLDING = frozenset({"window", "static", "preferred"})
 
 
 def make(name: str) -> Policy:

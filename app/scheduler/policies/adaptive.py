@@ -31,6 +31,8 @@ _DEVIATIONS = 3.0
 class Adaptive:
     """Runs what the control table says, at the size that it says."""
 
+    holds = False
+
     def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
         control = view.facts.control
         level = -1 if control is None else _level(view, control, now)

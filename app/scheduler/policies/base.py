@@ -69,6 +69,9 @@ def held(view: KeyView, longest: int, now: int) -> Hold | str:
 
 
 class Policy(Protocol):
+    #: It may hold rows back, whatever the control tables say.
+    holds: bool
+
     def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
         """`idle`: capacities of the workers that could start now, largest first, never empty.
 

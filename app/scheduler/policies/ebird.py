@@ -22,6 +22,8 @@ def workers_for(max_batch: int) -> tuple[int, ...]:
 
 
 class Ebird:
+    holds = False
+
     def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
         ready = min(view.ready, view.room)
         for capacity in idle:

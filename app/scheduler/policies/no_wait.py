@@ -10,6 +10,8 @@ from .base import Cut, Hold, KeyView
 class NoWait:
     """Never idles while rows wait. Batches form by themselves while workers are busy."""
 
+    holds = False
+
     def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
         rows = min(view.ready, view.limit)
         return Cut(rows, rows, "full" if rows == view.full else "idle")

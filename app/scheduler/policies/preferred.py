@@ -21,6 +21,8 @@ from .base import Cut, Hold, KeyView, held
 class Preferred:
     """Batches of exactly the preferred size, or what is there when the oldest row has waited long enough."""
 
+    holds = True
+
     def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
         target = min(view.facts.preferred or view.ready, view.full)
         if view.ready >= target:

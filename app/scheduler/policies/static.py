@@ -11,6 +11,8 @@ from .window import Window
 class Static:
     """The window's decision at the size of the largest batch that a worker idle now can run."""
 
+    holds = True
+
     def __init__(self) -> None:
         self._window = Window()
 

@@ -13,6 +13,8 @@ from .base import Cut, Hold, KeyView, held
 class Window:
     """A full batch leaves at once; fewer rows leave when the oldest of them has waited `max_delay`."""
 
+    holds = True
+
     def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
         if view.ready >= view.full:
             rows = min(view.limit, view.full)
