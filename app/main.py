@@ -13,20 +13,20 @@ from typing import Any
 from fastapi import FastAPI
 
 from app import __version__
-from app.api.control import router as control
-from app.api.handlers import install_error_handlers
+from app.api.errors import install_error_handlers
 from app.api.http import ASGIApp, Limits
-from app.api.infer import InferencePath
-from app.api.openapi import router as documentation
+from app.api.inference import InferencePath
+from app.api.routes.control import router as control
+from app.api.routes.openapi import router as documentation
 from app.contract import Batching
-from app.engine import cuda
-from app.engine.device import CpuDevice, Device, DeviceOptions
-from app.engine.energy import find_meter
+from app.engine.devices.cpu.device import CpuDevice, Device, DeviceOptions
+from app.engine.devices.streams import cuda
+from app.engine.devices.streams.device import NO_GRAPHS, StreamDevice
 from app.engine.engine import Engine
-from app.engine.profiles import ProfileCache, cpu_name, default_folder
-from app.engine.record import RecordFile
-from app.engine.sizing import agreed
-from app.engine.streams import NO_GRAPHS, StreamDevice
+from app.engine.profiling.cache import ProfileCache, cpu_name, default_folder
+from app.engine.profiling.energy import find_meter
+from app.engine.profiling.sizing import agreed
+from app.engine.record_file import RecordFile
 from app.errors import ConfigError
 from app.lifecycle import Lifecycle
 from app.metrics import Metrics

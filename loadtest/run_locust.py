@@ -96,7 +96,7 @@ class Server:
     """`starling serve` on a port that it chooses itself; what it says is read, and kept in `log`."""
 
     def __init__(self, flags: Sequence[str], log: Path) -> None:
-        command = [sys.executable, "-m", "app.cli", "serve", "--port", "0", "--drain-grace-s", "0", *flags]
+        command = [sys.executable, "-m", "app", "serve", "--port", "0", "--drain-grace-s", "0", *flags]
         env = {name: value for name, value in os.environ.items() if not name.startswith("STARLING_")}
         self.process = subprocess.Popen(
             command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,

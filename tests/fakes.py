@@ -18,10 +18,10 @@ from typing import Any
 import torch
 
 from app.contract import Model
-from app.engine.device import Freed, Launched, Report
-from app.engine.executor import Executor, Ran
-from app.engine.pool import Pool, Slots
-from app.engine.worker import Completion, Job
+from app.engine.devices.cpu.device import Freed, Launched, Report
+from app.engine.devices.cpu.executor import Executor, Ran
+from app.engine.devices.cpu.worker import Completion, Job
+from app.engine.devices.pool import Pool, Slots
 from app.scheduler.types import DeviceSpec, Fault, Outcome, WorkerSpec
 
 MS = 1_000_000  # nanoseconds

@@ -9,8 +9,8 @@ import pytest
 from runtimes import HostRuntime
 
 from app import main
-from app.engine.profiles import Key, ProfileCache, cpu_name
-from app.scheduler.profile import ModelProfile
+from app.engine.profiling.cache import Key, ProfileCache, cpu_name
+from app.scheduler.estimates.profile import ModelProfile
 from app.settings import Settings
 
 

@@ -17,19 +17,19 @@ from contextlib import suppress
 from typing import Self, cast
 
 from app.contract import Model, Served
-from app.engine.device import Device
-from app.engine.energy import EnergyMeter, Watts
-from app.engine.idle import IdleProfiler, Known, is_whole, know, set_apart
+from app.engine.devices.cpu.device import Device
+from app.engine.devices.cpu.worker import Completion, Job
+from app.engine.devices.pool import Pool, Slots
 from app.engine.lease import Batch, Lease, error_of
-from app.engine.pool import Pool, Slots
-from app.engine.profiles import ProfileCache
-from app.engine.served import ServedModel
-from app.engine.tables import TableSolver
-from app.engine.warmup import fit, program_of
-from app.engine.worker import Completion, Job
+from app.engine.profiling.cache import ProfileCache
+from app.engine.profiling.energy import EnergyMeter, Watts
+from app.engine.profiling.idle import IdleProfiler, Known, is_whole, know, set_apart
+from app.engine.profiling.tables import TableSolver
+from app.engine.profiling.warmup import fit, program_of
+from app.engine.served_model import ServedModel
 from app.errors import ConfigError, NotReady
 from app.metrics import Snapshot
-from app.scheduler.control import ControlTables
+from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Drop, Fault, Unit
 

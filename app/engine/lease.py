@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from app.contract import Answer, Array, ModelInfo, TensorSpec
-from app.engine.pool import Pool, Slots
+from app.engine.devices.pool import Pool, Slots
 from app.errors import BadRequest, ClientGone, DeadlineExceeded, ModelFailed, NotReady, StarlingError
 from app.metrics import ModelStats
 from app.scheduler.types import Call, Drop, Klass, Reason, Row, RowState

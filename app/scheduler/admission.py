@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from .state import ProgramState
-from .types import DeviceSpec, Reason, Refusal, Unit
+from app.scheduler.program import ProgramState
+from app.scheduler.types import DeviceSpec, Reason, Refusal, Unit
 
 _MIN_RETRY_NS = 1_000_000  # a hint of 0 would send the client straight back
 

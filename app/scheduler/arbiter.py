@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from .ready import Key, Rank, ReadySet, rank
+from app.scheduler.ready import Key, Rank, ReadySet, rank
 
 
 def first(sets: Iterable[ReadySet], held: Collection[Key]) -> ReadySet | None:

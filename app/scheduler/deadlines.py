@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from heapq import heapify, heappop, heappush
 
-from .types import Call
+from app.scheduler.types import Call
 
 _SLACK = 64  # entries of calls that have left, tolerated before the heap is rebuilt
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from .deadlines import Deadlines
-from .ready import Key, ReadyTable
-from .state import ProgramState
-from .types import Call, Drop, Reason, Row, RowState
+from app.scheduler.deadlines import Deadlines
+from app.scheduler.program import ProgramState
+from app.scheduler.ready import Key, ReadyTable
+from app.scheduler.types import Call, Drop, Reason, Row, RowState
 
 _ENDED, _RUNNING, _WAITING = RowState.ENDED, RowState.RUNNING, RowState.WAITING  # looked up once, used per row
 

@@ -11,7 +11,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterator
 
-from .types import Row, RowState
+from app.scheduler.types import Row, RowState
 
 Key = tuple[int, int, int]
 #: (class, priority, arrival, sequence): smaller goes first, within a key and between keys.

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from .control import ControlTables
-from .scheduler import Scheduler
-from .types import (
+from app.scheduler.optimal.tables import ControlTables
+from app.scheduler.scheduler import Scheduler
+from app.scheduler.types import (
     Call,
     DeviceSpec,
     Fault,

@@ -26,13 +26,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from . import admission, arbiter, ends
-from .control import ControlTables
-from .ledger import Ledger
-from .policies import Cut, Hold, KeyView
-from .ready import Key, ReadySet
-from .state import ProgramState
-from .types import (
+from app.scheduler import admission, arbiter, outcomes
+from app.scheduler.ledger import Ledger
+from app.scheduler.optimal.tables import ControlTables
+from app.scheduler.policies import Cut, Hold, KeyView
+from app.scheduler.program import ProgramState
+from app.scheduler.ready import Key, ReadySet
+from app.scheduler.types import (
     Call,
     DeviceSpec,
     Drop,
@@ -47,7 +47,7 @@ from .types import (
     Step,
     Unit,
 )
-from .workers import Workers
+from app.scheduler.workers import Workers
 
 _NEVER = 1 << 62
 _LATE_TIMER_NS = 2_000_000  # event loops wake up to a millisecond late; a hold must not end too late for a deadline
@@ -145,12 +145,12 @@ class Scheduler:
             state.recent.append(outcome.error is Fault.MODEL)
         if outcome.error is None:
             state.observe(unit.stage, unit.size * unit.steps, outcome.compute_ns, unit.running)
-            ends.advance(self._ledger, unit, outcome, state)
+            outcomes.advance(self._ledger, unit, outcome, state)
         elif outcome.error is Fault.DEVICE:
             self._lost = True  # nothing starts again
-            ends.lose(self._ledger, unit)
+            outcomes.lose(self._ledger, unit)
         else:
-            ends.fail(self._ledger, unit, outcome.error, state, self.split_failed)
+            outcomes.fail(self._ledger, unit, outcome.error, state, self.split_failed)
         self._ledger.forget_if_over(state)
 
     def tick(self, now: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .types import DeviceSpec
+from app.scheduler.types import DeviceSpec
 
 
 class Workers:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from app.scheduler.profile import ModelProfile
+from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.types import Unit
 
 _DRAWN = 1024  # factors drawn at a time

@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from app.scheduler import control
-from app.scheduler.control import ControlTables
+from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.optimal import tables as control
+from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import POLICIES, default_workers
-from app.scheduler.profile import ModelProfile
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import DeviceSpec, Program, Stage, WorkerSpec
 

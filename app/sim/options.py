@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
-from app.scheduler import profile as profiles
+from app.scheduler.estimates import profile as profiles
+from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.policies import default_workers
-from app.scheduler.profile import ModelProfile
 
 _BATCH = 32  # largest batch of a made-up device, rows
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.scheduler.profile import Power
+from app.scheduler.estimates.profile import Power
 
 from .device import Device
 

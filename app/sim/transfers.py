@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import cast
 
-from app.scheduler.profile import ModelProfile
+from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.types import Call, Unit
 
 TRANSFERS = ("none", "overlap", "serial")

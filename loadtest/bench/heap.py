@@ -13,7 +13,7 @@ import sys
 import tempfile
 from statistics import median
 
-from app.scheduler.profile import parse
+from app.scheduler.estimates.profile import parse
 
 from .load import ROOT
 from .simulation.command import clean_environment
@@ -26,7 +26,7 @@ def rows_per_s(kind: str, max_batch: int, budget_s: float) -> float:
     """Of the best size. Raises CalledProcessError."""
     with tempfile.TemporaryDirectory(prefix="starling-bench-") as folder:
         ran = subprocess.run(
-            [sys.executable, "-m", "app.cli", "profile", "cnn", "--model", MODEL, "--max-batch", str(max_batch),
+            [sys.executable, "-m", "app", "profile", "cnn", "--model", MODEL, "--max-batch", str(max_batch),
              "--threads", "1", "--no-suggest", "--budget-s", str(budget_s), "--profile-dir", folder, "--json"],
             check=True, capture_output=True, text=True, env=clean_environment() | KINDS[kind], cwd=ROOT,
         )  # fmt: skip

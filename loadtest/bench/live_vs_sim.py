@@ -29,7 +29,7 @@ from rich.console import Console
 from app.bench.peak import Peak, Try, find_peak
 from app.bench.plan import Plan
 from app.bench.run import Lagging, Result, in_loop, measure
-from app.scheduler.profile import ModelProfile
+from app.scheduler.estimates.profile import ModelProfile
 from app.sim import options
 from app.sim.fleet import Setup
 from app.sim.report import Tally, summary
@@ -255,7 +255,7 @@ def draw(curves: Sequence[dict[str, Any]], path: Path) -> None:
     """Quantiles, live and simulated, a colour for each load."""
     from matplotlib import pyplot as plt
 
-    from app.plots import STYLE
+    from app.commands.plots import STYLE
 
     with plt.rc_context(STYLE):
         figure, axes = plt.subplots()

@@ -2,7 +2,7 @@
 
 Six devices, three of them measured (docs/bench/profiles/) and three made up, each at six loads, Poisson arrivals, one
 batch at a time. The optimum is the exact least mean latency of any policy, or at the other objectives the least
-weighted cost (`app.scheduler.optimal`).
+weighted cost (`app.scheduler.optimal.solver`).
 
 The noise is taken out twice. All policies see the same arrivals; and the optimal policy itself is simulated on them,
 whose true mean is known: what its run is off by is taken off the others' (a control variate). Standard errors are over
@@ -21,10 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from app.scheduler import control, optimal
-from app.scheduler.control import ControlTables
+from app.scheduler.estimates.profile import ModelProfile, linear
+from app.scheduler.optimal import solver as optimal
+from app.scheduler.optimal import tables as control
+from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import default_workers
-from app.scheduler.profile import ModelProfile, linear
 from app.sim import options
 from loadtest.papers import page
 from loadtest.papers.serve import FOREVER_MS, Instants, Policy, Server, serve, stepped
@@ -157,7 +158,7 @@ def measure(folder: Path, budget_s: float) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in MEASURED:
         subprocess.run(
-            [sys.executable, "-m", "app.cli", "profile", name, "--models", "bench", "--max-batch", "32", "--threads",
+            [sys.executable, "-m", "app", "profile", name, "--models", "bench", "--max-batch", "32", "--threads",
              "1", "--no-suggest", "--budget-s", f"{budget_s:g}", "--out", str(folder / f"{name}.json")],
             check=True, stdout=subprocess.DEVNULL, cwd=ROOT,
         )  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.scheduler.profile import ModelProfile
+from app.scheduler.estimates.profile import ModelProfile
 from loadtest.papers.page import ms, table
 
 if TYPE_CHECKING:

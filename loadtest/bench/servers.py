@@ -174,7 +174,7 @@ class Server(Child):
 def starling(flags: Sequence[str], command: Sequence[str] = ()) -> Server:
     """The server under test. `command` replaces the installed `starling`, for comparing builds."""
     installed = Path(sys.executable).with_name("starling")
-    base = list(command) or ([str(installed)] if installed.exists() else [sys.executable, "-m", "app.cli"])
+    base = list(command) or ([str(installed)] if installed.exists() else [sys.executable, "-m", "app"])
     port = free_port()
     # The grace is for load balancers; nothing here waits for one.
     return Server([*base, "serve", "--port", str(port), "--drain-grace-s", "0", *flags], port)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from app.contract import ModelSource
-from app.engine.heap import keep_freed_memory
+from app.engine.devices.cpu.heap import keep_freed_memory
 from app.models import zoo
 from app.models.base import example_inputs
 from app.models.loaders import load

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import torch
 
-from app.engine.runtime import Runtime
+from app.engine.devices.streams.runtime import Runtime
 from loadtest.bench.load import ROOT
 
 MIB = 1 << 20
@@ -66,7 +66,7 @@ class Cuda:
     rehearsed = False
 
     def __init__(self) -> None:
-        from app.engine.cuda import CudaRuntime
+        from app.engine.devices.streams.cuda import CudaRuntime
 
         self.runtime: Runtime = CudaRuntime(0)
         self.runtime.attach()

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from app.engine.runtime import perform
+from app.engine.devices.streams.runtime import perform
 
 from . import folders
 from .bed import Bed, together

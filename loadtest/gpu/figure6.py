@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from app.contract import Model, TensorSpec
-from app.engine.runtime import perform
-from app.engine.slots import Copies, StagedPool
+from app.engine.devices.streams.pool import Copies, StagedPool
+from app.engine.devices.streams.runtime import perform
 from app.models.base import normalise
 from app.models.placement import Placement, place
 

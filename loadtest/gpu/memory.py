@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from app.engine.runtime import perform
+from app.engine.devices.streams.runtime import perform
 from app.models.placement import Placement, place
 from app.scheduler.policies import default_workers
 

@@ -12,7 +12,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
-from app.plots import STYLE
+from app.commands.plots import STYLE
 from loadtest.papers import plots as papers
 
 from .bed import MIB

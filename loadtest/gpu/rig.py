@@ -13,10 +13,10 @@ from typing import Self
 import torch
 
 from app.contract import Model
-from app.engine.device import DeviceOptions
-from app.engine.staged import StagedExecutor
-from app.engine.streams import StreamDevice
-from app.engine.worker import Completion, Job
+from app.engine.devices.cpu.device import DeviceOptions
+from app.engine.devices.cpu.worker import Completion, Job
+from app.engine.devices.streams.device import StreamDevice
+from app.engine.devices.streams.executor import StagedExecutor
 from app.models.placement import Placement
 from app.scheduler.types import WorkerSpec
 

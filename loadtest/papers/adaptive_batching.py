@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from app.scheduler.profile import Power, linear
+from app.scheduler.estimates.profile import Power, linear
 
 from . import adaptive_page, page
 from .serve import FOREVER_MS, Instants, Policy, Server, serve
@@ -150,7 +150,7 @@ def draw(studies: Sequence[dict[str, Any]], path: Path) -> None:
     """Mean latency and requests per joule: groups of bars, a colour per policy."""
     from matplotlib import pyplot as plt
 
-    from app.plots import STYLE
+    from app.commands.plots import STYLE
 
     ramps = [found for found in studies if found["trace"] == "ramp"]
     names = [name for name in ramps[0]["policies"] if "padded" not in name]

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from app.scheduler.profile import ModelProfile
+from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.types import Unit
 
 SMS = 72

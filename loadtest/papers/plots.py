@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
-from app.plots import STYLE
+from app.commands.plots import STYLE
 
 #: One colour and dash for a policy in all plots.
 LOOKS = {

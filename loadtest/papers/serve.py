@@ -9,9 +9,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from app.scheduler import control
-from app.scheduler.control import ControlTables
-from app.scheduler.profile import ModelProfile
+from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.optimal import tables as control
+from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import DeviceSpec, Program, Stage, Step, WorkerSpec
 from app.sim.device import Device, Serial

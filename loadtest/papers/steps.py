@@ -19,9 +19,9 @@ from typing import Any
 from rich.console import Console
 
 from app.bench.run import Lagging
-from app.scheduler.control import ControlTables
+from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import POLICIES
-from app.scheduler.profile import ModelProfile
 from app.settings import cpu_cores
 from loadtest.bench.servers import ServerError
 from loadtest.bench.simulation.command import CommandError

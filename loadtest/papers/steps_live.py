@@ -16,10 +16,10 @@ from app.bench.peak import Try, find_peak
 from app.bench.plan import Plan
 from app.bench.run import Session, in_loop
 from app.bench.stats import Repeat
-from app.engine.tables import tables_of
-from app.scheduler import control
-from app.scheduler.control import ControlTables
-from app.scheduler.profile import ModelProfile
+from app.engine.profiling.tables import tables_of
+from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.optimal import tables as control
+from app.scheduler.optimal.tables import ControlTables
 from app.sim import options
 from loadtest.bench import servers
 from loadtest.bench.load import LOOPBACK, ROOT

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.bench.stats import Repeat
+from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.policies import default_workers
-from app.scheduler.profile import ModelProfile
 from app.sim.device import Shared
 
 from .ebird import HIGH, LOW, STEPS

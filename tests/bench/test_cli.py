@@ -124,15 +124,16 @@ def test_find_peak(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_bad_option(options: tuple[str, ...], message: str) -> None:
     found = invoke(*options)
-    assert isinstance(found.exception, ConfigError)  # one line and exit status 2: see app.cli.main
+    assert isinstance(found.exception, ConfigError)  # one line and exit status 2: see app.commands.cli.main
     assert message in str(found.exception)
     assert "\n" not in str(found.exception)
 
 
 def test_it_is_a_command_and_imports_nothing_heavy() -> None:
     code = (
-        "import sys, app.cli; print(sorted({'torch', 'matplotlib', 'numpy', 'app.bench.run'} & {*sys.modules}));"
-        "sys.argv = ['starling', 'bench', '--help']; app.cli.main()"
+        "import sys, app.commands.cli as cli\n"
+        "print(sorted({'torch', 'matplotlib', 'numpy', 'app.bench.run'} & {*sys.modules}))\n"
+        "sys.argv = ['starling', 'bench', '--help']; cli.main()"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60

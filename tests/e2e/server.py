@@ -82,7 +82,7 @@ class Server:
         for name in models:
             shutil.copytree(REPOSITORY / name, folder / name)
         self.gate = Gate(folder / "gate") if "gate" in models else None
-        command = [sys.executable, "-m", "app.cli", "serve", "--models", str(folder), "--port", "0", *flags]
+        command = [sys.executable, "-m", "app", "serve", "--models", str(folder), "--port", "0", *flags]
         env = {name: value for name, value in os.environ.items() if not name.startswith("STARLING_")}
         # No profile of an earlier run, and none measured: a test that wants one gives the flags.
         env |= {"STARLING_PROFILE_BUDGET_S": "0", "STARLING_PROFILE_DIR": f"{folder}-profiles"}

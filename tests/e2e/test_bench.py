@@ -18,7 +18,7 @@ from .server import PATIENCE_S, ROOT, Server
 def bench(server: Server, *options: str) -> subprocess.CompletedProcess[str]:
     # on a machine that is busy with other tests the client is late: that is not what is tested here
     quick = ("--duration", "0.4", "--warmup", "0.1", "--repeats", "2", "--max-lag-ms", "100000")
-    command = [sys.executable, "-m", "app.cli", "bench", server.host, *quick, *options]
+    command = [sys.executable, "-m", "app", "bench", server.host, *quick, *options]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=3 * PATIENCE_S, check=False)
 
 

@@ -197,7 +197,7 @@ def test_a_start_that_cannot_be(flags: tuple[str, str], words: list[str]) -> Non
         port = str(taken.getsockname()[1])
         filled = [flag.replace("{taken}", port) for flag in flags]
         ports = [] if "--port" in flags else ["--port", "0"]
-        command = [sys.executable, "-m", "app.cli", "serve", *ports, *filled]
+        command = [sys.executable, "-m", "app", "serve", *ports, *filled]
         ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert ended.returncode == 2
     complaints = [line for line in ended.stderr.splitlines() if line.startswith("starling: ")]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from app.engine.profiles import Key, ProfileCache, cpu_name
-from app.scheduler.profile import ModelProfile
+from app.engine.profiling.cache import Key, ProfileCache, cpu_name
+from app.scheduler.estimates.profile import ModelProfile
 
 from .server import Server, eventually
 

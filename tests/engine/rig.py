@@ -14,7 +14,7 @@ from fakes import FakeDevice, VirtualClock, VirtualLoop, virtual_loop
 
 from app.contract import Answer, Array, Batching, Model, ModelInfo, TensorSpec
 from app.engine.engine import Engine
-from app.engine.served import ServedModel
+from app.engine.served_model import ServedModel
 from app.scheduler.scheduler import Scheduler
 
 POISON = -1.0  # the model raises

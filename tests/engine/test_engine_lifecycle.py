@@ -9,9 +9,9 @@ import pytest
 import torch
 from fakes import HANGS, MS, FakeDevice, Fate, VirtualClock, affine, virtual, virtual_loop
 
-from app.engine.device import CpuDevice
+from app.engine.devices.cpu.device import CpuDevice
 from app.engine.engine import Engine
-from app.engine.served import ServedModel
+from app.engine.served_model import ServedModel
 from app.errors import ConfigError, DeadlineExceeded, NotReady
 from app.scheduler.scheduler import Scheduler
 

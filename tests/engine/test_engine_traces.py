@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.contract import Answer
-from app.engine.served import ServedModel
+from app.engine.served_model import ServedModel
 from app.errors import (
     ClientGone,
     DeadlineExceeded,

@@ -15,11 +15,11 @@ from runtimes import HostRuntime
 from torch import nn
 
 from app.contract import Model
-from app.engine.device import DeviceOptions
+from app.engine.devices.cpu.device import DeviceOptions
+from app.engine.devices.streams.device import StreamDevice
+from app.engine.devices.streams.runtime import Runtime
 from app.engine.engine import Engine
-from app.engine.runtime import Runtime
-from app.engine.served import ServedModel
-from app.engine.streams import StreamDevice
+from app.engine.served_model import ServedModel
 from app.errors import ClientGone, ConfigError, ModelFailed, NotReady
 from app.models.placement import Placement
 from app.scheduler.scheduler import Scheduler

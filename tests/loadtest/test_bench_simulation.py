@@ -14,7 +14,7 @@ import pytest
 from app.bench.plan import Plan
 from app.bench.run import Result
 from app.bench.stats import Repeat
-from app.scheduler.profile import linear
+from app.scheduler.estimates.profile import linear
 from app.sim.fleet import Setup, run
 from loadtest.bench import live_vs_sim
 from loadtest.bench.load import ROOT

@@ -317,7 +317,7 @@ def test_a_run_terminated_while_the_server_loads_ends_it(load: Callable[..., Loa
 def test_a_server_that_dies_ends_the_run(load: Callable[..., LoadRun]) -> None:
     run = load("--users", "2", "--duration", "1h", "--model", "echo")
     run.until("All users spawned")
-    server, _ = sorted(run.children(), key=lambda pid: b"app.cli" not in Path(f"/proc/{pid}/cmdline").read_bytes())
+    server, _ = sorted(run.children(), key=lambda pid: b"\0serve\0" not in Path(f"/proc/{pid}/cmdline").read_bytes())
     os.kill(server, signal.SIGKILL)
     assert run.end() == 1
     assert "load: the server ended with -9 during the load" in run.said

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.scheduler.profile import linear
+from app.scheduler.estimates.profile import linear
 from app.scheduler.types import Unit
 from app.sim.device import Shared
 from loadtest.papers import adaptive_batching, ebird, page, plots

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from app.scheduler import optimal
-from app.scheduler.profile import linear
+from app.scheduler.estimates.profile import linear
+from app.scheduler.optimal import solver as optimal
 from loadtest.bench import policies, policies_page
 from loadtest.papers.serve import Policy, Server, serve, stepped
 

@@ -15,7 +15,7 @@ import pytest
 from app.bench.plan import Plan
 from app.bench.run import Session
 from app.bench.stats import Repeat
-from app.scheduler.profile import ModelProfile, linear, parse
+from app.scheduler.estimates.profile import ModelProfile, linear, parse
 from loadtest.bench.load import LOOPBACK, ROOT
 from loadtest.bench.servers import starling
 from loadtest.papers import steps, steps_live, steps_page

@@ -14,7 +14,7 @@ import pytest
 
 from app.bench.run import Session
 from app.bench.stats import Repeat
-from app.engine.device import CpuDevice
+from app.engine.devices.cpu.device import CpuDevice
 from app.settings import Settings
 from loadtest.bench import policies_live as live
 from loadtest.bench import policies_live_figures as figures

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from app.scheduler import admission
-from app.scheduler.control import solve
-from app.scheduler.profile import linear
+from app.scheduler.estimates.profile import linear
+from app.scheduler.optimal.tables import solve
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Klass, Profile, Program, Reason, Refusal, Stage, Unit
 from app.sim.fleet import Setup, run

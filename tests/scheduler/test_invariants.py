@@ -22,7 +22,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from app.scheduler.control import solve
+from app.scheduler.optimal.tables import solve
 from app.scheduler.policies import POLICIES
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import DeviceSpec, Klass, Profile, Program, Stage, WorkerSpec

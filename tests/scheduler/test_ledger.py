@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.scheduler.ledger import Ledger, key_of
-from app.scheduler.state import ProgramState
+from app.scheduler.program import ProgramState
 from app.scheduler.types import Reason, Row, RowState
 
 from .world import make_call, make_device, make_program

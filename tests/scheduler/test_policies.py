@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from app.scheduler.control import ControlTables
+from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import POLICIES, Cut, Facts, Hold, make
 from app.scheduler.policies.base import view_of
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.scheduler.control import ControlTables
+from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.record import FORMAT, Entry, RecordingScheduler, feed, scheduler_of, step_entry
 from app.scheduler.types import Fault, Klass, Outcome, Profile, Stage, Step, Unit
 

@@ -14,7 +14,7 @@ from enum import IntEnum
 from heapq import heappop, heappush
 from itertools import count
 
-from app.scheduler.control import ControlTables
+from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.record import Entry, RecordingScheduler
 from app.scheduler.types import (
     Call,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.scheduler.profile import ModelProfile, linear
+from app.scheduler.estimates.profile import ModelProfile, linear
 from app.scheduler.types import Row, Unit
 from app.sim.device import Device, Serial, Shared, factors, slowdown
 

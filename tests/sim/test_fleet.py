@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.scheduler.profile import linear, parse
+from app.scheduler.estimates.profile import linear, parse
 from app.sim import fleet
 from app.sim.fleet import Setup, run
 from app.sim.report import Tally

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from app.scheduler.profile import linear
+from app.scheduler.estimates.profile import linear
 from app.sim.fleet import Setup, run
 
 PROFILE = linear(3, 0.35, 32)

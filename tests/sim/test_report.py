@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.scheduler.profile import ModelProfile, Power
+from app.scheduler.estimates.profile import ModelProfile, Power
 from app.sim.device import Serial
 from app.sim.report import Tally, summary, table
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from scheduler.theory import mean_ns
 
-from app.scheduler.optimal import solve
+from app.scheduler.estimates.profile import ModelProfile, linear, parse
+from app.scheduler.optimal.solver import solve
 from app.scheduler.policies import POLICIES, Cut, Hold, KeyView
-from app.scheduler.profile import ModelProfile, linear, parse
 from app.scheduler.record import Entry, RecordingScheduler
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Step

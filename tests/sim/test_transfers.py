@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.scheduler.profile import ModelProfile, linear, parse
+from app.scheduler.estimates.profile import ModelProfile, linear, parse
 from app.sim.fleet import Setup, run
 from app.sim.report import Tally
 from app.sim.simulator import Simulator

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .adaptive import Adaptive
-from .base import Cut, Facts, Hold, KeyView, Policy
-from .ebird import Ebird
-from .ebird import workers_for as ebird_workers
-from .no_wait import NoWait
-from .preferred import Preferred
-from .static import Static
-from .window import Window
+from app.scheduler.policies.adaptive import Adaptive
+from app.scheduler.policies.base import Cut, Facts, Hold, KeyView, Policy
+from app.scheduler.policies.ebird import Ebird
+from app.scheduler.policies.ebird import workers_for as ebird_workers
+from app.scheduler.policies.no_wait import NoWait
+from app.scheduler.policies.preferred import Preferred
+from app.scheduler.policies.static import Static
+from app.scheduler.policies.window import Window
 
 __all__ = ["POLICIES", "Cut", "Facts", "Hold", "KeyView", "Policy", "default_workers", "make"]
 

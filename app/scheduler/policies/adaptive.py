@@ -19,8 +19,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import sqrt
 
-from ..control import ControlTables
-from .base import Cut, Hold, KeyView, held
+from app.scheduler.optimal.tables import ControlTables
+from app.scheduler.policies.base import Cut, Hold, KeyView, held
 
 _CROWD = 8  # rows that wait: fewer say little of the rate
 #: Of a Poisson count. Fewer take chance for a burst, which `python -m loadtest.bench.policies` shows for a CNN at high

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..control import ControlTables
+from app.scheduler.optimal.tables import ControlTables
 
 _FOREVER = 1 << 62
 

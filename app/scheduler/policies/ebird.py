@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .base import Cut, Hold, KeyView
+from app.scheduler.policies.base import Cut, Hold, KeyView
 
 
 def workers_for(max_batch: int) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .base import Cut, Hold, KeyView
+from app.scheduler.policies.base import Cut, Hold, KeyView
 
 
 class NoWait:

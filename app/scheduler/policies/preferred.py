@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .base import Cut, Hold, KeyView, held
+from app.scheduler.policies.base import Cut, Hold, KeyView, held
 
 
 class Preferred:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .base import Cut, Hold, KeyView
-from .window import Window
+from app.scheduler.policies.base import Cut, Hold, KeyView
+from app.scheduler.policies.window import Window
 
 
 class Static:

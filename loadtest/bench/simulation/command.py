@@ -50,9 +50,7 @@ def starling(*arguments: str, profile_dir: Path | None = None) -> Ran:
 
     Profiles are kept in `profile_dir`, or with the run: what is measured here is not for the user's servers.
     """
-    installed = Path(sys.executable).with_name("starling")
-    base = [str(installed)] if installed.exists() else [sys.executable, "-m", "app.cli"]
-    command = [*base, *arguments]
+    command = [sys.executable, "-m", "app", *arguments]
     started_s, cpu_before_s = time.perf_counter(), _children_cpu_s()
     samples: list[tuple[float, float]] = []
     with (

@@ -7,10 +7,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from app import plots
-from app.scheduler import optimal
+from app.commands import plots
+from app.scheduler.estimates.profile import ModelProfile, linear, parse
+from app.scheduler.optimal import solver as optimal
 from app.scheduler.policies import POLICIES
-from app.scheduler.profile import ModelProfile, linear, parse
 from app.sim.fleet import Setup, run
 from app.sim.routers import ROUTERS
 

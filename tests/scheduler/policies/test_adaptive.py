@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from app.scheduler.control import ControlTables, solve
+from app.scheduler.estimates.profile import linear
+from app.scheduler.optimal.tables import ControlTables, solve
 from app.scheduler.policies import Cut, Facts, Hold, KeyView, make
 from app.scheduler.policies.base import view_of
-from app.scheduler.profile import linear
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import DeviceSpec, Outcome, Profile, Step, Unit
 

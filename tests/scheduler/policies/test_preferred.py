@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from app.scheduler.estimates.profile import linear
 from app.scheduler.policies import Cut, Facts, Hold, make
 from app.scheduler.policies.base import view_of
-from app.scheduler.profile import linear
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Outcome, Stage, Step, Unit
 

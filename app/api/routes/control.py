@@ -1,0 +1,234 @@
+"""Every route that is not inference: probes, metadata, statistics, the model repository, metrics.
+
+State comes from the lifespan: `catalog` (Catalog), `health` (Health), `settings` (body_timeout_s) and `metrics` (an
+object whose `render()` gives the text and its content type). No decisions are made here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Protocol, TypeVar, cast
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse, PlainTextResponse
+from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect
+
+from app import __version__
+from app.api.routes import bodies
+from app.api.routes.metadata import catalog_of
+from app.api.routes.metadata import router as models
+from app.api.routes.openapi import API_KEY, ModelName, answers, json_media, request_body
+from app.contract import Health
+from app.errors import BadRequest, BodyTimeout, ClientGone, TooLarge
+
+#: Triton's names, of what works here only: clients switch features on by them.
+EXTENSIONS = (
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "model_configuration",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+)
+
+#: A control body is a handful of parameters; only a `file:` override, which is refused, would be larger.
+MAX_CONTROL_BODY = 1 << 20
+
+
+class Metrics(Protocol):
+    """What /metrics asks of the state."""
+
+    def render(self) -> tuple[bytes, str]:
+        """The exposition text and its content type."""
+        ...
+
+
+class _Timeouts(Protocol):
+    """The one setting used here. Settings itself belongs to the composition root."""
+
+    @property
+    def body_timeout_s(self) -> float: ...
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+_INDEX = [
+    {"name": "digits", "version": "1", "state": "READY", "reason": ""},
+    {"name": "broken", "version": "1", "state": "UNAVAILABLE", "reason": "model.toml: inputs: expected a list"},
+]
+
+probes = APIRouter(tags=["health"])
+server = APIRouter(tags=["server"], dependencies=API_KEY)
+repository = APIRouter(tags=["repository"], dependencies=API_KEY)
+
+
+def _health(request: Request) -> Health:
+    return cast(Health, request.state.health)
+
+
+def _probe(path: str, model: type[BaseModel], field: str, failing: str) -> dict[str, Any]:
+    """What the routes of one probe and of its aliases share."""
+    documented = answers(model, {field: True})
+    documented[503] = {
+        "model": model,
+        "description": failing,
+        "content": {"application/json": {"example": {field: False}}},
+    }
+    return {"path": path, "responses": documented}
+
+
+_LIVE = ("The engine is stuck or dead: restart it.", "Computed when asked, from the oldest work in flight.")
+_READY = (
+    "Starting, draining, or a required model is not ready.",
+    "503 also right after SIGTERM, while calls are taken.",
+)
+
+
+@probes.get(**_probe("/v2/health/live", bodies.Live, "live", _LIVE[0]), summary="Live?", description=_LIVE[1])
+@probes.get(**_probe("/livez", bodies.Live, "live", _LIVE[0]), summary="Live? (Kubernetes)", description=_LIVE[1])
+@probes.get(**_probe("/healthz", bodies.Live, "live", _LIVE[0]), summary="Live? (alias)", description=_LIVE[1])
+async def live(request: Request) -> JSONResponse:
+    alive = _health(request).live() is None
+    return JSONResponse({"live": alive}, 200 if alive else 503)
+
+
+@probes.get(**_probe("/v2/health/ready", bodies.Ready, "ready", _READY[0]), summary="Ready?", description=_READY[1])
+@probes.get(**_probe("/readyz", bodies.Ready, "ready", _READY[0]), summary="Ready? (Kubernetes)", description=_READY[1])
+@probes.get(**_probe("/ping", bodies.Ready, "ready", _READY[0]), summary="Ready? (SageMaker)", description=_READY[1])
+async def ready(request: Request) -> JSONResponse:
+    serving = _health(request).ready() is None
+    return JSONResponse({"ready": serving}, 200 if serving else 503, headers=None if serving else {"Retry-After": "1"})
+
+
+@server.get(
+    "/metrics",
+    summary="Metrics",
+    description="Prometheus text: our own names, and Triton's for its dashboards.",
+    response_class=PlainTextResponse,
+    responses={
+        200: {"content": {"text/plain": {"example": 'starling_requests_total{model="echo",outcome="ok"} 40.0\n'}}},
+        # without a model: FastAPI would document the error's body as text/plain, too
+        "default": {
+            "description": "Any error.",
+            "content": {
+                "application/json": {
+                    "schema": {"$ref": "#/components/schemas/ErrorBody"},
+                    "example": {"error": "what was wrong"},
+                }
+            },
+        },
+    },
+)
+async def metrics(request: Request) -> Response:
+    text, content_type = cast(Metrics, request.state.metrics).render()
+    return Response(text, headers={"Content-Type": content_type})
+
+
+@server.get(
+    "/v2",
+    summary="Server metadata",
+    description="Name, version and the protocol extensions that work.",
+    responses=answers(
+        bodies.ServerMetadata, {"name": "starling", "version": __version__, "extensions": list(EXTENSIONS)}, 401
+    ),
+)
+async def server_metadata() -> JSONResponse:
+    return JSONResponse({"name": "starling", "version": __version__, "extensions": list(EXTENSIONS)})
+
+
+@repository.post(
+    "/v2/repository/index",
+    summary="Repository index",
+    description="Every model and version known, with its state and, where it failed, the reason.",
+    responses=answers(list[bodies.IndexLine], _INDEX, 400, 401, 408, 413),
+    openapi_extra=request_body(
+        {"application/json": json_media(bodies.IndexRequest, {"all": {}, "only what is ready": {"ready": True}})},
+        required=False,
+    ),
+)
+async def index(request: Request) -> JSONResponse:
+    wanted = await _parsed(request, bodies.IndexRequest)
+    lines = [
+        {"name": entry.name, "version": entry.version, "state": entry.state, "reason": entry.reason}
+        for entry in catalog_of(request).index()
+        if entry.state == "READY" or not wanted.ready
+    ]
+    return JSONResponse(lines)
+
+
+@repository.post(
+    "/v2/repository/models/{model}/load",
+    summary="Load a model, or load it again",
+    description="Answers when the model serves. What the repository now holds replaces what served before, without a "
+    "gap. Overriding the configuration or files by parameters (`config`, `file:...`) is not supported.",
+    responses=answers(bodies.LoadAnswer, {"name": "echo", "load": True}, 400, 401, 404, 408, 413, 503),
+    openapi_extra=request_body(
+        {"application/json": json_media(bodies.RepositoryRequest, {"load": {}})}, required=False
+    ),
+)
+async def load(request: Request, model: ModelName) -> JSONResponse:
+    wanted = await _parsed(request, bodies.RepositoryRequest)
+    for name in wanted.parameters or {}:
+        if name == "config" or name.startswith("file:"):
+            raise BadRequest(
+                f"parameters.{name}: overriding a model's configuration or files is not supported; "
+                "change model.toml in the repository and load it again"
+            )
+    await catalog_of(request).load(model)
+    return JSONResponse({"name": model, "load": True})
+
+
+@repository.post(
+    "/v2/repository/models/{model}/unload",
+    summary="Unload a model",
+    description="All its versions: no new calls from now on; answers when those accepted have finished. "
+    "`unload_dependents` is accepted; no model depends on another here.",
+    responses=answers(bodies.UnloadAnswer, {"name": "echo", "unload": True}, 400, 401, 404, 408, 413),
+    openapi_extra=request_body(
+        {
+            "application/json": json_media(
+                bodies.RepositoryRequest, {"unload": {}, "Triton": {"parameters": {"unload_dependents": False}}}
+            )
+        },
+        required=False,
+    ),
+)
+async def unload(request: Request, model: ModelName) -> JSONResponse:
+    await _parsed(request, bodies.RepositoryRequest)
+    await catalog_of(request).unload(model)
+    return JSONResponse({"name": model, "unload": True})
+
+
+async def _parsed(request: Request, model: type[_Model]) -> _Model:
+    """The body as `model`, whatever its content type: Triton's clients send none. An empty body is an empty object."""
+    body = await _read(request)
+    try:
+        return model.model_validate_json(body.strip() or b"{}")
+    except ValidationError as exc:
+        first = exc.errors(include_url=False)[0]
+        field = ".".join(["body", *(str(step) for step in first["loc"])])
+        raise BadRequest(f"{field}: {first['msg']}") from None
+
+
+async def _read(request: Request) -> bytes:
+    """The body, bounded in bytes and time. Raises TooLarge, BodyTimeout or ClientGone."""
+    limit_s = cast(_Timeouts, request.state.settings).body_timeout_s
+    body = bytearray()
+    try:
+        async with asyncio.timeout(limit_s):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > MAX_CONTROL_BODY:
+                    raise TooLarge(f"body: expected at most {MAX_CONTROL_BODY} bytes on this route")
+    except TimeoutError:
+        raise BodyTimeout(f"the body did not arrive within {limit_s:g} s") from None
+    except ClientDisconnect:
+        raise ClientGone("the client went away before its body had arrived") from None
+    return bytes(body)
+
+
+router = APIRouter()
+for part in (probes, server, models, repository):
+    router.include_router(part)

@@ -1,0 +1,239 @@
+"""What a model is and how it fares: metadata, configuration, readiness and statistics, for a model or one version.
+
+No version means the highest that is ready. State: `catalog` (Catalog) of the lifespan. Errors: NotFound for an unknown
+model or version, NotReady for one that is known but not serving.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+
+from app.api.routes import bodies
+from app.api.routes.openapi import API_KEY, ModelName, Responses, Version, answers
+from app.contract import Catalog, Served, TensorSpec
+from app.errors import NotReady
+
+_X = {"name": "x", "datatype": "FP32", "shape": [-1, 4]}
+_ECHO = {
+    "name": "echo",
+    "versions": ["1"],
+    "platform": "pytorch",
+    "inputs": [_X],
+    "outputs": [{**_X, "name": "y"}],
+}
+_ECHO_CONFIG = {
+    "name": "echo",
+    "platform": "pytorch",
+    "max_batch_size": 32,
+    "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [4]}],
+    "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [4]}],
+    "dynamic_batching": {},
+}
+_STATISTICS = {
+    "model_stats": [
+        {
+            "name": "echo",
+            "version": "1",
+            "last_inference": 1700000000000,
+            "inference_count": 64,
+            "execution_count": 8,
+            "inference_stats": {"success": {"count": 40, "ns": 36000000}, "queue": {"count": 40, "ns": 9000000}},
+        }
+    ]
+}
+
+router = APIRouter(tags=["models"], dependencies=API_KEY)
+
+
+def catalog_of(request: Request) -> Catalog:
+    return cast(Catalog, request.state.catalog)
+
+
+def dimensions(spec: TensorSpec) -> list[int]:
+    """One row's shape with -1 for every variable axis."""
+    return [-1 if axis else length for axis, length in zip(spec.axes, spec.shape, strict=True)]
+
+
+def triton_type(datatype: str) -> str:
+    """A V2 datatype in the names of Triton's model configuration."""
+    return "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
+
+
+def _metadata(request: Request, model: str, version: str | None) -> JSONResponse:
+    catalog = catalog_of(request)
+    info = catalog.find(model, version).info
+
+    def describe(spec: TensorSpec) -> dict[str, Any]:
+        return {"name": spec.name, "datatype": spec.datatype, "shape": [-1, *dimensions(spec)]}
+
+    return JSONResponse(
+        {
+            "name": info.name,
+            "versions": list(catalog.versions(model)),
+            "platform": info.platform,
+            "inputs": [describe(spec) for spec in info.inputs],
+            "outputs": [describe(spec) for spec in info.outputs],
+        }
+    )
+
+
+def _configuration(served: Served) -> JSONResponse:
+    """`dynamic_batching` and a `max_batch_size` above 0 tell Triton's load generator to send a batch dimension."""
+    info = served.info
+
+    def describe(spec: TensorSpec) -> dict[str, Any]:
+        return {"name": spec.name, "data_type": triton_type(spec.datatype), "dims": dimensions(spec)}
+
+    return JSONResponse(
+        {
+            "name": info.name,
+            "platform": info.platform,
+            "max_batch_size": info.batching.max_batch,
+            "input": [describe(spec) for spec in info.inputs],
+            "output": [describe(spec) for spec in info.outputs],
+            "dynamic_batching": {},
+        }
+    )
+
+
+def _readiness(request: Request, model: str, version: str | None) -> JSONResponse:
+    """An unknown model is a 404 like everywhere; a known one always has the body that says whether it is ready."""
+    try:
+        catalog_of(request).find(model, version)
+    except NotReady as exc:
+        retry = {"Retry-After": str(max(1, exc.retry_after_s or 1))}
+        return JSONResponse({"name": model, "ready": False}, 503, headers=retry)
+    return JSONResponse({"name": model, "ready": True})
+
+
+def _readiness_answers() -> Responses:
+    documented = answers(bodies.ModelReady, {"name": "echo", "ready": True}, 401, 404, 503)
+    documented[503] |= {
+        "model": bodies.ModelReady,
+        "description": "Known, but not serving: loading, unloading or failed.",
+        "content": {"application/json": {"example": {"name": "echo", "ready": False}}},
+    }
+    return documented
+
+
+@router.get(
+    "/v2/models",
+    summary="List models",
+    description="Names of the models that have a version ready.",
+    responses=answers(bodies.ModelNames, {"models": ["digits", "echo"]}, 401),
+)
+@router.get(
+    "/v1/models",
+    summary="List models (KServe V1)",
+    description="Names of the models that have a version ready.",
+    responses=answers(bodies.ModelNames, {"models": ["digits", "echo"]}, 401),
+)
+async def list_models(request: Request) -> JSONResponse:
+    return JSONResponse({"models": sorted({served.info.name for served in catalog_of(request).ready()})})
+
+
+@router.get(
+    "/v1/models/{model}",
+    summary="Model status (KServe V1)",
+    description="Ready or an error.",
+    responses=answers(bodies.ModelReady, {"name": "echo", "ready": True}, 401, 404, 503),
+)
+async def model_status_v1(request: Request, model: ModelName) -> JSONResponse:
+    return JSONResponse({"name": catalog_of(request).find(model).info.name, "ready": True})
+
+
+# Before the routes with {model}: here "stats" is the route's, even where a model has that name.
+@router.get(
+    "/v2/models/stats",
+    summary="Statistics of all models",
+    description="Triton's statistics extension, one element per ready version. A model that is named stats has its "
+    "metadata under /v2/models/stats/versions/1.",
+    responses=answers(bodies.Statistics, _STATISTICS, 401),
+)
+async def all_statistics(request: Request) -> JSONResponse:
+    return JSONResponse({"model_stats": [served.statistics() for served in catalog_of(request).ready()]})
+
+
+@router.get(
+    "/v2/models/{model}",
+    summary="Model metadata",
+    description="Inputs and outputs with datatypes and shapes. No version means the highest that is ready.",
+    responses=answers(bodies.ModelMetadata, _ECHO, 401, 404, 503),
+)
+async def model_metadata(request: Request, model: ModelName) -> JSONResponse:
+    return _metadata(request, model, None)
+
+
+@router.get(
+    "/v2/models/{model}/versions/{version}",
+    summary="Metadata of one version",
+    description="Inputs and outputs with datatypes and shapes.",
+    responses=answers(bodies.ModelMetadata, _ECHO, 401, 404, 503),
+)
+async def version_metadata(request: Request, model: ModelName, version: Version) -> JSONResponse:
+    return _metadata(request, model, version)
+
+
+@router.get(
+    "/v2/models/{model}/ready",
+    summary="Is the model ready?",
+    description="True when one of its versions is.",
+    responses=_readiness_answers(),
+)
+async def model_ready(request: Request, model: ModelName) -> JSONResponse:
+    return _readiness(request, model, None)
+
+
+@router.get(
+    "/v2/models/{model}/versions/{version}/ready",
+    summary="Is this version ready?",
+    description="Each version is ready or not on its own.",
+    responses=_readiness_answers(),
+)
+async def version_ready(request: Request, model: ModelName, version: Version) -> JSONResponse:
+    return _readiness(request, model, version)
+
+
+@router.get(
+    "/v2/models/{model}/config",
+    summary="Model configuration",
+    description="Triton's model configuration, as far as it means something here.",
+    responses=answers(bodies.ModelConfiguration, _ECHO_CONFIG, 401, 404, 503),
+)
+async def model_config(request: Request, model: ModelName) -> JSONResponse:
+    return _configuration(catalog_of(request).find(model))
+
+
+@router.get(
+    "/v2/models/{model}/versions/{version}/config",
+    summary="Configuration of one version",
+    description="Triton's model configuration, as far as it means something here.",
+    responses=answers(bodies.ModelConfiguration, _ECHO_CONFIG, 401, 404, 503),
+)
+async def version_config(request: Request, model: ModelName, version: Version) -> JSONResponse:
+    return _configuration(catalog_of(request).find(model, version))
+
+
+@router.get(
+    "/v2/models/{model}/stats",
+    summary="Statistics of a model",
+    description="One element per ready version.",
+    responses=answers(bodies.Statistics, _STATISTICS, 401, 404, 503),
+)
+async def model_statistics(request: Request, model: ModelName) -> JSONResponse:
+    catalog = catalog_of(request)
+    served = [catalog.find(model, version) for version in catalog.versions(model)] or [catalog.find(model)]
+    return JSONResponse({"model_stats": [one.statistics() for one in served]})
+
+
+@router.get(
+    "/v2/models/{model}/versions/{version}/stats",
+    summary="Statistics of one version",
+    description="Triton's statistics extension, one element.",
+    responses=answers(bodies.Statistics, _STATISTICS, 401, 404, 503),
+)
+async def version_statistics(request: Request, model: ModelName, version: Version) -> JSONResponse:
+    return JSONResponse({"model_stats": [catalog_of(request).find(model, version).statistics()]})

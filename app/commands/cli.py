@@ -1,0 +1,213 @@
+"""The `starling` command. Flags and STARLING_* variables of `serve` come from Settings, field by field."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import typer
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+from rich.console import Console
+from rich.table import Table
+
+from app import __version__
+from app.bench import cli as bench
+from app.commands import profile as profilecli
+from app.commands import simulate as simcli
+from app.errors import ConfigError
+from app.settings import Settings
+
+_PANELS = {
+    "models": "What is served",
+    "host": "Where",
+    "policy": "Batching (beats every model.toml)",
+    "device": "Device",
+    "max_body_mib": "Bounds on clients",
+    "keep_alive_s": "Lifecycle",
+    "log_level": "Output",
+}
+
+cli = typer.Typer(
+    help="Starling serves PyTorch models over HTTP. Start with: starling serve",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+out = Console()
+err = Console(stderr=True)
+
+
+def main() -> None:
+    """Entry point of the `starling` command. A bad setting is one line and exit status 2."""
+    try:
+        cli()
+    except ConfigError as exc:
+        fail(str(exc))
+
+
+def fail(message: str) -> None:
+    print(f"starling: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+def settings_from(given: dict[str, Any]) -> Settings:
+    """Settings from flags and variables; what was not given takes its default. Raises ConfigError, one line."""
+    values = {name: value for name, value in given.items() if value is not None and value != []}
+    try:
+        return Settings(**values)
+    except ValidationError as exc:
+        first = exc.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        got = f", got {first['input']!r}" if first["loc"] else ""
+        message = first["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"{field}: {message}{got}" if field else message) from None
+
+
+def _serve(**given: Any) -> None:
+    settings = settings_from(given)
+    from app.engine import quiet_native_libraries
+
+    quiet_native_libraries()
+    from app import logs
+    from app.commands.banner import announce, starting
+    from app.lifecycle import Lifecycle
+    from app.server import bind, serve
+
+    logs.configure(settings.log_level, settings.log_format, settings.access_log)
+    with bind(settings.host, settings.port) as sock:
+        port = sock.getsockname()[1]
+        starting(settings, port)
+        from app.main import create_app
+
+        lifecycle = Lifecycle()
+        app = create_app(settings, lifecycle, on_ready=lambda registry: announce(settings, port, registry))
+        status = serve(app, settings, lifecycle, sock)
+    sys.exit(status)
+
+
+def _flagged(function: Callable[..., None]) -> Callable[..., None]:
+    """Give `function` one typer option per field of Settings."""
+    panel = None
+    parameters = []
+    for name, field in Settings.model_fields.items():
+        panel = _PANELS.get(name, panel)
+        option = typer.Option(
+            f"--{name.replace('_', '-')}" + (f"/--no-{name.replace('_', '-')}" if field.annotation is bool else ""),
+            envvar=f"STARLING_{name.upper()}",
+            help=_help(field),
+            rich_help_panel=panel,
+            show_default=False,
+            metavar=_metavar(field),
+        )
+        kind: Any = _kind(field)
+        annotation = Annotated[kind, option]
+        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return function
+
+
+def _help(field: FieldInfo) -> str:
+    text = (field.description or "").replace("[", "\\[")
+    if field.default in (None, (), False) or text.endswith("]"):
+        return text
+    default = "yes" if field.default is True else field.default
+    return f"{text} \\[{default}]"
+
+
+def _kind(field: FieldInfo) -> Any:
+    """The type typer parses: text, which Settings then reads, so that every wrong value is told in the same one line.
+
+    A flag stays a flag, and names are given by repeating the option.
+    """
+    if field.annotation is bool:
+        return bool | None
+    if field.annotation == tuple[str, ...]:
+        return list[str] | None  # STARLING_MODEL="a=x b=y": a variable is split on spaces
+    return str | None
+
+
+def _metavar(field: FieldInfo) -> str | None:
+    """What stands for the value in the help: its choices, or its type."""
+    for kind in (field.annotation, *get_args(field.annotation)):
+        if get_origin(kind) is Literal:
+            return "|".join(get_args(kind))
+    names = {int: "INT", float: "NUMBER", Path: "FILE", tuple[int, ...]: "INT,INT,...", tuple[str, ...]: "NAME=SOURCE"}
+    kinds = (field.annotation, *get_args(field.annotation))
+    return None if field.annotation is bool else next((names[kind] for kind in kinds if kind in names), "TEXT")
+
+
+@cli.command("models")
+def list_models(
+    models: Annotated[str, typer.Argument(help="A model repository folder, or demo, bench.")] = "demo",
+) -> None:
+    """List what a repository holds, from its model.toml files; nothing is loaded."""
+    from app.models.check import describe, open_place
+
+    table = Table("model", "version", "inputs", "outputs", "max batch", "source")
+    broken = False
+    for row in describe(open_place(models)):
+        name, version = row.source.name, str(row.source.version)
+        if row.info is None:
+            broken = True
+            table.add_row(name, version, f"[red]{_escape(row.error)}[/red]")
+            continue
+        table.add_row(
+            name, version, _tensors(row.info.inputs), _tensors(row.info.outputs), str(row.info.batching.max_batch),
+            _escape(row.origin),
+        )  # fmt: skip
+    out.print(table)
+    if broken:
+        sys.exit(1)
+
+
+@cli.command()
+def check(
+    place: Annotated[Path, typer.Argument(help="A model repository, or the folder of one model.")],
+) -> None:
+    """Load each model, run it once on two rows, and print its specification. Exit status 1 if one fails."""
+    from app.models.check import check as check_models
+
+    report = check_models(place if place.exists() else str(place))
+    for result in report.results:
+        title = f"{result.source.name} version {result.source.version}"
+        if result.error:
+            out.print(f"[red]✗[/red] {title}: {_escape(result.error)}", soft_wrap=True)
+        elif result.info is not None:
+            out.print(f"[green]✓[/green] {title}: {result.parameters:,} parameters")
+            batching = result.info.batching
+            out.print(f"    inputs   {_tensors(result.info.inputs)}", soft_wrap=True)
+            out.print(f"    outputs  {_tensors(result.info.outputs)}", soft_wrap=True)
+            out.print(f"    batching {batching.policy}, up to {batching.max_batch} rows, {batching.max_queue} may wait")
+    if not report.results:
+        raise ConfigError(f"{place}: no model found")
+    if not report.ok:
+        sys.exit(1)
+
+
+@cli.command()
+def version() -> None:
+    """Print the version."""
+    out.print(__version__)
+
+
+def _tensors(specs: Any) -> str:
+    shown = []
+    for spec in specs:
+        axes = [f"{axis}<={bound}" if axis else str(bound) for axis, bound in zip(spec.axes, spec.bounds, strict=True)]
+        shown.append(f"{spec.name} {spec.datatype} [{', '.join(axes)}]")
+    return _escape(", ".join(shown))
+
+
+def _escape(text: str) -> str:
+    return text.replace("[", "\\[")
+
+
+profilecli.register(cli)
+simcli.register(cli)
+bench.register(cli)
+cli.command("serve", help="Serve models over HTTP until SIGTERM or Ctrl-C, which drain.")(_flagged(_serve))

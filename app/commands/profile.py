@@ -1,0 +1,268 @@
+"""`starling profile`: the batch times of one model on this machine, every size, as the server's workers run it."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from app.commands.profile_text import progress, show
+from app.errors import ConfigError
+from app.settings import cpu_cores
+
+if TYPE_CHECKING:  # torch takes seconds to load: only when the command runs
+    from app.contract import Model
+    from app.engine.devices.cpu.device import Device
+    from app.engine.profiling.bench import Sampler
+    from app.engine.profiling.cache import Key
+    from app.scheduler.estimates.profile import ModelProfile
+
+_ON_GPU = 4  # workers that are compared on a GPU, at most; streams are cheap, what they bring is not known
+_IDLE_S = 1.0  # for the power of a machine that does nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to measure, from the options. `gpu`: its number, None for the CPU. `together`: numbers of units at once."""
+
+    gpu: int | None
+    max_batch: int
+    threads: int
+    together: tuple[int, ...]
+    length: int
+    repeats: int
+    budget_s: float
+    precision: str
+    compile: bool
+
+
+def register(cli: typer.Typer) -> None:
+    """Add the command to the command line."""
+    cli.command()(profile)
+
+
+def profile(
+    model: Annotated[str, typer.Argument(help="The model's name; its highest version is measured.")],
+    models: Annotated[
+        str, typer.Option(envvar="STARLING_MODELS", help="A model repository folder, or a set that ships: demo, bench.")
+    ] = "demo",
+    extra: Annotated[
+        list[str] | None,
+        typer.Option("--model", metavar="NAME=SOURCE", help="One more model; SOURCE is a folder with model.toml."),
+    ] = None,
+    max_batch: Annotated[
+        int, typer.Option(min=0, max=4096, help="Largest batch, rows. \\[the model's]", show_default=False)
+    ] = 0,
+    device: Annotated[
+        str, typer.Option(envvar="STARLING_DEVICE", help="Where to run it: auto, cpu, cuda or cuda:N.")
+    ] = "auto",
+    threads: Annotated[
+        int, typer.Option(min=0, help="Compute threads per worker. \\[cores - 1, at least 1]", show_default=False)
+    ] = 0,
+    precision: Annotated[
+        str,
+        typer.Option(envvar="STARLING_PRECISION", help="fp32 leaves the model as it is; bf16, fp16 compute in that."),
+    ] = "fp32",
+    compile: Annotated[bool, typer.Option(envvar="STARLING_COMPILE", help="Compile it with torch.compile.")] = False,
+    workers: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="Units at once, besides 1; can be repeated. \\[2, 4, ... while threads x units fit]"),
+    ] = None,
+    length: Annotated[int, typer.Option(min=1, help="Length of variable axes, where their bound is not less.")] = 16,
+    repeats: Annotated[int, typer.Option(min=1, help="Most batches of each size; fewer where times agree.")] = 100,
+    budget_s: Annotated[float, typer.Option(help="Seconds to measure; each size is run at least once.")] = 60,
+    suggest: Annotated[bool, typer.Option(help="Also compare numbers of threads and workers.")] = True,
+    profile_dir: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="STARLING_PROFILE_DIR", help="Where `starling serve` finds it. \\[the user's cache folder]"
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the profile here, too.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write a plot here (.png, .svg, .pdf).")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the profile as JSON.")] = False,
+) -> None:
+    """Measure the batch times of a model: each size alone, and several batches at once.
+
+    Sizes are visited in random order, pass by pass, until the median of each is known to 3 %. The result is kept where
+    `starling serve` looks for it, and is what `starling simulate --profile` takes.
+    """
+    draw = _plotter() if plot is not None else None
+    for path in (out, plot):
+        if path is not None and not path.resolve().parent.is_dir():
+            raise ConfigError(f"{path}: no such folder")
+    from app.engine import quiet_native_libraries
+
+    quiet_native_libraries()
+    from app.engine.profiling.cache import ProfileCache, default_folder
+
+    loaded = _load(model, models, extra or [], max_batch)
+    asked = Plan(None, 0, threads, (), length, repeats, budget_s, precision, compile)
+    plan = _plan(loaded, device, workers or [], asked)
+    measured, key = _measure(loaded, plan, suggest)
+    kept = ProfileCache(profile_dir or default_folder()).store(key, measured)
+    text = json.dumps(measured.to_dict(), indent=1)
+    try:
+        if out is not None:
+            out.write_text(text + "\n", encoding="utf-8")
+        if plot is not None and draw is not None:
+            draw(measured, plot)
+    except (OSError, ValueError) as exc:
+        raise ConfigError(str(exc)) from exc
+    if as_json:
+        print(text)
+    else:
+        show(measured, kept)
+
+
+def _load(name: str, models: str, extra: list[str], max_batch: int) -> Model:
+    """The model, by the same code as the server's."""
+    from app.models.loaders import load
+    from app.models.repository import Repository
+
+    repository = Repository(models, extra)
+    sources = repository.sources(name)
+    if not sources:
+        raise ConfigError(f"model {name!r} is not known; models: {', '.join(repository.names()) or 'none'}")
+    return load(sources[-1], {"max_batch": max_batch or None})
+
+
+def _plan(model: Model, device: str, workers: list[int], asked: Plan) -> Plan:
+    """The plan as asked for, completed. Raises ConfigError that names the option at fault."""
+    from app.engine.devices.streams.cuda import device_index
+    from app.engine.profiling.bench import levels
+
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
+        raise ConfigError(f"device: expected auto, cpu, cuda or cuda:N, got {device!r}")
+    if asked.precision not in ("fp32", "bf16", "fp16"):
+        raise ConfigError(f"precision: expected fp32, bf16 or fp16, got {asked.precision!r}")
+    if not asked.budget_s > 0:
+        raise ConfigError(f"budget-s: expected more than 0 seconds, got {asked.budget_s:g}")
+    cores = cpu_cores()
+    if asked.threads > cores:
+        raise ConfigError(f"threads: expected at most the {cores} cores of this machine, got {asked.threads}")
+    gpu = device_index(device)
+    threads = 1 if gpu is not None else asked.threads or max(1, cores - 1)
+    together = sorted(set(workers)) or levels(cores // threads if gpu is None else _ON_GPU)
+    if gpu is None and together and together[-1] > max(1, cores // threads):
+        raise ConfigError(
+            f"workers: expected at most {cores // threads}, {cores} cores by {threads} threads each, got {together[-1]}"
+        )
+    at_once = tuple(units for units in together if units > 1)
+    return replace(asked, gpu=gpu, max_batch=model.info.batching.max_batch, threads=threads, together=at_once)
+
+
+def _device(plan: Plan, workers: int) -> Device:
+    """As the server makes it, with so many workers of the largest batch."""
+    from app.engine.devices.cpu.device import CpuDevice, DeviceOptions
+    from app.engine.devices.streams import cuda
+    from app.engine.devices.streams.device import StreamDevice
+    from app.models.placement import Placement
+    from app.scheduler.types import WorkerSpec
+
+    options = DeviceOptions(Placement(precision=plan.precision, compile=plan.compile))
+    if plan.gpu is None:
+        return CpuDevice((plan.max_batch,) * workers, plan.threads, cpu_cores(), options)
+    return StreamDevice(cuda.CudaRuntime(plan.gpu), (WorkerSpec(plan.max_batch),) * workers, options)
+
+
+def _measure(model: Model, plan: Plan, suggest: bool) -> tuple[ModelProfile, Key]:
+    """The profile with all that belongs to it, and its key. Other numbers of threads are measured more coarsely."""
+    from app.engine.profiling import sizing
+    from app.engine.profiling.bench import Sampler, cells, coarser
+
+    max_batch = plan.max_batch
+    compared = suggest and plan.gpu is None  # threads are the CPU's
+    pairs = [pair for pair in sizing.pairs(cpu_cores()) if compared and pair[0] != plan.threads]
+    *_, powers = coarser(max_batch)
+    main = Sampler(cells(range(1, max_batch + 1), plan.together), most=plan.repeats)
+    others: dict[int, Sampler] = {
+        threads: Sampler([(k, size) for t, k in pairs if t == threads for size in powers], most=plan.repeats)
+        for threads, _ in pairs
+    }
+    samplers = [main, *others.values()]
+    with progress(sum(len(sampler.times) for sampler in samplers)) as told:
+
+        def settled(_: int) -> None:
+            told(sum(sampler.done for sampler in samplers))
+
+        keys, key = _run(model, plan, main, settled)
+        for threads, sampler in others.items():
+            _run(model, replace(plan, threads=threads, budget_s=plan.budget_s / 2 / len(others)), sampler, settled)
+    measured = main.profile(**keys)
+    line = measured.fit()
+    extra = {
+        **measured.extra,
+        "fit": {"alpha_ms": line.alpha_ns / 1e6, "beta_ms": line.beta_ns / 1e6, "residual": line.residual},
+        "best": {"batch": measured.best, "rows_per_s": measured.peak},
+    }
+    if suggest:
+        found = [
+            sizing.candidate(threads, units, sampler.table(1)[1], sampler.table(units))
+            for threads, sampler in {plan.threads: main, **others}.items()
+            for units in sorted({units for units, _ in sampler.times})
+        ]
+        extra["suggested"] = sizing.suggestion(sizing.choose(found), max_batch, keys["push_depth"])
+        extra["candidates"] = [one.told() for one in found]
+    return replace(measured, extra=extra), key
+
+
+def _run(model: Model, plan: Plan, sampler: Sampler, told: Callable[[int], None]) -> tuple[dict[str, Any], Key]:
+    """Measure the sampler's cells on a device with the plan's threads. The keys of the profile that say how, its key.
+
+    Power is there where a counter is: of the GPU, or of the CPU's packages.
+    """
+    import torch
+
+    from app.engine.profiling.bench import Bench, coarser, lengths_of, measure
+    from app.engine.profiling.cache import key_of
+    from app.engine.profiling.energy import find_meter
+
+    lengths = lengths_of(model.info, plan.length)
+    device = _device(plan, max(units for units, _ in sampler.times))
+    with Bench(device, model, plan.max_batch, lengths) as bench:
+        bench.warm()
+        key = key_of(bench.placed, device)
+        meter = find_meter(getattr(device, "uuid", None))
+        counted = meter.read(0.0, None).source in ("nvml", "powercap")
+        if counted:
+            threading.Event().wait(_IDLE_S)
+            idle = meter.read(0.0, None).joules
+        seconds = measure(bench, sampler, plan.budget_s, told)
+        energy = meter.read(0.0, None)
+        copies = bench.transfers(coarser(plan.max_batch)[-1])
+    keys: dict[str, Any] = {
+        "model": key.model,
+        "device": key.device,
+        "threads": key.threads,
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "torch": torch.__version__,
+        "lengths": lengths,
+        "push_depth": device.spec.push_depth,
+        "precision": plan.precision,
+    }
+    if copies:
+        parts = {"in": [one.in_ns for one in copies.values()], "out": [one.out_ns for one in copies.values()]}
+        keys["transfer_ms"] = {str(size): sum(one) / 1e6 for size, one in copies.items()}
+        keys["transfer_parts_ms"] = {
+            part: {str(size): ns / 1e6 for size, ns in zip(copies, times, strict=True)} for part, times in parts.items()
+        }
+    if counted:
+        busy = (energy.joules - idle) / seconds
+        keys["power_w"] = {"idle": idle / _IDLE_S, "busy": busy, "counter": energy.source}
+    return keys, key
+
+
+def _plotter() -> Callable[[ModelProfile, Path], None]:
+    try:
+        from app.commands.profile_plot import batch_times
+    except ModuleNotFoundError as exc:
+        raise ConfigError(f"plot: {exc.name} is missing; install starling-serve[plot]") from None
+    return batch_times

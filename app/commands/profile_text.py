@@ -1,0 +1,93 @@
+"""What `starling profile` prints: the table, the line through it, what follows; a bar while it measures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
+from rich.table import Table
+
+from app.scheduler.estimates.profile import ModelProfile
+
+
+def show(measured: ModelProfile, kept: Path | None) -> None:
+    """The table, the line through it, and what to do with it."""
+    out = Console()
+    spread, runs = measured.extra["spread"], measured.extra["repeats"]
+    together = measured.concurrency_ns
+    out.print(
+        f"{measured.model} on {measured.device}, {measured.threads} thread(s) per worker",
+        highlight=False,
+        soft_wrap=True,
+    )
+    table = Table("rows", "ms", "rows/s", "spread", "runs", *(f"ms, {units} at once" for units in together))
+    for column in table.columns:
+        column.justify = "right"
+    for size, ns in enumerate(measured.batch_ns, 1):
+        part = spread.get(str(size))
+        table.add_row(
+            str(size), f"{ns / 1e6:.3f}", f"{size * 1e9 / ns:.1f}", "-" if part is None else f"{part:.1%}",
+            str(runs[str(size)]), *(f"{times[size - 1] / 1e6:.3f}" for times in together.values()),
+        )  # fmt: skip
+    out.print(table)
+    line = measured.fit()
+    if measured.extra["lengths"]:
+        lengths = ", ".join(f"{axis} {length}" for axis, length in measured.extra["lengths"].items())
+        out.print(f"lengths    {lengths}", highlight=False, soft_wrap=True)
+    out.print(
+        f"fit        {line.alpha_ns / 1e6:.3f} + {line.beta_ns / 1e6:.4f} b ms, residual {line.residual:.1%}\n"
+        f"best       {measured.peak:.1f} rows/s at {measured.best} rows",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if measured.transfer_ns:
+        last = measured.max_batch
+        parts = measured.extra["transfer_parts_ms"]
+        told = (f"{size} row{'s' * (size > 1)} {parts['in'][str(size)]:.4f} ms in, {parts['out'][str(size)]:.4f} out"
+                for size in sorted({1, last}))  # fmt: skip
+        out.print(f"copies     {'; '.join(told)}", highlight=False, soft_wrap=True)
+    if measured.power is not None:
+        out.print(
+            f"power      {measured.power.idle:.1f} W idle, {measured.power.busy:.1f} W busy",
+            highlight=False,
+            soft_wrap=True,
+        )
+    if "suggested" in measured.extra:
+        _show_suggestion(out, measured.extra)
+    if kept is not None:
+        out.print(f"kept       {kept}", highlight=False, soft_wrap=True)
+
+
+def _show_suggestion(out: Console, extra: Mapping[str, Any]) -> None:
+    for one in extra["candidates"]:
+        out.print(
+            f"compared   {one['threads']} thread(s) x {one['workers']} worker(s): {one['rows_per_s']:.1f} rows/s in "
+            f"batches of {one['batch']}, one row alone {one['single_ms']:.3f} ms",
+            highlight=False,
+            soft_wrap=True,
+        )
+    best = extra["suggested"]
+    workers = ",".join(map(str, best["workers"]))
+    out.print(
+        f"suggested  --threads {best['threads']} --workers {workers}; max_running {best['max_running']}, max_alive "
+        f"{best['max_alive']}\n           ({best['rule']})",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+@contextmanager
+def progress(total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal's standard error, of the sizes that are known well enough; nothing elsewhere."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda done: None
+        return
+    columns = ("measured", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("profile", total=total)
+        yield lambda done: bar.update(task, completed=done)

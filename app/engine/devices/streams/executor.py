@@ -1,0 +1,318 @@
+"""One program on a device of streams: what a unit enqueues, and on which stream.
+
+A unit on its worker's stream waits for the in-event of its last slot, gathers its rows, runs the model; on the worker's
+out-stream the outputs are copied into a block of pinned memory and the out-event is recorded. Everything a stream does
+is a closure given to the runtime, so that it runs in the stream's order and not in the launcher's: on CUDA that is the
+same, on the runtimes of the tests it is not.
+
+Each worker has a CUDA graph for each of some batch sizes, captured at load: one call instead of hundreds, so that one
+launcher can serve all streams. Sizes in between are padded to the next. A model with inputs of variable length or with
+parameters runs eagerly.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from app.contract import Model, TensorSpec
+from app.engine.devices.cpu.executor import SIGNED, Executor, Ran, adjacent, check_shape, pad_beyond
+from app.engine.devices.pool import Slots
+from app.engine.devices.streams.captures import Capture
+from app.engine.devices.streams.pool import StagedPool
+from app.engine.devices.streams.results import Block, Landing, index_table, result_bytes
+from app.engine.devices.streams.runtime import Runtime, perform
+from app.engine.devices.streams.warmup import rehearse
+from app.errors import ConfigError
+from app.models.base import TORCH_DTYPES, normalise, row_shape, verify
+
+if TYPE_CHECKING:
+    from app.engine.devices.cpu.worker import Completion, Job
+    from app.engine.devices.streams.device import Lane, StreamDevice
+
+log = logging.getLogger("starling.engine")
+
+_EACH = 16  # every size up to here has a graph of its own, then powers of two: 21 graphs for 512 rows
+_FIRST_LENGTH = 2  # of variable axes: 1 would be compiled as a case of its own
+_SPARE = 2  # blocks of a worker that answers may keep; more answers at a time get copies
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False)
+class Graph:
+    """A captured batch: what replays it, and the tensors that it writes each time."""
+
+    replay: Callable[[], None]
+    outputs: list[torch.Tensor]
+
+
+class Seat:
+    """What one worker holds for one model."""
+
+    def __init__(self, index: torch.Tensor, landing: Landing) -> None:
+        self.index = index  # on the device; the graphs read it, so there is one for good
+        self.landing = landing
+        self.graphs: dict[int, Graph] = {}
+        self.sizes: list[int] = []  # of the graphs, ascending
+        self.capture: Capture | None = None  # where graphs are captured, and nothing else happens
+        self.pool: Any = None
+        #: The out-event of the last unit that ran as a graph: until it fires the graphs' outputs are being read.
+        self.read: Any = None
+
+    def graph(self, size: int) -> tuple[int, Graph | None]:
+        """The size to run so many rows at, and its graph where there is one."""
+        at = bisect_left(self.sizes, size)
+        return (self.sizes[at], self.graphs[self.sizes[at]]) if at < len(self.sizes) else (size, None)
+
+    def add(self, size: int, graph: Graph) -> None:
+        self.graphs[size] = graph
+        self.sizes = sorted(self.graphs)
+
+
+class Flight:
+    """A unit between its launch and its report. `error` is set by whichever stream meets it."""
+
+    __slots__ = (
+        "begun", "block", "error", "executor", "graph", "launched", "longest", "lost", "number", "outputs", "report",
+        "seat", "size", "slots", "unit_id",
+    )  # fmt: skip
+
+    def __init__(self, job: Job, lane: Lane, report: Callable[[Completion], None], begun: int) -> None:
+        executor = job.executor
+        assert isinstance(executor, StagedExecutor)
+        self.unit_id = job.unit_id
+        self.executor = executor
+        self.slots = job.slots
+        self.report = report
+        self.begun = self.launched = begun
+        self.seat = executor.seats[lane.index]
+        self.size, self.graph = self.seat.graph(job.size)
+        self.block: Block = self.seat.landing.take()
+        self.number = 0
+        self.longest: dict[str, int] = {}
+        #: Held until the out-event has fired: memory of the worker's stream that the out-stream still reads must not
+        #: go back to an allocator that would hand it to the worker's next batch.
+        self.outputs: Sequence[torch.Tensor] = ()
+        self.error: BaseException | None = None
+        self.lost: BaseException | None = None  # the device failed while this was launched: there is no event
+
+    def enqueue(self, runtime: Runtime, lane: Lane) -> None:
+        """All of the unit's work, on its two streams. Raises what the runtime raises: the device has failed then."""
+        pool, block = self.executor.pool, self.block
+        for slot in self.slots:
+            pool.flights[slot] = self
+        self.number, in_event = pool.in_event(self.slots)
+        self._tell()
+        runtime.wait(lane.stream, in_event)
+        if self.graph is not None and self.seat.read is not None:
+            runtime.wait(lane.stream, self.seat.read)
+        runtime.enqueue(lane.stream, self._compute)
+        runtime.record(block.computed, lane.stream)
+        runtime.wait(lane.out, block.computed)
+        runtime.enqueue(lane.out, self._land)
+        runtime.record(block.landed, lane.out)
+        if self.graph is not None:
+            self.seat.read = block.landed
+
+    def _tell(self) -> None:
+        """Write into the block which slots the batch is made of; padding repeats the last row."""
+        pool = self.executor.pool
+        padded = [*self.slots, *[self.slots[-1]] * (self.size - len(self.slots))]
+        lengths = [pool.lengths[axis] for axis in self.executor.axes]
+        index_table(padded, lengths, self.block.table)
+        for row, axis in enumerate(self.executor.axes, 1):
+            self.longest[axis] = int(self.block.table[row, : self.size].max())
+
+    def _compute(self) -> None:
+        try:
+            if self.graph is None:
+                self.outputs = self.executor.forward(self)
+            else:
+                self.seat.index.copy_(self.block.index, non_blocking=True)
+                self.graph.replay()
+                self.outputs = self.graph.outputs
+        except BaseException as exc:  # a model's: reported when the out-event has fired, for its slots are being read
+            self.error = exc
+
+    def _land(self) -> None:
+        if self.error is None:
+            try:
+                self.block.land(self.outputs, len(self.slots))
+            except BaseException as exc:
+                self.error = exc
+
+    def settle(self, computed: int, last: int, clock: Callable[[], int]) -> Ran:
+        """What the unit gave, after its outputs have landed; `computed` is when they were there, on the device.
+
+        Times are the host's. The unit begins when it is launched, or when the worker's unit before it had computed, at
+        `last`, if that came later. `input_ns` is the launcher's part; `output_ns` the copies, until they are in hand.
+        """
+        outputs = self.seat.landing.collect(self.block, self.executor.model.info.outputs)
+        start = max(self.begun, last)
+        launched = max(start, self.launched)
+        return Ran(outputs, launched - start, max(0, computed - launched), clock() - computed)
+
+
+class StagedExecutor(Executor):
+    """An Executor whose units run on streams. Made by `StreamDevice.open`, used by its launcher."""
+
+    keeps_memory = True  # torch's allocator, for each stream
+    pool: StagedPool
+
+    def __init__(self, model: Model, pool: StagedPool, device: StreamDevice, graphs: bool) -> None:
+        super().__init__(model, pool)
+        self._device = device
+        #: Names of the variable axes, in the order of the rows of a block's index.
+        self.axes = sorted(pool.lengths)
+        self._fixed = not self.axes
+        self.graphs = graphs and self._fixed and not model.takes_parameters
+        self.seats: list[Seat] = []
+
+    def sizes(self, largest: int) -> list[int]:
+        """Batch sizes that get a graph of their own on a worker of so many rows."""
+        powers = [1 << n for n in range(_EACH.bit_length(), largest.bit_length()) if 1 << n < largest]
+        return sorted({*range(1, min(largest, _EACH) + 1), *powers, largest})
+
+    def seat(self, runtime: Runtime, capacity: int, push_depth: int) -> Seat:
+        """Memory for the next worker."""
+        largest = min(capacity, self.model.info.batching.max_batch)
+        shape = (1 + len(self.axes), largest)
+        nbytes = result_bytes(self.model.info.outputs, largest)
+        landing = Landing(partial(Block, runtime, shape, nbytes), push_depth, _SPARE)
+        seat = Seat(runtime.empty(shape, torch.int64), landing)
+        self.seats.append(seat)
+        return seat
+
+    def run(self, slots: Slots, size: int) -> Ran:
+        raise NotImplementedError("units of a device of streams are pushed to it")
+
+    # a batch, on a stream
+
+    def forward(self, flight: Flight) -> list[torch.Tensor]:
+        """The unit run eagerly: its outputs on the device. Neighbours are a view of the slots and are not gathered."""
+        seat, slots, size = flight.seat, flight.slots, flight.size
+        inputs: list[torch.Tensor]
+        if self._fixed and not self.copies and size == len(slots) and adjacent(slots):
+            inputs = [rows[slots[0] : slots[0] + size] for rows in self.pool.rows]
+        else:
+            seat.index.copy_(flight.block.index, non_blocking=True)
+            inputs = [
+                self._gather_rows(rows, spec, seat, size, flight.longest)
+                for spec, rows in zip(self.pool.specs, self.pool.rows, strict=True)
+            ]
+        keywords: dict[str, Any] = {}
+        if self.model.takes_parameters:
+            padded = [*slots, *[slots[-1]] * (size - len(slots))]
+            keywords["parameters"] = [self.pool.parameters[slot] or {} for slot in padded]
+        return self._outputs(self.model.call(*inputs, **keywords), size)
+
+    def _gather_rows(
+        self, rows: torch.Tensor, spec: TensorSpec, seat: Seat, size: int, longest: Mapping[str, int]
+    ) -> torch.Tensor:
+        """As `Executor._gather_variable`, with the lengths on the device."""
+        for dim, axis in enumerate(spec.axes):
+            if axis:
+                rows = rows.narrow(dim + 1, 0, longest[axis])
+        batch = _select(rows, seat.index[0, :size])
+        for dim, axis in enumerate(spec.axes):
+            if axis:
+                pad_beyond(batch, dim + 1, seat.index[1 + self.axes.index(axis), :size], spec.pad_value)
+        return batch
+
+    def _outputs(self, result: Any, size: int) -> list[torch.Tensor]:
+        """What the model returned, checked, as dense tensors. ConfigError where it is not what was declared."""
+        specs = self.model.info.outputs
+        outputs: list[torch.Tensor] = []
+        for spec, value in zip(specs, normalise(result, specs, self.model.info.name), strict=True):
+            check_shape(spec, value, size)
+            tensor = torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+            if tensor.dtype != TORCH_DTYPES[spec.datatype]:
+                raise ConfigError(f"output {spec.name!r}: expected {spec.datatype}, got {value.dtype}")
+            outputs.append(tensor.contiguous())
+        return outputs
+
+    # before it serves
+
+    def first_use(self) -> None:
+        """Call the model for one row and for two, on what lies in the slots, whatever comes of it.
+
+        Compiling takes up to minutes and libraries make their plans: not on the launcher, on which other models wait.
+        """
+        lengths = dict.fromkeys(self.axes, _FIRST_LENGTH)
+        with torch.inference_mode():
+            for size in range(1, min(2, self.model.info.batching.max_batch) + 1):
+                inputs = [
+                    rows[(slice(size), *map(slice, row_shape(spec, lengths)))]
+                    for spec, rows in zip(self.pool.specs, self.pool.rows, strict=True)
+                ]
+                keywords: dict[str, Any] = {"parameters": [{}] * size} if self.model.takes_parameters else {}
+                self.model.call(*inputs, **keywords)
+
+    def prepare(self, runtime: Runtime, worker: int, size: int) -> None:
+        """Make the worker's graph for this size, if it is to have one and has not. On the launcher, at load.
+
+        Many models cannot be captured, for as many reasons: a value read back, work on the CPU. Such a model runs
+        eagerly. Raises ConfigError or OutOfMemoryError where it would not run so either.
+        """
+        seat = self.seats[worker]
+        size = next(captured for captured in self.sizes(seat.index.shape[1]) if captured >= size)
+        if size in seat.graphs or not self.graphs:
+            return
+        try:
+            self._capture(runtime, seat, size)
+        except (ConfigError, torch.OutOfMemoryError):
+            raise
+        except Exception as exc:
+            self.graphs = False
+            log.warning(
+                "model %s: runs without CUDA graphs, worker %d could not capture %d rows: %s: %s",
+                self.model.info.name, worker, size, type(exc).__name__, exc,
+            )  # fmt: skip
+
+    def _capture(self, runtime: Runtime, seat: Seat, size: int) -> None:
+        """Where nothing else happens, see `stock`. The graphs of one worker and model do not run at the same time, so
+        they share a memory pool.
+        """
+
+        def batch() -> list[torch.Tensor]:
+            inputs = [_select(rows, seat.index[0, :size]) for rows in self.pool.rows]
+            return self._outputs(self.model.call(*inputs), size)
+
+        assert seat.capture is not None  # `graphs` says so
+        stream = seat.capture.stream
+        perform(runtime, stream, batch)  # what happens at first use must not happen in the capture
+        seat.add(size, Graph(*runtime.capture(stream, seat.pool, batch)))
+
+    def warm(self, size: int, lengths: Mapping[str, int]) -> int:
+        """Run a batch of ones at `size` on every worker that takes it; see Executor.warm. Nanoseconds of the fastest.
+
+        Captures the graph for this size, if it is to have one. Blocks; not on the launcher.
+        """
+        slots = range(size)
+        self._write_ones(slots, lengths)
+        for slot in slots:
+            self.pool.numbers[slot] = 0  # written anew, so to be copied anew
+        before = self._device_versions()
+        fastest = 0
+        for ran in rehearse(self._device, self, size):
+            verify(self.model.info, ran.outputs, size, lengths)
+            fastest = min(fastest or ran.stream_ns, ran.stream_ns)
+        if self._device_versions() != before:
+            self.copies = True
+        return fastest
+
+    def _device_versions(self) -> list[int]:
+        """As `_versions`, of the device's rows, without the copies that the pool itself made to them."""
+        return [rows._version - self.pool.moves for rows in self.pool.rows]
+
+
+def _select(rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """The rows listed, as their bits: unsigned integers but bytes lack many of torch's kernels on CUDA."""
+    signed = SIGNED.get(rows.dtype)
+    return rows.index_select(0, index) if signed is None else rows.view(signed).index_select(0, index).view(rows.dtype)

@@ -1,0 +1,143 @@
+"""Where results land: pinned memory of a unit, which belongs to the answer for as long as that lives.
+
+It is not the slot's, so a slot is free as soon as its unit has ended, however slowly its caller reads.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from app.contract import Array, TensorSpec
+from app.engine.devices.streams.runtime import Runtime
+
+_SMALL = 32 << 10  # bytes. Copying so much takes 0.6 us; lending a block and noticing its return takes 1.2
+_ALIGN = 64
+_LAYOUTS = 256  # remembered per block; only outputs of variable length have more
+
+
+class Place(NamedTuple):
+    """Where one output of a unit lies in its block: the target of the copy, its offset and bytes in the block."""
+
+    target: torch.Tensor
+    offset: int
+    nbytes: int
+
+
+class Block:
+    """Pinned memory of one unit: what it tells the device (slots, lengths) and what it gets back."""
+
+    def __init__(self, runtime: Runtime, index_shape: tuple[int, int], nbytes: int) -> None:
+        self._runtime = runtime
+        #: [1 + named axes, largest size]: the slot of each row, then each row's length along every named axis.
+        self.index = runtime.pinned(index_shape, torch.int64)
+        self.table: Array = self.index.numpy()
+        self.table[:] = 0  # a device that gathers beyond a unit's size must find slots there
+        self.memory = runtime.pinned((nbytes,), torch.uint8)
+        self.computed = runtime.event()  # the outputs are there, on the device
+        self.landed = runtime.event()  # they are here: the out-event
+        self.places: list[Place] = []
+        self._layouts: dict[tuple[Any, ...], list[Place]] = {}
+
+    def land(self, values: Sequence[torch.Tensor], rows: int) -> None:
+        """Copy the first `rows` rows of each output here. Runs on the out-stream."""
+        key = (rows, *((value.shape[1:], value.dtype) for value in values))
+        places = self._layouts.get(key)
+        if places is None:
+            places = self._lay_out(values, rows)
+            if len(self._layouts) >= _LAYOUTS:
+                self._layouts.clear()
+            self._layouts[key] = places
+        self.places = places
+        for value, place in zip(values, places, strict=True):
+            place.target.copy_(value[:rows], non_blocking=True)
+
+    def _lay_out(self, values: Sequence[torch.Tensor], rows: int) -> list[Place]:
+        sizes = [rows * prod(value.shape[1:]) * value.dtype.itemsize for value in values]
+        ends = [0]
+        for nbytes in sizes:
+            ends.append(ends[-1] + aligned(nbytes))
+        if ends[-1] > self.memory.numel():  # an output without bounds
+            self.memory = self._runtime.pinned((ends[-1],), torch.uint8)
+            self._layouts.clear()
+        return [
+            Place(self.memory[at : at + nbytes].view(value.dtype).view(rows, *value.shape[1:]), at, nbytes)
+            for value, at, nbytes in zip(values, ends, sizes, strict=False)
+        ]
+
+    def addresses(self, position: int, rows: int) -> tuple[int, ...]:
+        """Where the results of one of the unit's rows are written."""
+        return tuple(place.target.data_ptr() + position * (place.nbytes // rows) for place in self.places)
+
+
+class Landing:
+    """The blocks of one worker and model: enough for all units in flight, and `spare` that answers may keep.
+
+    The number of blocks never grows with slow readers: when no spare is left, or where it is cheaper, an answer gets a
+    copy in ordinary memory. `take` is the launcher's; blocks come back on whatever thread.
+    """
+
+    def __init__(self, make: Callable[[], Block], in_flight: int, spare: int) -> None:
+        self._make = make
+        self._free = deque(make() for _ in range(in_flight + spare))
+        self._spare = deque(range(spare))
+        self._lent: dict[int, Any] = {}  # spare -> a weak reference to the array an answer keeps
+
+    def take(self) -> Block:
+        """A block that nobody uses; a new one if a worker is given more units than were agreed on."""
+        return self._free.popleft() if self._free else self._make()
+
+    def give_back(self, block: Block) -> None:
+        self._free.append(block)
+
+    def collect(self, block: Block, specs: Sequence[TensorSpec]) -> list[Array]:
+        """The outputs of a unit that has landed, as arrays of the caller's own. The block is no longer the unit's."""
+        places = block.places
+        end = places[-1].offset + places[-1].nbytes
+        whole = self._lend(block) if end > _SMALL else None
+        if whole is None:
+            whole = block.memory.numpy()[:end].copy()
+            self._free.append(block)
+        return [
+            whole[place.offset : place.offset + place.nbytes].view(spec.dtype).reshape(place.target.shape)
+            for spec, place in zip(specs, places, strict=True)
+        ]
+
+    def _lend(self, block: Block) -> Array | None:
+        """The block's memory as an array whose end, and that of all views of it, brings the block back."""
+        try:
+            ticket = self._spare.popleft()
+        except IndexError:
+            return None
+        # Each time a new array that sits on the tensor itself: numpy lets a view of a view refer to the first array
+        # only as long as that one does not sit on another array.
+        whole: Array = block.memory.numpy()
+        self._lent[ticket] = weakref.ref(whole, lambda _: self._returned(ticket, block))
+        return whole
+
+    def _returned(self, ticket: int, block: Block) -> None:
+        del self._lent[ticket]
+        self._free.append(block)
+        self._spare.append(ticket)
+
+
+def aligned(nbytes: int) -> int:
+    return -(-nbytes // _ALIGN) * _ALIGN
+
+
+def result_bytes(specs: Sequence[TensorSpec], rows: int) -> int:
+    """Memory for the outputs of a batch at their bounds; those without bounds count as nothing."""
+    return sum(aligned(max(0, rows * prod(spec.bounds) * spec.dtype.itemsize)) for spec in specs)
+
+
+def index_table(slots: Sequence[int], lengths: Sequence[Array], table: Array) -> None:
+    """Write slots and their rows' lengths, as `Block.index` has them."""
+    table[0, : len(slots)] = slots
+    for row, values in enumerate(lengths, 1):
+        table[row, : len(slots)] = values[np.asarray(slots)]

@@ -1,0 +1,95 @@
+"""Solves control tables for the policy `adaptive`, off the loop, and keeps them beside the profiles.
+
+A model is served from the first moment: until its tables are there it is batched as by `no_wait`. They are solved
+anew when its profile has been measured, and enter the scheduler as an input like any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from app.contract import ModelInfo
+from app.engine.profiling.cache import write_whole
+from app.engine.profiling.idle import Known
+from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.optimal import tables as control
+from app.scheduler.optimal.tables import ControlTables
+
+log = logging.getLogger("starling.engine")
+
+_FORMAT = 2  # of what is kept; a change of the theory behind the tables raises it
+
+
+class Target(Protocol):
+    """A served model, as far as its tables go."""
+
+    info: ModelInfo
+    known: Known
+    program: int
+
+
+class TableSolver:
+    """Owned by the engine, used on its loop. `adopt` is given each model's tables when they are solved."""
+
+    def __init__(self, workers: int, folder: Path | None, adopt: Callable[[Any, ControlTables], None]) -> None:
+        self._workers = workers
+        self._folder = folder
+        self._adopt = adopt
+        self._executor = ThreadPoolExecutor(1, "tables")
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def want(self, target: Target) -> None:
+        """Solve the tables of this model from the profile that it has now; nothing for other policies."""
+        if target.info.batching.policy == "adaptive":
+            task = asyncio.get_running_loop().create_task(self._solve(target), name=f"tables {target.info.name}")
+            self._tasks.add(task)
+            task.add_done_callback(self._over)
+
+    async def close(self) -> None:
+        """What is being solved is not waited for."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def _solve(self, target: Target) -> None:
+        profile = target.known.profile
+        weight = control.weight_of(target.info.batching.objective)
+        # The times of a warm-up differ from start to start: what is solved from them is of no use to the next.
+        folder = None if target.known.origin == "warm-up" else self._folder
+        work = partial(tables_of, profile, self._workers, weight, folder)
+        tables = await asyncio.get_running_loop().run_in_executor(self._executor, work)
+        if target.known.profile is profile:  # otherwise it was measured meanwhile, and is solved again
+            self._adopt(target, tables)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("%s: not solved, batches are formed as by no_wait", task.get_name(), exc_info=task.exception())
+
+
+def tables_of(profile: ModelProfile, workers: int, weight: float, folder: Path | None) -> ControlTables:
+    """From the folder, else solved and kept there. Slow: not for the event loop."""
+    stage = profile.stage(workers)
+    asked = (_FORMAT, stage.batch_ns, stage.concurrency_ns, workers, weight, profile.watts, control.LOADS)
+    path = folder and folder / f"tables-{hashlib.sha256(repr(asked).encode()).hexdigest()[:24]}.json"
+    if path:
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            return ControlTables.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    tables = control.solve(stage, workers=workers, weight=weight, power=profile.watts)
+    if path:
+        try:
+            write_whole(path, json.dumps(tables.to_dict()))
+        except OSError as exc:  # it costs solving them again, no more
+            log.debug("tables are not kept: %s", exc)
+    return tables

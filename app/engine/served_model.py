@@ -1,0 +1,171 @@
+"""One program that serves: a model, its slots, its place in the scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from math import ceil
+from typing import Any, Protocol
+
+from app.contract import Model
+from app.engine.devices.cpu.executor import Executor
+from app.engine.devices.pool import Slots
+from app.engine.lease import Driver, Lease
+from app.engine.profiling.cache import Key
+from app.engine.profiling.idle import Known
+from app.errors import DeadlineUnreachable, NotReady, QueueFull
+from app.metrics import Gauges, ModelStats
+from app.scheduler.scheduler import Scheduler
+from app.scheduler.types import Klass, Reason, Refusal, Row, RowState
+
+_ENDED = RowState.ENDED
+_NO_LENGTHS: Mapping[str, int] = {}
+
+
+class Host(Driver, Protocol):
+    """What a served model needs of the engine, on top of what its leases need."""
+
+    scheduler: Scheduler
+    clock: Callable[[], int]
+    next_call: Callable[[], int]
+
+    def pending_calls(self, program: int) -> int: ...
+
+
+class ServedModel:
+    """Implements contract.Served."""
+
+    def __init__(self, engine: Host, model: Model, executor: Executor, program: int, known: Known) -> None:
+        self.engine = engine
+        self.model = model
+        self.info = model.info
+        self.executor = executor
+        self.pool = executor.pool
+        self.program = program
+        self.known = known
+        #: For the profiler: where the profile is kept, and slots to measure with.
+        self.key: Key | None = None
+        self.spare: Slots = ()
+        self.stats = ModelStats(model.info.name, model.info.version)
+        self.reserved = 0  # rows leased and not yet submitted
+        self._closing: asyncio.Future[None] | None = None
+        batching = model.info.batching
+        self._timeout_ns = int(batching.default_timeout_ms * 1e6)
+        self._priority = batching.default_priority
+
+    def admit(self, rows: int, deadline_ns: int | None = None) -> None:
+        """Raise QueueFull, DeadlineUnreachable or NotReady if a call of so many rows cannot be taken now."""
+        engine = self.engine
+        if self._closing is not None:
+            raise NotReady(f"model {self.info.name!r} is being unloaded", retry_after_s=1)
+        if engine.refusing is not None:
+            raise NotReady(engine.refusing, retry_after_s=1)
+        now = engine.clock()
+        refusal = engine.scheduler.admit(self.program, rows + self.reserved, Klass.REALTIME, deadline_ns, now)
+        if refusal is not None:
+            if refusal.reason in (Reason.QUEUE_FULL, Reason.DEADLINE_UNREACHABLE):
+                engine.scheduler.refused(self.program, rows, now)
+            self._refuse(refusal)
+
+    def _refuse(self, refusal: Refusal) -> None:
+        wait = max(1, ceil(refusal.retry_after_ns / 1e9))
+        name = self.info.name
+        if refusal.reason is Reason.QUEUE_FULL:
+            raise QueueFull(
+                f"model {name!r}: the queue of {self.info.batching.max_queue} rows is full", retry_after_s=wait
+            )
+        if refusal.reason is Reason.DEADLINE_UNREACHABLE:
+            raise DeadlineUnreachable(f"model {name!r}: predicted to end after the call's deadline", retry_after_s=wait)
+        raise NotReady(f"model {name!r} takes no calls: {refusal.reason.value}", retry_after_s=wait)
+
+    def lease(
+        self,
+        rows: int,
+        *,
+        lengths: Mapping[str, int] = _NO_LENGTHS,
+        priority: int = 0,
+        timeout_us: int | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        arrived_ns: int | None = None,
+    ) -> Lease:
+        """Take slots; see contract.Served."""
+        arrived = self.engine.clock() if arrived_ns is None else arrived_ns
+        timeout_ns = self._timeout_ns if timeout_us is None else timeout_us * 1000
+        deadline = arrived + timeout_ns if timeout_ns else None
+        self.admit(rows, deadline)
+        try:
+            slots = self.pool.take(rows)
+        except MemoryError:  # calls that left are still being copied to the device
+            raise QueueFull(f"model {self.info.name!r}: no input slots are free", retry_after_s=1) from None
+        self.reserved += rows
+        if lengths:
+            self.pool.set_lengths(slots, lengths)
+        if self.model.takes_parameters:
+            for slot in slots:
+                self.pool.parameters[slot] = parameters
+        return Lease(self.engine.next_call(), self, slots, lengths, priority or self._priority, arrived, deadline)
+
+    def finish(self, outcome: str, total_ns: int) -> None:
+        """Count an answered call."""
+        self.stats.call_answered(outcome, total_ns)
+
+    def free_rows(self, rows: Iterable[Row]) -> None:
+        """Give back the slots of those rows that have ended: nothing reads them any more."""
+        slots: list[int] = []
+        for row in rows:
+            if row.state is _ENDED and row.slot >= 0:
+                slots.append(row.slot)
+                row.slot = -1
+        if slots:
+            self.give_back(slots)
+
+    def give_back(self, slots: Slots) -> None:
+        self.pool.give_back(slots)
+        if self._closing is not None and not self.pool.used:
+            self.give_up()
+
+    async def drained(self) -> None:
+        """Refuse new calls from now on; return when no slot is in use, or when the engine has given up."""
+        if self._closing is None:
+            self._closing = self.engine.loop.create_future()
+        if self.pool.used and self.engine.refusing is None:
+            await asyncio.shield(self._closing)
+
+    def give_up(self) -> None:
+        """Whoever waits for this model to drain waits no longer."""
+        if self._closing is not None and not self._closing.done():
+            self._closing.set_result(None)
+
+    def gauges(self) -> Gauges:
+        scheduler = self.engine.scheduler
+        waiting = scheduler.waiting(self.program)
+        return Gauges(
+            self.stats,
+            pending_rows=waiting,
+            pending_calls=self.engine.pending_calls(self.program),
+            preferred=scheduler.preferred(self.program),
+            rate=scheduler.rate(self.program),
+            slots_used=self.pool.used,
+            regression=scheduler.regression(self.program),
+        )
+
+    def statistics(self) -> dict[str, Any]:
+        """Triton's numbers, and ours under `starling`: durations in milliseconds, rates per second."""
+        gauges = self.gauges()
+        return {
+            **self.stats.triton(),
+            "starling": {
+                "queue_length": gauges.pending_rows,
+                "arrival_rate": gauges.rate,
+                "preferred_batch_size": gauges.preferred,
+                "batch_ms": {str(b): ns / 1e6 for b, ns in enumerate(self.known.profile.batch_ns, 1)},
+                "regression": {
+                    name: ns / 1e6
+                    for name, ns in zip(("alpha_ms", "beta_ms", "residual_ms"), gauges.regression, strict=True)
+                },
+                "policy": self.info.batching.policy,
+                "batch_scale": self.engine.scheduler.scale(self.program),
+                "profile": self.known.told(),
+                "batches": {f"{worker}:{why}": n for (worker, why), n in sorted(self.stats.batches.items())},
+            },
+        }

@@ -1,0 +1,62 @@
+"""How long a batch will take: the measured table times one scale that is kept true online.
+
+The table keeps the curve's shape, which is neither linear nor monotone on real hardware (three rows can take longer
+than four); the scale follows the machine's mood. One scale for all sizes, because traffic visits only a few sizes and a
+table updated size by size would mix moods. Units that run at once have tables of their own where they were measured.
+"""
+
+from __future__ import annotations
+
+from app.scheduler.types import Profile
+
+_WEIGHT = 0.05  # of one observation in the scale: about the last 20 batches
+_OUTLIER = 4.0  # an observation counts at most so many times the prediction: a page fault is not a trend
+_RETURN = 0.1  # of the way back to the profile, for each window in which no batch ran
+
+
+class Latency:
+    """Predicts batch times in nanoseconds from a profile and what was observed."""
+
+    __slots__ = ("_observed", "_tables", "scale")
+
+    def __init__(self, profile: Profile) -> None:
+        #: By the number of units that run, less one.
+        self._tables = (profile.batch_ns, *profile.concurrency_ns) if profile.batch_ns else ()
+        self.scale = 1.0
+        self._observed = False
+
+    @property
+    def known(self) -> bool:
+        return bool(self._tables)
+
+    def predict(self, size: int, running: int = 1) -> int:
+        """Nanoseconds for a batch of `size` while so many units run, itself included; 0 where nothing is known.
+
+        Beyond the table: the last entry's share per row. Beyond the most units measured: as that many.
+        """
+        return int(self._profiled(size, running) * self.scale) if self._tables else 0
+
+    def observe(self, size: int, compute_ns: int, running: int = 1) -> None:
+        """Move the scale towards what a batch of `size` took."""
+        if not self._tables or compute_ns <= 0:
+            return
+        base = self._profiled(size, running)
+        if base <= 0:
+            return
+        self._observed = True
+        ratio = min(compute_ns / base, self.scale * _OUTLIER)
+        self.scale += _WEIGHT * (ratio - self.scale)
+
+    def tick(self) -> None:
+        """A window has closed. One in which nothing ran moves the scale back towards the profile.
+
+        Otherwise a scale that rose far enough for every call to be refused would never be corrected.
+        """
+        if not self._observed:
+            self.scale += _RETURN * (1.0 - self.scale)
+        self._observed = False
+
+    def _profiled(self, size: int, running: int) -> float:
+        tables = self._tables
+        table = tables[min(running, len(tables)) - 1]
+        return table[size - 1] if size <= len(table) else table[-1] * size / len(table)

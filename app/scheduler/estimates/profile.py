@@ -1,0 +1,261 @@
+"""The profile format: what was measured of one model on one device, as the dict that a JSON file holds.
+
+    {"model": "mlp", "device": "cpu", "threads": 1, "max_batch": 32,
+     "batch_ms": {"1": 4.6, "2": 9.5, "32": 25.3},
+     "concurrency": {"2": {"1": 7.1, "32": 48.0}},
+     "transfer_ms": {"1": 0.06, "32": 1.0},
+     "power_w": {"idle": 20.0, "busy": 65.0}}
+
+`batch_ms` is the time of a batch of so many rows that runs alone; `concurrency` under "2" is the time of such a batch
+while two units run at once; `transfer_ms` is the time of copying its inputs to the device and its outputs back, which
+`batch_ms` does not hold; `power_w` is drawn by the device. Only `batch_ms` must be there. Sizes left out are
+interpolated linearly, so the sizes given must begin with 1 and end with `max_batch`. Unknown keys are kept as they are.
+Milliseconds outside, integer nanoseconds inside.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from app.scheduler.estimates.regression import Regression
+from app.scheduler.types import Profile
+
+_MS = 1_000_000  # nanoseconds
+_KNOWN = {"model", "device", "threads", "max_batch", "batch_ms", "concurrency", "transfer_ms", "power_w"}
+_LARGEST = 65_536  # rows; a typing error here would become a table of so many entries
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """Watts drawn by the device while nothing runs and while a unit runs."""
+
+    idle: float
+    busy: float
+    extra: Mapping[str, Any] = field(default_factory=dict)  # unknown keys
+
+
+@dataclass(frozen=True, slots=True)
+class ModelProfile:
+    """A parsed profile. `batch_ns[b - 1]`: time of b rows alone; `concurrency_ns[k][b - 1]`: while k units run.
+
+    `transfer_ns[b - 1]`: their copies there and back; empty where nothing is copied or nothing was measured.
+    """
+
+    batch_ns: tuple[int, ...]
+    model: str = ""
+    device: str = ""
+    threads: int | None = None
+    concurrency_ns: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    power: Power | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)  # unknown keys
+    transfer_ns: tuple[int, ...] = ()
+
+    @property
+    def max_batch(self) -> int:
+        return len(self.batch_ns)
+
+    @property
+    def peak(self) -> float:
+        """Rows per second of the best size run without a pause: what a load of 1 means."""
+        return max(size * 1e9 / time for size, time in enumerate(self.batch_ns, 1))
+
+    @property
+    def watts(self) -> tuple[float, float]:
+        """Idle and busy. Where no power was measured, 0 and 1: what is weighed or counted then is device time."""
+        return (self.power.idle, self.power.busy) if self.power else (0.0, 1.0)
+
+    @property
+    def best(self) -> int:
+        """The size with the most rows per second, run alone."""
+        return max(range(1, self.max_batch + 1), key=lambda size: size / self.batch_ns[size - 1])
+
+    def times(self, units: int) -> tuple[int, ...]:
+        """Times by size while `units` run at once; between the numbers measured on the line through their neighbours.
+
+        Raises ValueError beyond the most units measured.
+        """
+        tables = {1: self.batch_ns, **self.concurrency_ns}
+        if units in tables:
+            return tables[units]
+        if not 1 < units < max(tables):
+            raise ValueError(f"concurrency: expected 1 to {max(tables)} units, the most measured, got {units}")
+        low, high = max(k for k in tables if k < units), min(k for k in tables if k > units)
+        share = (units - low) / (high - low)
+        pairs = zip(tables[low], tables[high], strict=True)
+        return tuple(round(below + share * (above - below)) for below, above in pairs)
+
+    def stage(self, running: int | None = None) -> Profile:
+        """What the scheduler needs of it, for up to `running` units at once; None for as many as were measured."""
+        measured = max(self.concurrency_ns, default=1)
+        most = measured if running is None else min(running, measured)
+        return Profile(self.batch_ns, tuple(self.times(units) for units in range(2, most + 1)))
+
+    def fit(self) -> Fit:
+        """The line through the times of batches alone."""
+        return fit(self.batch_ns)
+
+    def up_to(self, max_batch: int) -> ModelProfile:
+        """The same for a smaller largest batch. Raises ValueError beyond what was measured."""
+        if not 1 <= max_batch <= self.max_batch:
+            raise ValueError(f"max_batch: expected 1 to {self.max_batch}, the profile's largest batch, got {max_batch}")
+        shorter = {units: times[:max_batch] for units, times in self.concurrency_ns.items()}
+        return replace(
+            self,
+            batch_ns=self.batch_ns[:max_batch],
+            concurrency_ns=shorter,
+            transfer_ns=self.transfer_ns[:max_batch],
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The dict of the format, every size written out. `parse` gives an equal profile back."""
+        data: dict[str, Any] = {**self.extra, "model": self.model, "device": self.device}
+        if self.threads is not None:
+            data["threads"] = self.threads
+        data["max_batch"] = self.max_batch
+        data["batch_ms"] = _to_ms(self.batch_ns)
+        if self.concurrency_ns:
+            data["concurrency"] = {str(units): _to_ms(times) for units, times in self.concurrency_ns.items()}
+        if self.transfer_ns:
+            data["transfer_ms"] = _to_ms(self.transfer_ns)
+        if self.power is not None:
+            data["power_w"] = {**self.power.extra, "idle": self.power.idle, "busy": self.power.busy}
+        return data
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Batch time as a line: `alpha_ns` + `beta_ns` x rows. `residual`: root mean square error over the mean time."""
+
+    alpha_ns: float
+    beta_ns: float
+    residual: float
+
+
+def fit(batch_ns: Sequence[int]) -> Fit:
+    """The line of least squares through the times of sizes 1, 2, ...; one size alone has no slope.
+
+    For people to read: measured curves bend and jump, so nothing is predicted by it.
+    """
+    line = Regression(batch_ns)
+    return Fit(line.alpha, line.beta, line.residual * len(batch_ns) / sum(batch_ns))
+
+
+def parse(data: Any) -> ModelProfile:
+    """A profile from its dict. Raises ValueError that names the key, what was expected there and what was found."""
+    if not isinstance(data, Mapping):
+        raise _fault("profile", "an object", data)
+    for name in ("model", "device"):
+        if not isinstance(data.get(name, ""), str):
+            raise _fault(name, "a text", data[name])
+    threads = data.get("threads")
+    if threads is not None:
+        threads = _whole(threads, "threads")
+    max_batch = _whole(data["max_batch"], "max_batch") if "max_batch" in data else None
+    if "batch_ms" not in data:
+        raise ValueError("batch_ms: expected the times of batches by size, got nothing")
+    batch_ns = _times(data["batch_ms"], "batch_ms", max_batch)
+    return ModelProfile(
+        batch_ns,
+        data.get("model", ""),
+        data.get("device", ""),
+        threads,
+        _concurrency(data.get("concurrency", {}), len(batch_ns)),
+        _power(data["power_w"]) if "power_w" in data else None,
+        {key: value for key, value in data.items() if key not in _KNOWN},
+        _times(data["transfer_ms"], "transfer_ms", len(batch_ns), least_ns=0) if "transfer_ms" in data else (),
+    )
+
+
+def linear(fixed_ms: float, row_ms: float, max_batch: int) -> ModelProfile:
+    """A made-up device: b rows take `fixed_ms` + b x `row_ms`. Raises ValueError for times below 1 ns."""
+    times = tuple(round((fixed_ms + row_ms * size) * _MS) for size in range(1, max_batch + 1))
+    if fixed_ms < 0 or row_ms < 0 or times[0] < 1:
+        raise ValueError(f"linear: expected a time above 0 and no negative part, got {fixed_ms:g}+{row_ms:g}b")
+    return ModelProfile(times, model="linear", device=f"{fixed_ms:g}+{row_ms:g}b ms")
+
+
+def padded(batch_ns: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The curve made monotone by padding: T'(b) = min over b' >= b of T(b'), and the size b' at which b rows then run.
+
+    Measured curves have peaks that hardware sets (three rows can take longer than four); a batch may always be padded.
+    """
+    times, sizes = list(batch_ns), list(range(1, len(batch_ns) + 1))
+    for index in range(len(times) - 2, -1, -1):
+        if times[index + 1] < times[index]:
+            times[index], sizes[index] = times[index + 1], sizes[index + 1]
+    return tuple(times), tuple(sizes)
+
+
+def _times(given: Any, key: str, max_batch: int | None, least_ns: int = 1) -> tuple[int, ...]:
+    """Nanoseconds for each size from 1 to the largest, those left out interpolated."""
+    if not isinstance(given, Mapping) or not given:
+        raise _fault(key, "times by batch size", given)
+    known: dict[int, float] = {}
+    for name, value in given.items():
+        known[_whole(name, f"{key}.{name}")] = _number(value, f"{key}.{name}")
+        if known[int(name)] * _MS < least_ns:
+            raise _fault(f"{key}.{name}", f"milliseconds {'above' if least_ns else 'of at least'} 0", value)
+    largest = max(known) if max_batch is None else max_batch
+    for size in (1, largest):
+        if size not in known:
+            raise ValueError(f"{key}.{size}: expected a time for {size} row{'s' * (size > 1)}, got nothing")
+    if max(known) > largest:
+        raise ValueError(f"{key}.{max(known)}: expected sizes up to max_batch, {largest}")
+    sizes = sorted(known)
+    times = [0] * largest
+    for low, high in zip(sizes, [*sizes[1:], largest], strict=True):
+        for size in range(low, high + 1):
+            share = (size - low) / (high - low) if high > low else 0.0
+            times[size - 1] = round((known[low] + share * (known[high] - known[low])) * _MS)
+    return tuple(times)
+
+
+def _concurrency(given: Any, max_batch: int) -> dict[int, tuple[int, ...]]:
+    if not isinstance(given, Mapping):
+        raise _fault("concurrency", "batch times by number of units", given)
+    tables = {}
+    for name, times in given.items():
+        units = _whole(name, f"concurrency.{name}")
+        if units < 2:
+            raise ValueError(f"concurrency.{name}: expected at least 2 units; 1 is batch_ms")
+        tables[units] = _times(times, f"concurrency.{name}", max_batch)
+    return dict(sorted(tables.items()))
+
+
+def _power(given: Any) -> Power:
+    if not isinstance(given, Mapping):
+        raise _fault("power_w", "idle and busy", given)
+    watts = {}
+    for name in ("idle", "busy"):
+        if name not in given:
+            raise ValueError(f"power_w.{name}: expected watts, got nothing")
+        watts[name] = _number(given[name], f"power_w.{name}")
+        if watts[name] < 0:
+            raise _fault(f"power_w.{name}", "at least 0 watts", given[name])
+    extra = {key: value for key, value in given.items() if key not in watts}
+    return Power(watts["idle"], watts["busy"], extra)
+
+
+def _whole(value: Any, key: str) -> int:
+    """A whole number from 1 on; JSON's keys are texts."""
+    text = isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 9
+    if not (text or (isinstance(value, int) and not isinstance(value, bool))) or not 1 <= int(value) <= _LARGEST:
+        raise _fault(key, f"a whole number from 1 to {_LARGEST}", value)
+    return int(value)
+
+
+def _number(value: Any, key: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise _fault(key, "a number", value)
+    return float(value)
+
+
+def _fault(key: str, expected: str, got: Any) -> ValueError:
+    return ValueError(f"{key}: expected {expected}, got {got!r}")
+
+
+def _to_ms(times: tuple[int, ...]) -> dict[str, float]:
+    return {str(size): time / _MS for size, time in enumerate(times, 1)}

@@ -1,0 +1,262 @@
+"""The least mean latency, or latency and power, that any batching policy can reach on one serial device.
+
+For Poisson arrivals and batch times T(b) the best policy is the solution of a semi-Markov decision process (Y. Xu,
+J. Sun, S. Zhou, Z. Niu, SMDP-Based Dynamic Batching, arXiv 2301.12865 and 2501.02181). It is the yardstick of the
+policies here, and its table is itself a policy.
+
+    state     rows that wait, seen whenever the device is free
+    action    0: wait for the next arrival; b: run b of the rows that wait
+    time      1 / rate, or T(b)
+    cost      rows in the system, integrated over that time, divided by the rate: by Little's law the long-run average
+              is the mean latency; plus weight x watts, integrated
+
+Howard's policy iteration, each policy evaluated exactly by one linear system. Beyond the last state kept the process is
+not cut off: there the best-throughput size is run, and under it the relative value is a quadratic in the number of rows
+whose coefficients are known in closed form (see `_Tail`). So the answer hardly depends on where the states end.
+
+Batch times are first made monotone by padding (`profile.padded`): b rows run at the size b' >= b that is fastest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from app.scheduler.estimates.profile import padded
+
+_ROUNDS = 100  # policy iteration ends after about ten
+_IDLE_ROUNDS = 10  # without a gain: what still changes are ties that rounding decides, seen from 256 rows on
+_TOLERANCE = 1e-10  # of the average cost: an action must gain more to replace another, or ties would alternate
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Optimum:
+    """A stationary policy and its long-run averages. `table[n]`: rows to run of n that wait, 0 for wait."""
+
+    table: tuple[int, ...]
+    sizes: tuple[int, ...]  # sizes[b - 1]: the size at which b rows are run
+    rate: float  # rows per second
+    mean_ns: float  # latency
+    mean_batch: float  # rows
+    utilisation: float  # share of time in which the device runs
+    power_w: float
+    tail: int  # rows to run of more than the table holds
+
+    def serve(self, waiting: int) -> int:
+        """Rows to run of `waiting`, 0 for wait."""
+        return self.table[waiting] if waiting < len(self.table) else self.tail
+
+
+def solve(
+    batch_ns: Sequence[int],
+    rate: float,
+    *,
+    weight: float = 0.0,
+    power: tuple[float, float] = (0.0, 1.0),
+    idling: bool = True,
+    states: int = 256,
+) -> Optimum:
+    """The policy that minimises mean latency in ns + `weight` x mean power in watts.
+
+    `rate` in rows per second; `power`: watts idle and busy; `weight` in ns per watt. With `idling` False the device
+    never rests while rows wait. `states`: the largest number of waiting rows kept, at least twice the largest batch.
+    Raises ValueError where no policy keeps up with the rate.
+    """
+    process = _Process(batch_ns, rate, states)
+    allowed = process.allowed(idling)
+    table = np.minimum(np.arange(process.states + 1), process.tail_size)
+    cost = process.latency_cost() + weight * process.power_cost(power)
+    least, idle_rounds, lowest = np.inf, 0, table
+    for _ in range(_ROUNDS):
+        average, value = process.evaluate(table, cost[:, None, :])
+        gains = process.improve(value[:, 0], average[0], cost)
+        gains[~allowed] = np.inf
+        best = gains.argmin(axis=1)
+        rows = np.arange(len(table))
+        keep = gains[rows, best] >= gains[rows, table] - _TOLERANCE * max(1.0, abs(average[0])) * process.shortest
+        changed = np.where(keep, table, best)
+        idle_rounds = 0 if average[0] < least - _TOLERANCE * abs(average[0]) else idle_rounds + 1
+        if average[0] < least:
+            least, lowest = average[0], table
+        if (changed == table).all():
+            return process.optimum(table, power)
+        if idle_rounds == _IDLE_ROUNDS:
+            return process.optimum(lowest, power)
+        table = changed
+    raise RuntimeError(f"policy iteration did not end in {_ROUNDS} rounds")  # never seen; it must end
+
+
+def evaluate(
+    batch_ns: Sequence[int],
+    rate: float,
+    table: Sequence[int],
+    *,
+    power: tuple[float, float] = (0.0, 1.0),
+    pad: bool = True,
+) -> Optimum:
+    """The long-run averages of the policy that runs `table[n]` of n waiting rows; beyond the table its last entry.
+
+    With `pad` False batches run at their own size. The table must reach the largest batch at least, and should reach
+    far beyond what ever waits. Raises ValueError for another table, or where its end cannot keep up with the rate.
+    """
+    if any(not 0 <= rows <= min(waiting, len(batch_ns)) for waiting, rows in enumerate(table)) or not table[-1]:
+        raise ValueError("table: expected 0 to as many rows as wait and as a batch can have, and not 0 at its end")
+    process = _Process(batch_ns, rate, len(table) - 1, pad=pad, tail_size=table[-1])
+    return process.optimum(np.asarray(table, dtype=np.int64), power)
+
+
+class _Tail:
+    """The relative value beyond the last state, where `size` rows are run whatever waits.
+
+    h(n) = c1 n + c0 - g T + E h(n - size + A), with A arrivals during T, is solved by h(n) = a n^2 + b n + const:
+        a = c1 / (2 d),   b = (c0 - g T + a E(A - size)^2) / d,   d = size - rate x T
+    and by terms that die out geometrically with n. So h(S + k) = h(S) + a ((S + k)^2 - S^2) + b k.
+    """
+
+    def __init__(self, size: int, time: float, rate: float) -> None:
+        self.size = size
+        self.time = time
+        self.drift = size - rate * time  # rows fewer after each batch
+        self.spread = rate * time + self.drift**2  # E(A - size)^2
+
+    def extend(self, last: int, steps: int, cost: Floats) -> tuple[Floats, Floats]:
+        """h(last + k) - h(last) for k = 1..steps as (constant, factor of g), given `cost` (c0, c1) of each measure."""
+        k = np.arange(1, steps + 1, dtype=np.float64)
+        square = cost[1] / (2 * self.drift)
+        line = (cost[0] + square * self.spread) / self.drift
+        constant = np.outer((last + k) ** 2 - last**2, square) + np.outer(k, line)
+        return constant, -k * self.time / self.drift
+
+
+class _Process:
+    """The decision process. Times are in units of the shortest batch, so that the numbers stay near 1."""
+
+    def __init__(
+        self, batch_ns: Sequence[int], rate: float, states: int, *, pad: bool = True, tail_size: int = 0
+    ) -> None:
+        if not batch_ns or min(batch_ns) <= 0:
+            raise ValueError(f"batch_ns: expected times above 0, got {list(batch_ns)!r}")
+        if rate <= 0:
+            raise ValueError(f"rate: expected rows per second above 0, got {rate!r}")
+        times, self.sizes = padded(tuple(batch_ns))
+        if not pad:
+            times, self.sizes = tuple(batch_ns), tuple(range(1, len(batch_ns) + 1))
+        self.unit = float(times[0])  # nanoseconds
+        self.times = np.asarray(times) / self.unit
+        self.rate = rate * self.unit / 1e9
+        self.states = states
+        self.largest = len(times)
+        if states < self.largest:
+            raise ValueError(f"states: expected at least the largest batch, {self.largest}, got {states}")
+        self.tail_size = tail_size or int((np.arange(1, self.largest + 1) / self.times).argmax()) + 1
+        tail = _Tail(self.tail_size, self.times[self.tail_size - 1], self.rate)
+        if tail.drift <= 1e-9 * tail.size:
+            peak = tail.size / tail.time * 1e9 / self.unit
+            raise ValueError(f"rate: expected less than {peak:.6g} rows/s, the most that can be served, got {rate:g}")
+        self.tail = tail
+        self.shortest = min(1 / self.rate, float(self.times.min()))
+        self.arrivals = _poisson(self.rate * self.times)
+        self.beyond = self.arrivals.shape[1]  # states past the last that a batch can lead to
+
+    def allowed(self, idling: bool) -> NDArray[np.bool_]:
+        """Which action may be taken in which state. With a full batch there is nothing to wait for.
+
+        Allowed to wait there, a policy on the way may never serve some states, and has no one average then: the linear
+        system is singular, or its solution has nothing to do with the policy.
+        """
+        n, b = np.ogrid[: self.states + 1, : self.largest + 1]
+        allowed: NDArray[np.bool_] = (b <= n) & ((b > 0) | (n < self.largest))
+        if not idling:
+            allowed[1:, 0] = False
+        return allowed
+
+    # costs: cost[0, a] + cost[1, a] x n is what action a costs in state n
+
+    def latency_cost(self) -> Floats:
+        """Rows in the system, integrated, over the rate. Those that come during a batch are there half of it."""
+        cost = np.empty((2, self.largest + 1))
+        cost[1] = np.r_[1 / self.rate, self.times] / self.rate
+        cost[0] = np.r_[0.0, self.times**2 / 2]
+        return cost * self.unit
+
+    def busy_cost(self) -> Floats:
+        cost = np.zeros((2, self.largest + 1))
+        cost[0, 1:] = self.times
+        return cost
+
+    def batch_cost(self) -> Floats:
+        cost = np.zeros((2, self.largest + 1))
+        cost[0, 1:] = 1
+        return cost
+
+    def power_cost(self, power: tuple[float, float]) -> Floats:
+        cost = np.zeros((2, self.largest + 1))
+        cost[0] = np.r_[power[0] / self.rate, power[1] * self.times]
+        return cost
+
+    # one policy
+
+    def evaluate(self, table: NDArray[np.int64], cost: Floats) -> tuple[Floats, Floats]:
+        """Average cost per unit of time and relative value of each state, for each measure of `cost[:, measure, a]`."""
+        n = np.arange(self.states + 1)
+        measures = cost.shape[1]
+        constant, factor = self.tail.extend(self.states, self.beyond, cost[:, :, self.tail_size])
+        matrix = np.eye(self.states + 1)  # h - P h + g time = cost
+        time = np.where(table > 0, self.times[table - 1], 1 / self.rate)
+        right = cost[0].T[table] + n[:, None] * cost[1].T[table]
+        for state, action in enumerate(table.tolist()):
+            if action == 0:
+                matrix[state, state + 1] -= 1
+                continue
+            chances = self.arrivals[action - 1]
+            first = state - action
+            inside = chances[: self.states + 1 - first]
+            matrix[state, first : first + len(inside)] -= inside
+            outside = chances[len(inside) :]
+            if len(outside):
+                matrix[state, -1] -= outside.sum()
+                right[state] += outside @ constant[: len(outside)]
+                time[state] -= outside @ factor[: len(outside)]
+        matrix[:, 0] = time  # h(0) = 0, so its column is free for g
+        solution = np.linalg.solve(matrix, right)
+        average = solution[0].copy()
+        value = np.empty((self.states + 1 + self.beyond, measures))
+        value[: self.states + 1] = solution
+        value[0] = 0
+        value[self.states + 1 :] = solution[-1] + constant + np.outer(factor, average)
+        return average, value
+
+    def improve(self, value: Floats, average: float, cost: Floats) -> Floats:
+        """What each action costs in each state, given the relative values; actions that need more rows are infinite."""
+        n = np.arange(self.states + 1)
+        gains = np.full((self.states + 1, self.largest + 1), np.inf)
+        gains[:, 0] = cost[0, 0] + n * cost[1, 0] - average / self.rate + value[1 : self.states + 2]
+        after = sliding_window_view(value, self.beyond)[: self.states + 1] @ self.arrivals.T  # [rows left, b - 1]
+        for b in range(1, self.largest + 1):
+            rows = n[b:]
+            gains[b:, b] = cost[0, b] + rows * cost[1, b] - average * self.times[b - 1] + after[rows - b, b - 1]
+        return gains
+
+    def optimum(self, table: NDArray[np.int64], power: tuple[float, float]) -> Optimum:
+        """The policy with its averages."""
+        costs = np.stack([self.latency_cost(), self.busy_cost(), self.batch_cost()], axis=1)
+        (latency, busy, batches), _ = self.evaluate(table, costs)
+        return Optimum(
+            tuple(table.tolist()), self.sizes, self.rate * 1e9 / self.unit, float(latency), float(self.rate / batches),
+            float(busy), float(power[0] + (power[1] - power[0]) * busy), self.tail_size,
+        )  # fmt: skip
+
+
+def _poisson(means: Floats) -> Floats:
+    """Chances of 0, 1, 2, ... arrivals, a line for each mean, cut where about 1e-15 is left."""
+    last = int(np.ceil(means.max() + 9 * np.sqrt(means.max()) + 25))
+    logs = np.r_[0.0, np.cumsum(np.log(np.arange(1, last + 1)))]
+    chances: Floats = np.exp(np.arange(last + 1) * np.log(means)[:, None] - means[:, None] - logs)
+    chances /= chances.sum(axis=1, keepdims=True)
+    return chances

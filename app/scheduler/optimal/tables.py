@@ -1,0 +1,146 @@
+"""Control tables: the best action for each number of waiting rows, solved beforehand for a grid of loads.
+
+`solve` takes 0.2 s for batches up to 32 and seconds for the largest, so it belongs off the event loop; looking a table
+up is O(1). A table is solved from the measured curve for a load: the arrival rate as a share of what the device can
+serve. A device that has become slower by a factor is the same process on a slower clock, so the table of the load as it
+is now stays exact, and nothing is solved again.
+
+The objective is a weight w from 0 to below 1: what is least is
+
+    (1 - w) x mean latency / T(1)  +  w x mean power / power of a busy device
+
+`latency` is 0 and never idles a usable worker while rows wait; `balanced` is 0.5, `energy` 0.9. Without measured power
+a busy device counts as 1 and an idle one as 0, so that what is weighed is device time.
+
+Several workers at once are beyond the theory. Assumed is: rows divide evenly over the workers that could start now,
+each sees its share of the rate, and a batch takes what it takes while all run. For one worker this is exact, for more a
+heuristic.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from app.scheduler.estimates.profile import padded
+from app.scheduler.optimal import solver
+from app.scheduler.types import Profile
+
+OBJECTIVES = {"latency": 0.0, "balanced": 0.5, "energy": 0.9}
+LOADS = (0.02, *(round(0.05 * i, 2) for i in range(1, 20)), 0.98)
+LARGEST = 256  # rows: beyond it a table takes minutes to solve, and curves have long been flat per row
+_STATES = 256  # waiting rows in a table, at least; beyond them the best-throughput size is served
+
+_PATIENCE = 4  # a hold ends at the latest after so many times what it is expected to last
+
+
+@dataclass(frozen=True, slots=True)
+class ControlTables:
+    """`tables[level][n]`: rows to run of n that wait, 0 for wait; beyond a table `tail`. Level i is load `loads[i]`."""
+
+    loads: tuple[float, ...]
+    tables: tuple[tuple[int, ...], ...]
+    tail: int
+    sizes: tuple[int, ...]  # sizes[b - 1]: the size at which b rows are run, beside other units if there are any
+    hold_ns: tuple[int, ...]  # by level: the longest wait of a row that is held
+    peak: float  # rows per second that all workers serve at best
+    workers: int = 1
+    alone: tuple[int, ...] = ()  # the same for a unit beside which nothing runs; () where there is one worker
+
+    def level(self, rate: float, scale: float) -> int:
+        """The table for a rate in rows/s on a device that takes `scale` times as long as profiled.
+
+        -1 below half the lowest load: rows come so seldom that none is worth waiting for.
+        """
+        load = rate * scale / self.peak
+        if load < self.loads[0] / 2:
+            return -1
+        nearest = bisect_right(self.loads, load)
+        if nearest == len(self.loads) or (nearest and load - self.loads[nearest - 1] < self.loads[nearest] - load):
+            return nearest - 1
+        return nearest
+
+    def serve(self, level: int, waiting: int) -> int:
+        """Rows to run of `waiting`, 0 for wait."""
+        table = self.tables[level]
+        return table[waiting] if waiting < len(table) else self.tail
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> ControlTables:
+        """The tables of `to_dict`, also after a way through JSON.
+
+        Raises KeyError, TypeError or ValueError for anything else.
+        """
+        values = {field.name: data[field.name] for field in fields(cls)}
+        for name in ("loads", "sizes", "hold_ns", "alone"):
+            values[name] = tuple(values[name])
+        values["tables"] = tables = tuple(tuple(table) for table in values["tables"])
+        if any(not 0 <= rows <= waiting for table in tables for waiting, rows in enumerate(table)):
+            raise ValueError("tables: expected 0 to as many rows as wait")
+        if not 0 < values["tail"] <= len(values["sizes"]) or not len(tables) == len(values["loads"]) > 0:
+            raise ValueError("tail, loads: expected a batch that there is, and a table for each load")
+        return cls(**values)
+
+
+def weight_of(objective: str | float) -> float:
+    """The weight of power against latency, 0 to below 1. Raises ValueError that names the objectives."""
+    if isinstance(objective, str) and objective in OBJECTIVES:
+        return OBJECTIVES[objective]
+    try:
+        weight = float(objective)
+    except ValueError:
+        weight = -1.0
+    if not 0 <= weight < 1:
+        names = ", ".join(OBJECTIVES)
+        raise ValueError(f"objective: expected {names} or a weight from 0 to below 1, got {objective!r}")
+    return weight
+
+
+def price_of(weight: float, single_ns: int, power: tuple[float, float]) -> float:
+    """The same weight as nanoseconds of mean latency per watt, which is what `optimal` counts in."""
+    return weight / (1 - weight) * single_ns / (power[1] or 1.0)
+
+
+def solve(
+    profile: Profile,
+    *,
+    workers: int = 1,
+    weight: float = 0.0,
+    power: tuple[float, float] = (0.0, 1.0),
+    loads: Sequence[float] = LOADS,
+) -> ControlTables:
+    """Tables for `workers` units at once. `power`: watts of the device idle and busy; `loads` ascending, below 1.
+
+    Seconds of work. Batches beyond 256 rows are not considered. Raises ValueError for an empty profile.
+    """
+    if not profile.batch_ns:
+        raise ValueError("profile: expected batch times, got none")
+    times = profile.batch_ns
+    if workers > 1 and profile.concurrency_ns:
+        times = profile.concurrency_ns[min(workers, len(profile.concurrency_ns) + 1) - 2]
+    times = times[:LARGEST]
+    share = max(size * 1e9 / time for size, time in enumerate(times, 1))  # rows/s of one worker
+    states = max(_STATES, 2 * len(times))
+    solved = [
+        solver.solve(
+            times, load * share, weight=price_of(weight, times[0], power), power=power,
+            idling=weight > 0, states=states,
+        )
+        for load in loads
+    ]  # fmt: skip
+    holds = tuple(_longest_hold(best.table, load * share) for best, load in zip(solved, loads, strict=True))
+    return ControlTables(
+        tuple(loads), tuple(best.table for best in solved), solved[0].tail, solved[0].sizes, holds,
+        share * workers, workers, padded(profile.batch_ns[:LARGEST])[1] if workers > 1 else (),
+    )  # fmt: skip
+
+
+def _longest_hold(table: Sequence[int], rate: float) -> int:
+    """Nanoseconds after which a row is held no longer: Poisson gaps may be long, and rates fall unseen."""
+    waits = [waiting for waiting, rows in enumerate(table) if waiting and not rows]
+    return round(_PATIENCE * (waits[-1] + 1) / rate * 1e9) if waits else 0

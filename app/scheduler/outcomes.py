@@ -1,0 +1,65 @@
+"""What becomes of the rows of a unit that has ended: they go on, end, are run again in halves, or fail their calls."""
+
+from __future__ import annotations
+
+from app.scheduler.ledger import Ledger
+from app.scheduler.program import ProgramState
+from app.scheduler.types import Fault, Outcome, Reason, Row, Unit
+
+
+def advance(ledger: Ledger, unit: Unit, outcome: Outcome, state: ProgramState) -> None:
+    """The unit ran well. Rows move to their next stage, or end; a call whose last row has ended is done."""
+    repeats = state.program.stages[unit.stage].repeats
+    last = unit.stage + 1 == len(state.program.stages)
+    for position, row in enumerate(unit.rows):
+        call = row.call
+        if not call.alive:
+            ledger.end(row)
+        elif repeats and position not in outcome.ended:
+            ledger.make_ready(row, state)
+        elif not last:
+            row.stage += 1
+            ledger.make_ready(row, state)
+        else:
+            ledger.end(row)
+            call.left -= 1
+            if not call.left:
+                ledger.complete(call, state)
+
+
+def fail(ledger: Ledger, unit: Unit, error: Fault, state: ProgramState, split: bool) -> None:
+    """The unit failed by its model or for memory. Halve and re-run it, or fail the calls of its rows.
+
+    `split`: units that the model fails are halved.
+    """
+    for row in unit.rows:
+        if unit.stage == 0 or not row.call.alive:
+            ledger.end(row)
+    rows = [row for row in unit.rows if row.call.alive]
+    if error is Fault.OOM and unit.size > 1:
+        state.cap(unit.worker, max(1, unit.size // 2))
+    elif error is Fault.MODEL and (not split or state.broken or len(unit.rows) == 1):
+        _fail_calls(ledger, rows, Reason.MODEL, alone=len(unit.rows) == 1)
+        return
+    elif error is Fault.OOM:
+        _fail_calls(ledger, rows, Reason.OOM, alone=True)
+        return
+    middle = (len(rows) + 1) // 2
+    for half in (rows[middle:], rows[:middle]):
+        if half:
+            ledger.retry(half, state)
+
+
+def lose(ledger: Ledger, unit: Unit) -> None:
+    """The device is gone for good, and this unit with it: every call leaves."""
+    for row in unit.rows:
+        ledger.end(row)
+    for call in list(ledger.calls.values()):
+        ledger.drop(call, Reason.DEVICE)
+
+
+def _fail_calls(ledger: Ledger, rows: list[Row], reason: Reason, *, alone: bool) -> None:
+    for row in rows:
+        ledger.end(row)
+        if row.call.alive:
+            ledger.drop(row.call, reason, row.index if alone else -1)

@@ -1,0 +1,99 @@
+"""What the scheduler keeps per program."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from app.scheduler.estimates.latency import Latency
+from app.scheduler.estimates.preferred import algorithm_1, preferred_size
+from app.scheduler.estimates.rate import RateMonitor
+from app.scheduler.estimates.regression import Regression
+from app.scheduler.optimal.tables import ControlTables
+from app.scheduler.policies import Facts, Policy
+from app.scheduler.policies import make as make_policy
+from app.scheduler.ready import ReadySet
+from app.scheduler.types import DeviceSpec, Profile, Program
+
+_RECENT = 16  # first runs looked at to tell a broken program from a bad row
+
+
+class ProgramState:
+    """What the scheduler keeps per program."""
+
+    __slots__ = (
+        "calls", "capacity", "closed", "entry", "facts", "full", "latency", "policy", "program", "rate", "recent",
+        "regression", "units", "waiting",
+    )  # fmt: skip
+
+    def __init__(self, program: Program, entry: ReadySet | None, device: DeviceSpec, now: int) -> None:
+        self.program = program
+        #: By worker: rows that it takes. The largest of them, but for what may be alive at once.
+        self.capacity = [min(worker.capacity, program.max_batch) for worker in device.workers]
+        self.full = min(max(self.capacity), device.max_alive)
+        self.entry = entry  # where new rows stand, when that is one set whatever their length
+        self.policy: Policy = make_policy(program.policy)
+        self.latency = [Latency(stage.profile) for stage in program.stages]
+        self.regression = Regression(program.stages[0].profile.batch_ns)
+        self.facts = [
+            Facts(preferred=int(stage == 0), may_hold=self.policy.holds) for stage in range(len(program.stages))
+        ]
+        self.rate = RateMonitor(now)
+        self.recent: deque[bool] = deque(maxlen=_RECENT)  # True: that first run failed
+        self.waiting = 0  # rows in the ready table
+        self.calls = 0  # calls that have not left
+        self.units = 0  # handed to workers and not finished
+        self.closed = False
+
+    @property
+    def broken(self) -> bool:
+        return len(self.recent) == _RECENT and 2 * sum(self.recent) > _RECENT
+
+    @property
+    def preferred(self) -> int:
+        """The preferred batch size: the preset's own, else from the measured batch times."""
+        if self.program.policy == "preferred":
+            return self.facts[0].preferred
+        return preferred_size(self.rate.rate, self.latency[0], self.program.max_batch)
+
+    def time(self, rows: int, stage: int = 0, running: int = 1) -> int:
+        """Nanoseconds for a batch of `rows` through all stages from `stage` on, while so many units run."""
+        return sum(latency.predict(rows, running) for latency in self.latency[stage:])
+
+    def observe(self, stage: int, size: int, compute_ns: int, running: int) -> None:
+        """A batch ran for so long, while so many units ran."""
+        self.latency[stage].observe(size, compute_ns, running)
+        if stage == 0:
+            self.regression.observe(size, compute_ns)
+
+    def cap(self, worker: int, rows: int) -> None:
+        """More rows did not fit in this worker's memory."""
+        self.capacity[worker] = min(rows, self.capacity[worker])
+        self.full = min(self.full, max(self.capacity))
+
+    def tick(self, now: int) -> None:
+        """The rate monitor's window has closed."""
+        self.rate.tick(now)
+        for latency in self.latency:
+            latency.tick()
+        self.facts[0].preferred = algorithm_1(self.rate.rate, self.regression, self.program.max_batch)
+        self._set_level()
+
+    def reprofile(self, profile: Profile) -> None:
+        """The first stage has been measured anew. What was learnt online begins again from there."""
+        self.latency[0] = Latency(profile)
+        self.regression = Regression(profile.batch_ns)
+        self._set_level()
+
+    def set_control(self, control: ControlTables | None) -> None:
+        """New tables, for a program of one stage without steps; they say nothing about others."""
+        if len(self.program.stages) == 1 and not self.program.stages[0].repeats:
+            self.facts[0].control = control
+            holds = control is not None and any(control.hold_ns)
+            self.facts[0].may_hold = holds or self.policy.holds
+            self._set_level()
+
+    def _set_level(self) -> None:
+        facts = self.facts[0]
+        facts.rate, facts.scale = self.rate.steady, self.latency[0].scale
+        if facts.control is not None:
+            facts.level = facts.control.level(facts.rate, facts.scale)

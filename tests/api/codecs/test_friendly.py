@@ -1,0 +1,401 @@
+"""The friendly route's functions: what a body means as rows, how an answer looks, and who is told what is wrong."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from PIL import Image
+
+from app.api.codecs.friendly import FriendlyCall, decode_friendly, present_friendly
+from app.errors import BadRequest, ModelFailed, OutputNotJson, StarlingError, TooLarge, UnsupportedMedia
+
+from ..catalog import FakeServed, served, spec
+
+Y = (spec("y", "FP32", 4),)
+VECTOR = served("vector", (spec("x", "FP32", 4),), Y)
+IMAGE = served("image", (spec("x", "UINT8", 2, 3),), Y)
+SCALAR = served("scalar", (spec("x", "INT32"),), Y)
+TEXT = served("text", (spec("text", "BYTES", 1),), Y)
+TOKENS = served("tokens", (spec("ids", "INT64", "tokens"), spec("mask", "INT64", "tokens")), Y)
+HALF = served("half", (spec("x", "FP16", 2),), Y)
+JSON = "application/json"
+NPY = "application/x-npy"
+
+
+def decode(model: FakeServed, content_type: str | None, body: bytes, **limits: Any) -> FriendlyCall:
+    return decode_friendly(model, content_type, body, max_pixels=limits.pop("max_pixels", 10_000), **limits)
+
+
+def npy(array: Any) -> bytes:
+    out = io.BytesIO()
+    np.save(out, np.asarray(array), allow_pickle=False)
+    return out.getvalue()
+
+
+def picture(kind: str = "PNG", size: tuple[int, int] = (5, 4)) -> bytes:
+    out = io.BytesIO()
+    Image.new("L", size, 7).save(out, kind)
+    return out.getvalue()
+
+
+def multipart(*parts: tuple[str, str | None, bytes]) -> tuple[str, bytes]:
+    """(disposition parameters, content type, data) of each part, as curl -F sends them."""
+    lines = []
+    for disposition, kind, data in parts:
+        header = f"Content-Disposition: form-data; {disposition}\r\n" + (f"Content-Type: {kind}\r\n" if kind else "")
+        lines.append(b"--frontier\r\n" + header.encode() + b"\r\n" + data + b"\r\n")
+    return "multipart/form-data; boundary=frontier", b"".join(lines) + b"--frontier--\r\n"
+
+
+def sees_pixels(content_type: str, body: bytes) -> dict[str, Any]:
+    """A decoder that takes images and text, and fails as decoders do."""
+    if content_type == "text/plain":
+        return {"x": np.full((2, 3), len(body), np.int64)}
+    with Image.open(io.BytesIO(body)) as image:
+        return {"x": np.full((2, 3), image.size[0])}
+
+
+SEEING = served("seeing", (spec("x", "UINT8", 2, 3),), Y, decode=sees_pixels)
+
+
+@pytest.mark.parametrize(
+    ("model", "body", "rows", "single", "shape"),
+    [
+        (VECTOR, b"[1, 2, 3, 4]", 1, True, (1, 4)),
+        (VECTOR, b"[[1, 2, 3, 4]]", 1, False, (1, 4)),
+        (VECTOR, b"[[1, 2, 3, 4], [5, 6, 7, 8]]", 2, False, (2, 4)),
+        (VECTOR, b'{"x": [1, 2, 3, 4]}', 1, True, (1, 4)),
+        (IMAGE, b"[[1, 2, 3], [4, 5, 6]]", 1, True, (1, 2, 3)),
+        (IMAGE, b"[1, 2, 3, 4, 5, 6]", 1, True, (1, 2, 3)),
+        (IMAGE, b"[[1, 2, 3, 4, 5, 6]]", 1, False, (1, 2, 3)),
+        (IMAGE, b"[[[1, 2, 3], [4, 5, 6]], [[1, 2, 3], [4, 5, 6]]]", 2, False, (2, 2, 3)),
+        (SCALAR, b"5", 1, True, (1,)),
+        (SCALAR, b"[5, 6]", 2, False, (2,)),
+        (TEXT, b'"hello"', 1, True, (1, 1)),
+        (TEXT, b'["hello"]', 1, True, (1, 1)),
+        (TEXT, b'["hello", "you"]', 2, False, (2, 1)),
+        (TOKENS, b'{"mask": [1, 1, 1], "ids": [5, 6, 7]}', 1, True, (1, 3)),
+        (TOKENS, b'{"ids": [[5, 6], [7, 8]], "mask": [[1, 1], [1, 0]]}', 2, False, (2, 2)),
+    ],
+)
+def test_json_rows(model: FakeServed, body: bytes, rows: int, single: bool, shape: tuple[int, ...]) -> None:
+    call = decode(model, JSON, body)
+    assert (call.rows, call.single) == (rows, single)
+    assert [array.shape for array in call.arrays] == [shape] * len(model.info.inputs)
+    assert [array.dtype for array in call.arrays] == [tensor.dtype for tensor in model.info.inputs]
+
+
+def test_json_values_arrive_in_order() -> None:
+    assert decode(IMAGE, JSON, b"[[1,2,3],[4,5,6]]").arrays[0].tolist() == [[[1, 2, 3], [4, 5, 6]]]
+    assert decode(TEXT, JSON, '["ä", "b"]'.encode()).arrays[0].tolist() == [["ä".encode()], [b"b"]]
+    call = decode(TOKENS, JSON, b'{"mask": [1, 0], "ids": [5, 6]}')
+    assert [array.tolist() for array in call.arrays] == [[[5, 6]], [[1, 0]]]
+    assert call.lengths == {"tokens": 2}
+
+
+@pytest.mark.parametrize(
+    ("model", "body", "words"),
+    [
+        (VECTOR, b"[1, 2, 3]", ["body:", "[4] for one row", "[3]"]),
+        (VECTOR, b"[]", ["body:", "[0]"]),
+        (VECTOR, b"[[]]", ["body:", "[1, 0]"]),
+        (VECTOR, b"5", ["body:", "got []"]),
+        (VECTOR, b"null", ["body:"]),
+        (VECTOR, b"[1, 2, 3, true]", ["body:", "boolean"]),
+        (VECTOR, b'[1, 2, 3, "4"]', ["body:", "string"]),
+        (VECTOR, b"[1, 2, 3, NaN]", ["body:", "not valid JSON"]),
+        (VECTOR, b"[1, 2, 3, 1e300]", ["body:", "range"]),
+        (VECTOR, b"[" * 3000, ["body:", "not valid JSON"]),
+        (VECTOR, b"[[1,2,3,4],[1,2,3],[1,2,3,4,5]]", ["body[1]:", "got 3"]),
+        (VECTOR, b"[[1,2,3,4],5]", ["body[1]:"]),
+        (VECTOR, b'{"z": [1, 2, 3, 4]}', ["body:", "'x' is missing"]),
+        (VECTOR, b'{"x": [1, 2, 3, 4], "z": 1}', ["body:", "unknown input 'z'"]),
+        (IMAGE, b"[[1, 2, 256], [4, 5, 6]]", ["body:", "range", "UINT8"]),
+        (SCALAR, b"[]", ["body:", "at least 1 row"]),
+        (TEXT, b"[5]", ["body:", "string"]),
+        (TOKENS, b"[1, 2]", ["body:", "'ids', 'mask'"]),
+        (TOKENS, b'{"ids": [1, 2], "mask": [1]}', ["body.mask:", "'tokens'"]),
+        (TOKENS, b'{"ids": [1, 2], "mask": [[1, 1]]}', ["body:", "ids one row", "mask a list of 1"]),
+        (TOKENS, b'{"ids": [1,2,3,4,5,6,7,8,9], "mask": [1]}', ["body.ids:", "tokens <= 8"]),
+    ],
+)
+def test_json_that_does_not_fit(model: FakeServed, body: bytes, words: list[str]) -> None:
+    with pytest.raises(BadRequest) as caught:
+        decode(model, JSON, body)
+    assert [word for word in words if word not in caught.value.message] == [], caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("model", "array", "rows", "single"),
+    [
+        (VECTOR, np.arange(4, dtype=np.float64), 1, True),
+        (VECTOR, np.arange(8, dtype=">f4").reshape(2, 4), 2, False),
+        (VECTOR, np.arange(4), 1, True),
+        (VECTOR, np.array([True, False, True, True]), 1, True),
+        (IMAGE, np.asfortranarray(np.arange(6).reshape(2, 3)), 1, True),
+        (SCALAR, np.int64(3), 1, True),
+    ],
+)
+def test_npy_rows(model: FakeServed, array: Any, rows: int, single: bool) -> None:
+    call = decode(model, NPY, npy(array))
+    assert (call.rows, call.single) == (rows, single)
+    assert call.arrays[0].dtype == model.info.inputs[0].dtype
+    np.testing.assert_array_equal(call.arrays[0], np.asarray(array).reshape(call.arrays[0].shape))
+
+
+def test_npy_strings() -> None:
+    assert decode(TEXT, NPY, npy([["ä"], ["bc"]])).arrays[0].tolist() == [["ä".encode()], [b"bc"]]
+
+
+def header(shape: str, descr: str = "'<f4'") -> bytes:
+    text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text) + 1) + text.encode() + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("model", "body", "words"),
+    [
+        (VECTOR, b"\x93NUMPY", ["not a valid .npy"]),
+        (VECTOR, header("(4,)") + b"\0" * 15, ["16 bytes", "got 15"]),
+        (VECTOR, header("(1000000000000, 4)"), ["got 0"]),
+        (VECTOR, header("(-1, -4)") + b"\0" * 16, ["at least 0"]),
+        (VECTOR, header("(0, 4)"), ["at least 1 row"]),
+        (VECTOR, header("(4,)", "'|O'") + b"\0" * 32, ["dtype object"]),
+        (VECTOR, header("(4,)", "'<c8'") + b"\0" * 32, ["dtype complex64"]),
+        (VECTOR, header("(4,)", "[('a', '<f4')]") + b"\0" * 16, ["dtype"]),
+        (VECTOR, header("(4,)", "'|S0'"), ["dtype"]),
+        (VECTOR, header("(" * 500), ["not a valid .npy"]),
+        (VECTOR, header("-" * 9000 + "1"), ["not a valid .npy"]),
+        (VECTOR, npy(np.zeros(5)), ["[4] for one row", "[5]"]),
+        (VECTOR, npy(["1", "2", "3", "4"]), ["FP32"]),
+        (VECTOR, npy([1e300, 0, 0, 0]), ["range"]),
+        (IMAGE, npy(np.full((2, 3), 256)), ["range", "UINT8"]),
+        (IMAGE, npy(np.full((2, 3), -1)), ["range", "UINT8"]),
+        (IMAGE, npy(np.full((2, 3), 1.0)), ["UINT8", "float64"]),
+        (HALF, npy([1e6, 0.0]), ["range", "FP16"]),
+        (TEXT, npy([1]), ["strings"]),
+        (TOKENS, npy([1, 2]), ["'ids', 'mask'"]),
+    ],
+)
+def test_npy_that_does_not_fit(model: FakeServed, body: bytes, words: list[str]) -> None:
+    with pytest.raises(BadRequest) as caught:
+        decode(model, NPY, body)
+    assert caught.value.message.startswith("body: ")
+    assert [word for word in words if word not in caught.value.message] == [], caught.value.message
+
+
+@pytest.mark.parametrize("unspecific", [None, "", "application/octet-stream", "application/x-www-form-urlencoded"])
+def test_an_unspecific_type_is_sniffed(unspecific: str | None) -> None:
+    assert decode(SEEING, unspecific, picture("PNG")).arrays[0][0, 0, 0] == 5
+    assert decode(SEEING, unspecific, picture("JPEG")).arrays[0][0, 0, 0] == 5
+    assert decode(SEEING, unspecific, npy(np.ones((2, 3), np.uint8))).rows == 1
+    assert decode(SEEING, unspecific, b" \n[[1,2,3],[4,5,6]]").rows == 1
+    assert decode(TEXT, unspecific, b'"hello"').rows == 1
+    assert decode(SCALAR, unspecific, b"-5").arrays[0].tolist() == [-5]
+    with pytest.raises(UnsupportedMedia) as caught:
+        decode(SEEING, unspecific, b"the cat")
+    assert "application/json" in caught.value.message
+    assert "image/png" in caught.value.message
+
+
+def test_json_and_npy_never_reach_the_decoder() -> None:
+    assert decode(SEEING, "application/json; charset=utf-8", b"[1,2,3,4,5,6]").arrays[0].shape == (1, 2, 3)
+    assert decode(SEEING, "application/vnd.pixels+json", b"[1,2,3,4,5,6]").rows == 1
+    assert decode(SEEING, NPY, npy(np.ones((4, 2, 3), np.uint8))).rows == 4
+
+
+def test_other_types_reach_the_decoder() -> None:
+    assert decode(SEEING, "text/plain; charset=utf-8", b"seven c").arrays[0].max() == 7
+    assert decode(SEEING, "IMAGE/PNG", picture()).single
+
+
+def test_without_a_decoder_other_types_are_415() -> None:
+    for kind in ("image/png", "text/plain", "text/csv"):
+        with pytest.raises(UnsupportedMedia) as caught:
+            decode(VECTOR, kind, b"x")
+        assert "application/json, application/x-npy" in caught.value.message
+        assert kind in caught.value.message
+    with pytest.raises(UnsupportedMedia) as caught:
+        decode(TOKENS, "text/plain", b"x")
+    assert "npy" not in caught.value.message
+
+
+def test_what_a_decoder_raises_is_a_bad_request() -> None:
+    def explodes(content_type: str, body: bytes) -> dict[str, Any]:
+        raise KeyError("no ink found")
+
+    def refuses(content_type: str, body: bytes) -> dict[str, Any]:
+        raise TooLarge("too many words")
+
+    with pytest.raises(BadRequest, match="body: 'no ink found'"):
+        decode(served("m", VECTOR.info.inputs, Y, decode=explodes), "text/plain", b"x")
+    with pytest.raises(TooLarge, match="too many words"):
+        decode(served("m", VECTOR.info.inputs, Y, decode=refuses), "text/plain", b"x")
+
+
+def test_a_decoder_that_breaks_its_promise_is_the_models_failure() -> None:
+    wrong = served("m", VECTOR.info.inputs, Y, decode=lambda content_type, body: {"z": np.zeros(4)})
+    with pytest.raises(ModelFailed, match="'x'"):
+        decode(wrong, "text/plain", b"x")
+
+
+def test_a_decoder_may_return_text_and_rows() -> None:
+    lines = served("m", TEXT.info.inputs, Y, decode=lambda _, body: {"text": [[one] for one in body.split()]})
+    call = decode(lines, "text/plain", b"a\0 b")
+    assert (call.rows, call.single, call.arrays[0].tolist()) == (2, False, [[b"a\0"], [b"b"]])
+
+
+def test_pixels_are_counted_before_decoding() -> None:
+    decoded: list[bytes] = []
+
+    def note(content_type: str, body: bytes) -> dict[str, Any]:
+        decoded.append(body)
+        return {"x": np.zeros((2, 3))}
+
+    model = served("m", IMAGE.info.inputs, Y, decode=note)
+    chunk = b"IHDR" + struct.pack(">IIBBBBB", 20_000, 20_000, 8, 0, 0, 0, 0)
+    bomb = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    bomb += struct.pack(">I", 0) + b"IDAT" + struct.pack(">I", zlib.crc32(b"IDAT"))
+    for kind in ("image/png", "text/plain", None):
+        with pytest.raises(TooLarge, match="pixels"):
+            decode(model, kind, bomb)
+        with pytest.raises(TooLarge, match="at most 19 pixels, got 5 x 4"):
+            decode(model, kind, picture(), max_pixels=19)
+    with pytest.raises(BadRequest, match="not a readable image"):
+        decode(model, "image/png", b"\x89PNG\r\n\x1a\nrubbish")
+    assert decoded == []
+
+
+def test_multipart_takes_the_first_file() -> None:
+    kind, body = multipart(
+        ('name="note"', None, b"ignore"),
+        ('name="file"; filename="a.png"', "image/png", picture()),
+        ('name="file"; filename="b.txt"', "text/plain", b"second"),
+    )
+    assert decode(SEEING, kind, body).arrays[0][0, 0, 0] == 5
+
+
+def test_multipart_parts_are_sniffed_too() -> None:
+    kind, body = multipart(('name="file"; filename="x.npy"', "application/octet-stream", npy(np.ones((2, 3), int))))
+    assert decode(IMAGE, kind, body).rows == 1
+    kind, body = multipart(('name="file"; filename="x.json"', None, b"[1,2,3,4,5]"))
+    with pytest.raises(BadRequest, match=r"part 'file': expected shape"):
+        decode(IMAGE, kind, body)
+    with pytest.raises(TooLarge, match=r"part 'file': expected at most 5 bytes of JSON"):
+        decode(IMAGE, kind, body, max_json=5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("multipart/form-data", b"--frontier\r\n"),
+        ("multipart/form-data; boundary=frontier", b""),
+        ("multipart/form-data; boundary=frontier", b"rubbish"),
+        ("multipart/form-data; boundary=frontier", multipart(('name="a"', None, b"x"))[1]),
+        (
+            "multipart/form-data; boundary=frontier",
+            multipart(('name="a"; filename="x"', "image/png", b"x" * 99))[1][:80],
+        ),
+        ("multipart/form-data; boundary=frontier", multipart(*[('name="a"', None, b"x")] * 100)[1]),
+        ("multipart/form-data; boundary=" + "b" * 300, b"x"),
+    ],
+)
+def test_malformed_multipart(kind: str, body: bytes) -> None:
+    with pytest.raises(BadRequest, match=r"multipart|upload"):
+        decode(SEEING, kind, body)
+
+
+def test_json_has_its_own_limit() -> None:
+    with pytest.raises(TooLarge, match="at most 4 bytes of JSON, got 9"):
+        decode(VECTOR, JSON, b"[1,2,3,4]", max_json=4)
+
+
+def encoded(value: Any) -> Any:
+    """The answer as a client reads it."""
+    return orjson.loads(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY))
+
+
+def call_of(rows: int, *, single: bool) -> FriendlyCall:
+    return FriendlyCall([np.zeros((rows, 4))], rows, single, {})
+
+
+ROWS = np.array([[0.1, 2, 3, 4], [5, 6, 7, 8]], np.float32)
+
+
+def test_outputs_by_name() -> None:
+    two = served("two", VECTOR.info.inputs, (spec("y", "FP32", 4), spec("t", "BYTES")))
+    outputs = [ROWS, np.array([b"a", "ß".encode()], object)]
+    assert encoded(present_friendly(two, [o[:1] for o in outputs], call_of(1, single=True))) == {
+        "y": [0.1, 2, 3, 4],
+        "t": "a",
+    }
+    assert encoded(present_friendly(two, outputs, call_of(2, single=False)))[1] == {"y": [5, 6, 7, 8], "t": "ß"}
+    assert encoded(present_friendly(two, [o[:1] for o in outputs], call_of(1, single=False)))[0]["t"] == "a"
+
+
+def test_labels_name_the_top_score() -> None:
+    labelled = served("l", VECTOR.info.inputs, (spec("y", "FP32", 4, labels=("a", "b", "c", "d")),))
+    answer = encoded(present_friendly(labelled, [ROWS], call_of(2, single=False)))
+    assert answer[1] == {"y": {"label": "d", "scores": [5, 6, 7, 8]}}
+
+
+def test_bf16_is_shown_as_numbers() -> None:
+    model = served("b", VECTOR.info.inputs, (spec("y", "BF16", 2),))
+    bits = np.array([[0x3F80, 0xC000]], np.uint16)
+    assert encoded(present_friendly(model, [bits], call_of(1, single=True))) == {"y": [1.0, -2.0]}
+
+
+def test_present_sees_one_row_without_the_batch_dimension() -> None:
+    def present(outputs: Any) -> dict[str, Any]:
+        return {"top": np.float32(outputs["y"].max()), "all": outputs["y"], "shape": outputs["y"].shape, "b": b"x"}
+
+    model = served("p", VECTOR.info.inputs, Y, present=present)
+    assert encoded(present_friendly(model, [ROWS], call_of(2, single=False)))[0] == {
+        "top": 4.0,
+        "all": [0.1, 2, 3, 4],
+        "shape": [4],
+        "b": "x",
+    }
+    assert encoded(present_friendly(model, [ROWS[:1]], call_of(1, single=True)))["top"] == 4.0
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_nan_is_never_a_silent_null(bad: float) -> None:
+    rows = np.array([[bad, 2, 3, 4]], np.float32)
+    with pytest.raises(OutputNotJson, match="'y'"):
+        present_friendly(VECTOR, [rows], call_of(1, single=True))
+    for value in (rows[0], {"deep": [float(bad)]}, np.float32(bad)):
+        model = served("p", VECTOR.info.inputs, Y, present=lambda outputs, value=value: value)
+        with pytest.raises(OutputNotJson, match="answer"):
+            present_friendly(model, [rows], call_of(1, single=True))
+
+
+def test_a_present_that_fails_is_the_models_failure() -> None:
+    def broken(outputs: Any) -> Any:
+        return outputs["z"]
+
+    for present in (broken, lambda outputs: object()):
+        with pytest.raises(ModelFailed, match="present"):
+            present_friendly(served("p", VECTOR.info.inputs, Y, present=present), [ROWS], call_of(2, single=False))
+
+
+def test_all_failures_are_ours() -> None:
+    """Whatever bytes come under whatever type, only a StarlingError leaves."""
+    bodies = [b"", b"\0", b"\x93NUMPY\x01\x00\xff\xff", b'{"x":' * 900, b"\xff\xd8\xff", picture()[:30], b"II*\0" * 9]
+    kinds = [None, JSON, NPY, "image/png", "image/tiff", "text/plain", "multipart/form-data; boundary=x", "a/b", ";;"]
+    statuses = {status_of(model, kind, body) for body in bodies for kind in kinds for model in (SEEING, VECTOR, TOKENS)}
+    assert statuses <= {200, 400, 413, 415}
+
+
+def status_of(model: FakeServed, kind: str | None, body: bytes) -> int:
+    try:
+        decode(model, kind, body)
+    except StarlingError as error:
+        return error.status
+    return 200

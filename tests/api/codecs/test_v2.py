@@ -1,0 +1,311 @@
+"""The V2 body, both ways. Whatever the bytes, decoding gives a call or a 4xx of ours, and never another exception."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.api.codecs.v2 import InferCall, decode, encode
+from app.contract import Answer, ModelInfo
+from app.errors import BadRequest, OutputNotJson, StarlingError, TooLarge
+
+from ..catalog import spec
+
+ECHO = ModelInfo("echo", "1", "pytorch", (spec("x", "FP32", 4),), (spec("y", "FP32", 4),))
+TEXT = ModelInfo("text", "1", "pytorch", (spec("t", "BYTES", 1),), (spec("u", "BYTES", 1),))
+TOKENS = ModelInfo(
+    "tokens", "2", "pytorch",
+    (spec("ids", "INT64", "n", bound=8), spec("mask", "BOOL", "n", bound=8)),
+    (spec("out", "INT64", "n", bound=8), spec("sum", "FP64")),
+)  # fmt: skip
+BRAIN = ModelInfo("brain", "1", "pytorch", (spec("x", "BF16", 2),), (spec("y", "BF16", 2),))
+MIB = 1 << 20
+
+JSON_ECHO = {"inputs": [{"name": "x", "shape": [2, 4], "datatype": "FP32", "data": [1, 2, 3, 4, 5, 6, 7, 8.5]}]}
+
+
+def tensor(name: str, shape: list[int], datatype: str, size: int) -> dict[str, Any]:
+    return {"name": name, "shape": shape, "datatype": datatype, "parameters": {"binary_data_size": size}}
+
+
+def with_tail(request: dict[str, Any], tail: bytes) -> tuple[bytes, int]:
+    head = json.dumps(request).encode()
+    return head + tail, len(head)
+
+
+def values(call: InferCall, info: ModelInfo, index: int = 0) -> list[Any]:
+    """A decoded input as nested lists, whether it came as an array or as bytes."""
+    array = call.arrays[index]
+    if not isinstance(array, np.ndarray):
+        one = info.inputs[index]
+        row = [call.lengths.get(axis, length) for axis, length in zip(one.axes, one.shape, strict=True)]
+        array = np.frombuffer(array, one.dtype).reshape(call.rows, *row)
+    found: list[Any] = array.tolist()
+    return found
+
+
+def test_json() -> None:
+    call = decode(json.dumps(JSON_ECHO).encode(), None, ECHO, MIB)
+    assert (call.rows, values(call, ECHO)) == (2, [[1, 2, 3, 4], [5, 6, 7, 8.5]])
+    assert (call.id, call.priority, call.timeout_us, call.parameters) == (None, 0, None, None)
+
+
+def test_everything_else_of_a_request() -> None:
+    request = {
+        **JSON_ECHO,
+        "id": "a",
+        "parameters": {"priority": 3, "timeout": 500, "binary_data_output": True, "mine": [1]},
+        "outputs": [{"name": "y", "parameters": {"binary_data": False}}],
+    }
+    call = decode(json.dumps(request).encode(), None, ECHO, MIB)
+    assert (call.id, call.priority, call.timeout_us, call.parameters) == ("a", 3, 500, {"mine": [1]})
+    assert call.outputs == [(0, False)]
+
+
+def test_binary() -> None:
+    raw = np.arange(8, dtype="<f4").tobytes()
+    body, length = with_tail({"inputs": [tensor("x", [2, 4], "FP32", 32)]}, raw)
+    assert values(decode(body, length, ECHO, MIB), ECHO) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_inputs_in_any_order_and_mixed() -> None:
+    mask = {"name": "mask", "shape": [1, 3], "datatype": "BOOL", "data": [True, 0, 1]}
+    body, length = with_tail({"inputs": [mask, tensor("ids", [1, 3], "INT64", 24)]}, np.arange(3).tobytes())
+    call = decode(body, length, TOKENS, MIB)
+    assert values(call, TOKENS, 0) == [[0, 1, 2]]
+    assert values(call, TOKENS, 1) == [[True, False, True]]
+    assert call.lengths == {"n": 3}
+
+
+def test_strings() -> None:
+    raw = b"\x02\0\0\0ab\0\0\0\0"
+    body, length = with_tail({"inputs": [tensor("t", [2, 1], "BYTES", len(raw))]}, raw)
+    assert values(decode(body, length, TEXT, MIB), TEXT) == [[b"ab"], [b""]]
+    request = {"inputs": [{"name": "t", "shape": [2, 1], "datatype": "BYTES", "data": ["ß", ""]}]}
+    assert values(decode(json.dumps(request).encode(), None, TEXT, MIB), TEXT) == [["ß".encode()], [b""]]
+
+
+def test_raw_requests() -> None:
+    call = decode(np.arange(12, dtype="<f4").tobytes(), 0, ECHO, MIB)
+    assert (call.rows, call.outputs) == (3, [(0, True)])
+    assert values(decode(b"anything", 0, TEXT, MIB), TEXT) == [[b"anything"]]
+    with pytest.raises(BadRequest, match="one input"):
+        decode(b"12345678", 0, TOKENS, MIB)
+    with pytest.raises(BadRequest, match="multiple of 16"):
+        decode(b"12345", 0, ECHO, MIB)
+
+
+@pytest.mark.parametrize("data", [[0, 2], [True, 2], ["true"], [0.0, 1]])
+def test_what_is_no_boolean(data: list[Any]) -> None:
+    tensors = [
+        {"name": "ids", "shape": [1, len(data)], "datatype": "INT64", "data": [1] * len(data)},
+        {"name": "mask", "shape": [1, len(data)], "datatype": "BOOL", "data": data},
+    ]
+    with pytest.raises(BadRequest, match=r"inputs\[1\]\.data"):
+        decode(json.dumps({"inputs": tensors}).encode(), None, TOKENS, MIB)
+    tensors[1] = tensor("mask", [1, len(data)], "BOOL", len(data))
+    with pytest.raises(BadRequest, match=r"inputs\[1\].*neither 0 nor 1"):
+        decode(*with_tail({"inputs": tensors}, b"\x02" * len(data)), TOKENS, MIB)
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        (b"\x05\0\0\0abc", "element 0 reaches beyond"),
+        (b"\xff\xff\xff\xffabc", "element 0 reaches beyond"),
+        (b"\x01\0\0\0abc", "2 bytes are left over"),
+        (b"\x01\0", "expected 1 BYTES elements"),
+    ],
+)
+def test_strings_that_do_not_fit(raw: bytes, words: str) -> None:
+    with pytest.raises(BadRequest, match=words):
+        decode(*with_tail({"inputs": [tensor("t", [1, 1], "BYTES", len(raw))]}, raw), TEXT, MIB)
+
+
+@pytest.mark.parametrize("plain", [True, False], ids=["plain request", "any other"])
+def test_bytes_after_a_json_tensor(plain: bool) -> None:
+    request: dict[str, Any] = {**JSON_ECHO} if plain else {**JSON_ECHO, "id": "a"}
+    with pytest.raises(BadRequest, match="3 bytes are left over"):
+        decode(*with_tail(request, b"zzz"), ECHO, MIB)
+
+
+def test_limits() -> None:
+    body = json.dumps(JSON_ECHO).encode()
+    with pytest.raises(TooLarge, match="JSON"):
+        decode(body, None, ECHO, len(body) - 1)
+    raw = bytes(16 * 1000)
+    tail = {"inputs": [tensor("x", [1000, 4], "FP32", len(raw))]}
+    assert decode(*with_tail(tail, raw), ECHO, 200).rows == 1000  # what is binary has no such limit
+
+
+# the way back
+
+
+def answer(*arrays: Any) -> Answer:
+    return Answer(list(arrays), 0, 0, 1)
+
+
+def asked(info: ModelInfo, **fields: Any) -> InferCall:
+    call = InferCall(1, [], {}, [(index, False) for index in range(len(info.outputs))])
+    for name, value in fields.items():
+        setattr(call, name, value)
+    return call
+
+
+@pytest.mark.parametrize("outputs", [None, [(0, False)]])
+def test_json_back(outputs: Any) -> None:
+    body, length = encode(asked(ECHO, outputs=outputs), answer(np.array([[0.1, 2, -3.5, 1e9]], "f4")), ECHO)
+    assert length is None
+    assert json.loads(body) == {
+        "model_name": "echo",
+        "model_version": "1",
+        "outputs": [{"name": "y", "shape": [1, 4], "datatype": "FP32", "data": [0.1, 2, -3.5, 1e9]}],
+    }
+
+
+def test_binary_back() -> None:
+    array = np.array([[0.1, 2, 3, np.nan]], "<f4")
+    body, length = encode(asked(ECHO, outputs=[(0, True)], id="é"), answer(array), ECHO)
+    assert length is not None
+    head = json.loads(body[:length])
+    assert (head["id"], head["outputs"][0]["parameters"]) == ("é", {"binary_data_size": 16})
+    assert body[length:] == array.tobytes()
+
+
+def test_mixed_back() -> None:
+    arrays = np.array([[1, 2]]), np.array([2.5])
+    body, length = encode(asked(TOKENS, outputs=[(1, False), (0, True)]), answer(*arrays), TOKENS)
+    assert length is not None
+    head = json.loads(body[:length])
+    assert [one["name"] for one in head["outputs"]] == ["sum", "out"]
+    assert head["outputs"][0]["data"] == [2.5]
+    assert body[length:] == arrays[0].tobytes()
+
+
+def test_strings_back() -> None:
+    texts = np.array([["ß".encode()], [b""]], object)
+    body, length = encode(asked(TEXT), answer(texts), TEXT)
+    assert (json.loads(body)["outputs"][0]["data"], length) == (["ß", ""], None)
+    body, length = encode(asked(TEXT, outputs=[(0, True)]), answer(texts), TEXT)
+    assert body[length:] == b"\x02\0\0\0\xc3\x9f\0\0\0\0"
+    with pytest.raises(OutputNotJson, match=r"'u'.*UTF-8"):
+        encode(asked(TEXT), answer(np.array([[b"\xff"]], object)), TEXT)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("outputs", [None, [(0, False)]])
+def test_what_json_has_not(wrong: float, outputs: Any) -> None:
+    with pytest.raises(OutputNotJson, match=r"'y'.*binary"):
+        encode(asked(ECHO, outputs=outputs), answer(np.array([[1, 2, 3, wrong]], "f4")), ECHO)
+
+
+def test_null_as_a_text_is_no_nan() -> None:
+    named = ModelInfo("null", "1", "pytorch", (spec("null", "FP32", 4),), (spec("null", "FP32", 4),))
+    body, _ = encode(asked(named), answer(np.ones((1, 4), "f4")), named)
+    assert json.loads(body)["outputs"][0]["data"] == [1, 1, 1, 1]
+
+
+# anything at all
+
+VALID = [
+    (ECHO, json.dumps(JSON_ECHO).encode(), None),
+    (ECHO, *with_tail({"inputs": [tensor("x", [2, 4], "FP32", 32)]}, np.arange(8, dtype="<f4").tobytes())),
+    (TEXT, *with_tail({"inputs": [tensor("t", [2, 1], "BYTES", 10)]}, b"\x02\0\0\0ab\0\0\0\0")),
+    (
+        TOKENS,
+        *with_tail(
+            {
+                "inputs": [
+                    {"name": "mask", "shape": [1, 3], "datatype": "BOOL", "data": [[True, False, True]]},
+                    tensor("ids", [1, 3], "INT64", 24),
+                ],
+                "outputs": [{"name": "sum", "parameters": {"binary_data": True}}],
+                "parameters": {"priority": 1, "timeout": 1000, "binary_data_output": False, "k": "v"},
+                "id": "7",
+            },
+            np.arange(3).tobytes(),
+        ),
+    ),
+    (BRAIN, b"\x80\x3f\x00\x40", 0),
+]
+
+
+def sound(info: ModelInfo, body: bytes, length: int | None) -> None:
+    """A call whose tensors are as large as its rows say, or an error that a client caused."""
+    try:
+        call = decode(body, length, info, MIB)
+    except StarlingError as exc:
+        assert 400 <= exc.status < 500  # noqa: PT017 - either outcome is right
+        assert len(exc.message) < 1000  # noqa: PT017
+        return
+    assert call.rows >= 1
+    for index in range(len(info.inputs)):
+        assert len(values(call, info, index)) == call.rows
+
+
+@given(st.data())
+@settings(max_examples=400, deadline=None)
+def test_mutated_bytes(data: st.DataObject) -> None:
+    info, body, length = data.draw(st.sampled_from(VALID))
+    changed = bytearray(body)
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(changed)))
+        cut = data.draw(st.integers(0, 3))
+        changed[at : at + cut] = data.draw(st.binary(max_size=4))
+    if length is not None and data.draw(st.booleans()):
+        length = data.draw(st.integers(0, len(changed) + 2))
+    sound(info, bytes(changed), length)
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=3)
+    | st.sampled_from(["x", "FP32", "BOOL"]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["name", "shape", "data"]), inner),
+    max_leaves=6,
+)
+
+
+@given(st.data())
+@settings(max_examples=400, deadline=None)
+def test_mutated_json(data: st.DataObject) -> None:
+    """A value anywhere in a valid request is replaced by any other, NaN and infinities among them."""
+    info, body, length = data.draw(st.sampled_from(VALID[:4]))
+    request = json.loads(body[:length])
+    place: Any = request
+    while True:
+        key = data.draw(st.sampled_from(list(place) if isinstance(place, dict) else list(range(len(place)))))
+        deeper = isinstance(place[key], dict | list) and place[key] and data.draw(st.booleans())
+        if not deeper:
+            break
+        place = place[key]
+    if data.draw(st.booleans()) and isinstance(place, dict):
+        del place[key]
+    else:
+        place[key] = data.draw(JSON)
+    head = json.dumps(request).encode()
+    sound(info, head + (body[length:] if length else b""), len(head) if length else None)
+
+
+@given(st.binary(max_size=200), st.none() | st.integers(0, 210), st.sampled_from([ECHO, TEXT, TOKENS, BRAIN]))
+@settings(max_examples=200, deadline=None)
+def test_any_bytes(body: bytes, length: int | None, info: ModelInfo) -> None:
+    sound(info, body, length)
+
+
+@pytest.mark.parametrize("depth", [500, 900, 950, 1000, 1020, 5000])
+@pytest.mark.parametrize("where", ["name", "datatype", "shape", "data", "parameters"])
+def test_deep_nesting(where: str, depth: int) -> None:
+    nested = "[" * depth + "]" * depth
+    fields = {"name": '"x"', "shape": "[1, 4]", "datatype": '"FP32"', "data": "[1, 2, 3, 4]", where: nested}
+    inner = ", ".join(f'"{key}": {value}' for key, value in fields.items())
+    sound(ECHO, f'{{"inputs": [{{{inner}}}]}}'.encode(), None)
+    sound(ECHO, f'{{"inputs": [{{{inner}, "nan": NaN}}]}}'.encode(), None)

@@ -1,0 +1,299 @@
+"""Control routes: each answers what its protocol says, and every failure is exactly {"error": message}."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from pydantic import BaseModel
+
+from app import __version__
+from app.api.errors import error_parts, install_error_handlers
+from app.api.routes import control
+from app.contract import IndexEntry
+from app.errors import BadRequest, NotReady, QueueFull, Unauthorized
+
+from ..catalog import FakeCatalog, FakeHealth, client, served, spec
+
+ECHO = served("echo", (spec("x", "FP32", 4),), (spec("y", "FP32", 4),))
+ECHO_2 = served("echo", (spec("x", "FP32", 4),), (spec("y", "FP32", 4),), version="2")
+TEXT = served("text", (spec("ids", "INT64", "tokens"), spec("note", "BYTES", 1)), (spec("v", "FP32", 3),))
+STATS = served("stats", (spec("x", "FP32", 4),), (spec("y", "FP32", 4),))
+
+
+class Flag(BaseModel):
+    on: bool
+
+
+def make_app() -> FastAPI:
+    app = FastAPI()
+    app.include_router(control.router)
+    install_error_handlers(app)
+
+    @app.get("/boom")
+    async def boom() -> None:
+        raise RuntimeError("a secret of the inside")
+
+    @app.get("/full")
+    async def full() -> None:
+        raise QueueFull("the queue is full", retry_after_s=3)
+
+    @app.post("/flag")
+    async def flag(body: Flag) -> None: ...
+
+    return app
+
+
+@pytest.fixture
+def catalog() -> FakeCatalog:
+    models: dict[str, Any] = {
+        "echo": {"1": ECHO, "2": ECHO_2, "3": None},
+        "text": {"1": TEXT},
+        "stats": {"1": STATS},
+        "broken": {"1": None},
+    }
+    entries = [IndexEntry("echo", "1", "READY"), IndexEntry("broken", "1", "UNAVAILABLE", "model.toml: no inputs")]
+    return FakeCatalog(models, entries)
+
+
+@pytest.fixture
+def health() -> FakeHealth:
+    return FakeHealth()
+
+
+@pytest.fixture
+async def http(catalog: FakeCatalog, health: FakeHealth) -> AsyncIterator[httpx.AsyncClient]:
+    metrics = SimpleNamespace(render=lambda: (b"up 1\n", "text/plain; version=0.0.4; charset=utf-8"))
+    async with client(make_app(), catalog=catalog, health=health, metrics=metrics) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("path", ["/v2/health/live", "/livez", "/healthz"])
+async def test_live(http: httpx.AsyncClient, health: FakeHealth, path: str) -> None:
+    answer = await http.get(path)
+    assert (answer.status_code, answer.json()) == (200, {"live": True})
+    health.live_reason = "worker 0 is dead"
+    answer = await http.get(path)
+    assert (answer.status_code, answer.json()) == (503, {"live": False})
+
+
+@pytest.mark.parametrize("path", ["/v2/health/ready", "/readyz", "/ping"])
+async def test_ready(http: httpx.AsyncClient, health: FakeHealth, path: str) -> None:
+    answer = await http.get(path)
+    assert (answer.status_code, answer.json()) == (200, {"ready": True})
+    health.ready_reason = "draining"
+    answer = await http.get(path)
+    assert (answer.status_code, answer.json()) == (503, {"ready": False})
+    assert answer.headers["retry-after"] == "1"
+
+
+async def test_server_metadata_lists_only_what_works(http: httpx.AsyncClient) -> None:
+    body = (await http.get("/v2")).json()
+    assert (body["name"], body["version"]) == ("starling", __version__)
+    assert set(body["extensions"]) == {
+        "binary_tensor_data",
+        "parameters",
+        "schedule_policy",
+        "statistics",
+        "model_repository",
+        "model_repository(unload_dependents)",
+        "model_configuration",
+    }
+
+
+@pytest.mark.parametrize("path", ["/v2/models", "/v1/models"])
+async def test_list_names_ready_models_once(http: httpx.AsyncClient, path: str) -> None:
+    assert (await http.get(path)).json() == {"models": ["echo", "stats", "text"]}
+
+
+async def test_metadata_leads_with_the_batch_dimension(http: httpx.AsyncClient) -> None:
+    assert (await http.get("/v2/models/text")).json() == {
+        "name": "text",
+        "versions": ["1"],
+        "platform": "pytorch",
+        "inputs": [
+            {"name": "ids", "datatype": "INT64", "shape": [-1, -1]},
+            {"name": "note", "datatype": "BYTES", "shape": [-1, 1]},
+        ],
+        "outputs": [{"name": "v", "datatype": "FP32", "shape": [-1, 3]}],
+    }
+    one = (await http.get("/v2/models/echo/versions/1")).json()
+    assert one["versions"] == ["1", "2"]
+
+
+async def test_config_has_tritons_type_names(http: httpx.AsyncClient) -> None:
+    assert (await http.get("/v2/models/text/config")).json() == {
+        "name": "text",
+        "platform": "pytorch",
+        "max_batch_size": 32,
+        "input": [
+            {"name": "ids", "data_type": "TYPE_INT64", "dims": [-1]},
+            {"name": "note", "data_type": "TYPE_STRING", "dims": [1]},
+        ],
+        "output": [{"name": "v", "data_type": "TYPE_FP32", "dims": [3]}],
+        "dynamic_batching": {},
+    }
+    assert (await http.get("/v2/models/echo/versions/2/config")).json()["name"] == "echo"
+
+
+async def test_model_readiness(http: httpx.AsyncClient) -> None:
+    assert (await http.get("/v2/models/echo/ready")).json() == {"name": "echo", "ready": True}
+    assert (await http.get("/v2/models/echo/versions/2/ready")).status_code == 200
+    waiting = await http.get("/v2/models/echo/versions/3/ready")
+    assert (waiting.status_code, waiting.json()) == (503, {"name": "echo", "ready": False})
+    assert waiting.headers["retry-after"] == "7"
+    assert (await http.get("/v2/models/nobody/ready")).status_code == 404
+
+
+async def test_v1_status(http: httpx.AsyncClient) -> None:
+    assert (await http.get("/v1/models/echo")).json() == {"name": "echo", "ready": True}
+    assert (await http.get("/v1/models/broken")).status_code == 503
+
+
+async def test_statistics(http: httpx.AsyncClient) -> None:
+    everything = (await http.get("/v2/models/stats")).json()["model_stats"]
+    assert [(one["name"], one["version"]) for one in everything] == [
+        ("echo", "1"),
+        ("echo", "2"),
+        ("text", "1"),
+        ("stats", "1"),
+    ]
+    both = (await http.get("/v2/models/echo/stats")).json()["model_stats"]
+    assert [one["version"] for one in both] == ["1", "2"]
+    one = (await http.get("/v2/models/echo/versions/2/stats")).json()["model_stats"]
+    assert [stats["version"] for stats in one] == ["2"]
+    assert (await http.get("/v2/models/broken/stats")).status_code == 503
+
+
+async def test_a_model_named_stats_is_reached_by_its_version(http: httpx.AsyncClient) -> None:
+    assert (await http.get("/v2/models/stats/versions/1")).json()["name"] == "stats"
+    assert (await http.get("/v2/models/stats/ready")).json() == {"name": "stats", "ready": True}
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b" \n"])
+async def test_index_is_a_list_of_everything(http: httpx.AsyncClient, body: bytes) -> None:
+    assert (await http.post("/v2/repository/index", content=body)).json() == [
+        {"name": "echo", "version": "1", "state": "READY", "reason": ""},
+        {"name": "broken", "version": "1", "state": "UNAVAILABLE", "reason": "model.toml: no inputs"},
+    ]
+
+
+async def test_index_of_what_is_ready(http: httpx.AsyncClient) -> None:
+    lines = (await http.post("/v2/repository/index", content=b'{"ready": true}')).json()
+    assert [line["name"] for line in lines] == ["echo"]
+
+
+async def test_load_and_unload(http: httpx.AsyncClient, catalog: FakeCatalog) -> None:
+    assert (await http.post("/v2/repository/models/echo/load")).json() == {"name": "echo", "load": True}
+    assert (await http.post("/v2/repository/models/echo/load", content=b'{"parameters":{}}')).status_code == 200
+    dependents = b'{"parameters":{"unload_dependents":true}}'
+    answer = await http.post("/v2/repository/models/text/unload", content=dependents)
+    assert answer.json() == {"name": "text", "unload": True}
+    assert (catalog.loaded, catalog.unloaded) == (["echo", "echo"], ["text"])
+
+
+@pytest.mark.parametrize("name", ["config", "file:1/model.pt"])
+async def test_load_refuses_overrides(http: httpx.AsyncClient, catalog: FakeCatalog, name: str) -> None:
+    answer = await http.post("/v2/repository/models/echo/load", json={"parameters": {name: "e30="}})
+    assert answer.status_code == 400
+    assert name in answer.json()["error"]
+    assert "not supported" in answer.json()["error"]
+    assert catalog.loaded == []
+
+
+async def test_load_failures(http: httpx.AsyncClient) -> None:
+    unknown = await http.post("/v2/repository/models/nobody/load")
+    assert (unknown.status_code, unknown.json()) == (404, {"error": "unknown model 'nobody'"})
+    broken = await http.post("/v2/repository/models/broken/load")
+    assert (broken.status_code, broken.json()) == (400, {"error": "model.toml: inputs: expected a list"})
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (b"{", "body"),
+        (b"[]", "body"),
+        (b'{"ready": "sometimes"}', "body.ready"),
+        (b"[" * 5000, "body"),
+        (b"\xff", "body"),
+    ],
+)
+async def test_bad_control_bodies(http: httpx.AsyncClient, body: bytes, field: str) -> None:
+    answer = await http.post("/v2/repository/index", content=body)
+    assert answer.status_code == 400
+    assert list(answer.json()) == ["error"]
+    assert answer.json()["error"].startswith(f"{field}: ")
+
+
+async def test_control_bodies_are_bounded(http: httpx.AsyncClient) -> None:
+    answer = await http.post("/v2/repository/models/echo/load", content=b" " * (control.MAX_CONTROL_BODY + 1))
+    assert answer.status_code == 413
+
+
+async def test_a_body_that_does_not_arrive(catalog: FakeCatalog) -> None:
+    async def stuck() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.Event().wait()
+
+    settings = SimpleNamespace(body_timeout_s=0.0)
+    async with client(make_app(), catalog=catalog, settings=settings) as opened:
+        answer = await opened.post("/v2/repository/index", content=stuck())
+    assert answer.status_code == 408
+
+
+async def test_metrics(http: httpx.AsyncClient) -> None:
+    answer = await http.get("/metrics")
+    assert answer.text == "up 1\n"
+    assert answer.headers.get_list("content-type") == ["text/plain; version=0.0.4; charset=utf-8"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/nowhere", 404),
+        ("GET", "/v2/models/nobody", 404),
+        ("GET", "/v2/models/echo/versions/9", 404),
+        ("GET", "/v2/models/broken", 503),
+        ("POST", "/v2", 405),
+        ("GET", "/v2/repository/index", 405),
+        ("GET", "/full", 429),
+        ("GET", "/boom", 500),
+    ],
+)
+async def test_errors_have_one_shape(http: httpx.AsyncClient, method: str, path: str, status: int) -> None:
+    answer = await http.request(method, path)
+    assert answer.status_code == status
+    assert list(answer.json()) == ["error"]
+    assert answer.headers.get_list("content-type") == ["application/json"]
+    assert "secret" not in answer.text
+    assert ("retry-after" in answer.headers) == (status in (429, 503))
+
+
+async def test_framework_errors_name_what_was_asked(http: httpx.AsyncClient) -> None:
+    assert (await http.get("/nowhere")).json() == {"error": "no such route: /nowhere"}
+    wrong = await http.delete("/v2")
+    assert wrong.json() == {"error": "DELETE is not allowed on /v2"}
+    assert wrong.headers["allow"] == "GET"
+
+
+async def test_bodies_that_the_framework_parses(http: httpx.AsyncClient) -> None:
+    for content, part in [(b"{", "body"), (b'{"on": "maybe"}', "body.on"), (b"{}", "body.on")]:
+        answer = await http.post("/flag", content=content, headers={"content-type": "application/json"})
+        assert answer.status_code == 400
+        assert list(answer.json()) == ["error"]
+        assert part in answer.json()["error"]
+
+
+def test_error_parts() -> None:
+    status, headers, body = error_parts(BadRequest('inputs[0].name: got "\udc80ß"'))
+    assert (status, body) == (400, '{"error": "inputs[0].name: got \\"?ß\\""}'.encode())
+    assert headers == [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    assert (b"retry-after", b"3") in error_parts(QueueFull("full", retry_after_s=3))[1]
+    assert (b"retry-after", b"1") in error_parts(NotReady("loading"))[1]
+    assert (b"www-authenticate", b"Bearer") in error_parts(Unauthorized("a key is needed"))[1]
+    assert b"inside" not in error_parts(RuntimeError("a secret of the inside"))[2]

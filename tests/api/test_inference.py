@@ -1,0 +1,308 @@
+"""The inference path in process: what it takes, what it passes on, and that every call is answered and counted once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.api.http import Limits, Message, Receive, Scope, Send
+from app.api.inference import InferencePath
+from app.contract import Answer, Batching, ModelInfo
+from app.errors import BadRequest, ClientGone, ModelFailed, QueueFull
+
+from .catalog import FakeCatalog, FakeServed, served, spec
+
+
+@dataclass
+class Health:
+    closing: bool = False
+
+
+class EchoLease:
+    """Holds what is written; its future gives it back when `Echo.open` says so."""
+
+    def __init__(self, model: Echo) -> None:
+        self._model = model
+        self._rows: Any = None
+        self._future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+    def __enter__(self) -> EchoLease:
+        self._model.open_leases += 1
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._model.open_leases -= 1
+
+    def write(self, index: int, values: Any) -> None:
+        self._rows = np.frombuffer(values, "<f4").reshape(-1, 4)
+
+    @property
+    def answered(self) -> bool:
+        return self._future.done()
+
+    def run(self) -> asyncio.Future[Answer]:
+        self._model.ran.set()
+        if self._model.fails is not None:
+            self._future.set_exception(self._model.fails)
+        elif self._model.opened:
+            self._future.set_result(Answer([self._rows], 2_000_000, 3_000_000, 5))
+        return self._future
+
+    def cancel(self) -> None:
+        self._future.set_exception(ClientGone("gone"))
+
+
+@dataclass
+class Echo(FakeServed):
+    """A model that answers with its input."""
+
+    opened: bool = True
+    fails: Exception | None = None
+    full: bool = False
+    open_leases: int = 0
+    ran: asyncio.Event = field(default_factory=asyncio.Event)
+    asked: dict[str, Any] = field(default_factory=dict)
+    finished: list[str] = field(default_factory=list)
+
+    def admit(self, rows: int, deadline_ns: int | None = None) -> None:
+        if self.full:
+            raise QueueFull("the queue is full", retry_after_s=4)
+
+    def lease(self, rows: int, **fields: Any) -> EchoLease:
+        self.asked = {"rows": rows, **fields}
+        return EchoLease(self)
+
+    def finish(self, outcome: str, total_ns: int) -> None:
+        assert total_ns > 0
+        self.finished.append(outcome)
+
+
+@pytest.fixture
+def model() -> Echo:
+    plain = served("echo", (spec("x", "FP32", 4),), (spec("y", "FP32", 4),))
+    info = ModelInfo("echo", "1", "pytorch", plain.info.inputs, plain.info.outputs, Batching(max_queue=8))
+    return Echo(info, plain.model)
+
+
+@dataclass
+class Reply:
+    status: int
+    headers: dict[bytes, bytes]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass
+class Caller:
+    """Speaks ASGI to an InferencePath whose other routes answer 299."""
+
+    model: Echo
+    health: Health = field(default_factory=Health)
+    options: dict[str, Any] = field(default_factory=dict)
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        limits = Limits(body=1000, json=800, inflight=2000, pixels=100, body_timeout_s=5, connections=3)
+        self.app = InferencePath(self._other, limits, **self.options)
+
+    async def _other(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 299, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def __call__(
+        self, path: str, body: bytes = b"", headers: Mapping[bytes, bytes] | None = None, method: str = "POST"
+    ) -> Reply:
+        state = {"catalog": FakeCatalog({"echo": {"1": self.model, "2": None}}), "health": self.health}
+        lines = [(b"content-length", b"%d" % len(body)), *(headers or {}).items()]
+        scope = {"type": "http", "method": method, "path": path, "headers": lines, "state": state}
+        sent: list[Message] = []
+        rest = [body]
+
+        async def receive() -> Message:
+            if rest:
+                return {"type": "http.request", "body": rest.pop(), "more_body": False}
+            await self.gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        await self.app(scope, receive, send)
+        start, *parts = sent
+        assert start["type"] == "http.response.start"
+        return Reply(start["status"], dict(start["headers"]), b"".join(part["body"] for part in parts))
+
+
+def body(rows: int = 1, **fields: Any) -> bytes:
+    data = [float(n) for n in range(4 * rows)]
+    tensor = {"name": "x", "shape": [rows, 4], "datatype": "FP32", "data": data}
+    return json.dumps({"inputs": [tensor], **fields}).encode()
+
+
+INFER = "/v2/models/echo/infer"
+
+
+@pytest.mark.parametrize(
+    ("path", "sent", "answer"),
+    [
+        (INFER, body(), [0, 1, 2, 3]),
+        ("/v2/models/echo/versions/1/infer", body(), [0, 1, 2, 3]),
+        ("/v1/models/echo:predict", b'{"instances": [[0, 1, 2, 3]]}', [[0, 1, 2, 3]]),
+        ("/v1/models/echo/versions/1:predict", b'{"instances": [[0, 1, 2, 3]]}', [[0, 1, 2, 3]]),
+        ("/predict/echo", b"[0, 1, 2, 3]", [0, 1, 2, 3]),
+    ],
+)
+async def test_the_paths_it_takes(model: Echo, path: str, sent: bytes, answer: Any) -> None:
+    reply = await Caller(model)(path, sent)
+    found = reply.json()
+    values = found["outputs"][0]["data"] if "outputs" in found else found.get("predictions", found.get("y"))
+    assert (reply.status, values) == (200, answer)
+    assert reply.headers[b"content-length"] == b"%d" % len(reply.body)
+    assert (model.finished, model.open_leases) == (["ok"], 0)
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/v2", "/v2/models/echo", "/v2/models/a/b/infer", "/v2/models//infer", "/v1/models/echo", "/predict/"]
+)
+async def test_everything_else_is_passed_on(model: Echo, path: str) -> None:
+    assert (await Caller(model)(path)).status == 299
+    assert model.finished == []
+
+
+async def test_what_the_lease_is_asked_for(model: Echo) -> None:
+    await Caller(model)(INFER, body(2, parameters={"priority": 3, "timeout": 700, "k": 1}))
+    arrived = model.asked.pop("arrived_ns")
+    assert arrived > 0
+    assert model.asked == {"rows": 2, "lengths": {}, "priority": 3, "timeout_us": 700, "parameters": {"k": 1}}
+
+
+async def test_headers(model: Echo) -> None:
+    reply = await Caller(model)(INFER, body(), {b"x-request-id": b"r-1"})
+    assert reply.headers[b"x-request-id"] == b"r-1"
+    assert reply.headers[b"x-batch-size"] == b"5"
+    timing = reply.headers[b"server-timing"].decode().split(", ")
+    assert timing[:2] == ["queue;dur=2.000", "compute;dur=3.000"]
+    assert timing[2].startswith("total;dur=")
+
+
+@pytest.mark.parametrize("given", [b"", b"a b", b"a" * 129, b"a\xff", b"a\r\nb"])
+async def test_request_ids_that_are_not_taken_over(model: Echo, given: bytes) -> None:
+    call = Caller(model)
+    made = {(await call(INFER, body(), {b"x-request-id": given})).headers[b"x-request-id"] for _ in range(2)}
+    assert len(made) == 2
+    assert given not in made
+
+
+@pytest.mark.parametrize(
+    ("path", "sent", "status", "outcomes"),
+    [
+        ("/v2/models/nobody/infer", body(), 404, []),
+        ("/v2/models/echo/versions/9/infer", body(), 404, []),
+        ("/v2/models/echo/versions/2/infer", body(), 503, []),
+        (INFER, b"{", 400, ["bad_request"]),
+        (INFER, body(9), 400, ["bad_request"]),
+        (INFER, b" " * 900, 413, ["too_large"]),
+        (INFER, b" " * 1001, 413, ["too_large"]),
+    ],
+)
+async def test_refusals(model: Echo, path: str, sent: bytes, status: int, outcomes: list[str]) -> None:
+    call = Caller(model)
+    reply = await call(path, sent)
+    assert (reply.status, list(reply.json()), model.finished) == (status, ["error"], outcomes)
+    assert (await call(INFER, body())).status == 200  # no bytes are held by what was refused
+    assert model.open_leases == 0
+
+
+async def test_a_full_queue_is_told_before_the_body_is_looked_at(model: Echo) -> None:
+    model.full = True
+    reply = await Caller(model)(INFER, b"\xff" * 5000)
+    assert (reply.status, reply.headers[b"retry-after"]) == (429, b"4")
+    assert model.finished == ["queue_full"]
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "HEAD"])
+async def test_methods(model: Echo, method: str) -> None:
+    reply = await Caller(model)(INFER, method=method)
+    assert (reply.status, reply.headers[b"allow"]) == (405, b"POST")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "outcome"),
+    [(ModelFailed("no"), 500, "model_failed"), (BadRequest("no"), 400, "bad_request"), (OSError("s"), 500, "internal")],
+)
+async def test_failures(model: Echo, error: Exception, status: int, outcome: str) -> None:
+    model.fails = error
+    reply = await Caller(model)(INFER, body())
+    assert (reply.status, model.finished, model.open_leases) == (status, [outcome], 0)
+    assert (reply.json()["error"] == "no") == (outcome != "internal")  # nothing of the inside is told
+
+
+async def test_a_key(model: Echo) -> None:
+    call = Caller(model, options={"api_key": "k"})
+    for headers in ({}, {b"x-api-key": b"K"}, {b"authorization": b"Basic k"}):
+        for path in (INFER, "/v2", "/metrics"):
+            assert (await call(path, body(), headers)).status == 401
+    assert (await call(INFER, body(), {b"x-api-key": b"k"})).status == 200
+    assert (await call("/v2", body(), {b"authorization": b"Bearer k"})).status == 299
+    for probe in ("/v2/health/live", "/v2/health/ready", "/livez", "/readyz", "/healthz", "/ping"):
+        assert (await call(probe, method="GET")).status == 299
+
+
+async def test_too_many_connections(model: Echo) -> None:
+    reply = await Caller(model, options={"connections": lambda: 4})(INFER, body())
+    assert (reply.status, b"retry-after" in reply.headers, reply.headers[b"connection"]) == (503, True, b"close")
+    assert (await Caller(model, options={"connections": lambda: 4})("/livez")).status == 299
+    assert (await Caller(model, options={"connections": lambda: 3})(INFER, body())).status == 200
+
+
+async def test_a_server_that_is_going_away(model: Echo) -> None:
+    call = Caller(model, health=Health(closing=True))
+    for path, sent, status in ((INFER, body(), 200), (INFER, b"{", 400), ("/v2", b"", 299)):
+        reply = await call(path, sent)
+        assert (reply.status, reply.headers[b"connection"]) == (status, b"close")
+
+
+async def test_a_client_that_hangs_up(model: Echo) -> None:
+    model.opened = False
+    call = Caller(model)
+    waiting = asyncio.create_task(call(INFER, body()))
+    await model.ran.wait()
+    call.gone.set()
+    async with asyncio.timeout(10):
+        await waiting
+    assert (model.finished, model.open_leases) == (["client_gone"], 0)
+
+
+async def test_compressed_answers(model: Echo) -> None:
+    call = Caller(model)
+    reply = await call(INFER, body(2), {b"accept-encoding": b"gzip"})
+    assert b"content-encoding" not in reply.headers  # too small to pay
+
+
+async def test_one_line_a_call_at_debug(model: Echo, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "starling.http")
+    call = Caller(model)
+    for sent in (body(), b"{"):
+        caplog.clear()
+        await call(INFER, sent, {b"x-request-id": b"r-1"})
+        assert [("r-1" in line, "echo" in line) for line in caplog.messages] == [(True, True)]
+    caplog.set_level("INFO", "starling.http")
+    caplog.clear()
+    await call(INFER, body())
+    await call(INFER, b"{")
+    assert caplog.messages == []
+
+
+async def test_any_number_of_unknown_paths(model: Echo) -> None:
+    call = Caller(model)
+    for number in range(3000):
+        assert (await call(f"/v2/models/m{number}/infer", body())).status == 404
+    assert (await call(INFER, body())).status == 200

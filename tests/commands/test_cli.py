@@ -1,0 +1,134 @@
+"""The command line: flags and variables are the settings, and what is wrong is one line and exit status 2."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from app import __version__
+from app.commands import cli as module
+from app.commands.cli import cli, main, settings_from
+from app.errors import ConfigError
+from app.settings import Settings
+
+ECHO = Path(module.__file__).parents[1] / "models" / "demo" / "echo"
+
+
+def run(*args: str, env: dict[str, str] | None = None) -> Result:
+    return CliRunner().invoke(cli, args, env={"COLUMNS": "200", "TERM": "dumb", **(env or {})})
+
+
+def plain(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def test_every_setting_is_a_flag_and_a_variable() -> None:
+    shown = plain(run("serve", "--help").output)
+    for name in Settings.model_fields:
+        assert f"--{name.replace('_', '-')}" in shown, name
+        assert f"STARLING_{name.upper()}" in shown, name
+
+
+def test_commands() -> None:
+    shown = plain(run("--help").output)
+    for command in ("serve", "models", "check", "version"):
+        assert re.search(rf"\b{command}\b", shown)
+    assert run("version").output.strip() == __version__
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    """What would be served; nothing is."""
+    found: list[Settings] = []
+
+    def record(given: dict[str, Any]) -> Settings:
+        found.append(settings_from(given))
+        raise ConfigError("far enough")
+
+    monkeypatch.setattr(module, "settings_from", record)
+    return found
+
+
+def test_flags_beat_variables(served: list[Settings]) -> None:
+    run("serve", "--port", "1", "--no-split-failed", env={"STARLING_PORT": "2", "STARLING_MAX_BATCH": "7"})
+    assert (served[0].port, served[0].max_batch, served[0].split_failed) == (1, 7, False)
+
+
+def test_lists(served: list[Settings]) -> None:
+    run("serve", "--model", "a=x", "--model", "b=y", "--workers", "1,2,4")
+    run("serve", env={"STARLING_MODEL": "a=x b=y", "STARLING_WORKERS": "8"})
+    assert [(one.model, one.workers) for one in served] == [(("a=x", "b=y"), (1, 2, 4)), (("a=x", "b=y"), (8,))]
+
+
+def test_defaults(served: list[Settings]) -> None:
+    run("serve")
+    assert served == [Settings()]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"max_body_mib": -1}, ["max_body_mib", "greater than 0", "-1"]),
+        ({"workers": "1,x"}, ["workers", "'x'"]),
+        ({"workers": "0"}, ["workers", "at least 1"]),
+        ({"threads": 9999}, ["threads", "cores"]),
+    ],
+)
+def test_a_bad_setting_is_one_line(given: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        settings_from(given)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert [word for word in words if word not in message] == [], message
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["serve", "--workers", "0"],
+        ["serve", "--max-body-mib", "-1"],
+        ["models", "/no/such/folder"],
+        ["check", "/no/such/folder"],
+        ["serve", "--no-such-flag"],
+        ["serve", "--port", "many"],
+    ],
+)
+def test_exit_status_2(args: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["starling", *args])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 2
+    complaint = capfd.readouterr().err
+    assert "Traceback" not in complaint
+    if "many" not in args and "--no-such-flag" not in args:
+        assert len([line for line in complaint.splitlines() if line.startswith("starling: ")]) == 1
+
+
+def test_models() -> None:
+    shown = plain(run("models", "demo").output)
+    for word in ("digits", "echo", "FP32"):
+        assert word in shown
+
+
+def test_models_that_are_wrong(tmp_path: Path) -> None:
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "model.toml").write_text("source = 5\n")
+    ended = run("models", str(tmp_path))
+    assert ended.exit_code == 1
+    assert "source" in plain(ended.output)
+
+
+def test_check() -> None:
+    ended = run("check", str(ECHO))
+    assert (ended.exit_code, "✓ echo version 1" in plain(ended.output)) == (0, True)
+
+
+def test_check_of_what_is_broken(tmp_path: Path) -> None:
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "model.toml").write_text("source = 5\n")
+    ended = run("check", str(tmp_path))
+    assert (ended.exit_code, "✗ bad" in plain(ended.output)) == (1, True)

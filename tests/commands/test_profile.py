@@ -1,0 +1,192 @@
+"""The command `profile`: the file it writes is what `simulate` and the server take; a wrong option is one line."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from runtimes import HostRuntime
+from typer.testing import CliRunner, Result
+
+from app.commands import profile as profilecli
+from app.commands import simulate as simcli
+from app.engine.devices.cpu.device import CpuDevice
+from app.engine.devices.streams.device import StreamDevice
+from app.engine.profiling.cache import ProfileCache, key_of
+from app.errors import ConfigError
+from app.models.loaders import load
+from app.models.placement import Placement, place
+from app.models.repository import Repository
+from app.scheduler.estimates.profile import parse
+from app.scheduler.types import WorkerSpec
+from app.settings import cpu_cores
+
+QUICK = ("--repeats", "4", "--budget-s", "0.2")
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def invoke(*arguments: str, env: dict[str, str] | None = None) -> Result:
+    cli = typer.Typer()
+    profilecli.register(cli)
+    simcli.register(cli)
+    return CliRunner().invoke(cli, arguments, env=env)
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    return tmp_path / "profiles"
+
+
+def printed(*arguments: str) -> Any:
+    result = invoke("profile", *arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_profile_as_json(kept: Path) -> None:
+    got = printed("echo", "--max-batch", "3", "--threads", "1", "--profile-dir", str(kept), *QUICK)
+    assert (got["model"], got["threads"], got["max_batch"]) == ("echo", 1, 3)
+    assert got["device"].startswith("cpu ")
+    assert list(got["batch_ms"]) == ["1", "2", "3"]
+    assert min(got["batch_ms"].values()) > 0
+    assert set(got["fit"]) == {"alpha_ms", "beta_ms", "residual"}
+    assert got["suggested"]["threads"] * len(got["suggested"]["workers"]) <= cpu_cores()
+    assert {(one["threads"], one["workers"]) for one in got["candidates"]} >= {(1, 1)}
+    assert set(got["repeats"]) == {"1", "2", "3"}
+    assert set(got["spread"]) <= {"1", "2", "3"}
+
+
+@pytest.mark.skipif(cpu_cores() < 2, reason="two units at once need two cores")
+def test_units_at_once(kept: Path) -> None:
+    got = printed(
+        "echo",
+        "--max-batch",
+        "2",
+        "--threads",
+        "1",
+        "--workers",
+        "2",
+        "--profile-dir",
+        str(kept),
+        "--no-suggest",
+        *QUICK,
+    )
+    assert list(got["concurrency"]) == ["2"]
+    assert list(got["concurrency"]["2"]) == ["1", "2"]
+    assert "suggested" not in got
+
+
+def test_table_file_plot_and_what_takes_them(tmp_path: Path, kept: Path) -> None:
+    file, plot = tmp_path / "echo.json", tmp_path / "echo.png"
+    result = invoke(
+        "profile", "echo", "--max-batch", "4", "--threads", "1", "--out", str(file), "--plot", str(plot), *QUICK,
+        env={"STARLING_PROFILE_DIR": str(kept), "COLUMNS": "120"},
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    for words in ("rows/s", "spread", "fit ", "best ", "suggested ", "compared ", str(kept)):
+        assert words in result.stdout, words
+    assert plot.read_bytes().startswith(PNG)
+    profile = parse(json.loads(file.read_text()))
+    simulated = invoke("simulate", "--profile", str(file), "--load", "0.5", "--requests", "200", "--json")
+    assert simulated.exit_code == 0, simulated.output
+    assert json.loads(simulated.stdout)["completed"] == 200
+
+    model = load(Repository("demo").sources("echo")[0], {"max_batch": 4})
+    found = ProfileCache(kept).load(key_of(model, CpuDevice((4,), 1, 1)), 4)
+    assert found is not None
+    assert found.batch_ns == profile.batch_ns
+
+
+def test_lengths_of_variable_axes(tmp_path: Path, kept: Path) -> None:
+    folder = tmp_path / "sums"
+    folder.mkdir()
+    (folder / "model.py").write_text("def build():\n    return lambda x: x.sum(1, keepdim=True)\n")
+    (folder / "model.toml").write_text(
+        'source = "model.py:build"\n'
+        '[[inputs]]\nname = "x"\ndatatype = "FP32"\nshape = ["n"]\nmax_shape = [40]\n'
+        '[[outputs]]\nname = "y"\ndatatype = "FP32"\nshape = [1]\n'
+    )
+    options = ("--model", f"sums={folder}", "--max-batch", "2", "--profile-dir", str(kept), "--no-suggest", *QUICK)
+    assert printed("sums", *options)["lengths"] == {"n": 16}
+    assert printed("sums", "--length", "1000", *options)["lengths"] == {"n": 40}
+
+
+def test_a_precision_has_profiles_of_its_own(kept: Path) -> None:
+    """Found by a server of the same precision, and by no other."""
+    got = printed(
+        "digits", "--max-batch", "2", "--precision", "bf16", "--profile-dir", str(kept), "--no-suggest", *QUICK
+    )
+    assert got["precision"] == "bf16"
+    model = load(Repository("demo").sources("digits")[0], {"max_batch": 2})
+    device = CpuDevice((2,), got["threads"], cpu_cores())
+    assert ProfileCache(kept).load(key_of(model, device), 2) is None
+    placed = place(model, Placement(precision="bf16"))
+    assert ProfileCache(kept).load(key_of(placed, device), 2) is not None
+
+
+def test_copies_of_a_device_that_copies(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apart from the batch times, in the file and in the table; the simulator takes them from there."""
+    file = tmp_path / "echo.json"
+    options = ("--max-batch", "3", "--profile-dir", str(kept), "--no-suggest", "--out", str(file), *QUICK)
+    with HostRuntime() as runtime:
+        device = partial(StreamDevice, runtime, (WorkerSpec(3),) * 2)
+        monkeypatch.setattr(profilecli, "_device", lambda plan, workers: device())
+        result = invoke("profile", "digits", *options)
+    assert result.exit_code == 0, result.output
+    assert "copies     1 row " in result.stdout
+    got = json.loads(file.read_text())
+    assert set(got["transfer_ms"]) == {"1", "2", "3"}
+    parts = got["transfer_parts_ms"]
+    assert got["transfer_ms"]["3"] == pytest.approx(parts["in"]["3"] + parts["out"]["3"])
+    simulated = invoke(
+        "simulate", "--profile", str(file), "--load", "0.5", "--requests", "200", "--transfers", "overlap", "--json"
+    )
+    assert json.loads(simulated.stdout)["completed"] == 200
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("nope",), "model 'nope' is not known; models: digits, echo"),
+        (("echo", "--models", "/no/such/folder"), "models: expected a folder"),
+        (("echo", "--threads", "9999"), "threads: expected at most"),
+        (("echo", "--workers", "9999"), "workers: expected at most"),
+        (("echo", "--precision", "int8"), "precision: expected fp32, bf16 or fp16, got 'int8'"),
+        (("echo", "--budget-s", "0"), "budget-s: expected more than 0"),
+        (("echo", "--out", "/no/such/folder/x.json"), "no such folder"),
+        (("echo", "--plot", "/no/such/folder/x.png"), "no such folder"),
+    ],
+)
+def test_a_wrong_option_is_one_line(arguments: tuple[str, ...], message: str) -> None:
+    result = invoke("profile", *arguments)
+    assert isinstance(result.exception, ConfigError)
+    assert message in str(result.exception)
+    assert "\n" not in str(result.exception)
+
+
+def test_an_ending_that_is_no_plot(tmp_path: Path, kept: Path) -> None:
+    result = invoke(
+        "profile", "echo", "--max-batch", "1", "--plot", str(tmp_path / "x.odd"), "--profile-dir", str(kept),
+        "--no-suggest", *QUICK,
+    )  # fmt: skip
+    assert isinstance(result.exception, ConfigError)
+    assert "odd" in str(result.exception)
+
+
+def test_a_model_that_fails_is_named(tmp_path: Path, kept: Path) -> None:
+    folder = tmp_path / "bad"
+    folder.mkdir()
+    (folder / "model.py").write_text("def build():\n    return lambda x: 1 / 0\n")
+    (folder / "model.toml").write_text(
+        'source = "model.py:build"\n[[inputs]]\nname = "x"\ndatatype = "FP32"\nshape = [1]\n'
+        '[[outputs]]\nname = "y"\ndatatype = "FP32"\nshape = [1]\n'
+    )
+    result = invoke("profile", "bad", "--model", f"bad={folder}", "--profile-dir", str(kept), *QUICK)
+    assert isinstance(result.exception, ConfigError)
+    assert "'bad'" in str(result.exception)
+    assert "ZeroDivisionError" in str(result.exception)
+    assert not kept.exists()

@@ -1,0 +1,72 @@
+"""Freed memory is kept where the C library can be told so, and what was given in the environment stays."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from app.engine.devices.cpu import heap
+from app.engine.devices.cpu.device import CpuDevice
+
+
+@pytest.fixture(autouse=True)
+def nothing_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def library(monkeypatch: pytest.MonkeyPatch, answer: int = 1) -> list[tuple[int, int]]:
+    """A C library that notes what it is told."""
+    told: list[tuple[int, int]] = []
+
+    def mallopt(what: int, value: int) -> int:
+        told.append((what, value))
+        return answer
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace(mallopt=mallopt))
+    return told
+
+
+def test_both_thresholds_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = library(monkeypatch)
+    assert heap.keep_freed_memory()
+    assert told == [(-3, 32 << 20), (-1, 64 << 20)]
+
+
+def test_a_device_that_starts_sets_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = library(monkeypatch)
+    device = CpuDevice((1,), 1, 1)
+    device.start(lambda completion: None)
+    assert device.close(10)
+    assert told
+
+
+@pytest.mark.parametrize("name", ["MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"])
+def test_what_was_given_stays(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    told = library(monkeypatch)
+    monkeypatch.setenv(name, "")
+    assert not heap.keep_freed_memory()
+    assert told == []
+
+
+@pytest.mark.parametrize("error", [AttributeError, OSError, TypeError])
+def test_another_c_library(monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
+    def missing(name: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    assert not heap.keep_freed_memory()
+
+
+def test_a_library_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    library(monkeypatch, answer=0)
+    assert not heap.keep_freed_memory()
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is another")
+def test_glibc_takes_them() -> None:
+    assert heap.keep_freed_memory()

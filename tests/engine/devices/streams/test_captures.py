@@ -1,0 +1,87 @@
+"""Graphs that may run at once are captured on different streams; none loses its stream's workspace to another's end."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.engine.devices.streams.captures import Capture, Stock
+
+
+class Graph:
+    pass
+
+
+def torch_like() -> Callable[[int], int]:
+    """Streams by number; after 32 of a priority, the first again. The runtime has one of them."""
+    made: dict[int, int] = {0: 1}
+
+    def make(priority: int) -> int:
+        made[priority] = made.get(priority, 0) + 1
+        return priority * 1000 + (made[priority] - 1) % 32
+
+    return make
+
+
+def test_streams_are_used_again() -> None:
+    stock = Stock(torch_like())
+    first, other = stock.take(0), stock.take(-1)
+    stock.give_back(0, first)
+    assert stock.take(-1) not in (first, other)
+    assert stock.take(0) == first
+
+
+def test_graphs_go_with_their_model_before_the_stream_is_anothers() -> None:
+    stock = Stock(torch_like())
+    capture = stock.capture(0, 0)
+    assert capture is not None
+    graphs = {1: Graph()}
+    gone = weakref.ref(graphs[1])
+    stock.release(capture, graphs)
+    assert gone() is None
+    assert stock.take(0) == capture.stream
+
+
+def test_no_stream_is_left_for_a_worker_that_has_none() -> None:
+    stock = Stock(torch_like())
+    lanes = [stock.take(0) for _ in range(31)]
+    assert stock.capture(0, 0) is None
+    stock.give_back(0, lanes[7])
+    capture = stock.capture(0, 0)
+    assert capture is not None
+    assert capture.stream == lanes[7]
+    assert stock.capture(1, 0) is None
+    assert stock.capture(0, 0) is capture
+
+
+@given(
+    workers=st.integers(1, 6),
+    acts=st.lists(st.tuples(st.booleans(), st.integers(0, 50)), max_size=60),
+)
+def test_the_two_rules(workers: int, acts: list[tuple[bool, int]]) -> None:
+    """Models come and go in any order, on a device with a stream to compute and one for results for each worker."""
+    stock = Stock(torch_like())
+    lanes = {stock.take(0) for _ in range(1 + 2 * workers)}
+    models: list[list[tuple[Capture, dict[int, Graph]]]] = []
+    captured: list[tuple[Capture, weakref.ref[Graph]]] = []  # every graph there ever was, and where
+    for loads, which in acts:
+        if loads or not models:
+            found = [stock.capture(worker, 0) for worker in range(workers)]
+            assert None not in found  # the first models have streams of their own, so later ones can share
+            model = [(capture, {1: Graph()}) for capture in found if capture is not None]
+            captured += [(capture, weakref.ref(graphs[1])) for capture, graphs in model]
+            models.append(model)
+            del model, found
+        else:
+            for capture, graphs in models.pop(which % len(models)):
+                stock.release(capture, graphs)
+                assert not graphs
+        used = {capture.stream: capture.worker for model in models for capture, _ in model}
+        assert not lanes & used.keys()
+        for model in models:
+            assert all(used[capture.stream] == capture.worker for capture, _ in model), "two workers on one stream"
+        for capture, graph in captured:
+            assert (graph() is not None) == bool(capture.users), "a graph ended while others used its stream"

@@ -1,0 +1,176 @@
+"""The tests of a whole engine over streams again, on a GPU, and what only a GPU can show."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from app.engine.devices.cpu.device import DeviceOptions
+from app.engine.devices.streams.cuda import CudaRuntime, device_index
+from app.engine.profiling.energy import find_meter
+from app.models.placement import Placement
+
+from ... import test_streams_engine as host
+from ...rig import answers, ask, make_model, rows_of, tensor
+from ...test_streams_engine import (  # noqa: F401  collected here as well, with this module's runtime
+    test_a_device_that_fails_answers_every_call,
+    test_a_model_that_cannot_be_captured_runs_eagerly,
+    test_a_model_that_cannot_be_moved_runs_on_the_cpu,
+    test_a_model_that_fails_at_warm_up_is_named,
+    test_a_row_that_fails_takes_down_its_call_alone,
+    test_callers_who_leave_free_their_slots,
+    test_calls_get_their_own_answers,
+    test_large_outputs_outlive_their_slots,
+    test_precision_is_inside,
+    test_rows_of_different_lengths,
+    test_two_models_share_the_workers_and_one_goes,
+)
+
+pytestmark = pytest.mark.cuda
+
+WIDTH = 1024
+
+
+@pytest.fixture
+def runtime() -> CudaRuntime:
+    index = device_index("auto")
+    assert index is not None
+    return CudaRuntime(index)
+
+
+@contextmanager
+def no_synchronisation() -> Iterator[None]:
+    """Whatever makes the host wait for the device, but for events, is an error."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 10))
+
+
+async def outputs(runtime: CudaRuntime, options: DeviceOptions) -> np.ndarray:
+    """What 40 rows give, one call each, all at once."""
+    model = make_model(network(), [tensor("x", "FP32", WIDTH)], [tensor("y", "FP32", 10)], max_batch=4)
+    rows = np.random.default_rng(0).standard_normal((40, WIDTH), np.float32)
+    async with host.serving(runtime, model, options=options) as engine:
+        served = await host.started(engine, model)
+        got = await asyncio.gather(*(ask(served, row[None]) for row in rows))
+    return np.concatenate([answer.outputs[0] for answer in got])
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+async def test_serving_never_synchronises(runtime: CudaRuntime, graphs: bool):
+    async with host.serving(runtime, options=DeviceOptions(graphs=graphs)) as engine:
+        served = await host.started(engine, make_model(host.Linear(), max_batch=4))
+        with no_synchronisation():
+            await host.crowd(served, 0, 100)
+
+
+async def test_serving_does_not_use_the_default_stream(runtime: CudaRuntime):
+    """It is busy all the while; whoever used it would have to wait until it is not."""
+    async with host.serving(runtime) as engine:
+        served = await host.started(engine, make_model(host.Linear(), max_batch=4))
+        default = torch.cuda.default_stream(runtime.device)
+        with torch.cuda.stream(default):
+            torch.cuda._sleep(20_000_000_000)  # ten seconds or so
+        await host.crowd(served, 0, 40)
+        assert not default.query()
+        default.synchronize()
+
+
+async def test_graphs_give_what_eager_gives(runtime: CudaRuntime):
+    with_graphs = await outputs(runtime, DeviceOptions())
+    without = await outputs(runtime, DeviceOptions(graphs=False))
+    assert np.allclose(with_graphs, without, atol=1e-2)
+    with torch.inference_mode():
+        rows = np.random.default_rng(0).standard_normal((40, WIDTH), np.float32)
+        expected = network()(torch.from_numpy(rows)).numpy()
+    assert np.allclose(with_graphs, expected, atol=1e-2)
+
+
+def allocated(runtime: CudaRuntime) -> int:
+    """Without cuBLAS workspaces, of which each stream has 32 MiB on Hopper. Only where there are no graphs."""
+    gc.collect()
+    torch.cuda.synchronize()
+    torch._C._cuda_clearCublasWorkspaces()
+    return torch.cuda.memory_allocated(runtime.device)
+
+
+async def test_weights_are_there_once_and_staging_is_pinned(runtime: CudaRuntime):
+    before = allocated(runtime)
+    big = nn.Linear(4096, 4096)  # 64 MiB
+    model = make_model(big, [tensor("x", "FP32", 4096)], [tensor("y", "FP32", 4096)], max_batch=4, max_queue=16)
+    async with host.serving(runtime, options=DeviceOptions(graphs=False)) as engine:
+        served = await host.started(engine, model)
+        assert served.pool.slabs[0].is_pinned()
+        assert served.executor.seats[0].landing.take().memory.is_pinned()
+        used = allocated(runtime) - before
+        assert used < 1.5 * sum(weight.nbytes for weight in big.parameters())
+
+
+async def test_a_reload_leaves_other_models_graphs_alone(runtime: CudaRuntime):
+    """A graph that goes takes the cuBLAS workspace of its stream with it."""
+    wide = [tensor("x", "FP32", WIDTH)], [tensor("y", "FP32", 10)]
+    row = np.ones((1, WIDTH), np.float32)
+    async with host.serving(runtime) as engine:
+        stays = await host.started(engine, make_model(network(), *wide, name="stays", max_batch=4))
+        expected = (await ask(stays, row)).outputs[0].copy()
+        for version in range(5):
+            goes = await host.started(
+                engine, make_model(network(), *wide, name="goes", version=str(version), max_batch=4)
+            )
+            assert np.allclose((await ask(goes, row)).outputs[0], expected, atol=1e-3)
+            await engine.stop(goes)
+            del goes
+            gc.collect()
+            torch.cuda.empty_cache()
+            assert np.allclose((await ask(stays, row)).outputs[0], expected, atol=1e-3)
+
+
+async def test_a_model_that_cannot_be_captured_leaves_capturing_to_others(runtime: CudaRuntime):
+    """The allocator believes, until told, that a capture which failed still goes on."""
+    row = np.ones((1, WIDTH), np.float32)
+    wide = [tensor("x", "FP32", WIDTH)], [tensor("y", "FP32", 10)]
+    async with host.serving(runtime) as engine:
+        looks = await host.started(engine, make_model(host.Linear(looks=True), name="looks", max_batch=4))
+        assert np.array_equal((await ask(looks, rows_of(3.0))).outputs[0], answers(rows_of(3.0)))
+        assert not looks.executor.graphs
+        torch.cuda.empty_cache()
+        other = await host.started(engine, make_model(network(), *wide, name="other", max_batch=4))
+        assert other.executor.graphs
+        assert all(seat.graphs for seat in other.executor.seats)
+        assert (await ask(other, row)).outputs[0].shape == (1, 10)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own, when it loads its compiler
+async def test_compiled(runtime: CudaRuntime):
+    async with host.serving(runtime, options=DeviceOptions(Placement(compile=True))) as engine:
+        served = await host.started(engine, make_model(host.Linear(), max_batch=4))
+        assert np.array_equal((await ask(served, rows_of(3.0))).outputs[0], answers(rows_of(3.0)))
+
+
+def test_the_counter_of_energy_rises(runtime: CudaRuntime):
+    meter = find_meter(runtime.uuid)
+    stream = runtime.stream()
+    values = []
+    for _ in range(2):
+        runtime.enqueue(stream, lambda: torch.cuda._sleep(1_000_000_000))
+        event = runtime.event()
+        runtime.record(event, stream)
+        runtime.synchronize(event)
+        values.append(meter.read(len(values) + 1, None))
+    assert {value.source for value in values} == {"nvml" if find_spec("pynvml") else "busy_seconds"}
+    assert values[1].joules > values[0].joules

@@ -1,0 +1,126 @@
+"""Without a GPU: what CudaRuntime asks of torch.cuda is spelt as torch.cuda has it; which GPU a setting means."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from types import SimpleNamespace
+from unittest.mock import MagicMock, Mock, call, create_autospec
+
+import pytest
+import torch
+
+from app.engine.devices.streams import cuda
+from app.errors import ConfigError
+
+
+@pytest.fixture
+def calls(monkeypatch) -> MagicMock:
+    """torch.cuda with everything that needs a device replaced by something that only knows the signatures."""
+    log = MagicMock()
+    for name in ("Stream", "Event", "CUDAGraph"):
+        kind = getattr(torch.cuda, name)
+
+        def make(*args, kind=kind, name=name, **kwargs):
+            made = create_autospec(kind, instance=True)
+            log.attach_mock(made, f"{name.lower()}_")
+            log.made(name, args, kwargs)
+            return made
+
+        monkeypatch.setattr(torch.cuda, name, make)
+    monkeypatch.setattr(torch.cuda, "stream", create_autospec(torch.cuda.stream, side_effect=lambda s: nullcontext()))
+    for name, value in (("get_device_name", "H"), ("set_device", None), ("graph_pool_handle", (0, 1))):
+        monkeypatch.setattr(torch.cuda, name, create_autospec(getattr(torch.cuda, name), return_value=value))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(uuid=f"u{index}"))
+    return log
+
+
+def test_streams_and_events(calls):
+    runtime = cuda.CudaRuntime(1)
+    assert (runtime.name, runtime.uuid, runtime.device) == ("cuda H", "GPU-u1", torch.device("cuda", 1))
+    runtime.attach()
+    stream, event = runtime.stream(-1), runtime.event()
+    runtime.record(event, stream)
+    runtime.wait(stream, event)
+    runtime.synchronize(event)
+    event.record.assert_called_once_with(stream)
+    stream.wait_event.assert_called_once_with(event)
+    event.synchronize.assert_called_once_with()
+    assert call("Stream", (runtime.device,), {"priority": -1}) in calls.made.mock_calls
+    assert call("Event", (), {"blocking": True}) in calls.made.mock_calls
+    torch.cuda.set_device.assert_called_once_with(runtime.device)
+
+
+def test_work_is_enqueued_on_its_stream(calls):
+    runtime = cuda.CudaRuntime(0)
+    done: list[int] = []
+    stream = runtime.stream()
+    runtime.enqueue(stream, lambda: done.append(1))
+    assert done == [1]
+    torch.cuda.stream.assert_called_once_with(stream)
+
+
+def test_a_capture_begins_and_ends_on_its_stream(calls):
+    runtime = cuda.CudaRuntime(0)
+    stream, outputs = runtime.stream(), [torch.ones(1)]
+    replay, got = runtime.capture(stream, runtime.graph_pool(), lambda: outputs)
+    assert got is outputs
+    replay()
+    names = [name for name, _, _ in calls.mock_calls if name.startswith("cudagraph_")]
+    assert names == ["cudagraph_.capture_begin", "cudagraph_.capture_end", "cudagraph_.replay"]
+    calls.cudagraph_.capture_begin.assert_called_once_with(pool=(0, 1), capture_error_mode="thread_local")
+    torch.cuda.stream.assert_called_once_with(stream)
+
+
+@pytest.mark.parametrize("where", ["capture_begin", "work", "capture_end"])
+def test_a_capture_that_fails_is_ended_for_the_allocator_too_and_its_graph_kept(calls, monkeypatch, where: str):
+    """What `work` raises is raised, whatever the end of a capture that has been invalidated says."""
+    ended = Mock(side_effect=RuntimeError("not currently recording"))
+    monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", ended, raising=False)
+    runtime = cuda.CudaRuntime(1)
+
+    def fail() -> list[torch.Tensor]:
+        raise ValueError("reads a value")
+
+    stream, work, message = runtime.stream(), fail if where == "work" else list, "reads a value"
+    if where != "work":
+        message = "invalidated"
+        made = torch.cuda.CUDAGraph
+
+        def broken(*args, **kwargs):
+            graph = made(*args, **kwargs)
+            getattr(graph, where).side_effect = RuntimeError("capture was invalidated")
+            return graph
+
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", broken)
+    with pytest.raises((ValueError, RuntimeError), match=message):
+        runtime.capture(stream, (0, 7), work)
+    ended.assert_called_once_with(1, (0, 7))
+    assert len(runtime._failed) == 1
+
+
+def test_the_driver_is_told_of_many_streams(monkeypatch):
+    monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
+    cuda.prepare()
+    assert cuda.os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] == "32"
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8")
+    cuda.prepare()
+    assert cuda.os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] == "8"
+
+
+@pytest.mark.parametrize(
+    ("setting", "count", "index"),
+    [("cpu", 2, None), ("auto", 0, None), ("auto", 2, 0), ("cuda", 2, 0), ("cuda:0", 2, 0), ("cuda:1", 2, 1)],
+)
+def test_which_gpu(monkeypatch, setting: str, count: int, index: int | None):
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    assert cuda.device_index(setting) == index
+
+
+@pytest.mark.parametrize("setting", ["cuda", "cuda:0", "cuda:7"])
+def test_a_gpu_that_is_not_there(monkeypatch, setting: str):
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match=r"device: expected a GPU \d, this machine has 0"):
+        cuda.device_index(setting)

@@ -1,0 +1,261 @@
+"""Invariant: each size is visited once a pass until its median is known, and only undisturbed company is counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import count
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from runtimes import HostRuntime
+from torch import nn
+
+from app.engine.devices.cpu.device import CpuDevice
+from app.engine.devices.cpu.worker import Completion
+from app.engine.devices.pool import Pool
+from app.engine.devices.streams.device import StreamDevice
+from app.engine.profiling.bench import Bench, Round, Sampler, cells, coarser, fill, lengths_of, levels, measure
+from app.errors import ConfigError
+from app.scheduler.types import Fault, Outcome, WorkerSpec
+
+from ..rig import Y, make_model, tensor
+
+MS = 1_000_000
+
+
+def ended(worker: int, number: int, fault: Fault | None = None, ns: int = MS) -> Completion:
+    ran = None if fault else object()
+    return Completion(Outcome(number, fault, ns), ran, "as told", worker)  # type: ignore[arg-type]
+
+
+# what to measure
+
+
+def test_levels_are_powers_of_two_and_the_most():
+    assert [levels(most) for most in (1, 2, 3, 4, 6, 8)] == [[], [2], [2, 3], [2, 4], [2, 4, 6], [2, 4, 8]]
+
+
+def test_cells_are_every_size_alone_and_together():
+    assert cells([1, 2], [2]) == [(1, 1), (1, 2), (2, 1), (2, 2)]
+
+
+@given(st.integers(1, 300))
+def test_coarser_sets_keep_both_ends(max_batch: int):
+    sets = coarser(max_batch)
+    assert sets[0] == list(range(1, max_batch + 1))
+    assert [len(sizes) for sizes in sets] == sorted((len(sizes) for sizes in sets), reverse=True)
+    assert all({1, max_batch} <= set(sizes) <= set(sets[0]) and sizes == sorted(set(sizes)) for sizes in sets)
+
+
+def test_lengths_stay_within_the_bounds():
+    ids, mask = tensor("ids", "INT64", ("tokens", 128)), tensor("m", "INT64", ("words", 5), 3)
+    info = make_model(None, [ids, mask], [Y]).info
+    assert lengths_of(info) == {"tokens": 16, "words": 5}
+    assert lengths_of(info, 200) == {"tokens": 128, "words": 5}
+
+
+def test_rows_to_measure_with_are_ones():
+    specs = [tensor("x", "BF16", 2), tensor("ids", "INT64", ("tokens", 8)), tensor("t", "BYTES", 1)]
+    pool = Pool(specs, 4)
+    slots = pool.take(3)
+    fill(pool, slots, {"tokens": 5})
+    assert (pool.slabs[0][:3] == 1).all()  # type: ignore[index]
+    assert (pool.views[1][:3, :5] == 1).all()  # type: ignore[index]
+    assert pool.lengths["tokens"].tolist() == [5, 5, 5, 0]
+    assert np.array_equal(pool.objects[2][0], np.array([b""], object))  # type: ignore[index, arg-type]
+
+
+# the sampler
+
+
+def test_each_pass_visits_every_cell_once_in_an_order_of_its_own():
+    sampler = Sampler(cells(range(1, 9)), least=3)
+    passes = [[sampler.next() for _ in range(8)] for _ in range(3)]
+    assert all(sorted(one) == cells(range(1, 9)) for one in passes)  # type: ignore[type-var]
+    assert passes[0] != passes[1] != passes[2]
+
+
+def test_a_cell_whose_times_agree_is_left_alone():
+    sampler, visits = Sampler([(1, 1), (1, 2)], least=5, most=40), Counter()
+    noise = count()
+    while (cell := sampler.next()) is not None:
+        visits[cell] += 1
+        sampler.add(cell, [MS if cell == (1, 1) else MS * (1 + next(noise) % 2)])
+    assert visits == {(1, 1): 5, (1, 2): 40}
+    assert sampler.done == 2
+
+
+@given(st.lists(st.integers(1, 10**9), min_size=1, max_size=60))
+def test_the_error_is_within_the_range_of_the_times(times: list[int]):
+    sampler = Sampler([(1, 1)])
+    sampler.add((1, 1), times)
+    middle = sorted(times)[len(times) // 2]
+    assert 0 <= sampler.error((1, 1)) <= (max(times) - min(times)) / min(times)
+    assert min(times) <= sampler.table(1)[1] <= max(times)
+    if len(times) % 2:
+        assert sampler.table(1) == {1: middle}
+
+
+def test_the_median_is_not_moved_by_a_disturbance():
+    sampler = Sampler([(1, 1)])
+    sampler.add((1, 1), [MS] * 9 + [100 * MS] * 2)
+    assert sampler.table(1) == {1: MS}
+    assert sampler.spread((1, 1)) == 0
+
+
+def test_profile_of_what_was_timed():
+    sampler = Sampler(cells([1, 2, 4], [2]))
+    for cell in sampler.times:
+        sampler.add(cell, [MS * cell[0] * cell[1]] * 5)
+    profile = sampler.profile(model="m", note="kept")
+    assert profile.batch_ns == (MS, 2 * MS, 3 * MS, 4 * MS)
+    assert profile.concurrency_ns == {2: (2 * MS, 4 * MS, 6 * MS, 8 * MS)}
+    assert (profile.model, profile.extra["note"]) == ("m", "kept")
+    assert profile.extra["repeats"] == {"1": 5, "2": 5, "4": 5}
+    assert profile.extra["spread"] == {"1": 0.0, "2": 0.0, "4": 0.0}
+
+
+def test_beyond_what_was_timed_the_curve_is_the_guess_moved_to_meet_it():
+    sampler = Sampler(cells([1, 2], [2]))
+    for cell in sampler.times:
+        sampler.add(cell, [2 * MS * cell[1]])
+    profile = sampler.profile([MS, MS, 3 * MS, 7 * MS])
+    assert profile.batch_ns == (2 * MS, 4 * MS, 12 * MS, 28 * MS)
+    assert profile.concurrency_ns == {}  # its curve has no end
+
+
+# units at once
+
+
+def test_company_counts_between_the_first_ends_and_the_first_stop():
+    visit = Round(2, 1)
+    assert visit.ended(ended(0, 0)) == (False, True)  # the other may not have begun
+    assert visit.ended(ended(0, 1)) == (True, True)
+    assert visit.ended(ended(1, 0)) == (False, True)
+    assert visit.ended(ended(0, 2)) == (True, True)
+    assert visit.ended(ended(1, 1)) == (True, True)
+    assert visit.ended(ended(1, 2)) == (True, False)  # each has its units: no more
+    assert visit.ended(ended(0, 3)) == (False, False)  # ran alone at its end
+
+
+def test_a_failure_ends_the_visit():
+    visit = Round(2, 1)
+    assert visit.ended(ended(0, 0, Fault.MODEL))[1] is False
+    assert visit.ended(ended(1, 0)) == (False, False)
+
+
+def test_alone_the_first_counts_only_where_it_is_long():
+    visit = Round(1, 1)
+    assert visit.ended(ended(0, 0)) == (False, True)
+    assert visit.ended(ended(0, 1)) == (True, False)
+    assert Round(1, 1).ended(ended(0, 0, ns=10 * MS)) == (True, False)
+    assert Round(2, 1).ended(ended(0, 0, ns=10 * MS)) == (False, True)
+
+
+# on real threads
+
+
+def bench(call=None, workers: int = 2, max_batch: int = 4, **options) -> Bench:
+    device = CpuDevice((max_batch,) * workers, 1, workers)
+    return Bench(device, make_model(call, **options), max_batch, {})
+
+
+def test_times_are_the_workers_own():
+    with bench() as measuring:
+        measuring.warm()
+        alone, together = measuring.time((1, 3)), measuring.time((2, 3))
+    assert len(alone) == 1
+    assert len(together) >= 4
+    assert min(alone + together) > 0
+
+
+def test_the_model_sees_the_rows_of_the_slots():
+    seen: list[tuple[int, bool]] = []
+    with bench(lambda x: seen.append((len(x), bool((x == 1).all()))) or x) as measuring:
+        measuring.warm()
+        seen.clear()
+        measuring.time((1, 2))
+        assert set(seen) == {(2, True)}
+        seen.clear()
+        measuring.time((2, 4))
+        assert set(seen) == {(4, True)}
+        assert len(seen) >= 6  # a first and two more on each of two workers
+
+
+@pytest.mark.parametrize("cell", [(1, 3), (2, 3)])
+def test_a_model_that_fails_while_it_is_measured(cell):
+    warm = [True]
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        if not warm:
+            raise IndexError("no more")
+        return x
+
+    with bench(call) as measuring:
+        measuring.warm()
+        warm.clear()
+        with pytest.raises(ConfigError, match=r"model 'm': a batch of 3 rows.*: IndexError: no more"):
+            measuring.time(cell)
+        warm.append(True)
+        assert measuring.time((2, 1))  # and the bench goes on
+
+
+def test_every_cell_is_timed_however_small_the_budget():
+    sampler, told = Sampler(cells(range(1, 5), [2]), least=1), []
+    with bench() as measuring:
+        measuring.warm()
+        seconds = measure(measuring, sampler, 0.0, told.append)
+    assert sampler.complete
+    assert seconds > 0
+    assert len(told) == 8
+    assert sampler.profile().max_batch == 4
+
+
+def test_settled_cells_end_the_measurement():
+    sampler = Sampler(cells([1, 2]), least=1, most=2)
+    with bench(workers=1) as measuring:
+        measuring.warm()
+        measure(measuring, sampler, 1000.0)
+    assert sampler.done == 2
+
+
+def test_every_number_at_once_gets_the_same_time_and_a_spread_needs_four():
+    sampler, spent = Sampler(cells([1, 2, 3], [2]), most=1000), Counter()
+    for number in range(400):
+        cell = sampler.next()
+        assert cell is not None
+        cost = 7.0 if cell[0] == 2 else 1.0
+        spent[cell[0]] += cost
+        sampler.add(cell, [MS * (1 + number // 12 % 2)], cost)
+    assert abs(spent[1] - spent[2]) <= 7
+    few = Sampler(cells([1, 2]))
+    few.add((1, 1), [1, 2, 3])
+    few.add((1, 2), [1, 2, 3, 4])
+    assert set(few.profile().extra["spread"]) == {"2"}
+
+
+def test_a_device_of_streams_is_measured_as_any_other():
+    with HostRuntime() as runtime:
+        device = StreamDevice(runtime, (WorkerSpec(4), WorkerSpec(4)))
+        with Bench(device, make_model(nn.Identity()), 4, {}) as measuring:
+            measuring.warm()
+            sampler = Sampler(cells(range(1, 5), [2]), least=1, most=2)
+            measure(measuring, sampler, 1000.0)
+    assert sampler.done == 8
+
+
+def test_copies_are_measured_apart_where_there_are_any():
+    """Both ways, for each size asked; nothing on a device that reads rows where they were written."""
+    with HostRuntime() as runtime:
+        device = StreamDevice(runtime, (WorkerSpec(4),))
+        with Bench(device, make_model(nn.Identity()), 4, {}) as measuring:
+            measuring.warm()
+            found = measuring.transfers([1, 4])
+    assert list(found) == [1, 4]
+    assert min(min(transfer) for transfer in found.values()) > 0
+    with bench() as measuring:
+        measuring.warm()
+        assert measuring.transfers([1, 4]) == {}

@@ -1,0 +1,141 @@
+"""Invariant: the number is from the best source that works, and is told under that source's name."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from app.engine.profiling import powercap
+from app.engine.profiling.energy import EnergyMeter, find_meter
+from app.metrics import Energy, Metrics, Snapshot
+
+UUID = "GPU-0000"
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_without_a_counter_watts_times_time():
+    clock = Clock()
+    meter = EnergyMeter([], clock)
+    clock.now += 10
+    assert meter.read(4, (20.0, 65.0)) == Energy("profile", 20 * 6 + 65 * 4)
+
+
+def test_workers_side_by_side_are_one_device():
+    clock = Clock()
+    meter = EnergyMeter([], clock)
+    clock.now += 10
+    assert meter.read(35, (20.0, 65.0)) == Energy("profile", 650)
+    assert meter.read(35, None) == Energy("busy_seconds", 10)
+
+
+def test_with_nothing_known_busy_seconds():
+    clock = Clock()
+    meter = EnergyMeter([], clock)
+    clock.now += 10
+    assert meter.read(4, None) == Energy("busy_seconds", 4)
+
+
+def test_the_first_source_that_works(caplog):
+    values = [3.0, OSError("gone")]
+
+    def failing() -> float:
+        value = values.pop(0)
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+    meter = EnergyMeter([("powercap", failing)])
+    assert meter.read(1, None) == Energy("powercap", 3.0)
+    assert meter.read(0, None).source == "busy_seconds"
+    assert meter.read(0, None).source == "busy_seconds"
+    assert caplog.text.count("powercap is not used any more: OSError: gone") == 1
+
+
+def zone(root: Path, name: str, energy: int, most: int = 1_000_000) -> Path:
+    folder = root / name
+    folder.mkdir()
+    (folder / "energy_uj").write_text(f"{energy}\n")
+    (folder / "max_energy_range_uj").write_text(f"{most}\n")
+    return folder / "energy_uj"
+
+
+def test_powercap_counts_packages_and_wraps(tmp_path: Path, monkeypatch):
+    one, two = zone(tmp_path, "intel-rapl:0", 999_000), zone(tmp_path, "intel-rapl:1", 5)
+    zone(tmp_path, "intel-rapl:0:0", 77)  # a part of the first
+    counter = powercap.find(tmp_path)
+    monkeypatch.setattr(powercap, "find", lambda: counter)
+    meter = find_meter()
+    one.write_text("499999")  # wrapped round at 1,000,000
+    two.write_text("2000005")
+    one_uj = 499_999 + 1_000_001 - 999_000
+    got = meter.read(0, None)
+    assert got.source == "powercap"
+    assert got.joules == pytest.approx((one_uj + 2_000_000 % 1_000_001) / 1e6)
+    one.unlink()
+    assert meter.read(0, None).source == "busy_seconds"
+
+
+class FakeNvml(ModuleType):
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, energy: list[int | Exception]) -> None:
+        super().__init__("pynvml")
+        self.energy = energy
+        self.asked: list[str] = []
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        pass
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
+        self.asked.append(uuid)
+        return "handle"
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: str) -> int:  # noqa: N802
+        assert handle == "handle"
+        value = self.energy.pop(0)
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+
+def test_nvml_counts_millijoules_from_start(monkeypatch):
+    nvml = FakeNvml([5_000_000, 5_002_500, FakeNvml.NVMLError("lost")])
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    meter = find_meter(UUID)
+    assert nvml.asked == [UUID]
+    assert meter.read(0, None) == Energy("nvml", 2.5)
+    assert meter.read(0, (1.0, 2.0)).source == "profile"
+
+
+def test_a_gpu_without_a_counter(monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml([FakeNvml.NVMLError("Not Supported")]))
+    assert find_meter(UUID).read(0, None).source == "busy_seconds"
+    assert "Not Supported" in caplog.text
+
+
+def test_without_pynvml(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # importing it fails
+    assert find_meter(UUID).read(0, None).source == "busy_seconds"
+
+
+def test_a_gpus_server_does_not_count_the_cpu(monkeypatch):
+    monkeypatch.setattr(powercap, "find", lambda: pytest.fail("asked"))
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    find_meter(UUID)
+
+
+def test_a_scrape_shows_source_and_joules():
+    text, _ = Metrics(lambda: Snapshot([], [1.0], lambda: Energy("nvml", 12.5))).render()
+    assert b'starling_energy_joules_total{source="nvml"} 12.5' in text
+    bare, _ = Metrics(lambda: Snapshot([], [1.0])).render()
+    assert b"energy" not in bare

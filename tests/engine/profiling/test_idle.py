@@ -1,0 +1,300 @@
+"""Invariant: measuring takes no slot from a call, delays none by more than a batch, and ends in the record."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import MS, FakeDevice, Fate, Pushed, virtual, virtual_loop
+
+from app.engine.devices.pool import Pool
+from app.engine.profiling.cache import ProfileCache
+from app.engine.profiling.idle import is_whole, set_apart
+from app.scheduler.record import Entry, RecordingScheduler, feed, scheduler_of, step_entry
+from app.scheduler.types import Fault
+
+from ..rig import Rig, X, answers, make_model, rows_of, serving
+
+BUDGET = 5.0
+
+
+def measured(rig: Rig) -> list[Pushed]:
+    """The units of the profiler."""
+    return [pushed for pushed in rig.device.pushed if pushed.job.unit_id < 0]
+
+
+def origins(rig: Rig) -> list[str]:
+    return [served.statistics()["starling"]["profile"]["origin"] for served in rig.models]
+
+
+async def settled(rig: Rig) -> None:
+    """Until nothing is left to measure."""
+    while rig.engine.profiler._task is not None:
+        await asyncio.wait([rig.engine.profiler._task])
+        await rig.loop.turn()
+
+
+def now_takes(rig: Rig, batch_ns: Callable[[int], int]) -> None:
+    """Batches take another time than while warming up."""
+    executor: Any = rig.served.executor
+    rig.device.batch_ns = executor.batch_ns = batch_ns
+
+
+def files(folder: Path) -> int:
+    """Profiles in the folder; control tables are kept there as well."""
+    return len(list(folder.glob("m-*.json")))
+
+
+@virtual
+async def test_measured_once_idle_and_kept(tmp_path: Path):
+    cache = ProfileCache(tmp_path)
+    async with serving(profiles=cache, profile_budget_s=BUDGET) as rig:
+        await rig.loop.passes(1000 * MS)
+        assert (origins(rig), measured(rig)) == (["warm-up"], [])  # others may still load
+        now_takes(rig, lambda size: size * 2 * MS)
+        rig.engine.profiler.begin()
+        await settled(rig)
+        assert origins(rig) == ["measured"]
+        assert {pushed.rows for pushed in measured(rig)} == {1, 2, 3, 4}
+        assert rig.served.statistics()["starling"]["batch_ms"]["4"] == 8
+        assert files(tmp_path) == 1
+    async with serving(profiles=cache, profile_budget_s=BUDGET) as rig:
+        rig.engine.profiler.begin()
+        await rig.loop.passes(1000 * MS)
+        assert (origins(rig), measured(rig)) == (["cache"], [])
+
+
+@virtual
+async def test_scheduler_predicts_by_what_was_measured():
+    device = FakeDevice(virtual_loop(), 4)
+    async with serving(device=device, profile_budget_s=BUDGET) as rig:
+        now_takes(rig, lambda size: 50 * MS)
+        rig.engine.profiler.begin()
+        await settled(rig)
+        assert rig.served.known.profile.batch_ns == (50 * MS,) * 4
+        asked = rig.ask(1.0)
+        await rig.loop.turn(3)
+        assert [unit.predicted for unit in rig.engine.scheduler.running] == [50 * MS]
+        await asked
+
+
+@virtual
+async def test_without_a_budget_nothing_is_measured(tmp_path: Path):
+    async with serving(profiles=ProfileCache(tmp_path)) as rig:
+        rig.engine.profiler.begin()
+        await rig.loop.passes(10_000 * MS)
+        assert (origins(rig), rig.device.pushed, files(tmp_path)) == (["warm-up"], [], 0)
+
+
+@virtual
+async def test_a_call_waits_for_one_batch_at_most():
+    async with serving(profile_budget_s=BUDGET) as rig:
+        rig.engine.profiler.begin()
+        while not measured(rig):
+            await rig.loop.passes(MS)
+        assert measured(rig)[-1].ended is None
+        first = len(measured(rig))
+        asked = [rig.ask(float(value)) for value in range(2, 8)]
+        results = await asyncio.gather(*asked)
+        assert len(measured(rig)) == first
+        live = [pushed for pushed in rig.device.pushed if pushed.job.unit_id >= 0]
+        assert live[0].at == measured(rig)[-1].ended  # the device itself refuses a second unit before
+        for value, result in zip(range(2, 8), results, strict=True):
+            assert (result.outputs[0] == answers(rows_of(float(value)))).all()
+        await settled(rig)
+        assert origins(rig) == ["measured"]
+        rig.assert_settled()
+
+
+@virtual
+async def test_nothing_is_measured_while_calls_are_there_nor_just_after():
+    async with serving(profile_budget_s=BUDGET) as rig:
+        rig.engine.profiler.begin()
+        for _ in range(50):  # a busy client, with short pauses
+            await rig.ask(2.0)
+            await rig.loop.passes(20 * MS)
+        assert measured(rig) == []
+        await settled(rig)
+        first = measured(rig)[0]
+        assert first.at - max(pushed.ended or 0 for pushed in rig.device.pushed if pushed.job.unit_id >= 0) >= 50 * MS
+
+
+@virtual
+async def test_a_long_batch_waits_for_a_longer_silence():
+    device = FakeDevice(virtual_loop(), 2, batch_ns=lambda size: (10, 100)[size - 1] * MS)
+    async with serving(make_model(max_batch=2), device=device, profile_budget_s=BUDGET) as rig:
+        rig.engine.profiler.begin()
+        for _ in range(100):
+            await rig.ask(2.0)
+            await rig.loop.passes(150 * MS)
+        assert {pushed.rows for pushed in measured(rig)} <= {1}
+        await settled(rig)
+        assert {pushed.rows for pushed in measured(rig)} == {1, 2}
+        ends = [pushed.ended or 0 for pushed in rig.device.pushed if pushed.job.unit_id >= 0]
+        first = next(pushed for pushed in measured(rig) if pushed.rows == 2)
+        assert first.at - max(ends) >= 400 * MS
+
+
+@virtual
+async def test_no_call_is_ever_given_a_slot_to_measure_with():
+    async with serving(make_model(max_queue=8), profile_budget_s=BUDGET) as rig:
+        spare = rig.served.spare
+        pool = rig.served.pool
+        assert len(spare) == 4
+        assert not set(pool.take(pool.free)) & set(spare)
+        rig.engine.profiler.begin()
+        await settled(rig)
+        assert {slot for pushed in measured(rig) for slot in pushed.job.slots} == set(spare)
+
+
+@virtual
+async def test_several_units_at_once_are_measured_on_several_workers():
+    device = FakeDevice(virtual_loop(), 4, 4)
+    async with serving(device=device, profile_budget_s=BUDGET) as rig:
+        rig.engine.profiler.begin()
+        await settled(rig)
+        known = rig.served.known
+        assert set(known.profile.concurrency_ns) == {2}
+        assert is_whole(known, device)
+        pairs = [(one, two) for one in measured(rig) for two in measured(rig) if (one.at, two.at) == (two.at, one.at)]
+        together = [(one, two) for one, two in pairs if one.worker < two.worker]
+        assert together
+        assert all(not set(one.job.slots) & set(two.job.slots) for one, two in together)
+        assert set(rig.served.statistics()["starling"]["profile"]["concurrency_ms"]) == {"2"}
+
+
+@virtual
+async def test_workers_too_small_for_the_largest_batch_measure_nothing_at_once():
+    device = FakeDevice(virtual_loop(), 1, 4)
+    async with serving(device=device, profile_budget_s=BUDGET) as rig:
+        rig.engine.profiler.begin()
+        await settled(rig)
+        assert {pushed.worker for pushed in measured(rig)} == {1}
+        assert rig.served.known.profile.concurrency_ns == {}
+
+
+@pytest.mark.parametrize(("budget_s", "most_sizes"), [(0.25, 16), (0.1, 8), (0.05, 5)])
+def test_the_budget_is_kept_by_measuring_fewer_sizes(budget_s: float, most_sizes: int):
+    @virtual
+    async def run() -> None:
+        device = FakeDevice(virtual_loop(), 16)  # 1.1 to 2.6 ms, 29.6 ms for each size once
+        async with serving(make_model(max_batch=16), device=device, profile_budget_s=budget_s) as rig:
+            rig.engine.profiler.begin()
+            await settled(rig)
+            took = sum((pushed.ended or 0) - pushed.at for pushed in measured(rig))
+            assert took <= budget_s * 1e9 + 3 * MS
+            assert len({pushed.rows for pushed in measured(rig)}) <= most_sizes
+            assert {1, 16} <= {pushed.rows for pushed in measured(rig)}
+            assert rig.served.known.profile.max_batch == 16
+
+    run()
+
+
+@virtual
+async def test_batches_that_would_delay_a_call_too_long_keep_the_curve_of_warm_up():
+    device = FakeDevice(virtual_loop(), 4, batch_ns=lambda size: (100, 300, 600, 900)[size - 1] * MS)
+    async with serving(device=device, profile_budget_s=BUDGET) as rig:
+        rig.engine.profiler.begin()
+        await settled(rig)
+        assert {pushed.rows for pushed in measured(rig)} == {1, 2}
+        assert rig.served.known.profile.batch_ns == (100 * MS, 300 * MS, 600 * MS, 900 * MS)
+    device = FakeDevice(virtual_loop(), 4, batch_ns=lambda size: 2000 * MS)
+    async with serving(device=device, profile_budget_s=BUDGET) as rig:
+        rig.engine.profiler.begin()
+        await settled(rig)
+        assert (origins(rig), measured(rig)) == (["warm-up"], [])
+
+
+@virtual
+async def test_models_are_measured_one_after_the_other_and_one_that_goes_is_not():
+    models = [make_model(name=name) for name in ("a", "b", "c")]
+    async with serving(*models, profile_budget_s=BUDGET) as rig:
+        rig.engine.profiler.begin()
+        while not measured(rig):
+            await rig.loop.passes(MS)
+        await rig.engine.stop(rig.models[0])  # in the middle
+        await rig.engine.stop(rig.models[2])  # not begun
+        await settled(rig)
+        assert origins(rig)[1] == "measured"
+        assert [served.known.origin for served in rig.models] == ["warm-up", "measured", "warm-up"]
+        assert [pushed.job.executor for pushed in measured(rig)].count(rig.models[0].executor) == 1
+        late = await rig.engine.start(make_model(name="d"))
+        await settled(rig)
+        assert late.statistics()["starling"]["profile"]["origin"] == "measured"
+
+
+@virtual
+async def test_a_model_that_fails_keeps_its_profile(caplog: pytest.LogCaptureFixture):
+    device = FakeDevice(virtual_loop(), 4, fate=lambda pushed: Fate(fault=Fault.MODEL if pushed.rows == 3 else None))
+    async with serving(device=device, profile_budget_s=BUDGET) as rig:
+        with caplog.at_level(logging.WARNING):
+            rig.engine.profiler.begin()
+            await settled(rig)
+        assert origins(rig) == ["warm-up"]
+        assert "model m: its profile is not measured: as told" in caplog.text
+
+
+@virtual
+async def test_a_worker_that_dies_is_lost_as_under_a_call():
+    device = FakeDevice(virtual_loop(), 4, fate=lambda pushed: Fate(fault=Fault.DEVICE))
+    lost: list[str] = []
+    async with serving(device=device, profile_budget_s=BUDGET, on_lost=lost.append) as rig:
+        rig.engine.profiler.begin()
+        await settled(rig)
+        assert rig.engine.stuck() is not None
+        assert len(lost) == 1
+        assert len(measured(rig)) == 1
+
+
+@virtual
+async def test_stopping_ends_it():
+    async with serving(profile_budget_s=BUDGET) as rig:
+        rig.engine.profiler.begin()
+        while not measured(rig):
+            await rig.loop.passes(MS)
+    assert rig.engine.profiler._task is None
+
+
+@virtual
+async def test_what_was_measured_replays():
+    entries: list[Entry] = []
+    device = FakeDevice(virtual_loop(), 4)
+    scheduler = RecordingScheduler(device.spec, sink=entries.append)
+    async with serving(device=device, scheduler=scheduler, profile_budget_s=BUDGET) as rig:
+        now_takes(rig, lambda size: 9 * MS)
+        rig.engine.profiler.begin()
+        await rig.ask(2.0, 3.0)
+        await settled(rig)
+        await asyncio.gather(*(rig.ask(4.0, timeout_us=30_000) for _ in range(6)), return_exceptions=True)
+    assert any(entry.get("in") == "reprofile" for entry in entries)
+    again = scheduler_of(entries[0])
+    for entry in entries[1:]:
+        if "step" in entry:
+            assert step_entry(again.step(entry["t"]), entry["t"]) == entry
+        else:
+            feed(again, entry)
+
+
+def test_slots_set_apart():
+    pool = Pool([X], 10)
+    assert set_apart(pool, 4) == range(6, 10)
+    assert (pool.free, list(pool.take(6))) == (6, [0, 1, 2, 3, 4, 5])
+    with pytest.raises(MemoryError):
+        pool.take(1)
+
+
+@virtual
+async def test_a_device_of_mixed_workers_measures_once(tmp_path: Path):
+    """Only one worker takes the largest batch, so nothing is to be measured of several at once."""
+    for origin in ("measured", "cache"):
+        device = FakeDevice(virtual_loop(), 1, 1, 2, 4)
+        model = make_model(policy="ebird")
+        async with serving(model, device=device, profiles=ProfileCache(tmp_path), profile_budget_s=BUDGET) as rig:
+            rig.engine.profiler.begin()
+            await settled(rig)
+            assert origins(rig) == [origin]
+            assert bool(measured(rig)) == (origin == "measured")

@@ -1,0 +1,146 @@
+"""Control tables: solved for the policy that uses them, kept beside the profiles, replaced with the profile."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+from fakes import FakeDevice, virtual, virtual_loop
+
+from app.engine.profiling import tables as tables_module
+from app.engine.profiling.cache import ProfileCache
+from app.engine.profiling.idle import Known
+from app.engine.profiling.tables import tables_of
+from app.errors import ConfigError
+from app.scheduler.estimates.profile import linear
+from app.scheduler.optimal import tables as control
+
+from ..rig import make_model, serving
+
+PROFILE = linear(4, 1, 4)
+
+
+def level_of(rig):
+    state = rig.engine.scheduler._states[rig.served.program]
+    return state.facts[0].control
+
+
+@virtual
+async def test_tables_are_solved_for_adaptive_alone() -> None:
+    async with serving(make_model(policy="adaptive"), make_model(name="n", policy="no_wait")) as rig:
+        await rig.loop.turn(3)
+        states = [rig.engine.scheduler._states[served.program] for served in rig.models]
+        assert [state.facts[0].control is None for state in states] == [False, True]
+        answer = await rig.ask(10.0)
+        assert answer.outputs[0][0, 0] == 21.0
+
+
+@virtual
+async def test_a_measured_profile_brings_tables_of_its_own() -> None:
+    async with serving(make_model(policy="adaptive", objective="energy", max_batch=4)) as rig:
+        await rig.loop.turn(3)
+        rig.engine._adopt(rig.served, Known(PROFILE, "measured"))
+        await rig.loop.turn(3)
+        assert level_of(rig) == control.solve(PROFILE.stage(), weight=0.9)
+
+
+@virtual
+async def test_tables_of_a_profile_that_was_replaced_meanwhile_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(make_model(policy="adaptive", max_batch=4)) as rig:
+        await rig.loop.turn(3)
+        before = level_of(rig)
+
+        def solves_too_long(*args: object) -> control.ControlTables:
+            rig.served.known = Known(PROFILE, "measured")
+            return control.solve(linear(1, 1, 4).stage())
+
+        monkeypatch.setattr(tables_module, "tables_of", solves_too_long)
+        rig.engine.tables.want(rig.served)
+        await rig.loop.turn(3)
+        assert rig.served.known.profile is PROFILE
+        assert level_of(rig) is before
+
+
+@virtual
+async def test_a_model_whose_tables_cannot_be_solved_is_served_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*args: object, **options: object) -> None:
+        raise ArithmeticError("no solution")
+
+    monkeypatch.setattr(tables_module.control, "solve", fails)
+    with caplog.at_level(logging.ERROR, "starling.engine"):
+        async with serving(make_model(policy="adaptive")) as rig:
+            await rig.loop.turn(3)
+            answer = await rig.ask(10.0)
+            assert answer.outputs[0][0, 0] == 21.0
+    assert "not solved, batches are formed as by no_wait" in caplog.text
+
+
+@virtual
+async def test_policy_that_the_device_cannot_serve_is_a_config_error() -> None:
+    async with serving(make_model(policy="window"), device=FakeDevice(virtual_loop(), 1, 4)) as rig:
+        with pytest.raises(
+            ConfigError, match="model 'e': policy: ebird shares a device with no other policy, here window"
+        ):
+            await rig.engine.start(make_model(name="e", policy="ebird"))
+
+
+class TestKept:
+    def test_found_again(self, tmp_path, monkeypatch) -> None:
+        solved = tables_of(PROFILE, 1, 0.5, tmp_path / "new")
+        (kept,) = (tmp_path / "new").iterdir()
+        monkeypatch.setattr(tables_module.control, "solve", None)  # it would fail if it were asked
+        assert tables_of(PROFILE, 1, 0.5, tmp_path / "new") == solved
+        assert json.loads(kept.read_text())["workers"] == 1
+
+    @pytest.mark.parametrize("other", [(PROFILE, 1, 0.9), (linear(4, 2, 4), 1, 0.5)])
+    def test_not_for_another_question(self, tmp_path, other) -> None:
+        tables_of(PROFILE, 1, 0.5, tmp_path)
+        tables_of(*other, tmp_path)
+        assert len(list(tmp_path.iterdir())) == 2
+
+    @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"loads": 3}'])
+    def test_a_spoilt_file_is_solved_anew(self, tmp_path, text: str) -> None:
+        solved = tables_of(PROFILE, 1, 0.5, tmp_path)
+        (kept,) = tmp_path.iterdir()
+        kept.write_text(text)
+        assert tables_of(PROFILE, 1, 0.5, tmp_path) == solved
+
+    def test_folder_that_cannot_be_written(self, tmp_path) -> None:
+        (tmp_path / "file").touch()
+        assert tables_of(PROFILE, 1, 0.0, tmp_path / "file" / "below").workers == 1
+
+
+@virtual
+async def test_solved_off_the_loop_and_kept_beside_the_profiles(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    """The tables of a measured profile only: those of a warm-up differ from start to start."""
+    handed: list[object] = []  # what the loop was asked to have done elsewhere, while that is being done
+    off_loop: list[bool] = []
+
+    def watched(*args: Any) -> control.ControlTables:
+        off_loop.append(bool(handed))
+        return tables_of(*args)
+
+    monkeypatch.setattr(tables_module, "tables_of", watched)
+    async with serving(make_model(policy="adaptive", max_batch=4), profiles=ProfileCache(tmp_path)) as rig:
+        elsewhere = rig.loop.run_in_executor
+
+        def run_in_executor(executor: Any, func: Any, *args: Any) -> Any:
+            handed.append(executor)
+            try:
+                return elsewhere(executor, func, *args)
+            finally:
+                handed.pop()
+
+        monkeypatch.setattr(rig.loop, "run_in_executor", run_in_executor)
+        await rig.loop.turn(3)
+        assert list(tmp_path.glob("tables-*.json")) == []
+        rig.engine._adopt(rig.served, Known(PROFILE, "measured"))
+        await rig.loop.turn(3)
+        (kept,) = tmp_path.glob("tables-*.json")
+        assert control.ControlTables.from_dict(json.loads(kept.read_text())) == level_of(rig)
+    assert off_loop
+    assert all(off_loop)

@@ -1,0 +1,214 @@
+"""Control tables: the optimum of each load, looked up by the load as it is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from app.scheduler.estimates.profile import linear, parse
+from app.scheduler.optimal import solver as optimal
+from app.scheduler.optimal.tables import LARGEST, LOADS, ControlTables, price_of, solve, weight_of
+from app.scheduler.types import Profile
+
+MS = 1_000_000
+CURVES = {
+    "overhead": linear(7, 0.6, 8).batch_ns,
+    "jagged": parse({"batch_ms": {"1": 4.6, "2": 9.5, "3": 14.0, "4": 10.0, "8": 11.7}}).batch_ns,
+}
+GRID = (0.1, 0.5, 0.9)
+POWER = (20.0, 65.0)
+
+
+def peak(batch_ns: tuple[int, ...]) -> float:
+    return max(size * 1e9 / time for size, time in enumerate(batch_ns, 1))
+
+
+@cache
+def solved(curve: str, weight: float, power: tuple[float, float] = POWER) -> ControlTables:
+    return solve(Profile(CURVES[curve]), weight=weight, power=power, loads=GRID)
+
+
+def hand_made(*loads: float, **options: object) -> ControlTables:
+    """Tables that serve one row each, on a device that serves 100 rows a second."""
+    tables = ControlTables(loads, ((0, 1),) * len(loads), 1, (1,), (0,) * len(loads), 100.0)
+    return replace(tables, **options)  # type: ignore[arg-type]
+
+
+class TestLevel:
+    @pytest.mark.parametrize(
+        ("rate", "scale", "level"),
+        [
+            (0, 1, -1),
+            (0.99, 1, -1),  # half the lowest load of 0.02 is one row a second
+            (1.01, 1, 0),
+            (2, 1, 0),
+            (3.49, 1, 0),  # between 0.02 and 0.05
+            (3.51, 1, 1),
+            (7.49, 1, 1),
+            (96.49, 1, 19),
+            (96.51, 1, 20),
+            (5_000, 1, 20),
+            (25, 2, 10),  # a device half as fast is loaded as with twice the rate
+            (100, 0.5, 10),
+            (0.8, 2, 0),
+        ],
+    )
+    def test_nearest_load(self, rate: float, scale: float, level: int) -> None:
+        assert hand_made(*LOADS).level(rate, scale) == level
+
+    def test_nearest_by_brute_force(self) -> None:
+        tables = hand_made(*LOADS)
+        for rate in (0.1 * step + 0.0123 for step in range(1_200)):
+            load = rate / 100
+            nearest = min(range(len(LOADS)), key=lambda i: abs(LOADS[i] - load))
+            assert tables.level(rate, 1.0) == (nearest if load >= LOADS[0] / 2 else -1)
+
+    def test_grid_of_one(self) -> None:
+        tables = hand_made(0.5)
+        assert [tables.level(rate, 1) for rate in (24, 26, 50, 500)] == [-1, 0, 0, 0]
+
+    def test_grid_is_ascending_and_below_the_peak(self) -> None:
+        assert list(LOADS) == sorted(LOADS)
+        assert (LOADS[0], LOADS[1], LOADS[-1], len(LOADS)) == (0.02, 0.05, 0.98, 21)
+
+
+def test_padding_alone_is_that_of_the_curve_alone() -> None:
+    """Three rows are run as four where two units run, and as three where there is one; one worker needs no second."""
+    profile = Profile((4 * MS, 5 * MS, 6 * MS, 7 * MS), ((8 * MS, 9 * MS, 15 * MS, 12 * MS),))
+    assert (solve(profile, workers=2).sizes, solve(profile, workers=2).alone) == ((1, 2, 4, 4), (1, 2, 3, 4))
+    assert (solve(profile).sizes, solve(profile).alone) == ((1, 2, 3, 4), ())
+
+
+def test_beyond_the_table_its_tail_is_served() -> None:
+    tables = hand_made(0.5, tables=((0, 0, 2, 3),), tail=2)
+    assert [tables.serve(0, waiting) for waiting in (0, 1, 2, 3, 4, 1_000)] == [0, 0, 2, 3, 2, 2]
+
+
+@pytest.mark.parametrize("objective", ["latency", "energy"])
+def test_tables_survive_json(objective: str) -> None:
+    tables = solved("jagged", weight_of(objective))
+    assert ControlTables.from_dict(json.loads(json.dumps(tables.to_dict()))) == tables
+    assert ControlTables.from_dict(tables.to_dict()) == tables
+
+
+def test_what_is_no_table_is_refused() -> None:
+    data = hand_made(0.5).to_dict()
+    with pytest.raises(KeyError, match="hold_ns"):
+        ControlTables.from_dict({key: value for key, value in data.items() if key != "hold_ns"})
+    with pytest.raises(TypeError):
+        ControlTables.from_dict({**data, "loads": None})
+    for change in ({"tables": [[0, 9, 9]]}, {"tables": [[0, -1]]}, {"tail": 0}, {"tail": 10_000}, {"tables": []}):
+        with pytest.raises(ValueError, match="expected"):
+            ControlTables.from_dict({**data, **change})
+
+
+@pytest.mark.parametrize("curve", CURVES)
+@pytest.mark.parametrize("weight", [0.0, 0.5, 0.9])
+def test_tables_are_the_optimum_of_their_load(curve: str, weight: float) -> None:
+    batch_ns = CURVES[curve]
+    tables = solved(curve, weight)
+    assert (tables.loads, tables.workers, len(tables.tables)) == (GRID, 1, 3)
+    assert tables.peak == pytest.approx(peak(batch_ns))
+    for table, load in zip(tables.tables, GRID, strict=True):
+        price = weight / (1 - weight) * batch_ns[0] / 65
+        best = optimal.solve(batch_ns, load * peak(batch_ns), weight=price, power=POWER, idling=weight > 0)
+        assert table == best.table
+        assert (tables.tail, tables.sizes) == (best.tail, best.sizes)
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_latency_never_idles_while_rows_wait(curve: str) -> None:
+    tables = solved(curve, 0.0)
+    for level in range(len(GRID)):
+        assert all(1 <= tables.serve(level, waiting) <= min(waiting, 8) for waiting in range(1, 600))
+        assert tables.serve(level, 0) == 0
+    assert tables.hold_ns == (0, 0, 0)
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.5])
+def test_slower_clock_has_the_same_tables(weight: float) -> None:
+    """Times three times as long at a third of the rate are the same process; only holds last longer."""
+    once = solved("overhead", weight)
+    slow = solve(Profile(tuple(3 * time for time in CURVES["overhead"])), weight=weight, power=POWER, loads=GRID)
+    assert slow.tables == once.tables
+    assert slow.peak == pytest.approx(once.peak / 3)
+    assert slow.hold_ns == pytest.approx([3 * hold for hold in once.hold_ns], abs=2)
+    assert slow.level(30, 1.0) == once.level(30, 3.0) == once.level(90, 1.0)
+
+
+def test_row_is_held_for_four_times_what_the_last_row_of_the_batch_takes_to_come() -> None:
+    tables = solved("overhead", 0.9)
+    for table, load, hold in zip(tables.tables, GRID, tables.hold_ns, strict=True):
+        enough = next(waiting for waiting in range(1, 9) if table[waiting])  # rows that are run at once
+        assert hold == round(4 * enough / (load * tables.peak) * 1e9)
+    assert tables.tables[2][1] == 0, "nothing is held, so nothing was tested"
+
+
+def test_weight_moves_the_tables_as_it_should() -> None:
+    """At each objective its own table is the cheapest of the three."""
+    batch_ns = CURVES["overhead"]
+    rate = 0.5 * peak(batch_ns)
+    found = {weight: solved("overhead", weight).tables[GRID.index(0.5)] for weight in (0.0, 0.5, 0.9)}
+
+    def cost(weight: float, table: tuple[int, ...]) -> float:
+        there = optimal.evaluate(batch_ns, rate, table, power=POWER)
+        return (1 - weight) * there.mean_ns / batch_ns[0] + weight * there.power_w / 65
+
+    for weight, own in found.items():
+        own_cost = cost(weight, own)
+        assert all(own_cost <= cost(weight, other) * (1 + 1e-9) for other in found.values())
+    assert cost(0.9, found[0.9]) < 0.99 * cost(0.9, found[0.0])
+
+
+def test_objectives_by_name_and_by_weight() -> None:
+    assert [weight_of(name) for name in ("latency", "balanced", "energy")] == [0, 0.5, 0.9]
+    assert [weight_of(weight) for weight in (0, 0.25, "0.75", 0.999)] == [0, 0.25, 0.75, 0.999]
+
+
+@pytest.mark.parametrize("objective", ["speed", "", -0.1, 1, "1.0", 1e9, float("nan"), "nan"])
+def test_other_objectives_are_refused(objective: str | float) -> None:
+    with pytest.raises(ValueError, match="objective: expected latency, balanced, energy or a weight from 0 to below 1"):
+        weight_of(objective)
+
+
+def test_price_of_a_watt() -> None:
+    """(1 - w) L / T(1) + w P / P(busy), divided by (1 - w) / T(1)."""
+    assert price_of(0.5, 8 * MS, (20.0, 40.0)) == pytest.approx(0.2 * MS)
+    assert price_of(0.9, 8 * MS, (0.0, 1.0)) == pytest.approx(72 * MS)
+    assert price_of(0.0, 8 * MS, POWER) == 0
+    assert price_of(0.5, 8 * MS, (0.0, 0.0)) == pytest.approx(8 * MS)  # no power given: a busy device counts as one
+
+
+class TestWorkers:
+    TIMES = (linear(7, 0.6, 8).batch_ns, linear(9, 1.2, 8).batch_ns, linear(12, 2, 8).batch_ns)
+    PROFILE = Profile(TIMES[0], TIMES[1:])
+
+    @pytest.mark.parametrize(("workers", "table"), [(1, 0), (2, 1), (3, 2), (5, 2)])
+    def test_batches_take_what_they_take_while_all_run(self, workers: int, table: int) -> None:
+        """Each worker has its share of the rate; more workers than were measured run as the most that were."""
+        tables = solve(self.PROFILE, workers=workers, loads=(0.5,))
+        times = self.TIMES[table]
+        assert tables.workers == workers
+        assert tables.peak == pytest.approx(workers * peak(times))
+        assert tables.tables[0] == optimal.solve(times, 0.5 * peak(times), idling=False).table
+
+    def test_what_was_not_measured_is_as_alone(self) -> None:
+        tables = solve(Profile(self.TIMES[0]), workers=2, loads=(0.5,))
+        assert tables.peak == pytest.approx(2 * peak(self.TIMES[0]))
+
+
+def test_largest_batch_is_solved() -> None:
+    """256 rows; more are left out. At load 0.95 rounding makes ties alternate without end, and the search must stop."""
+    tables = solve(Profile(linear(7, 0.6, LARGEST + 44).batch_ns), weight=0.5, loads=(0.95,))
+    (table,) = tables.tables
+    assert (len(tables.sizes), len(table)) == (256, 513)
+    assert max(table) == tables.tail == 256
+    assert all(rows <= waiting for waiting, rows in enumerate(table))
+
+
+def test_empty_profile_is_refused() -> None:
+    with pytest.raises(ValueError, match="profile: expected batch times, got none"):
+        solve(Profile())

@@ -1,0 +1,150 @@
+"""What is kept of a program: its health, and the facts that its policy sees."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from app.scheduler.estimates.profile import linear
+from app.scheduler.optimal.tables import ControlTables
+from app.scheduler.program import ProgramState
+from app.scheduler.types import DeviceSpec, Profile, Program, Stage, WorkerSpec
+
+S = 1_000_000_000
+#: A device that serves 2253 rows a second, with a table for a tenth and for nine tenths of that.
+CURVE = linear(3, 0.35, 32).batch_ns
+TABLES = ControlTables((0.1, 0.9), ((0, 1), (0, 0)), 32, (1,), (0, 50), 32 * 1e9 / CURVE[31])
+
+DEVICE = DeviceSpec((WorkerSpec(1), WorkerSpec(32)), max_alive=20)
+
+TWO_STAGES = Program(0, "m", (Stage(Profile((10, 20))), Stage(Profile((1, 2)))), max_batch=2)
+
+
+def test_time_is_that_of_all_stages() -> None:
+    assert [ProgramState(TWO_STAGES, None, DEVICE, 0).time(rows) for rows in (1, 2)] == [11, 22]
+
+
+@pytest.mark.parametrize(("failures", "broken"), [(8, False), (9, True), (16, True)])
+def test_a_program_is_broken_when_most_recent_first_runs_failed(failures: int, broken: bool) -> None:
+    state = ProgramState(TWO_STAGES, None, DEVICE, 0)
+    state.recent.extend([True] * failures + [False] * (16 - failures))
+    assert state.broken is broken
+
+
+def test_few_runs_tell_nothing() -> None:
+    state = ProgramState(TWO_STAGES, None, DEVICE, 0)
+    state.recent.extend([True] * 15)
+    assert not state.broken
+
+
+def test_an_unknown_policy_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="no_wait"):
+        ProgramState(Program(0, "m", policy="nope"), None, DEVICE, 0)
+
+
+def served(policy: str = "adaptive", **options: object) -> ProgramState:
+    return ProgramState(Program(1, "m", (Stage(Profile(CURVE)),), policy, **options), None, DEVICE, 0)  # type: ignore[arg-type]
+
+
+class TestTick:
+    def test_preferred_size_follows_the_rate(self) -> None:
+        """Khan's is what the policies see and what the preset reports; others report the size of the measured table."""
+        for policy, reported in (("preferred", 2), ("adaptive", 1)):
+            state = served(policy)
+            assert state.facts[0].preferred == 1
+            state.rate.arrive(100)
+            state.tick(S)
+            assert state.facts[0].preferred == 2
+            assert state.preferred == reported
+
+    def test_level_follows_rate_and_scale(self) -> None:
+        state = served()
+        state.set_control(TABLES)
+        assert state.facts[0].level == -1  # no window has closed
+        levels = []
+        for window, (rows, scale) in enumerate([(225, 1), (2_000, 1), (225, 1), (225, 8), (0, 1)], 1):
+            state.rate.arrive(rows)
+            state.latency[0].scale = scale
+            state.latency[0].observe(1, round(CURVE[0] * scale))  # else an idle window would move the scale
+            state.tick(window * S)
+            levels.append(state.facts[0].level)
+        assert levels == [0, 1, 0, 1, -1]
+
+    def test_level_does_not_follow_the_chance_of_one_window(self) -> None:
+        """Within three deviations of the mean, though the window alone would be nearer to another table."""
+        state = served()
+        state.set_control(TABLES)
+        middle = round(TABLES.peak / 2)
+        for window, rows in enumerate([middle - 40, middle - 40, middle - 40, middle + 30], 1):
+            state.rate.arrive(rows)
+            state.latency[0].observe(1, CURVE[0])
+            state.tick(window * S)
+        assert state.facts[0].level == TABLES.level(state.rate.steady, 1) != TABLES.level(state.rate.rate, 1)
+
+    def test_every_stage_returns_to_its_profile(self) -> None:
+        state = ProgramState(TWO_STAGES, None, DEVICE, 0)
+        for latency in state.latency:
+            latency.scale = 2.0
+        state.tick(S)
+        assert [latency.scale for latency in state.latency] == pytest.approx([1.9, 1.9])
+
+
+class TestControl:
+    def test_new_tables_count_at_once(self) -> None:
+        state = served()
+        state.rate.arrive(2_000)
+        state.tick(S)
+        state.set_control(TABLES)
+        assert (state.facts[0].control, state.facts[0].level) == (TABLES, 1)
+        state.set_control(replace(TABLES, loads=(0.9,), tables=((0, 1),), hold_ns=(0,)))
+        assert state.facts[0].level == 0
+
+    def test_tables_are_taken_away(self) -> None:
+        state = served()
+        state.set_control(TABLES)
+        state.set_control(None)
+        assert state.facts[0].control is None
+
+    @pytest.mark.parametrize(
+        "stages", [TWO_STAGES.stages, (Stage(Profile((10, 20)), repeats=True),)], ids=["two-stages", "cell"]
+    )
+    def test_tables_say_nothing_about_stages_and_cells(self, stages: tuple[Stage, ...]) -> None:
+        state = ProgramState(Program(1, "m", stages), None, DEVICE, 0)
+        state.set_control(TABLES)
+        state.tick(S)
+        assert all(facts.control is None for facts in state.facts)
+
+
+class TestObserve:
+    def test_line_is_that_of_the_first_stage(self) -> None:
+        state = ProgramState(TWO_STAGES, None, DEVICE, 0)
+        before = state.regression.predict(2)
+        state.observe(1, 2, 2_000, 1)
+        assert state.regression.predict(2) == before
+        state.observe(0, 2, 40, 1)
+        assert state.regression.predict(2) > before
+
+    def test_batches_at_once_are_held_against_their_own_table(self) -> None:
+        state = ProgramState(Program(1, "m", (Stage(Profile((10, 20), ((15, 30),))),)), None, DEVICE, 0)
+        state.observe(0, 2, 30, 2)
+        assert state.latency[0].scale == pytest.approx(1.0)
+
+    def test_what_was_learnt_begins_again_with_a_new_profile(self) -> None:
+        state = ProgramState(TWO_STAGES, None, DEVICE, 0)
+        for _ in range(50):
+            state.observe(0, 2, 60, 1)
+            state.observe(1, 2, 6, 1)
+        assert state.latency[0].scale > 2.5
+        state.reprofile(Profile((100, 110)))
+        assert [latency.scale > 2.5 for latency in state.latency] == [False, True]
+        assert (state.regression.alpha, state.regression.beta) == pytest.approx((90, 10))
+        assert state.latency[0].predict(2) == 110
+
+
+def test_what_a_worker_takes_only_falls() -> None:
+    state = ProgramState(Program(0, "m", max_batch=32), None, DEVICE, 0)
+    assert (state.capacity, state.full) == ([1, 32], 20)
+    state.cap(1, 8)
+    state.cap(1, 16)
+    assert (state.capacity, state.full) == ([1, 8], 8)
