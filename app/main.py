@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -19,12 +17,14 @@ from app.api.inference import InferencePath
 from app.api.routes.control import router as control
 from app.api.routes.openapi import router as documentation
 from app.contract import Batching
-from app.engine.devices.cpu.device import CpuDevice, Device, DeviceOptions
+from app.engine.devices.base import Device, DeviceOptions
+from app.engine.devices.factory import make_device
 from app.engine.devices.streams import cuda
 from app.engine.devices.streams.device import NO_GRAPHS, StreamDevice
 from app.engine.engine import Engine
 from app.engine.profiling.cache import ProfileCache, cpu_name, default_folder
 from app.engine.profiling.energy import find_meter
+from app.engine.profiling.service import Profiling
 from app.engine.profiling.sizing import agreed
 from app.engine.record_file import RecordFile
 from app.errors import ConfigError
@@ -36,7 +36,6 @@ from app.models.repository import Repository
 from app.scheduler.policies import default_workers
 from app.scheduler.record import RecordingScheduler
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import WorkerSpec
 from app.settings import MIB, Settings, cpu_cores
 
 log = logging.getLogger("starling")
@@ -69,7 +68,6 @@ def create_app(
                 Registry(engine, repository, overrides=_given(settings), limits={"max_pixels": settings.max_pixels})
             )
             lifecycle.catalog, lifecycle.stuck, lifecycle.abort = registry, engine.stuck, engine.abort
-            asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(max(2, cpu_cores()), "aside"))
             loading = asyncio.create_task(_load(registry, engine, lifecycle, on_ready), name="load-models")
             stack.push_async_callback(_cancel, loading)
             yield {
@@ -105,10 +103,7 @@ def _device(settings: Settings, gpu: int | None) -> Device:
     # Ebird's workers are idle or not: a unit more behind the one at work is a place that its algorithm does not know.
     depth = 1 if settings.policy == "ebird" and settings.push_depth is None else settings.push_depth
     options = DeviceOptions(placement, depth, settings.max_alive, settings.cuda_graphs)
-    if gpu is None:
-        return CpuDevice(capacities, settings.compute_threads, cpu_cores(), options)
-    workers = tuple(WorkerSpec(capacity) for capacity in capacities)
-    return StreamDevice(cuda.CudaRuntime(gpu), workers, options)
+    return make_device(gpu, capacities, settings.compute_threads, cpu_cores(), options)
 
 
 def _sized(settings: Settings, names: Sequence[str], gpu: int | None) -> Settings:
@@ -135,15 +130,14 @@ def _sized(settings: Settings, names: Sequence[str], gpu: int | None) -> Setting
 
 
 def _engine(settings: Settings, device: Device, scheduler: Scheduler, lifecycle: Lifecycle) -> Engine:
+    cache = ProfileCache(settings.profile_dir or default_folder())
     return Engine(
-        device,
+        Profiling(device, cache, settings.profile_budget_s),
         scheduler,
         window_s=settings.rate_window_s,
         hang_factor=settings.hang_factor,
         hang_floor_s=settings.hang_floor_s,
         pool_bytes=settings.pool_mib * MIB,
-        profiles=ProfileCache(settings.profile_dir or default_folder()),
-        profile_budget_s=settings.profile_budget_s,
         on_lost=lifecycle.fail,
         meter=find_meter(device.uuid if isinstance(device, StreamDevice) else None),
     )
@@ -170,22 +164,10 @@ async def _load(
     registry: Registry, engine: Engine, lifecycle: Lifecycle, on_ready: Callable[[Registry], None] | None
 ) -> None:
     await registry.load_all()
-    spare_the_collector()
     lifecycle.loaded.set()
     if on_ready is not None:
         on_ready(registry)
-    engine.profiler.begin()
-
-
-def spare_the_collector() -> None:
-    """Keep what is there now out of the cycle collector's way, and let it run less often.
-
-    torch brings half a million objects that live for ever; walking them costs 0.1 s a time, on the event loop. Calls
-    make few cycles: a collection per 20,000 new objects finds them early enough.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
+    engine.profiling.begin()
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

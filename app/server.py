@@ -19,17 +19,15 @@ from types import FrameType
 
 import uvicorn
 
+from app import process
 from app.api.http import ASGIApp
 from app.errors import ConfigError
 from app.lifecycle import Lifecycle
 from app.protocol import OneWriteProtocol
-from app.settings import Settings
+from app.settings import Settings, cpu_cores
 
 log = logging.getLogger("starling.server")
 
-# How long a worker may have to wait for the interpreter lock while the loop is busy. With Python's 5 ms a batch of the
-# `mlp` benchmark began 2.1 ms after it was pushed, with 0.2 ms after 0.5 ms: 13 % more rows; `echo` loses at most 5 %.
-_SWITCH_S = 0.0002
 _ACCEPT_S = 0.1  # for the loop to take what the kernel had accepted
 _BPF_RETURN, _SO_ATTACH_FILTER = 0x06, 26  # linux/bpf_common.h, asm-generic/socket.h
 _FORCE_AFTER_S = 5  # for answers to be written once everything was answered; then uvicorn cancels
@@ -50,6 +48,7 @@ class Server(uvicorn.Server):
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
+        process.name_helper_threads(self._loop, cpu_cores())
         self._listener = sockets[0] if sockets else None
         await super().serve(sockets)
 
@@ -131,7 +130,7 @@ def serve(app: ASGIApp, settings: Settings, lifecycle: Lifecycle, sock: socket.s
         server_header=False,
         lifespan="on",
     )
-    sys.setswitchinterval(_SWITCH_S)
+    process.switch_threads_often()
     server = Server(config, lifecycle, settings.drain_grace_s, settings.drain_limit_s)
     server.run(sockets=[sock])
     if lifecycle.failed is not None:

@@ -18,9 +18,8 @@ from typing import Any
 import torch
 
 from app.contract import Model
-from app.engine.devices.cpu.device import Freed, Launched, Report
-from app.engine.devices.cpu.executor import Executor, Ran
-from app.engine.devices.cpu.worker import Completion, Job
+from app.engine.devices.base import Completion, Executor, Freed, Job, Launched, Ran, Report
+from app.engine.devices.cpu.executor import CpuExecutor
 from app.engine.devices.pool import Pool, Slots
 from app.scheduler.types import DeviceSpec, Fault, Outcome, WorkerSpec
 
@@ -199,8 +198,8 @@ class WatchedPool(Pool):
         return [slot for slot in slots if self.reading[slot]]
 
 
-class TimedExecutor(Executor):
-    """An Executor whose batches take the time they are said to take: a tenth for inputs, a tenth for outputs."""
+class TimedExecutor(CpuExecutor):
+    """A CpuExecutor whose batches take the time they are said to take: a tenth for inputs, a tenth for outputs."""
 
     def __init__(self, model: Model, pool: Pool, batch_ns: Callable[[int], int]) -> None:
         super().__init__(model, pool)
@@ -210,10 +209,6 @@ class TimedExecutor(Executor):
         ns = self.batch_ns(size)
         return Ran(super().run(slots, size).outputs, ns // 10, ns - 2 * (ns // 10), ns // 10)
 
-    def warm(self, size: int, lengths: Any) -> int:
-        super().warm(size, lengths)
-        return self.batch_ns(size)
-
 
 def affine(size: int) -> int:
     """1 ms and 0.1 ms a row."""
@@ -221,7 +216,7 @@ def affine(size: int) -> int:
 
 
 class FakeDevice:
-    """Implements engine.device.Device on a VirtualLoop: a unit ends at its time, or when told, as its Fate says.
+    """Implements devices.base.Device on a VirtualLoop: a unit ends at its time, or when told, as its Fate says.
 
     `fate` is asked for each unit as it is pushed. Units of one worker run one after another. The slots are read as late
     as may be, when the unit ends: a slot that was freed too early shows in an answer. A model that raises makes its
@@ -230,6 +225,7 @@ class FakeDevice:
 
     name = "fake"
     staged = False
+    threads = 1
 
     def __init__(
         self,
@@ -259,8 +255,16 @@ class FakeDevice:
     def open(self, model: Model, slots: int) -> Executor:
         return TimedExecutor(model, WatchedPool(model.info.inputs, slots), self.batch_ns)
 
+    def trial(self, executor: Executor, slots: Slots, size: int) -> Ran:
+        assert isinstance(executor, TimedExecutor)
+        with torch.inference_mode():
+            return executor.trial(slots, size)
+
+    def transfer(self, executor: Executor, rows: int, outputs: Any) -> None:
+        return None
+
     def arrive(self, executor: Executor, slots: Slots) -> None:
-        raise AssertionError("not to be called where nothing is staged")
+        """As a CPU: nothing."""
 
     def free(self, executor: Executor) -> None:
         self.freed.append(executor)
@@ -328,15 +332,17 @@ class FakeDevice:
     def _complete(self, pushed: Pushed) -> Completion:
         job = pushed.job
         fault, message, ran = pushed.fate.fault, "as told", None
+        cause: BaseException | None = None
         if fault is None:
             try:
                 with torch.inference_mode():
+                    assert isinstance(job.executor, TimedExecutor)
                     ran = job.executor.run(job.slots, job.size)
             except MemoryError as exc:
-                fault, message = Fault.OOM, f"MemoryError: {exc}"
+                fault, message, cause = Fault.OOM, f"MemoryError: {exc}", exc
             except Exception as exc:
-                fault, message = Fault.MODEL, f"{type(exc).__name__}: {exc}"
+                fault, message, cause = Fault.MODEL, f"{type(exc).__name__}: {exc}", exc
             except SystemExit as exc:
-                fault, message = Fault.DEVICE, f"{type(exc).__name__}: {exc}"
-        compute_ns = self._loop.now - pushed.at if ran is None else ran.compute_ns
-        return Completion(Outcome(job.unit_id, fault, compute_ns), ran, message, pushed.worker)
+                fault, message, cause = Fault.DEVICE, f"{type(exc).__name__}: {exc}", exc
+        compute_ns = self._loop.now - pushed.at if ran is None else ran.busy_ns
+        return Completion(Outcome(job.unit_id, fault, compute_ns), ran, message, pushed.worker, cause)

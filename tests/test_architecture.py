@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -27,12 +29,24 @@ OURS: dict[str, set[str] | None] = {
     "lifecycle": {"contract"},
     "logs": set(),
     "protocol": set(),
-    "server": {"contract", "errors", "metrics", "settings", "lifecycle", "protocol", "api", "__init__"},
+    "process": set(),
+    "server": {"contract", "errors", "metrics", "settings", "lifecycle", "protocol", "process", "api", "__init__"},
     "main": {"scheduler", "models", "engine", "api", "server", "lifecycle", "logs", *PURE, "__init__"},
     "commands": None,
     "__main__": {"commands"},
     "bench": None,
 }
+#: Room inside a folder -> what else of that folder it may import, as prefixes of modules.
+ROOMS: dict[str, tuple[str, ...]] = {
+    "app.engine.devices.cpu": ("app.engine.devices.base", "app.engine.devices.pool", "app.engine.devices.tensors"),
+    "app.engine.devices.streams": ("app.engine.devices.base", "app.engine.devices.pool", "app.engine.devices.tensors"),
+    "app.engine.devices": (),
+    "app.engine.profiling": ("app.engine.devices.base", "app.engine.devices.pool"),
+    "app.api.codecs": ("app.api.http",),
+    "app.scheduler.estimates": ("app.scheduler.types",),
+    "app.scheduler.optimal": ("app.scheduler.types", "app.scheduler.estimates"),
+}
+MOST_FILES = 12  # on one floor of engine/: more is a sign of a room that is missing
 #: What is not ours and may not be imported there.
 THEIRS: dict[str, set[str]] = {
     "scheduler": IMPURE,
@@ -107,6 +121,76 @@ def test_module_keeps_the_walls(path: str) -> None:
     source = (ROOT / path).read_text(encoding="utf-8")
     assert import_faults(source, path) == []
     assert sleep_faults(source, path) == []
+
+
+def module_of(path: str) -> str:
+    return ".".join(Path(path).with_suffix("").parts).removesuffix(".__init__")
+
+
+def within(name: str, room: str) -> bool:
+    return name == room or name.startswith(f"{room}.")
+
+
+def room_faults(source: str, path: str) -> list[str]:
+    """What the module at `path` imports of its folder beyond the walls of its room."""
+    module = module_of(path)
+    room = next((room for room in ROOMS if within(module, room)), None)
+    if room is None:
+        return []
+    folder = ".".join(room.split(".")[:2])
+    faults = []
+    for line, name in imported(ast.parse(source), list(Path(path).parent.parts)):
+        if within(name, folder) and not any(within(name, place) for place in (room, *ROOMS[room])):
+            faults.append(f"{path}:{line} imports {name}")
+    return faults
+
+
+@pytest.mark.parametrize("path", sources())
+def test_module_keeps_the_walls_of_its_room(path: str) -> None:
+    assert room_faults((ROOT / path).read_text(encoding="utf-8"), path) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("app/engine/devices/cpu/worker.py", "from app.engine.devices.streams.runtime import Runtime"),
+        ("app/engine/devices/streams/device.py", "from app.engine.devices.cpu.worker import Worker"),
+        ("app/engine/devices/base.py", "from app.engine.profiling.warmup import warm_up"),
+        ("app/engine/profiling/idle.py", "from app.engine.engine import Engine"),
+        ("app/engine/profiling/idle.py", "from app.engine.devices.cpu.device import CpuDevice"),
+        (
+            "app/engine/devices/pool.py",
+            "import typing\nif typing.TYPE_CHECKING:\n    import app.engine.lease",
+        ),
+        ("app/api/codecs/v2.py", "from app.api.inference import InferencePath"),
+        ("app/scheduler/estimates/rate.py", "from app.scheduler.scheduler import Scheduler"),
+    ],
+)
+def test_import_through_a_wall_is_found(path: str, source: str) -> None:
+    assert len(room_faults(source, path)) == 1
+
+
+def import_graph(paths: list[str]) -> dict[str, set[str]]:
+    """Module -> modules that it imports, imports for type checking and inside functions included."""
+    modules = {module_of(path) for path in paths}
+    graph: dict[str, set[str]] = {}
+    for path in paths:
+        tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+        found = {
+            name if name in modules else name.rpartition(".")[0]
+            for _, name in imported(tree, list(Path(path).parent.parts))
+        }
+        graph[module_of(path)] = (found & modules) - {module_of(path)}
+    return graph
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    TopologicalSorter(import_graph(sources())).prepare()
+
+
+def test_no_floor_of_the_engine_is_too_full() -> None:
+    floors = Counter(str(Path(path).parent) for path in sources() if path.startswith("app/engine/"))
+    assert {floor: files for floor, files in floors.items() if files > MOST_FILES} == {}
 
 
 def test_every_folder_has_a_rule() -> None:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import gc
+import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from runtimes import HostRuntime
 
@@ -92,3 +98,51 @@ def test_ebird_has_no_unit_behind_one_at_work(
     """On a GPU other policies have two; what was given stays, and is refused by name when a model loads."""
     monkeypatch.setattr(main.cuda, "CudaRuntime", lambda gpu: HostRuntime())
     assert main._device(Settings(**given), 0).spec.push_depth == depth
+
+
+async def test_two_applications_live_in_one_process(tmp_path: Path) -> None:
+    """Each with models and an engine of its own; building and starting one sets nothing for the process."""
+    before = gc.get_threshold(), gc.get_freeze_count(), sys.getswitchinterval()
+    ready = [asyncio.Event(), asyncio.Event()]
+    async with contextlib.AsyncExitStack() as stack:
+        clients = []
+        for event in ready:
+            settings = Settings(models="demo", profile_dir=tmp_path, profile_budget_s=0)
+            app = main.create_app(settings, on_ready=lambda registry, event=event: event.set())
+            state = await stack.enter_async_context(started(app))
+            transport = httpx.ASGITransport(with_state(app, state))
+            client = httpx.AsyncClient(transport=transport, base_url="http://one")
+            clients.append(await stack.enter_async_context(client))
+        await asyncio.gather(*(event.wait() for event in ready))
+        for client in clients:
+            answer = await client.post("/predict/echo", json=[1, 2, 3, 4])
+            assert (answer.status_code, answer.json()) == (200, {"y": [1.0, 2.0, 3.0, 4.0]})
+        assert asyncio.get_running_loop()._default_executor is None or "aside" not in str(  # type: ignore[attr-defined]
+            asyncio.get_running_loop()._default_executor._thread_name_prefix  # type: ignore[attr-defined]
+        )
+    assert (gc.get_threshold(), gc.get_freeze_count(), sys.getswitchinterval()) == before
+
+
+@contextlib.asynccontextmanager
+async def started(app: Any) -> AsyncIterator[dict[str, Any]]:
+    """The lifespan of an ASGI application, as a server runs it; its state."""
+    inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    outbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    state: dict[str, Any] = {}
+    scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": state}
+    running = asyncio.create_task(app(scope, inbox.get, outbox.put))
+    await inbox.put({"type": "lifespan.startup"})
+    assert (await outbox.get())["type"] == "lifespan.startup.complete"
+    try:
+        yield state
+    finally:
+        await inbox.put({"type": "lifespan.shutdown"})
+        assert (await outbox.get())["type"] == "lifespan.shutdown.complete"
+        await running
+
+
+def with_state(app: Any, state: dict[str, Any]) -> Any:
+    async def call(scope: Any, receive: Any, send: Any) -> None:
+        await app({**scope, "state": dict(state)}, receive, send)
+
+    return call

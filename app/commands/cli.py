@@ -70,9 +70,10 @@ def settings_from(given: dict[str, Any]) -> Settings:
 
 def _serve(**given: Any) -> None:
     settings = settings_from(given)
-    from app.engine import quiet_native_libraries
+    from app import process
 
-    quiet_native_libraries()
+    process.quiet_native_libraries()
+    process.keep_freed_memory()
     from app import logs
     from app.commands.banner import announce, starting
     from app.lifecycle import Lifecycle
@@ -83,9 +84,15 @@ def _serve(**given: Any) -> None:
         port = sock.getsockname()[1]
         starting(settings, port)
         from app.main import create_app
+        from app.models.registry import Registry
 
         lifecycle = Lifecycle()
-        app = create_app(settings, lifecycle, on_ready=lambda registry: announce(settings, port, registry))
+
+        def ready(registry: Registry) -> None:
+            process.spare_the_collector()
+            announce(settings, port, registry)
+
+        app = create_app(settings, lifecycle, on_ready=ready)
         status = serve(app, settings, lifecycle, sock)
     sys.exit(status)
 

@@ -19,9 +19,9 @@ from app.settings import cpu_cores
 
 if TYPE_CHECKING:  # torch takes seconds to load: only when the command runs
     from app.contract import Model
-    from app.engine.devices.cpu.device import Device
-    from app.engine.profiling.bench import Sampler
+    from app.engine.devices.base import Device
     from app.engine.profiling.cache import Key
+    from app.engine.profiling.sampler import Sampler
     from app.scheduler.estimates.profile import ModelProfile
 
 _ON_GPU = 4  # workers that are compared on a GPU, at most; streams are cheap, what they bring is not known
@@ -98,9 +98,10 @@ def profile(
     for path in (out, plot):
         if path is not None and not path.resolve().parent.is_dir():
             raise ConfigError(f"{path}: no such folder")
-    from app.engine import quiet_native_libraries
+    from app import process
 
-    quiet_native_libraries()
+    process.quiet_native_libraries()
+    process.keep_freed_memory()
     from app.engine.profiling.cache import ProfileCache, default_folder
 
     loaded = _load(model, models, extra or [], max_batch)
@@ -137,7 +138,7 @@ def _load(name: str, models: str, extra: list[str], max_batch: int) -> Model:
 def _plan(model: Model, device: str, workers: list[int], asked: Plan) -> Plan:
     """The plan as asked for, completed. Raises ConfigError that names the option at fault."""
     from app.engine.devices.streams.cuda import device_index
-    from app.engine.profiling.bench import levels
+    from app.engine.profiling.sampler import levels
 
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
         raise ConfigError(f"device: expected auto, cpu, cuda or cuda:N, got {device!r}")
@@ -161,22 +162,18 @@ def _plan(model: Model, device: str, workers: list[int], asked: Plan) -> Plan:
 
 def _device(plan: Plan, workers: int) -> Device:
     """As the server makes it, with so many workers of the largest batch."""
-    from app.engine.devices.cpu.device import CpuDevice, DeviceOptions
-    from app.engine.devices.streams import cuda
-    from app.engine.devices.streams.device import StreamDevice
+    from app.engine.devices.base import DeviceOptions
+    from app.engine.devices.factory import make_device
     from app.models.placement import Placement
-    from app.scheduler.types import WorkerSpec
 
     options = DeviceOptions(Placement(precision=plan.precision, compile=plan.compile))
-    if plan.gpu is None:
-        return CpuDevice((plan.max_batch,) * workers, plan.threads, cpu_cores(), options)
-    return StreamDevice(cuda.CudaRuntime(plan.gpu), (WorkerSpec(plan.max_batch),) * workers, options)
+    return make_device(plan.gpu, (plan.max_batch,) * workers, plan.threads, cpu_cores(), options)
 
 
 def _measure(model: Model, plan: Plan, suggest: bool) -> tuple[ModelProfile, Key]:
     """The profile with all that belongs to it, and its key. Other numbers of threads are measured more coarsely."""
     from app.engine.profiling import sizing
-    from app.engine.profiling.bench import Sampler, cells, coarser
+    from app.engine.profiling.sampler import Sampler, cells, coarser
 
     max_batch = plan.max_batch
     compared = suggest and plan.gpu is None  # threads are the CPU's
@@ -221,9 +218,11 @@ def _run(model: Model, plan: Plan, sampler: Sampler, told: Callable[[int], None]
     """
     import torch
 
-    from app.engine.profiling.bench import Bench, coarser, lengths_of, measure
+    from app.engine.profiling.bench import Bench, measure
     from app.engine.profiling.cache import key_of
     from app.engine.profiling.energy import find_meter
+    from app.engine.profiling.sampler import coarser
+    from app.engine.profiling.warmup import lengths_of
 
     lengths = lengths_of(model.info, plan.length)
     device = _device(plan, max(units for units, _ in sampler.times))

@@ -1,8 +1,8 @@
-"""The asyncio driver of the scheduler: the only live caller of it, and the owner of leases, timer and workers.
+"""The asyncio driver of the scheduler: the only live caller of it, and the owner of its timer.
 
 The driver's rule: after each input, `step` once, and carry out all of the Step. Inputs that arrive in one turn of the
 loop share a step; a finished unit is followed by one at once, so that the device has its next work before the answers
-of the last are given. Everything here runs on the event loop, except the models.
+of the last are given. Everything here runs on the event loop.
 """
 
 from __future__ import annotations
@@ -14,24 +14,21 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Self, cast
+from typing import Any, Self
 
 from app.contract import Model, Served
-from app.engine.devices.cpu.device import Device
-from app.engine.devices.cpu.worker import Completion, Job
+from app.engine.devices.base import Completion, Device, Job
 from app.engine.devices.pool import Pool, Slots
-from app.engine.lease import Batch, Lease, error_of
-from app.engine.profiling.cache import ProfileCache
 from app.engine.profiling.energy import EnergyMeter, Watts
-from app.engine.profiling.idle import IdleProfiler, Known, is_whole, know, set_apart
-from app.engine.profiling.tables import TableSolver
-from app.engine.profiling.warmup import fit, program_of
+from app.engine.profiling.idle import Known
+from app.engine.profiling.service import Profiling
+from app.engine.program import fit, program_of
 from app.engine.served_model import ServedModel
 from app.errors import ConfigError, NotReady
 from app.metrics import Snapshot
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Drop, Fault, Unit
+from app.scheduler.types import Call, Fault, Unit
 
 log = logging.getLogger("starling.engine")
 
@@ -42,15 +39,14 @@ _LEAST_TIMER_S = 0.001  # loops round to milliseconds; an earlier timer would wa
 class Engine:
     """Use as `async with Engine(...)`. Implements contract.ModelHost.
 
-    `clock` gives monotonic nanoseconds. `window_s` is the rate monitor's window.
-    `hang_factor`, `hang_floor_s`: see `stuck`. `profiles` is where measured batch times are kept; `profile_budget_s` is
-    the time that measuring a model may take, once `profiler.begin` was called. `acknowledges`: the scheduler is told
-    when a unit is on its stream, which costs a callback into the loop for each.
+    `clock` gives monotonic nanoseconds. `window_s` is the rate monitor's window. `hang_factor`, `hang_floor_s`: see
+    `stuck`. `profiling` measures models and solves their tables, and brings the device. `acknowledges`: the scheduler
+    is told when a unit is on its stream, which costs a callback into the loop for each.
     """
 
     def __init__(
         self,
-        device: Device,
+        profiling: Profiling,
         scheduler: Scheduler,
         *,
         clock: Callable[[], int] = time.monotonic_ns,
@@ -58,19 +54,17 @@ class Engine:
         hang_factor: float = 20.0,
         hang_floor_s: float = 3.0,
         pool_bytes: int = 512 << 20,
-        profiles: ProfileCache | None = None,
-        profile_budget_s: float = 0.0,
         on_lost: Callable[[str], None] | None = None,
         meter: EnergyMeter | None = None,
         acknowledges: bool = False,
     ) -> None:
-        self.device = device
-        self._staged = device.staged
-        self._acknowledges = acknowledges
-        self._meter = meter or EnergyMeter([])
+        self.device: Device = profiling.device
+        self.profiling = profiling
         self.scheduler = scheduler
         self.clock = clock
         self.loop: asyncio.AbstractEventLoop
+        self._acknowledges = acknowledges
+        self._meter = meter or EnergyMeter([])
         self._window_s = window_s
         self._hang_factor = hang_factor
         self._hang_floor_ns = int(hang_floor_s * 1e9)
@@ -80,36 +74,36 @@ class Engine:
         self._programs = itertools.count()
         self.next_call = itertools.count().__next__
         self._units: dict[int, Unit] = {}
-        self._busy_ns = [0] * len(device.spec.workers)
+        workers = len(self.device.spec.workers)
+        self._busy_ns = [0] * workers
+        self._free_since = [0] * workers  # when the worker's last unit ended
         self._step_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
         self._closed: asyncio.Event
         self._monitor: asyncio.Task[None] | None = None
-        self._warmer = ThreadPoolExecutor(1, "warm-up")
-        self.profiler = IdleProfiler(self, profiles, profile_budget_s, self._adopt)
-        self.tables = TableSolver(device.spec.max_running, profiles.folder if profiles else None, self._control)
+        self._loader = ThreadPoolExecutor(1, "warm-up")
         self.lost: str | None = None  # why the device can do no more, once it cannot
         self.refusing: str | None = None
 
     async def __aenter__(self) -> Self:
         self.loop = asyncio.get_running_loop()
         self._closed = asyncio.Event()
+        self.profiling.bind(self._adopt, self._control)
         self.device.start(self._report, self._acknowledge if self._acknowledges else None, self._release)
         self._monitor = self.loop.create_task(self._watch_rate(), name="rate-monitor")
-        self._monitor.add_done_callback(_tell_failure)
+        self._monitor.add_done_callback(_log_failure)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         self.abort("the server has stopped")
         self._closed.set()
-        await self.profiler.close()
-        await self.tables.close()
+        await self.profiling.close()
         if self._monitor is not None:
             await asyncio.wait([self._monitor])
         if self._timer is not None:
             self._timer.cancel()
-        self._warmer.shutdown(wait=False, cancel_futures=True)
+        self._loader.shutdown(wait=False, cancel_futures=True)
         ended = await asyncio.to_thread(self.device.close, _WORKER_END_S)
         if not ended:
             log.error("a worker did not end within %g s; it is left behind", _WORKER_END_S)
@@ -119,13 +113,11 @@ class Engine:
     async def start(self, model: Model) -> Served:
         """Warm the model up and open it to calls. Raises ConfigError when it does not do what it declares."""
         spec = self.device.spec
-        model, spare, slots = fit(model, spec, self.profiler.spare, self._pool_bytes)
+        model, spare, slots = fit(model, spec, self.profiling.spare, self._pool_bytes)
         largest = model.info.batching.max_batch
-        executor = await self.loop.run_in_executor(self._warmer, self.device.open, model, slots)
+        executor = await self.loop.run_in_executor(self._loader, self.device.open, model, slots)
         try:
-            known, key = await self.loop.run_in_executor(
-                self._warmer, know, executor, largest, self.device, self.profiler.cache
-            )
+            known, key = await self.loop.run_in_executor(self._loader, self.profiling.learn, executor, largest)
         except BaseException:
             self.device.free(executor)
             raise
@@ -137,10 +129,7 @@ class Engine:
             raise ConfigError(f"model {program.name!r}: {exc}") from None
         served = ServedModel(self, model, executor, program.id, known)
         self._served[program.id] = served
-        self.tables.want(served)
-        if spare and not is_whole(known, self.device):
-            served.key, served.spare = key, set_apart(executor.pool, spare)
-            self.profiler.want(served)
+        self.profiling.opened(served, key, spare)
         return served
 
     def _adopt(self, served: ServedModel, known: Known) -> None:
@@ -148,7 +137,6 @@ class Engine:
         served.known = known
         self.scheduler.reprofile(served.program, known.profile.stage(self.device.spec.max_running), self.clock())
         self._step()
-        self.tables.want(served)
         times = known.profile.batch_ns
         log.info(
             "model %s: measured: a row %.3g ms, %d rows %.3g ms",
@@ -163,42 +151,39 @@ class Engine:
     async def stop(self, served: Served) -> None:
         """Take no more calls, wait for those accepted, free everything."""
         assert isinstance(served, ServedModel)
-        self.profiler.forget(served)
+        await self.profiling.forget(served)
         await served.drained()
         self.scheduler.remove_program(served.program, self.clock())
         self._served.pop(served.program, None)
         self.device.free(served.executor)
 
-    # calls: asked by leases
+    # calls: asked by served models
 
-    def submit(self, lease: Lease) -> None:
-        if self._staged:
-            self.device.arrive(self._served[lease.program].executor, lease.slots)
-        self.scheduler.submit(lease, self.clock())
-        if not self._step_due:
-            self._step_due = True
-            self.loop.call_soon(self._step_if_due)
+    def submit(self, call: Call) -> None:
+        """A call comes. The step follows at the end of this turn of the loop."""
+        self.scheduler.submit(call, self.clock())
+        self._step_soon()
 
-    def cancel(self, lease: Lease) -> None:
-        """The call's handler has gone. Its rows that run finish unheard."""
-        self.scheduler.cancel(lease.id, self.clock())
-        if not self._step_due:
-            self._step_due = True
-            self.loop.call_soon(self._step_if_due)
+    def cancel(self, call: Call) -> None:
+        """A call's caller has gone. Its rows that run finish unheard."""
+        self.scheduler.cancel(call.id, self.clock())
+        self._step_soon()
 
     def abort(self, why: str) -> None:
         """Answer everything that has no answer yet with 503, take no more, and wait for no unit any more."""
         self.refusing = why
-        for lease in self._leases():
-            lease.fail(NotReady(why, retry_after_s=1))
+        for call in list(self.scheduler.calls):
+            if (serving := self._served.get(call.program)) is not None:
+                serving.fail(call, NotReady(why, retry_after_s=1))
         for served in self._served.values():
             served.give_up()
 
-    def _leases(self) -> list[Lease]:
-        """The calls that have not left."""
-        return cast("list[Lease]", list(self.scheduler.calls))
-
     # the step
+
+    def _step_soon(self) -> None:
+        if not self._step_due:
+            self._step_due = True
+            self.loop.call_soon(self._step_if_due)
 
     def _step_if_due(self) -> None:
         if self._step_due:
@@ -212,13 +197,13 @@ class Engine:
         for unit in step.start:
             self._start(unit)
         for call in step.done:
-            cast("Lease", call).resolve()
+            if (served := self._served.get(call.program)) is not None:  # else it was given up, see `abort`
+                served.resolve(call)
         for drop in step.drop:
-            self._drop(drop)
+            if (served := self._served.get(drop.call.program)) is not None:
+                served.drop(drop, self.lost)
         if step.wake_at is not None and (self._timer is None or step.wake_at < self._timer_at):
             self._arm(step.wake_at, now)
-        if self.profiler.watching:
-            self.profiler.moved()
 
     def _arm(self, wake_at: int, now: int) -> None:
         if self._timer is not None:
@@ -233,16 +218,8 @@ class Engine:
     def _start(self, unit: Unit) -> None:
         self._units[unit.id] = unit
         slots = [row.slot for row in unit.rows]
-        job = Job(unit.id, self._served[unit.program].executor, slots, unit.size)
-        if unit.worker in self.profiler.kept:
-            self.profiler.kept[unit.worker].append(job)
-        else:
-            self.device.push(unit.worker, job)
-
-    def _drop(self, drop: Drop) -> None:
-        lease = cast("Lease", drop.call)
-        lease.fail(error_of(drop, lease, self.lost))
-        lease.free_ended()
+        executor = self._served[unit.program].executor
+        self.device.push(unit.worker, Job(unit.id, executor, slots, unit.size, unit.stage, unit.steps))
 
     # what workers report
 
@@ -271,52 +248,37 @@ class Engine:
             if served.pool is pool:
                 served.give_back(slots)
 
-    def _on_loop(self, what: Callable[..., object], *args: object) -> None:
+    def _on_loop(self, what: Callable[..., object], *args: Any) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self.loop.call_soon_threadsafe(what, *args)
 
     def _finished(self, completion: Completion) -> None:
         """A unit has ended: tell the scheduler, give the device its next work, then answer."""
-        unit = self._units.pop(completion.outcome.unit_id, None)
-        if unit is None:
-            self._measured(completion)
+        outcome = completion.outcome
+        if outcome.error is Fault.DEVICE:
+            self._lose(f"worker {completion.worker} has died: {completion.message}")
+        unit = self._units.pop(outcome.unit_id, None)
+        if unit is None:  # of a measurement, which ended with the device
+            self.abort(f"the device is lost: {self.lost}")
             return
         served = self._served.get(unit.program)
         if served is None:  # given up, see `abort`: nobody waits
             return
         now = self.clock()
-        self._busy_ns[unit.worker] += now - unit.started
+        began = self._began(unit)
+        self._busy_ns[unit.worker] += now - began
+        self._free_since[unit.worker] = now
         if completion.ran is not None:
-            ran = completion.ran
-            parts = (ran.input_ns, ran.infer_ns, ran.output_ns)
-            batch = Batch(ran.outputs, unit.started, parts, len(unit.rows))
-            for position, row in enumerate(unit.rows):
-                lease: Lease = row.call  # type: ignore[assignment]  # a cast would be a call per row
-                lease.places[row.index] = (batch, position)
-            served.stats.batch_ran(unit.worker, unit.reason, len(unit.rows), parts)
+            served.ran(unit, completion.ran, began)
         else:
-            self._failed(unit, completion)
-        self.scheduler.finished(completion.outcome, now)
+            served.failed(unit, completion)
+        self.scheduler.finished(outcome, now)
         served.free_rows(unit.rows)
         self._step()
 
-    def _measured(self, completion: Completion) -> None:
-        """A unit of the profiler has ended."""
-        if completion.outcome.error is Fault.DEVICE:
-            self._lose(f"worker {completion.worker} has died: {completion.message}")
-            self.abort(f"the device is lost: {self.lost}")
-        self.profiler.ended(completion)
-
-    def _failed(self, unit: Unit, completion: Completion) -> None:
-        for row in unit.rows:
-            cast("Lease", row.call).error = completion.message
-        log.log(
-            logging.DEBUG if len(unit.rows) > 1 else logging.WARNING,
-            "unit of %d rows of %s failed: %s",
-            len(unit.rows), self._served[unit.program].info.name, completion.message,
-        )  # fmt: skip
-        if completion.outcome.error is Fault.DEVICE:
-            self._lose(f"worker {unit.worker} has died: {completion.message}")
+    def _began(self, unit: Unit) -> int:
+        """When a unit's worker could turn to it: a unit that was pushed behind another began when that one ended."""
+        return max(unit.started, self._free_since[unit.worker])
 
     def _lose(self, why: str) -> None:
         if self.lost is not None:  # units in flight all say so
@@ -329,11 +291,6 @@ class Engine:
 
     # health, rate, numbers
 
-    @property
-    def busy(self) -> bool:
-        """Some call has not left, or some unit runs."""
-        return bool(self._units) or any(True for _ in self.scheduler.calls)
-
     def stuck(self) -> str | None:
         """Why the engine makes no progress, or None.
 
@@ -345,7 +302,7 @@ class Engine:
             return dead
         now = self.clock()
         for unit in self._units.values():
-            age = now - unit.started
+            age = now - self._began(unit)
             if age > max(self._hang_floor_ns, unit.predicted * self._hang_factor):
                 name = self._served[unit.program].info.name
                 return (
@@ -353,12 +310,6 @@ class Engine:
                     f"predicted {unit.predicted / 1e9:.3f} s"
                 )
         return None
-
-    def pending_calls(self, program: int) -> int:
-        """Calls admitted and not yet running."""
-        return sum(
-            1 for lease in self._leases() if lease.program == program and not any(lease.places) and not lease.runs
-        )
 
     def snapshot(self) -> Snapshot:
         """For a scrape."""
@@ -382,6 +333,6 @@ class Engine:
                 self._step()  # rows that were held may go at another rate
 
 
-def _tell_failure(task: asyncio.Task[None]) -> None:
+def _log_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and task.exception() is not None:
         log.error("the %s has failed", task.get_name(), exc_info=task.exception())

@@ -18,16 +18,6 @@ from app.metrics import ModelStats
 from app.scheduler.types import Call, Drop, Klass, Reason, Row, RowState
 
 
-class Driver(Protocol):
-    """What a lease needs of the engine."""
-
-    loop: asyncio.AbstractEventLoop
-    refusing: str | None
-
-    def submit(self, lease: Lease) -> None: ...
-    def cancel(self, lease: Lease) -> None: ...
-
-
 class Home(Protocol):
     """What a lease needs of the model it belongs to."""
 
@@ -35,12 +25,20 @@ class Home(Protocol):
     pool: Pool
     program: int
     stats: ModelStats
-    reserved: int
 
     @property
-    def engine(self) -> Driver: ...
+    def refusing(self) -> str | None:
+        """Why no call is taken any more, or None."""
+        ...
+
+    def future(self) -> asyncio.Future[Answer]: ...
+    def submit(self, lease: Lease) -> None: ...
+    def cancel(self, lease: Lease) -> None: ...
+    def unused(self, lease: Lease) -> None:
+        """The lease ends without having been submitted."""
+        ...
+
     def free_rows(self, rows: Iterable[Row]) -> None: ...
-    def give_back(self, slots: Slots) -> None: ...
 
 
 class Batch:
@@ -59,7 +57,7 @@ class Batch:
 class Lease(Call):
     """Implements contract.Lease over one served model's pool."""
 
-    __slots__ = ("_closed", "_future", "_lengths", "_served", "_submitted", "error", "places", "slots")
+    __slots__ = ("_closed", "_future", "_lengths", "_served", "_submitted", "cause", "error", "places", "slots")
 
     def __init__(
         self,
@@ -91,7 +89,8 @@ class Lease(Call):
         #: Where each row that has ended lies: its batch, its place in that. One slot per row, written by the engine; a
         #: dict here cost 3 us a call for its first key.
         self.places: list[tuple[Batch, int] | None] = [None] * len(self.rows)
-        self.error = ""  # what the model said when a unit of this call failed
+        self.error = ""  # what the model said when a unit of this call failed, and what it raised
+        self.cause: BaseException | None = None
 
     def __enter__(self) -> Lease:
         return self
@@ -109,14 +108,12 @@ class Lease(Call):
     def run(self) -> asyncio.Future[Answer]:
         """Submit. The future raises a leaf of StarlingError; whoever cancels it takes the call out of the queue."""
         served = self._served
-        engine = served.engine
-        self._future = future = engine.loop.create_future()
-        if engine.refusing is not None:  # since the lease was taken
-            self.fail(NotReady(engine.refusing, retry_after_s=1))
+        self._future = future = served.future()
+        if served.refusing is not None:  # since the lease was taken
+            self.fail(NotReady(served.refusing, retry_after_s=1))
             return future
         self._submitted = True
-        served.reserved -= len(self.rows)
-        engine.submit(self)
+        served.submit(self)
         return future
 
     @property
@@ -190,11 +187,10 @@ class Lease(Call):
             return
         self._closed = True
         if self._submitted and self.alive:
-            self._served.engine.cancel(self)
+            self._served.cancel(self)
             self.free_ended()
         elif not self._submitted:
-            self._served.reserved -= len(self.rows)
-            self._served.give_back(self.slots)
+            self._served.unused(self)
         # Rows point back to their call: cut, so that the cycle collector has no work.
         self.rows = []
 
@@ -228,7 +224,9 @@ def error_of(drop: Drop, lease: Lease, lost: str | None) -> StarlingError:
         return NotReady(f"model {name!r} was unloaded", retry_after_s=1)
     row = f" on row {drop.row}" if drop.row > 0 or len(lease.rows) > 1 else ""
     what = "ran out of memory" if drop.reason is Reason.OOM else "failed"
-    return ModelFailed(f"model {name!r} {what}{row}: {lease.error}")
+    failure = ModelFailed(f"model {name!r} {what}{row}: {lease.error}")
+    failure.__cause__ = lease.cause  # for the log: the message is all that the caller sees
+    return failure
 
 
 def check_range(spec: TensorSpec, values: Array | memoryview) -> None:

@@ -3,33 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from math import ceil
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
-from app.contract import Model
-from app.engine.devices.cpu.executor import Executor
+from app.contract import Answer, Model
+from app.engine.devices.base import Completion, Device, Executor, Ran
 from app.engine.devices.pool import Slots
-from app.engine.lease import Driver, Lease
+from app.engine.lease import Batch, Lease, error_of
 from app.engine.profiling.cache import Key
 from app.engine.profiling.idle import Known
-from app.errors import DeadlineUnreachable, NotReady, QueueFull
+from app.errors import DeadlineUnreachable, NotReady, QueueFull, StarlingError
 from app.metrics import Gauges, ModelStats
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Klass, Reason, Refusal, Row, RowState
+from app.scheduler.types import Call, Drop, Klass, Reason, Refusal, Row, RowState, Unit
+
+log = logging.getLogger("starling.engine")
 
 _ENDED = RowState.ENDED
 _NO_LENGTHS: Mapping[str, int] = {}
 
 
-class Host(Driver, Protocol):
-    """What a served model needs of the engine, on top of what its leases need."""
+class Host(Protocol):
+    """What a served model needs of the engine."""
 
+    loop: asyncio.AbstractEventLoop
+    device: Device
     scheduler: Scheduler
     clock: Callable[[], int]
     next_call: Callable[[], int]
+    refusing: str | None
 
-    def pending_calls(self, program: int) -> int: ...
+    def submit(self, call: Call) -> None: ...
+    def cancel(self, call: Call) -> None: ...
 
 
 class ServedModel:
@@ -109,6 +116,64 @@ class ServedModel:
         """Count an answered call."""
         self.stats.call_answered(outcome, total_ns)
 
+    # its leases
+
+    @property
+    def refusing(self) -> str | None:
+        return self.engine.refusing
+
+    def future(self) -> asyncio.Future[Answer]:
+        return self.engine.loop.create_future()
+
+    def submit(self, lease: Lease) -> None:
+        """The rows of a lease have been written, and are to run."""
+        self.reserved -= len(lease.rows)
+        device = self.engine.device
+        if device.staged:
+            device.arrive(self.executor, lease.slots)
+        self.engine.submit(lease)
+
+    def cancel(self, lease: Lease) -> None:
+        self.engine.cancel(lease)
+
+    def unused(self, lease: Lease) -> None:
+        """The lease ends without having been submitted."""
+        self.reserved -= len(lease.rows)
+        self.give_back(lease.slots)
+
+    # told by the engine: the calls of its scheduler are leases
+
+    def ran(self, unit: Unit, ran: Ran, began: int) -> None:
+        """A unit has ended well: note where each row's outputs lie."""
+        parts = (ran.input_ns, ran.infer_ns, ran.output_ns)
+        batch = Batch(ran.outputs, began, parts, len(unit.rows))
+        for position, row in enumerate(unit.rows):
+            lease: Lease = row.call  # type: ignore[assignment]  # a cast would be a call per row
+            lease.places[row.index] = (batch, position)
+        self.stats.batch_ran(unit.worker, unit.reason, len(unit.rows), parts)
+
+    def failed(self, unit: Unit, completion: Completion) -> None:
+        """A unit has failed: note what its callers hear if none of them can be helped."""
+        for row in unit.rows:
+            lease = cast("Lease", row.call)
+            lease.error, lease.cause = completion.message, completion.cause
+        log.debug("unit of %d rows of %s failed: %s", len(unit.rows), self.info.name, completion.message)
+
+    def resolve(self, call: Call) -> None:
+        """All rows of a call have ended."""
+        cast("Lease", call).resolve()
+
+    def fail(self, call: Call, error: StarlingError) -> None:
+        cast("Lease", call).fail(error)
+
+    def drop(self, drop: Drop, lost: str | None) -> None:
+        """A call leaves without an answer. `lost`: why the device is, if it is."""
+        lease = cast("Lease", drop.call)
+        lease.fail(error_of(drop, lease, lost))
+        lease.free_ended()
+
+    # slots
+
     def free_rows(self, rows: Iterable[Row]) -> None:
         """Give back the slots of those rows that have ended: nothing reads them any more."""
         slots: list[int] = []
@@ -142,12 +207,17 @@ class ServedModel:
         return Gauges(
             self.stats,
             pending_rows=waiting,
-            pending_calls=self.engine.pending_calls(self.program),
+            pending_calls=self._pending_calls(),
             preferred=scheduler.preferred(self.program),
             rate=scheduler.rate(self.program),
             slots_used=self.pool.used,
             regression=scheduler.regression(self.program),
         )
+
+    def _pending_calls(self) -> int:
+        """Calls admitted and not yet running."""
+        leases = (cast("Lease", call) for call in self.engine.scheduler.calls if call.program == self.program)
+        return sum(1 for lease in leases if not any(lease.places) and not lease.runs)
 
     def statistics(self) -> dict[str, Any]:
         """Triton's numbers, and ours under `starling`: durations in milliseconds, rates per second."""

@@ -88,12 +88,14 @@ class DeviceSpec:
     """What one device may do at once.
 
     `max_running` units, `max_alive` rows (Ebird's MaxInf), `push_depth` units handed to one worker and unfinished.
+    A unit is handed over behind a running one only when that one is predicted to end within `push_ahead_ns`.
     """
 
     workers: tuple[WorkerSpec, ...]
     max_running: int = 1
     max_alive: int = 1 << 30
     push_depth: int = 1
+    push_ahead_ns: int = 0
 
 
 @dataclass(slots=True, eq=False)

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 
 from app.contract import ModelSource
-from app.engine.devices.cpu.heap import keep_freed_memory
 from app.models import zoo
 from app.models.base import example_inputs
 from app.models.loaders import load
+from app.process import keep_freed_memory
 
 MAX_S = 120.0  # a loop ends by itself, whatever it is told
 

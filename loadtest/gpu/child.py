@@ -90,8 +90,8 @@ WHAT: dict[str, Callable[[Any, Found], Found]] = {
 
 
 def main(arguments: list[str]) -> int:
-    from app.engine import quiet_native_libraries
     from app.engine.devices.streams.cuda import prepare
+    from app.process import quiet_native_libraries
 
     quiet_native_libraries()
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)  # the engine says there why it captured nothing

@@ -13,10 +13,10 @@ from typing import Self
 import torch
 
 from app.contract import Model
-from app.engine.devices.cpu.device import DeviceOptions
-from app.engine.devices.cpu.worker import Completion, Job
+from app.engine.devices.base import Completion, DeviceOptions, Job
 from app.engine.devices.streams.device import StreamDevice
 from app.engine.devices.streams.executor import StagedExecutor
+from app.engine.profiling.warmup import try_batch
 from app.models.placement import Placement
 from app.scheduler.types import WorkerSpec
 
@@ -96,7 +96,7 @@ class Rig:
     def warm(self, sizes: Sequence[int]) -> None:
         """Capture and run these sizes on every worker that takes them; then have random rows copied to the device."""
         for size in sizes:
-            self.executor.warm(size, {})
+            try_batch(self.device, self.executor, size, {})
         pool = self.executor.pool
         self._seats = [[pool.take(capacity) for _ in range(self._options.depth)] for capacity in self._options.workers]
         for seed, seats in enumerate(self._seats):

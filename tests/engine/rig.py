@@ -14,6 +14,8 @@ from fakes import FakeDevice, VirtualClock, VirtualLoop, virtual_loop
 
 from app.contract import Answer, Array, Batching, Model, ModelInfo, TensorSpec
 from app.engine.engine import Engine
+from app.engine.profiling.cache import ProfileCache
+from app.engine.profiling.service import Profiling
 from app.engine.served_model import ServedModel
 from app.scheduler.scheduler import Scheduler
 
@@ -117,7 +119,7 @@ class Rig:
             assert served.pool.used == 0
             assert served.reserved == 0
             assert scheduler.waiting(served.program) == 0
-            assert self.engine.pending_calls(served.program) == 0
+            assert served.gauges().pending_calls == 0
 
 
 @asynccontextmanager
@@ -126,13 +128,17 @@ async def serving(
     device: FakeDevice | None = None,
     scheduler: Scheduler | None = None,
     rate: float = 1.0,
+    profiles: ProfileCache | None = None,
+    profile_budget_s: float = 0.0,
     **options: Any,
 ) -> AsyncIterator[Rig]:
     """A started engine on the running VirtualLoop; one worker of four rows and one Affine unless told otherwise."""
     loop = virtual_loop()
     device = device or FakeDevice(loop, 4)
     scheduler = scheduler or Scheduler(device.spec)
-    async with Engine(device, scheduler, clock=VirtualClock(loop, rate), **options) as engine:
+    clock = VirtualClock(loop, rate)
+    profiling = Profiling(device, profiles, profile_budget_s, clock)
+    async with Engine(profiling, scheduler, clock=clock, **options) as engine:
         rig = Rig(loop, device, engine)
         for model in models or (make_model(),):
             served = await engine.start(model)

@@ -218,5 +218,5 @@ async def test_a_call_partly_run_is_not_pending():
     async with serving(make_model(max_batch=2)) as rig:
         call = rig.ask(10.0, 11.0, 12.0)
         await rig.loop.turn(2)
-        assert rig.engine.pending_calls(rig.served.program) == 0
+        assert rig.served.gauges().pending_calls == 0
         await call

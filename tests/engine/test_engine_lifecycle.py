@@ -11,6 +11,7 @@ from fakes import HANGS, MS, FakeDevice, Fate, VirtualClock, affine, virtual, vi
 
 from app.engine.devices.cpu.device import CpuDevice
 from app.engine.engine import Engine
+from app.engine.profiling.service import Profiling
 from app.engine.served_model import ServedModel
 from app.errors import ConfigError, DeadlineExceeded, NotReady
 from app.scheduler.scheduler import Scheduler
@@ -160,7 +161,7 @@ async def test_a_deadline_at_the_moment_of_the_abort():
 async def test_nothing_ticks_after_the_end():
     loop = virtual_loop()
     device = FakeDevice(loop, 4)
-    async with Engine(device, Scheduler(device.spec), clock=VirtualClock(loop)) as engine:
+    async with Engine(Profiling(device), Scheduler(device.spec), clock=VirtualClock(loop)) as engine:
         served = await engine.start(make_model())
         assert isinstance(served, ServedModel)
         await ask(served, rows_of(10.0), timeout_us=1_000_000)
@@ -175,7 +176,7 @@ WAIT_S = 20.0  # only a broken engine takes so long
 async def test_answers_on_threads_are_the_callers_own():
     """Many clients, unique payloads, an identity model: what an answer holds is what was sent, also later."""
     device = CpuDevice((4, 2), threads=1, cores=2)
-    async with asyncio.timeout(WAIT_S), Engine(device, Scheduler(device.spec)) as engine:
+    async with asyncio.timeout(WAIT_S), Engine(Profiling(device), Scheduler(device.spec)) as engine:
         served = await engine.start(make_model(lambda x: x))
         assert isinstance(served, ServedModel)
 
@@ -193,7 +194,7 @@ async def test_answers_on_threads_are_the_callers_own():
 
 async def test_a_bad_row_on_threads_fails_alone():
     device = CpuDevice((4,), threads=1, cores=2)
-    async with asyncio.timeout(WAIT_S), Engine(device, Scheduler(device.spec)) as engine:
+    async with asyncio.timeout(WAIT_S), Engine(Profiling(device), Scheduler(device.spec)) as engine:
         served = await engine.start(make_model(lambda x: torch.linalg.inv(x[:, :, None] * torch.eye(2))[:, 0]))
         good, bad = await asyncio.gather(
             ask(served, rows_of(2.0)), ask(served, np.zeros((1, 2), np.float32)), return_exceptions=True
@@ -206,7 +207,8 @@ async def test_a_bad_row_on_threads_fails_alone():
 async def test_a_worker_that_dies_on_threads_loses_the_device():
     lost = asyncio.get_running_loop().create_future()
     device = CpuDevice((4,), threads=1, cores=2)
-    async with asyncio.timeout(WAIT_S), Engine(device, Scheduler(device.spec), on_lost=lost.set_result) as engine:
+    engine = Engine(Profiling(device), Scheduler(device.spec), on_lost=lost.set_result)
+    async with asyncio.timeout(WAIT_S), engine:
         served = await engine.start(make_model(Affine()))
         with pytest.raises(NotReady, match="the device is lost: worker 0 has died: SystemExit"):
             await ask(served, rows_of(FATAL))

@@ -15,10 +15,12 @@ from runtimes import HostRuntime
 from torch import nn
 
 from app.contract import Model
-from app.engine.devices.cpu.device import DeviceOptions
+from app.engine.devices.base import DeviceOptions
+from app.engine.devices.cpu.device import CpuDevice
 from app.engine.devices.streams.device import StreamDevice
 from app.engine.devices.streams.runtime import Runtime
 from app.engine.engine import Engine
+from app.engine.profiling.service import Profiling
 from app.engine.served_model import ServedModel
 from app.errors import ClientGone, ConfigError, ModelFailed, NotReady
 from app.models.placement import Placement
@@ -51,8 +53,9 @@ def runtime() -> Iterator[Runtime]:
 @asynccontextmanager
 async def serving(runtime: Runtime, *models: Model, options: DeviceOptions | None = None) -> AsyncIterator[Engine]:
     """An engine with workers of 4, 2 and 1 rows."""
-    device = StreamDevice(runtime, tuple(WorkerSpec(n) for n in (4, 2, 1)), options)
-    async with Engine(device, Scheduler(device.spec), acknowledges=True) as engine:
+    host = CpuDevice((4, 2, 1), threads=1, cores=2)
+    device = StreamDevice(runtime, tuple(WorkerSpec(n) for n in (4, 2, 1)), options, host)
+    async with Engine(Profiling(device), Scheduler(device.spec), acknowledges=True) as engine:
         yield engine
         assert engine.lost is None
     assert device.close(10)
@@ -223,7 +226,7 @@ async def test_a_device_that_fails_answers_every_call(runtime: Runtime):
     error = torch.AcceleratorError("an illegal memory access was encountered")
     device = StreamDevice(runtime, (WorkerSpec(4), WorkerSpec(2)))
     why: list[str] = []
-    async with Engine(device, Scheduler(device.spec), on_lost=why.append) as engine:
+    async with Engine(Profiling(device), Scheduler(device.spec), on_lost=why.append) as engine:
         served = await started(engine, make_model(Linear(), max_batch=4))
 
         def fail(*args):

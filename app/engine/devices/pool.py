@@ -29,17 +29,11 @@ def pageable(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 
 
 class Pool:
-    """Slots for the inputs `specs`. `region` is the half-open range of slots handed out here, all by default."""
+    """Slots for the inputs `specs`."""
 
-    def __init__(
-        self,
-        specs: Sequence[TensorSpec],
-        slots: int,
-        region: tuple[int, int] | None = None,
-        allocate: Allocate = pageable,
-    ) -> None:
+    def __init__(self, specs: Sequence[TensorSpec], slots: int, allocate: Allocate = pageable) -> None:
         self.specs = specs
-        self.first, self.end = region or (0, slots)
+        self._end = slots  # those from here on are set apart
         #: Per input the slab [slots, *bounds], and numpy's view of the same memory; for BYTES a list of arrays.
         self.slabs: list[torch.Tensor | None] = []
         self.views: list[Array | None] = []
@@ -61,24 +55,28 @@ class Pool:
         #: Per named axis the length each slot's row has.
         self.lengths: dict[str, Array] = {axis: np.zeros(slots, np.int64) for axis in axes}
         self.parameters: list[Mapping[str, Any] | None] = [None] * slots
-        self._taken = bytearray(b"\1" * slots)
-        self._taken[self.first : self.end] = bytes(self.end - self.first)
-        self._cursor = self.first
+        self._taken = bytearray(slots)
+        self._cursor = 0
         self.used = 0
 
     @property
     def free(self) -> int:
-        return self.end - self.first - self.used
+        return self._end - self.used
+
+    def set_apart(self, rows: int) -> Slots:
+        """The last `rows` slots, which `take` hands to nobody from now on. Before the first is taken."""
+        self._end -= rows
+        return range(self._end, self._end + rows)
 
     def take(self, n: int) -> Slots:
         """`n` free slots, adjacent where there is such a run. Raises MemoryError when fewer are free."""
-        if n > self.end - self.first - self.used:
+        if n > self._end - self.used:
             raise MemoryError(f"pool: {n} slots wanted, {self.free} free")
         taken = self._taken
         run = _FREE if n == 1 else bytes(n)
-        start = taken.find(run, self._cursor, self.end)
+        start = taken.find(run, self._cursor, self._end)
         if start < 0:
-            start = taken.find(run, self.first, self.end)
+            start = taken.find(run, 0, self._end)
         if start < 0:
             slots: Slots = self._scattered(n)
         else:
@@ -90,9 +88,9 @@ class Pool:
 
     def _scattered(self, n: int) -> list[int]:
         slots: list[int] = []
-        position = self.first
+        position = 0
         for _ in range(n):
-            position = self._taken.find(0, position, self.end)
+            position = self._taken.find(0, position, self._end)
             self._taken[position] = 1
             slots.append(position)
         return slots

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from app.contract import Model
-from app.engine.devices.cpu.device import Device
+from app.engine.devices.base import Device
 from app.scheduler.estimates.profile import ModelProfile, parse
 
 log = logging.getLogger("starling.engine")
@@ -121,7 +121,7 @@ def default_folder() -> Path:
 
 def key_of(model: Model, device: Device) -> Key:
     """Where the profile of this model on this device is kept. Not for the event loop: it looks at every weight."""
-    return Key(model.info.name, architecture_of(model), device_name(device), getattr(device, "threads", 1))
+    return Key(model.info.name, architecture_of(model), device_name(device), device.threads)
 
 
 def device_name(device: Device) -> str:

@@ -12,13 +12,17 @@ from __future__ import annotations
 
 import importlib
 import logging
+import re
 import time
 from collections.abc import Callable
+from pathlib import Path
 
-from app.engine.profiling import powercap
 from app.metrics import Energy
 
 log = logging.getLogger("starling.engine")
+
+_POWERCAP = Path("/sys/class/powercap")
+_PACKAGE = re.compile(r"[\w-]+:\d+")  # a whole package; parts of it have another :number
 
 #: Watts: idle, busy.
 Watts = tuple[float, float]
@@ -62,7 +66,7 @@ def find_meter(gpu: str | None = None) -> EnergyMeter:
         if joules is not None:
             sources.append(("nvml", joules))
     else:
-        counter = powercap.find()
+        counter = find_counter()
         if counter is not None:
             sources.append(("powercap", counter.joules))
     return EnergyMeter(sources)
@@ -84,3 +88,31 @@ def _nvml(uuid: str) -> Callable[[], float] | None:
         log.warning("energy: the GPU's counter cannot be read: %s", exc)
         return None
     return lambda: (nvml.nvmlDeviceGetTotalEnergyConsumption(handle) - first) / 1e3
+
+
+class EnergyCounter:
+    """Joules of all packages since the counter was made. Each counter wraps round at its own range."""
+
+    def __init__(self, files: list[Path]) -> None:
+        self._files = files
+        self._ranges = [int((file.parent / "max_energy_range_uj").read_text()) for file in files]
+        self._last = [int(file.read_text()) for file in files]
+        self._total_uj = 0
+
+    def joules(self) -> float:
+        """Call it at least once a minute, or a counter may wrap round unseen. Raises OSError."""
+        for index, file in enumerate(self._files):
+            value = int(file.read_text())
+            self._total_uj += (value - self._last[index]) % (self._ranges[index] + 1)
+            self._last[index] = value
+        return self._total_uj / 1e6
+
+
+def find_counter(root: Path = _POWERCAP) -> EnergyCounter | None:
+    """The counter of this machine, or None: there is none, or only root may read it."""
+    try:
+        zones = sorted(zone for zone in root.iterdir() if _PACKAGE.fullmatch(zone.name))
+        counter = EnergyCounter([zone / "energy_uj" for zone in zones]) if zones else None
+    except (OSError, ValueError):
+        return None
+    return counter

@@ -15,9 +15,9 @@ from runtimes import HostRuntime
 from torch import nn
 
 from app.contract import Model
-from app.engine.devices.cpu.device import CpuDevice, Device, DeviceOptions
-from app.engine.devices.cpu.executor import Executor, Ran
-from app.engine.devices.cpu.worker import Completion, Job
+from app.engine.devices.base import Completion, Device, DeviceOptions, Job, Ran
+from app.engine.devices.cpu.device import CpuDevice
+from app.engine.devices.cpu.executor import CpuExecutor
 from app.engine.devices.streams.device import StreamDevice
 from app.scheduler.types import Fault, WorkerSpec
 
@@ -37,7 +37,7 @@ class OnThreads:
 
     def taken_ns(self, ran: Ran) -> int:
         """Of the worker's time."""
-        return ran.compute_ns
+        return ran.busy_ns
 
     def end(self) -> list[Completion]:
         """Close; what was reported and not asked for."""
@@ -60,7 +60,7 @@ class OnVirtualTime:
         return self._reports.popleft()
 
     def taken_ns(self, ran: Ran) -> int:
-        return ran.compute_ns
+        return ran.busy_ns
 
     def end(self) -> list[Completion]:
         if self._loop.is_closed():
@@ -82,7 +82,7 @@ class OnStreams(OnThreads):
         self.device.start(self._reports.put)
 
     def make(self) -> Device:
-        return StreamDevice(self.runtime, (WorkerSpec(4), WorkerSpec(2)))
+        return StreamDevice(self.runtime, (WorkerSpec(4), WorkerSpec(2)), host=CpuDevice((4, 2), threads=1, cores=2))
 
     def end(self) -> list[Completion]:
         rest = super().end()
@@ -102,7 +102,7 @@ class Module(nn.Module):
 class AsModules(StreamDevice):
     """Every model is a module, so that none runs on the CPU."""
 
-    def open(self, model: Model, slots: int) -> Executor:
+    def open(self, model: Model, slots: int) -> CpuExecutor:
         return super().open(replace(model, call=Module(model.call)), slots)
 
 
@@ -134,7 +134,7 @@ def bench_of_threads(request) -> Iterator[OnThreads | OnVirtualTime]:
     yield from bench_of(request.param)
 
 
-def loaded(bench, *values: float) -> Executor:
+def loaded(bench, *values: float) -> CpuExecutor:
     """An executor whose slots hold these rows."""
     executor = bench.device.open(make_model(), 8)
     executor.pool.take(len(values))

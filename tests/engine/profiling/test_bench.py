@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from runtimes import HostRuntime
 from torch import nn
 
+from app.engine.devices.base import Completion
 from app.engine.devices.cpu.device import CpuDevice
-from app.engine.devices.cpu.worker import Completion
 from app.engine.devices.pool import Pool
 from app.engine.devices.streams.device import StreamDevice
-from app.engine.profiling.bench import Bench, Round, Sampler, cells, coarser, fill, lengths_of, levels, measure
+from app.engine.profiling.bench import Bench, Round, measure
+from app.engine.profiling.sampler import Sampler, cells, coarser, levels
+from app.engine.profiling.warmup import fill, lengths_of
 from app.errors import ConfigError
 from app.scheduler.types import Fault, Outcome, WorkerSpec
 

@@ -8,8 +8,8 @@ from types import ModuleType
 
 import pytest
 
-from app.engine.profiling import powercap
-from app.engine.profiling.energy import EnergyMeter, find_meter
+from app.engine.profiling import energy
+from app.engine.profiling.energy import EnergyMeter, find_counter, find_meter
 from app.metrics import Energy, Metrics, Snapshot
 
 UUID = "GPU-0000"
@@ -71,8 +71,8 @@ def zone(root: Path, name: str, energy: int, most: int = 1_000_000) -> Path:
 def test_powercap_counts_packages_and_wraps(tmp_path: Path, monkeypatch):
     one, two = zone(tmp_path, "intel-rapl:0", 999_000), zone(tmp_path, "intel-rapl:1", 5)
     zone(tmp_path, "intel-rapl:0:0", 77)  # a part of the first
-    counter = powercap.find(tmp_path)
-    monkeypatch.setattr(powercap, "find", lambda: counter)
+    counter = find_counter(tmp_path)
+    monkeypatch.setattr(energy, "find_counter", lambda: counter)
     meter = find_meter()
     one.write_text("499999")  # wrapped round at 1,000,000
     two.write_text("2000005")
@@ -129,7 +129,7 @@ def test_without_pynvml(monkeypatch):
 
 
 def test_a_gpus_server_does_not_count_the_cpu(monkeypatch):
-    monkeypatch.setattr(powercap, "find", lambda: pytest.fail("asked"))
+    monkeypatch.setattr(energy, "find_counter", lambda: pytest.fail("asked"))
     monkeypatch.setitem(sys.modules, "pynvml", None)
     find_meter(UUID)
 
@@ -139,3 +139,24 @@ def test_a_scrape_shows_source_and_joules():
     assert b'starling_energy_joules_total{source="nvml"} 12.5' in text
     bare, _ = Metrics(lambda: Snapshot([], [1.0])).render()
     assert b"energy" not in bare
+
+
+def test_packages_are_added_and_their_parts_are_not(tmp_path: Path):
+    first, second = zone(tmp_path, "intel-rapl:0", 100, 999_999), zone(tmp_path, "intel-rapl:1", 999_000, 999_999)
+    part = zone(tmp_path, "intel-rapl:0:0", 5)
+    counter = find_counter(tmp_path)
+    assert counter is not None
+    assert counter.joules() == 0
+    first.write_text("500100")
+    second.write_text("1000")  # it has wrapped round
+    part.write_text("900000")
+    assert counter.joules() == pytest.approx(0.502)
+    first.write_text("600100")
+    assert counter.joules() == pytest.approx(0.602)
+
+
+def test_no_counter(tmp_path: Path):
+    assert find_counter(tmp_path) is None
+    assert find_counter(tmp_path / "none") is None
+    zone(tmp_path, "intel-rapl:0", 1).write_text("a word")
+    assert find_counter(tmp_path) is None

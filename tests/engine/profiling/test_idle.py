@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 from fakes import MS, FakeDevice, Fate, Pushed, virtual, virtual_loop
 
-from app.engine.devices.pool import Pool
 from app.engine.profiling.cache import ProfileCache
-from app.engine.profiling.idle import is_whole, set_apart
+from app.engine.profiling.idle import is_whole
 from app.scheduler.record import Entry, RecordingScheduler, feed, scheduler_of, step_entry
 from app.scheduler.types import Fault
 
-from ..rig import Rig, X, answers, make_model, rows_of, serving
+from ..rig import Rig, answers, make_model, rows_of, serving
 
 BUDGET = 5.0
 
@@ -33,8 +32,8 @@ def origins(rig: Rig) -> list[str]:
 
 async def settled(rig: Rig) -> None:
     """Until nothing is left to measure."""
-    while rig.engine.profiler._task is not None:
-        await asyncio.wait([rig.engine.profiler._task])
+    while rig.engine.profiling._idle._task is not None:
+        await asyncio.wait([rig.engine.profiling._idle._task])
         await rig.loop.turn()
 
 
@@ -56,14 +55,14 @@ async def test_measured_once_idle_and_kept(tmp_path: Path):
         await rig.loop.passes(1000 * MS)
         assert (origins(rig), measured(rig)) == (["warm-up"], [])  # others may still load
         now_takes(rig, lambda size: size * 2 * MS)
-        rig.engine.profiler.begin()
+        rig.engine.profiling.begin()
         await settled(rig)
         assert origins(rig) == ["measured"]
         assert {pushed.rows for pushed in measured(rig)} == {1, 2, 3, 4}
         assert rig.served.statistics()["starling"]["batch_ms"]["4"] == 8
         assert files(tmp_path) == 1
     async with serving(profiles=cache, profile_budget_s=BUDGET) as rig:
-        rig.engine.profiler.begin()
+        rig.engine.profiling.begin()
         await rig.loop.passes(1000 * MS)
         assert (origins(rig), measured(rig)) == (["cache"], [])
 
@@ -73,7 +72,7 @@ async def test_scheduler_predicts_by_what_was_measured():
     device = FakeDevice(virtual_loop(), 4)
     async with serving(device=device, profile_budget_s=BUDGET) as rig:
         now_takes(rig, lambda size: 50 * MS)
-        rig.engine.profiler.begin()
+        rig.engine.profiling.begin()
         await settled(rig)
         assert rig.served.known.profile.batch_ns == (50 * MS,) * 4
         asked = rig.ask(1.0)
@@ -85,7 +84,7 @@ async def test_scheduler_predicts_by_what_was_measured():
 @virtual
 async def test_without_a_budget_nothing_is_measured(tmp_path: Path):
     async with serving(profiles=ProfileCache(tmp_path)) as rig:
-        rig.engine.profiler.begin()
+        rig.engine.profiling.begin()
         await rig.loop.passes(10_000 * MS)
         assert (origins(rig), rig.device.pushed, files(tmp_path)) == (["warm-up"], [], 0)
 
@@ -93,7 +92,7 @@ async def test_without_a_budget_nothing_is_measured(tmp_path: Path):
 @virtual
 async def test_a_call_waits_for_one_batch_at_most():
     async with serving(profile_budget_s=BUDGET) as rig:
-        rig.engine.profiler.begin()
+        rig.engine.profiling.begin()
         while not measured(rig):
             await rig.loop.passes(MS)
         assert measured(rig)[-1].ended is None
@@ -113,7 +112,7 @@ async def test_a_call_waits_for_one_batch_at_most():
 @virtual
 async def test_nothing_is_measured_while_calls_are_there_nor_just_after():
     async with serving(profile_budget_s=BUDGET) as rig:
-        rig.engine.profiler.begin()
+        rig.engine.profiling.begin()
         for _ in range(50):  # a busy client, with short pauses
             await rig.ask(2.0)
             await rig.loop.passes(20 * MS)
@@ -127,7 +126,7 @@ async def test_nothing_is_measured_while_calls_are_there_nor_just_after():
 async def test_a_long_batch_waits_for_a_longer_silence():
     device = FakeDevice(virtual_loop(), 2, batch_ns=lambda size: (10, 100)[size - 1] * MS)
     async with serving(make_model(max_batch=2), device=device, profile_budget_s=BUDGET) as rig:
-        rig.engine.profiler.begin()
+        rig.engine.profiling.begin()
         for _ in range(100):
             await rig.ask(2.0)
             await rig.loop.passes(150 * MS)
@@ -146,7 +145,7 @@ async def test_no_call_is_ever_given_a_slot_to_measure_with():
         pool = rig.served.pool
         assert len(spare) == 4
         assert not set(pool.take(pool.free)) & set(spare)
-        rig.engine.profiler.begin()
+        rig.engine.profiling.begin()
         await settled(rig)
         assert {slot for pushed in measured(rig) for slot in pushed.job.slots} == set(spare)
 
@@ -155,11 +154,11 @@ async def test_no_call_is_ever_given_a_slot_to_measure_with():
 async def test_several_units_at_once_are_measured_on_several_workers():
     device = FakeDevice(virtual_loop(), 4, 4)
     async with serving(device=device, profile_budget_s=BUDGET) as rig:
-        rig.engine.profiler.begin()
+        rig.engine.profiling.begin()
         await settled(rig)
         known = rig.served.known
         assert set(known.profile.concurrency_ns) == {2}
-        assert is_whole(known, device)
+        assert is_whole(known, device.spec)
         pairs = [(one, two) for one in measured(rig) for two in measured(rig) if (one.at, two.at) == (two.at, one.at)]
         together = [(one, two) for one, two in pairs if one.worker < two.worker]
         assert together
@@ -171,7 +170,7 @@ async def test_several_units_at_once_are_measured_on_several_workers():
 async def test_workers_too_small_for_the_largest_batch_measure_nothing_at_once():
     device = FakeDevice(virtual_loop(), 1, 4)
     async with serving(device=device, profile_budget_s=BUDGET) as rig:
-        rig.engine.profiler.begin()
+        rig.engine.profiling.begin()
         await settled(rig)
         assert {pushed.worker for pushed in measured(rig)} == {1}
         assert rig.served.known.profile.concurrency_ns == {}
@@ -183,7 +182,7 @@ def test_the_budget_is_kept_by_measuring_fewer_sizes(budget_s: float, most_sizes
     async def run() -> None:
         device = FakeDevice(virtual_loop(), 16)  # 1.1 to 2.6 ms, 29.6 ms for each size once
         async with serving(make_model(max_batch=16), device=device, profile_budget_s=budget_s) as rig:
-            rig.engine.profiler.begin()
+            rig.engine.profiling.begin()
             await settled(rig)
             took = sum((pushed.ended or 0) - pushed.at for pushed in measured(rig))
             assert took <= budget_s * 1e9 + 3 * MS
@@ -198,13 +197,13 @@ def test_the_budget_is_kept_by_measuring_fewer_sizes(budget_s: float, most_sizes
 async def test_batches_that_would_delay_a_call_too_long_keep_the_curve_of_warm_up():
     device = FakeDevice(virtual_loop(), 4, batch_ns=lambda size: (100, 300, 600, 900)[size - 1] * MS)
     async with serving(device=device, profile_budget_s=BUDGET) as rig:
-        rig.engine.profiler.begin()
+        rig.engine.profiling.begin()
         await settled(rig)
         assert {pushed.rows for pushed in measured(rig)} == {1, 2}
         assert rig.served.known.profile.batch_ns == (100 * MS, 300 * MS, 600 * MS, 900 * MS)
     device = FakeDevice(virtual_loop(), 4, batch_ns=lambda size: 2000 * MS)
     async with serving(device=device, profile_budget_s=BUDGET) as rig:
-        rig.engine.profiler.begin()
+        rig.engine.profiling.begin()
         await settled(rig)
         assert (origins(rig), measured(rig)) == (["warm-up"], [])
 
@@ -213,7 +212,7 @@ async def test_batches_that_would_delay_a_call_too_long_keep_the_curve_of_warm_u
 async def test_models_are_measured_one_after_the_other_and_one_that_goes_is_not():
     models = [make_model(name=name) for name in ("a", "b", "c")]
     async with serving(*models, profile_budget_s=BUDGET) as rig:
-        rig.engine.profiler.begin()
+        rig.engine.profiling.begin()
         while not measured(rig):
             await rig.loop.passes(MS)
         await rig.engine.stop(rig.models[0])  # in the middle
@@ -232,7 +231,7 @@ async def test_a_model_that_fails_keeps_its_profile(caplog: pytest.LogCaptureFix
     device = FakeDevice(virtual_loop(), 4, fate=lambda pushed: Fate(fault=Fault.MODEL if pushed.rows == 3 else None))
     async with serving(device=device, profile_budget_s=BUDGET) as rig:
         with caplog.at_level(logging.WARNING):
-            rig.engine.profiler.begin()
+            rig.engine.profiling.begin()
             await settled(rig)
         assert origins(rig) == ["warm-up"]
         assert "model m: its profile is not measured: as told" in caplog.text
@@ -243,7 +242,7 @@ async def test_a_worker_that_dies_is_lost_as_under_a_call():
     device = FakeDevice(virtual_loop(), 4, fate=lambda pushed: Fate(fault=Fault.DEVICE))
     lost: list[str] = []
     async with serving(device=device, profile_budget_s=BUDGET, on_lost=lost.append) as rig:
-        rig.engine.profiler.begin()
+        rig.engine.profiling.begin()
         await settled(rig)
         assert rig.engine.stuck() is not None
         assert len(lost) == 1
@@ -253,10 +252,10 @@ async def test_a_worker_that_dies_is_lost_as_under_a_call():
 @virtual
 async def test_stopping_ends_it():
     async with serving(profile_budget_s=BUDGET) as rig:
-        rig.engine.profiler.begin()
+        rig.engine.profiling.begin()
         while not measured(rig):
             await rig.loop.passes(MS)
-    assert rig.engine.profiler._task is None
+    assert rig.engine.profiling._idle._task is None
 
 
 @virtual
@@ -266,7 +265,7 @@ async def test_what_was_measured_replays():
     scheduler = RecordingScheduler(device.spec, sink=entries.append)
     async with serving(device=device, scheduler=scheduler, profile_budget_s=BUDGET) as rig:
         now_takes(rig, lambda size: 9 * MS)
-        rig.engine.profiler.begin()
+        rig.engine.profiling.begin()
         await rig.ask(2.0, 3.0)
         await settled(rig)
         await asyncio.gather(*(rig.ask(4.0, timeout_us=30_000) for _ in range(6)), return_exceptions=True)
@@ -279,14 +278,6 @@ async def test_what_was_measured_replays():
             feed(again, entry)
 
 
-def test_slots_set_apart():
-    pool = Pool([X], 10)
-    assert set_apart(pool, 4) == range(6, 10)
-    assert (pool.free, list(pool.take(6))) == (6, [0, 1, 2, 3, 4, 5])
-    with pytest.raises(MemoryError):
-        pool.take(1)
-
-
 @virtual
 async def test_a_device_of_mixed_workers_measures_once(tmp_path: Path):
     """Only one worker takes the largest batch, so nothing is to be measured of several at once."""
@@ -294,7 +285,7 @@ async def test_a_device_of_mixed_workers_measures_once(tmp_path: Path):
         device = FakeDevice(virtual_loop(), 1, 1, 2, 4)
         model = make_model(policy="ebird")
         async with serving(model, device=device, profiles=ProfileCache(tmp_path), profile_budget_s=BUDGET) as rig:
-            rig.engine.profiler.begin()
+            rig.engine.profiling.begin()
             await settled(rig)
             assert origins(rig) == [origin]
             assert bool(measured(rig)) == (origin == "measured")

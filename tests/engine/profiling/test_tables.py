@@ -41,7 +41,7 @@ async def test_tables_are_solved_for_adaptive_alone() -> None:
 async def test_a_measured_profile_brings_tables_of_its_own() -> None:
     async with serving(make_model(policy="adaptive", objective="energy", max_batch=4)) as rig:
         await rig.loop.turn(3)
-        rig.engine._adopt(rig.served, Known(PROFILE, "measured"))
+        rig.engine.profiling._adopt(rig.served, Known(PROFILE, "measured"))
         await rig.loop.turn(3)
         assert level_of(rig) == control.solve(PROFILE.stage(), weight=0.9)
 
@@ -57,7 +57,7 @@ async def test_tables_of_a_profile_that_was_replaced_meanwhile_are_not_used(monk
             return control.solve(linear(1, 1, 4).stage())
 
         monkeypatch.setattr(tables_module, "tables_of", solves_too_long)
-        rig.engine.tables.want(rig.served)
+        rig.engine.profiling._tables.want(rig.served)
         await rig.loop.turn(3)
         assert rig.served.known.profile is PROFILE
         assert level_of(rig) is before
@@ -138,7 +138,7 @@ async def test_solved_off_the_loop_and_kept_beside_the_profiles(monkeypatch: pyt
         monkeypatch.setattr(rig.loop, "run_in_executor", run_in_executor)
         await rig.loop.turn(3)
         assert list(tmp_path.glob("tables-*.json")) == []
-        rig.engine._adopt(rig.served, Known(PROFILE, "measured"))
+        rig.engine.profiling._adopt(rig.served, Known(PROFILE, "measured"))
         await rig.loop.turn(3)
         (kept,) = tmp_path.glob("tables-*.json")
         assert control.ControlTables.from_dict(json.loads(kept.read_text())) == level_of(rig)

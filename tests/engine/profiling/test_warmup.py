@@ -2,53 +2,61 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 import torch
 
 from app.contract import Model
-from app.engine.devices.cpu.executor import Executor
+from app.engine.devices.base import Ran
+from app.engine.devices.cpu.device import CpuDevice
+from app.engine.devices.cpu.executor import CpuExecutor
 from app.engine.devices.pool import Pool
-from app.engine.profiling.warmup import fit_queue, warm_up
+from app.engine.profiling.warmup import warm_up
 from app.errors import ConfigError
+from app.scheduler.types import Profile
 
-from ..rig import X, Y, make_model, tensor
-
-
-def executor_of(model: Model, slots: int = 64) -> Executor:
-    return Executor(model, Pool(model.info.inputs, slots))
+from ..rig import Y, make_model, tensor
 
 
-class Timed(Executor):
+def executor_of(model: Model, slots: int = 64) -> CpuExecutor:
+    return CpuExecutor(model, Pool(model.info.inputs, slots))
+
+
+DEVICE = CpuDevice((64,), threads=1, cores=1)
+
+
+def warm(model: Model, max_batch: int) -> Profile:
+    return warm_up(DEVICE, executor_of(model), max_batch)
+
+
+class Timed(CpuDevice):
     """Each size takes what the table says; those not in it have not been asked for."""
 
-    def __init__(self, model: Model, table: dict[int, int]) -> None:
-        super().__init__(model, Pool(model.info.inputs, 64))
+    def __init__(self, table: dict[int, int]) -> None:
+        super().__init__((64,), threads=1, cores=1)
         self.table = table
         self.asked: list[int] = []
 
-    def warm(self, size, lengths):
-        super().warm(size, lengths)
+    def trial(self, executor, slots, size):
+        ran = super().trial(executor, slots, size)
         self.asked.append(size)
-        return self.table[size]
+        return Ran(ran.outputs, 0, self.table[size], 0)
 
 
 def test_every_size_is_run_once_after_one_run_for_first_use_costs():
     sizes: list[int] = []
-    warm_up(executor_of(make_model(lambda x: sizes.append(len(x)) or x)), 6)
+    warm(make_model(lambda x: sizes.append(len(x)) or x), 6)
     assert sizes == [1, 1, 2, 3, 4, 5, 6]
 
 
 def test_profile_has_the_measured_times():
     table = {1: 50, 2: 95, 3: 140, 4: 100}  # not monotone, as real ones are
-    executor = Timed(make_model(), table)
-    assert warm_up(executor, 4).batch_ns == (50, 95, 140, 100)
-    assert executor.asked == [1, 1, 2, 3, 4]
+    device = Timed(table)
+    assert warm_up(device, executor_of(make_model()), 4).batch_ns == (50, 95, 140, 100)
+    assert device.asked == [1, 1, 2, 3, 4]
 
 
 def test_real_times_are_positive():
-    profile = warm_up(executor_of(make_model()), 5)
+    profile = warm(make_model(), 5)
     assert len(profile.batch_ns) == 5
     assert min(profile.batch_ns) > 0
 
@@ -56,9 +64,9 @@ def test_real_times_are_positive():
 def test_beyond_the_budget_powers_of_two_are_run_and_the_rest_lies_between(monkeypatch):
     monkeypatch.setattr("app.engine.profiling.warmup._BUDGET_NS", -1)
     table = {1: 100, 2: 200, 4: 300, 8: 1100, 11: 1400}
-    executor = Timed(make_model(), table)
-    profile = warm_up(executor, 11)
-    assert executor.asked == [1, 1, 2, 4, 8, 11]
+    device = Timed(table)
+    profile = warm_up(device, executor_of(make_model()), 11)
+    assert device.asked == [1, 1, 2, 4, 8, 11]
     assert profile.batch_ns == (100, 200, 250, 300, 500, 700, 900, 1100, 1200, 1300, 1400)
 
 
@@ -71,19 +79,14 @@ def test_inputs_are_ones_and_lengths_first_full_then_short():
         seen.append((tuple(x.shape), bool((x == 1).all())))
         return x
 
-    warm_up(executor_of(make_model(call, [ids], [out])), 2)
+    warm(make_model(call, [ids], [out]), 2)
     assert seen == [((1, 40), True), ((1, 16), True), ((2, 16), True)]
 
 
 def test_bounds_below_the_short_length():
     shapes: list[tuple[int, ...]] = []
     ids = tensor("ids", "INT64", ("tokens", 5))
-    warm_up(
-        executor_of(
-            make_model(lambda x: shapes.append(tuple(x.shape)) or x, [ids], [tensor("y", "INT64", ("tokens", 5))])
-        ),
-        1,
-    )
+    warm(make_model(lambda x: shapes.append(tuple(x.shape)) or x, [ids], [tensor("y", "INT64", ("tokens", 5))]), 1)
     assert shapes == [(1, 5), (1, 5)]
 
 
@@ -96,20 +99,20 @@ def test_every_datatype_can_be_warmed_up():
         seen.append([value.reshape(-1).tolist()[0] for value in values])
         return torch.ones(len(values[0]), 2)
 
-    warm_up(executor_of(make_model(call, inputs, [Y])), 2)
+    warm(make_model(call, inputs, [Y]), 2)
     assert seen[-1] == [True, *[1] * 12, b""]
 
 
 def test_warm_up_runs_in_inference_mode():
     modes: list[bool] = []
-    warm_up(executor_of(make_model(lambda x: modes.append(torch.is_inference_mode_enabled()) or x)), 1)
+    warm(make_model(lambda x: modes.append(torch.is_inference_mode_enabled()) or x), 1)
     assert set(modes) == {True}
     assert not torch.is_inference_mode_enabled()
 
 
 def test_a_model_that_writes_into_its_input_is_noticed():
     executor = executor_of(make_model(lambda x: x.add_(1)))
-    warm_up(executor, 2)
+    warm_up(DEVICE, executor, 2)
     assert executor.copies
 
 
@@ -120,7 +123,7 @@ def test_a_model_that_raises():
         return x
 
     with pytest.raises(ConfigError, match="model 'm': warm-up failed: IndexError: three is too many"):
-        warm_up(executor_of(make_model(call)), 4)
+        warm(make_model(call), 4)
 
 
 def test_a_model_that_runs_out_of_memory():
@@ -128,7 +131,7 @@ def test_a_model_that_runs_out_of_memory():
         raise MemoryError
 
     with pytest.raises(ConfigError, match="model 'm': warm-up failed: MemoryError"):
-        warm_up(executor_of(make_model(call)), 4)
+        warm(make_model(call), 4)
 
 
 @pytest.mark.parametrize(
@@ -145,56 +148,17 @@ def test_a_model_that_runs_out_of_memory():
 )
 def test_outputs_that_are_not_what_is_declared(call, message: str):
     with pytest.raises(ConfigError, match=message) as wrong:
-        warm_up(executor_of(make_model(call)), 4)
+        warm(make_model(call), 4)
     assert "'m'" in str(wrong.value) or "'y'" in str(wrong.value)
 
 
 @pytest.mark.parametrize("call", [lambda x: x.double(), lambda x: x[:0], lambda x: x.sum()])
 def test_wrong_outputs_name_the_model(call):
     with pytest.raises(ConfigError, match="model 'm'"):
-        warm_up(executor_of(make_model(call)), 1)
+        warm(make_model(call), 1)
 
 
 def test_an_output_axis_of_another_length_than_the_inputs():
     ids, out = tensor("ids", "INT64", ("tokens", 8)), tensor("y", "INT64", ("tokens", 8))
     with pytest.raises(ConfigError, match="output 'y'"):
-        warm_up(executor_of(make_model(lambda x: x[:, 1:], [ids], [out])), 1)
-
-
-# the queue
-
-
-def test_a_queue_that_fits_is_left_alone(caplog):
-    model = make_model(max_queue=100)
-    assert fit_queue(model, 10, 110 * 8) is model
-    assert caplog.records == []
-
-
-def test_a_queue_that_does_not_fit_is_cut_and_said(caplog):
-    image = tensor("image", "FP32", 256, 256)  # 256 KiB a row
-    model = make_model(None, [image], [Y], max_queue=1000, max_batch=8)
-    with caplog.at_level(logging.WARNING):
-        cut = fit_queue(model, 16, 10 << 20)
-    assert cut.info.batching.max_queue == 24  # 40 rows in 10 MiB, 16 of them running
-    assert model.info.batching.max_queue == 1000
-    assert (cut.call, cut.info.name, cut.info.batching.max_batch) == (model.call, "m", 8)
-    assert "model m: the queue is cut from 1000 to 24 rows" in caplog.text
-    assert "256.0 KiB fit in 10 MiB" in caplog.text
-
-
-def test_a_queue_is_never_cut_below_a_batch():
-    image = tensor("image", "FP32", 1024, 1024)
-    model = make_model(None, [image], [Y], max_queue=1000, max_batch=8)
-    assert fit_queue(model, 16, 1 << 20).info.batching.max_queue == 8
-
-
-def test_a_queue_below_a_batch_is_not_made_longer():
-    image = tensor("image", "FP32", 1024, 1024)
-    model = make_model(None, [image], [Y], max_queue=2, max_batch=8)
-    assert fit_queue(model, 16, 1 << 20).info.batching.max_queue == 2
-
-
-def test_text_has_no_bound_and_takes_no_slots():
-    model = make_model(None, [tensor("t", "BYTES", 1000)], [Y], max_queue=1_000_000)
-    assert fit_queue(model, 16, 1 << 20) is model
-    assert fit_queue(make_model(None, [X]), 16, 1 << 20).info.batching.max_queue == 1024
+        warm(make_model(lambda x: x[:, 1:], [ids], [out]), 1)

@@ -8,44 +8,18 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 
-from app.engine.devices.cpu.executor import Executor, Ran
-from app.engine.devices.pool import Slots
+from app.engine.devices.base import Completion, Job, Report, failed, fault_of
+from app.engine.devices.cpu.executor import CpuExecutor
 from app.scheduler.types import Fault, Outcome
-
-_LONGEST_MESSAGE = 500
-_CUDA_OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation: allocations that do not go through torch's allocator
-
-
-@dataclass(slots=True)
-class Job:
-    """A unit as a worker sees it: which slots of which program, as a batch of what size."""
-
-    unit_id: int
-    executor: Executor
-    slots: Slots
-    size: int
-
-
-@dataclass(slots=True)
-class Completion:
-    """A worker's report: the outcome for the scheduler, the outputs or the error's text for the callers."""
-
-    outcome: Outcome
-    ran: Ran | None = None
-    message: str = ""
-    worker: int = -1
-    cause: BaseException | None = None  # where who asked wants to raise it again: a warm-up does
 
 
 class Worker:
     """One thread. `report` is called on it and must not block; the queue holds at most the device's push depth."""
 
-    def __init__(self, index: int, threads: int, report: Callable[[Completion], None]) -> None:
+    def __init__(self, index: int, threads: int, report: Report) -> None:
         self.index = index
         self._threads = threads
         self._report = report
@@ -83,29 +57,10 @@ class Worker:
 
 def run(job: Job) -> Completion:
     """Run a unit; whatever goes wrong becomes an Outcome."""
+    executor = job.executor
+    assert isinstance(executor, CpuExecutor)  # this device placed it
     try:
-        ran = job.executor.run(job.slots, job.size)
+        ran = executor.run(job.slots, job.size)
     except BaseException as exc:
         return failed(job.unit_id, fault_of(exc), exc)
-    return Completion(Outcome(job.unit_id, None, ran.compute_ns), ran)
-
-
-def fault_of(exc: BaseException) -> Fault:
-    """What an exception out of a unit means.
-
-    An AcceleratorError may be the end of the device or a fault of this unit alone; its type does not tell. Here it is
-    the model's: whoever runs on an accelerator must try the device afterwards.
-    """
-    if isinstance(exc, (MemoryError, torch.OutOfMemoryError)):
-        return Fault.OOM
-    if isinstance(exc, torch.AcceleratorError) and getattr(exc, "error_code", None) == _CUDA_OUT_OF_MEMORY:
-        return Fault.OOM
-    if not isinstance(exc, Exception):  # SystemExit and the like: the thread is not to be trusted any more
-        return Fault.DEVICE
-    # torch's CPU allocator raises a plain RuntimeError, which nothing but its text tells from a model's own.
-    return Fault.OOM if type(exc) is RuntimeError and "DefaultCPUAllocator" in str(exc) else Fault.MODEL
-
-
-def failed(unit_id: int, fault: Fault, exc: BaseException) -> Completion:
-    message = f"{type(exc).__name__}: {exc}"[:_LONGEST_MESSAGE]
-    return Completion(Outcome(unit_id, fault), None, message)
+    return Completion(Outcome(job.unit_id, None, ran.busy_ns), ran)

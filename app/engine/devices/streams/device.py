@@ -30,15 +30,30 @@ from typing import Any
 
 import torch
 
-from app.contract import Model
-from app.engine.devices.cpu.device import NO_BOUND, DeviceOptions, Freed, Launched, Report
-from app.engine.devices.cpu.executor import Executor
-from app.engine.devices.cpu.worker import Completion, Job, Worker, failed, fault_of
+from app.contract import Array, Model
+from app.engine.devices.base import (
+    NO_BOUND,
+    Completion,
+    Device,
+    DeviceOptions,
+    Executor,
+    Freed,
+    Job,
+    Launched,
+    Ran,
+    Report,
+    Transfer,
+    failed,
+    fault_of,
+)
 from app.engine.devices.pool import Pool, Slots
 from app.engine.devices.streams.captures import Stock
-from app.engine.devices.streams.executor import Flight, StagedExecutor
+from app.engine.devices.streams.executor import StagedExecutor
+from app.engine.devices.streams.lanes import Flight, Lane
 from app.engine.devices.streams.pool import Copies, StagedPool
 from app.engine.devices.streams.runtime import Runtime, perform
+from app.engine.devices.streams.transfers import TransferBench
+from app.engine.devices.streams.warmup import try_on_each
 from app.errors import ConfigError
 from app.models.placement import movable, place, warn_of_indices
 from app.scheduler.types import DeviceSpec, Fault, Outcome, WorkerSpec
@@ -48,36 +63,31 @@ log = logging.getLogger("starling.engine")
 NO_GRAPHS = ", no graphs"  # in the name of a device that captures none: its batches take other times
 
 _PUSH_DEPTH = 2  # a worker finds its next unit on its stream when one ends; more would only delay who comes later
-
-
-class Lane:
-    """A worker: the stream it computes on, the one its results leave on, its units in order of launch."""
-
-    def __init__(self, index: int, spec: WorkerSpec, stream: Callable[[int], Any]) -> None:
-        self.index = index
-        self.spec = spec
-        self.stream = stream(spec.priority)
-        self.out = stream(spec.priority)
-        self.flights: queue.SimpleQueue[Flight | None] = queue.SimpleQueue()
-        self.ended = 0  # when its last unit had computed
+_PUSH_AHEAD_NS = 300_000  # about what a launch and a turn of the event loop cost
 
 
 class StreamDevice:
-    """Implements engine.device.Device over a Runtime. See the module's text for who does what."""
+    """Implements devices.base.Device over a Runtime. See the module's text for who does what.
+
+    `host` runs models that cannot be moved to this device; it has as many workers. Without one they are refused.
+    """
 
     staged = True
+    threads = 1
 
     def __init__(
         self,
         runtime: Runtime,
         workers: tuple[WorkerSpec, ...],
         options: DeviceOptions | None = None,
+        host: Device | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         options = options or DeviceOptions()
         self.name = runtime.name if options.graphs else runtime.name + NO_GRAPHS
         alive, depth = options.max_alive or NO_BOUND, options.push_depth or _PUSH_DEPTH
-        self.spec = DeviceSpec(workers, len(workers), alive, depth)
+        ahead = _PUSH_AHEAD_NS if options.push_ahead_ns is None else options.push_ahead_ns
+        self.spec = DeviceSpec(workers, len(workers), alive, depth, ahead)
         self.runtime = runtime
         self._placement = replace(options.placement, device=runtime.device)
         self._graphs = options.graphs
@@ -87,7 +97,8 @@ class StreamDevice:
         self._watched: queue.SimpleQueue[tuple[Any, int, StagedPool, Slots] | None] = queue.SimpleQueue()
         self._in: Any = None  # the in-stream
         self.lanes: list[Lane] = []
-        self._hosts: list[Worker] = []
+        self._host = host
+        self._host_started = False
         self._threads: list[threading.Thread] = []
         self._stock = Stock(runtime.stream)
         self.lost: str | None = None  # why, once the device has failed
@@ -118,9 +129,7 @@ class StreamDevice:
         runtime.attach()
         if not movable(model):
             log.warning("model %s: no nn.Module with tensors alone: it runs on the CPU", model.info.name)
-            if not self._hosts:
-                self._hosts = [Worker(lane.index, 1, self._host_report) for lane in self.lanes]
-            return Executor(model, Pool(model.info.inputs, slots))
+            return self._open_on_host(model, slots)
         warn_of_indices(model)
         placed: list[Model] = []
         load = self._stock.take(0)
@@ -130,7 +139,7 @@ class StreamDevice:
             # A graph is captured before the first row has come: what lies there must be input that no model chokes on,
             # and an id out of range would be an assertion on the device, which loses it. As bytes: not all types fill.
             perform(runtime, load, lambda: [rows.view(torch.uint8).zero_() for rows in pool.rows])
-            executor = StagedExecutor(placed[0], pool, self, self._graphs)
+            executor = StagedExecutor(placed[0], pool, self._graphs)
             for lane in self.lanes:
                 seat = executor.seat(runtime, lane.spec.capacity, self.spec.push_depth)
                 perform(runtime, load, lambda seat=seat: seat.index.zero_())  # type: ignore[misc]
@@ -143,6 +152,34 @@ class StreamDevice:
         if executor.graphs:
             self._find_streams(executor)
         return executor
+
+    def _open_on_host(self, model: Model, slots: int) -> Executor:
+        if self._host is None:
+            raise ConfigError(
+                f"model {model.info.name!r}: cannot be moved to {self.name}, and there is no other device"
+            )
+        if not self._host_started:  # most servers never need its threads
+            self._host_started = True
+            self._host.start(self._host_report)
+        return self._host.open(model, slots)
+
+    def trial(self, executor: Executor, slots: Slots, size: int) -> Ran:
+        """On every worker that takes it, twice each: the first run has costs of its own. Captures graphs at need."""
+        if not isinstance(executor, StagedExecutor):
+            assert self._host is not None  # it placed this model
+            return self._host.trial(executor, slots, size)
+        for slot in slots:
+            executor.pool.numbers[slot] = 0  # written anew, so to be copied anew
+        before = executor.versions()
+        rans = try_on_each(self, executor, slots, size)
+        if executor.versions() != before:
+            executor.copies = True
+        return min(rans, key=lambda ran: ran.busy_ns)
+
+    def transfer(self, executor: Executor, rows: int, outputs: list[Array]) -> Transfer | None:
+        if not isinstance(executor, StagedExecutor):
+            return None
+        return TransferBench(self.runtime).measure(executor.pool, rows, outputs)
 
     def _find_streams(self, executor: StagedExecutor) -> None:
         """To capture the model's graphs on, one for each worker."""
@@ -171,7 +208,8 @@ class StreamDevice:
         if isinstance(job.executor, StagedExecutor):
             self.submit(self.lanes[worker], job, self._report)
         else:
-            self._hosts[worker].push(job)
+            assert self._host is not None  # it placed this model
+            self._host.push(worker, job)
 
     def free(self, executor: Executor) -> None:
         """The model has been unloaded and nothing of it is in flight: its graphs and streams go."""
@@ -182,19 +220,19 @@ class StreamDevice:
         """Why the device can do no more work, or None."""
         if self.lost is not None:
             return self.lost
-        gone = [f"worker {host.index}" for host in self._hosts if not host.alive]
-        gone += [thread.name for thread in self._threads if not thread.is_alive()]
-        return f"{gone[0]} has died" if gone else None
+        if self._host is not None and self._host_started and (gone := self._host.dead()) is not None:
+            return gone
+        return next((f"{thread.name} has died" for thread in self._threads if not thread.is_alive()), None)
 
     def close(self, timeout_s: float) -> bool:
         """End the threads after what they have; False if one hangs."""
         with self.copies.lock:
             self._closed = True
             self._messages.put(None)
-        ended = [host.close(timeout_s) for host in self._hosts]
+        ended = self._host.close(timeout_s) if self._host is not None and self._host_started else True
         for thread in self._threads:
             thread.join(timeout_s)
-        return all(ended) and not any(thread.is_alive() for thread in self._threads)
+        return ended and not any(thread.is_alive() for thread in self._threads)
 
     # messages
 
@@ -269,7 +307,7 @@ class StreamDevice:
                 self._stock.release(seat.capture, seat.graphs)
         executor.seats.clear()
         # Slots that were never given back, those of warming up, refer to flights, and these to the executor: a cycle,
-        # which the collector may have been told to leave alone (`spare_the_collector`).
+        # which the collector may have been told to leave alone (`app/process.py`).
         executor.pool.flights[:] = [None] * len(executor.pool.flights)
 
     # the completers
@@ -298,10 +336,9 @@ class StreamDevice:
         error = flight.error
         if error is None:
             ran = flight.settle(computed, lane.ended, self._clock)
-            return Completion(Outcome(flight.unit_id, None, ran.stream_ns), ran)
+            return Completion(Outcome(flight.unit_id, None, ran.busy_ns), ran)
         flight.seat.landing.give_back(flight.block)
         completion = failed(flight.unit_id, fault_of(error), error)
-        completion.cause = error
         if completion.outcome.error is Fault.DEVICE:
             self._lose(error)
         return completion

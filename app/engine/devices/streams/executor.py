@@ -14,28 +14,23 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from app.contract import Model, TensorSpec
-from app.engine.devices.cpu.executor import SIGNED, Executor, Ran, adjacent, check_shape, pad_beyond
 from app.engine.devices.pool import Slots
 from app.engine.devices.streams.captures import Capture
 from app.engine.devices.streams.pool import StagedPool
-from app.engine.devices.streams.results import Block, Landing, index_table, result_bytes
+from app.engine.devices.streams.results import Block, Landing, result_bytes
 from app.engine.devices.streams.runtime import Runtime, perform
-from app.engine.devices.streams.warmup import rehearse
+from app.engine.devices.tensors import SIGNED, adjacent, check_shape, pad_beyond, padded
 from app.errors import ConfigError
-from app.models.base import TORCH_DTYPES, normalise, row_shape, verify
-
-if TYPE_CHECKING:
-    from app.engine.devices.cpu.worker import Completion, Job
-    from app.engine.devices.streams.device import Lane, StreamDevice
+from app.models.base import TORCH_DTYPES, normalise, row_shape
 
 log = logging.getLogger("starling.engine")
 
@@ -75,99 +70,15 @@ class Seat:
         self.sizes = sorted(self.graphs)
 
 
-class Flight:
-    """A unit between its launch and its report. `error` is set by whichever stream meets it."""
-
-    __slots__ = (
-        "begun", "block", "error", "executor", "graph", "launched", "longest", "lost", "number", "outputs", "report",
-        "seat", "size", "slots", "unit_id",
-    )  # fmt: skip
-
-    def __init__(self, job: Job, lane: Lane, report: Callable[[Completion], None], begun: int) -> None:
-        executor = job.executor
-        assert isinstance(executor, StagedExecutor)
-        self.unit_id = job.unit_id
-        self.executor = executor
-        self.slots = job.slots
-        self.report = report
-        self.begun = self.launched = begun
-        self.seat = executor.seats[lane.index]
-        self.size, self.graph = self.seat.graph(job.size)
-        self.block: Block = self.seat.landing.take()
-        self.number = 0
-        self.longest: dict[str, int] = {}
-        #: Held until the out-event has fired: memory of the worker's stream that the out-stream still reads must not
-        #: go back to an allocator that would hand it to the worker's next batch.
-        self.outputs: Sequence[torch.Tensor] = ()
-        self.error: BaseException | None = None
-        self.lost: BaseException | None = None  # the device failed while this was launched: there is no event
-
-    def enqueue(self, runtime: Runtime, lane: Lane) -> None:
-        """All of the unit's work, on its two streams. Raises what the runtime raises: the device has failed then."""
-        pool, block = self.executor.pool, self.block
-        for slot in self.slots:
-            pool.flights[slot] = self
-        self.number, in_event = pool.in_event(self.slots)
-        self._tell()
-        runtime.wait(lane.stream, in_event)
-        if self.graph is not None and self.seat.read is not None:
-            runtime.wait(lane.stream, self.seat.read)
-        runtime.enqueue(lane.stream, self._compute)
-        runtime.record(block.computed, lane.stream)
-        runtime.wait(lane.out, block.computed)
-        runtime.enqueue(lane.out, self._land)
-        runtime.record(block.landed, lane.out)
-        if self.graph is not None:
-            self.seat.read = block.landed
-
-    def _tell(self) -> None:
-        """Write into the block which slots the batch is made of; padding repeats the last row."""
-        pool = self.executor.pool
-        padded = [*self.slots, *[self.slots[-1]] * (self.size - len(self.slots))]
-        lengths = [pool.lengths[axis] for axis in self.executor.axes]
-        index_table(padded, lengths, self.block.table)
-        for row, axis in enumerate(self.executor.axes, 1):
-            self.longest[axis] = int(self.block.table[row, : self.size].max())
-
-    def _compute(self) -> None:
-        try:
-            if self.graph is None:
-                self.outputs = self.executor.forward(self)
-            else:
-                self.seat.index.copy_(self.block.index, non_blocking=True)
-                self.graph.replay()
-                self.outputs = self.graph.outputs
-        except BaseException as exc:  # a model's: reported when the out-event has fired, for its slots are being read
-            self.error = exc
-
-    def _land(self) -> None:
-        if self.error is None:
-            try:
-                self.block.land(self.outputs, len(self.slots))
-            except BaseException as exc:
-                self.error = exc
-
-    def settle(self, computed: int, last: int, clock: Callable[[], int]) -> Ran:
-        """What the unit gave, after its outputs have landed; `computed` is when they were there, on the device.
-
-        Times are the host's. The unit begins when it is launched, or when the worker's unit before it had computed, at
-        `last`, if that came later. `input_ns` is the launcher's part; `output_ns` the copies, until they are in hand.
-        """
-        outputs = self.seat.landing.collect(self.block, self.executor.model.info.outputs)
-        start = max(self.begun, last)
-        launched = max(start, self.launched)
-        return Ran(outputs, launched - start, max(0, computed - launched), clock() - computed)
-
-
-class StagedExecutor(Executor):
-    """An Executor whose units run on streams. Made by `StreamDevice.open`, used by its launcher."""
+class StagedExecutor:
+    """Implements devices.base.Executor. Made by `StreamDevice.open`, used by its launcher."""
 
     keeps_memory = True  # torch's allocator, for each stream
-    pool: StagedPool
 
-    def __init__(self, model: Model, pool: StagedPool, device: StreamDevice, graphs: bool) -> None:
-        super().__init__(model, pool)
-        self._device = device
+    def __init__(self, model: Model, pool: StagedPool, graphs: bool) -> None:
+        self.model = model
+        self.pool: StagedPool = pool
+        self.copies = False
         #: Names of the variable axes, in the order of the rows of a block's index.
         self.axes = sorted(pool.lengths)
         self._fixed = not self.axes
@@ -189,33 +100,30 @@ class StagedExecutor(Executor):
         self.seats.append(seat)
         return seat
 
-    def run(self, slots: Slots, size: int) -> Ran:
-        raise NotImplementedError("units of a device of streams are pushed to it")
-
     # a batch, on a stream
 
-    def forward(self, flight: Flight) -> list[torch.Tensor]:
+    def forward(
+        self, seat: Seat, block: Block, slots: Slots, size: int, longest: Mapping[str, int]
+    ) -> list[torch.Tensor]:
         """The unit run eagerly: its outputs on the device. Neighbours are a view of the slots and are not gathered."""
-        seat, slots, size = flight.seat, flight.slots, flight.size
         inputs: list[torch.Tensor]
         if self._fixed and not self.copies and size == len(slots) and adjacent(slots):
             inputs = [rows[slots[0] : slots[0] + size] for rows in self.pool.rows]
         else:
-            seat.index.copy_(flight.block.index, non_blocking=True)
+            seat.index.copy_(block.index, non_blocking=True)
             inputs = [
-                self._gather_rows(rows, spec, seat, size, flight.longest)
+                self._gather_rows(rows, spec, seat, size, longest)
                 for spec, rows in zip(self.pool.specs, self.pool.rows, strict=True)
             ]
         keywords: dict[str, Any] = {}
         if self.model.takes_parameters:
-            padded = [*slots, *[slots[-1]] * (size - len(slots))]
-            keywords["parameters"] = [self.pool.parameters[slot] or {} for slot in padded]
+            keywords["parameters"] = [self.pool.parameters[slot] or {} for slot in padded(slots, size)]
         return self._outputs(self.model.call(*inputs, **keywords), size)
 
     def _gather_rows(
         self, rows: torch.Tensor, spec: TensorSpec, seat: Seat, size: int, longest: Mapping[str, int]
     ) -> torch.Tensor:
-        """As `Executor._gather_variable`, with the lengths on the device."""
+        """As `CpuExecutor._gather_variable`, with the lengths on the device."""
         for dim, axis in enumerate(spec.axes):
             if axis:
                 rows = rows.narrow(dim + 1, 0, longest[axis])
@@ -289,26 +197,8 @@ class StagedExecutor(Executor):
         perform(runtime, stream, batch)  # what happens at first use must not happen in the capture
         seat.add(size, Graph(*runtime.capture(stream, seat.pool, batch)))
 
-    def warm(self, size: int, lengths: Mapping[str, int]) -> int:
-        """Run a batch of ones at `size` on every worker that takes it; see Executor.warm. Nanoseconds of the fastest.
-
-        Captures the graph for this size, if it is to have one. Blocks; not on the launcher.
-        """
-        slots = range(size)
-        self._write_ones(slots, lengths)
-        for slot in slots:
-            self.pool.numbers[slot] = 0  # written anew, so to be copied anew
-        before = self._device_versions()
-        fastest = 0
-        for ran in rehearse(self._device, self, size):
-            verify(self.model.info, ran.outputs, size, lengths)
-            fastest = min(fastest or ran.stream_ns, ran.stream_ns)
-        if self._device_versions() != before:
-            self.copies = True
-        return fastest
-
-    def _device_versions(self) -> list[int]:
-        """As `_versions`, of the device's rows, without the copies that the pool itself made to them."""
+    def versions(self) -> list[int]:
+        """Counters that every write into the device's rows moves, without the copies that the pool itself made."""
         return [rows._version - self.pool.moves for rows in self.pool.rows]
 
 

@@ -8,23 +8,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from statistics import median
-from typing import NamedTuple
 
 import torch
 
 from app.contract import Array
+from app.engine.devices.base import Transfer
 from app.engine.devices.streams.pool import StagedPool
 from app.engine.devices.streams.runtime import Runtime, perform
 
 _VISITS = 5  # that count, after one that does not
 _IN_A_ROW = 8  # copies of a visit, one enqueued behind another, so that all share the wait for the last
-
-
-class Transfer(NamedTuple):
-    """Nanoseconds for the inputs of a batch to the device, and for its outputs back."""
-
-    in_ns: int
-    out_ns: int
 
 
 class TransferBench:

@@ -6,23 +6,35 @@ whole device, and must not happen to a call.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
-from app.engine.devices.cpu.executor import Ran
-from app.engine.devices.cpu.worker import Completion, Job
+from app.engine.devices.base import Completion, Job, Ran, Report
+from app.engine.devices.pool import Slots
+from app.engine.devices.streams.executor import StagedExecutor
+from app.engine.devices.streams.lanes import Lane
+from app.engine.devices.streams.runtime import Runtime
 from app.errors import ConfigError
 
-if TYPE_CHECKING:
-    from app.engine.devices.streams.device import Lane, StreamDevice
-    from app.engine.devices.streams.executor import StagedExecutor
+
+class Launcher(Protocol):
+    """What a trial needs of the device."""
+
+    runtime: Runtime
+    lanes: list[Lane]
+    lost: str | None
+
+    def submit(self, lane: Lane, job: Job, report: Report) -> None: ...
+    def send(self, method: Callable[..., None], *args: Any) -> bool: ...
+    def outcome(self, done: Future[Any]) -> Any: ...
 
 
-def rehearse(device: StreamDevice, executor: StagedExecutor, size: int) -> list[Ran]:
-    """Run the first `size` slots as a batch on each worker that takes so many, after its graph has been made.
+def try_on_each(device: Launcher, executor: StagedExecutor, slots: Slots, size: int) -> list[Ran]:
+    """Run the rows in `slots` as a batch of `size` on each worker that takes it, after its graph has been made.
 
-    Twice, and what the second gave is returned: the first has costs of its own. Blocks; on any thread but the device's.
-    Raises what the model raises.
+    Twice, and what the second run gave is returned: the first has costs of its own. Blocks; on any thread but the
+    device's. Raises what the model raises.
     """
     rans: list[Ran] = []
     for lane in device.lanes:
@@ -30,13 +42,13 @@ def rehearse(device: StreamDevice, executor: StagedExecutor, size: int) -> list[
             continue
         if executor.graphs:
             _prepare(device, executor, lane, size)
-        job = Job(-1, executor, range(size), size)
+        job = Job(-1, executor, slots, size)
         _run(device, lane, job)
         rans.append(_run(device, lane, job))
     return rans
 
 
-def _run(device: StreamDevice, lane: Lane, job: Job) -> Ran:
+def _run(device: Launcher, lane: Lane, job: Job) -> Ran:
     done: Future[Completion] = Future()
     device.submit(lane, job, done.set_result)
     completion: Completion = device.outcome(done)
@@ -45,7 +57,7 @@ def _run(device: StreamDevice, lane: Lane, job: Job) -> Ran:
     return completion.ran
 
 
-def _prepare(device: StreamDevice, executor: StagedExecutor, lane: Lane, size: int) -> None:
+def _prepare(device: Launcher, executor: StagedExecutor, lane: Lane, size: int) -> None:
     """Captures are the launcher's: it alone enqueues work, so nothing of others gets into them."""
     done: Future[None] = Future()
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.contract import DATATYPES, Model
-from app.engine.devices.cpu.executor import Executor
+from app.engine.devices.cpu.executor import CpuExecutor
 from app.engine.devices.pool import Pool
 from app.errors import ConfigError
 
@@ -19,11 +19,11 @@ FIXED = [name for name in DATATYPES if name not in ("BYTES", "BF16")]
 NUMERIC = [*FIXED, "BF16"]
 
 
-def make(model: Model, slots: int = 8) -> Executor:
-    return Executor(model, Pool(model.info.inputs, slots))
+def make(model: Model, slots: int = 8) -> CpuExecutor:
+    return CpuExecutor(model, Pool(model.info.inputs, slots))
 
 
-def filled(model: Model, slots: int = 8) -> Executor:
+def filled(model: Model, slots: int = 8) -> CpuExecutor:
     """An executor over inputs of X's kind, whose slot i holds the row of 10 + i."""
     executor = make(model, slots)
     executor.pool.write(range(slots), 0, rows_of(*[10.0 + i for i in range(slots)]))
@@ -144,7 +144,7 @@ def test_outputs_that_are_not_contiguous():
 def test_times_are_those_of_the_parts():
     ran = filled(make_model()).run(range(2), 2)
     assert min(ran.input_ns, ran.infer_ns, ran.output_ns) > 0
-    assert ran.compute_ns == ran.input_ns + ran.infer_ns + ran.output_ns
+    assert ran.busy_ns == ran.input_ns + ran.infer_ns + ran.output_ns
 
 
 @pytest.mark.parametrize(
@@ -234,14 +234,14 @@ def sequence(datatype: str = "FP32", pad_value: float = 0) -> Model:
     return make_model(lambda x: x, [spec], [tensor("y", datatype, ("tokens", 6))])
 
 
-def poison(executor: Executor) -> None:
+def poison(executor: CpuExecutor) -> None:
     """Fill every slot as an earlier caller's full rows would have."""
     for index, spec in enumerate(executor.pool.specs):
         executor.pool.write(range(8), index, np.full((8, *spec.bounds), 99).astype(spec.dtype))
         executor.pool.set_lengths(range(8), {axis: n for axis, n in zip(spec.axes, spec.bounds, strict=True) if axis})
 
 
-def put(executor: Executor, slot: int, values: np.ndarray, **lengths: int) -> None:
+def put(executor: CpuExecutor, slot: int, values: np.ndarray, **lengths: int) -> None:
     executor.pool.write([slot], 0, values[None])
     executor.pool.set_lengths([slot], lengths)
 
@@ -327,7 +327,8 @@ def test_a_model_that_writes_into_its_input_gets_copies(call):
     executor = make(make_model(call))
     assert not executor.copies
     with torch.inference_mode():
-        executor.warm(2, {})
+        executor.pool.write(range(2), 0, rows_of(1, 2))
+        executor.trial(range(2), 2)
         assert executor.copies
         executor.pool.write(range(8), 0, rows_of(*range(10, 18)))
         first = executor.run(range(2, 4), 2).outputs[0]
@@ -338,5 +339,6 @@ def test_a_model_that_writes_into_its_input_gets_copies(call):
 def test_a_model_that_leaves_its_input_alone_gets_views():
     executor = make(make_model(lambda x: (x + 1).mul_(2)))
     with torch.inference_mode():
-        executor.warm(3, {})
+        executor.pool.write(range(3), 0, rows_of(1, 2, 3))
+        executor.trial(range(3), 3)
     assert not executor.copies

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from app.engine.devices.base import Completion, Job
 from app.engine.devices.cpu.device import CpuDevice
-from app.engine.devices.cpu.executor import Executor
-from app.engine.devices.cpu.worker import Completion, Job, Worker
+from app.engine.devices.cpu.executor import CpuExecutor
+from app.engine.devices.cpu.worker import Worker
 from app.engine.devices.pool import Pool
 from app.scheduler.types import Fault
 
@@ -42,7 +43,7 @@ class Desk:
         pool = Pool(model.info.inputs, 1)
         pool.write(range(1), 0, rows_of(10.0))
         self._units += 1
-        self.worker.push(Job(self._units, Executor(model, pool), [0], 1))
+        self.worker.push(Job(self._units, CpuExecutor(model, pool), [0], 1))
 
     def run(self, call) -> Completion:
         self.push(call)

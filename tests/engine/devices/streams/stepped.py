@@ -13,8 +13,7 @@ import torch
 from runtimes import FakeRuntime
 
 from app.contract import Array, Model
-from app.engine.devices.cpu.device import DeviceOptions
-from app.engine.devices.cpu.worker import Completion, Job
+from app.engine.devices.base import Completion, DeviceOptions, Job
 from app.engine.devices.pool import Slots
 from app.engine.devices.streams.device import Lane, StreamDevice
 from app.engine.devices.streams.executor import StagedExecutor

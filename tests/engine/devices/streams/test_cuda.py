@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from app.engine.devices.cpu.device import DeviceOptions
+from app.engine.devices.base import DeviceOptions
 from app.engine.devices.streams.cuda import CudaRuntime, device_index
 from app.engine.profiling.energy import find_meter
 from app.models.placement import Placement

@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from runtimes import FakeRuntime, FakeStream
 from torch import nn
 
-from app.engine.devices.cpu.device import DeviceOptions
-from app.engine.devices.cpu.worker import Completion, Job
+from app.engine.devices.base import Completion, DeviceOptions, Job
 from app.engine.devices.streams.device import StreamDevice
-from app.engine.profiling.warmup import warm_up
+from app.engine.profiling.warmup import try_batch, warm_up
 from app.scheduler.types import Fault, WorkerSpec
 
 from ...rig import HEAVY, POISON, make_model, tensor
@@ -73,7 +72,7 @@ def variable(device: Stepped) -> World:
 def warmed(world: World) -> World:
     """With what was captured for each size."""
     for size in range(1, 5):
-        world.executor.warm(size, dict.fromkeys(world.executor.axes, 4))
+        try_batch(world.device, world.executor, size, dict.fromkeys(world.executor.axes, 4))
     assert [seat.sizes for seat in world.executor.seats] == [
         [] if world.executor.axes else list(range(1, lane.spec.capacity + 1)) for lane in world.device.lanes
     ]
@@ -172,7 +171,7 @@ def test_first_use_does_not_hold_up_the_launcher() -> None:
     executor = device.open(make_model(Sees(), max_batch=4), 8)
     opener = threading.current_thread().name
     assert calls == [(opener, 1), (opener, 2)]
-    executor.warm(4, {})
+    try_batch(device, executor, 4, {})
     assert {name for name, _ in calls[2:]} == {"launcher"}
     assert device.close(10)
 
@@ -188,5 +187,5 @@ def test_the_largest_batch_is_run_at_full_length_where_memory_is_kept() -> None:
     device = Stepped(FakeRuntime(), (4,))
     x, y = tensor("x", "FP32", ("n", 40)), tensor("y", "FP32", 1)
     executor = device.open(make_model(Sees(), [x], [y], max_batch=4), 12)
-    warm_up(executor, 4)
+    warm_up(device, executor, 4)
     assert (4, 40) in shapes

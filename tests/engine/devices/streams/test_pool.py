@@ -13,11 +13,11 @@ import torch
 from runtimes import FakeRuntime, FakeStream
 from torch import nn
 
-from app.engine.devices.cpu.device import DeviceOptions
-from app.engine.devices.cpu.worker import Completion, Job
+from app.engine.devices.base import Completion, DeviceOptions, Job
 from app.engine.devices.streams.device import StreamDevice
 from app.engine.devices.streams.executor import Graph, StagedExecutor
 from app.engine.devices.streams.pool import Copies, StagedPool, runs
+from app.engine.profiling.warmup import try_batch
 from app.scheduler.types import Fault, WorkerSpec
 
 from ...rig import X, answers, make_model, rows_of, tensor
@@ -253,7 +253,7 @@ def test_what_is_pushed_behind_a_model_that_ends_the_thread_is_reported_as_lost(
 def test_an_unloaded_model_goes_at_once():
     """The collector may have been told to leave alone what was there when the first models had loaded."""
     bench = Bench(4, 2, options=DeviceOptions())
-    bench.executor.warm(4, {})
+    try_batch(bench.device, bench.executor, 4, {})
     bench.push(bench.arrive(3.0))
     while bench.device.turn():
         pass
@@ -313,7 +313,7 @@ def raising(error: Exception) -> Callable[..., Any]:
 def test_a_model_that_leaves_its_inputs_alone_reads_them_where_they_are():
     for options in (EAGER, DeviceOptions()):
         bench = Bench(options=options)
-        bench.executor.warm(4, {})
+        try_batch(bench.device, bench.executor, 4, {})
         assert not bench.executor.copies
     seen: list[int] = []
 
@@ -323,7 +323,7 @@ def test_a_model_that_leaves_its_inputs_alone_reads_them_where_they_are():
             return x * 2 + 1
 
     bench = Bench(model=Sees())
-    bench.executor.warm(4, {})
+    try_batch(bench.device, bench.executor, 4, {})
     seen.clear()
     bench.push(bench.arrive(3.0, 4.0))
     while bench.device.turn():
@@ -337,7 +337,7 @@ def test_a_model_that_writes_into_its_inputs_gets_copies():
             return x.mul_(2).add_(1)
 
     bench = Bench(model=Writes())
-    bench.executor.warm(2, {})
+    try_batch(bench.device, bench.executor, 2, {})
     assert bench.executor.copies
     slots = bench.arrive(3.0, 4.0)
     for unit in range(2):  # run again, as after a failure: from the same rows
@@ -381,7 +381,7 @@ def test_a_size_without_a_graph_is_padded_to_the_next():
             return x * 2 + 1
 
     bench = Bench(options=DeviceOptions(), model=Sees())
-    bench.executor.warm(4, {})
+    try_batch(bench.device, bench.executor, 4, {})
     shapes.clear()
     bench.push(bench.arrive(3.0, 4.0, 5.0))
     while bench.device.turn():

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.engine.devices.cpu import heap
-from app.engine.devices.cpu.device import CpuDevice
+from app import process
 
 
 @pytest.fixture(autouse=True)
@@ -33,23 +32,15 @@ def library(monkeypatch: pytest.MonkeyPatch, answer: int = 1) -> list[tuple[int,
 
 def test_both_thresholds_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
     told = library(monkeypatch)
-    assert heap.keep_freed_memory()
+    assert process.keep_freed_memory()
     assert told == [(-3, 32 << 20), (-1, 64 << 20)]
-
-
-def test_a_device_that_starts_sets_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = library(monkeypatch)
-    device = CpuDevice((1,), 1, 1)
-    device.start(lambda completion: None)
-    assert device.close(10)
-    assert told
 
 
 @pytest.mark.parametrize("name", ["MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"])
 def test_what_was_given_stays(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     told = library(monkeypatch)
     monkeypatch.setenv(name, "")
-    assert not heap.keep_freed_memory()
+    assert not process.keep_freed_memory()
     assert told == []
 
 
@@ -59,14 +50,14 @@ def test_another_c_library(monkeypatch: pytest.MonkeyPatch, error: type[Exceptio
         raise error
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
-    assert not heap.keep_freed_memory()
+    assert not process.keep_freed_memory()
 
 
 def test_a_library_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     library(monkeypatch, answer=0)
-    assert not heap.keep_freed_memory()
+    assert not process.keep_freed_memory()
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is another")
 def test_glibc_takes_them() -> None:
-    assert heap.keep_freed_memory()
+    assert process.keep_freed_memory()

@@ -1,0 +1,190 @@
+"""A device as the engine sees it: what is placed on it, what it is told to run, and what it reports.
+
+A model is placed once (`Device.open` gives an `Executor`); after that the engine pushes jobs and hears of each exactly
+once. A device knows slots and tensors, and nothing of requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+
+from app.contract import Array, Model
+from app.engine.devices.pool import Pool, Slots
+from app.models.placement import AS_LOADED, Placement
+from app.scheduler.types import DeviceSpec, Fault, Outcome
+
+NO_BOUND = 1 << 30  # rows
+_LONGEST_MESSAGE = 500
+_CUDA_OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation: allocations that do not go through torch's allocator
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceOptions:
+    """The settings that every device has. `push_depth`: units handed to one worker and unfinished; None: its own.
+
+    `push_ahead_ns`: how long before the end of a unit the next one may be handed over, None: the device's own.
+    `max_alive`: rows on the device at once, None: no bound. `graphs`: capture CUDA graphs, where there are such.
+    """
+
+    placement: Placement = AS_LOADED
+    push_depth: int | None = None
+    push_ahead_ns: int | None = None
+    max_alive: int | None = None
+    graphs: bool = True
+
+
+@dataclass(slots=True)
+class Ran:
+    """A finished batch: one array [rows, ...] per output, in memory of their own; nanoseconds of each part.
+
+    `overlapped`: the outputs were copied while the worker could already run its next batch.
+    """
+
+    outputs: list[Array]
+    input_ns: int
+    infer_ns: int
+    output_ns: int
+    overlapped: bool = False
+
+    @property
+    def busy_ns(self) -> int:
+        """How long the batch occupied its worker."""
+        return self.input_ns + self.infer_ns + (0 if self.overlapped else self.output_ns)
+
+
+class Executor(Protocol):
+    """A model placed on a device. `copies`: it writes into its inputs, so it never gets a view of the slots.
+
+    `keeps_memory`: a batch allocates memory at its first run and keeps it, so every size should run before serving.
+    """
+
+    copies: bool
+    keeps_memory: bool
+
+    @property
+    def model(self) -> Model: ...
+    @property
+    def pool(self) -> Pool: ...
+
+
+@dataclass(slots=True)
+class Job:
+    """A unit as a device sees it: which rows (their slots) of which placed model run as a batch of what size.
+
+    `stage` of the model runs, for `steps` steps of a recurrent stage.
+    """
+
+    unit_id: int
+    executor: Executor
+    slots: Slots
+    size: int
+    stage: int = 0
+    steps: int = 1
+
+
+@dataclass(slots=True)
+class Completion:
+    """A worker's report: the outcome for the scheduler, the outputs or the error for the callers."""
+
+    outcome: Outcome
+    ran: Ran | None = None
+    message: str = ""
+    worker: int = -1
+    cause: BaseException | None = None
+
+
+class Transfer(NamedTuple):
+    """Nanoseconds to copy the inputs of a batch to the device, and its outputs back."""
+
+    in_ns: int
+    out_ns: int
+
+
+#: Called on a device's threads, see `Device.start`.
+Report = Callable[[Completion], None]
+Launched = Callable[[int], None]
+Freed = Callable[[Pool, Slots], None]
+
+
+class Device(Protocol):
+    """Memory and workers. The engine pushes jobs and hears of each exactly once, unless the device is lost."""
+
+    name: str
+    spec: DeviceSpec
+    #: Compute threads of each worker; 1 where the device is not a CPU.
+    threads: int
+    #: Rows are copied to the device as they arrive: `arrive` must be called.
+    staged: bool
+
+    def start(self, report: Report, launched: Launched | None = None, freed: Freed | None = None) -> None:
+        """Start the workers, on whose threads all three are called.
+
+        `report` with each job that has ended; `launched` with the id of each that is on its stream and can only end;
+        `freed` with slots that were given back while their rows were still being copied, and may be reused now.
+        """
+        ...
+
+    def open(self, model: Model, slots: int) -> Executor:
+        """Place the model: move its weights, allocate memory for the inputs of so many rows. Blocks.
+
+        Raises ConfigError naming the model.
+        """
+        ...
+
+    def trial(self, executor: Executor, slots: Slots, size: int) -> Ran:
+        """Run the rows in `slots` as a batch of `size` outside of serving: warm-up and checks. Blocks.
+
+        The batch runs on every worker that takes it, and what the fastest gave is returned. Notices a model that
+        writes into its inputs. Raises what the model raises. Not for the event loop, nor for a device's own threads.
+        """
+        ...
+
+    def transfer(self, executor: Executor, rows: int, outputs: list[Array]) -> Transfer | None:
+        """Measure what copying a batch costs; None where rows are read where they were written. Blocks."""
+        ...
+
+    def arrive(self, executor: Executor, slots: Slots) -> None:
+        """The rows in these slots have been written. Returns at once."""
+        ...
+
+    def push(self, worker: int, job: Job) -> None:
+        """Hand a job to a worker. Returns at once."""
+        ...
+
+    def free(self, executor: Executor) -> None:
+        """The model has been unloaded: what the device holds for it may go."""
+        ...
+
+    def dead(self) -> str | None:
+        """Why the device can do no more work, or None."""
+        ...
+
+    def close(self, timeout_s: float) -> bool:
+        """End the workers; False if one hangs."""
+        ...
+
+
+def fault_of(exc: BaseException) -> Fault:
+    """Classify an exception that a unit raised.
+
+    An AcceleratorError may be the end of the device or a fault of this unit alone; its type does not tell. Here it
+    counts as the model's: whoever runs on an accelerator must try the device afterwards.
+    """
+    if isinstance(exc, (MemoryError, torch.OutOfMemoryError)):
+        return Fault.OOM
+    if isinstance(exc, torch.AcceleratorError) and getattr(exc, "error_code", None) == _CUDA_OUT_OF_MEMORY:
+        return Fault.OOM
+    if not isinstance(exc, Exception):  # SystemExit and the like: the thread is not to be trusted any more
+        return Fault.DEVICE
+    # torch's CPU allocator raises a plain RuntimeError, which nothing but its text tells from a model's own.
+    return Fault.OOM if type(exc) is RuntimeError and "DefaultCPUAllocator" in str(exc) else Fault.MODEL
+
+
+def failed(unit_id: int, fault: Fault, exc: BaseException) -> Completion:
+    """The report of a unit that raised `exc`."""
+    message = f"{type(exc).__name__}: {exc}"[:_LONGEST_MESSAGE]
+    return Completion(Outcome(unit_id, fault), None, message, cause=exc)

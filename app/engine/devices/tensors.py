@@ -1,0 +1,71 @@
+"""What gathering rows and reading outputs need on every device: shapes, neighbours, padding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from app.contract import Array, TensorSpec
+from app.engine.devices.pool import Slots
+from app.errors import ConfigError
+
+#: The signed type with the bits of each unsigned one: torch lacks many kernels for unsigned integers.
+SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
+
+def check_shape(spec: TensorSpec, value: Any, size: int) -> None:
+    """Raise ConfigError unless an output is a batch of `size` rows of the declared shape."""
+    if value.shape[0:1] != (size,) or not _fits(spec, tuple(value.shape[1:])):
+        raise ConfigError(
+            f"output {spec.name!r}: expected a batch of {size} rows of {list(spec.shape)}, "
+            f"got shape {list(value.shape)}"
+        )
+
+
+def _fits(spec: TensorSpec, row: tuple[int, ...]) -> bool:
+    """Whether an output's row has the declared shape; a variable axis may have any length."""
+    if row == spec.shape:
+        return True
+    return len(row) == len(spec.shape) and all(
+        axis or length == declared for axis, length, declared in zip(spec.axes, row, spec.shape, strict=True)
+    )
+
+
+def adjacent(slots: Slots) -> bool:
+    """Whether the slots are neighbours in memory, in this order."""
+    return isinstance(slots, range) or list(slots) == list(range(slots[0], slots[0] + len(slots)))
+
+
+def padded(slots: Slots, size: int) -> list[int]:
+    """The slots of a batch of `size` rows. Padding repeats the last row: it is valid input for any model."""
+    return [*slots, *[slots[-1]] * (size - len(slots))]
+
+
+def stack(rows: list[Any]) -> Array:
+    """BYTES rows as one array; shorter ones are padded with empty bytes. A row of one element may come bare."""
+    if isinstance(rows[0], bytes):
+        bare: Array = np.empty(len(rows), object)
+        bare[:] = rows
+        return bare
+    longest = tuple(map(max, zip(*(row.shape for row in rows), strict=True)))
+    batch = np.full((len(rows), *longest), b"", object)
+    for position, row in enumerate(rows):
+        place: tuple[Any, ...] = (position, *map(slice, row.shape))
+        batch[place] = row
+    return batch
+
+
+def pad_beyond(batch: torch.Tensor, dim: int, lengths: torch.Tensor, value: float) -> None:
+    """Overwrite what lies beyond each row's own length along `dim`. `lengths` lie where the batch does."""
+    positions = torch.arange(batch.shape[dim], device=batch.device)
+    beyond = positions[None, :] >= lengths[:, None]
+    shape = [1] * batch.ndim
+    shape[0], shape[dim] = beyond.shape
+    # torch fills no unsigned integers but bytes: their bits are those of the signed type, for every pad they can hold.
+    signed = SIGNED.get(batch.dtype)
+    if signed is not None:
+        batch = batch.view(signed)
+        value = np.array(int(value) & 0xFFFFFFFFFFFFFFFF, np.uint64).astype(f"i{batch.element_size()}").item()
+    batch.masked_fill_(beyond.view(shape), value)

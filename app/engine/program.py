@@ -1,0 +1,57 @@
+"""A model as this device can hold it, and as the scheduler sees it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from app.contract import Model, ModelInfo
+from app.engine.devices.pool import slot_bytes
+from app.scheduler.types import DeviceSpec, Profile, Program, Stage
+
+log = logging.getLogger("starling.engine")
+
+
+def fit(model: Model, spec: DeviceSpec, spare_batches: int, pool_bytes: int) -> tuple[Model, int, int]:
+    """The model with the limits that this device can hold, the rows of `spare_batches`, and the slots needed in all.
+
+    A batch is no larger than the largest worker; the queue is cut so that all slots take at most `pool_bytes`.
+    """
+    batching = model.info.batching
+    largest = min(batching.max_batch, max(worker.capacity for worker in spec.workers))
+    model = replace(model, info=replace(model.info, batching=replace(batching, max_batch=largest)))
+    spare = largest * spare_batches
+    running = largest * len(spec.workers) * spec.push_depth + spare
+    model = fit_queue(model, running, pool_bytes)
+    return model, spare, model.info.batching.max_queue + running
+
+
+def fit_queue(model: Model, running: int, pool_bytes: int) -> Model:
+    """The model, with a queue cut so that the slots for it and for `running` rows take at most `pool_bytes`."""
+    batching = model.info.batching
+    row = slot_bytes(model.info.inputs)
+    if row * (batching.max_queue + running) <= pool_bytes:
+        return model
+    queue = max(batching.max_batch, pool_bytes // row - running)
+    if queue >= batching.max_queue:
+        return model
+    log.warning(
+        "model %s: the queue is cut from %d to %d rows, so that its slots of %.1f KiB fit in %d MiB",
+        model.info.name, batching.max_queue, queue, row / 1024, pool_bytes >> 20,
+    )  # fmt: skip
+    return replace(model, info=replace(model.info, batching=replace(batching, max_queue=queue)))
+
+
+def program_of(ident: int, info: ModelInfo, profile: Profile) -> Program:
+    """The model as the scheduler sees it."""
+    batching = info.batching
+    return Program(
+        id=ident,
+        name=info.name,
+        stages=(Stage(profile),),
+        policy=batching.policy,
+        max_batch=batching.max_batch,
+        max_queue=batching.max_queue,
+        max_delay_ns=int(batching.max_delay_ms * 1e6),
+        length_buckets=batching.length_buckets,
+    )

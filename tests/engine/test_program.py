@@ -1,0 +1,45 @@
+"""A model's queue fits into the memory that its slots may take, and is never cut below a batch."""
+
+from __future__ import annotations
+
+import logging
+
+from app.engine.program import fit_queue
+
+from .rig import X, Y, make_model, tensor
+
+
+def test_a_queue_that_fits_is_left_alone(caplog):
+    model = make_model(max_queue=100)
+    assert fit_queue(model, 10, 110 * 8) is model
+    assert caplog.records == []
+
+
+def test_a_queue_that_does_not_fit_is_cut_and_said(caplog):
+    image = tensor("image", "FP32", 256, 256)  # 256 KiB a row
+    model = make_model(None, [image], [Y], max_queue=1000, max_batch=8)
+    with caplog.at_level(logging.WARNING):
+        cut = fit_queue(model, 16, 10 << 20)
+    assert cut.info.batching.max_queue == 24  # 40 rows in 10 MiB, 16 of them running
+    assert model.info.batching.max_queue == 1000
+    assert (cut.call, cut.info.name, cut.info.batching.max_batch) == (model.call, "m", 8)
+    assert "model m: the queue is cut from 1000 to 24 rows" in caplog.text
+    assert "256.0 KiB fit in 10 MiB" in caplog.text
+
+
+def test_a_queue_is_never_cut_below_a_batch():
+    image = tensor("image", "FP32", 1024, 1024)
+    model = make_model(None, [image], [Y], max_queue=1000, max_batch=8)
+    assert fit_queue(model, 16, 1 << 20).info.batching.max_queue == 8
+
+
+def test_a_queue_below_a_batch_is_not_made_longer():
+    image = tensor("image", "FP32", 1024, 1024)
+    model = make_model(None, [image], [Y], max_queue=2, max_batch=8)
+    assert fit_queue(model, 16, 1 << 20).info.batching.max_queue == 2
+
+
+def test_text_has_no_bound_and_takes_no_slots():
+    model = make_model(None, [tensor("t", "BYTES", 1000)], [Y], max_queue=1_000_000)
+    assert fit_queue(model, 16, 1 << 20) is model
+    assert fit_queue(make_model(None, [X]), 16, 1 << 20).info.batching.max_queue == 1024
