@@ -102,7 +102,9 @@ def _device(settings: Settings, gpu: int | None) -> Device:
     placement = Placement(precision=settings.precision, compile=settings.compile)
     # Ebird's workers are idle or not: a unit more behind the one at work is a place that its algorithm does not know.
     depth = 1 if settings.policy == "ebird" and settings.push_depth is None else settings.push_depth
-    options = DeviceOptions(placement, depth, settings.max_alive, settings.cuda_graphs)
+    options = DeviceOptions(
+        placement=placement, push_depth=depth, max_alive=settings.max_alive, graphs=settings.cuda_graphs
+    )
     return make_device(gpu, capacities, settings.compute_threads, cpu_cores(), options)
 
 

@@ -166,7 +166,7 @@ def _device(plan: Plan, workers: int) -> Device:
     from app.engine.devices.factory import make_device
     from app.models.placement import Placement
 
-    options = DeviceOptions(Placement(precision=plan.precision, compile=plan.compile))
+    options = DeviceOptions(placement=Placement(precision=plan.precision, compile=plan.compile))
     return make_device(plan.gpu, (plan.max_batch,) * workers, plan.threads, cpu_cores(), options)
 
 

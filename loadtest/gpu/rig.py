@@ -60,7 +60,7 @@ class Rig:
         workers = tuple(WorkerSpec(capacity) for capacity in options.workers)
         placement = Placement(precision=options.precision)
         self.device = StreamDevice(
-            bed.runtime, workers, DeviceOptions(placement, push_depth=options.depth, graphs=options.graphs)
+            bed.runtime, workers, DeviceOptions(placement=placement, push_depth=options.depth, graphs=options.graphs)
         )
         self.executor: StagedExecutor
         self._seats: list[list[Sequence[int]]] = []  # by worker and depth: slots

@@ -169,7 +169,7 @@ async def test_rows_of_different_lengths(runtime: Runtime):
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 async def test_precision_is_inside(runtime: Runtime, precision: str):
-    async with serving(runtime, options=DeviceOptions(Placement(precision=precision))) as engine:
+    async with serving(runtime, options=DeviceOptions(placement=Placement(precision=precision))) as engine:
         served = await started(engine, make_model(Linear(), max_batch=4))
         answer = await ask(served, rows_of(3.0))
         assert answer.outputs[0].dtype == np.float32

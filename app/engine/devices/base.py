@@ -22,7 +22,7 @@ _LONGEST_MESSAGE = 500
 _CUDA_OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation: allocations that do not go through torch's allocator
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceOptions:
     """The settings that every device has. `push_depth`: units handed to one worker and unfinished; None: its own.
 
