@@ -27,13 +27,14 @@ from app.engine.profiling.energy import find_meter
 from app.engine.profiling.service import Profiling
 from app.engine.profiling.sizing import agreed
 from app.engine.record_file import RecordFile
-from app.errors import ConfigError
+from app.errors import ConfigError, as_config_error
 from app.lifecycle import Lifecycle
 from app.metrics import Metrics
 from app.models.placement import Placement
 from app.models.registry import Registry
 from app.models.repository import Repository
-from app.scheduler.policies import default_workers
+from app.scheduler.optimal.tables import weight_of
+from app.scheduler.policies import policy_class
 from app.scheduler.record import RecordingScheduler
 from app.scheduler.scheduler import Scheduler
 from app.settings import MIB, Settings, cpu_cores
@@ -53,6 +54,7 @@ def create_app(
     Raises ConfigError when the models or the GPU cannot be found; what is wrong inside one model shows in the index.
     """
     lifecycle = lifecycle or Lifecycle()
+    check_names(settings)
     gpu = cuda.device_index(settings.device)
     repository = Repository(settings.models, settings.model)
     names = repository.names()  # a folder that cannot be read is known before anything starts
@@ -85,6 +87,13 @@ def create_app(
     return InferencePath(app, _limits(settings), api_key=settings.api_key, connections=lambda: lifecycle.connections())
 
 
+def check_names(settings: Settings) -> None:
+    """Raise ConfigError for a policy or an objective that there is not."""
+    with as_config_error():
+        policy_class(settings.policy or Batching().policy)
+        weight_of(settings.objective or Batching().objective)
+
+
 def _scheduler(settings: Settings, device: Device, stack: AsyncExitStack) -> Scheduler:
     if settings.record is None:
         return Scheduler(device.spec, split_failed=settings.split_failed)
@@ -96,16 +105,27 @@ def _scheduler(settings: Settings, device: Device, stack: AsyncExitStack) -> Sch
 
 
 def _device(settings: Settings, gpu: int | None) -> Device:
+    policy = policy_class(settings.policy or Batching().policy)
     capacities = settings.workers or (_ANY_SIZE,)
-    if not settings.workers and settings.policy == "ebird":
-        capacities = default_workers("ebird", settings.max_batch or Batching().max_batch)
+    if not settings.workers and policy.sizes_itself:
+        capacities = policy.workers(settings.max_batch or Batching().max_batch)
     placement = Placement(precision=settings.precision, compile=settings.compile)
-    # Ebird's workers are idle or not: a unit more behind the one at work is a place that its algorithm does not know.
-    depth = 1 if settings.policy == "ebird" and settings.push_depth is None else settings.push_depth
+    ahead_ms = settings.push_ahead_ms
     options = DeviceOptions(
-        placement=placement, push_depth=depth, max_alive=settings.max_alive, graphs=settings.cuda_graphs
+        placement=placement,
+        push_depth=policy.push_depth if settings.push_depth is None else settings.push_depth,
+        push_ahead_ns=None if ahead_ms is None else round(ahead_ms * 1e6),
+        max_alive=settings.max_alive,
+        graphs=settings.cuda_graphs,
     )
-    return make_device(gpu, capacities, settings.compute_threads, cpu_cores(), options)
+    device = make_device(gpu, capacities, settings.compute_threads, cpu_cores(), options)
+    at_once, workers = device.spec.max_running, len(device.spec.workers)
+    if policy.sizes_itself and at_once < workers:
+        log.warning(
+            "policy %s: this device runs %d units at once, fewer than the %d workers that the policy is made for",
+            policy.name, at_once, workers,
+        )  # fmt: skip
+    return device
 
 
 def _sized(settings: Settings, names: Sequence[str], gpu: int | None) -> Settings:
@@ -115,15 +135,15 @@ def _sized(settings: Settings, names: Sequence[str], gpu: int | None) -> Setting
     """
     if settings.threads is not None or settings.workers:
         return settings
+    if policy_class(settings.policy or Batching().policy).sizes_itself:
+        return settings
     hardware = cpu_name() if gpu is None else cuda.name_of(gpu) + (not settings.cuda_graphs) * NO_GRAPHS
     cache = ProfileCache(settings.profile_dir or default_folder())
     told = {name: cache.suggestion(name, hardware, settings.precision) for name in names}
     size = agreed(one for one in told.values() if one is not None)
     if size is None or (gpu is None and size.threads * len(size.workers) > cpu_cores()):
         return settings
-    found: dict[str, object] = {"threads": size.threads}
-    if settings.policy != "ebird":
-        found["workers"] = size.workers
+    found: dict[str, object] = {"threads": size.threads, "workers": size.workers}
     if settings.max_alive is None and size.max_alive is not None:
         found["max_alive"] = size.max_alive
     known = ", ".join(name for name, one in told.items() if one is not None)

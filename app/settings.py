@@ -29,12 +29,9 @@ class Settings(BaseModel):
     api_key: str | None = Field(None, description="Key that requests must carry (X-API-Key, or a bearer token).")
 
     # how calls are batched: beats model.toml
-    policy: Literal["adaptive", "no_wait", "window", "static", "preferred", "ebird"] | None = Field(
-        None, description="When to form a batch: adaptive, no_wait, window, static, preferred or ebird. [adaptive]"
-    )
+    policy: str | None = Field(None, description="When to form a batch. [adaptive]")
     objective: str | None = Field(
-        None,
-        description="adaptive: latency, balanced, energy, or the weight of power, 0 to below 1. [latency]",
+        None, description="What control tables minimise: a name, or the weight of power, 0 to below 1. [latency]"
     )
     max_batch: int | None = Field(None, ge=1, le=4096, description="Largest batch, rows. [32]")
     max_delay_ms: float | None = Field(
@@ -58,6 +55,9 @@ class Settings(BaseModel):
     workers: tuple[int, ...] = Field((), description="Capacities in rows, as 1,2,4: a worker each. [one of any size]")
     push_depth: int | None = Field(
         None, ge=1, le=16, description="Batches handed to a worker and unfinished. [2 on a GPU, 1 on a CPU]"
+    )
+    push_ahead_ms: float | None = Field(
+        None, ge=0, description="How long before a batch ends its worker gets the next one. [0.3 on a GPU, 0 on a CPU]"
     )
     max_alive: int | None = Field(None, ge=1, description="Rows on the device at once. [no bound]")
     auto_size: bool = Field(

@@ -16,6 +16,7 @@ from runtimes import HostRuntime
 
 from app import main
 from app.engine.profiling.cache import Key, ProfileCache, cpu_name
+from app.errors import ConfigError
 from app.scheduler.estimates.profile import ModelProfile
 from app.settings import Settings
 
@@ -66,9 +67,24 @@ def test_a_bound_that_was_given_stays(cache: ProfileCache) -> None:
     assert sized(cache, max_alive=7) == (2, (32, 32), 7)
 
 
-def test_ebird_keeps_its_own_workers(cache: ProfileCache) -> None:
+def test_a_policy_that_sizes_itself_takes_nothing_from_profiles(cache: ProfileCache) -> None:
+    """Threads and bounds were measured for other workers than Ebird's."""
     keep(cache, cpu_name())
-    assert sized(cache, policy="ebird") == (2, (), 48)
+    assert sized(cache, policy="ebird") == (None, (), None)
+
+
+@pytest.mark.parametrize(("threads", "warned"), [(1, True), (2, True)])
+def test_ebird_is_told_when_the_device_cannot_run_its_workers_at_once(
+    threads: int, warned: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(main, "cpu_cores", lambda: 2)
+    device = main._device(Settings(policy="ebird", threads=threads), None)
+    assert [worker.capacity for worker in device.spec.workers] == [1, 1, 2, 4, 8, 16]
+    assert ("fewer than the 6 workers that the policy is made for" in caplog.text) == warned
+    caplog.clear()
+    main._device(Settings(policy="ebird", workers=(1, 8), threads=1), None)
+    main._device(Settings(threads=1, workers=(4, 4, 4)), None)
+    assert caplog.text == ""
 
 
 def test_a_profile_of_a_larger_machine(cache: ProfileCache) -> None:
@@ -146,3 +162,9 @@ def with_state(app: Any, state: dict[str, Any]) -> Any:
         await app({**scope, "state": dict(state)}, receive, send)
 
     return call
+
+
+@pytest.mark.parametrize(("field", "value"), [("policy", "best"), ("objective", "speed"), ("objective", "1")])
+def test_a_name_that_there_is_not_is_known_before_anything_starts(field: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{field}: expected .*, got '{value}'"):
+        main.create_app(Settings(**{field: value}))

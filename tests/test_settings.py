@@ -34,7 +34,7 @@ def test_every_knob_says_what_it_is() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("port", -1), ("port", 65536), ("policy", "best"), ("max_batch", 0), ("max_batch", 5000), ("max_delay_ms", -1),
+        ("port", -1), ("port", 65536), ("max_batch", 0), ("max_batch", 5000), ("max_delay_ms", -1),
         ("max_queue", 0), ("threads", 0), ("threads", 10_000), ("workers", "0"), ("workers", "1,a"),
         ("max_body_mib", 0), ("max_json_mib", -1), ("max_inflight_mib", 0), ("max_pixels", 0), ("body_timeout_s", 0),
         ("keep_alive_s", 0), ("drain_grace_s", -1), ("drain_limit_s", -1), ("hang_factor", 1), ("hang_floor_s", 0),

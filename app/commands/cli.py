@@ -109,7 +109,7 @@ def _flagged(function: Callable[..., None]) -> Callable[..., None]:
             help=_help(field),
             rich_help_panel=panel,
             show_default=False,
-            metavar=_metavar(field),
+            metavar=_metavar(name, field),
         )
         kind: Any = _kind(field)
         annotation = Annotated[kind, option]
@@ -138,8 +138,13 @@ def _kind(field: FieldInfo) -> Any:
     return str | None
 
 
-def _metavar(field: FieldInfo) -> str | None:
+def _metavar(name: str, field: FieldInfo) -> str | None:
     """What stands for the value in the help: its choices, or its type."""
+    if name in ("policy", "objective"):
+        from app.scheduler.optimal.tables import OBJECTIVES
+        from app.scheduler.policies import POLICIES
+
+        return "|".join(POLICIES if name == "policy" else (*OBJECTIVES, "NUMBER"))
     for kind in (field.annotation, *get_args(field.annotation)):
         if get_origin(kind) is Literal:
             return "|".join(get_args(kind))

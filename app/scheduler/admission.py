@@ -1,48 +1,70 @@
-"""Whether a call may come, and how long all that is there will take: predictions from batch times.
+"""Admission control and backlog estimates.
 
-A deadline is judged by the batch that the call's rows will run in: the rows that wait are served in full batches, and
-the last of them, with the newcomers, in one more.
+A deadline is judged by the batch that the call's rows will run in. What counts is the work that goes before the call:
+units at work, and rows that wait with the same or a better class and priority. Rows served in full batches, and the
+last of those before the call, with the call's own, in one more; rows that go behind the call may fill that batch up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
-from app.scheduler.program import ProgramState
-from app.scheduler.types import DeviceSpec, Reason, Refusal, Unit
+from app.scheduler.ledger import Ledger
+from app.scheduler.ready import Level
+from app.scheduler.types import DeviceSpec, Reason, Refusal
+from app.scheduler.workers import Workers
 
 _MIN_RETRY_NS = 1_000_000  # a hint of 0 would send the client straight back
 
 
-def backlog_ns(
-    states: Mapping[int, ProgramState], units: Iterable[Unit], device: DeviceSpec, now: int,
-    program: int = -1, newcomers: int = 0,
-) -> int:  # fmt: skip
-    """Time until all that waits and runs now, and `newcomers` rows of `program`, are done; 0 where nothing is known."""
-    total = 0
-    for unit in units:
-        total += max(0, unit.started + unit.predicted - now)
-    for ident, state in states.items():
-        waiting = state.waiting + newcomers if ident == program else state.waiting
-        full, rest = divmod(waiting, state.program.max_batch)
-        total += full * state.time(state.program.max_batch) + (state.time(rest) if rest else 0)
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A call that may come: `rows` of `program`, at a `level` of (class, priority)."""
+
+    program: int
+    rows: int
+    level: Level
+    deadline: int | None
+
+
+def backlog_ns(ledger: Ledger, workers: Workers, device: DeviceSpec, now: int, asked: Asked | None = None) -> int:
+    """Time until all that goes before `asked`, and its own rows, are done; 0 where no batch times are known.
+
+    Without `asked`: until all that waits and runs now is done.
+    """
+    total = workers.remaining_ns(now)
+    ready = ledger.ready
+    for ident, state in ledger.states.items():
+        before = state.waiting if asked is None else ready.waiting_before(ident, asked.level)
+        own = asked is not None and ident == asked.program
+        rows = before + asked.rows if own and asked is not None else before
+        largest = state.program.max_batch
+        full, rest = divmod(rows, largest)
+        if rest and own:
+            rest = min(largest, rest + state.waiting - before)
+        total += full * state.time(largest) + (state.time(rest) if rest else 0)
     return total // device.max_running
 
 
 def refusal(
-    states: Mapping[int, ProgramState], units: Iterable[Unit], device: DeviceSpec, now: int,
-    program: int, n: int, deadline: int | None, lost: bool,
-) -> Refusal | None:  # fmt: skip
-    """Why a call of `n` rows may not come now, or None."""
-    state = states.get(program)
+    asked: Asked, ledger: Ledger, workers: Workers, device: DeviceSpec, now: int, *, lost: bool
+) -> Refusal | None:
+    """Why a call may not come now, or None."""
+    state = ledger.states.get(asked.program)
     if state is None or state.closed:
         return Refusal(Reason.CLOSED, _MIN_RETRY_NS)
     if lost:
         return Refusal(Reason.DEVICE, _MIN_RETRY_NS)
-    if state.waiting + n > state.program.max_queue:
-        return Refusal(Reason.QUEUE_FULL, max(_MIN_RETRY_NS, backlog_ns(states, units, device, now)))
-    if deadline is not None:
-        alone = state.time(min(n, state.program.max_batch))  # however many units run, a batch runs in one of them
-        if now + max(alone, backlog_ns(states, units, device, now, program, n)) > deadline:
-            return Refusal(Reason.DEADLINE_UNREACHABLE, max(_MIN_RETRY_NS, backlog_ns(states, units, device, now)))
+    if state.waiting + asked.rows > state.program.max_queue:
+        return Refusal(Reason.QUEUE_FULL, _retry_ns(asked, ledger, workers, device, now))
+    if asked.deadline is not None:
+        alone = state.time(min(asked.rows, state.program.max_batch))  # however many units run, a batch is one of them
+        if now + max(alone, backlog_ns(ledger, workers, device, now, asked)) > asked.deadline:
+            return Refusal(Reason.DEADLINE_UNREACHABLE, _retry_ns(asked, ledger, workers, device, now))
     return None
+
+
+def _retry_ns(asked: Asked, ledger: Ledger, workers: Workers, device: DeviceSpec, now: int) -> int:
+    """When the work that goes before such a call will be done."""
+    before = Asked(asked.program, 0, asked.level, None)
+    return max(_MIN_RETRY_NS, backlog_ns(ledger, workers, device, now, before))

@@ -6,22 +6,28 @@ the rows that came before it are. A lower priority can wait for ever behind a hi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
-from app.scheduler.ready import Key, Rank, ReadySet, rank
+from app.scheduler.ready import Key, Rank, ReadySet, ReadyTable, rank
 
 
-def first(sets: Iterable[ReadySet], held: Collection[Key]) -> ReadySet | None:
-    """The set to serve next among those not held back, or None."""
-    best: ReadySet | None = None
-    best_rank: Rank | None = None
-    for ready in sets:
-        if not ready.count or ready.key in held:
-            continue
-        row = ready.head()
-        if row is None:
-            continue
-        own = rank(row)
-        if best_rank is None or own < best_rank:
-            best, best_rank = ready, own
-    return best
+class Arbiter:
+    """Chooses among the keys of one ready table."""
+
+    def __init__(self, ready: ReadyTable) -> None:
+        self._ready = ready
+
+    def first(self, held: Collection[Key]) -> ReadySet | None:
+        """The set to serve next among those not held back, or None."""
+        best: ReadySet | None = None
+        best_rank: Rank | None = None
+        for ready in self._ready.waiting():
+            if ready.key in held:
+                continue
+            row = ready.head()
+            if row is None:
+                continue
+            own = rank(row)
+            if best_rank is None or own < best_rank:
+                best, best_rank = ready, own
+        return best

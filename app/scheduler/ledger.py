@@ -1,18 +1,47 @@
-"""Who is here: programs, calls, and where each row stands. Every change of a row's or a call's state is made here.
+"""Programs, calls, and the state of each row. Every change of a row's or a call's state is made here.
 
-A call leaves exactly once, through `complete` or `leave`; its rows that wait leave with it, its rows that run are
-ended by whoever hears that their unit has finished. A program that was closed is forgotten with its last call and unit.
+A call leaves exactly once. Its rows that wait leave with it; its rows that run end when their unit finishes. A program
+that was closed is forgotten with its last call and unit.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from app.scheduler.deadlines import Deadlines
 from app.scheduler.program import ProgramState
 from app.scheduler.ready import Key, ReadyTable
 from app.scheduler.types import Call, Drop, Reason, Row, RowState
+
+
+class Transition(NamedTuple):
+    """One way for a row to change. `alive`: how the number of rows on the device may change with it."""
+
+    method: str  # of Ledger
+    source: RowState | None  # None: the row is new
+    target: RowState
+    alive: tuple[int, ...]
+    when: str
+
+
+#: All ways for a row to change. A row counts as alive on the device from its first unit until it ends. One that fails
+#: in its first unit does not count any more: nothing of it is kept there.
+ROW_TRANSITIONS = (
+    Transition("enter", None, RowState.WAITING, (0,), "its call is submitted"),
+    Transition("start", RowState.WAITING, RowState.RUNNING, (0, 1), "it goes to a worker in a unit"),
+    Transition("make_ready", RowState.RUNNING, RowState.WAITING, (0,), "its unit ran well, and more units follow"),
+    Transition("retry", RowState.RUNNING, RowState.WAITING, (0, -1), "its unit failed, and it runs again"),
+    Transition("end", RowState.RUNNING, RowState.ENDED, (-1,), "its last unit ran well, or failed, or its call left"),
+    Transition("leave", RowState.WAITING, RowState.ENDED, (0, -1), "its call left while it waited"),
+)
+#: All ways for a call to leave, by method of Ledger.
+CALL_TRANSITIONS = {
+    "complete": "its last row has ended well: it is in `done` of the next Step",
+    "drop": "a deadline, a failure or a lost device: it is in `drop` of the next Step",
+    "leave": "its caller has gone: nobody hears of it",
+}
 
 _ENDED, _RUNNING, _WAITING = RowState.ENDED, RowState.RUNNING, RowState.WAITING  # looked up once, used per row
 
@@ -63,13 +92,17 @@ class Ledger:
     def make_ready(self, row: Row, state: ProgramState) -> None:
         """A row that ran stands in the ready table again, at the stage it has reached."""
         row.state = _WAITING
+        row.advanced = True
         state.waiting += 1
         self.ready.at(key_of(row, state)).add(row)
 
     def retry(self, rows: list[Row], state: ProgramState) -> None:
-        """Rows of a unit that failed wait to be run again as they are."""
+        """Rows of a unit that failed wait to be run again, together."""
         for row in rows:
             row.state = _WAITING
+            if not row.advanced and row.started:  # nothing of it is kept on the device
+                row.started = False
+                self.alive -= 1
         state.waiting += len(rows)
         self.ready.at(key_of(rows[0], state)).add_retry(rows)
 
@@ -103,7 +136,7 @@ class Ledger:
                 if row.state is _WAITING:
                     self.end(row)
                     state.waiting -= 1
-                    self.ready.at(key_of(row, state)).forget(1)
+                    self.ready.at(key_of(row, state)).forget(row)
         self.forget_if_over(state)
 
     def forget_if_over(self, state: ProgramState) -> None:

@@ -1,4 +1,4 @@
-"""What becomes of the rows of a unit that has ended: they go on, end, are run again in halves, or fail their calls."""
+"""Applies a finished unit: its rows go on, end, are run again in halves, or fail their calls."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def fail(ledger: Ledger, unit: Unit, error: Fault, state: ProgramState, split: b
     `split`: units that the model fails are halved.
     """
     for row in unit.rows:
-        if unit.stage == 0 or not row.call.alive:
+        if not row.call.alive:
             ledger.end(row)
     rows = [row for row in unit.rows if row.call.alive]
     if error is Fault.OOM and unit.size > 1:

@@ -34,9 +34,8 @@ class ProgramState:
         self.policy: Policy = make_policy(program.policy)
         self.latency = [Latency(stage.profile) for stage in program.stages]
         self.regression = Regression(program.stages[0].profile.batch_ns)
-        self.facts = [
-            Facts(preferred=int(stage == 0), may_hold=self.policy.holds) for stage in range(len(program.stages))
-        ]
+        self.facts = [Facts(preferred=0, may_hold=self.policy.holds) for _ in program.stages]
+        self.facts[0].preferred = algorithm_1(0.0, self.regression, program.max_batch)
         self.rate = RateMonitor(now)
         self.recent: deque[bool] = deque(maxlen=_RECENT)  # True: that first run failed
         self.waiting = 0  # rows in the ready table
@@ -51,8 +50,9 @@ class ProgramState:
     @property
     def preferred(self) -> int:
         """The preferred batch size: the preset's own, else from the measured batch times."""
-        if self.program.policy == "preferred":
-            return self.facts[0].preferred
+        target = self.policy.target(self.facts[0])
+        if target is not None:
+            return target
         return preferred_size(self.rate.rate, self.latency[0], self.program.max_batch)
 
     def time(self, rows: int, stage: int = 0, running: int = 1) -> int:

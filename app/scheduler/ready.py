@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from app.scheduler.types import Row, RowState
 
 Key = tuple[int, int, int]
+#: (class, priority)
+Level = tuple[int, int]
 #: (class, priority, arrival, sequence): smaller goes first, within a key and between keys.
 Rank = tuple[int, int, int, int]
 
@@ -29,16 +31,33 @@ def rank(row: Row) -> Rank:
     return (call.klass, call.priority, *row.order)
 
 
+class Lane:
+    """The rows of one (class, priority), in order of arrival. `count`: those of them that wait."""
+
+    __slots__ = ("count", "rows")
+
+    def __init__(self) -> None:
+        self.rows: deque[Row] = deque()
+        self.count = 0
+
+    def head(self) -> Row | None:
+        """The first row that waits."""
+        rows = self.rows
+        while rows and not rows[0].call.alive:
+            rows.popleft()
+        return rows[0] if rows else None
+
+
 class ReadySet:
-    """The rows ready at one key, and the groups that must be re-run as they are."""
+    """The rows ready at one key, and the groups that must be run again as they are."""
 
     __slots__ = ("_lanes", "_levels", "_retries", "count", "key")
 
     def __init__(self, key: Key) -> None:
         self.key = key
         self.count = 0  # rows that wait, retry groups included
-        self._levels: list[tuple[int, int]] = []  # (class, priority) present, sorted
-        self._lanes: dict[tuple[int, int], deque[Row]] = {}
+        self._levels: list[Level] = []  # those there have been, sorted
+        self._lanes: dict[Level, Lane] = {}
         self._retries: deque[list[Row]] = deque()
 
     def add(self, row: Row) -> None:
@@ -47,34 +66,45 @@ class ReadySet:
         level = (call.klass, call.priority)
         lane = self._lanes.get(level)
         if lane is None:
-            lane = self._lanes[level] = deque()
+            lane = self._lanes[level] = Lane()
             insort(self._levels, level)
-        if lane and row.order < lane[-1].order:
-            if len(lane) > 2 * self.count + _SLACK:
+        rows = lane.rows
+        if rows and row.order < rows[-1].order:
+            if len(rows) > 2 * self.count + _SLACK:
                 self._rebuild()
-                lane = self._lanes[level]
-            lane.insert(bisect_left(lane, row.order, key=_order), row)
+                rows = lane.rows
+            rows.insert(bisect_left(rows, row.order, key=_order), row)
         else:
-            lane.append(row)
+            rows.append(row)
+        lane.count += 1
         self.count += 1
 
     def add_retry(self, group: list[Row]) -> None:
         """Put a group before all rows that its first row precedes: it runs as one unit."""
+        for row in group:
+            row.grouped = True
         self._place(group)
         self.count += len(group)
 
     def _place(self, group: list[Row]) -> None:
         self._retries.insert(bisect_left(self._retries, rank(group[0]), key=_group_rank), group)
 
-    def forget(self, rows: int) -> None:
-        """So many waiting rows have lost their call; they are passed over from now on."""
-        self.count -= rows
-        if sum(map(len, self._lanes.values())) > 2 * self.count + _SLACK:
+    def forget(self, row: Row) -> None:
+        """A waiting row has lost its call; it is passed over from now on."""
+        self.count -= 1
+        if not row.grouped:
+            self._lanes[row.call.klass, row.call.priority].count -= 1
+        if sum(len(lane.rows) for lane in self._lanes.values()) > 2 * self.count + _SLACK:
             self._rebuild()
 
     def _rebuild(self) -> None:
-        for level, lane in self._lanes.items():
-            self._lanes[level] = deque(row for row in lane if _waits(row))
+        for lane in self._lanes.values():
+            lane.rows = deque(row for row in lane.rows if _waits(row))
+
+    def before(self, level: Level) -> int:
+        """Rows that wait with this class and priority or a better one."""
+        count = sum(lane.count for theirs, lane in self._lanes.items() if theirs <= level)
+        return count + sum(_waits(row) and _level(row) <= level for group in self._retries for row in group)
 
     def head(self) -> Row | None:
         """The row that goes first, or None."""
@@ -86,25 +116,34 @@ class ReadySet:
 
     def oldest(self) -> int:
         """Arrival of the row that has waited longest outside retry groups; call only while `free_count` is not 0."""
-        arrivals: list[int] = []
-        for lane in self._lanes.values():
-            while lane and not lane[0].call.alive:
-                lane.popleft()
-            if lane:
-                arrivals.append(lane[0].order[0])
-        return min(arrivals)
+        heads = (lane.head() for lane in self._lanes.values())
+        return min(row.order[0] for row in heads if row is not None)
 
-    def retry(self) -> list[Row] | None:
-        """Take the group to re-run if it goes before all other rows."""
+    def take_retry(self, most: int, room: int) -> list[Row]:
+        """Take the group to run again if it goes before all other rows; none where its first row finds no room.
+
+        At most `most` rows, and `room` that hold nothing on the device yet; the rest stays first in line.
+        """
         group = self._retry_head()
         if group is None:
-            return None
+            return []
         row = self._lane_head()
         if row is not None and rank(row) < rank(group[0]):
-            return None
-        self._retries.popleft()
-        self.count -= len(group)
-        return group
+            return []
+        fits = 0
+        for row in group[:most]:
+            room -= not row.started
+            if room < 0:
+                break
+            fits += 1
+        if fits:
+            self._retries.popleft()
+            if fits < len(group):
+                self._place(group[fits:])
+            self.count -= fits
+            for row in group[:fits]:
+                row.grouped = False
+        return group[:fits]
 
     def take(self, n: int, room: int) -> list[Row]:
         """Take the first `n` rows outside retry groups, or fewer where fewer wait; at most `room` that start anew.
@@ -114,9 +153,11 @@ class ReadySet:
         taken: list[Row] = []
         for level in self._levels:
             lane = self._lanes[level]
+            rows = lane.rows
             passed: list[Row] = []
-            while lane and len(taken) < n:
-                row = lane.popleft()
+            before = len(taken)
+            while rows and len(taken) < n:
+                row = rows.popleft()
                 if not row.call.alive:
                     continue
                 if row.started:
@@ -126,7 +167,8 @@ class ReadySet:
                     taken.append(row)
                 else:
                     passed.append(row)
-            lane.extendleft(reversed(passed))
+            lane.count -= len(taken) - before
+            rows.extendleft(reversed(passed))
             if len(taken) == n:
                 break
         self.count -= len(taken)
@@ -135,7 +177,7 @@ class ReadySet:
     def first(self, n: int, room: int) -> Iterator[Row]:
         """The rows that `take` would take, which stay where they are."""
         for level in self._levels:
-            for row in self._lanes[level]:
+            for row in self._lanes[level].rows:
                 if n == 0:
                     return
                 if not _waits(row) or not (row.started or room > 0):
@@ -145,14 +187,14 @@ class ReadySet:
                 yield row
 
     def going(self) -> int:
-        """Rows that wait here and have started: they are between two steps of a cell, or between stages."""
+        """Rows that wait here and hold something on the device: they are between two steps, or between stages."""
         return sum(row.started for row in self.rows())
 
     @property
     def free_count(self) -> int:
         """Rows that a policy may cut: outside retry groups, and before the first of these in the order of service.
 
-        Where a group goes first and waits all the same, for want of room, rows behind it may hold the room: then all.
+        If the first retry group does not fit, every other row counts: those behind it may hold the room it needs.
         """
         group = self._retry_head() if self._retries else None
         if group is None:
@@ -163,7 +205,7 @@ class ReadySet:
         """Rows outside retry groups that go before this."""
         count = 0
         for level in self._levels:
-            for row in self._lanes[level]:
+            for row in self._lanes[level].rows:
                 if not _waits(row):
                     continue
                 if rank(row) > limit:
@@ -176,15 +218,13 @@ class ReadySet:
         for group in self._retries:
             yield from filter(_waits, group)
         for lane in self._lanes.values():
-            yield from filter(_waits, lane)
+            yield from filter(_waits, lane.rows)
 
     def _lane_head(self) -> Row | None:
         for level in self._levels:
-            lane = self._lanes[level]
-            while lane and not lane[0].call.alive:
-                lane.popleft()
-            if lane:
-                return lane[0]
+            row = self._lanes[level].head()
+            if row is not None:
+                return row
         return None
 
     def _retry_head(self) -> list[Row] | None:
@@ -196,6 +236,10 @@ class ReadySet:
                 if waiting[0] is group[0]:
                     return waiting
         return None
+
+
+def _level(row: Row) -> Level:
+    return (row.call.klass, row.call.priority)
 
 
 def _order(row: Row) -> tuple[int, int]:
@@ -221,6 +265,10 @@ class ReadyTable:
     def waiting(self) -> list[ReadySet]:
         """The sets in which rows wait."""
         return [ready for ready in self._sets.values() if ready.count]
+
+    def waiting_before(self, program: int, level: Level) -> int:
+        """Rows of a program that wait with this class and priority or a better one."""
+        return sum(ready.before(level) for key, ready in self._sets.items() if key[0] == program)
 
     def drop_program(self, program: int) -> None:
         for key in [key for key in self._sets if key[0] == program]:

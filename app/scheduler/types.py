@@ -28,6 +28,17 @@ class Reason(StrEnum):
     CLOSED = "closed"  # the program takes no more calls
 
 
+class Formed(StrEnum):
+    """Why a unit was formed when it was, and no later."""
+
+    FULL = "full"  # as many rows as a unit of this key ever has
+    IDLE = "idle"  # all rows that waited, on a worker that was idle
+    TABLE = "table"  # as many as the policy aims at
+    DEADLINE = "deadline"  # a row would have missed its deadline
+    HOLD_ENDED = "hold_ended"  # the oldest row had been held as long as the policy holds rows
+    RETRY = "retry"  # part of a unit that failed
+
+
 class Fault(StrEnum):
     """What a worker reports when a unit did not finish."""
 
@@ -83,12 +94,18 @@ class WorkerSpec:
     priority: int = 0
 
 
+LOWEST_PRIORITY = 1 << 31  # beyond any that a client can ask for
+#: `push_ahead_ns` that hands over a second unit at once, whatever is known of the first.
+AT_ONCE = 1 << 62
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceSpec:
     """What one device may do at once.
 
     `max_running` units, `max_alive` rows (Ebird's MaxInf), `push_depth` units handed to one worker and unfinished.
-    A unit is handed over behind a running one only when that one is predicted to end within `push_ahead_ns`.
+    A unit is handed over behind others of its worker only when these are predicted to end within `push_ahead_ns`: a
+    unit that is cut earlier is cut from fewer rows.
     """
 
     workers: tuple[WorkerSpec, ...]
@@ -127,6 +144,8 @@ class Row:
     state: RowState = RowState.WAITING
     order: tuple[int, int] = (0, 0)  # arrival, then sequence of submission
     started: bool = False  # it counts as alive on the device
+    grouped: bool = False  # it waits in a group that must be run again as it is
+    advanced: bool = False  # it has been through a unit: the device keeps something of it between units
 
 
 @dataclass(slots=True, eq=False)
@@ -139,12 +158,17 @@ class Unit:
     stage: int
     rows: list[Row]
     size: int
-    reason: str  # why it was formed: full, table, deadline, idle, hold_ended, retry
-    started: int
+    reason: Formed
+    started: int  # when it was handed to its worker
     predicted: int  # nanoseconds; 0 where nothing is known
+    begins: int = 0  # when its worker is predicted to turn to it: later than `started` behind another unit
     running: int = 1  # units on the device when it was handed out, itself included
-    first_run: bool = True  # False for a half of a failed unit
     steps: int = 1
+
+    @property
+    def first_run(self) -> bool:
+        """False for a part of a unit that failed."""
+        return self.reason is not Formed.RETRY
 
 
 @dataclass(frozen=True, slots=True)

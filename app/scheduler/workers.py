@@ -1,23 +1,35 @@
-"""Who works: how many units each worker holds, who may be handed another, and which of them is."""
+"""The units that each worker has, when it will have done them, and which worker is handed the next one.
+
+A worker that is busy may be handed a second unit, but only shortly before it ends what it has (`push_ahead_ns`): a unit
+that is pushed earlier is cut from fewer rows than it would be a moment later. Simulated on one worker, a second unit
+pushed at once costs 60 % in mean latency; not pushed at all, the device waits for a launch after each unit.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 
-from app.scheduler.types import DeviceSpec
+from app.scheduler.types import AT_ONCE, DeviceSpec, Unit
 
 
 class Workers:
-    """`busy`: workers with a unit. At most `max_running` are; each holds at most `push_depth` units."""
+    """`busy`: workers with a unit. At most `max_running` are; each holds at most `push_depth` units.
 
-    __slots__ = ("_depth", "_idle_since", "_load", "_most", "_returns", "busy")
+    `units`: all of them by id, oldest first.
+    """
+
+    __slots__ = ("_ahead_ns", "_depth", "_ends", "_idle_since", "_most", "_queues", "_returns", "busy", "units")
 
     def __init__(self, device: DeviceSpec) -> None:
         self._depth = device.push_depth
+        self._ahead_ns = device.push_ahead_ns
         self._most = device.max_running
-        self._load = [0] * len(device.workers)  # units handed to each
+        self._queues: list[deque[Unit]] = [deque() for _ in device.workers]  # the first is running
+        self._ends = [0] * len(device.workers)  # predicted, of all that each has; AT_ONCE: not known
         self._returns = 0  # of workers that became idle
         self._idle_since = [0] * len(device.workers)  # in returns; equal workers serve in turn
+        self.units: dict[int, Unit] = {}
         self.busy = 0
 
     @property
@@ -25,40 +37,104 @@ class Workers:
         """Nobody may be handed a unit, known without a look at each."""
         return self._depth == 1 and self.busy == self._most
 
-    @property
-    def running(self) -> int:
-        """Units at work when one more has started."""
-        return min(self.busy + 1, self._most)
+    def usable(self, now: int) -> list[int]:
+        """Workers that may be handed a unit now: idle ones, and those that are about to end what they have."""
+        may_begin = self.busy < self._most
+        return [
+            worker
+            for worker, queue in enumerate(self._queues)
+            if (self._opens(worker) <= now if queue else may_begin)
+        ]  # fmt: skip
 
-    def free(self, idle: int) -> int:
-        """Units that may start now on so many idle workers, each on one of its own."""
-        return min(idle, max(1, self._most - self.busy))
+    def next_opening(self, now: int) -> int | None:
+        """When the next busy worker may be handed another unit, if that is known."""
+        if self._depth == 1:
+            return None
+        times = [time for worker, queue in enumerate(self._queues) if queue and now < (time := self._opens(worker))]
+        soonest = min(times, default=AT_ONCE)
+        return soonest if soonest < AT_ONCE else None
 
-    def idle(self) -> list[int]:
-        """Workers that may be handed a unit."""
-        least = 0 if self.busy < self._most else 1  # none may begin: only those at work may hold one more
-        return [worker for worker, load in enumerate(self._load) if least <= load < self._depth]
+    def _opens(self, worker: int) -> int:
+        """When a busy worker may be handed another unit."""
+        if len(self._queues[worker]) >= self._depth:
+            return AT_ONCE
+        if self._ahead_ns == AT_ONCE:
+            return 0
+        ends = self._ends[worker]
+        return ends - self._ahead_ns if ends < AT_ONCE else AT_ONCE
 
-    def choose(self, idle: Sequence[int], size: int, capacity: Sequence[int]) -> int:
-        """The smallest idle worker that takes `size` rows, so that larger ones stay free for larger units.
+    def begins(self, worker: int, now: int) -> int:
+        """When a worker would turn to a unit that it is handed now."""
+        ends = self._ends[worker]
+        return max(now, ends) if ends < AT_ONCE else now
+
+    def soonest(self, usable: Sequence[int], now: int) -> int:
+        """When the first of some workers would turn to a unit."""
+        return min(self.begins(worker, now) for worker in usable)
+
+    def running(self, usable: Sequence[int]) -> int:
+        """Units at work when one of these workers has turned to one more."""
+        idle = any(not self._queues[worker] for worker in usable)
+        return min(self.busy + idle, self._most)
+
+    def free(self, usable: int) -> int:
+        """Units that may start now on so many usable workers, each on one of its own."""
+        return min(usable, max(1, self._most - self.busy))
+
+    def choose(self, usable: Sequence[int], size: int, capacity: Sequence[int]) -> int:
+        """An idle worker before a busy one, and the smallest that takes `size` rows, so that larger ones stay free.
 
         Among equals the one with the least to do, and then the one that has been idle longest.
         """
-        if len(idle) == 1:
-            return idle[0]
-        fits = (worker for worker in idle if capacity[worker] >= size)
-        return min(fits, key=lambda w: (capacity[w], self._load[w], self._idle_since[w], w))
+        if len(usable) == 1:
+            return usable[0]
+        fits = (worker for worker in usable if capacity[worker] >= size)
+        return min(fits, key=lambda w: (len(self._queues[w]) > 0, capacity[w], self._ends[w], self._idle_since[w], w))
 
-    def take(self, worker: int) -> None:
-        """It is handed a unit."""
-        self._load[worker] += 1
-        if self._load[worker] == 1:
+    def take(self, unit: Unit, now: int) -> None:
+        """A worker is handed a unit."""
+        worker = unit.worker
+        queue = self._queues[worker]
+        unit.begins = self.begins(worker, now)
+        if not queue:
             self.busy += 1
+        queue.append(unit)
+        self.units[unit.id] = unit
+        known = unit.predicted and self._ends[worker] < AT_ONCE
+        self._ends[worker] = unit.begins + unit.predicted if known else AT_ONCE
 
-    def give_back(self, worker: int) -> None:
-        """A unit of it has ended."""
-        self._load[worker] -= 1
-        if not self._load[worker]:
+    def give_back(self, unit_id: int, now: int) -> Unit | None:
+        """A unit has ended: its worker turns to the next one. None for an unknown id."""
+        unit = self.units.pop(unit_id, None)
+        if unit is None:
+            return None
+        worker = unit.worker
+        queue = self._queues[worker]
+        queue.remove(unit)
+        if queue:
+            self._plan(worker, now)
+        else:
             self.busy -= 1
+            self._ends[worker] = 0
             self._returns += 1
             self._idle_since[worker] = self._returns
+        return unit
+
+    def _plan(self, worker: int, now: int) -> None:
+        """The first unit of a worker begins now, the others as each before them ends."""
+        ends = now
+        for unit in self._queues[worker]:
+            unit.begins = ends if ends < AT_ONCE else now
+            ends = ends + unit.predicted if unit.predicted and ends < AT_ONCE else AT_ONCE
+        self._ends[worker] = ends
+
+    def remaining_ns(self, now: int) -> int:
+        """Predicted time of all units until they have ended, added up; what is not known counts as nothing."""
+        return sum(_remaining(queue, now) for queue in self._queues)
+
+
+def _remaining(queue: Iterable[Unit], now: int) -> int:
+    total = 0
+    for place, unit in enumerate(queue):
+        total += unit.predicted if place else max(0, unit.begins + unit.predicted - now)
+    return total

@@ -21,7 +21,7 @@ import numpy as np
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.optimal import tables as control
 from app.scheduler.optimal.tables import ControlTables
-from app.scheduler.policies import POLICIES, default_workers
+from app.scheduler.policies import POLICIES, default_workers, policy_class
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import DeviceSpec, Program, Stage, WorkerSpec
 
@@ -120,7 +120,7 @@ class Setup:
 
     def solved(self) -> Setup:
         """The same with control tables, where the policy looks them up."""
-        if self.policy != "adaptive" or self.tables is not None:
+        if not policy_class(self.policy).uses_tables or self.tables is not None:
             return self
         running = 1 if self.device == "serial" else max(1, len(self.workers))
         profile = with_copies(self.profile) if self.transfers == "serial" else self.profile

@@ -28,7 +28,7 @@ from app.bench.peak import Try, find_peak
 from app.bench.plan import Plan
 from app.bench.run import Lagging, Session, in_loop
 from app.bench.stats import Repeat
-from app.scheduler.policies.ebird import workers_for
+from app.scheduler.policies.ebird import Ebird
 from app.settings import cpu_cores
 
 from . import machine
@@ -69,7 +69,7 @@ def contenders(at_once: int, bound: int, delay_ms: int) -> dict[str, tuple[str, 
         f"window, {delay_ms} ms": ("--policy", "window", "--max-delay-ms", str(delay_ms), *workers),
         "preferred": ("--policy", "preferred", *workers),
     }
-    if at_once == min(bound, len(workers_for(LARGEST))):
+    if at_once == min(bound, len(Ebird.workers(LARGEST))):
         found["ebird"] = ("--policy", "ebird")
     return found
 

@@ -220,3 +220,17 @@ async def test_a_call_partly_run_is_not_pending():
         await rig.loop.turn(2)
         assert rig.served.gauges().pending_calls == 0
         await call
+
+
+@virtual
+async def test_rows_are_announced_to_the_device_before_the_scheduler_hears_of_them():
+    """Ebird counts only inputs whose copy has been enqueued: a unit must not be cut from rows nobody copies."""
+    device = FakeDevice(virtual_loop(), 4)
+    device.staged = True
+    heard: list[str] = []
+    device.arrive = lambda executor, slots: heard.append(f"announced {list(slots)}")  # type: ignore[method-assign]
+    async with serving(device=device) as rig:
+        submit = rig.engine.scheduler.submit
+        rig.engine.scheduler.submit = lambda call, now: heard.append("submitted") or submit(call, now)  # type: ignore
+        await rig.ask(1.0, 2.0)
+    assert heard == ["announced [0, 1]", "submitted"]

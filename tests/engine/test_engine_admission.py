@@ -9,6 +9,7 @@ import pytest
 from fakes import HANGS, MS, FakeDevice, affine, virtual, virtual_loop
 
 from app.errors import DeadlineExceeded, DeadlineUnreachable, NotReady, QueueFull
+from app.scheduler.types import AT_ONCE
 
 from .rig import answers, ask, make_model, rows_of, serving
 
@@ -71,7 +72,7 @@ async def test_refused_calls_leave_nothing():
 @virtual
 async def test_pool_holds_all_that_is_admitted_and_all_that_runs():
     """The queue is full, the workers are full: every row that was admitted has its slot."""
-    device = FakeDevice(virtual_loop(), 2, 2, push_depth=2, fate=lambda pushed: HANGS)
+    device = FakeDevice(virtual_loop(), 2, 2, push_depth=2, push_ahead_ns=AT_ONCE, fate=lambda pushed: HANGS)
     async with serving(make_model(max_batch=2, max_queue=3), device=device) as rig:
         calls = []
         for rows in (2, 2, 2, 2, 1, 1, 1):  # 2 workers x depth 2 x 2 rows, and 3 that wait

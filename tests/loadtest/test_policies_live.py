@@ -240,7 +240,7 @@ class TestDevice:
         for name, flags in found.items():
             given = dict(zip(flags[::2], flags[1::2], strict=True))
             workers = Settings(workers=given.get("--workers", ()), threads=1).workers
-            capacities = workers or live.workers_for(live.LARGEST)
+            capacities = workers or live.Ebird.workers(live.LARGEST)
             assert CpuDevice(tuple(capacities), threads, cores).spec.max_running == at_once
             assert given["--policy"] == name.partition(",")[0]
             assert ("--workers" in given) != (name == "ebird")

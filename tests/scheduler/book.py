@@ -6,7 +6,20 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Call, DeviceSpec, Drop, Fault, Program, Reason, Row, RowState, Step, Unit
+from app.scheduler.types import (
+    AT_ONCE,
+    Call,
+    DeviceSpec,
+    Drop,
+    Fault,
+    Formed,
+    Program,
+    Reason,
+    Row,
+    RowState,
+    Step,
+    Unit,
+)
 
 UNBOUNDED = DeviceSpec(workers=()).max_alive
 EAGER = {"no_wait", "adaptive"}  # never idle a usable worker; adaptive only without tables or under `latency`
@@ -28,6 +41,7 @@ class RowFacts:
     state: RowState = RowState.WAITING
     alive: bool = False  # it counts against max_alive
     retried: bool = False  # it waits in a group of a failed unit
+    advanced: bool = False  # it has been through a unit
     answers: list[int] = field(default_factory=list)  # the slot each time it ended
 
 
@@ -92,13 +106,14 @@ class Book:
                 self._end(facts)
             elif error is not None:
                 self._wait(facts, retried=True)
-                if facts.stage == 0:
+                if not facts.advanced:
                     self._set_alive(facts, False)
             else:
                 self._advance(facts, unit)
 
     def _advance(self, facts: RowFacts, unit: Unit) -> None:
         program = self.programs[unit.program]
+        facts.advanced = True
         if program.stages[unit.stage].repeats and facts.cells > 1:
             facts.cells -= 1
             self._wait(facts)
@@ -125,7 +140,7 @@ class Book:
             assert scheduler.waiting(program) == len(waiting)
         self._check_wake(step, now)
         if self._eager:
-            self._check_nothing_idles()
+            self._check_nothing_idles(step, now)
 
     def check_over(self, scheduler: Scheduler) -> None:
         """Nothing is left: every call has gone, every row has ended."""
@@ -170,9 +185,11 @@ class Book:
             assert facts.state is RowState.WAITING
             assert facts.entry.left is None, "a row starts after its call has left"
             assert facts.entry.call.deadline is None or now < facts.entry.call.deadline
-            if facts.entry.call.deadline is not None and unit.reason != "retry":
+            if facts.entry.call.deadline is not None and unit.reason is not Formed.RETRY:
                 time = scheduler._states[unit.program].time(unit.size, unit.stage, unit.running)
-                assert now + time <= facts.entry.call.deadline, "a row starts that is predicted to end too late"
+                assert unit.begins + time <= facts.entry.call.deadline, "a row starts that is predicted to end too late"
+        before = self._load()[unit.worker]
+        assert not before or self._opens(before) <= now, "handed over too early behind another unit"
         self._check_order(unit, rows)
         self.units[unit.id] = unit
         assert sum(u.worker == unit.worker for u in self.units.values()) <= self.device.push_depth
@@ -183,7 +200,7 @@ class Book:
 
     def _check_order(self, unit: Unit, rows: list[RowFacts]) -> None:
         """A unit begins with the best row of its key; one that a policy cut passes over no row that it could take."""
-        key, retry = self._key(rows[0]), unit.reason == "retry"
+        key, retry = self._key(rows[0]), unit.reason is Formed.RETRY
         peers = self._with_room([facts for facts in self.waiting[unit.program] if self._key(facts) == key])
         assert rows[0].rank == min(facts.rank for facts in peers)
         assert rows == sorted(rows, key=lambda facts: facts.rank)
@@ -206,15 +223,33 @@ class Book:
                 room -= not facts.alive
         return able
 
-    def _check_nothing_idles(self) -> None:
+    def _check_nothing_idles(self, step: Step, now: int) -> None:
         """No worker that may be handed a unit, while a row waits for which the device has room."""
-        load = [
-            sum(unit.worker == worker for unit in self.units.values()) for worker in range(len(self.device.workers))
-        ]
-        busy = sum(units > 0 for units in load)
-        usable = any(units < self.device.push_depth and (units or busy < self.device.max_running) for units in load)
-        able = self._with_room([facts for waiting in self.waiting.values() for facts in waiting])
-        assert not (usable and able), "a worker idles while rows wait"
+        if not self._with_room([facts for waiting in self.waiting.values() for facts in waiting]):
+            return
+        load = self._load()
+        opens = [self._opens(units) for units in load if units]
+        may_begin = len(opens) < self.device.max_running
+        assert not (may_begin and [] in load), "a worker idles while rows wait"
+        assert not any(time <= now for time in opens), "a worker is about to end what it has, while rows wait"
+        if opens and min(opens) < AT_ONCE:
+            assert step.wake_at is not None
+            assert step.wake_at <= min(opens), "a worker will open, and nobody looks"
+
+    def _load(self) -> list[list[Unit]]:
+        """The units of each worker, the one that runs first."""
+        units = self.units.values()
+        return [[unit for unit in units if unit.worker == worker] for worker in range(len(self.device.workers))]
+
+    def _opens(self, units: list[Unit]) -> int:
+        """When a worker with these units may be handed one more."""
+        if len(units) >= self.device.push_depth:
+            return AT_ONCE
+        if self.device.push_ahead_ns == AT_ONCE:
+            return 0
+        if not all(unit.predicted for unit in units):
+            return AT_ONCE
+        return units[-1].begins + units[-1].predicted - self.device.push_ahead_ns
 
     def _check_wake(self, step: Step, now: int) -> None:
         assert step.wake_at is None or step.wake_at > now

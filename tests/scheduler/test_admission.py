@@ -8,7 +8,7 @@ from app.scheduler import admission
 from app.scheduler.estimates.profile import linear
 from app.scheduler.optimal.tables import solve
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Klass, Profile, Program, Reason, Refusal, Stage, Unit
+from app.scheduler.types import AT_ONCE, LOWEST_PRIORITY, Klass, Profile, Program, Reason, Refusal, Stage, Unit
 from app.sim.fleet import Setup, run
 
 from .test_scheduler import CURVE, feed, finish
@@ -53,9 +53,13 @@ class TestBacklog:
     def test_newcomers_are_counted_in_the_last_batch_of_their_program(self) -> None:
         scheduler = scheduler_of(make_program(batch_ns=CURVE, max_batch=4), make_program(2, batch_ns=CURVE))
         feed(scheduler, make_call(1, 6))  # four run, two wait
-        arguments = (scheduler._states, scheduler._units.values(), scheduler.device, 0)
-        assert [admission.backlog_ns(*arguments, 1, n) // MS for n in (0, 1, 2, 3)] == [28, 30, 32, 16 + 16 + 10]
-        assert admission.backlog_ns(*arguments, 2, 1) == (28 + 10) * MS
+
+        def backlog_ms(program: int, rows: int) -> int:
+            asked = admission.Asked(program, rows, (Klass.REALTIME, LOWEST_PRIORITY), None)
+            return admission.backlog_ns(scheduler._ledger, scheduler._workers, scheduler.device, 0, asked) // MS
+
+        assert [backlog_ms(1, n) for n in (0, 1, 2, 3)] == [28, 30, 32, 16 + 16 + 10]
+        assert backlog_ms(2, 1) == 28 + 10
 
     def test_units_at_once_share_it(self) -> None:
         scheduler = scheduler_of(make_program(batch_ns=CURVE, max_batch=4), capacities=(4, 4))
@@ -221,3 +225,46 @@ def test_goodput_does_not_collapse_in_overload(policy: str) -> None:
         )  # fmt: skip
         goodput[load] = run(setup)["goodput"]
     assert goodput[1.5] >= 0.9 * goodput[0.9]
+
+
+class TestWhatGoesBefore:
+    """Only work that goes before a call counts against its deadline."""
+
+    def admitted(self, priority: int, deadline_ms: int) -> bool:
+        """A call beside 36 rows of priority 2: batches of four take 10 ms, and one runs."""
+        scheduler = Scheduler(make_device(4))
+        scheduler.add_program(make_program(batch_ns=(10 * MS,) * 4, max_batch=4), 0)
+        feed(scheduler, *(make_call(ident, priority=2) for ident in range(40)))
+        assert scheduler.waiting(1) == 36
+        return scheduler.admit(1, 1, Klass.REALTIME, deadline_ms * MS, 0, priority) is None
+
+    def test_rows_of_a_lower_priority_go_behind(self) -> None:
+        assert self.admitted(1, 20)
+        assert not self.admitted(1, 19)  # the batch that runs, and its own
+
+    def test_rows_of_its_own_priority_go_before(self) -> None:
+        assert not self.admitted(2, 109)
+        assert self.admitted(2, 110)
+
+    def test_a_class_goes_before_every_priority(self) -> None:
+        scheduler = Scheduler(make_device(4))
+        scheduler.add_program(make_program(batch_ns=(10 * MS,) * 4, max_batch=4), 0)
+        feed(scheduler, *(make_call(ident, klass=Klass.BEST_EFFORT, priority=1) for ident in range(40)))
+        assert scheduler.admit(1, 1, Klass.REALTIME, 20 * MS, 0, 9) is None
+        assert scheduler.admit(1, 1, Klass.BEST_EFFORT, 20 * MS, 0, 9) is not None
+
+    def test_rows_behind_it_may_fill_its_batch(self) -> None:
+        """One row alone would take 1 ms; with the three that fill its batch it takes 10."""
+        scheduler = Scheduler(make_device(4))
+        scheduler.add_program(make_program(batch_ns=(1 * MS, 10 * MS, 10 * MS, 10 * MS), max_batch=4), 0)
+        feed(scheduler, *(make_call(ident, priority=2) for ident in range(8)))
+        assert scheduler.admit(1, 1, Klass.REALTIME, 19 * MS, 0, 1) is not None
+        assert scheduler.admit(1, 1, Klass.REALTIME, 20 * MS, 0, 1) is None
+
+    def test_units_that_wait_for_a_worker_count_once(self) -> None:
+        """The second of two pushed units begins when the first ends: 10 ms are left of that, and 10 for it."""
+        scheduler = Scheduler(make_device(1, push_depth=2, push_ahead_ns=AT_ONCE))
+        scheduler.add_program(make_program(batch_ns=(10 * MS,), max_batch=1), 0)
+        feed(scheduler, make_call(1, 2))
+        assert scheduler.backlog_ns(0) == 20 * MS
+        assert scheduler.backlog_ns(4 * MS) == 16 * MS

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from app.scheduler.optimal.tables import solve
 from app.scheduler.policies import POLICIES
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import DeviceSpec, Klass, Profile, Program, Stage, WorkerSpec
+from app.scheduler.types import AT_ONCE, DeviceSpec, Klass, Profile, Program, Stage, WorkerSpec
 from app.sim.replay import replay
 
 from .book import UNBOUNDED
@@ -54,12 +54,13 @@ TABLES = [
 
 profiles = st.sampled_from(PROFILES).map(Profile)
 devices = st.builds(
-    lambda capacities, max_running, push_depth, max_alive: make_device(
-        *capacities, max_running=max_running, push_depth=push_depth, max_alive=max_alive
+    lambda capacities, max_running, push_depth, push_ahead, max_alive: make_device(
+        *capacities, max_running=max_running, push_depth=push_depth, push_ahead_ns=push_ahead, max_alive=max_alive
     ),
     st.lists(st.sampled_from([1, 2, 3, 8]), min_size=1, max_size=3),
     st.integers(1, 3),
     st.integers(1, 2),
+    st.sampled_from([0, 40, AT_ONCE]),
     st.sampled_from([1, 2, 5, UNBOUNDED]),
 )
 
@@ -197,4 +198,4 @@ def test_storm_of_cancels_leaves_nothing_behind(policy: str) -> None:
 
 def rows_held(scheduler: Scheduler) -> int:
     sets = scheduler._ledger.ready._sets.values()
-    return sum(len(lane) for ready in sets for lane in ready._lanes.values())
+    return sum(len(lane.rows) for ready in sets for lane in ready._lanes.values())

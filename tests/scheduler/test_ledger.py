@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
+import random
+from typing import Any
+
 import pytest
 
-from app.scheduler.ledger import Ledger, key_of
+from app.scheduler.ledger import CALL_TRANSITIONS, ROW_TRANSITIONS, Ledger, key_of
 from app.scheduler.program import ProgramState
-from app.scheduler.types import Reason, Row, RowState
+from app.scheduler.types import Call, Profile, Reason, Row, RowState, Stage
 
-from .world import make_call, make_device, make_program
+from .world import Arrival, Trace, World, make_call, make_device, make_program
 
 
 def ledger_of(**options: object) -> tuple[Ledger, ProgramState]:
@@ -80,3 +84,70 @@ def test_a_closed_program_is_forgotten_with_its_last_call_and_unit(last: str) ->
 def test_the_key_holds_the_length_bucket() -> None:
     _, state = ledger_of(length_buckets=(4, 8))
     assert [key_of(Row(0, length), state) for length in (1, 4, 5, 9)] == [(1, 0, 0), (1, 0, 0), (1, 0, 1), (1, 0, 2)]
+
+
+class TestTransitions:
+    """What moves rows and calls is what the tables say, whatever happens."""
+
+    def watched(self, monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, RowState | None, RowState, int]]:
+        """Run random traces; return how rows changed: by which method, from which state to which, and `alive` by how
+        much. `end` is called by `leave` too, for rows that wait."""
+        seen: set[tuple[str, RowState | None, RowState, int]] = set()
+
+        def watch(name: str) -> None:
+            method = getattr(Ledger, name)
+
+            def watching(ledger: Ledger, *args: Any, **options: Any) -> None:
+                first = args[0]
+                given = [first] if isinstance(first, Row) else first.rows if isinstance(first, Call) else first
+                new = name == "enter"
+                before = [(row, None if new else row.state, row.started) for row in given]
+                method(ledger, *args, **options)
+                for row, state, started in before:
+                    if state is not row.state:
+                        seen.add((name, state, row.state, row.started - started))
+
+            monkeypatch.setattr(Ledger, name, watching)
+
+        for name in {transition.method for transition in ROW_TRANSITIONS}:
+            watch(name)
+        for seed in range(300):
+            World(random_trace(seed)).run()
+        return seen
+
+    def test_rows_change_as_the_table_says_and_in_every_way_it_says(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        allowed = {(t.method, t.source, t.target, alive) for t in ROW_TRANSITIONS for alive in t.alive}
+        inside = {("end", RowState.WAITING, RowState.ENDED, alive) for alive in (0, -1)}  # `leave` calls it
+        seen = self.watched(monkeypatch)
+        assert seen <= allowed | inside
+        assert seen - inside == allowed
+
+    def test_calls_leave_by_these_methods_alone(self) -> None:
+        source = inspect.getsource(Ledger)
+        leaving = {
+            name
+            for name in CALL_TRANSITIONS
+            if "call.alive = False" in (body := inspect.getsource(getattr(Ledger, name))) or "self.leave(call)" in body
+        }
+        assert leaving == set(CALL_TRANSITIONS)
+        assert source.count("call.alive = False") == 2
+
+
+def random_trace(seed: int) -> Trace:
+    """Stages, cells, failures, deadlines and callers who leave, at random."""
+    rng = random.Random(seed)
+    stages = tuple(Stage(Profile((50, 60, 70)), rng.random() < 0.5) for _ in range(rng.randint(1, 2)))
+    arrivals = tuple(
+        Arrival(
+            at=rng.randrange(600),
+            lengths=(2,) * rng.randint(1, 4),
+            timeout=rng.choice([None, None, 100, 400]),
+            cancel=rng.choice([None, None, 0, 30, 120]),
+            steps=rng.randint(1, 3),
+            bad=frozenset({0}) if rng.random() < 0.2 else frozenset(),
+        )
+        for _ in range(10)
+    )
+    device = make_device(3, 2, max_alive=rng.choice([2, 5, 99]))
+    program = make_program(stages=stages, policy="no_wait", max_batch=3)
+    return Trace(device, (program,), arrivals, oom_above=rng.choice([None, 1]))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from app.scheduler import outcomes as ends
+from app.scheduler import outcomes
 from app.scheduler.ledger import Ledger
 from app.scheduler.program import ProgramState
-from app.scheduler.types import Call, Fault, Outcome, Profile, Reason, Row, RowState, Stage, Unit
+from app.scheduler.types import Call, Fault, Formed, Outcome, Profile, Reason, Row, RowState, Stage, Unit
 
 from .world import make_call, make_device, make_program
 
@@ -25,12 +25,12 @@ class Bench:
         self.unit = self.as_unit(self.rows, size)
 
     def as_unit(self, rows: list[Row], size: int = 0) -> Unit:
-        return Unit(0, 0, 1, rows[0].stage, rows, size or len(rows), "idle", 0, 10)
+        return Unit(0, 0, 1, rows[0].stage, rows, size or len(rows), Formed.IDLE, 0, 10)
 
     def groups(self) -> list[list[tuple[int, int]]]:
         """What is to be re-run, group by group."""
         ready, found = self.ledger.ready.at((1, 0, 0)), []
-        while (group := ready.retry()) is not None:
+        while group := ready.take_retry(99, 99):
             found.append([(row.call.id, row.index) for row in group])
         return found
 
@@ -41,27 +41,27 @@ class Bench:
 class TestAdvance:
     def test_a_call_is_done_with_its_last_row(self) -> None:
         bench = Bench(make_call(1, 2), make_call(2))
-        ends.advance(bench.ledger, bench.as_unit(bench.rows[:1]), Outcome(0), bench.state)
+        outcomes.advance(bench.ledger, bench.as_unit(bench.rows[:1]), Outcome(0), bench.state)
         assert (bench.ledger.done, bench.ledger.alive) == ([], 2)
-        ends.advance(bench.ledger, bench.as_unit(bench.rows[1:]), Outcome(0), bench.state)
+        outcomes.advance(bench.ledger, bench.as_unit(bench.rows[1:]), Outcome(0), bench.state)
         assert ([call.id for call in bench.ledger.done], bench.ledger.alive) == ([1, 2], 0)
 
     def test_rows_go_on_to_the_next_stage_and_keep_their_room(self) -> None:
         bench = Bench(make_call(1, 2), stages=(Stage(Profile()), Stage(Profile())))
-        ends.advance(bench.ledger, bench.unit, Outcome(0), bench.state)
+        outcomes.advance(bench.ledger, bench.unit, Outcome(0), bench.state)
         assert (bench.ledger.alive, bench.state.waiting, bench.ledger.done) == (2, 2, [])
         assert bench.ledger.ready.at((1, 1, 0)).count == 2
 
     def test_rows_of_a_cell_go_round_until_they_end(self) -> None:
         bench = Bench(make_call(1), make_call(2), stages=(Stage(Profile(), repeats=True),))
-        ends.advance(bench.ledger, bench.unit, Outcome(0, ended=(1,)), bench.state)
+        outcomes.advance(bench.ledger, bench.unit, Outcome(0, ended=(1,)), bench.state)
         assert [call.id for call in bench.ledger.done] == [2]
         assert (bench.ledger.alive, bench.ledger.ready.at((1, 0, 0)).count) == (1, 1)
 
     def test_rows_whose_call_has_left_end_unheard(self) -> None:
         bench = Bench(make_call(1), make_call(2))
         bench.ledger.leave(bench.rows[0].call)
-        ends.advance(bench.ledger, bench.unit, Outcome(0), bench.state)
+        outcomes.advance(bench.ledger, bench.unit, Outcome(0), bench.state)
         assert [call.id for call in bench.ledger.done] == [2]
         assert {row.state for row in bench.rows} == {RowState.ENDED}
 
@@ -69,13 +69,13 @@ class TestAdvance:
 class TestFail:
     def test_halves_are_run_again_the_larger_first(self) -> None:
         bench = Bench(make_call(1, 2), make_call(2, 3))
-        ends.fail(bench.ledger, bench.unit, Fault.MODEL, bench.state, split=True)
+        outcomes.fail(bench.ledger, bench.unit, Fault.MODEL, bench.state, split=True)
         assert bench.groups() == [[(1, 0), (1, 1), (2, 0)], [(2, 1), (2, 2)]]
         assert (bench.drops(), bench.ledger.alive) == ([], 0)
 
     def test_a_row_alone_fails_its_call_and_is_named(self) -> None:
         bench = Bench(make_call(1, 2))
-        ends.fail(bench.ledger, bench.as_unit(bench.rows[1:]), Fault.MODEL, bench.state, split=True)
+        outcomes.fail(bench.ledger, bench.as_unit(bench.rows[1:]), Fault.MODEL, bench.state, split=True)
         assert bench.drops() == [(1, Reason.MODEL, 1)]
 
     @pytest.mark.parametrize("why", ["switch", "broken"])
@@ -83,31 +83,31 @@ class TestFail:
         bench = Bench(make_call(1), make_call(2))
         if why == "broken":
             bench.state.recent.extend([True] * 16)
-        ends.fail(bench.ledger, bench.unit, Fault.MODEL, bench.state, split=why == "broken")
+        outcomes.fail(bench.ledger, bench.unit, Fault.MODEL, bench.state, split=why == "broken")
         assert bench.drops() == [(1, Reason.MODEL, -1), (2, Reason.MODEL, -1)]
         assert bench.groups() == []
 
     def test_out_of_memory_halves_and_caps_the_worker(self) -> None:
         bench = Bench(make_call(1, 2), size=4)
-        ends.fail(bench.ledger, bench.unit, Fault.OOM, bench.state, split=False)
+        outcomes.fail(bench.ledger, bench.unit, Fault.OOM, bench.state, split=False)
         assert bench.state.capacity == [2]
         assert bench.groups() == [[(1, 0)], [(1, 1)]]
 
     def test_out_of_memory_for_one_row_fails_its_call(self) -> None:
         bench = Bench(make_call(1))
-        ends.fail(bench.ledger, bench.unit, Fault.OOM, bench.state, split=True)
+        outcomes.fail(bench.ledger, bench.unit, Fault.OOM, bench.state, split=True)
         assert bench.drops() == [(1, Reason.OOM, 0)]
 
     def test_rows_whose_call_has_left_are_not_run_again(self) -> None:
         bench = Bench(make_call(1), make_call(2), make_call(3))
         bench.ledger.leave(bench.rows[1].call)
-        ends.fail(bench.ledger, bench.unit, Fault.MODEL, bench.state, split=True)
+        outcomes.fail(bench.ledger, bench.unit, Fault.MODEL, bench.state, split=True)
         assert bench.groups() == [[(1, 0)], [(3, 0)]]
 
 
 def test_with_the_device_every_call_leaves() -> None:
     bench = Bench(make_call(1))
     bench.ledger.enter(make_call(2, 2), bench.state)
-    ends.lose(bench.ledger, bench.unit)
+    outcomes.lose(bench.ledger, bench.unit)
     assert bench.drops() == [(1, Reason.DEVICE, -1), (2, Reason.DEVICE, -1)]
     assert (bench.ledger.calls, bench.ledger.alive, bench.state.waiting) == ({}, 0, 0)

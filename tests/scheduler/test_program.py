@@ -52,7 +52,7 @@ class TestTick:
         """Khan's is what the policies see and what the preset reports; others report the size of the measured table."""
         for policy, reported in (("preferred", 2), ("adaptive", 1)):
             state = served(policy)
-            assert state.facts[0].preferred == 1
+            assert state.facts[0].preferred == 2
             state.rate.arrive(100)
             state.tick(S)
             assert state.facts[0].preferred == 2

@@ -24,7 +24,7 @@ def leave(ready: ReadySet, call: Call) -> None:
     call.alive = False
     for row in call.rows:
         row.state = RowState.ENDED
-    ready.forget(len(call.rows))
+        ready.forget(row)
 
 
 def ids(rows: list[Row] | None) -> list[int]:
@@ -32,7 +32,7 @@ def ids(rows: list[Row] | None) -> list[int]:
 
 
 def held(ready: ReadySet) -> int:
-    return sum(len(lane) for lane in ready._lanes.values())
+    return sum(len(lane.rows) for lane in ready._lanes.values())
 
 
 def test_take_goes_by_class_then_priority_then_arrival() -> None:
@@ -132,8 +132,8 @@ def test_retry_group_goes_first_among_its_rank() -> None:
     stand(ready, first, later)
     ready.add_retry(ready.take(2, 1 << 30))
     assert (ready.count, ready.free_count) == (3, 1)
-    assert ids(ready.retry()) == [1, 1]
-    assert ready.retry() is None
+    assert ids(ready.take_retry(99, 99)) == [1, 1]
+    assert ready.take_retry(99, 99) == []
     assert ready.count == 1
 
 
@@ -142,9 +142,9 @@ def test_retry_group_yields_to_a_better_row() -> None:
     stand(ready, make_call(1, klass=Klass.BEST_EFFORT))
     ready.add_retry(ready.take(1, 1 << 30))
     stand(ready, make_call(2, arrived=9))
-    assert ready.retry() is None
+    assert ready.take_retry(99, 99) == []
     assert ids(ready.take(1, 1 << 30)) == [2]
-    assert ids(ready.retry()) == [1]
+    assert ids(ready.take_retry(99, 99)) == [1]
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
@@ -154,8 +154,8 @@ def test_retry_groups_go_by_their_first_rows(order: tuple[int, int]) -> None:
     better, worse = ready.take(1, 1 << 30), ready.take(1, 1 << 30)
     for index in order:
         ready.add_retry([better, worse][index])
-    assert ids(ready.retry()) == [2]
-    assert ids(ready.retry()) == [1]
+    assert ids(ready.take_retry(99, 99)) == [2]
+    assert ids(ready.take_retry(99, 99)) == [1]
 
 
 def test_retry_group_that_lost_its_first_row_is_placed_anew() -> None:
@@ -167,8 +167,8 @@ def test_retry_group_that_lost_its_first_row_is_placed_anew() -> None:
     ready.add_retry([rows[1]])
     leave(ready, calls[0])
     assert (ready.count, ready.free_count) == (2, 0)
-    assert ids(ready.retry()) == [1]
-    assert ids(ready.retry()) == [2]
+    assert ids(ready.take_retry(99, 99)) == [1]
+    assert ids(ready.take_retry(99, 99)) == [2]
     assert ready.count == 0
 
 
@@ -179,7 +179,7 @@ def test_retry_group_whose_calls_left_is_forgotten() -> None:
     ready.add_retry(ready.take(2, 1 << 30))
     leave(ready, call)
     assert ready.count == 0
-    assert ready.retry() is None
+    assert ready.take_retry(99, 99) == []
     assert ready.head() is None
 
 
@@ -208,5 +208,35 @@ def test_a_policy_cuts_no_rows_behind_a_group_that_must_be_re_run() -> None:
     assert (ready.count, ready.free_count) == (4, 1)
     assert ids(ready.take(ready.free_count, 1 << 30)) == [1]
     assert ready.free_count == 2  # the group goes first now; were there no room for it, they might hold it
-    assert ids(ready.retry()) == [2]
+    assert ids(ready.take_retry(99, 99)) == [2]
     assert ready.free_count == 2
+
+
+@pytest.mark.parametrize(
+    ("started", "room", "most", "expected"),
+    [(0, 9, 9, 3), (0, 2, 9, 2), (0, 0, 9, 0), (2, 0, 9, 2), (2, 1, 9, 3), (3, 0, 9, 3), (3, 0, 1, 1)],
+)
+def test_of_a_retry_group_goes_what_finds_room(started: int, room: int, most: int, expected: int) -> None:
+    """Rows that hold something on the device need no room; the rest stays first in line."""
+    ready = ReadySet(KEY)
+    stand(ready, make_call(1, 3))
+    rows = ready.take(3, 99)
+    for row in rows[:started]:
+        row.started = True
+    ready.add_retry(rows)
+    assert ready.take_retry(most, room) == rows[:expected]
+    assert ready.count == 3 - expected
+    assert ready.take_retry(9, 9) == rows[expected:]
+
+
+def test_rows_before_a_level() -> None:
+    ready = ReadySet(KEY)
+    low, top = make_call(2, 2, priority=2), make_call(4, 1, priority=1)
+    stand(ready, make_call(1, 3, priority=1), low, make_call(3, klass=Klass.BEST_EFFORT), top)
+    levels = [(Klass.REALTIME, 0), (Klass.REALTIME, 1), (Klass.REALTIME, 2), (Klass.BEST_EFFORT, 9)]
+    assert [ready.before(level) for level in levels] == [0, 4, 6, 7]
+    ready.add_retry(ready.take(2, 99))
+    assert [ready.before(level) for level in levels] == [0, 4, 6, 7]
+    leave(ready, low)
+    leave(ready, top)
+    assert [ready.before(level) for level in levels] == [0, 3, 3, 4]

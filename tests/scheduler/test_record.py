@@ -54,6 +54,7 @@ def test_first_entry_is_the_configuration() -> None:
             "max_running": 2,
             "max_alive": 9,
             "push_depth": 1,
+            "push_ahead_ns": 0,
         },
         "split_failed": False,
     }

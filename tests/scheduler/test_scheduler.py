@@ -6,6 +6,7 @@ import pytest
 
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import (
+    AT_ONCE,
     Call,
     DeviceSpec,
     Drop,
@@ -236,14 +237,14 @@ class TestForming:
         assert [len(unit.rows) for unit in finish(scheduler, step.start[0]).start] == [2]
 
     def test_push_depth_hands_out_units_ahead(self) -> None:
-        scheduler = scheduler_of(device=make_device(1, push_depth=2))
+        scheduler = scheduler_of(device=make_device(1, push_depth=2, push_ahead_ns=AT_ONCE))
         step = feed(scheduler, make_call(1, 3))
         assert [unit.worker for unit in step.start] == [0, 0]
         assert len(finish(scheduler, step.start[0]).start) == 1
 
     def test_max_running_counts_workers_and_not_units(self) -> None:
         """Two units may be handed to the one worker that may run; the other stays idle."""
-        scheduler = scheduler_of(device=make_device(1, 1, max_running=1, push_depth=2))
+        scheduler = scheduler_of(device=make_device(1, 1, max_running=1, push_depth=2, push_ahead_ns=AT_ONCE))
         step = feed(scheduler, make_call(1, 4))
         assert [unit.worker for unit in step.start] == [0, 0]
         step = finish(scheduler, step.start[0])

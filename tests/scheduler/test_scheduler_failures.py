@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Call, Fault, Klass, Outcome, Reason, Step, Unit
+from app.scheduler.types import AT_ONCE, Call, Fault, Klass, Outcome, Reason, Step, Unit
 
 from .test_scheduler import calls_of, feed, finish, left, scheduler_of
 from .world import make_call, make_device, make_program
@@ -139,7 +139,7 @@ class TestOutOfMemory:
         assert [unit.size for unit in step.start] == [8]
 
     def test_cap_is_never_raised_by_a_larger_unit_that_fails_later(self) -> None:
-        scheduler = scheduler_of(device=make_device(8, push_depth=2))
+        scheduler = scheduler_of(device=make_device(8, push_depth=2, push_ahead_ns=AT_ONCE))
         small = feed(scheduler, make_call(1, 2)).start[0]
         large = feed(scheduler, make_call(2, 8)).start[0]
         scheduler.finished(Outcome(small.id, Fault.OOM), 1)

@@ -1,50 +1,120 @@
-"""At most `max_running` workers are busy, none holds more than its depth, and equals serve in turn."""
+"""At most `max_running` workers are busy, none holds more than its depth, and a second unit comes just in time."""
 
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
 
+from app.scheduler.types import AT_ONCE, Formed, Unit
 from app.scheduler.workers import Workers
 
 from .world import make_device
 
+_NUMBERS = count()
+
+
+def unit(worker: int, predicted: int = 100) -> Unit:
+    return Unit(next(_NUMBERS), worker, 1, 0, [], 1, Formed.IDLE, started=0, predicted=predicted)
+
+
+def take(workers: Workers, worker: int, now: int = 0, predicted: int = 100) -> Unit:
+    made = unit(worker, predicted)
+    workers.take(made, now)
+    return made
+
 
 def test_only_those_at_work_may_hold_one_more_when_no_other_may_begin() -> None:
-    workers = Workers(make_device(4, 4, 4, max_running=2, push_depth=2))
-    assert workers.idle() == [0, 1, 2]
-    workers.take(0)
-    workers.take(2)
-    assert workers.idle() == [0, 2]
-    workers.take(0)
-    assert workers.idle() == [2]
+    workers = Workers(make_device(4, 4, 4, max_running=2, push_depth=2, push_ahead_ns=AT_ONCE))
+    assert workers.usable(0) == [0, 1, 2]
+    take(workers, 0)
+    take(workers, 2)
+    assert workers.usable(0) == [0, 2]
+    take(workers, 0)
+    assert workers.usable(0) == [2]
     assert not workers.full
+
+
+def test_a_busy_worker_opens_shortly_before_its_predicted_end() -> None:
+    workers = Workers(make_device(4, push_depth=2, push_ahead_ns=30))
+    take(workers, 0, now=1000)
+    assert (workers.usable(1069), workers.next_opening(1069)) == ([], 1070)
+    assert (workers.usable(1070), workers.next_opening(1070)) == ([0], None)
+    second = take(workers, 0, now=1075)
+    assert second.begins == 1100
+    assert (workers.usable(1099), workers.next_opening(1099)) == ([], None)  # its depth is reached
+
+
+def test_a_pushed_unit_begins_when_the_one_before_it_ends() -> None:
+    workers = Workers(make_device(4, push_depth=3, push_ahead_ns=AT_ONCE))
+    first, second, third = (take(workers, 0, now=1000, predicted=ns) for ns in (100, 50, 10))
+    assert [one.begins for one in (first, second, third)] == [1000, 1100, 1150]
+    assert workers.remaining_ns(1040) == 60 + 50 + 10
+    workers.give_back(first.id, 1080)  # sooner than predicted
+    assert [one.begins for one in (second, third)] == [1080, 1130]
+    assert workers.begins(0, 1090) == 1140
+    assert workers.remaining_ns(1200) == 0 + 10  # the second is late; the third has not begun
+
+
+def test_without_batch_times_nothing_is_pushed_ahead_of_time() -> None:
+    workers = Workers(make_device(4, push_depth=2, push_ahead_ns=1000))
+    first = take(workers, 0, predicted=0)
+    assert (workers.usable(5), workers.next_opening(5)) == ([], None)
+    workers.give_back(first.id, 7)
+    assert workers.usable(7) == [0]
+
+
+def test_a_unit_that_overruns_leaves_its_worker_open() -> None:
+    workers = Workers(make_device(4, push_depth=2, push_ahead_ns=0))
+    take(workers, 0, now=0)
+    assert workers.usable(99) == []
+    assert workers.usable(100) == [0]
+    assert workers.begins(0, 130) == 130
+
+
+def test_unknown_units_are_ignored() -> None:
+    assert Workers(make_device(4)).give_back(77, 0) is None
 
 
 @pytest.mark.parametrize(("taken", "full", "running"), [(0, False, 1), (1, False, 2), (2, True, 2)])
 def test_full_and_running(taken: int, full: bool, running: int) -> None:
     workers = Workers(make_device(4, 4, 4, max_running=2))
     for worker in range(taken):
-        workers.take(worker)
-    assert (workers.busy, workers.full, workers.running) == (taken, full, running)
-    assert (workers.idle() == []) == full
+        take(workers, worker)
+    assert (workers.busy, workers.full, workers.running([2])) == (taken, full, running)
+    assert (workers.usable(0) == []) == full
+
+
+def test_a_unit_behind_another_runs_beside_no_more_units() -> None:
+    workers = Workers(make_device(4, 4, push_depth=2, push_ahead_ns=AT_ONCE))
+    take(workers, 0)
+    assert workers.running([0]) == 1
+    assert workers.running([0, 1]) == 2
 
 
 def test_free_is_what_may_begin() -> None:
     workers = Workers(make_device(4, 4, 4, max_running=2))
     assert workers.free(3) == 2
-    workers.take(1)
+    take(workers, 1)
     assert workers.free(2) == 1
 
 
+def test_an_idle_worker_goes_before_a_busy_smaller_one() -> None:
+    workers = Workers(make_device(8, 2, push_depth=2, push_ahead_ns=AT_ONCE))
+    take(workers, 1)
+    assert workers.choose([0, 1], 1, [8, 2]) == 0
+
+
 def test_the_smallest_that_fits_then_the_least_to_do_then_idle_longest() -> None:
-    workers = Workers(make_device(8, 2, 2, 2, push_depth=2))
+    workers = Workers(make_device(8, 2, 2, 2, push_depth=2, push_ahead_ns=AT_ONCE))
     capacity = [8, 2, 2, 2]
     assert workers.choose([0, 1, 2, 3], 3, capacity) == 0
-    workers.take(1)
-    assert workers.choose([0, 1, 2, 3], 2, capacity) == 2
+    held = {1: take(workers, 1)}
+    assert workers.choose([1, 2, 3], 2, capacity) == 2
     for worker in (2, 3):
-        workers.take(worker)
+        held[worker] = take(workers, worker, predicted=100 + worker)
+    assert workers.choose([1, 2, 3], 2, capacity) == 1  # it ends first
     for worker in (3, 1, 2):
-        workers.give_back(worker)
+        workers.give_back(held[worker].id, 0)
     assert workers.choose([0, 1, 2, 3], 1, capacity) == 3
     assert workers.busy == 0

@@ -14,10 +14,10 @@ from scheduler.theory import mean_ns
 
 from app.scheduler.estimates.profile import ModelProfile, linear, parse
 from app.scheduler.optimal.solver import solve
-from app.scheduler.policies import POLICIES, Cut, Hold, KeyView
+from app.scheduler.policies import POLICIES, BasePolicy, Cut, Hold, KeyView
 from app.scheduler.record import Entry, RecordingScheduler
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Step
+from app.scheduler.types import Formed, Step
 from app.sim.fleet import Setup
 from app.sim.replay import replay
 from app.sim.report import Tally
@@ -214,17 +214,18 @@ def test_small_batches_are_the_bulk_service_queue(largest: int) -> None:
     assert_mean(Setup(profile, rate, "no_wait", max_queue=1 << 20, requests=6000), expected)
 
 
-class Follow:
+def follow(table: tuple[int, ...], sizes: tuple[int, ...], tail: int) -> type[BasePolicy]:
     """A policy that does what a table of `optimal.solve` says."""
 
-    holds = True
+    class Follow(BasePolicy):
+        name = "table"
+        holds = True
 
-    def __init__(self, table: tuple[int, ...], sizes: tuple[int, ...], tail: int) -> None:
-        self._table, self._sizes, self._tail = table, sizes, tail
+        def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
+            rows = table[view.ready] if view.ready < len(table) else tail
+            return Cut(rows, sizes[rows - 1], Formed.TABLE) if rows else Hold(None)
 
-    def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
-        rows = self._table[view.ready] if view.ready < len(self._table) else self._tail
-        return Cut(rows, self._sizes[rows - 1], "table") if rows else Hold(None)
+    return Follow
 
 
 @pytest.mark.parametrize(("weight", "load"), [(0, 0.2), (0, 0.7), (20, 0.5)])
@@ -232,7 +233,7 @@ def test_optimal_table_has_its_mean(monkeypatch: pytest.MonkeyPatch, weight: flo
     """Within 1 %, the weighted one also in its share of time at work. The curve is not monotone: padding is seen."""
     profile = parse({"batch_ms": {"1": 4.6, "2": 9.5, "3": 14.0, "4": 10.0, "8": 11.7, "16": 17.4}})
     best = solve(profile.batch_ns, load * profile.peak, weight=weight * MS)
-    monkeypatch.setitem(POLICIES, "table", partial(Follow, best.table, best.sizes, best.tail))
+    monkeypatch.setitem(POLICIES, "table", follow(best.table, best.sizes, best.tail))
     setup = Setup(profile, load * profile.peak, policy="table", requests=60_000, seed=1)
     tally = drive(setup, setup.node(0))
     assert tally.total_ns / tally.completed == pytest.approx(best.mean_ns, rel=0.01)
@@ -241,7 +242,7 @@ def test_optimal_table_has_its_mean(monkeypatch: pytest.MonkeyPatch, weight: flo
 
 
 def test_what_a_policy_holds_for_ever_stays_unanswered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(POLICIES, "table", partial(Follow, (0, 0, 2), (1, 2), 2))
+    monkeypatch.setitem(POLICIES, "table", follow((0, 0, 2), (1, 2), 2))
     setup = Setup(linear(1, 1, 2), 100, policy="table", requests=7)
     tally = drive(setup, setup.node(0))
     assert (tally.requests, tally.completed) == (7, 6)

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 from statistics import median
 from typing import Any, Protocol
 
@@ -36,12 +37,20 @@ _LEAST, _MOST = 5, 30  # times per cell; the median of 30 is known to a few perc
 _SHARE = 10  # a batch may take this part of the budget at most, or it keeps its time from warm-up
 
 
+class Origin(StrEnum):
+    """Where a model's batch times are from."""
+
+    WARM_UP = "warm-up"
+    CACHE = "cache"
+    MEASURED = "measured"
+
+
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of a model's batch times, and from where: warm-up, cache or measured. `made`: UTC, ISO 8601."""
+    """What is known of a model's batch times, and from where. `made`: UTC, ISO 8601."""
 
     profile: ModelProfile
-    origin: str
+    origin: Origin
     made: str = ""
 
     def told(self) -> dict[str, Any]:
@@ -187,7 +196,7 @@ class IdleProfiler:
 def is_whole(known: Known, spec: DeviceSpec) -> bool:
     """Measured, and for as many units at once as can be measured on this device."""
     most = min(len(able(spec, known.profile.max_batch)), spec.max_running)
-    return known.origin != "warm-up" and most <= max(known.profile.concurrency_ns, default=1)
+    return known.origin is not Origin.WARM_UP and most <= max(known.profile.concurrency_ns, default=1)
 
 
 def able(spec: DeviceSpec, rows: int) -> list[int]:
@@ -198,7 +207,7 @@ def able(spec: DeviceSpec, rows: int) -> list[int]:
 def _measured(guess: ModelProfile, sampler: Sampler, lengths: Mapping[str, int]) -> Known:
     made = now_utc()
     profile = sampler.profile(guess.batch_ns, model=guess.model, lengths=dict(lengths), made=made)
-    return Known(profile, "measured", made)
+    return Known(profile, Origin.MEASURED, made)
 
 
 def now_utc() -> str:

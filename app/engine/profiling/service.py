@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from app.contract import ModelInfo
 from app.engine.devices.base import Device, Executor
 from app.engine.profiling.cache import Key, ProfileCache, key_of
-from app.engine.profiling.idle import IdleProfiler, Known, Target, is_whole, now_utc
+from app.engine.profiling.idle import IdleProfiler, Known, Origin, Target, is_whole, now_utc
 from app.engine.profiling.measured_device import MeasuredDevice
 from app.engine.profiling.tables import TableSolver
 from app.engine.profiling.warmup import lengths_of, warm_up
@@ -62,12 +62,12 @@ class Profiling:
         """
         info = executor.model.info
         quick = ModelProfile(warm_up(self.device, executor, max_batch).batch_ns, info.name)
-        known = Known(replace(quick, extra={"lengths": lengths_of(info)}), "warm-up", now_utc())
+        known = Known(replace(quick, extra={"lengths": lengths_of(info)}), Origin.WARM_UP, now_utc())
         if self._cache is None:
             return known, None
         key = key_of(executor.model, self.device)
         kept = self._cache.load(key, max_batch)
-        return (known if kept is None else Known(kept, "cache", str(kept.extra.get("made", "")))), key
+        return (known if kept is None else Known(kept, Origin.CACHE, str(kept.extra.get("made", "")))), key
 
     def opened(self, served: Measured, key: Key | None, spare_rows: int) -> None:
         """The model serves: solve its tables, and measure it when there is time. Before its first call."""

@@ -1,4 +1,4 @@
-"""Solves control tables for the policy `adaptive`, off the loop, and keeps them beside the profiles.
+"""Solves control tables for policies that use them, off the loop, and keeps them beside the profiles.
 
 A model is served from the first moment: until its tables are there it is batched as by `no_wait`. They are solved
 anew when its profile has been measured, and enter the scheduler as an input like any other.
@@ -19,10 +19,11 @@ from typing import Any, Protocol
 
 from app.contract import ModelInfo
 from app.engine.profiling.cache import write_whole
-from app.engine.profiling.idle import Known
+from app.engine.profiling.idle import Known, Origin
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.optimal import tables as control
 from app.scheduler.optimal.tables import ControlTables
+from app.scheduler.policies import policy_class
 
 log = logging.getLogger("starling.engine")
 
@@ -49,7 +50,7 @@ class TableSolver:
 
     def want(self, target: Target) -> None:
         """Solve the tables of this model from the profile that it has now; nothing for other policies."""
-        if target.info.batching.policy == "adaptive":
+        if policy_class(target.info.batching.policy).uses_tables:
             task = asyncio.get_running_loop().create_task(self._solve(target), name=f"tables {target.info.name}")
             self._tasks.add(task)
             task.add_done_callback(self._over)
@@ -66,7 +67,7 @@ class TableSolver:
         profile = target.known.profile
         weight = control.weight_of(target.info.batching.objective)
         # The times of a warm-up differ from start to start: what is solved from them is of no use to the next.
-        folder = None if target.known.origin == "warm-up" else self._folder
+        folder = None if target.known.origin is Origin.WARM_UP else self._folder
         work = partial(tables_of, profile, self._workers, weight, folder)
         tables = await asyncio.get_running_loop().run_in_executor(self._executor, work)
         if target.known.profile is profile:  # otherwise it was measured meanwhile, and is solved again

@@ -25,7 +25,6 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from app.scheduler.estimates.profile import padded
-from app.scheduler.optimal import solver
 from app.scheduler.types import Profile
 
 OBJECTIVES = {"latency": 0.0, "balanced": 0.5, "energy": 0.9}
@@ -118,6 +117,8 @@ def solve(
 
     Seconds of work. Batches beyond 256 rows are not considered. Raises ValueError for an empty profile.
     """
+    from app.scheduler.optimal import solver  # numpy, which whoever only looks tables up does not need
+
     if not profile.batch_ns:
         raise ValueError("profile: expected batch times, got none")
     times = profile.batch_ns

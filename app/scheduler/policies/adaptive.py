@@ -20,7 +20,8 @@ from collections.abc import Sequence
 from math import sqrt
 
 from app.scheduler.optimal.tables import ControlTables
-from app.scheduler.policies.base import Cut, Hold, KeyView, held
+from app.scheduler.policies.base import BasePolicy, Cut, Hold, KeyView, held
+from app.scheduler.types import Formed
 
 _CROWD = 8  # rows that wait: fewer say little of the rate
 #: Of a Poisson count. Fewer take chance for a burst, which `python -m loadtest.bench.policies` shows for a CNN at high
@@ -28,21 +29,22 @@ _CROWD = 8  # rows that wait: fewer say little of the rate
 _DEVIATIONS = 3.0
 
 
-class Adaptive:
+class Adaptive(BasePolicy):
     """Runs what the control table says, at the size that it says."""
 
-    holds = False
+    name = "adaptive"
+    uses_tables = True
 
     def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
         control = view.facts.control
         level = -1 if control is None else _level(view, control, now)
         if control is None or level < 0:
-            return _cut(min(view.ready, view.limit), view, idle, "idle")
+            return _cut(min(view.ready, view.limit), view, idle, Formed.IDLE)
         free = min(len(idle), view.free, control.workers)
         planned = control.serve(level, -(-view.ready // free))
         if planned:
             rows = min(planned, view.limit)
-            return _cut(rows, view, idle, "idle" if rows == view.ready else "table")
+            return _cut(rows, view, idle, Formed.IDLE if rows == view.ready else Formed.TABLE)
         ended = held(view, round(control.hold_ns[level] * view.facts.scale), now)
         return ended if isinstance(ended, Hold) else _cut(min(view.ready, view.limit), view, idle, ended)
 
@@ -57,7 +59,7 @@ def _level(view: KeyView, control: ControlTables, now: int) -> int:
     return facts.level
 
 
-def _cut(rows: int, view: KeyView, idle: Sequence[int], reason: str) -> Cut:
+def _cut(rows: int, view: KeyView, idle: Sequence[int], reason: Formed) -> Cut:
     """Run `rows` at the size that is fastest for them, where a worker that is idle takes it."""
     control = view.facts.control
     size = rows
@@ -66,4 +68,4 @@ def _cut(rows: int, view: KeyView, idle: Sequence[int], reason: str) -> Cut:
         size = sizes[rows - 1]
         if size > idle[0]:
             size = rows
-    return Cut(rows, size, "full" if rows == view.full else reason)
+    return Cut(rows, size, Formed.FULL if rows == view.full else reason)

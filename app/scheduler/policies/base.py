@@ -7,11 +7,12 @@ head take the next worker; a plan for all workers at once would not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from app.scheduler.optimal.tables import ControlTables
+from app.scheduler.types import DeviceSpec, Formed
 
 _FOREVER = 1 << 62
 
@@ -38,7 +39,7 @@ class KeyView:
     oldest: int  # arrival of the row that has waited longest
     max_delay: int
     room: int  # rows that may become or stay alive: Ebird's MaxInf less CurInf
-    due: int  # when rows that could run now must start to end by their deadlines; far off where none has one
+    due: int  # when rows that could run now must be handed over to end by their deadlines; far off where none has one
     free: int  # units that may start now, each on a worker of its own
     running: int  # units at work once one more has started
     facts: Facts
@@ -50,7 +51,7 @@ class Cut:
 
     rows: int
     size: int
-    reason: str
+    reason: Formed
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,28 +61,94 @@ class Hold:
     until: int | None
 
 
-def held(view: KeyView, longest: int, now: int) -> Hold | str:
+def held(view: KeyView, longest: int, now: int) -> Hold | Formed:
     """Hold rows for company, or the reason why no longer: the oldest has waited `longest` ns, or one is due."""
     ends = min(view.oldest + longest, view.due)
     if now < ends:
         return Hold(ends)
-    return "deadline" if ends == view.due else "hold_ended"
+    return Formed.DEADLINE if ends == view.due else Formed.HOLD_ENDED
 
 
 class Policy(Protocol):
+    """How units are cut from one key, and what a policy needs of its device."""
+
+    #: The only place where a policy's name stands.
+    name: str
     #: It may hold rows back, whatever the control tables say.
     holds: bool
+    #: It runs beside programs of other policies.
+    shares_device: bool
+    #: The most units that a worker may hold at once under it; None: as many as the device has.
+    push_depth: int | None
+    #: Threads, workers and bounds of a device follow the policy alone, never the profiles of its models.
+    sizes_itself: bool
+    #: It looks its decisions up in control tables, which the driver must solve.
+    uses_tables: bool
+
+    def target(self, facts: Facts) -> int | None:
+        """The preferred batch size if the policy sets its own, else None."""
+        ...
+
+    def check(self, device: DeviceSpec, others: Mapping[str, Policy]) -> None:
+        """Raise ValueError if the policy cannot serve on this device beside these others, by name."""
+        ...
 
     def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
-        """`idle`: capacities of the workers that could start now, largest first, never empty.
+        """`idle`: capacities of the workers that may be handed a unit now, largest first, never empty.
 
         They are what the workers can take; what the device has room for is in the view.
         """
         ...
 
 
+class BasePolicy:
+    """What most policies say of themselves."""
+
+    name = ""
+    holds = False
+    shares_device = True
+    push_depth: int | None = None
+    sizes_itself = False
+    uses_tables = False
+
+    @classmethod
+    def workers(cls, max_batch: int) -> tuple[int, ...]:
+        """The capacities of the workers that it wants: one of the largest batch."""
+        return (max_batch,)
+
+    def target(self, facts: Facts) -> int | None:
+        return None
+
+    def check(self, device: DeviceSpec, others: Mapping[str, Policy]) -> None:
+        different = sorted(name for name in others if name != self.name)
+        alone = [name for name in different if not others[name].shares_device]
+        if different and (alone or not self.shares_device):
+            lonely = self.name if not self.shares_device else alone[0]
+            beside = ", ".join(different if lonely == self.name else [self.name])
+            raise ValueError(f"policy: {lonely} shares a device with no other policy, here {beside}")
+        if self.push_depth is not None and device.push_depth > self.push_depth:
+            depth, got = self.push_depth, device.push_depth
+            raise ValueError(f"push_depth: expected {depth} for the policy {self.name}, got {got}")
+
+    def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
+        """Serve what waits, up to the largest batch, as soon as a worker may be handed a unit."""
+        rows = min(view.ready, view.limit)
+        return Cut(rows, rows, Formed.FULL if rows == view.full else Formed.IDLE)
+
+
 def view_of(
     ready: int, limit: int, full: int, oldest: int = 0, max_delay: int = 0, facts: Facts | None = None
 ) -> KeyView:
     """A view of a device with room for all and rows without deadlines."""
-    return KeyView(ready, limit, full, oldest, max_delay, _FOREVER, _FOREVER, _FOREVER, 1, facts or Facts())
+    return KeyView(
+        ready=ready,
+        limit=limit,
+        full=full,
+        oldest=oldest,
+        max_delay=max_delay,
+        room=_FOREVER,
+        due=_FOREVER,
+        free=_FOREVER,
+        running=1,
+        facts=facts or Facts(),
+    )

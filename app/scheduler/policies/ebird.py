@@ -10,23 +10,34 @@ The paper's workers for a largest batch of 32 are (1, 1, 2, 4, 8, 16): every num
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from app.scheduler.policies.base import Cut, Hold, KeyView
-
-
-def workers_for(max_batch: int) -> tuple[int, ...]:
-    """The paper's capacities: 1, and the powers of two that add up with it to `max_batch` where that is one itself."""
-    powers = [1 << i for i in range(max_batch.bit_length() - 1)]
-    return (1, *powers)
+from app.scheduler.policies.base import BasePolicy, Cut, Hold, KeyView, Policy
+from app.scheduler.types import DeviceSpec, Formed
 
 
-class Ebird:
-    holds = False
+class Ebird(BasePolicy):
+    """The paper's scheduler, to the letter. Its workers are idle or not: behind a unit at work there is no place."""
+
+    name = "ebird"
+    shares_device = False
+    push_depth = 1
+    sizes_itself = True
+
+    @classmethod
+    def workers(cls, max_batch: int) -> tuple[int, ...]:
+        """1, and the powers of two that add up with it to `max_batch` where that is one itself."""
+        return (1, *(1 << i for i in range(max_batch.bit_length() - 1)))
+
+    def check(self, device: DeviceSpec, others: Mapping[str, Policy]) -> None:
+        super().check(device, others)
+        capacities = [worker.capacity for worker in device.workers]
+        if 1 not in capacities:
+            raise ValueError(f"workers: expected one of capacity 1 for the policy {self.name}, got {capacities}")
 
     def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
         ready = min(view.ready, view.room)
         for capacity in idle:
             if capacity <= ready:
-                return Cut(capacity, capacity, "full" if capacity == view.full else "idle")
+                return Cut(capacity, capacity, Formed.FULL if capacity == view.full else Formed.IDLE)
         return Hold(None)

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from app.scheduler.policies.base import Cut, Hold, KeyView
+from app.scheduler.policies.base import BasePolicy
 
 
-class NoWait:
+class NoWait(BasePolicy):
     """Never idles while rows wait. Batches form by themselves while workers are busy."""
 
-    holds = False
-
-    def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
-        rows = min(view.ready, view.limit)
-        return Cut(rows, rows, "full" if rows == view.full else "idle")
+    name = "no_wait"

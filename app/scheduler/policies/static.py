@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.scheduler.policies.base import Cut, Hold, KeyView
+from app.scheduler.policies.base import BasePolicy, Cut, Hold, KeyView
 from app.scheduler.policies.window import Window
 
 
-class Static:
+class Static(BasePolicy):
     """The window's decision at the size of the largest batch that a worker idle now can run."""
 
+    name = "static"
     holds = True
 
     def __init__(self) -> None:

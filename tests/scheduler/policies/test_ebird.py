@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from app.scheduler.policies import Cut, Hold, make
 from app.scheduler.policies.base import view_of
-from app.scheduler.policies.ebird import workers_for
+from app.scheduler.policies.ebird import Ebird
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import DeviceSpec, Klass, Outcome, Step, Unit, WorkerSpec
+from app.scheduler.types import DeviceSpec, Formed, Klass, Outcome, Step, Unit, WorkerSpec
 
 from ..test_scheduler import calls_of, finish
 from ..world import make_call, make_device, make_program
@@ -80,7 +80,7 @@ def algorithm_1(ready: int, room: int, idle: list[int]) -> list[int]:
 
 def test_workers_of_the_paper_are_enough_for_every_number_of_rows() -> None:
     """E3: the list sums to the largest batch, and every number up to it is a sum of some of them."""
-    assert workers_for(LARGEST) == WORKERS
+    assert Ebird.workers(LARGEST) == WORKERS
     sums = {sum(chosen) for n in range(1, 7) for chosen in combinations(WORKERS, n)}
     assert sums == set(range(1, LARGEST + 1))
 
@@ -90,7 +90,7 @@ def test_workers_of_the_paper_are_enough_for_every_number_of_rows() -> None:
     [(1, (1,)), (2, (1, 1)), (8, (1, 1, 2, 4)), (24, (1, 1, 2, 4, 8)), (256, (1, 1, 2, 4, 8, 16, 32, 64, 128))],
 )
 def test_workers_are_powers_of_two_below_the_largest_batch(max_batch: int, expected: tuple[int, ...]) -> None:
-    assert workers_for(max_batch) == expected
+    assert Ebird.workers(max_batch) == expected
 
 
 @pytest.mark.parametrize("ready", range(1, LARGEST + 1))
@@ -228,15 +228,15 @@ def test_passes_start_what_the_listing_starts(others: list[int], ready: int, max
 
 def test_policy_answers_one_worker_at_a_time() -> None:
     policy = make("ebird")
-    assert policy.decide(view_of(21, 16, 16), (16, 8, 1), 0) == Cut(16, 16, "full")
-    assert policy.decide(view_of(5, 8, 16), (8, 1), 0) == Cut(1, 1, "idle")
+    assert policy.decide(view_of(21, 16, 16), (16, 8, 1), 0) == Cut(16, 16, Formed.FULL)
+    assert policy.decide(view_of(5, 8, 16), (8, 1), 0) == Cut(1, 1, Formed.IDLE)
     assert policy.decide(view_of(3, 16, 16), (16, 8), 0) == Hold(None)
 
 
 def test_ebird_shares_a_device_with_no_other_policy() -> None:
     scheduler = ebird()
     scheduler.add_program(make_program(2, policy="ebird"), 0)
-    with pytest.raises(ValueError, match="policy: ebird shares a device with no other policy, here ebird"):
+    with pytest.raises(ValueError, match="policy: ebird shares a device with no other policy, here no_wait"):
         scheduler.add_program(make_program(3, policy="no_wait"), 0)
     others = Scheduler(make_device(1, 8))
     others.add_program(make_program(1, policy="window"), 0)

@@ -63,12 +63,12 @@ class Server:
 
 
 class TestMonitor:
-    def test_preferred_size_is_one_until_the_first_tick(self) -> None:
-        """K1: and so the first window's rows go one by one."""
+    def test_preferred_size_is_two_from_the_start(self) -> None:
+        """K3: the monitor scans before it sleeps, when nothing has arrived: so the first window's rows go in pairs."""
         server = Server()
-        assert server.scheduler.preferred(1) == 1
-        step = server.arrive(5, 0)
-        assert server.drain(step, 1) == [1] * 5
+        assert server.scheduler.preferred(1) == 2
+        step = server.arrive(4, 0)
+        assert server.drain(step, 1) == [2, 2]
 
     def test_scan_starts_at_two(self) -> None:
         """K3: after a window without a single row the size is 2, never 1 again."""
@@ -181,9 +181,11 @@ class TestDispatcher:
         stages = (Stage(make_program(batch_ns=CURVE).stages[0].profile), Stage())
         scheduler = Scheduler(make_device(LARGEST))
         scheduler.add_program(make_program(stages=stages, policy="preferred", max_delay_ns=FOREVER), 0)
-        scheduler.submit(make_call(1), 0)
+        for ident in (1, 2):
+            scheduler.submit(make_call(ident), 0)
         (unit,) = scheduler.step(0).start
-        scheduler.tick(S)
+        assert unit.size == 2
+        scheduler.cancel(2, S)
         scheduler.finished(Outcome(unit.id), S)
         (unit,) = scheduler.step(S).start
         assert (unit.stage, unit.size) == (1, 1)

@@ -1,0 +1,152 @@
+"""Forms units: which key, which rows of it, which worker.
+
+While a worker is usable: the arbiter names the key with the best head; a group of that key that must be run again goes
+as it is; otherwise the key's policy cuts a unit or holds the key back until a time. Of the rows cut, those that are
+predicted to end after their deadline leave instead, and others take their places: in overload a device that finishes
+late work does nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from app.scheduler.arbiter import Arbiter
+from app.scheduler.ledger import Ledger
+from app.scheduler.policies import Cut, Hold, KeyView
+from app.scheduler.program import ProgramState
+from app.scheduler.ready import Key, ReadySet
+from app.scheduler.types import DeviceSpec, Formed, Reason, Row, Unit
+from app.scheduler.workers import Workers
+
+_NEVER = 1 << 62
+_LATE_TIMER_NS = 2_000_000  # event loops wake up to a millisecond late; a hold must not end too late for a deadline
+
+
+class Dispatch:
+    """One device's: it takes rows from the ledger's table and gives units to the workers."""
+
+    def __init__(self, device: DeviceSpec, ledger: Ledger, workers: Workers) -> None:
+        self._device = device
+        self._ledger = ledger
+        self._workers = workers
+        self._arbiter = Arbiter(ledger.ready)
+        self._next_unit = 0
+
+    def run(self, start: list[Unit], now: int) -> int | None:
+        """Add to `start` all units that can start; return when to ask again if nothing happens before, or None."""
+        workers, ledger = self._workers, self._ledger
+        if workers.full:
+            return None  # the step that most calls get
+        held: list[Key] = []
+        wake_at: int | None = None
+        while True:
+            usable = workers.usable(now)
+            ready = self._arbiter.first(held)
+            if ready is None:
+                return wake_at
+            if not usable:
+                return _earlier(wake_at, workers.next_opening(now))
+            alive = ledger.alive
+            hold = self._serve(ready, usable, start, now)
+            if ledger.alive < alive:  # late calls have left room, for which keys held so far may have waited
+                held.clear()
+            if hold is not None:
+                held.append(ready.key)
+                wake_at = _earlier(wake_at, hold.until)
+
+    def _serve(self, ready: ReadySet, usable: Sequence[int], start: list[Unit], now: int) -> Hold | None:
+        """Start one unit of this key, or say until when the key is held back."""
+        program, stage, _ = ready.key
+        state = self._ledger.states[program]
+        # Rows that start take up room on the device; those that go on, in a cell or at a later stage, have theirs.
+        room = self._device.max_alive - self._ledger.alive
+        going = ready.going() if stage or state.program.stages[0].repeats else 0
+        capacities = sorted((state.capacity[worker] for worker in usable), reverse=True)
+        limit = min(capacities[0], room + going)
+        if limit < 1:
+            return Hold(None)
+        group = ready.take_retry(limit, room)
+        if group:
+            self._start(ready.key, group, Cut(len(group), len(group), Formed.RETRY), usable, start, now)
+            return None
+        view = self._view(ready, state, usable, limit, room + going, now)
+        decision = state.policy.decide(view, capacities, now)
+        if isinstance(decision, Hold):
+            return decision
+        if self._ledger.deadlines and self._drop_late(ready, state, decision, usable, now):
+            return None  # fewer rows wait now, so all is asked again
+        self._start(ready.key, ready.take(decision.rows, room), decision, usable, start, now)
+        return None
+
+    def _view(
+        self, ready: ReadySet, state: ProgramState, usable: Sequence[int], limit: int, room: int, now: int
+    ) -> KeyView:
+        facts = state.facts[ready.key[1]]
+        waiting = ready.free_count
+        running = self._workers.running(usable)
+        due = _NEVER
+        if facts.may_hold and self._ledger.deadlines:
+            late_ns = self._workers.soonest(usable, now) - now  # a unit handed over now begins so much later
+            due = self._due(ready, state, min(waiting, limit), running) - late_ns
+        return KeyView(
+            ready=waiting,
+            limit=limit,
+            full=state.full,
+            oldest=ready.oldest(),
+            max_delay=state.program.max_delay_ns,
+            room=room,
+            due=due,
+            free=self._workers.free(len(usable)),
+            running=running,
+            facts=facts,
+        )
+
+    def _due(self, ready: ReadySet, state: ProgramState, rows: int, running: int) -> int:
+        """When a unit of the first `rows` must begin, so that none of them ends after its deadline."""
+        first = ready.first(rows, self._device.max_alive - self._ledger.alive)
+        deadlines = [row.call.deadline for row in first if row.call.deadline is not None]
+        if not deadlines:
+            return _NEVER
+        time = state.time(rows, ready.key[1], running)
+        return min(deadlines) - time - time // 4 - _LATE_TIMER_NS
+
+    def _drop_late(self, ready: ReadySet, state: ProgramState, cut: Cut, usable: Sequence[int], now: int) -> bool:
+        """Let the calls leave of which a row would run in this unit and end after its deadline; True if there were."""
+        workers = self._workers
+        worker = workers.choose(usable, cut.size, state.capacity)
+        ends = workers.begins(worker, now) + state.time(cut.size, ready.key[1], workers.running([worker]))
+        rows = ready.first(cut.rows, self._device.max_alive - self._ledger.alive)
+        late = {call.id: call for row in rows if (call := row.call).deadline and call.deadline < ends}
+        for call in late.values():
+            self._ledger.drop(call, Reason.DEADLINE_UNREACHABLE)
+        return bool(late)
+
+    def _start(self, key: Key, rows: list[Row], cut: Cut, usable: Sequence[int], start: list[Unit], now: int) -> None:
+        """Hand the rows to a worker as one unit."""
+        program, stage, _ = key
+        state = self._ledger.states[program]
+        size = max(cut.size, len(rows))
+        worker = self._workers.choose(usable, size, state.capacity)
+        running = self._workers.running([worker])
+        self._ledger.start(rows, state)
+        unit = Unit(
+            id=self._next_unit,
+            worker=worker,
+            program=program,
+            stage=stage,
+            rows=rows,
+            size=size,
+            reason=cut.reason,
+            started=now,
+            predicted=state.latency[stage].predict(size, running),
+            running=running,
+        )
+        self._next_unit += 1
+        self._workers.take(unit, now)
+        start.append(unit)
+
+
+def _earlier(one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
