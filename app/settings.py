@@ -104,19 +104,6 @@ class Settings(BaseModel):
             raise ValueError("expected auto, cpu, cuda or cuda:N")
         return value
 
-    @field_validator("objective")
-    @classmethod
-    def _objective_known(cls, value: str | None) -> str | None:
-        if value is None or value in ("latency", "balanced", "energy"):
-            return value
-        try:
-            weight = float(value)
-        except ValueError:
-            weight = -1.0
-        if not 0 <= weight < 1:
-            raise ValueError("expected latency, balanced, energy or a weight from 0 to below 1")
-        return value
-
     @model_validator(mode="after")
     def _threads_fit(self) -> Settings:
         cores = cpu_cores()
