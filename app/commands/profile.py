@@ -32,15 +32,15 @@ _IDLE_S = 1.0  # for the power of a machine that does nothing
 class Plan:
     """What to measure, from the options. `gpu`: its number, None for the CPU. `together`: numbers of units at once."""
 
-    gpu: int | None
-    max_batch: int
     threads: int
-    together: tuple[int, ...]
     length: int
     repeats: int
     budget_s: float
     precision: str
     compile: bool
+    gpu: int | None = None
+    max_batch: int = 0
+    together: tuple[int, ...] = ()
 
 
 def register(cli: typer.Typer) -> None:
@@ -105,7 +105,14 @@ def profile(
     from app.engine.profiling.cache import ProfileCache, default_folder
 
     loaded = _load(model, models, extra or [], max_batch)
-    asked = Plan(None, 0, threads, (), length, repeats, budget_s, precision, compile)
+    asked = Plan(
+        threads=threads,
+        length=length,
+        repeats=repeats,
+        budget_s=budget_s,
+        precision=precision,
+        compile=compile,
+    )
     plan = _plan(loaded, device, workers or [], asked)
     measured, key = _measure(loaded, plan, suggest)
     kept = ProfileCache(profile_dir or default_folder()).store(key, measured)

@@ -101,16 +101,28 @@ def simulate(
         capacities = tuple(options.counts("workers", workers)) if workers else ()
         setups = [
             Setup(
-                measured, one_rate, one_policy, requests, seed, arrivals, service,
-                device or options.device(measured, capacities, one_policy), transfers, capacities,
-                round(deadline_ms * _MS) if deadline_ms else None, max_queue, round(max_delay_ms * _MS),
-                count, one_router, objective,
+                profile=measured,
+                rate=one_rate,
+                policy=one_policy,
+                requests=requests,
+                seed=seed,
+                arrivals=arrivals,
+                service=service,
+                device=device or options.device(measured, capacities, one_policy),
+                transfers=transfers,
+                workers=capacities,
+                deadline_ns=round(deadline_ms * _MS) if deadline_ms else None,
+                max_queue=max_queue,
+                max_delay_ns=round(max_delay_ms * _MS),
+                replicas=count,
+                router=one_router,
+                objective=objective,
             )
             for one_policy, (one_router, count) in product(
                 options.names(policy), options.fleets(router, options.counts("replicas", replicas))
             )
             for one_rate in options.rates(rate, load, measured.peak * count, arrivals)
-        ]  # fmt: skip
+        ]
         for setup in setups:
             setup.check()
         if plot is not None:

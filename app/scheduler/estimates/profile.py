@@ -158,14 +158,14 @@ def parse(data: Any) -> ModelProfile:
         raise ValueError("batch_ms: expected the times of batches by size, got nothing")
     batch_ns = _times(data["batch_ms"], "batch_ms", max_batch)
     return ModelProfile(
-        batch_ns,
-        data.get("model", ""),
-        data.get("device", ""),
-        threads,
-        _concurrency(data.get("concurrency", {}), len(batch_ns)),
-        _power(data["power_w"]) if "power_w" in data else None,
-        {key: value for key, value in data.items() if key not in _KNOWN},
-        _times(data["transfer_ms"], "transfer_ms", len(batch_ns), least_ns=0) if "transfer_ms" in data else (),
+        batch_ns=batch_ns,
+        model=data.get("model", ""),
+        device=data.get("device", ""),
+        threads=threads,
+        concurrency_ns=_concurrency(data.get("concurrency", {}), len(batch_ns)),
+        power=_power(data["power_w"]) if "power_w" in data else None,
+        extra={key: value for key, value in data.items() if key not in _KNOWN},
+        transfer_ns=_times(data["transfer_ms"], "transfer_ms", len(batch_ns), 0) if "transfer_ms" in data else (),
     )
 
 

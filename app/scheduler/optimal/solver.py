@@ -248,9 +248,15 @@ class _Process:
         costs = np.stack([self.latency_cost(), self.busy_cost(), self.batch_cost()], axis=1)
         (latency, busy, batches), _ = self.evaluate(table, costs)
         return Optimum(
-            tuple(table.tolist()), self.sizes, self.rate * 1e9 / self.unit, float(latency), float(self.rate / batches),
-            float(busy), float(power[0] + (power[1] - power[0]) * busy), self.tail_size,
-        )  # fmt: skip
+            table=tuple(table.tolist()),
+            sizes=self.sizes,
+            rate=self.rate * 1e9 / self.unit,
+            mean_ns=float(latency),
+            mean_batch=float(self.rate / batches),
+            utilisation=float(busy),
+            power_w=float(power[0] + (power[1] - power[0]) * busy),
+            tail=self.tail_size,
+        )
 
 
 def _poisson(means: Floats) -> Floats:

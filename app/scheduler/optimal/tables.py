@@ -5,7 +5,7 @@ up is O(1). A table is solved from the measured curve for a load: the arrival ra
 serve. A device that has become slower by a factor is the same process on a slower clock, so the table of the load as it
 is now stays exact, and nothing is solved again.
 
-The objective is a weight w from 0 to below 1: what is least is
+The objective is a weight w from 0 to below 1. The objective minimised is
 
     (1 - w) x mean latency / T(1)  +  w x mean power / power of a busy device
 
@@ -136,9 +136,15 @@ def solve(
     ]  # fmt: skip
     holds = tuple(_longest_hold(best.table, load * share) for best, load in zip(solved, loads, strict=True))
     return ControlTables(
-        tuple(loads), tuple(best.table for best in solved), solved[0].tail, solved[0].sizes, holds,
-        share * workers, workers, padded(profile.batch_ns[:LARGEST])[1] if workers > 1 else (),
-    )  # fmt: skip
+        loads=tuple(loads),
+        tables=tuple(best.table for best in solved),
+        tail=solved[0].tail,
+        sizes=solved[0].sizes,
+        hold_ns=holds,
+        peak=share * workers,
+        workers=workers,
+        alone=padded(profile.batch_ns[:LARGEST])[1] if workers > 1 else (),
+    )
 
 
 def _longest_hold(table: Sequence[int], rate: float) -> int:
