@@ -18,8 +18,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import cast
 
-from app.api.codecs.protocols import V1, V2, Call, Codec, Friendly, RequestHeaders
-from app.api.codecs.v2 import InferCall
+from app.api.codecs.base import Codec, DecodedCall, RequestHeaders, input_positions
+from app.api.codecs.friendly import Friendly
+from app.api.codecs.v1 import V1
+from app.api.codecs.v2 import V2
 from app.api.disconnects import Watch
 from app.api.errors import error_parts
 from app.api.http import (
@@ -215,12 +217,12 @@ class InferencePath:
                 body = await self._inflated(headers, body)
                 bodies.hold(len(body))
                 held += len(body)
-            if codec.slow(served, headers, body):
+            if codec.slow_to_decode(served, headers, body):
                 call = await asyncio.to_thread(codec.decode, served, headers, body, self._limits)
             else:
                 call = codec.decode(served, headers, body, self._limits)
             with self._lease(served, call, arrived) as lease:
-                for index, values in enumerate(call.arrays):
+                for index, values in zip(input_positions(served.info), call.arrays, strict=True):
                     if values.nbytes > _OFF_LOOP_BINARY:
                         await _to_its_end(lease.write, index, values)
                     else:
@@ -233,7 +235,7 @@ class InferencePath:
                     self._watch.end(lease)
         finally:
             bodies.release(held)
-        if codec.slow_answer(served, call):
+        if codec.slow_to_encode(served, call):
             payload, header_length = await asyncio.to_thread(codec.encode, served, call, answer)
         else:
             payload, header_length = codec.encode(served, call, answer)
@@ -256,16 +258,14 @@ class InferencePath:
             return body
         return await asyncio.to_thread(inflate, body, encoding, self._limits.body)
 
-    def _lease(self, served: Served, call: Call, arrived: int) -> Lease:
+    def _lease(self, served: Served, call: DecodedCall, arrived: int) -> Lease:
         limit = served.info.batching.max_queue
         if call.rows > limit:
             raise BadRequest(f"{call.rows} rows in one request: the queue of model {served.info.name!r} holds {limit}")
-        if isinstance(call, InferCall):
-            return served.lease(
-                call.rows, lengths=call.lengths, priority=call.priority, timeout_us=call.timeout_us,
-                parameters=call.parameters, arrived_ns=arrived,
-            )  # fmt: skip
-        return served.lease(call.rows, lengths=call.lengths, arrived_ns=arrived)
+        return served.lease(
+            call.rows, lengths=call.lengths, priority=call.priority, timeout_us=call.timeout_us,
+            parameters=call.parameters, arrived_ns=arrived,
+        )  # fmt: skip
 
 
 async def _to_its_end(function: Callable[..., None], *args: object) -> None:

@@ -1,4 +1,4 @@
-"""TensorFlow Serving's and KServe's V1 predict: the row format in, the row format out. Pure functions.
+"""TensorFlow Serving's and KServe's V1 predict: the row format in, the row format out.
 
 `{"instances": [...]}` has one element per row: the row itself where the model has one input, an object by input name
 where it has several. Strings may come as `{"b64": "..."}`, as TensorFlow Serving has it.
@@ -11,12 +11,36 @@ import binascii
 from collections.abc import Sequence
 from typing import Any
 
-from app.api.codecs.friendly import Column, FriendlyCall, joined, json_column, json_rows, named_inputs
-from app.contract import Array, Served, TensorSpec
-from app.errors import BadRequest
+import orjson
+
+from app.api.codecs.base import OFF_LOOP_BYTES, DecodedCall, RequestHeaders, client_inputs
+from app.api.codecs.columns import Column, joined, json_column, named_inputs
+from app.api.codecs.present import json_rows
+from app.api.codecs.v2_decode import load_json
+from app.api.http import Limits
+from app.contract import Answer, Array, Served, TensorSpec
+from app.errors import BadRequest, TooLarge
 
 
-def decode_v1(served: Served, body: object) -> FriendlyCall:
+class V1:
+    """Implements Codec."""
+
+    def slow_to_decode(self, served: Served, headers: RequestHeaders, body: bytes) -> bool:
+        return len(body) > OFF_LOOP_BYTES
+
+    def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
+        if len(body) > limits.json:
+            raise TooLarge(f"body: expected at most {limits.json} bytes of JSON, got {len(body)}")
+        return decode_v1(served, load_json(body))
+
+    def slow_to_encode(self, served: Served, call: DecodedCall) -> bool:
+        return False
+
+    def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
+        return orjson.dumps(encode_v1(served, answer.outputs), option=orjson.OPT_SERIALIZE_NUMPY), None
+
+
+def decode_v1(served: Served, body: object) -> DecodedCall:
     """The inputs that a parsed V1 body means. `signature_name` is accepted and ignored. Raises BadRequest."""
     if not isinstance(body, dict):
         raise BadRequest('body: expected an object with "instances"')
@@ -27,18 +51,18 @@ def decode_v1(served: Served, body: object) -> FriendlyCall:
     instances = body["instances"]
     if not isinstance(instances, list) or not instances:
         raise BadRequest("instances: expected a list of at least one row")
-    info = served.info
-    if len(info.inputs) == 1:
-        name = info.inputs[0].name
+    inputs = client_inputs(served.info)
+    if len(inputs) == 1:
+        name = inputs[0].name
         by_name = all(isinstance(row, dict) and set(row) == {name} for row in instances)
         columns = {name: [row[name] for row in instances] if by_name else instances}
     else:
-        rows = [named_inputs(info, row, f"instances[{i}]") for i, row in enumerate(instances)]
-        columns = {spec.name: [row[spec.name] for row in rows] for spec in info.inputs}
+        rows = [named_inputs(inputs, row, f"instances[{i}]") for i, row in enumerate(instances)]
+        columns = {spec.name: [row[spec.name] for row in rows] for spec in inputs}
     lengths: dict[str, int] = {}
     arrays = {}
-    for spec in info.inputs:
-        field = "instances" if len(info.inputs) == 1 else f"instances[].{spec.name}"
+    for spec in inputs:
+        field = "instances" if len(inputs) == 1 else f"instances[].{spec.name}"
         arrays[spec.name] = _column(spec, columns[spec.name], field, lengths)
     return joined(arrays, lengths, "instances")
 

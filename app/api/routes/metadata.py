@@ -11,6 +11,7 @@ from typing import Any, cast
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
+from app.api.codecs.base import client_inputs
 from app.api.routes import bodies
 from app.api.routes.openapi import API_KEY, ModelName, Responses, Version, answers
 from app.contract import Catalog, Served, TensorSpec
@@ -74,7 +75,7 @@ def _metadata(request: Request, model: str, version: str | None) -> JSONResponse
             "name": info.name,
             "versions": list(catalog.versions(model)),
             "platform": info.platform,
-            "inputs": [describe(spec) for spec in info.inputs],
+            "inputs": [describe(spec) for spec in client_inputs(info)],
             "outputs": [describe(spec) for spec in info.outputs],
         }
     )
@@ -92,7 +93,7 @@ def _configuration(served: Served) -> JSONResponse:
             "name": info.name,
             "platform": info.platform,
             "max_batch_size": info.batching.max_batch,
-            "input": [describe(spec) for spec in info.inputs],
+            "input": [describe(spec) for spec in client_inputs(info)],
             "output": [describe(spec) for spec in info.outputs],
             "dynamic_batching": {},
         }

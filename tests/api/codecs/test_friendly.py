@@ -1,4 +1,4 @@
-"""The friendly route's functions: what a body means as rows, how an answer looks, and who is told what is wrong."""
+"""The friendly route's functions: what a body means as rows, and who is told what is wrong."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import zlib
 from typing import Any
 
 import numpy as np
-import orjson
 import pytest
 from PIL import Image
 
-from app.api.codecs.friendly import FriendlyCall, decode_friendly, present_friendly
-from app.errors import BadRequest, ModelFailed, OutputNotJson, StarlingError, TooLarge, UnsupportedMedia
+from app.api.codecs.base import DecodedCall
+from app.api.codecs.friendly import decode_friendly
+from app.errors import BadRequest, ModelFailed, StarlingError, TooLarge, UnsupportedMedia
 
 from ..catalog import FakeServed, served, spec
 
@@ -28,7 +28,7 @@ JSON = "application/json"
 NPY = "application/x-npy"
 
 
-def decode(model: FakeServed, content_type: str | None, body: bytes, **limits: Any) -> FriendlyCall:
+def decode(model: FakeServed, content_type: str | None, body: bytes, **limits: Any) -> DecodedCall:
     return decode_friendly(model, content_type, body, max_pixels=limits.pop("max_pixels", 10_000), **limits)
 
 
@@ -314,75 +314,6 @@ def test_malformed_multipart(kind: str, body: bytes) -> None:
 def test_json_has_its_own_limit() -> None:
     with pytest.raises(TooLarge, match="at most 4 bytes of JSON, got 9"):
         decode(VECTOR, JSON, b"[1,2,3,4]", max_json=4)
-
-
-def encoded(value: Any) -> Any:
-    """The answer as a client reads it."""
-    return orjson.loads(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY))
-
-
-def call_of(rows: int, *, single: bool) -> FriendlyCall:
-    return FriendlyCall([np.zeros((rows, 4))], rows, single, {})
-
-
-ROWS = np.array([[0.1, 2, 3, 4], [5, 6, 7, 8]], np.float32)
-
-
-def test_outputs_by_name() -> None:
-    two = served("two", VECTOR.info.inputs, (spec("y", "FP32", 4), spec("t", "BYTES")))
-    outputs = [ROWS, np.array([b"a", "ß".encode()], object)]
-    assert encoded(present_friendly(two, [o[:1] for o in outputs], call_of(1, single=True))) == {
-        "y": [0.1, 2, 3, 4],
-        "t": "a",
-    }
-    assert encoded(present_friendly(two, outputs, call_of(2, single=False)))[1] == {"y": [5, 6, 7, 8], "t": "ß"}
-    assert encoded(present_friendly(two, [o[:1] for o in outputs], call_of(1, single=False)))[0]["t"] == "a"
-
-
-def test_labels_name_the_top_score() -> None:
-    labelled = served("l", VECTOR.info.inputs, (spec("y", "FP32", 4, labels=("a", "b", "c", "d")),))
-    answer = encoded(present_friendly(labelled, [ROWS], call_of(2, single=False)))
-    assert answer[1] == {"y": {"label": "d", "scores": [5, 6, 7, 8]}}
-
-
-def test_bf16_is_shown_as_numbers() -> None:
-    model = served("b", VECTOR.info.inputs, (spec("y", "BF16", 2),))
-    bits = np.array([[0x3F80, 0xC000]], np.uint16)
-    assert encoded(present_friendly(model, [bits], call_of(1, single=True))) == {"y": [1.0, -2.0]}
-
-
-def test_present_sees_one_row_without_the_batch_dimension() -> None:
-    def present(outputs: Any) -> dict[str, Any]:
-        return {"top": np.float32(outputs["y"].max()), "all": outputs["y"], "shape": outputs["y"].shape, "b": b"x"}
-
-    model = served("p", VECTOR.info.inputs, Y, present=present)
-    assert encoded(present_friendly(model, [ROWS], call_of(2, single=False)))[0] == {
-        "top": 4.0,
-        "all": [0.1, 2, 3, 4],
-        "shape": [4],
-        "b": "x",
-    }
-    assert encoded(present_friendly(model, [ROWS[:1]], call_of(1, single=True)))["top"] == 4.0
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_nan_is_never_a_silent_null(bad: float) -> None:
-    rows = np.array([[bad, 2, 3, 4]], np.float32)
-    with pytest.raises(OutputNotJson, match="'y'"):
-        present_friendly(VECTOR, [rows], call_of(1, single=True))
-    for value in (rows[0], {"deep": [float(bad)]}, np.float32(bad)):
-        model = served("p", VECTOR.info.inputs, Y, present=lambda outputs, value=value: value)
-        with pytest.raises(OutputNotJson, match="answer"):
-            present_friendly(model, [rows], call_of(1, single=True))
-
-
-def test_a_present_that_fails_is_the_models_failure() -> None:
-    def broken(outputs: Any) -> Any:
-        return outputs["z"]
-
-    for present in (broken, lambda outputs: object()):
-        with pytest.raises(ModelFailed, match="present"):
-            present_friendly(served("p", VECTOR.info.inputs, Y, present=present), [ROWS], call_of(2, single=False))
 
 
 def test_all_failures_are_ours() -> None:

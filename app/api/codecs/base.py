@@ -1,0 +1,70 @@
+"""What the protocols of the inference path share: the decoded call, and the steps that each of them takes.
+
+Adding a protocol means one class that follows `Codec`, and a path for it in `app/api/inference.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from app.api.http import Limits
+from app.contract import Answer, Array, ModelInfo, Served, TensorSpec
+
+RequestHeaders = dict[bytes, bytes]
+
+OFF_LOOP_BYTES = 128 << 10  # JSON bytes from which decoding leaves the event loop: they take about a millisecond
+
+
+@dataclass(slots=True)
+class DecodedCall:
+    """One inference request, whatever protocol it came in.
+
+    `arrays` holds one tensor [rows, ...] for each of `client_inputs`, in that order: an array, or its bytes. `lengths`
+    gives each variable axis its length, as a lease wants it. `priority`, `timeout_us` and `parameters` are what the
+    request asked for; the defaults mean that it asked for nothing.
+    """
+
+    rows: int
+    arrays: list[Array | memoryview]
+    lengths: dict[str, int]
+    priority: int = 0
+    timeout_us: int | None = None
+    parameters: dict[str, Any] | None = None
+    #: V2: the request's id, which the answer repeats.
+    id: str | None = None
+    #: V2: (index of the output, as binary?) in the order asked for. None: all outputs, as JSON.
+    outputs: list[tuple[int, bool]] | None = None
+    #: The friendly route: one row came without a leading dimension, so the answer is one value and not a list.
+    single: bool = False
+
+
+class Codec(Protocol):
+    """One protocol: how its bodies become calls, and answers become bodies."""
+
+    def slow_to_decode(self, served: Served, headers: RequestHeaders, body: bytes) -> bool:
+        """Whether `decode` takes longer than the event loop should stand still."""
+        ...
+
+    def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
+        """The call that a body means. Raises a leaf of StarlingError."""
+        ...
+
+    def slow_to_encode(self, served: Served, call: DecodedCall) -> bool:
+        """Whether `encode` takes longer than the event loop should stand still."""
+        ...
+
+    def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
+        """The answer's body, and the length of its JSON part where binary tensors follow it."""
+        ...
+
+
+def client_inputs(info: ModelInfo) -> Sequence[TensorSpec]:
+    """The inputs that a client must send, in declared order. An input that is not listed here is refused by name."""
+    return info.inputs
+
+
+def input_positions(info: ModelInfo) -> Sequence[int]:
+    """Where each of `client_inputs` stands among all inputs of the model: the index that `Lease.write` takes."""
+    return range(len(info.inputs))

@@ -1,0 +1,170 @@
+"""The rows of each input, from JSON values or arrays: what one row is follows from the input's spec.
+
+A value of exactly one row's shape is one row; one more leading dimension means several rows. The friendly route and V1
+both read their inputs so. Pure functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from app.api.codecs.base import DecodedCall
+from app.api.codecs.tensors import check_shape, parse_values, shown
+from app.contract import Array, TensorSpec
+from app.errors import BadRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One input's rows, and whether they came as one row without a leading dimension."""
+
+    array: Array
+    single: bool
+
+
+def json_column(spec: TensorSpec, value: Any, field: str, lengths: dict[str, int], *, many: bool = False) -> Column:
+    """One input from a JSON value: one row or, with one more leading dimension, several, nested or each row flat.
+
+    `many` says that the leading dimension is there, which leaves no choice. Raises BadRequest.
+    """
+    dims = _measure(value, len(spec.shape) + 1)
+    rows, row = _split(spec, dims, field, flat=True, many=many)
+    _check_even(value, dims, field)
+    shape = check_shape(spec, (1 if rows is None else rows, *row), field, lengths)
+    data = value if isinstance(value, list) else [value]
+    return Column(parse_values(data, spec, shape, field), rows is None)
+
+
+def json_columns(inputs: Sequence[TensorSpec], value: Any, field: str, lengths: dict[str, int]) -> dict[str, Column]:
+    """All inputs from one JSON value: the only input's rows, or an object by input name. Raises BadRequest."""
+    if len(inputs) > 1 or isinstance(value, dict):
+        values = named_inputs(inputs, value, field)
+        return {spec.name: json_column(spec, values[spec.name], f"{field}.{spec.name}", lengths) for spec in inputs}
+    return {inputs[0].name: json_column(inputs[0], value, field, lengths)}
+
+
+def array_columns(
+    inputs: Sequence[TensorSpec], arrays: Mapping[str, Any], field: str, lengths: dict[str, int]
+) -> dict[str, Column]:
+    """All inputs from arrays by input name. Raises BadRequest."""
+    columns = {}
+    for spec in inputs:
+        where = field if len(inputs) == 1 else f"{field}.{spec.name}"
+        given = arrays[spec.name]
+        # numpy's own strings drop trailing zero bytes, so that text stays Python objects
+        plain = np.asarray(given, object if spec.datatype == "BYTES" and not isinstance(given, np.ndarray) else None)
+        rows, row = _split(spec, plain.shape, where, flat=False)
+        shape = check_shape(spec, (1 if rows is None else rows, *row), where, lengths)
+        columns[spec.name] = Column(cast_array(plain, spec, where).reshape(shape), rows is None)
+    return columns
+
+
+def joined(columns: Mapping[str, Column], lengths: dict[str, int], field: str) -> DecodedCall:
+    """Inputs in declared order to one call; they must agree on the rows. Raises BadRequest."""
+    counts = {name: None if column.single else len(column.array) for name, column in columns.items()}
+    if len(set(counts.values())) != 1:
+        said = ", ".join(f"{name} {'one row' if n is None else f'a list of {n}'}" for name, n in counts.items())
+        raise BadRequest(f"{field}: expected the same number of rows for every input, got {said}")
+    first = next(iter(columns.values()))
+    arrays: list[Array | memoryview] = [column.array for column in columns.values()]
+    return DecodedCall(len(first.array), arrays, lengths, single=first.single)
+
+
+def named_inputs(inputs: Sequence[TensorSpec], value: Any, field: str) -> dict[str, Any]:
+    """A JSON object by input name, in declared order. Raises BadRequest when a name is missing or unknown."""
+    expected = f"expected an object with {names_of(inputs)}"
+    if not isinstance(value, dict):
+        raise BadRequest(f"{field}: {expected}")
+    names = [spec.name for spec in inputs]
+    for name in names:
+        if name not in value:
+            raise BadRequest(f"{field}: input {name!r} is missing; {expected}")
+    unknown = next((name for name in value if name not in names), None)
+    if unknown is not None:
+        raise BadRequest(f"{field}: unknown input {shown(unknown)}; {expected}")
+    return {name: value[name] for name in names}
+
+
+def cast_array(array: Array, spec: TensorSpec, field: str) -> Array:
+    """`array` as the spec's dtype where that loses no more than float precision. Raises BadRequest otherwise."""
+    if spec.datatype == "BYTES":
+        return _as_bytes(array, field)
+    target, source = spec.dtype, array.dtype
+    kinds = {"b": "biuf", "i": "iuf", "u": "iuf", "f": "f"}.get(source.kind, "")
+    if target.kind not in kinds or (spec.datatype == "BF16" and source.newbyteorder("<") != target):
+        raise BadRequest(f"{field}: expected values that fit {spec.datatype}, got dtype {source}")
+    if target.kind in "iu" and source.kind in "iu" and not np.can_cast(source, target, "safe") and array.size:
+        limits = np.iinfo(target)
+        if int(array.min()) < limits.min or int(array.max()) > limits.max:
+            raise BadRequest(f"{field}: a value is out of range for {spec.datatype}")
+    with np.errstate(over="ignore"):
+        cast = array.astype(target, copy=False)
+    if target.kind == "f" and target.itemsize < source.itemsize and np.any(np.isinf(cast) & np.isfinite(array)):
+        raise BadRequest(f"{field}: a value is out of range for {spec.datatype}")
+    return cast
+
+
+def _as_bytes(array: Array, field: str) -> Array:
+    result = np.empty(array.size, object)
+    for i, value in enumerate(array.flat):
+        if not isinstance(value, str | bytes):
+            raise BadRequest(f"{field}: expected strings, got dtype {array.dtype}")
+        result[i] = value.encode() if isinstance(value, str) else bytes(value)
+    return result.reshape(array.shape)
+
+
+def _measure(value: Any, depth: int) -> tuple[int, ...]:
+    """The nested lengths of a JSON value down its first elements, at most `depth` + 1 of them."""
+    dims: list[int] = []
+    while isinstance(value, list) and len(dims) <= depth:
+        dims.append(len(value))
+        value = value[0] if value else None
+    return tuple(dims)
+
+
+def _check_even(value: Any, dims: tuple[int, ...], field: str) -> None:
+    """Every list as long as the first one beside it: a right total alone could give one row another's values."""
+    if len(dims) < 2:
+        return
+    for i, item in enumerate(value):
+        if not isinstance(item, list) or len(item) != dims[1]:
+            got = len(item) if isinstance(item, list) else "no list"
+            raise BadRequest(f"{field}[{i}]: expected a list of {dims[1]} as in {field}[0], got {got}")
+        _check_even(item, dims[1:], f"{field}[{i}]")
+
+
+def _split(
+    spec: TensorSpec, dims: tuple[int, ...], field: str, *, flat: bool, many: bool = False
+) -> tuple[int | None, tuple[int, ...]]:
+    """How many rows a value of these dimensions is (None: one, without a leading dimension), and one row's shape."""
+    size = prod(spec.shape)
+    bare = ((size,), ()) if size == 1 else ((size,),)  # one row's values without its nesting
+    flat = flat and spec.fixed
+    if not many and _fits(spec, dims):
+        return None, dims
+    if dims and _fits(spec, dims[1:]):
+        return dims[0], dims[1:]
+    if flat and not many and dims in bare:
+        return None, spec.shape
+    if flat and dims and dims[1:] in bare:
+        return dims[0], spec.shape
+    row = [f"{axis} <= {bound}" if axis else str(bound) for axis, bound in zip(spec.axes, spec.bounds, strict=True)]
+    several = f"[{', '.join(['rows', *row])}]"
+    expected = several if many else f"[{', '.join(row)}] for one row or {several} for several"
+    raise BadRequest(f"{field}: expected shape {expected}, got {list(dims)}")
+
+
+def _fits(spec: TensorSpec, row: tuple[int, ...]) -> bool:
+    return len(row) == len(spec.shape) and all(
+        axis or length == expected for axis, length, expected in zip(spec.axes, row, spec.shape, strict=True)
+    )
+
+
+def names_of(inputs: Sequence[TensorSpec]) -> str:
+    """The inputs' names, as messages quote them."""
+    return ("input " if len(inputs) == 1 else "inputs ") + ", ".join(repr(spec.name) for spec in inputs)

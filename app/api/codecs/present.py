@@ -1,0 +1,73 @@
+"""How outputs look to people and in V1: rows as JSON values, labels beside scores, and the model's own `present`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from app.api.codecs.base import DecodedCall
+from app.api.codecs.tensors import to_json
+from app.contract import Array, Served, TensorSpec
+from app.errors import ModelFailed, OutputNotJson, StarlingError
+
+
+def present_rows(served: Served, outputs: Sequence[Array], call: DecodedCall) -> Any:
+    """The answer, as something orjson encodes with OPT_SERIALIZE_NUMPY: one value, or a list with one per row.
+
+    Raises OutputNotJson on NaN and infinities, also in what the model's `present` returns, and ModelFailed when that
+    raises or returns what JSON has not.
+    """
+    info = served.info
+    present = served.model.present
+    if present is None:
+        columns = [(spec, json_rows(spec, array)) for spec, array in zip(info.outputs, outputs, strict=True)]
+        rows = [{spec.name: _labelled(spec, column[row]) for spec, column in columns} for row in range(call.rows)]
+    else:
+        rows = []
+        for row in range(call.rows):
+            named = {spec.name: array[row] for spec, array in zip(info.outputs, outputs, strict=True)}
+            try:
+                value = present(named)
+            except StarlingError:
+                raise
+            except Exception as exc:  # the boundary to model code
+                raise ModelFailed(f"model {info.name}: its present failed: {exc or type(exc).__name__}") from exc
+            rows.append(_plain(value, info.name, "answer"))
+    return rows[0] if call.single else rows
+
+
+def json_rows(spec: TensorSpec, array: Array) -> Any:
+    """An output's rows as `to_json` has them; BF16 as the numbers that its bits mean."""
+    if spec.datatype == "BF16":
+        array = (array.astype(np.uint32) << 16).view(np.float32)
+    return to_json(array, spec.name)
+
+
+def _labelled(spec: TensorSpec, value: Any) -> Any:
+    """A vector of scores with its top label, where the output has one label for each."""
+    if not spec.labels or np.shape(value) != (len(spec.labels),) or spec.datatype == "BYTES":
+        return value
+    return {"label": spec.labels[int(np.argmax(value))], "scores": value}
+
+
+def _plain(value: Any, model: str, path: str) -> Any:
+    """What `present` returned, checked to be JSON: orjson alone would write NaN as null."""
+    if isinstance(value, np.ndarray):
+        return to_json(value, path)
+    if isinstance(value, float | np.floating):
+        if not np.isfinite(value):
+            raise OutputNotJson(f"model {model}: {path} is NaN or infinite, which JSON has not: ask V2 for binary")
+        return value  # a float32 stays one, so that 0.1 is written 0.1
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, bytes):
+        return to_json(np.array([value], object), path)[0]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item, model, f"{path}.{key}") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, model, f"{path}[{i}]") for i, item in enumerate(value)]
+    if value is None or isinstance(value, str | int | float):
+        return value
+    raise ModelFailed(f"model {model}: its present returned a {type(value).__name__} at {path}, which JSON has not")

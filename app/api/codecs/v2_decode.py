@@ -1,0 +1,242 @@
+"""A V2 request: JSON, with binary tensors after it where a header says so."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from app.api.codecs.base import DecodedCall, client_inputs
+from app.api.codecs.tensors import check_shape, pack_values, packer, shown
+from app.api.codecs.v2_binary import decode_raw, from_bytes
+from app.contract import Array, ModelInfo, TensorSpec
+from app.errors import BadRequest, TooLarge
+
+_REQUEST_KEYS = frozenset({"id", "parameters", "inputs", "outputs"})
+_INPUT_KEYS = frozenset({"name", "shape", "datatype", "parameters", "data"})
+_OUTPUT_KEYS = frozenset({"name", "parameters"})
+#: Reserved by Triton for what this server does not do; taking them silently would be a lie.
+_UNSUPPORTED = ("sequence_id", "sequence_start", "sequence_end")
+_UNSUPPORTED_TENSOR = ("shared_memory_region", "shared_memory_byte_size", "shared_memory_offset", "classification")
+_RESERVED = frozenset({"priority", "timeout", "binary_data_output", *_UNSUPPORTED})
+_MAX_PRIORITY = (1 << 31) - 1
+_MAX_TIMEOUT_US = 1 << 53
+
+
+def decode_v2(body: bytes, header_length: int | None, info: ModelInfo, json_limit: int) -> DecodedCall:
+    """A V2 request. `header_length` is the Inference-Header-Content-Length, None where the whole body is JSON.
+
+    Raises BadRequest that names the field, or TooLarge.
+    """
+    if header_length == 0:
+        return decode_raw(body, info)
+    if header_length is None:
+        text, tail = body, memoryview(b"")
+    else:
+        if header_length > len(body):
+            raise BadRequest(
+                f"Inference-Header-Content-Length: expected at most the body's {len(body)} bytes, got {header_length}"
+            )
+        text, tail = body[:header_length], memoryview(body)[header_length:]
+    if len(text) > json_limit:
+        raise TooLarge(f"body: expected at most {json_limit} bytes of JSON, got {len(text)}; send tensors as binary")
+    request = load_json(text)
+    bools = b"true" in text or b"false" in text
+    plain = None if bools or len(tail) else _decode_plain(request, info)
+    if plain is not None:
+        return plain
+    if type(request) is not dict:
+        raise BadRequest("body: expected a JSON object")
+    _check_keys(request, _REQUEST_KEYS, "body")
+    call = DecodedCall(0, [], {})
+    _take_parameters(request.get("parameters"), call)
+    call.id = request.get("id")
+    if call.id is not None and type(call.id) is not str:
+        raise BadRequest("id: expected a string")
+    _decode_inputs(request.get("inputs"), tail, info, call, bools)
+    binary = (request.get("parameters") or {}).get("binary_data_output", False)
+    call.outputs = _requested(request.get("outputs"), info.outputs, _boolean(binary, "parameters.binary_data_output"))
+    return call
+
+
+def _decode_plain(request: Any, info: ModelInfo) -> DecodedCall | None:
+    """The commonest request by far, one fixed-size tensor of flat numbers and nothing asked for, checked in one go.
+
+    None for anything else, wrong requests included: the long way tells what is wrong. A third of the long way's time.
+    """
+    try:
+        (tensor,) = request["inputs"]
+        (spec,) = client_inputs(info)
+        shape = tensor["shape"]
+        rows = shape[0]
+        data = tensor["data"]
+        if (
+            len(request) != 1 or len(tensor) != 4 or tensor["name"] != spec.name or tensor["datatype"] != spec.datatype
+            or not spec.fixed or set(map(type, shape)) != {int} or rows < 1 or tuple(shape[1:]) != spec.shape
+            or type(data) is not list or len(data) != rows * spec.count
+        ):  # fmt: skip
+            return None
+        packed = packer(spec.datatype, len(data))(*data)
+    except (TypeError, KeyError, ValueError, IndexError, OverflowError, struct.error):
+        return None
+    return DecodedCall(rows, [memoryview(packed)], {})
+
+
+def load_json(text: bytes) -> Any:
+    """Parse JSON, and where that fails say why and in which field. Raises BadRequest."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as exc:
+        raise BadRequest(_why_not_json(text, exc)) from None
+
+
+def _why_not_json(text: bytes, error: orjson.JSONDecodeError) -> str:
+    """Only a failed parse is read again, by the stdlib, which takes NaN and so can tell where it stands."""
+    try:
+        request = json.loads(text)
+    except RecursionError:
+        return "body: JSON is nested too deeply"
+    except (ValueError, UnicodeDecodeError):
+        return f"body: not valid JSON: {error}"
+    inputs = request.get("inputs") if isinstance(request, dict) else None
+    for index, tensor in enumerate(inputs if isinstance(inputs, list) else []):
+        data = tensor.get("data") if isinstance(tensor, dict) else None
+        try:
+            orjson.loads(json.dumps(data))
+        except orjson.JSONDecodeError:
+            return f"inputs[{index}].data: NaN, Infinity and lone surrogates are not JSON; send the tensor as binary"
+    return f"body: not valid JSON: {error}"
+
+
+def _check_keys(found: dict[str, Any], known: frozenset[str], where: str) -> None:
+    if not found.keys() <= known:
+        extra = sorted(map(str, found.keys() - known))[0]
+        raise BadRequest(f"{where}: unknown field {extra[:60]!r}; expected {', '.join(sorted(known))}")
+
+
+def _take_parameters(parameters: object, call: DecodedCall) -> None:
+    if not parameters:
+        if parameters is None or type(parameters) is dict:
+            return
+        raise BadRequest("parameters: expected an object")
+    if type(parameters) is not dict:
+        raise BadRequest("parameters: expected an object")
+    for name in _UNSUPPORTED:
+        if parameters.get(name):
+            raise BadRequest(f"parameters.{name}: not supported by this server")
+    call.priority = _integer(parameters.get("priority", 0), _MAX_PRIORITY, "parameters.priority")
+    timeout = _integer(parameters.get("timeout", 0), _MAX_TIMEOUT_US, "parameters.timeout")
+    call.timeout_us = timeout or None
+    rest = {name: value for name, value in parameters.items() if name not in _RESERVED}
+    call.parameters = rest or None
+
+
+def _integer(value: object, top: int, where: str) -> int:
+    if type(value) is not int or not 0 <= value <= top:
+        raise BadRequest(f"{where}: expected an integer from 0 to {top}, got {shown(value)}")
+    return value
+
+
+def _boolean(value: object, where: str) -> bool:
+    if type(value) is not bool:
+        raise BadRequest(f"{where}: expected true or false, got {shown(value)}")
+    return value
+
+
+def _decode_inputs(inputs: object, tail: memoryview, info: ModelInfo, call: DecodedCall, bools: bool) -> None:
+    if type(inputs) is not list:
+        raise BadRequest("inputs: expected a list of tensors")
+    found: dict[str, Array | memoryview] = {}
+    specs = {spec.name: spec for spec in client_inputs(info)}
+    offset = 0
+    for index, tensor in enumerate(inputs):
+        where = f"inputs[{index}]"
+        spec = _spec_of(tensor, specs, where)
+        if spec.name in found:
+            raise BadRequest(f"{where}.name: {spec.name!r} is given twice")
+        if tensor.get("datatype") != spec.datatype:
+            raise BadRequest(f"{where}.datatype: expected {spec.datatype}, got {shown(tensor.get('datatype'))}")
+        dims = tensor.get("shape")
+        if type(dims) is not list:
+            raise BadRequest(f"{where}.shape: expected a list of integers")
+        shape = check_shape(spec, dims, f"{where}.shape", call.lengths)
+        if call.rows and shape[0] != call.rows:
+            raise BadRequest(f"{where}.shape: {shape[0]} rows, but {call.rows} in the inputs before it")
+        call.rows = shape[0]
+        size = _binary_size(tensor, where)
+        if size is None:
+            if "data" not in tensor:
+                raise BadRequest(f"{where}.data: missing, and no parameters.binary_data_size")
+            found[spec.name] = pack_values(tensor["data"], spec, shape, f"{where}.data", may_hold_bools=bools)
+        else:
+            if offset + size > len(tail):
+                left = len(tail) - offset
+                raise BadRequest(f"{where}.parameters.binary_data_size: {size} bytes, but the body has {left} left")
+            found[spec.name] = from_bytes(tail[offset : offset + size], spec, shape, where)
+            offset += size
+    if offset != len(tail):
+        raise BadRequest(f"body: {len(tail) - offset} bytes are left over after the last tensor")
+    if len(found) != len(specs):
+        missing = next(name for name in specs if name not in found)
+        raise BadRequest(f"inputs: {missing!r} is missing; expected {', '.join(specs)}")
+    call.arrays = [found[name] for name in specs]
+
+
+def _spec_of(tensor: object, specs: Mapping[str, TensorSpec], where: str) -> TensorSpec:
+    if type(tensor) is not dict:
+        raise BadRequest(f"{where}: expected an object with name, shape, datatype and data")
+    _check_keys(tensor, _INPUT_KEYS, where)
+    name = tensor.get("name")
+    spec = specs.get(name) if type(name) is str else None
+    if spec is None:
+        raise BadRequest(f"{where}.name: expected one of {', '.join(specs)}, got {shown(name)}")
+    return spec
+
+
+def _binary_size(tensor: dict[str, Any], where: str) -> int | None:
+    parameters = tensor.get("parameters")
+    if parameters is None:
+        return None
+    if type(parameters) is not dict:
+        raise BadRequest(f"{where}.parameters: expected an object")
+    for name in _UNSUPPORTED_TENSOR:
+        if name in parameters:
+            raise BadRequest(f"{where}.parameters.{name}: not supported by this server")
+    if "binary_data_size" not in parameters:
+        return None
+    if "data" in tensor:
+        raise BadRequest(f"{where}: has both data and parameters.binary_data_size")
+    return _integer(parameters["binary_data_size"], 1 << 53, f"{where}.parameters.binary_data_size")
+
+
+def _requested(outputs: object, specs: Sequence[TensorSpec], binary: bool) -> list[tuple[int, bool]]:
+    """The outputs asked for, all where none are named. BF16 has no JSON form and is binary whatever was asked."""
+    index_of = {spec.name: index for index, spec in enumerate(specs)}
+    if outputs is None or outputs == []:
+        return [(index, binary or specs[index].datatype == "BF16") for index in range(len(specs))]
+    if type(outputs) is not list:
+        raise BadRequest("outputs: expected a list")
+    asked: list[tuple[int, bool]] = []
+    for position, output in enumerate(outputs):
+        where = f"outputs[{position}]"
+        if type(output) is not dict:
+            raise BadRequest(f"{where}: expected an object with name")
+        _check_keys(output, _OUTPUT_KEYS, where)
+        name = output.get("name")
+        if type(name) is not str or name not in index_of:
+            raise BadRequest(f"{where}.name: expected one of {', '.join(index_of)}, got {shown(name)}")
+        if any(index == index_of[name] for index, _ in asked):
+            raise BadRequest(f"{where}.name: {name!r} is asked for twice")
+        parameters = output.get("parameters") or {}
+        if type(parameters) is not dict:
+            raise BadRequest(f"{where}.parameters: expected an object")
+        for unsupported in _UNSUPPORTED_TENSOR:
+            if parameters.get(unsupported):
+                raise BadRequest(f"{where}.parameters.{unsupported}: not supported by this server")
+        as_binary = _boolean(parameters.get("binary_data", binary), f"{where}.parameters.binary_data")
+        index = index_of[name]
+        asked.append((index, as_binary or specs[index].datatype == "BF16"))
+    return asked

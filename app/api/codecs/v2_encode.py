@@ -1,0 +1,64 @@
+"""The V2 answer: JSON, and binary tensors after it where the request asked for them."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import orjson
+
+from app.api.codecs.base import DecodedCall
+from app.api.codecs.tensors import to_json
+from app.api.codecs.v2_binary import join_bytes
+from app.contract import Answer, Array, ModelInfo
+
+
+def encode_v2(call: DecodedCall, answer: Answer, info: ModelInfo) -> tuple[bytes, int | None]:
+    """The V2 answer to `call`: its body, and the length of its JSON part where tensors follow it.
+
+    Raises OutputNotJson for NaN and infinities asked for as JSON.
+    """
+    tensors: list[dict[str, Any]] = []
+    chunks: list[bytes] = []
+    if call.outputs is None and call.id is None and info.plain_output:
+        return _encode_plain(answer.outputs[0], info), None
+    asked = call.outputs or [(index, spec.datatype == "BF16") for index, spec in enumerate(info.outputs)]
+    for index, binary in asked:
+        spec = info.outputs[index]
+        values = answer.outputs[index]
+        tensor: dict[str, Any] = {"name": spec.name, "shape": values.shape, "datatype": spec.datatype}
+        if binary:
+            chunk = join_bytes(values) if spec.datatype == "BYTES" else values.tobytes()
+            tensor["parameters"] = {"binary_data_size": len(chunk)}
+            chunks.append(chunk)
+        else:
+            tensor["data"] = values.ravel() if values.dtype != object else to_json(values.ravel(), spec.name)
+        tensors.append(tensor)
+    head: dict[str, Any] = {"model_name": info.name, "model_version": info.version, "outputs": tensors}
+    if call.id is not None:
+        head["id"] = call.id
+    text = orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)
+    if b"null" in text:  # what orjson makes of NaN; looked for here because looking at the values costs more
+        for index, binary in asked:
+            if not binary:
+                to_json(answer.outputs[index], info.outputs[index].name)
+    if chunks:
+        return b"".join([text, *chunks]), len(text)
+    return text, None
+
+
+def _encode_plain(values: Array, info: ModelInfo) -> bytes:
+    """One output as JSON and nothing else to say: the parts that never change are written once per model."""
+    spec = info.outputs[0]
+    data = orjson.dumps(values.ravel(), option=orjson.OPT_SERIALIZE_NUMPY)
+    if b"null" in data:  # see `encode_v2`
+        to_json(values, spec.name)
+    return b"%s%s%s" % (_head(info.name, info.version, spec.name, spec.datatype, values.shape), data, b"}]}")
+
+
+@lru_cache(maxsize=1024)
+def _head(model: str, version: str, output: str, datatype: str, shape: tuple[int, ...]) -> bytes:
+    """The answer of one output up to its data."""
+    tensor = {"name": output, "shape": shape, "datatype": datatype}
+    text = orjson.dumps({"model_name": model, "model_version": version, "outputs": [tensor]})
+    return text.removesuffix(b"}]}") + b',"data":'

@@ -1,0 +1,88 @@
+"""V2 answers: JSON and binary, and never a value that JSON has not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.api.codecs.base import DecodedCall
+from app.api.codecs.v2_encode import encode_v2 as encode
+from app.contract import Answer, ModelInfo
+from app.errors import OutputNotJson
+
+from ..catalog import spec
+
+ECHO = ModelInfo("echo", "1", "pytorch", (spec("x", "FP32", 4),), (spec("y", "FP32", 4),))
+TEXT = ModelInfo("text", "1", "pytorch", (spec("t", "BYTES", 1),), (spec("u", "BYTES", 1),))
+TOKENS = ModelInfo(
+    "tokens", "2", "pytorch",
+    (spec("ids", "INT64", "n", bound=8), spec("mask", "BOOL", "n", bound=8)),
+    (spec("out", "INT64", "n", bound=8), spec("sum", "FP64")),
+)  # fmt: skip
+
+
+def answer(*arrays: Any) -> Answer:
+    return Answer(list(arrays), 0, 0, 1)
+
+
+def asked(info: ModelInfo, **fields: Any) -> DecodedCall:
+    call = DecodedCall(1, [], {}, outputs=[(index, False) for index in range(len(info.outputs))])
+    for name, value in fields.items():
+        setattr(call, name, value)
+    return call
+
+
+@pytest.mark.parametrize("outputs", [None, [(0, False)]])
+def test_json_back(outputs: Any) -> None:
+    body, length = encode(asked(ECHO, outputs=outputs), answer(np.array([[0.1, 2, -3.5, 1e9]], "f4")), ECHO)
+    assert length is None
+    assert json.loads(body) == {
+        "model_name": "echo",
+        "model_version": "1",
+        "outputs": [{"name": "y", "shape": [1, 4], "datatype": "FP32", "data": [0.1, 2, -3.5, 1e9]}],
+    }
+
+
+def test_binary_back() -> None:
+    array = np.array([[0.1, 2, 3, np.nan]], "<f4")
+    body, length = encode(asked(ECHO, outputs=[(0, True)], id="é"), answer(array), ECHO)
+    assert length is not None
+    head = json.loads(body[:length])
+    assert (head["id"], head["outputs"][0]["parameters"]) == ("é", {"binary_data_size": 16})
+    assert body[length:] == array.tobytes()
+
+
+def test_mixed_back() -> None:
+    arrays = np.array([[1, 2]]), np.array([2.5])
+    body, length = encode(asked(TOKENS, outputs=[(1, False), (0, True)]), answer(*arrays), TOKENS)
+    assert length is not None
+    head = json.loads(body[:length])
+    assert [one["name"] for one in head["outputs"]] == ["sum", "out"]
+    assert head["outputs"][0]["data"] == [2.5]
+    assert body[length:] == arrays[0].tobytes()
+
+
+def test_strings_back() -> None:
+    texts = np.array([["ß".encode()], [b""]], object)
+    body, length = encode(asked(TEXT), answer(texts), TEXT)
+    assert (json.loads(body)["outputs"][0]["data"], length) == (["ß", ""], None)
+    body, length = encode(asked(TEXT, outputs=[(0, True)]), answer(texts), TEXT)
+    assert body[length:] == b"\x02\0\0\0\xc3\x9f\0\0\0\0"
+    with pytest.raises(OutputNotJson, match=r"'u'.*UTF-8"):
+        encode(asked(TEXT), answer(np.array([[b"\xff"]], object)), TEXT)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("outputs", [None, [(0, False)]])
+def test_what_json_has_not(wrong: float, outputs: Any) -> None:
+    with pytest.raises(OutputNotJson, match=r"'y'.*binary"):
+        encode(asked(ECHO, outputs=outputs), answer(np.array([[1, 2, 3, wrong]], "f4")), ECHO)
+
+
+def test_null_as_a_text_is_no_nan() -> None:
+    named = ModelInfo("null", "1", "pytorch", (spec("null", "FP32", 4),), (spec("null", "FP32", 4),))
+    body, _ = encode(asked(named), answer(np.ones((1, 4), "f4")), named)
+    assert json.loads(body)["outputs"][0]["data"] == [1, 1, 1, 1]
