@@ -15,9 +15,6 @@ from app.api.codecs.v2_binary import decode_raw, from_bytes
 from app.contract import Array, ModelInfo, TensorSpec
 from app.errors import BadRequest, TooLarge
 
-_REQUEST_KEYS = frozenset({"id", "parameters", "inputs", "outputs"})
-_INPUT_KEYS = frozenset({"name", "shape", "datatype", "parameters", "data"})
-_OUTPUT_KEYS = frozenset({"name", "parameters"})
 #: Reserved by Triton for what this server does not do; taking them silently would be a lie.
 _UNSUPPORTED = ("sequence_id", "sequence_start", "sequence_end")
 _UNSUPPORTED_TENSOR = ("shared_memory_region", "shared_memory_byte_size", "shared_memory_offset", "classification")
@@ -29,7 +26,8 @@ _MAX_TIMEOUT_US = 1 << 53
 def decode_v2(body: bytes, header_length: int | None, info: ModelInfo, json_limit: int) -> DecodedCall:
     """A V2 request. `header_length` is the Inference-Header-Content-Length, None where the whole body is JSON.
 
-    Raises BadRequest that names the field, or TooLarge.
+    Fields that V2 does not know are ignored, as Triton does: KServe's clients send `model_name`. Raises BadRequest that
+    names the field, or TooLarge.
     """
     if header_length == 0:
         return decode_raw(body, info)
@@ -50,7 +48,6 @@ def decode_v2(body: bytes, header_length: int | None, info: ModelInfo, json_limi
         return plain
     if type(request) is not dict:
         raise BadRequest("body: expected a JSON object")
-    _check_keys(request, _REQUEST_KEYS, "body")
     call = DecodedCall(0, [], {})
     _take_parameters(request.get("parameters"), call)
     call.id = request.get("id")
@@ -109,12 +106,6 @@ def _why_not_json(text: bytes, error: orjson.JSONDecodeError) -> str:
         except orjson.JSONDecodeError:
             return f"inputs[{index}].data: NaN, Infinity and lone surrogates are not JSON; send the tensor as binary"
     return f"body: not valid JSON: {error}"
-
-
-def _check_keys(found: dict[str, Any], known: frozenset[str], where: str) -> None:
-    if not found.keys() <= known:
-        extra = sorted(map(str, found.keys() - known))[0]
-        raise BadRequest(f"{where}: unknown field {extra[:60]!r}; expected {', '.join(sorted(known))}")
 
 
 def _take_parameters(parameters: object, call: DecodedCall) -> None:
@@ -188,7 +179,6 @@ def _decode_inputs(inputs: object, tail: memoryview, info: ModelInfo, call: Deco
 def _spec_of(tensor: object, specs: Mapping[str, TensorSpec], where: str) -> TensorSpec:
     if type(tensor) is not dict:
         raise BadRequest(f"{where}: expected an object with name, shape, datatype and data")
-    _check_keys(tensor, _INPUT_KEYS, where)
     name = tensor.get("name")
     spec = specs.get(name) if type(name) is str else None
     if spec is None:
@@ -224,7 +214,6 @@ def _requested(outputs: object, specs: Sequence[TensorSpec], binary: bool) -> li
         where = f"outputs[{position}]"
         if type(output) is not dict:
             raise BadRequest(f"{where}: expected an object with name")
-        _check_keys(output, _OUTPUT_KEYS, where)
         name = output.get("name")
         if type(name) is not str or name not in index_of:
             raise BadRequest(f"{where}.name: expected one of {', '.join(index_of)}, got {shown(name)}")

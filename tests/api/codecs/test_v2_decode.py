@@ -68,6 +68,18 @@ def test_everything_else_of_a_request() -> None:
     assert call.outputs == [(0, False)]
 
 
+@pytest.mark.parametrize("extra", [{"model_name": "echo"}, {"input": []}, {"parameters": {}, "x": {"y": None}}])
+@pytest.mark.parametrize("place", ["body", "input", "output"])
+def test_fields_that_v2_does_not_know_are_ignored(extra: dict[str, Any], place: str) -> None:
+    """As Triton does: KServe's clients send `model_name` beside the inputs."""
+    (one,) = JSON_ECHO["inputs"]
+    sent: dict[str, Any] = {"inputs": [dict(one)], "outputs": [{"name": "y"}]}
+    {"body": sent, "input": sent["inputs"][0], "output": sent["outputs"][0]}[place].update(extra)
+    call = decode(json.dumps(sent).encode(), None, ECHO, MIB)
+    assert (call.rows, values(call, ECHO), call.outputs) == (2, [[1, 2, 3, 4], [5, 6, 7, 8.5]], [(0, False)])
+    assert call.parameters is None
+
+
 def test_binary() -> None:
     raw = np.arange(8, dtype="<f4").tobytes()
     body, length = with_tail({"inputs": [tensor("x", [2, 4], "FP32", 32)]}, raw)
