@@ -15,9 +15,12 @@ from app.api.codecs.v2_binary import decode_raw, from_bytes
 from app.contract import Array, ModelInfo, TensorSpec
 from app.errors import BadRequest, TooLarge
 
-#: Reserved by Triton for what this server does not do; taking them silently would be a lie.
+#: Parameters reserved by Triton for what this server does not do. To ignore them would answer another question than the
+#: client's, so a request that sets one is refused. Those of a request, and those of an input or output.
 _UNSUPPORTED = ("sequence_id", "sequence_start", "sequence_end")
 _UNSUPPORTED_TENSOR = ("shared_memory_region", "shared_memory_byte_size", "shared_memory_offset", "classification")
+_UNSUPPORTED_TENSOR_SET = frozenset(_UNSUPPORTED_TENSOR)
+_MOST_NAMED = 20  # unsupported parameters that one message lists
 _RESERVED = frozenset({"priority", "timeout", "binary_data_output", *_UNSUPPORTED})
 _MAX_PRIORITY = (1 << 31) - 1
 _MAX_TIMEOUT_US = 1 << 53
@@ -48,6 +51,7 @@ def decode_v2(body: bytes, header_length: int | None, info: ModelInfo, json_limi
         return plain
     if type(request) is not dict:
         raise BadRequest("body: expected a JSON object")
+    _check_supported(request)
     call = DecodedCall(0, [], {})
     _take_parameters(request.get("parameters"), call)
     call.id = request.get("id")
@@ -108,6 +112,25 @@ def _why_not_json(text: bytes, error: orjson.JSONDecodeError) -> str:
     return f"body: not valid JSON: {error}"
 
 
+def _check_supported(request: dict[str, Any]) -> None:
+    """Refuse parameters that are reserved and not supported. The message names all that the request sets."""
+    found: list[str] = []
+    parameters = request.get("parameters")
+    if type(parameters) is dict:
+        found += [f"parameters.{name}" for name in _UNSUPPORTED if parameters.get(name)]
+    for kind in ("inputs", "outputs"):
+        tensors = request.get(kind)
+        for index, tensor in enumerate(tensors if type(tensors) is list else ()):
+            parameters = tensor.get("parameters") if type(tensor) is dict else None
+            if type(parameters) is dict and not _UNSUPPORTED_TENSOR_SET.isdisjoint(parameters):
+                where = f"{kind}[{index}].parameters"
+                if any(parameters.get(name) for name in _UNSUPPORTED_TENSOR):
+                    found += [f"{where}.{name}" for name in _UNSUPPORTED_TENSOR if name in parameters]
+    if found:
+        more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+        raise BadRequest(f"{', '.join(found[:_MOST_NAMED])}{more}: not supported by this server")
+
+
 def _take_parameters(parameters: object, call: DecodedCall) -> None:
     if not parameters:
         if parameters is None or type(parameters) is dict:
@@ -115,9 +138,6 @@ def _take_parameters(parameters: object, call: DecodedCall) -> None:
         raise BadRequest("parameters: expected an object")
     if type(parameters) is not dict:
         raise BadRequest("parameters: expected an object")
-    for name in _UNSUPPORTED:
-        if parameters.get(name):
-            raise BadRequest(f"parameters.{name}: not supported by this server")
     call.priority = _integer(parameters.get("priority", 0), _MAX_PRIORITY, "parameters.priority")
     timeout = _integer(parameters.get("timeout", 0), _MAX_TIMEOUT_US, "parameters.timeout")
     call.timeout_us = timeout or None
@@ -192,9 +212,6 @@ def _binary_size(tensor: dict[str, Any], where: str) -> int | None:
         return None
     if type(parameters) is not dict:
         raise BadRequest(f"{where}.parameters: expected an object")
-    for name in _UNSUPPORTED_TENSOR:
-        if name in parameters:
-            raise BadRequest(f"{where}.parameters.{name}: not supported by this server")
     if "binary_data_size" not in parameters:
         return None
     if "data" in tensor:
@@ -222,9 +239,6 @@ def _requested(outputs: object, specs: Sequence[TensorSpec], binary: bool) -> li
         parameters = output.get("parameters") or {}
         if type(parameters) is not dict:
             raise BadRequest(f"{where}.parameters: expected an object")
-        for unsupported in _UNSUPPORTED_TENSOR:
-            if parameters.get(unsupported):
-                raise BadRequest(f"{where}.parameters.{unsupported}: not supported by this server")
         as_binary = _boolean(parameters.get("binary_data", binary), f"{where}.parameters.binary_data")
         index = index_of[name]
         asked.append((index, as_binary or specs[index].datatype == "BF16"))

@@ -113,6 +113,47 @@ def test_raw_requests() -> None:
         decode(b"12345", 0, ECHO, MIB)
 
 
+SHARED = {"shared_memory_region": "a", "shared_memory_byte_size": 16, "shared_memory_offset": 0}
+PLAIN = JSON_ECHO["inputs"][0]
+
+
+@pytest.mark.parametrize(
+    ("sent", "named"),
+    [
+        ({"parameters": {"sequence_end": True, "priority": 1, "sequence_id": 5}}, ["sequence_id", "sequence_end"]),
+        (
+            {
+                "inputs": [{**PLAIN, "parameters": SHARED}],
+                "outputs": [{"name": "y", "parameters": {"classification": 3}}],
+            },
+            [f"inputs[0].parameters.{name}" for name in SHARED] + ["outputs[0].parameters.classification"],
+        ),
+        (
+            {"inputs": [{"parameters": SHARED}, {"parameters": SHARED}], "parameters": {"sequence_start": True}},
+            ["parameters.sequence_start", "inputs[0].parameters.shared", "inputs[1].parameters.shared"],
+        ),
+    ],
+)
+def test_all_parameters_that_are_not_supported_are_named(sent: dict[str, Any], named: list[str]) -> None:
+    with pytest.raises(BadRequest, match="not supported") as caught:
+        decode(json.dumps({**JSON_ECHO, **sent}).encode(), None, ECHO, MIB)
+    assert [name for name in named if name not in caught.value.message] == [], caught.value.message
+    assert "priority" not in caught.value.message
+
+
+def test_a_message_lists_a_bounded_number_of_parameters() -> None:
+    with pytest.raises(BadRequest, match="and 1 more") as caught:
+        decode(json.dumps({"inputs": [{"parameters": SHARED}] * 7}).encode(), None, ECHO, MIB)
+    assert caught.value.message.count("shared_memory") == 20
+
+
+@pytest.mark.parametrize("unset", [{"sequence_id": 0}, {"sequence_id": ""}, {"sequence_start": False}])
+def test_reserved_parameters_may_say_nothing(unset: dict[str, Any]) -> None:
+    assert decode(json.dumps({**JSON_ECHO, "parameters": unset}).encode(), None, ECHO, MIB).parameters is None
+    output = {"name": "y", "parameters": {"classification": 0}}
+    assert decode(json.dumps({**JSON_ECHO, "outputs": [output]}).encode(), None, ECHO, MIB).outputs == [(0, False)]
+
+
 @pytest.mark.parametrize("data", [[0, 2], [True, 2], ["true"], [0.0, 1]])
 def test_what_is_no_boolean(data: list[Any]) -> None:
     tensors = [
