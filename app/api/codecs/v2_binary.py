@@ -68,13 +68,14 @@ def decode_raw(body: bytes, info: ModelInfo) -> DecodedCall:
     unit = prod(length for axis, length in enumerate(spec.bounds) if axis not in variable) * spec.dtype.itemsize
     count, rest = divmod(len(body), unit)
     if rest or not count:
-        raise BadRequest(f"body: expected a multiple of {unit} bytes for input {spec.name!r}, got {len(body)}")
+        raise BadRequest(f"body ({spec.name}): expected a multiple of {unit} bytes, got {len(body)}")
     shape = [1, *spec.bounds] if variable else [count, *spec.bounds]
     if variable:
         shape[1 + variable[0]] = count
+    where = f"body ({spec.name})"
     lengths: dict[str, int] = {}
-    checked = check_shape(spec, shape, "body", lengths)
-    return DecodedCall(checked[0], [from_bytes(memoryview(body), spec, checked, "body")], lengths, outputs=every)
+    checked = check_shape(spec, shape, where, lengths)
+    return DecodedCall(checked[0], [from_bytes(memoryview(body), spec, checked, where)], lengths, outputs=every)
 
 
 def join_bytes(values: Array) -> bytes:

@@ -20,6 +20,7 @@ from app.errors import BadRequest, TooLarge
 _UNSUPPORTED = ("sequence_id", "sequence_start", "sequence_end")
 _UNSUPPORTED_TENSOR = ("shared_memory_region", "shared_memory_byte_size", "shared_memory_offset", "classification")
 _UNSUPPORTED_TENSOR_SET = frozenset(_UNSUPPORTED_TENSOR)
+_LONGEST_NAME = 60  # characters of a tensor's name, as a client gave it, in a message
 _MOST_NAMED = 20  # unsupported parameters that one message lists
 _RESERVED = frozenset({"priority", "timeout", "binary_data_output", *_UNSUPPORTED})
 _MAX_PRIORITY = (1 << 31) - 1
@@ -108,8 +109,15 @@ def _why_not_json(text: bytes, error: orjson.JSONDecodeError) -> str:
         try:
             orjson.loads(json.dumps(data))
         except orjson.JSONDecodeError:
-            return f"inputs[{index}].data: NaN, Infinity and lone surrogates are not JSON; send the tensor as binary"
+            where = _place("inputs", index, tensor)
+            return f"{where}.data: NaN, Infinity and lone surrogates are not JSON; send the tensor as binary"
     return f"body: not valid JSON: {error}"
+
+
+def _place(kind: str, index: int, tensor: object) -> str:
+    """What messages call a tensor whose name has not been checked: its path, and its name if it has one."""
+    name = tensor.get("name") if type(tensor) is dict else None
+    return f"{kind}[{index}] ({name[:_LONGEST_NAME]})" if type(name) is str else f"{kind}[{index}]"
 
 
 def _check_supported(request: dict[str, Any]) -> None:
@@ -123,7 +131,7 @@ def _check_supported(request: dict[str, Any]) -> None:
         for index, tensor in enumerate(tensors if type(tensors) is list else ()):
             parameters = tensor.get("parameters") if type(tensor) is dict else None
             if type(parameters) is dict and not _UNSUPPORTED_TENSOR_SET.isdisjoint(parameters):
-                where = f"{kind}[{index}].parameters"
+                where = f"{_place(kind, index, tensor)}.parameters"
                 if any(parameters.get(name) for name in _UNSUPPORTED_TENSOR):
                     found += [f"{where}.{name}" for name in _UNSUPPORTED_TENSOR if name in parameters]
     if found:
@@ -164,10 +172,10 @@ def _decode_inputs(inputs: object, tail: memoryview, info: ModelInfo, call: Deco
     specs = {spec.name: spec for spec in client_inputs(info)}
     offset = 0
     for index, tensor in enumerate(inputs):
-        where = f"inputs[{index}]"
-        spec = _spec_of(tensor, specs, where)
+        spec = _spec_of(tensor, specs, index)
+        where = f"inputs[{index}] ({spec.name})"
         if spec.name in found:
-            raise BadRequest(f"{where}.name: {spec.name!r} is given twice")
+            raise BadRequest(f"{where}.name: given twice")
         if tensor.get("datatype") != spec.datatype:
             raise BadRequest(f"{where}.datatype: expected {spec.datatype}, got {shown(tensor.get('datatype'))}")
         dims = tensor.get("shape")
@@ -196,13 +204,13 @@ def _decode_inputs(inputs: object, tail: memoryview, info: ModelInfo, call: Deco
     call.arrays = [found[name] for name in specs]
 
 
-def _spec_of(tensor: object, specs: Mapping[str, TensorSpec], where: str) -> TensorSpec:
+def _spec_of(tensor: object, specs: Mapping[str, TensorSpec], index: int) -> TensorSpec:
     if type(tensor) is not dict:
-        raise BadRequest(f"{where}: expected an object with name, shape, datatype and data")
+        raise BadRequest(f"inputs[{index}]: expected an object with name, shape, datatype and data")
     name = tensor.get("name")
     spec = specs.get(name) if type(name) is str else None
     if spec is None:
-        raise BadRequest(f"{where}.name: expected one of {', '.join(specs)}, got {shown(name)}")
+        raise BadRequest(f"inputs[{index}].name: expected one of {', '.join(specs)}, got {shown(name)}")
     return spec
 
 
@@ -228,14 +236,14 @@ def _requested(outputs: object, specs: Sequence[TensorSpec], binary: bool) -> li
         raise BadRequest("outputs: expected a list")
     asked: list[tuple[int, bool]] = []
     for position, output in enumerate(outputs):
-        where = f"outputs[{position}]"
         if type(output) is not dict:
-            raise BadRequest(f"{where}: expected an object with name")
+            raise BadRequest(f"outputs[{position}]: expected an object with name")
         name = output.get("name")
         if type(name) is not str or name not in index_of:
-            raise BadRequest(f"{where}.name: expected one of {', '.join(index_of)}, got {shown(name)}")
+            raise BadRequest(f"outputs[{position}].name: expected one of {', '.join(index_of)}, got {shown(name)}")
+        where = f"outputs[{position}] ({name})"
         if any(index == index_of[name] for index, _ in asked):
-            raise BadRequest(f"{where}.name: {name!r} is asked for twice")
+            raise BadRequest(f"{where}.name: asked for twice")
         parameters = output.get("parameters") or {}
         if type(parameters) is not dict:
             raise BadRequest(f"{where}.parameters: expected an object")

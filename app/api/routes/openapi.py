@@ -26,7 +26,7 @@ ModelName = Annotated[str, Path(description="Name of the model.", examples=["ech
 Version = Annotated[str, Path(description="Version of the model.", examples=["1"])]
 
 _ERRORS: dict[int, tuple[str, str]] = {
-    400: ("A field of the request is wrong.", "inputs[0].shape: expected shape [rows, 4], got [1, 5]"),
+    400: ("A field of the request is wrong.", "inputs[0] (x).shape: expected shape [rows, 4], got [1, 5]"),
     401: (
         "A key is set, and the request has none or a wrong one.",
         "an API key is needed: X-API-Key, or Authorization: Bearer",

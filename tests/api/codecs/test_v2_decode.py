@@ -126,7 +126,7 @@ PLAIN = JSON_ECHO["inputs"][0]
                 "inputs": [{**PLAIN, "parameters": SHARED}],
                 "outputs": [{"name": "y", "parameters": {"classification": 3}}],
             },
-            [f"inputs[0].parameters.{name}" for name in SHARED] + ["outputs[0].parameters.classification"],
+            [f"inputs[0] (x).parameters.{name}" for name in SHARED] + ["outputs[0] (y).parameters.classification"],
         ),
         (
             {"inputs": [{"parameters": SHARED}, {"parameters": SHARED}], "parameters": {"sequence_start": True}},
@@ -160,11 +160,40 @@ def test_what_is_no_boolean(data: list[Any]) -> None:
         {"name": "ids", "shape": [1, len(data)], "datatype": "INT64", "data": [1] * len(data)},
         {"name": "mask", "shape": [1, len(data)], "datatype": "BOOL", "data": data},
     ]
-    with pytest.raises(BadRequest, match=r"inputs\[1\]\.data"):
+    with pytest.raises(BadRequest, match=r"inputs\[1\] \(mask\)\.data"):
         decode(json.dumps({"inputs": tensors}).encode(), None, TOKENS, MIB)
     tensors[1] = tensor("mask", [1, len(data)], "BOOL", len(data))
-    with pytest.raises(BadRequest, match=r"inputs\[1\].*neither 0 nor 1"):
+    with pytest.raises(BadRequest, match=r"inputs\[1\] \(mask\): .*neither 0 nor 1"):
         decode(*with_tail({"inputs": tensors}, b"\x02" * len(data)), TOKENS, MIB)
+
+
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [
+        ({"inputs": [{**PLAIN, "shape": [2, 5]}]}, "inputs[0] (x).shape: expected"),
+        ({"inputs": [{**PLAIN, "datatype": "FP64"}]}, "inputs[0] (x).datatype: expected FP32"),
+        ({"inputs": [{**PLAIN, "data": [1]}]}, "inputs[0] (x).data: expected 8 values"),
+        ({"inputs": [{**PLAIN, "data": [float("nan")] * 8}]}, "inputs[0] (x).data: NaN"),
+        ({"inputs": [{**PLAIN, "parameters": {"binary_data_size": 1}}]}, "inputs[0] (x): has both data and"),
+        ({"inputs": [{**PLAIN, "parameters": 1}]}, "inputs[0] (x).parameters: expected an object"),
+        ({"inputs": [PLAIN, PLAIN]}, "inputs[1] (x).name: given twice"),
+        ({"inputs": [{**PLAIN, "name": "z"}]}, "inputs[0].name: expected one of x, got 'z'"),
+        ({"outputs": [{"name": "y"}, {"name": "y"}]}, "outputs[1] (y).name: asked for twice"),
+        ({"outputs": [{"name": "y", "parameters": {"binary_data": 1}}]}, "outputs[0] (y).parameters.binary_data: "),
+        ({"outputs": [{"name": "z"}]}, "outputs[0].name: expected one of y, got 'z'"),
+    ],
+)  # fmt: skip
+def test_messages_name_the_tensor_beside_its_path(sent: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        decode(json.dumps({**JSON_ECHO, **sent}).encode(), None, ECHO, MIB)
+    assert caught.value.message.startswith(words)
+
+
+def test_a_name_that_a_client_made_up_is_quoted_in_part() -> None:
+    sent = {"inputs": [{"name": "x" * 1000, "parameters": SHARED}]}
+    with pytest.raises(BadRequest, match="not supported") as caught:
+        decode(json.dumps(sent).encode(), None, ECHO, MIB)
+    assert "inputs[0] (" + "x" * 60 + ").parameters" in caught.value.message
 
 
 @pytest.mark.parametrize(
