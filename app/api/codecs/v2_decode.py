@@ -17,12 +17,13 @@ from app.errors import BadRequest, TooLarge
 
 #: Parameters reserved by Triton for what this server does not do. To ignore them would answer another question than the
 #: client's, so a request that sets one is refused. Those of a request, and those of an input or output.
-_UNSUPPORTED = ("sequence_id", "sequence_start", "sequence_end")
-_UNSUPPORTED_TENSOR = ("shared_memory_region", "shared_memory_byte_size", "shared_memory_offset", "classification")
-_UNSUPPORTED_TENSOR_SET = frozenset(_UNSUPPORTED_TENSOR)
+_UNSUPPORTED = frozenset({"sequence_id", "sequence_start", "sequence_end"})
+_UNSUPPORTED_TENSOR = frozenset(
+    {"shared_memory_region", "shared_memory_byte_size", "shared_memory_offset", "classification"}
+)
 _LONGEST_NAME = 60  # characters of a tensor's name, as a client gave it, in a message
 _MOST_NAMED = 20  # unsupported parameters that one message lists
-_RESERVED = frozenset({"priority", "timeout", "binary_data_output", *_UNSUPPORTED})
+_RESERVED = _UNSUPPORTED | {"priority", "timeout", "binary_data_output"}
 _MAX_PRIORITY = (1 << 31) - 1
 _MAX_TIMEOUT_US = 1 << 53
 
@@ -52,15 +53,13 @@ def decode_v2(body: bytes, header_length: int | None, info: ModelInfo, json_limi
         return plain
     if type(request) is not dict:
         raise BadRequest("body: expected a JSON object")
-    _check_supported(request)
     call = DecodedCall(0, [], {})
-    _take_parameters(request.get("parameters"), call)
+    _take_parameters(request, call)
     call.id = request.get("id")
     if call.id is not None and type(call.id) is not str:
         raise BadRequest("id: expected a string")
-    _decode_inputs(request.get("inputs"), tail, info, call, bools)
-    binary = (request.get("parameters") or {}).get("binary_data_output", False)
-    call.outputs = _requested(request.get("outputs"), info.outputs, _boolean(binary, "parameters.binary_data_output"))
+    _decode_inputs(request, tail, info, call, bools)
+    call.outputs = _requested(request, info.outputs)
     return call
 
 
@@ -121,31 +120,39 @@ def _place(kind: str, index: int, tensor: object) -> str:
 
 
 def _check_supported(request: dict[str, Any]) -> None:
-    """Refuse parameters that are reserved and not supported. The message names all that the request sets."""
-    found: list[str] = []
-    parameters = request.get("parameters")
-    if type(parameters) is dict:
-        found += [f"parameters.{name}" for name in _UNSUPPORTED if parameters.get(name)]
+    """Refuse a request that sets parameters which are reserved and not supported. The message names all of them.
+
+    Called only where such a parameter was seen. One that says nothing, as `"sequence_id": 0`, is let through.
+    """
+    found = _set_among(request.get("parameters"), _UNSUPPORTED, "parameters")
     for kind in ("inputs", "outputs"):
         tensors = request.get(kind)
         for index, tensor in enumerate(tensors if type(tensors) is list else ()):
             parameters = tensor.get("parameters") if type(tensor) is dict else None
-            if type(parameters) is dict and not _UNSUPPORTED_TENSOR_SET.isdisjoint(parameters):
-                where = f"{_place(kind, index, tensor)}.parameters"
-                if any(parameters.get(name) for name in _UNSUPPORTED_TENSOR):
-                    found += [f"{where}.{name}" for name in _UNSUPPORTED_TENSOR if name in parameters]
+            found += _set_among(parameters, _UNSUPPORTED_TENSOR, f"{_place(kind, index, tensor)}.parameters")
     if found:
         more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
         raise BadRequest(f"{', '.join(found[:_MOST_NAMED])}{more}: not supported by this server")
 
 
-def _take_parameters(parameters: object, call: DecodedCall) -> None:
+def _set_among(parameters: object, reserved: frozenset[str], where: str) -> list[str]:
+    """The paths of those reserved parameters that are given, if one of them says something."""
+    if type(parameters) is not dict:
+        return []
+    given = [name for name in parameters if name in reserved]
+    return [f"{where}.{name}" for name in given] if any(parameters[name] for name in given) else []
+
+
+def _take_parameters(request: dict[str, Any], call: DecodedCall) -> None:
+    parameters = request.get("parameters")
     if not parameters:
         if parameters is None or type(parameters) is dict:
             return
         raise BadRequest("parameters: expected an object")
     if type(parameters) is not dict:
         raise BadRequest("parameters: expected an object")
+    if not _UNSUPPORTED.isdisjoint(parameters):
+        _check_supported(request)
     call.priority = _integer(parameters.get("priority", 0), _MAX_PRIORITY, "parameters.priority")
     timeout = _integer(parameters.get("timeout", 0), _MAX_TIMEOUT_US, "parameters.timeout")
     call.timeout_us = timeout or None
@@ -165,7 +172,8 @@ def _boolean(value: object, where: str) -> bool:
     return value
 
 
-def _decode_inputs(inputs: object, tail: memoryview, info: ModelInfo, call: DecodedCall, bools: bool) -> None:
+def _decode_inputs(request: dict[str, Any], tail: memoryview, info: ModelInfo, call: DecodedCall, bools: bool) -> None:
+    inputs = request.get("inputs")
     if type(inputs) is not list:
         raise BadRequest("inputs: expected a list of tensors")
     found: dict[str, Array | memoryview] = {}
@@ -185,7 +193,7 @@ def _decode_inputs(inputs: object, tail: memoryview, info: ModelInfo, call: Deco
         if call.rows and shape[0] != call.rows:
             raise BadRequest(f"{where}.shape: {shape[0]} rows, but {call.rows} in the inputs before it")
         call.rows = shape[0]
-        size = _binary_size(tensor, where)
+        size = _binary_size(request, tensor, where)
         if size is None:
             if "data" not in tensor:
                 raise BadRequest(f"{where}.data: missing, and no parameters.binary_data_size")
@@ -214,12 +222,14 @@ def _spec_of(tensor: object, specs: Mapping[str, TensorSpec], index: int) -> Ten
     return spec
 
 
-def _binary_size(tensor: dict[str, Any], where: str) -> int | None:
+def _binary_size(request: dict[str, Any], tensor: dict[str, Any], where: str) -> int | None:
     parameters = tensor.get("parameters")
     if parameters is None:
         return None
     if type(parameters) is not dict:
         raise BadRequest(f"{where}.parameters: expected an object")
+    if not _UNSUPPORTED_TENSOR.isdisjoint(parameters):
+        _check_supported(request)
     if "binary_data_size" not in parameters:
         return None
     if "data" in tensor:
@@ -227,8 +237,11 @@ def _binary_size(tensor: dict[str, Any], where: str) -> int | None:
     return _integer(parameters["binary_data_size"], 1 << 53, f"{where}.parameters.binary_data_size")
 
 
-def _requested(outputs: object, specs: Sequence[TensorSpec], binary: bool) -> list[tuple[int, bool]]:
+def _requested(request: dict[str, Any], specs: Sequence[TensorSpec]) -> list[tuple[int, bool]]:
     """The outputs asked for, all where none are named. BF16 has no JSON form and is binary whatever was asked."""
+    outputs = request.get("outputs")
+    wanted = (request.get("parameters") or {}).get("binary_data_output", False)
+    binary = _boolean(wanted, "parameters.binary_data_output")
     index_of = {spec.name: index for index, spec in enumerate(specs)}
     if outputs is None or outputs == []:
         return [(index, binary or specs[index].datatype == "BF16") for index in range(len(specs))]
@@ -247,6 +260,8 @@ def _requested(outputs: object, specs: Sequence[TensorSpec], binary: bool) -> li
         parameters = output.get("parameters") or {}
         if type(parameters) is not dict:
             raise BadRequest(f"{where}.parameters: expected an object")
+        if not _UNSUPPORTED_TENSOR.isdisjoint(parameters):
+            _check_supported(request)
         as_binary = _boolean(parameters.get("binary_data", binary), f"{where}.parameters.binary_data")
         index = index_of[name]
         asked.append((index, as_binary or specs[index].datatype == "BF16"))

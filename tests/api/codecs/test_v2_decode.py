@@ -143,7 +143,7 @@ def test_all_parameters_that_are_not_supported_are_named(sent: dict[str, Any], n
 
 def test_a_message_lists_a_bounded_number_of_parameters() -> None:
     with pytest.raises(BadRequest, match="and 1 more") as caught:
-        decode(json.dumps({"inputs": [{"parameters": SHARED}] * 7}).encode(), None, ECHO, MIB)
+        decode(json.dumps({"inputs": [{**PLAIN, "parameters": SHARED}] * 7}).encode(), None, ECHO, MIB)
     assert caught.value.message.count("shared_memory") == 20
 
 
@@ -190,10 +190,10 @@ def test_messages_name_the_tensor_beside_its_path(sent: dict[str, Any], words: s
 
 
 def test_a_name_that_a_client_made_up_is_quoted_in_part() -> None:
-    sent = {"inputs": [{"name": "x" * 1000, "parameters": SHARED}]}
+    sent = {"inputs": [{**PLAIN, "parameters": SHARED}, {"name": "x" * 1000, "parameters": SHARED}]}
     with pytest.raises(BadRequest, match="not supported") as caught:
         decode(json.dumps(sent).encode(), None, ECHO, MIB)
-    assert "inputs[0] (" + "x" * 60 + ").parameters" in caught.value.message
+    assert "inputs[1] (" + "x" * 60 + ").parameters" in caught.value.message
 
 
 @pytest.mark.parametrize(
