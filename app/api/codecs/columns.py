@@ -64,15 +64,25 @@ def array_columns(
     return columns
 
 
-def joined(columns: Mapping[str, Column], lengths: dict[str, int], field: str) -> DecodedCall:
-    """Inputs in declared order to one call; they must agree on the rows. Raises BadRequest."""
+def check_rows_agree(columns: Mapping[str, Column], field: str) -> None:
+    """Raise BadRequest unless all inputs have the same number of rows."""
     counts = {name: None if column.single else len(column.array) for name, column in columns.items()}
     if len(set(counts.values())) != 1:
         said = ", ".join(f"{name} {'one row' if n is None else f'a list of {n}'}" for name, n in counts.items())
         raise BadRequest(f"{field}: expected the same number of rows for every input, got {said}")
-    first = next(iter(columns.values()))
-    arrays: list[Array | memoryview] = [column.array for column in columns.values()]
-    return DecodedCall(len(first.array), arrays, lengths, single=first.single)
+
+
+def stacked(parts: Sequence[Mapping[str, Column]], lengths: dict[str, int]) -> DecodedCall:
+    """One call from the inputs of one or several files, each in declared order; the rows of the files in their order.
+
+    Within each part the inputs must agree on the rows, see `check_rows_agree`.
+    """
+    first = parts[0]
+    arrays: list[Array | memoryview] = [column.array for column in first.values()]
+    if len(parts) > 1:
+        arrays = [np.concatenate([part[name].array for part in parts]) for name in first]
+    single = len(parts) == 1 and next(iter(first.values())).single
+    return DecodedCall(len(arrays[0]), arrays, lengths, single=single)
 
 
 def named_inputs(inputs: Sequence[TensorSpec], value: Any, field: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The friendly route: one JSON value, a file or plain text in, and JSON out.
 
 JSON and .npy always are the model's inputs themselves; any other type goes to the model's own `decode`. One row in is
-answered by one value, several rows by a list.
+answered by one value, several rows by a list. Several files in one upload are several rows.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 import orjson
 
 from app.api.codecs.base import OFF_LOOP_BYTES, DecodedCall, RequestHeaders, client_inputs
-from app.api.codecs.columns import array_columns, joined, json_columns, names_of
+from app.api.codecs.columns import Column, array_columns, check_rows_agree, json_columns, names_of, stacked
 from app.api.codecs.present import present_rows
-from app.api.codecs.uploads import Upload, check_pixels, open_upload, read_npy
+from app.api.codecs.uploads import Upload, check_pixels, open_uploads, read_npy
 from app.api.http import Limits
 from app.contract import Answer, ModelInfo, Served
 from app.errors import BadRequest, ModelFailed, StarlingError, TooLarge, UnsupportedMedia
@@ -43,22 +43,31 @@ class Friendly:
 def decode_friendly(
     served: Served, content_type: str | None, body: bytes, *, max_pixels: int, max_json: int | None = None
 ) -> DecodedCall:
-    """The inputs that a friendly body means.
+    """The inputs that a friendly body means; the rows of several files follow one another.
 
-    `max_json` bounds JSON in bytes, also inside a multipart upload. Raises BadRequest, TooLarge or UnsupportedMedia;
+    `max_json` bounds JSON in bytes, that of all files together. Raises BadRequest, TooLarge or UnsupportedMedia;
     whatever the model's `decode` raises that is not an error of ours is a BadRequest with its message. May be slow
     (images, large JSON): not for the event loop.
     """
-    upload = open_upload(content_type, body)
-    inputs = client_inputs(served.info)
+    uploads = open_uploads(content_type, body)
+    json_bytes = sum(len(upload.data) for upload in uploads if upload.kind == "json")
+    if max_json is not None and json_bytes > max_json:
+        where = uploads[0].field if len(uploads) == 1 else "body"
+        raise TooLarge(f"{where}: expected at most {max_json} bytes of JSON, got {json_bytes}")
     lengths: dict[str, int] = {}
+    files = [_columns(served, upload, lengths, max_pixels) for upload in uploads]
+    return stacked(files, lengths)
+
+
+def _columns(served: Served, upload: Upload, lengths: dict[str, int], max_pixels: int) -> dict[str, Column]:
+    """The rows of one file, by input. Lengths of variable axes must be those of the files before it."""
+    inputs = client_inputs(served.info)
     if upload.kind == "json":
-        if max_json is not None and len(upload.data) > max_json:
-            raise TooLarge(f"{upload.field}: expected at most {max_json} bytes of JSON, got {len(upload.data)}")
         columns = json_columns(inputs, _json_value(upload), upload.field, lengths)
     else:
         columns = array_columns(inputs, _arrays(served, upload, max_pixels), upload.field, lengths)
-    return joined(columns, lengths, upload.field)
+    check_rows_agree(columns, upload.field)
+    return columns
 
 
 def _json_value(upload: Upload) -> Any:

@@ -61,7 +61,10 @@ def check_shape(spec: TensorSpec, shape: Sequence[object], field: str, lengths: 
         if type(length) is not int or (not axis and length != expected) or (axis and not 1 <= length <= bound):
             raise BadRequest(f"{field}: expected {_shape_text(spec)}, got {shown(shape)}")
         if axis and lengths.setdefault(axis, length) != length:
-            raise BadRequest(f"{field}: axis {axis!r} has length {length} here and {lengths[axis]} in another input")
+            before = lengths[axis]
+            raise BadRequest(
+                f"{field}: axis {axis!r} has length {length} here, but {before} in an input or file before it"
+            )
     return (rows, *row)  # type: ignore[arg-type]  # each was just checked to be an int
 
 

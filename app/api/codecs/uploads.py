@@ -1,4 +1,4 @@
-"""Bodies that are files: which kind one is, the file in a multipart upload, and .npy and image headers.
+"""Bodies that are files: which kind one is, the files in a multipart upload, and .npy and image headers.
 
 Pure functions of bytes. Nothing here allocates by what a header claims: claims are checked against the bytes that
 are there, or against a limit, first.
@@ -7,7 +7,7 @@ are there, or against a limit, first.
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Literal
 
@@ -28,7 +28,8 @@ _UNSPECIFIC = frozenset(
     {"", "application/octet-stream", "binary/octet-stream", "application/x-www-form-urlencoded", "*/*"}
 )
 _JSON_STARTS = (*(bytes([start]) for start in b'[{"-0123456789'), b"true", b"false", b"null")
-_MAX_PARTS = 64  # parts looked at for one with a file: a body of many small parts would cost seconds
+_MAX_PARTS = 64  # of one upload: a body of many small parts would cost seconds
+_LONGEST_NAME = 60  # characters of a part's name in a message
 _IMAGE_FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF")  # none that starts another program
 
 
@@ -42,16 +43,20 @@ class Upload:
     field: str
 
 
-def open_upload(content_type: str | None, body: bytes) -> Upload:
-    """Look at the content type, into the multipart envelope, and at the first bytes where the type says nothing.
+def open_uploads(content_type: str | None, body: bytes) -> list[Upload]:
+    """The body itself, or the files in its multipart envelope, in order. Where a type says nothing, first bytes do.
 
-    Raises BadRequest when a multipart body is malformed or holds no file.
+    Parts of an envelope that are no files are ignored. Raises BadRequest when it is malformed or holds no file.
     """
     media = _media_type(content_type)
     if media != "multipart/form-data":
-        return _classified(media, body, "body")
-    name, part_type, data = _first_file(content_type or "", body)
-    return _classified(_media_type(part_type), data, f"part {name!r}")
+        return [_classified(media, body, "body")]
+    files = _files(content_type or "", body)
+    uploads = []
+    for number, file in enumerate(files, 1):
+        which = f" (file {number} of {len(files)})" if len(files) > 1 else ""
+        uploads.append(_classified(_media_type(file.content_type), bytes(file.data), f"part {file.name!r}{which}"))
+    return uploads
 
 
 def _media_type(content_type: str | None) -> str:
@@ -79,27 +84,33 @@ def _sniffed(data: bytes, media: str, field: str) -> Upload:
     return Upload("unknown", media, data, field)
 
 
-class _FileFound(Exception):  # not an error: it ends the parse
-    """The first file is complete: the rest of the body need not be read."""
+@dataclass(slots=True)
+class _File:
+    """A part that has a file name."""
+
+    name: str
+    content_type: str | None = None
+    data: bytearray = field(default_factory=bytearray)
 
 
-class _FileFinder:
-    """Callbacks of the multipart parser: keeps the first part that has a file name."""
+class _FileCollector:
+    """Callbacks of the multipart parser: keeps the parts that have a file name."""
 
     def __init__(self) -> None:
-        self.name = ""
-        self.content_type: str | None = None
-        self.data = bytearray()
+        self.files: list[_File] = []
+        self.complete = False
         self._parts = 0
-        self._is_file = False
+        self._disposition: dict[bytes, bytes] = {}
+        self._content_type: str | None = None
+        self._file: _File | None = None
         self._header = bytearray()
         self._value = bytearray()
 
     def begin(self) -> None:
         self._parts += 1
-        self._is_file, self.content_type = False, None
         if self._parts > _MAX_PARTS:
-            raise BadRequest(f"body: expected a file among the first {_MAX_PARTS} parts of the upload")
+            raise BadRequest(f"body: expected at most {_MAX_PARTS} parts in a multipart/form-data upload")
+        self._disposition, self._content_type, self._file = {}, None, None
 
     def header_field(self, data: bytes, start: int, end: int) -> None:
         self._header += data[start:end]
@@ -112,48 +123,52 @@ class _FileFinder:
         self._header.clear()
         self._value.clear()
         if header == b"content-disposition":
-            options = parse_options_header(value)[1]
-            self._is_file = b"filename" in options or b"filename*" in options
-            self.name = options.get(b"name", b"").decode("utf-8", "replace")
+            self._disposition = parse_options_header(value)[1]
         elif header == b"content-type":
-            self.content_type = value.decode("latin-1")
+            self._content_type = value.decode("latin-1")
+
+    def headers_end(self) -> None:
+        options = self._disposition
+        if b"filename" in options or b"filename*" in options:
+            self._file = _File(options.get(b"name", b"").decode("utf-8", "replace")[:_LONGEST_NAME], self._content_type)
+            self.files.append(self._file)
 
     def part_data(self, data: bytes, start: int, end: int) -> None:
-        if self._is_file:
-            self.data += data[start:end]
+        if self._file is not None:
+            self._file.data += data[start:end]
 
-    def part_end(self) -> None:
-        if self._is_file:
-            raise _FileFound
+    def end(self) -> None:
+        self.complete = True
 
 
-def _first_file(content_type: str, body: bytes) -> tuple[str, str | None, bytes]:
-    """Name, content type and bytes of the first file of a multipart/form-data body."""
+def _files(content_type: str, body: bytes) -> list[_File]:
+    """The files of a multipart/form-data body, in order; at least one."""
     boundary = parse_options_header(content_type)[1].get(b"boundary")
     if not boundary:
         raise BadRequest("Content-Type: multipart/form-data needs a boundary")
-    finder = _FileFinder()
+    collector = _FileCollector()
     try:
         parser = MultipartParser(
             boundary,
             {
-                "on_part_begin": finder.begin,
-                "on_header_field": finder.header_field,
-                "on_header_value": finder.header_value,
-                "on_header_end": finder.header_end,
-                "on_part_data": finder.part_data,
-                "on_part_end": finder.part_end,
+                "on_part_begin": collector.begin,
+                "on_header_field": collector.header_field,
+                "on_header_value": collector.header_value,
+                "on_header_end": collector.header_end,
+                "on_headers_finished": collector.headers_end,
+                "on_part_data": collector.part_data,
+                "on_end": collector.end,
             },
         )
         parser.write(body)
         parser.finalize()
-    except _FileFound:
-        return finder.name, finder.content_type, bytes(finder.data)
     except FormParserError as exc:
         raise BadRequest(f"body: malformed multipart/form-data: {exc}") from None
-    raise BadRequest(
-        "body: expected a multipart/form-data upload with a complete file part, as curl -F file=@NAME sends"
-    )
+    if not collector.complete:
+        raise BadRequest("body: the multipart/form-data upload ends before its closing boundary")
+    if not collector.files:
+        raise BadRequest("body: expected a multipart/form-data upload with a file part, as curl -F file=@NAME sends")
+    return collector.files
 
 
 def read_npy(data: bytes, field: str) -> Array:

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from app.api.codecs.base import OFF_LOOP_BYTES, DecodedCall, RequestHeaders, client_inputs
-from app.api.codecs.columns import Column, joined, json_column, named_inputs
+from app.api.codecs.columns import Column, check_rows_agree, json_column, named_inputs, stacked
 from app.api.codecs.present import json_rows
 from app.api.codecs.v2_decode import load_json
 from app.api.http import Limits
@@ -64,7 +64,8 @@ def decode_v1(served: Served, body: object) -> DecodedCall:
     for spec in inputs:
         field = "instances" if len(inputs) == 1 else f"instances[].{spec.name}"
         arrays[spec.name] = _column(spec, columns[spec.name], field, lengths)
-    return joined(arrays, lengths, "instances")
+    check_rows_agree(arrays, "instances")
+    return stacked([arrays], lengths)
 
 
 def encode_v1(served: Served, outputs: Sequence[Array]) -> dict[str, Any]:

@@ -158,7 +158,7 @@ _FRIENDLY_BODIES: dict[str, dict[str, Any]] = {
     "multipart/form-data": {
         "schema": {
             "type": "object",
-            "properties": {"file": {"type": "string", "format": "binary"}},
+            "properties": {"file": {"type": "array", "items": {"type": "string", "format": "binary"}, "minItems": 1}},
             "required": ["file"],
         }
     },
@@ -207,8 +207,9 @@ async def predict_v1(model: ModelName) -> None:
     "/predict/{model}",
     summary="Predict from a file or a value",
     description="One JSON value, an image file, plain text or an .npy file as the body, by Content-Type, or the same "
-    "as a multipart upload (`curl -F file=@three.png`). Without a content type the body's first bytes decide. "
-    "Images and text need a model that decodes them. One row in, one value out; a list of rows in, a list out.",
+    "as a multipart upload (`curl -F file=@three.png`), whose files are rows. Without a content type the body's first "
+    "bytes decide. Images and text need a model that decodes them. One row in, one value out; a list of rows in, "
+    "a list out.",
     responses=answers(
         Any,
         {"label": 3, "probability": 0.97, "scores": {"0": 0.0, "1": 0.0, "2": 0.01, "3": 0.97, "4": 0.02}},

@@ -272,13 +272,78 @@ def test_pixels_are_counted_before_decoding() -> None:
     assert decoded == []
 
 
-def test_multipart_takes_the_first_file() -> None:
+FILE = 'name="file"; filename="{}"'
+
+
+def test_the_files_of_an_upload_are_rows() -> None:
     kind, body = multipart(
-        ('name="note"', None, b"ignore"),
-        ('name="file"; filename="a.png"', "image/png", picture()),
-        ('name="file"; filename="b.txt"', "text/plain", b"second"),
+        ('name="note"', None, b"ignored: no file"),
+        (FILE.format("a.png"), "image/png", picture()),
+        (FILE.format("b.txt"), "text/plain", b"seven c"),
+        (FILE.format("c.json"), JSON, b"[[[1,2,3],[4,5,6]], [[7,7,7],[8,8,8]]]"),
+        (FILE.format("d.npy"), None, npy(np.full((2, 3), 9))),
     )
-    assert decode(SEEING, kind, body).arrays[0][0, 0, 0] == 5
+    call = decode(SEEING, kind, body)
+    assert (call.rows, call.single) == (5, False)
+    assert [array.dtype for array in call.arrays] == [np.uint8]
+    assert call.arrays[0][:, 1, 2].tolist() == [5, 7, 6, 8, 9]
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_one_file_is_answered_as_it_is(rows: int) -> None:
+    """One row by one value, a file of several rows by a list; the same beside a part that is no file."""
+    data = npy(np.ones((2, 3), int) if rows == 1 else np.ones((2, 2, 3), int))
+    for parts in ([], [('name="note"', None, b"x")]):
+        call = decode(IMAGE, *multipart(*parts, (FILE.format("x.npy"), None, data)))
+        assert (call.rows, call.single) == (rows, rows == 1)
+
+
+def test_files_of_several_inputs() -> None:
+    one, two = b'{"ids": [1, 2], "mask": [1, 0]}', b'{"ids": [[3, 4], [5, 6]], "mask": [[1, 1], [0, 1]]}'
+    call = decode(TOKENS, *multipart((FILE.format("1"), JSON, one), (FILE.format("2"), JSON, two)))
+    assert [array.tolist() for array in call.arrays] == [[[1, 2], [3, 4], [5, 6]], [[1, 0], [1, 1], [0, 1]]]
+    assert call.lengths == {"tokens": 2}
+
+
+@pytest.mark.parametrize(
+    ("model", "second", "words"),
+    [
+        (TOKENS, b'{"ids": [1], "mask": [1]}', ["axis 'tokens' has length 1 here, but 2"]),
+        (TOKENS, b'{"ids": [1, 2], "mask": [[1, 2]]}', ["same number of rows"]),
+        (TOKENS, b"{", ["not valid JSON"]),
+    ],
+)
+def test_what_is_wrong_with_one_of_the_files(model: FakeServed, second: bytes, words: list[str]) -> None:
+    first = b'{"ids": [1, 2], "mask": [1, 0]}'
+    kind, body = multipart((FILE.format("1"), JSON, first), ('name="b"; filename="2"', JSON, second))
+    with pytest.raises(BadRequest) as caught:
+        decode(model, kind, body)
+    assert caught.value.message.startswith("part 'b' (file 2 of 2)")
+    assert [word for word in words if word not in caught.value.message] == [], caught.value.message
+
+
+def test_a_file_that_cannot_be_decoded_beside_others() -> None:
+    kind, body = multipart((FILE.format("a"), "image/png", picture()), (FILE.format("b"), "audio/mpeg", b"x"))
+    with pytest.raises(BadRequest, match=r"part 'file' \(file 2 of 2\): cannot identify image"):
+        decode(SEEING, kind, body)
+    kind, body = multipart((FILE.format("a"), NPY, npy(np.zeros(4))), (FILE.format("b"), "audio/mpeg", b"x"))
+    with pytest.raises(UnsupportedMedia, match=r"part 'file' \(file 2 of 2\)"):
+        decode(VECTOR, kind, body)
+    with pytest.raises(TooLarge, match=r"part 'file' \(file 2 of 2\): expected at most 19 pixels"):
+        decode(
+            SEEING,
+            *multipart((FILE.format("a"), JSON, b"[1,2,3,4,5,6]"), (FILE.format("b"), None, picture())),
+            max_pixels=19,
+        )
+
+
+def test_an_upload_that_is_cut_short_is_refused_whole() -> None:
+    """A second file that did not arrive in full must not be dropped beside a first that did."""
+    kind, body = multipart((FILE.format("a"), NPY, npy(np.zeros(4))), (FILE.format("b"), NPY, npy(np.zeros(4))))
+    assert decode(VECTOR, kind, body).rows == 2
+    for cut in (3, 16, 60):
+        with pytest.raises(BadRequest, match="multipart/form-data"):
+            decode(VECTOR, kind, body[:-cut])
 
 
 def test_multipart_parts_are_sniffed_too() -> None:
@@ -289,6 +354,10 @@ def test_multipart_parts_are_sniffed_too() -> None:
         decode(IMAGE, kind, body)
     with pytest.raises(TooLarge, match=r"part 'file': expected at most 5 bytes of JSON"):
         decode(IMAGE, kind, body, max_json=5)
+    kind, body = multipart(*[(FILE.format(n), JSON, b"[1,2,3,4]") for n in "ab"])
+    assert decode(VECTOR, kind, body, max_json=18).rows == 2
+    with pytest.raises(TooLarge, match=r"body: expected at most 17 bytes of JSON, got 18"):
+        decode(VECTOR, kind, body, max_json=17)
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_shapes() -> None:
         (spec("x", "FP32", "n"), [1, True], "n <= 8"),
         (spec("x", "FP32", "n"), [1, 2.0], "n <= 8"),
         (spec("x", "FP32", "n"), [1, 1 << 70], "n <= 8"),
-        (spec("x", "FP32", "m"), [1, 3], "axis 'm' has length 3 here and 2 in another input"),
+        (spec("x", "FP32", "m"), [1, 3], "axis 'm' has length 3 here, but 2 in an input"),
     ],
 )
 def test_wrong_shapes(tensor: Any, shape: list[Any], words: str) -> None:
