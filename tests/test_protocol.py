@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
+import re
+import tomllib
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import uvicorn
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from app.protocol import EXTENSION, OneWriteProtocol
 
+ROOT = Path(__file__).parents[1]
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
 
@@ -124,3 +131,79 @@ async def test_a_malformed_request_is_answered_in_json() -> None:
     assert b"content-length: %d\r\n" % len(body) in head + b"\r\n"
     assert json.loads(body) == {"error": "the request is not valid HTTP/1.1"}
     assert connection.transport.closing
+
+
+# What is relied on inside uvicorn
+
+
+def parameters(function: Callable[..., Any]) -> list[str]:
+    return list(inspect.signature(function).parameters)
+
+
+def test_the_tested_release_of_uvicorn_is_the_only_one_allowed() -> None:
+    """Its internals change without notice: from one minor release below to one above nothing else is installed."""
+    dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    (wanted,) = [line for line in dependencies if line.startswith("uvicorn")]
+    (tested,) = re.findall(r"^uvicorn==(\d+)\.(\d+)\.", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    major, minor = map(int, tested)
+    assert wanted.split("#")[0].strip() == f"uvicorn>={major}.{minor},<{major}.{minor + 1}"
+    assert uvicorn.__version__.startswith(f"{major}.{minor}.")
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        (HttpToolsProtocol.__init__, ["self", "config", "server_state", "app_state", "_loop"]),
+        (HttpToolsProtocol.on_headers_complete, ["self"]),
+        (HttpToolsProtocol._start_asgi_task, ["self", "cycle", "app"]),
+        (HttpToolsProtocol.connection_lost, ["self", "exc"]),
+        (HttpToolsProtocol.shutdown, ["self"]),
+        (HttpToolsProtocol.send_400_response, ["self", "msg"]),
+        (uvicorn.Server.__init__, ["self", "config"]),
+        (uvicorn.Server.run, ["self", "sockets"]),
+        (uvicorn.Server.serve, ["self", "sockets"]),
+        (uvicorn.Server.handle_exit, ["self", "sig", "frame"]),
+    ],
+)
+def test_methods_that_are_overridden_or_called(method: Callable[..., Any], expected: list[str]) -> None:
+    assert parameters(method) == expected
+
+
+async def test_state_of_a_connection_and_of_a_request() -> None:
+    seen: list[RequestResponseCycle] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(connection.protocol._answering)  # type: ignore[arg-type]
+        assert scope["extensions"][EXTENSION](HEAD, b"ok", True)
+
+    connection = Connection(app)
+    protocol = connection.protocol
+    assert protocol.cycle is None  # type: ignore[comparison-overlap]  # until the first request, see `shutdown`
+    protocol.data_received(REQUEST % 1 + REQUEST % 2)
+    assert [type(cycle) for cycle, _ in protocol.pipeline] == [RequestResponseCycle]
+    assert protocol.scope["type"] == "http"
+    await connection.done()
+    (cycle,) = seen
+    assert isinstance(protocol.flow, FlowControl)
+    assert cycle.flow.write_paused is False
+    assert (cycle.disconnected, cycle.response_started, cycle.response_complete) == (False, True, True)
+    assert (cycle.keep_alive, cycle.access_log, cycle.default_headers) == (False, False, [])
+    assert cycle.scope["method"] == "POST"
+    assert cycle.transport is connection.transport
+    assert isinstance(cycle.message_event, asyncio.Event)
+    assert connection.transport.closing
+    assert protocol in connection.state.connections
+    assert callable(cycle.on_response)
+
+
+def test_state_of_a_server() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None: ...
+
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None))
+    assert (server.started, server.should_exit, server.force_exit) == (False, False, False)
+    assert (server.server_state.connections, server.server_state.tasks) == (set(), set())
+    settings = {
+        "http", "interface", "proxy_headers", "log_config", "access_log", "timeout_keep_alive",
+        "timeout_graceful_shutdown", "server_header", "lifespan",
+    }  # fmt: skip
+    assert settings <= set(parameters(uvicorn.Config.__init__))
