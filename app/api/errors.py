@@ -21,6 +21,7 @@ Headers = list[tuple[bytes, bytes]]
 
 #: Statuses whose answer always says when to come back; an error without a hint of its own gets the least one.
 _RETRIED = {429, 503}
+_LONGEST_MESSAGE = 4000  # characters: a message may quote what a client sent, such as a path
 
 
 def error_parts(exc: Exception) -> tuple[int, Headers, bytes]:
@@ -44,6 +45,8 @@ def error_parts(exc: Exception) -> tuple[int, Headers, bytes]:
         extra.append((b"www-authenticate", b"Bearer"))  # RFC 9110, 15.5.2: a 401 names a way to authenticate
     if status in _RETRIED or retry_after is not None:
         extra.append((b"retry-after", str(max(1, retry_after or 1)).encode()))
+    if len(message) > _LONGEST_MESSAGE:
+        message = message[:_LONGEST_MESSAGE] + "..."
     # "replace": the stdlib's JSON parser lets lone surrogates through, and a message may quote them
     body = json.dumps({"error": message}, ensure_ascii=False).encode("utf-8", "replace")
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *extra]

@@ -52,7 +52,7 @@ _PATHS = re.compile(
 #: Never need a key: orchestrators have none.
 _PROBES = frozenset({"/v2/health/live", "/v2/health/ready", "/livez", "/readyz", "/healthz", "/ping"})
 _OFF_LOOP_BINARY = 4 << 20  # bytes from which the copy of an input into the slots leaves the loop: a millisecond
-_ROUTES = 1024  # distinct paths remembered
+_ROUTES, _LONGEST_ROUTE = 1024, 512  # distinct paths remembered, and characters of each: anybody may send others
 #: The head of an answer, formatted at once: as a list of headers it costs three times as much.
 _HEAD = (
     b"x-request-id: %s\r\nserver-timing: queue;dur=%.3f, compute;dur=%.3f, total;dur=%.3f\r\nx-batch-size: %d\r\n"
@@ -133,9 +133,10 @@ class InferencePath:
             route = Route(_V1, found["v1"], found["v1_version"])
         else:
             route = Route(_FRIENDLY, found["friendly"], None)
-        if len(self._routes) >= _ROUTES:  # unknown models: anybody may send any number of paths
-            self._routes.clear()
-        self._routes[path] = route
+        if len(path) <= _LONGEST_ROUTE:
+            if len(self._routes) >= _ROUTES:
+                self._routes.clear()
+            self._routes[path] = route
         return route
 
     def _check_key(self, headers: dict[bytes, bytes]) -> None:

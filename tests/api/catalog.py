@@ -57,6 +57,7 @@ class FakeCatalog:
     entries: list[IndexEntry] = field(default_factory=list)
     loaded: list[str] = field(default_factory=list)
     unloaded: list[str] = field(default_factory=list)
+    load_error: Exception | None = None
 
     def find(self, name: str, version: str | None = None) -> FakeServed:
         versions = self._known(name)
@@ -83,6 +84,8 @@ class FakeCatalog:
         return []
 
     async def load(self, name: str) -> None:
+        if self.load_error is not None:
+            raise self.load_error
         self._known(name)
         if name == "broken":
             raise BadRequest("model.toml: inputs: expected a list")

@@ -305,4 +305,20 @@ async def test_any_number_of_unknown_paths(model: Echo) -> None:
     call = Caller(model)
     for number in range(3000):
         assert (await call(f"/v2/models/m{number}/infer", body())).status == 404
+    for number in range(30):
+        assert (await call(f"/v2/models/{'m' * 30_000}{number}/infer", body())).status == 404
     assert (await call(INFER, body())).status == 200
+    assert sum(map(len, call.app._routes)) < 1024 * 512  # what is remembered is bounded
+
+
+@pytest.mark.parametrize("name", ["a" * 30_000, "a\0b", "..", ".", "\ufffd\ufffd", " ", "\n", "\U0001f426"])
+async def test_names_that_no_model_can_have(model: Echo, name: str) -> None:
+    call = Caller(model)
+    for path in (
+        f"/v2/models/{name}/infer", f"/v2/models/{name}/versions/1/infer", f"/v2/models/echo/versions/{name}/infer",
+        f"/v1/models/{name}:predict", f"/v1/models/echo/versions/{name}:predict", f"/predict/{name}",
+    ):  # fmt: skip
+        reply = await call(path, body())
+        assert (path, reply.status, list(reply.json())) == (path, 404, ["error"])
+        assert len(reply.body) < 5000
+    assert model.finished == []

@@ -260,6 +260,20 @@ def test_nan_in_an_answer(server: Server) -> None:
     assert np.isnan(np.frombuffer(answer.body[-8:], "<f4")).tolist() == [True, False]
 
 
+@pytest.mark.parametrize(
+    "name", ["a" * 300, "a" * 30_000, "a%00b", "..", "%2e%2e", ".", "%ff%fe", "a%2fb", "%0a", "%20"]
+)
+def test_names_that_no_model_can_have(server: Server, name: str) -> None:
+    gets = [f"/v2/models/{name}", f"/v2/models/{name}/ready", f"/v2/models/{name}/config", f"/v2/models/{name}/stats"]
+    gets += [f"/v2/models/echo/versions/{name}", f"/v1/models/{name}", f"/{name}"]
+    posts = [f"/v2/models/{name}/infer", f"/v2/models/echo/versions/{name}/infer", f"/v1/models/{name}:predict"]
+    posts += [f"/predict/{name}", f"/v2/repository/models/{name}/load", f"/v2/repository/models/{name}/unload"]
+    for method, path in [*(("GET", path) for path in gets), *(("POST", path) for path in posts)]:
+        answer = server.request(method, path, b"{}" if method == "POST" else None)
+        assert (method, path, answer.status) == (method, path, 404)
+        assert len(answer.error) < 5000
+
+
 def test_many_wrong_bodies_at_once(server: Server, threads: ThreadPoolExecutor) -> None:
     wrong = [json.dumps(sent).encode() for sent, _ in WRONG.values()]
     statuses = list(threads.map(lambda sent: server.post(INFER, sent).status, wrong * 4))

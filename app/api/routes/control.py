@@ -7,6 +7,7 @@ object whose `render()` gives the text and its content type). No decisions are m
 from __future__ import annotations
 
 import asyncio
+import errno
 from typing import Any, Protocol, TypeVar, cast
 
 from fastapi import APIRouter, Request, Response
@@ -15,12 +16,13 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 
 from app import __version__
+from app.api.codecs.tensors import shown
 from app.api.routes import bodies
 from app.api.routes.metadata import catalog_of
 from app.api.routes.metadata import router as models
 from app.api.routes.openapi import API_KEY, ModelName, answers, json_media, request_body
 from app.contract import Health
-from app.errors import BadRequest, BodyTimeout, ClientGone, TooLarge
+from app.errors import BadRequest, BodyTimeout, ClientGone, NotFound, TooLarge
 
 #: Triton's names, of what works here only: clients switch features on by them.
 EXTENSIONS = (
@@ -176,7 +178,12 @@ async def load(request: Request, model: ModelName) -> JSONResponse:
                 f"parameters.{name}: overriding a model's configuration or files is not supported; "
                 "change model.toml in the repository and load it again"
             )
-    await catalog_of(request).load(model)
+    try:
+        await catalog_of(request).load(model)
+    except OSError as exc:
+        if exc.errno != errno.ENAMETOOLONG:
+            raise
+        raise NotFound(f"model {shown(model)} is not known: no folder can have so long a name") from None
     return JSONResponse({"name": model, "load": True})
 
 

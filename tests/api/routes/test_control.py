@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
@@ -213,6 +214,34 @@ async def test_load_failures(http: httpx.AsyncClient) -> None:
     assert (broken.status_code, broken.json()) == (400, {"error": "model.toml: inputs: expected a list"})
 
 
+async def test_loading_what_the_file_system_has_no_name_for(http: httpx.AsyncClient, catalog: FakeCatalog) -> None:
+    catalog.load_error = OSError(errno.ENAMETOOLONG, "File name too long")
+    answer = await http.post(f"/v2/repository/models/{'a' * 300}/load")
+    assert (answer.status_code, list(answer.json())) == (404, ["error"])
+    assert answer.json()["error"].startswith("model 'aaaa")
+    catalog.load_error = OSError(errno.EIO, "the disk is broken")
+    assert (await http.post("/v2/repository/models/echo/load")).status_code == 500
+
+
+NAMES = ["a" * 300, "a" * 30_000, "a%00b", "%00", "%2e%2e", "%ff%fe", "%c3%28", "%ed%a0%80", "a%2fb", "%0a", "%20"]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=lambda name: name[:10])
+async def test_names_that_no_model_can_have(http: httpx.AsyncClient, name: str) -> None:
+    paths = [
+        f"/v2/models/{name}",
+        f"/v2/models/{name}/versions/1",
+        f"/v2/models/echo/versions/{name}",
+        f"/v1/models/{name}",
+    ]
+    paths += [f"{path}/{about}" for path in paths[:3] for about in ("ready", "config", "stats")]
+    posts = [f"/v2/repository/models/{name}/load", f"/v2/repository/models/{name}/unload"]
+    for method, path in [*(("GET", path) for path in paths), *(("POST", path) for path in posts)]:
+        answer = await http.send(httpx.Request(method, httpx.URL("http://test", raw_path=path.encode())))
+        assert (path, answer.status_code, list(answer.json())) == (path, 404, ["error"])
+        assert len(answer.json()["error"]) < 5000
+
+
 @pytest.mark.parametrize(
     ("body", "field"),
     [
@@ -293,6 +322,7 @@ def test_error_parts() -> None:
     status, headers, body = error_parts(BadRequest('inputs[0].name: got "\udc80ß"'))
     assert (status, body) == (400, '{"error": "inputs[0].name: got \\"?ß\\""}'.encode())
     assert headers == [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    assert len(error_parts(BadRequest("a" * 100_000))[2]) < 5000
     assert (b"retry-after", b"3") in error_parts(QueueFull("full", retry_after_s=3))[1]
     assert (b"retry-after", b"1") in error_parts(NotReady("loading"))[1]
     assert (b"www-authenticate", b"Bearer") in error_parts(Unauthorized("a key is needed"))[1]
