@@ -6,6 +6,7 @@ STARTING (models load) -> SERVING -> CLOSING (told to stop; goes on answering, e
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 
 from app.contract import Catalog
@@ -35,12 +36,24 @@ class Lifecycle:
             return dead
         if self.catalog is None:
             return "the server is starting"
-        pending = self.catalog.pending()
-        if pending:
-            return "; ".join(f"model {e.name} version {e.version}: {e.state} {e.reason}".strip() for e in pending)
-        return None
+        return _why_not(self.catalog) or None
 
     def fail(self, why: str) -> None:
         """The engine is lost: liveness is red from now on and the process is to end."""
         self.failed = why
         self.on_failure()
+
+
+def _why_not(catalog: Catalog) -> str:
+    """What readiness waits for, `a: loading; b: failed: REASON`; "" where every required model serves.
+
+    A required model that is unavailable has failed: one that was unloaded is not required any more. The version is
+    told where a model has several.
+    """
+    versions = Counter(entry.name for entry in catalog.index())
+    parts = []
+    for entry in catalog.pending():
+        name = entry.name if versions[entry.name] == 1 else f"{entry.name} version {entry.version}"
+        state = "failed" if entry.state == "UNAVAILABLE" else entry.state.lower()
+        parts.append(": ".join(part for part in (name, state, entry.reason) if part))
+    return "; ".join(parts)

@@ -14,6 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match
 
 from app.errors import StarlingError
 
@@ -21,6 +22,7 @@ Headers = list[tuple[bytes, bytes]]
 
 #: Statuses whose answer always says when to come back; an error without a hint of its own gets the least one.
 _RETRIED = {429, 503}
+_METHODS = ("GET", "HEAD", "POST")  # of all routes together
 _LONGEST_MESSAGE = 4000  # characters: a message may quote what a client sent, such as a path
 
 
@@ -66,14 +68,26 @@ def install_error_handlers(app: FastAPI) -> None:
 async def _answer(request: Request, exc: Exception) -> Response:
     if isinstance(exc, HTTPException) and exc.status_code in {404, 405} and exc.detail == _phrase(exc.status_code):
         # raised by the router, which knows neither path nor method in its detail
+        headers = dict(_headers_of(exc))
         detail = f"no such route: {request.url.path}"
         if exc.status_code == 405:
             detail = f"{request.method} is not allowed on {request.url.path}"
-        exc = HTTPException(exc.status_code, detail, headers=dict(_headers_of(exc)))
-    status, headers, body = error_parts(exc)
+            headers["Allow"] = _allowed(request)
+        exc = HTTPException(exc.status_code, detail, headers=headers)
+    status, lines, body = error_parts(exc)
     response = Response(body, status)
-    response.raw_headers = headers
+    response.raw_headers = lines
     return response
+
+
+def _allowed(request: Request) -> str:
+    """The methods that a path takes. The router itself names those of one route, and a path may have several."""
+
+    def takes(method: str) -> bool:
+        scope = {**request.scope, "method": method}
+        return any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
+
+    return ", ".join(method for method in _METHODS if takes(method))
 
 
 def _headers_of(exc: HTTPException) -> list[tuple[str, str]]:

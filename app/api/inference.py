@@ -39,6 +39,7 @@ from app.api.http import (
     respond_and_close,
     wanted_encoding,
 )
+from app.api.routes.probes import LIVE_PATHS, READY_PATHS
 from app.contract import Catalog, Lease, Served
 from app.errors import BadRequest, MethodNotAllowed, NotReady, StarlingError, Unauthorized
 
@@ -49,8 +50,8 @@ _PATHS = re.compile(
     r"|/v1/models/(?P<v1>[^/:]+)(?:/versions/(?P<v1_version>[^/:]+))?:predict"
     r"|/predict/(?P<friendly>[^/]+)"
 )
-#: Never need a key: orchestrators have none.
-_PROBES = frozenset({"/v2/health/live", "/v2/health/ready", "/livez", "/readyz", "/healthz", "/ping"})
+#: Orchestrators have no key, and must be answered when there are too many connections.
+_PROBES = frozenset((*LIVE_PATHS, *READY_PATHS))
 _OFF_LOOP_BINARY = 4 << 20  # bytes from which the copy of an input into the slots leaves the loop: a millisecond
 _ROUTES, _LONGEST_ROUTE = 1024, 512  # distinct paths remembered, and characters of each: anybody may send others
 #: The head of an answer, formatted at once: as a list of headers it costs three times as much.

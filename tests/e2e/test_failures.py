@@ -211,7 +211,7 @@ def test_wrong_compression(server: Server, encoding: str, sent: bytes, status: i
         ("GET", INFER, 405, "POST"),
         ("PUT", "/predict/echo", 405, "POST"),
         ("DELETE", "/v1/models/echo:predict", 405, "POST"),
-        ("POST", "/v2/health/live", 405, "GET"),
+        ("POST", "/v2/health/live", 405, "GET, HEAD"),
         ("GET", "/v2/repository/index", 405, "POST"),
         ("GET", "/nowhere", 404, None),
         ("POST", "/v2/models/nobody/infer", 404, None),

@@ -31,7 +31,8 @@ def test_told_to_stop_with_calls_in_flight(start: Callable[..., Server], threads
     server.line("draining, 2 s of grace")
     for path in ("/v2/health/ready", "/readyz"):
         ready = server.get(path)
-        assert (ready.status, ready.json(), ready.headers["connection"]) == (503, {"ready": False}, "close")
+        assert (ready.status, ready.headers["connection"]) == (503, "close")
+        assert ready.json() == {"ready": False, "reason": "the server is shutting down"}
     assert server.get("/v2/health/live").status == 200
     calls.append(threads.submit(server.infer, "gate", [[563]]))  # on a connection opened after the signal
     eventually(lambda: server.waiting("gate") == 63)
@@ -152,8 +153,10 @@ def test_a_hung_worker(start: Callable[..., Server], threads: ThreadPoolExecutor
     server = start("gate", flags=("--hang-floor-s", "0.5"))
     answers = in_flight(server, threads, 3)
     eventually(lambda: server.get("/v2/health/live").status == 503)
-    assert server.get("/livez").json() == {"live": False}
-    assert server.get("/v2/health/ready").json() == {"ready": False}
+    live, ready = server.get("/livez").json(), server.get("/v2/health/ready").json()
+    assert (live.pop("live"), ready.pop("ready")) == (False, False)
+    assert "rows of 'gate' has run" in live["reason"]
+    assert "rows of 'gate' has run" in ready["reason"]
     assert server.gate is not None
     server.gate.open()
     assert [answer.status for answer in answers()] == [200] * 3
@@ -164,6 +167,7 @@ def test_a_key(start: Callable[..., Server]) -> None:
     server = start("narrow", flags=("--api-key", "sesame"))
     for path in ("/v2/health/live", "/v2/health/ready", "/livez", "/readyz", "/healthz", "/ping"):
         assert server.get(path).status == 200
+        assert server.request("HEAD", path).status == 200
     body = {"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1]}]}
     closed = [
         ("GET", "/v2"), ("GET", "/v2/models"), ("GET", "/v2/models/narrow"), ("GET", "/v2/models/stats"),

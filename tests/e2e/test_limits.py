@@ -120,7 +120,8 @@ def test_too_many_connections(start: Callable[..., Server]) -> None:
     idle = [socket.create_connection((host, int(port)), PATIENCE_S) for _ in range(8)]
     answer = server.infer("narrow", [[1]])
     assert (answer.status, "connections" in answer.error, "retry-after" in answer.headers) == (503, True, True)
-    assert server.get("/v2/health/live").status == 200  # probes are answered all the same
+    for path in ("/v2/health/live", "/readyz", "/ping"):  # probes are answered all the same
+        assert [server.request(method, path).status for method in ("GET", "HEAD")] == [200, 200]
     for connection in idle:
         connection.close()
     answers = (server.infer("narrow", [[1]]) for _ in range(1000))

@@ -128,7 +128,9 @@ def test_one_broken_model_leaves_the_others(start: Callable[..., Server]) -> Non
     server.line(r"FAILED +broken:1")
     for path in ("/v2/health/ready", "/readyz", "/ping"):
         answer = server.get(path)
-        assert (answer.status, answer.json()) == (503, {"ready": False})
+        found = answer.json()
+        assert (answer.status, found["ready"], found["reason"].startswith("broken: failed: ")) == (503, False, True)
+        assert "FP99" in found["reason"]
     assert server.infer("broken", [[1]]).status == 503
     shutil.rmtree(server.repository / "broken")
     shutil.copytree(REPOSITORY / "narrow", server.repository / "broken")

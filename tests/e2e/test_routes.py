@@ -217,3 +217,5 @@ def test_documentation(server: Server) -> None:
 def test_live(server: Server, path: str) -> None:
     answer = server.get(path)
     assert (answer.status, answer.json()) == (200, {"live": True})
+    headed = server.request("HEAD", path)
+    assert (headed.status, headed.body, headed.headers["content-length"]) == (200, b"", str(len(answer.body)))

@@ -23,10 +23,14 @@ class ErrorBody(Body):
 
 class Live(Body):
     live: bool
+    reason: str | None = Field(None, description="Why it is not live; absent where it is.")
 
 
 class Ready(Body):
     ready: bool
+    reason: str | None = Field(
+        None, description="Why it is not ready, such as the models that are loading or failed; absent where it is."
+    )
 
 
 class ServerMetadata(Body):

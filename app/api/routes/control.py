@@ -1,14 +1,14 @@
-"""Every route that is not inference: probes, metadata, statistics, the model repository, metrics.
+"""Server metadata, metrics and the model repository; and one router for every route that is not inference.
 
-State comes from the lifespan: `catalog` (Catalog), `health` (Health), `settings` (body_timeout_s) and `metrics` (an
-object whose `render()` gives the text and its content type). No decisions are made here.
+State comes from the lifespan: `catalog` (Catalog), `settings` (body_timeout_s) and `metrics` (an object whose
+`render()` gives the text and its content type). No decisions are made here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
-from typing import Any, Protocol, TypeVar, cast
+from typing import Protocol, TypeVar, cast
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
@@ -21,7 +21,7 @@ from app.api.routes import bodies
 from app.api.routes.metadata import catalog_of
 from app.api.routes.metadata import router as models
 from app.api.routes.openapi import API_KEY, ModelName, answers, json_media, request_body
-from app.contract import Health
+from app.api.routes.probes import router as probes
 from app.errors import BadRequest, BodyTimeout, ClientGone, NotFound, TooLarge
 
 #: Triton's names, of what works here only: clients switch features on by them.
@@ -61,47 +61,8 @@ _INDEX = [
     {"name": "broken", "version": "1", "state": "UNAVAILABLE", "reason": "model.toml: inputs: expected a list"},
 ]
 
-probes = APIRouter(tags=["health"])
 server = APIRouter(tags=["server"], dependencies=API_KEY)
 repository = APIRouter(tags=["repository"], dependencies=API_KEY)
-
-
-def _health(request: Request) -> Health:
-    return cast(Health, request.state.health)
-
-
-def _probe(path: str, model: type[BaseModel], field: str, failing: str) -> dict[str, Any]:
-    """What the routes of one probe and of its aliases share."""
-    documented = answers(model, {field: True})
-    documented[503] = {
-        "model": model,
-        "description": failing,
-        "content": {"application/json": {"example": {field: False}}},
-    }
-    return {"path": path, "responses": documented}
-
-
-_LIVE = ("The engine is stuck or dead: restart it.", "Computed when asked, from the oldest work in flight.")
-_READY = (
-    "Starting, draining, or a required model is not ready.",
-    "503 also right after SIGTERM, while calls are taken.",
-)
-
-
-@probes.get(**_probe("/v2/health/live", bodies.Live, "live", _LIVE[0]), summary="Live?", description=_LIVE[1])
-@probes.get(**_probe("/livez", bodies.Live, "live", _LIVE[0]), summary="Live? (Kubernetes)", description=_LIVE[1])
-@probes.get(**_probe("/healthz", bodies.Live, "live", _LIVE[0]), summary="Live? (alias)", description=_LIVE[1])
-async def live(request: Request) -> JSONResponse:
-    alive = _health(request).live() is None
-    return JSONResponse({"live": alive}, 200 if alive else 503)
-
-
-@probes.get(**_probe("/v2/health/ready", bodies.Ready, "ready", _READY[0]), summary="Ready?", description=_READY[1])
-@probes.get(**_probe("/readyz", bodies.Ready, "ready", _READY[0]), summary="Ready? (Kubernetes)", description=_READY[1])
-@probes.get(**_probe("/ping", bodies.Ready, "ready", _READY[0]), summary="Ready? (SageMaker)", description=_READY[1])
-async def ready(request: Request) -> JSONResponse:
-    serving = _health(request).ready() is None
-    return JSONResponse({"ready": serving}, 200 if serving else 503, headers=None if serving else {"Retry-After": "1"})
 
 
 @server.get(

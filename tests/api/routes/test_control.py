@@ -74,25 +74,6 @@ async def http(catalog: FakeCatalog, health: FakeHealth) -> AsyncIterator[httpx.
         yield opened
 
 
-@pytest.mark.parametrize("path", ["/v2/health/live", "/livez", "/healthz"])
-async def test_live(http: httpx.AsyncClient, health: FakeHealth, path: str) -> None:
-    answer = await http.get(path)
-    assert (answer.status_code, answer.json()) == (200, {"live": True})
-    health.live_reason = "worker 0 is dead"
-    answer = await http.get(path)
-    assert (answer.status_code, answer.json()) == (503, {"live": False})
-
-
-@pytest.mark.parametrize("path", ["/v2/health/ready", "/readyz", "/ping"])
-async def test_ready(http: httpx.AsyncClient, health: FakeHealth, path: str) -> None:
-    answer = await http.get(path)
-    assert (answer.status_code, answer.json()) == (200, {"ready": True})
-    health.ready_reason = "draining"
-    answer = await http.get(path)
-    assert (answer.status_code, answer.json()) == (503, {"ready": False})
-    assert answer.headers["retry-after"] == "1"
-
-
 async def test_server_metadata_lists_only_what_works(http: httpx.AsyncClient) -> None:
     body = (await http.get("/v2")).json()
     assert (body["name"], body["version"]) == ("starling", __version__)

@@ -1,0 +1,70 @@
+"""Probes: the same answer under every name, with the reason where it is no, and to HEAD without a body."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from app.api.errors import install_error_handlers
+from app.api.routes import probes
+
+from ..catalog import FakeHealth, client
+
+LIVE = ["/v2/health/live", "/livez", "/healthz"]
+READY = ["/v2/health/ready", "/readyz", "/ping"]
+
+
+@pytest.fixture
+def health() -> FakeHealth:
+    return FakeHealth()
+
+
+@pytest.fixture
+async def http(health: FakeHealth) -> AsyncIterator[httpx.AsyncClient]:
+    app = FastAPI()
+    app.include_router(probes.router)
+    install_error_handlers(app)
+    async with client(app, health=health) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("path", LIVE)
+async def test_live(http: httpx.AsyncClient, health: FakeHealth, path: str) -> None:
+    answer = await http.get(path)
+    assert (answer.status_code, answer.json()) == (200, {"live": True})
+    health.live_reason = "worker 0 is dead"
+    answer = await http.get(path)
+    assert (answer.status_code, answer.json()) == (503, {"live": False, "reason": "worker 0 is dead"})
+
+
+@pytest.mark.parametrize("path", READY)
+async def test_ready(http: httpx.AsyncClient, health: FakeHealth, path: str) -> None:
+    answer = await http.get(path)
+    assert (answer.status_code, answer.json()) == (200, {"ready": True})
+    health.ready_reason = "a: loading; b: failed: no such file"
+    answer = await http.get(path)
+    assert (answer.status_code, answer.json()) == (
+        503,
+        {"ready": False, "reason": "a: loading; b: failed: no such file"},
+    )
+    assert answer.headers["retry-after"] == "1"
+
+
+@pytest.mark.parametrize("path", LIVE + READY)
+async def test_head_has_the_status_and_the_headers_of_get(
+    http: httpx.AsyncClient, health: FakeHealth, path: str
+) -> None:
+    for reason in (None, "hung"):
+        health.live_reason = health.ready_reason = reason
+        got, headed = await http.get(path), await http.head(path)
+        assert (headed.status_code, headed.headers) == (got.status_code, got.headers)
+
+
+@pytest.mark.parametrize("path", LIVE + READY)
+async def test_other_methods(http: httpx.AsyncClient, path: str) -> None:
+    answer = await http.post(path)
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
+    assert answer.json() == {"error": f"POST is not allowed on {path}"}

@@ -1,0 +1,67 @@
+"""What the probes are told, from the start of a server to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from app.contract import IndexEntry
+from app.lifecycle import Lifecycle
+
+
+class Models:
+    """The part of a catalog that readiness asks."""
+
+    def __init__(self, *entries: IndexEntry, pending: Sequence[IndexEntry] | None = None) -> None:
+        self._entries = entries
+        self._pending = [entry for entry in entries if entry.state != "READY"] if pending is None else pending
+
+    def index(self) -> Sequence[IndexEntry]:
+        return self._entries
+
+    def pending(self) -> Sequence[IndexEntry]:
+        return self._pending
+
+
+def told(*entries: IndexEntry, pending: Sequence[IndexEntry] | None = None) -> str | None:
+    lifecycle = Lifecycle()
+    lifecycle.catalog = Models(*entries, pending=pending)  # type: ignore[assignment]
+    return lifecycle.ready()
+
+
+def test_before_there_is_a_catalog() -> None:
+    assert Lifecycle().ready() == "the server is starting"
+    assert Lifecycle().live() is None
+
+
+@pytest.mark.parametrize(
+    ("entries", "reason"),
+    [
+        ([IndexEntry("a", "1", "READY")], None),
+        ([IndexEntry("a", "1", "LOADING"), IndexEntry("c", "1", "READY")], "a: loading"),
+        (
+            [IndexEntry("a", "1", "LOADING"), IndexEntry("b", "1", "UNAVAILABLE", "model.toml: no inputs")],
+            "a: loading; b: failed: model.toml: no inputs",
+        ),
+        ([IndexEntry("a", "1", "READY"), IndexEntry("a", "2", "LOADING")], "a version 2: loading"),
+        ([IndexEntry("a", "1", "")], "a"),
+    ],
+)
+def test_each_model_that_readiness_waits_for_is_named(entries: list[IndexEntry], reason: str | None) -> None:
+    assert told(*entries) == reason
+
+
+def test_a_model_that_nobody_waits_for() -> None:
+    assert told(IndexEntry("a", "1", "UNAVAILABLE", "unloaded"), pending=[]) is None
+
+
+def test_the_most_urgent_reason_is_told() -> None:
+    lifecycle = Lifecycle()
+    lifecycle.catalog = Models(IndexEntry("a", "1", "LOADING"))  # type: ignore[assignment]
+    lifecycle.stuck = lambda: "hung"
+    assert (lifecycle.ready(), lifecycle.live()) == ("hung", "hung")
+    lifecycle.fail("worker 0 has died")
+    assert (lifecycle.ready(), lifecycle.live()) == ("worker 0 has died", "worker 0 has died")
+    lifecycle.closing = True
+    assert (lifecycle.ready(), lifecycle.live()) == ("the server is shutting down", "worker 0 has died")
