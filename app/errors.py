@@ -17,7 +17,7 @@ StarlingError
  +-- NotReady 503            starting, draining, loading, failed; carries a retry hint
  +-- DeadlineExceeded 504    the deadline passed before the work was done
 
-An error carries its status; one handler (`api/http.py`) turns it into `{"error": message}`.
+An error carries its status; one function (`error_parts` in `api/errors.py`) turns it into `{"error": message}`.
 """
 
 from __future__ import annotations
@@ -27,15 +27,19 @@ from contextlib import contextmanager
 
 
 class StarlingError(Exception):
-    """Base of all errors that reach a caller. Raise a leaf, never this."""
+    """Base of all errors that reach a caller. Raise a leaf, never this.
+
+    `cause` is what a model's own code raised, where that led to this error: whoever answers the request logs it.
+    """
 
     status = 500
     code = "internal"
 
-    def __init__(self, message: str, *, retry_after_s: int | None = None) -> None:
+    def __init__(self, message: str, *, retry_after_s: int | None = None, cause: BaseException | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.retry_after_s = retry_after_s
+        self.cause = cause
 
 
 class BadRequest(StarlingError):

@@ -1,11 +1,22 @@
-"""Log lines: text for people, JSON for collectors."""
+"""Log lines: text for people, JSON for collectors; and errors of models' own code, each cause once."""
 
 from __future__ import annotations
 
 import json
 import logging
 import logging.config
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from types import TracebackType
+
+_SERVER = os.path.dirname(os.path.abspath(__file__)) + os.sep
+#: Models that ship with the server. Their code counts as a user's.
+_SHIPPED_MODELS = tuple(os.path.join(_SERVER, "models", name, "") for name in ("demo", "zoo"))
+_STDLIB = sysconfig.get_path("stdlib") + os.sep
+_INSTALLED = {"site-packages", "dist-packages"}  # folders of installed packages, which may lie inside _STDLIB
 
 
 class JsonFormatter(logging.Formatter):
@@ -43,3 +54,52 @@ def configure(level: str, style: str, access: bool) -> None:
             },
         }
     )
+
+
+class CauseLog:
+    """Logs what models' own code raises while requests run: each cause once, at warning.
+
+    A cause is the exception's type, the line that raised it and the model. So a model that fails on each request fills
+    no disk, and the first failure of each kind is told with its traceback. Not for two threads at a time.
+    """
+
+    def __init__(self, logger: logging.Logger, most: int = 256) -> None:
+        self._logger = logger
+        self._most = most  # causes remembered; beyond it the oldest is forgotten, and would be logged again
+        self._seen: dict[tuple[str, str, str, int], None] = {}
+
+    def log(self, exc: BaseException, model: str, request_id: str) -> None:
+        """Log `exc` unless its cause is known. The traceback begins with the first frame of the user's own code."""
+        links = list(_links(exc.__traceback__))
+        users = [link for link in links if _is_users(link.tb_frame.f_code.co_filename)]
+        # The last line of the user's code: what it calls in torch may raise from one line for many reasons.
+        raised = users[-1] if users else links[-1] if links else None
+        file, line = (raised.tb_frame.f_code.co_filename, raised.tb_lineno) if raised else ("", 0)
+        cause = (model, type(exc).__qualname__, file, line)
+        if cause in self._seen:
+            return
+        if len(self._seen) >= self._most:
+            del self._seen[next(iter(self._seen))]
+        self._seen[cause] = None
+        self._logger.warning(
+            "model %s, request %s: %s: %s (the same cause is not logged again)",
+            model, request_id, type(exc).__name__, exc,
+            exc_info=(type(exc), exc, users[0]) if users else None,
+        )  # fmt: skip
+
+
+def _links(trace: TracebackType | None) -> Iterator[TracebackType]:
+    """The traceback of each frame, outermost first."""
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
+
+
+def _is_users(filename: str) -> bool:
+    """Whether a frame's file is neither the server's, nor torch's, nor the standard library's."""
+    if filename.startswith(_SHIPPED_MODELS):
+        return True
+    torch = getattr(sys.modules.get("torch"), "__file__", None)
+    if filename.startswith(("<frozen ", _SERVER)) or (torch and filename.startswith(os.path.dirname(torch) + os.sep)):
+        return False
+    return not filename.startswith(_STDLIB) or not _INSTALLED.isdisjoint(filename.split(os.sep))

@@ -1,15 +1,19 @@
-"""One line per event, as text or as JSON."""
+"""One line per event, as text or as JSON; and models' own errors, each cause once."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
+from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from app.logs import JsonFormatter, configure
+from app.logs import CauseLog, JsonFormatter, configure
 
 
 @pytest.fixture
@@ -68,3 +72,83 @@ def test_the_access_log_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None
     logging.getLogger("uvicorn.access").info("GET /")
     logging.getLogger("starling").info("quiet")
     assert [line.rpartition(": ")[2] for line in capsys.readouterr().err.splitlines()] == ["GET /"]
+
+
+log = logging.getLogger("starling.test")
+
+
+class Picky(torch.nn.Module):
+    """A user's model."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() < 0:
+            raise ValueError(f"got {x.sum().item():g}")
+        return torch.nn.functional.linear(x, torch.ones(2, 2))
+
+
+def raised(function: Callable[..., Any], *args: Any) -> BaseException:
+    """What a call on a worker's thread raises: its traceback begins in the standard library."""
+    with ThreadPoolExecutor(1) as pool:
+        exc = pool.submit(function, *args).exception()
+    assert exc is not None
+    return exc
+
+
+def test_the_traceback_begins_in_the_users_code(caplog: pytest.LogCaptureFixture) -> None:
+    exc = raised(Picky(), torch.full((1,), -2.0))
+    assert exc.__traceback__ is not None
+    assert exc.__traceback__.tb_frame.f_code.co_filename != __file__
+    CauseLog(log).log(exc, "picky version 1", "r-7")
+    (line,) = caplog.records
+    assert (line.levelname, line.name) == ("WARNING", "starling.test")
+    assert "model picky version 1, request r-7: ValueError: got -2" in line.getMessage()
+    text = JsonFormatter().format(line)
+    frames = [part for part in json.loads(text)["traceback"].splitlines() if part.startswith("  File")]
+    assert [__file__ in frame and "in forward" in frame for frame in frames] == [True]
+
+
+def test_what_torch_raises_for_the_users_code(caplog: pytest.LogCaptureFixture) -> None:
+    """Frames below the user's own stay: they say what was wrong."""
+    CauseLog(log).log(raised(Picky(), torch.ones(3)), "m", "r")
+    (line,) = caplog.records
+    assert "RuntimeError" in line.getMessage()
+    assert line.exc_info is not None
+    trace = line.exc_info[2]
+    assert trace is not None
+    assert trace.tb_frame.f_code.co_filename == __file__
+
+
+def test_models_that_ship_with_the_server_count_as_the_users(caplog: pytest.LogCaptureFixture) -> None:
+    from app.models.demo.digits.model import Digits
+
+    CauseLog(log).log(raised(Digits().present, {}), "digits", "r")
+    (line,) = caplog.records
+    assert line.exc_info is not None
+    trace = line.exc_info[2]
+    assert trace is not None
+    assert Path(trace.tb_frame.f_code.co_filename).parts[-2:] == ("digits", "model.py")
+
+
+def test_an_error_outside_the_users_code_has_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    CauseLog(log).log(raised(json.loads, "{"), "m", "r")
+    assert [line.exc_info for line in caplog.records] == [None]
+
+
+def test_each_cause_once(caplog: pytest.LogCaptureFixture) -> None:
+    causes = CauseLog(log)
+    for value in (-1.0, -2.0):  # one line, two messages
+        causes.log(raised(Picky(), torch.full((1,), value)), "m", "r")
+    assert len(caplog.records) == 1
+    causes.log(raised(Picky(), torch.full((1,), -1.0)), "another model", "r")
+    causes.log(raised(Picky(), torch.ones(3)), "m", "r")  # another line
+    causes.log(KeyError("never raised"), "m", "r")
+    causes.log(KeyError("never raised either"), "m", "r")
+    assert len(caplog.records) == 4
+
+
+def test_causes_are_remembered_up_to_a_bound(caplog: pytest.LogCaptureFixture) -> None:
+    causes = CauseLog(log, most=3)
+    for model in ("a", "b", "c", "c", "a", "d", "b", "a"):
+        causes.log(KeyError(), model, "r")
+    logged = [line.getMessage().split(",")[0] for line in caplog.records]
+    assert logged == ["model a", "model b", "model c", "model d", "model a"]

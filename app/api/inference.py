@@ -41,7 +41,8 @@ from app.api.http import (
 )
 from app.api.routes.probes import LIVE_PATHS, READY_PATHS
 from app.contract import Catalog, Lease, Served
-from app.errors import BadRequest, MethodNotAllowed, NotReady, StarlingError, Unauthorized
+from app.errors import BadRequest, MethodNotAllowed, ModelFailed, NotReady, StarlingError, Unauthorized
+from app.logs import CauseLog
 
 log = logging.getLogger("starling.http")
 
@@ -89,6 +90,7 @@ class InferencePath:
         self._limits = limits
         self._bodies = Bodies(limits)
         self._watch = Watch()
+        self._causes = CauseLog(log)
         self._key = api_key.encode() if api_key else None
         self._connections = connections
         self._routes: dict[str, Route] = {}
@@ -192,6 +194,7 @@ class InferencePath:
                 log.exception("unexpected error on %s", scope["path"])
             if served is not None:
                 served.finish(exc.code if isinstance(exc, StarlingError) else "internal", time.monotonic_ns() - arrived)
+                self._log_cause(exc, served, request_id)
             await self._refuse(exc, scope, send, extra, unread)
             log.debug("%s %s: %s", request_id.decode(), scope["path"], exc)
             return
@@ -253,6 +256,15 @@ class InferencePath:
         if log.isEnabledFor(logging.DEBUG):
             log.debug("%s %s: ok, %.3f ms, batch %d", request_id.decode(), served.info.name, total / 1e6, answer.batch)
         return payload, head
+
+    def _log_cause(self, exc: Exception, served: Served, request_id: bytes) -> None:
+        """Log what the model's own code did wrong, if that is why the request failed."""
+        cause = exc.cause if isinstance(exc, StarlingError) else None
+        if cause is None and isinstance(exc, ModelFailed):
+            cause = exc  # nothing was raised: the model broke its promise
+        if cause is not None:
+            info = served.info
+            self._causes.log(cause, f"{info.name} version {info.version}", request_id.decode())
 
     async def _inflated(self, headers: RequestHeaders, body: bytes) -> bytes:
         encoding = headers[b"content-encoding"]

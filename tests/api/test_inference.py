@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -298,6 +298,74 @@ async def test_one_line_a_call_at_debug(model: Echo, caplog: pytest.LogCaptureFi
     caplog.clear()
     await call(INFER, body())
     await call(INFER, b"{")
+    assert caplog.messages == []
+
+
+def with_code(model: Echo, **code: Any) -> Echo:
+    """The model, with `decode` and `present` of its own."""
+    return Echo(model.info, replace(model.model, **code))
+
+
+def unreadable(content_type: str, body: bytes) -> dict[str, Any]:
+    raise LookupError(f"no {body.decode()} here")
+
+
+def readable(content_type: str, body: bytes) -> dict[str, Any]:
+    return {"x": np.ones(4)}
+
+
+def unspeakable(outputs: Mapping[str, Any]) -> Any:
+    raise ArithmeticError("no words")
+
+
+def raised_on_a_worker() -> BaseException:
+    try:
+        unspeakable({})
+    except ArithmeticError as exc:
+        return exc
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("model_of", "status", "words"),
+    [
+        (lambda m: with_code(m, decode=unreadable), 400, "LookupError: no cat here"),
+        (lambda m: with_code(m, decode=readable, present=unspeakable), 500, "ArithmeticError: no words"),
+        (lambda m: replace(m, fails=ModelFailed("no", cause=raised_on_a_worker())), 500, "ArithmeticError: no words"),
+        (lambda m: with_code(m, decode=lambda t, b: {"z": 1}), 500, "ModelFailed: model echo: its decode did not"),
+    ],
+    ids=["decode", "present", "model", "broken promise"],
+)  # fmt: skip
+async def test_errors_of_a_models_code_are_logged_once_a_cause(
+    model: Echo, caplog: pytest.LogCaptureFixture, model_of: Callable[[Echo], Echo], status: int, words: str
+) -> None:
+    caplog.set_level("WARNING")
+    failing = model_of(model)
+    call = Caller(failing)
+    path, sent = ("/predict/echo", b"cat") if failing.fails is None else (INFER, body())
+    for number in range(3):
+        headers = {b"x-request-id": b"r-%d" % number, b"content-type": b"text/plain"}
+        assert (await call(path, sent, headers)).status == status
+    (line,) = caplog.records
+    assert (line.levelname, line.name) == ("WARNING", "starling.http")
+    assert f"model echo version 1, request r-0: {words}" in line.getMessage()
+    if line.exc_info is None:
+        assert "ModelFailed" in words
+        return
+    trace = line.exc_info[2]
+    assert trace is not None
+    assert trace.tb_frame.f_code.co_filename == __file__
+
+
+async def test_errors_of_callers_are_not_logged(model: Echo, caplog: pytest.LogCaptureFixture) -> None:
+    def refuses(content_type: str, body: bytes) -> dict[str, Any]:
+        raise BadRequest("image: expected a digit, got a blank image")
+
+    caplog.set_level("INFO")
+    call = Caller(with_code(model, decode=refuses))
+    assert (await call("/predict/echo", b"cat", {b"content-type": b"text/plain"})).status == 400
+    assert (await call(INFER, b"{")).status == 400
+    assert (await call("/v2/models/nobody/infer", body())).status == 404
     assert caplog.messages == []
 
 

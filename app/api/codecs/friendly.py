@@ -94,7 +94,7 @@ def _arrays(served: Served, upload: Upload, max_pixels: int) -> Mapping[str, Any
     except StarlingError:
         raise
     except Exception as exc:  # the boundary to model code: what it cannot decode is the caller's to mend
-        raise BadRequest(f"{upload.field}: {exc or type(exc).__name__}") from exc
+        raise BadRequest(f"{upload.field}: {exc or type(exc).__name__}", cause=exc) from exc
     if not isinstance(arrays, Mapping) or set(arrays) != {spec.name for spec in inputs}:
         raise ModelFailed(f"model {info.name}: its decode did not return one array for each of {names_of(inputs)}")
     return arrays

@@ -33,7 +33,9 @@ def present_rows(served: Served, outputs: Sequence[Array], call: DecodedCall) ->
             except StarlingError:
                 raise
             except Exception as exc:  # the boundary to model code
-                raise ModelFailed(f"model {info.name}: its present failed: {exc or type(exc).__name__}") from exc
+                raise ModelFailed(
+                    f"model {info.name}: its present failed: {exc or type(exc).__name__}", cause=exc
+                ) from exc
             rows.append(_plain(value, info.name, "answer"))
     return rows[0] if call.single else rows
 
