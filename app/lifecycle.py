@@ -20,6 +20,7 @@ class Lifecycle:
         self.abort: Callable[[str], None] = lambda why: None
         self.connections: Callable[[], int] = lambda: 0
         self.catalog: Catalog | None = None
+        self.device = ""  # what models run on, in words; set with the catalog
         self.closing = False
         self.failed: str | None = None  # why the process must end with an error
         self.on_failure: Callable[[], None] = lambda: None

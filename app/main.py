@@ -70,6 +70,7 @@ def create_app(
                 Registry(engine, repository, overrides=_given(settings), limits={"max_pixels": settings.max_pixels})
             )
             lifecycle.catalog, lifecycle.stuck, lifecycle.abort = registry, engine.stuck, engine.abort
+            lifecycle.device = device.name
             loading = asyncio.create_task(_load(registry, engine, lifecycle, on_ready), name="load-models")
             stack.push_async_callback(_cancel, loading)
             yield {

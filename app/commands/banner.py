@@ -8,8 +8,9 @@ import time
 from collections.abc import Sequence
 
 from app import __version__
+from app.api.codecs.base import client_inputs
 from app.contract import Catalog, Served
-from app.settings import Settings, cpu_cores
+from app.settings import Settings
 
 _began = time.monotonic()
 
@@ -25,22 +26,30 @@ def starting(settings: Settings, port: int) -> None:
         print(f"  {name} = {value}", file=sys.stderr)
 
 
-def announce(settings: Settings, port: int, catalog: Catalog) -> None:
-    """Models, device, URL and a curl to try, once every model has been tried."""
+def announce(settings: Settings, port: int, catalog: Catalog, device: str) -> None:
+    """Models, URL and a curl to try, once every model has been tried; how many of them serve, and on what."""
     url = _url(settings, port)
-    lines = [f"device  cpu, {cpu_cores()} cores, {settings.compute_threads} compute thread(s) per worker"]
-    for served in catalog.ready():
+    ready, failed = catalog.ready(), catalog.pending()
+    lines = []
+    for served in ready:
         batching = served.info.batching
         lines.append(
             f"model   {served.info.name}:{served.info.version}  {batching.policy}, batches up to {batching.max_batch}"
         )
-    lines += [f"FAILED  {e.name}:{e.version}  {e.state} {e.reason}" for e in catalog.index() if e.state != "READY"]
+    lines += [f"FAILED  {entry.name}:{entry.version}  {entry.reason}" for entry in failed]
     lines.append(f"url     {url}  (docs at {url}/docs)")
-    ready = catalog.ready()
     if ready:
         lines.append(f"try     {_curl(ready, url)}")
     lines.append(f"ready in {time.monotonic() - _began:.1f} s; Ctrl-C stops")
+    names = [served.info.name for served in ready] + [entry.name for entry in failed]
+    lines.append(f"{_serving(len(ready), names)} on {device}")
     print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+def _serving(ready: int, names: Sequence[str]) -> str:
+    """`2 of 3 models serve`. A name that stands there twice has two versions, each of which counts."""
+    noun = "model" if len(set(names)) == len(names) else "model version"
+    return f"{ready} of {len(names)} {noun}{'s' * (len(names) != 1)} serve{'s' * (ready == 1)}"
 
 
 def _default(name: str) -> object:
@@ -53,8 +62,8 @@ def _url(settings: Settings, port: int) -> str:
 
 
 def _curl(served: Sequence[Served], url: str) -> str:
-    easy = next((s for s in served if len(s.info.inputs) == 1 and s.info.inputs[0].shape == (4,)), served[0])
-    spec = easy.info.inputs[0]
-    if spec.shape == (4,):
+    """A request to try: of a model whose input is easily typed, if there is one."""
+    easy = next((s for s in served if [spec.shape for spec in client_inputs(s.info)] == [(4,)]), None)
+    if easy is not None:
         return f"curl {url}/predict/{easy.info.name} --json '{json.dumps([1, 2, 3, 4])}'"
-    return f"curl {url}/v2/models/{easy.info.name}"
+    return f"curl {url}/v2/models/{served[0].info.name}"

@@ -90,7 +90,7 @@ def _serve(**given: Any) -> None:
 
         def ready(registry: Registry) -> None:
             process.spare_the_collector()
-            announce(settings, port, registry)
+            announce(settings, port, registry, lifecycle.device)
 
         app = create_app(settings, lifecycle, on_ready=ready)
         status = serve(app, settings, lifecycle, sock)

@@ -126,6 +126,7 @@ def test_one_broken_model_leaves_the_others(start: Callable[..., Server]) -> Non
     for word in ("model.toml", "datatype", "FP99"):
         assert word in line["reason"]
     server.line(r"FAILED +broken:1")
+    server.line(r"^1 of 2 models serves on cpu, 1 worker x \d+ threads?$")
     for path in ("/v2/health/ready", "/readyz", "/ping"):
         answer = server.get(path)
         found = answer.json()

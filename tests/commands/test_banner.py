@@ -1,0 +1,87 @@
+"""What the person who starts a server reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from app.commands.banner import announce, starting
+from app.contract import IndexEntry, ModelInfo, TensorSpec
+from app.settings import Settings
+
+DEVICE = "cpu, 1 worker x 2 threads"
+
+
+@dataclass
+class Served:
+    """A model that serves, as far as the banner looks."""
+
+    info: ModelInfo
+
+
+class Models:
+    """The part of a catalog that the banner asks."""
+
+    def __init__(self, ready: Sequence[Served], failed: Sequence[IndexEntry]) -> None:
+        self._ready, self._failed = ready, failed
+
+    def ready(self) -> Sequence[Served]:
+        return self._ready
+
+    def pending(self) -> Sequence[IndexEntry]:
+        return self._failed
+
+
+def model(name: str, version: str = "1") -> Served:
+    vector = TensorSpec("x", "FP32", (4,), ("",), (4,))
+    return Served(ModelInfo(name, version, "pytorch", (vector,), (vector,)))
+
+
+def failed(name: str, version: str = "1") -> IndexEntry:
+    return IndexEntry(name, version, "UNAVAILABLE", "model.toml: no inputs")
+
+
+def told(capsys: pytest.CaptureFixture[str], ready: Sequence[Served], broken: Sequence[IndexEntry]) -> list[str]:
+    announce(Settings(), 8000, Models(ready, broken), DEVICE)  # type: ignore[arg-type]
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("ready", "broken", "last"),
+    [
+        ([model("a"), model("b")], [failed("c")], "2 of 3 models serve"),
+        ([model("a")], [], "1 of 1 model serves"),
+        ([model("a")], [failed("b")], "1 of 2 models serves"),
+        ([], [failed("a")], "0 of 1 model serve"),
+        ([], [], "0 of 0 models serve"),
+        ([model("a", "1"), model("a", "2")], [], "2 of 2 model versions serve"),
+        ([model("a", "1"), model("b")], [failed("a", "2")], "2 of 3 model versions serve"),
+    ],
+)
+def test_the_last_line_tells_how_many_serve_and_on_what(
+    capsys: pytest.CaptureFixture[str], ready: list[Served], broken: list[IndexEntry], last: str
+) -> None:
+    assert told(capsys, ready, broken)[-1] == f"{last} on {DEVICE}"
+
+
+def test_each_model_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = told(capsys, [model("a"), model("b", "3")], [failed("c")])
+    assert lines[0] == "model   a:1  adaptive, batches up to 32"
+    assert lines[1].startswith("model   b:3  ")
+    assert lines[2] == "FAILED  c:1  model.toml: no inputs"
+    assert lines[3] == "url     http://127.0.0.1:8000  (docs at http://127.0.0.1:8000/docs)"
+    assert lines[4] == "try     curl http://127.0.0.1:8000/predict/a --json '[1, 2, 3, 4]'"
+    assert lines[5].startswith("ready in ")
+
+
+def test_what_was_set_is_told_at_once_and_keys_are_not(capsys: pytest.CaptureFixture[str]) -> None:
+    starting(Settings(host="::1", api_key="sesame", max_queue=7), 9000)
+    text = capsys.readouterr().err
+    assert "listening on http://[::1]:9000 when ready" in text
+    assert "max_queue = 7" in text
+    assert "api_key = (set)" in text
+    assert "sesame" not in text
