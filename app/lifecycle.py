@@ -1,4 +1,4 @@
-"""Where the server stands in its life, and what the probes are told.
+"""The state of the server's life, and the answers to the probes.
 
 STARTING (models load) -> SERVING -> CLOSING (told to stop; goes on answering, each answer closes its connection).
 """
@@ -13,7 +13,11 @@ from app.contract import Catalog
 
 
 class Lifecycle:
-    """Implements contract.Health. `stuck` says why the engine makes no progress, or None; set once it exists."""
+    """Implements contract.Health.
+
+    The server and the engine set its functions once they exist: `stuck` says why the engine makes no progress, or
+    None; `abort` answers all requests with 503; `connections` counts the open ones.
+    """
 
     def __init__(self) -> None:
         self.stuck: Callable[[], str | None] = lambda: None
@@ -22,9 +26,9 @@ class Lifecycle:
         self.catalog: Catalog | None = None
         self.device = ""  # what models run on, in words; set with the catalog
         self.closing = False
-        self.failed: str | None = None  # why the process must end with an error
+        self.failed: str | None = None  # why the process must end with an error, if it must
         self.on_failure: Callable[[], None] = lambda: None
-        self.loaded = asyncio.Event()  # every model has been tried once
+        self.loaded = asyncio.Event()  # set when every model has been tried once
 
     def live(self) -> str | None:
         return self.failed or self.stuck()
@@ -46,10 +50,10 @@ class Lifecycle:
 
 
 def _why_not(catalog: Catalog) -> str:
-    """What readiness waits for, `a: loading; b: failed: REASON`; "" where every required model serves.
+    """The models that readiness waits for, as `a: loading; b: failed: REASON`; "" if every required model serves.
 
-    A required model that is unavailable has failed: one that was unloaded is not required any more. The version is
-    told where a model has several.
+    A required model that is unavailable has failed to load, because an unloaded one is not required any more. The
+    version is named if a model has several.
     """
     versions = Counter(entry.name for entry in catalog.index())
     parts = []

@@ -57,22 +57,22 @@ def configure(level: str, style: str, access: bool) -> None:
 
 
 class CauseLog:
-    """Logs what models' own code raises while requests run: each cause once, at warning.
+    """Logs what models' own code raises while requests run: each cause once, as a warning.
 
-    A cause is the exception's type, the line that raised it and the model. So a model that fails on each request fills
-    no disk, and the first failure of each kind is told with its traceback. Not for two threads at a time.
+    A cause is the exception's type, the line that raised it and the model. So a model that fails on every request does
+    not fill the disk, and the first failure of each kind is logged with its traceback. Not thread-safe.
     """
 
     def __init__(self, logger: logging.Logger, most: int = 256) -> None:
         self._logger = logger
-        self._most = most  # causes remembered; beyond it the oldest is forgotten, and would be logged again
+        self._most = most  # causes remembered; then the oldest is forgotten, and would be logged again
         self._seen: dict[tuple[str, str, str, int], None] = {}
 
     def log(self, exc: BaseException, model: str, request_id: str) -> None:
         """Log `exc` unless its cause is known. The traceback begins with the first frame of the user's own code."""
         links = list(_links(exc.__traceback__))
         users = [link for link in links if _is_users(link.tb_frame.f_code.co_filename)]
-        # The last line of the user's code: what it calls in torch may raise from one line for many reasons.
+        # The last line of the user's code, because one line inside torch may raise for many reasons.
         raised = users[-1] if users else links[-1] if links else None
         file, line = (raised.tb_frame.f_code.co_filename, raised.tb_lineno) if raised else ("", 0)
         cause = (model, type(exc).__qualname__, file, line)

@@ -1,8 +1,9 @@
-"""uvicorn with our way of stopping.
+"""uvicorn's server, with a shutdown in two steps.
 
 uvicorn alone closes its listener at once on SIGTERM and exits by the signal. Here the first signal turns readiness
-red and goes on serving for a grace period, so that load balancers notice; then the listener closes, what was accepted
-is answered, and the exit status is 0. At the drain limit, or at a second signal, what is left is answered 503.
+red, and the server goes on serving for a grace period, so that load balancers notice. Then the listener closes, every
+accepted request is answered, and the exit status is 0. At the drain limit, or at a second signal, the requests that are
+left are answered 503.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from app import process
 from app.api.http import ASGIApp
 from app.errors import ConfigError
 from app.lifecycle import Lifecycle
-from app.protocol import OneWriteProtocol
+from app.protocol import HttpProtocol
 from app.settings import Settings, cpu_cores
 
 log = logging.getLogger("starling.server")
 
-_ACCEPT_S = 0.1  # for the loop to take what the kernel had accepted
+_ACCEPT_S = 0.1  # for the event loop to take the connections that the kernel has accepted
 _BPF_RETURN, _SO_ATTACH_FILTER = 0x06, 26  # linux/bpf_common.h, asm-generic/socket.h
-_FORCE_AFTER_S = 5  # for answers to be written once everything was answered; then uvicorn cancels
+_FORCE_AFTER_S = 5  # for the last answers to be written, after the drain limit; then uvicorn cancels them
 
 
 class Server(uvicorn.Server):
-    """Stops in two steps. SIGINT, which a person sends, skips the grace."""
+    """Stops in two steps. SIGINT, which a person sends, skips the grace period."""
 
     def __init__(self, config: uvicorn.Config, lifecycle: Lifecycle, grace_s: float, limit_s: float) -> None:
         super().__init__(config)
@@ -53,14 +54,14 @@ class Server(uvicorn.Server):
         await super().serve(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Called in a signal handler: only hands over to the loop."""
+        """Called in a signal handler, so it only hands over to the event loop."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._stop, sig)
 
     def _stop(self, sig: int) -> None:
         assert self._loop is not None
         if self._lifecycle.closing:
-            log.warning("second signal: answering what is left with 503")
+            log.warning("second signal: the requests that are left are answered 503")
             self._give_up("the server was told to stop at once")
             return
         grace = 0.0 if sig == signal.SIGINT else self._grace_s
@@ -72,7 +73,7 @@ class Server(uvicorn.Server):
         )
 
     def _close(self) -> None:
-        """Take the connections that are established already, and no more; then let uvicorn close the listener."""
+        """Accept the connections that are established already, but no new ones; then let uvicorn close the listener."""
         assert self._loop is not None
         ignore_new_connections(self._listener)
         self._loop.call_later(_ACCEPT_S, self._exit)
@@ -90,10 +91,11 @@ class Server(uvicorn.Server):
 
 
 def ignore_new_connections(listener: socket.socket | None) -> None:
-    """Let the kernel drop whatever asks for a new connection, so that the queue of established ones can be emptied.
+    """Let the kernel drop requests for new connections, so that the queue of established ones can be emptied.
 
-    Closing a listener resets the connections in its queue, whose clients take them for accepted. A socket filter that
-    passes nothing is Linux's way to stop the flow first; elsewhere, and where it is refused, the window stays open.
+    To close a listener resets the connections in its queue, which their clients believe to be accepted. On Linux a
+    socket filter that passes nothing stops new ones first. On other systems, and where the filter is refused, such a
+    connection may still be reset.
     """
     if listener is None or sys.platform != "linux":
         return
@@ -104,7 +106,7 @@ def ignore_new_connections(listener: socket.socket | None) -> None:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening address of our own, so that a port in use is known before models load. Raises ConfigError."""
+    """Bind the address before models load, so that a port in use is known at once. Raises ConfigError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -117,12 +119,12 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def serve(app: ASGIApp, settings: Settings, lifecycle: Lifecycle, sock: socket.socket) -> int:
-    """Run until told to stop; the exit status: 0 after a drain, 1 when the engine was lost or the start failed."""
+    """Run until told to stop. The exit status is 0 after a drain, 1 if the engine was lost or the start failed."""
     config = uvicorn.Config(
         app,
-        http=OneWriteProtocol,
-        interface="asgi3",  # said, because the application is a callable that returns a coroutine
-        proxy_headers=False,  # nothing here asks who the client was; the middleware costs a microsecond a call
+        http=HttpProtocol,
+        interface="asgi3",  # stated, because uvicorn takes a plain function that returns a coroutine for ASGI 2
+        proxy_headers=False,  # nothing here uses the client's address; the middleware costs a microsecond a request
         log_config=None,
         access_log=settings.access_log,
         timeout_keep_alive=settings.keep_alive_s,

@@ -17,7 +17,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from app.protocol import EXTENSION, OneWriteProtocol
+from app.protocol import EXTENSION, HttpProtocol
 
 ROOT = Path(__file__).parents[1]
 App = Callable[[Any, Any, Any], Awaitable[None]]
@@ -55,11 +55,11 @@ class Connection:
     """A protocol with an application behind it and a Transport before it."""
 
     def __init__(self, app: App) -> None:
-        config = uvicorn.Config(app, http=OneWriteProtocol, interface="asgi3", log_config=None, access_log=False)
+        config = uvicorn.Config(app, http=HttpProtocol, interface="asgi3", log_config=None, access_log=False)
         config.load()
         self.state = ServerState()
         self.transport = Transport()
-        self.protocol = OneWriteProtocol(config, self.state, {}, asyncio.get_running_loop())
+        self.protocol = HttpProtocol(config, self.state, {}, asyncio.get_running_loop())
         self.protocol.access_log = False
         self.protocol.connection_made(self.transport)
 

@@ -1,7 +1,6 @@
-"""The one place where an exception becomes an HTTP answer: `{"error": message}` and nothing else.
+"""How an exception becomes an HTTP answer: `{"error": message}` and nothing else.
 
-FastAPI's handlers and the ASGI wrapper of the inference path use the same function, so that a client cannot tell
-which of the two refused it.
+FastAPI's handlers and the inference path use the same function, so that clients see one form of error everywhere.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from app.errors import StarlingError
 
 Headers = list[tuple[bytes, bytes]]
 
-#: Statuses whose answer always says when to come back; an error without a hint of its own gets the least one.
+#: Statuses whose answers always carry Retry-After: 1 second, where the error has no hint of its own.
 _RETRIED = {429, 503}
 _METHODS = ("GET", "HEAD", "POST")  # of all routes together
 _LONGEST_MESSAGE = 4000  # characters: a message may quote what a client sent, such as a path
@@ -29,8 +28,9 @@ _LONGEST_MESSAGE = 4000  # characters: a message may quote what a client sent, s
 def error_parts(exc: Exception) -> tuple[int, Headers, bytes]:
     """Status, headers and body of the answer to `exc`.
 
-    A StarlingError carries its own status and message. Anything that is not an error of ours or of the framework is
-    a 500 whose message says nothing of the inside: whoever catches it logs it. Never raises.
+    A StarlingError carries its own status and message. Any exception that is neither a StarlingError nor the
+    framework's is a 500 whose message tells nothing about the server's inside; whoever catches it logs it. Never
+    raises.
     """
     extra: Headers = []
     retry_after: int | None = None

@@ -1,4 +1,4 @@
-"""The few HTTP pieces the inference path needs: reading a body within bounds, compression, sending an answer."""
+"""HTTP for the inference path: reading a body within bounds, compression, sending an answer."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Send = Callable[[Message], Awaitable[None]]
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
-_LINGER_S = 5.0  # for a client to finish sending what nobody will read
-_COMPRESS_FROM = 1024  # bytes; below it the header costs more than compression saves
+_LINGER_S = 5.0  # how long a client may go on sending a body that is not read
+_COMPRESS_FROM = 1024  # bytes; for smaller answers the header costs more than compression saves
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +36,15 @@ class Limits:
     connections: int
 
 
-class Bodies:
-    """Reads request bodies; holds the count of all bytes read and not yet given back."""
+class BodyReader:
+    """Reads request bodies, and bounds the bytes that all requests together hold."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
-        self.held = 0
+        self.held = 0  # bytes read and not yet released
 
     def check(self, headers: dict[bytes, bytes]) -> int:
-        """The declared length, or -1 for a chunked body. Raises before a byte is read."""
+        """The declared length, or -1 for a chunked body. Raises what is known to be wrong before a byte is read."""
         declared = headers.get(b"content-length")
         if declared is None:
             if b"transfer-encoding" in headers:
@@ -63,7 +63,7 @@ class Bodies:
     async def read(self, receive: Receive) -> bytes:
         """The whole body. Its bytes count as held until `release`. Raises ClientGone, TooLarge or BodyTimeout.
 
-        A body that is there already, as most are, costs neither a timer nor a turn of the loop.
+        Most bodies have arrived already; they cost neither a timer nor a turn of the event loop.
         """
         waiting = cast("Coroutine[Any, Any, Message]", receive())
         try:
@@ -80,7 +80,7 @@ class Bodies:
         return await self._read_rest(receive, None, _resumed(waiting, yielded))
 
     async def _read_rest(self, receive: Receive, first: Message | None, pending: Awaitable[Message] | None) -> bytes:
-        """The rest of a body of which the first message has come, or is waited for already."""
+        """The rest of a body: `first` is its first message, or `pending` is a wait for it that has begun."""
         parts: list[bytes] = []
         size = 0
         try:
@@ -104,7 +104,7 @@ class Bodies:
             raise
 
     def hold(self, size: int, before: int = 0) -> None:
-        """Count `size` bytes more as held, of a body of which `before` are. Raises TooLarge or QueueFull."""
+        """Count `size` more bytes of a body as held; `before` of it are already. Raises TooLarge or QueueFull."""
         if before + size > self.limits.body:
             raise TooLarge(f"body: expected at most {self.limits.body} bytes")
         if self.held + size > self.limits.inflight:
@@ -121,7 +121,7 @@ def _resumed(waiting: Coroutine[Any, Any, Message], yielded: Any) -> Generator[A
     while True:
         try:
             sent = yield yielded
-        except BaseException as exc:  # CancelledError above all: it belongs to the coroutine we stand for
+        except BaseException as exc:  # mostly CancelledError: it is meant for the inner coroutine
             step = partial(waiting.throw, exc)
         else:
             step = partial(waiting.send, sent)
@@ -132,9 +132,10 @@ def _resumed(waiting: Coroutine[Any, Any, Message], yielded: Any) -> Generator[A
 
 
 def inflate(body: bytes, encoding: bytes, limit: int) -> bytes:
-    """A gzip or deflate body, decoded. Never yields more than `limit` bytes, whatever the body claims.
+    """A gzip or deflate body, decompressed to at most `limit` bytes.
 
-    Raises UnsupportedMedia, TooLarge, or BadRequest for what does not decode. Slow: not for the event loop.
+    Raises UnsupportedMedia, TooLarge, or BadRequest for a body that cannot be decompressed. Slow: not for the event
+    loop.
     """
     name = encoding.decode("latin-1").strip().lower()
     if name not in ("gzip", "deflate"):
@@ -157,7 +158,7 @@ def inflate(body: bytes, encoding: bytes, limit: int) -> bytes:
 
 
 def wanted_encoding(accept: bytes | None, size: int) -> str | None:
-    """The compression to answer with, or None: the first of gzip and deflate that the client names and that pays."""
+    """The compression to answer with: gzip or deflate, if the client accepts it and the answer is large enough."""
     if accept is None or size < _COMPRESS_FROM:
         return None
     names = {}
@@ -168,16 +169,16 @@ def wanted_encoding(accept: bytes | None, size: int) -> str | None:
 
 
 def compress(body: bytes, encoding: str) -> bytes:
-    """Level 1: tensors hardly shrink at any level. Slow: not for the event loop."""
+    """Compress at level 1: higher levels hardly shrink tensors further. Slow: not for the event loop."""
     compressor = zlib.compressobj(1, zlib.DEFLATED, 31 if encoding == "gzip" else 15)
     return compressor.compress(body) + compressor.flush()
 
 
 async def respond_and_close(send: Send, status: int, headers: Headers, body: bytes, receive: Receive) -> None:
-    """As `respond`, where the connection is to be closed and the request's body was not read.
+    """Send a whole answer to a request whose body was not read, and close the connection.
 
-    Closing on bytes not read resets the connection, and the answer is lost with it: so the answer goes out first,
-    and for a moment what still comes is read and forgotten.
+    To close a connection with unread bytes resets it, and the client loses the answer. So the answer goes out first,
+    and what the client still sends is read and dropped for a while.
     """
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": True})
@@ -192,3 +193,20 @@ async def respond(send: Send, status: int, headers: Headers, body: bytes) -> Non
     """Send a whole answer. `headers` must hold content-length."""
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+def closing_send(send: Send) -> Send:
+    """`send`, with `Connection: close` added to the answer: the server is shutting down."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", []), (b"connection", b"close")]
+        await send(message)
+
+    return sending
+
+
+def header_list(head: bytes, closing: bool) -> Headers:
+    """Header lines as ASGI's list of pairs; `closing` adds `Connection: close`."""
+    headers = [(name, value) for name, _, value in (line.partition(b": ") for line in head.splitlines())]
+    return [*headers, (b"connection", b"close")] if closing else headers

@@ -1,14 +1,14 @@
-"""The inference path: an ASGI application in front of FastAPI that takes the calls itself.
+"""The inference path: an ASGI application in front of FastAPI, which answers inference requests itself.
 
-One call: find the model, ask whether it may come, read the body, decode, take slots and write them, wait, encode,
-answer. Everything else is passed on. It stands in front because a route inside FastAPI costs more than all the rest of
-the path together (measured with 64 connections: 0.93 of a bare echo for this skeleton, 0.42 to 0.45 as a route).
+One call: find the model, check admission, read the body, decode it, take slots and write the inputs into them, wait,
+encode the outputs, answer. Every other request is passed on to FastAPI. The path is no route of FastAPI because such a
+route costs more than all the rest of the path together (measured with 64 connections: 0.93 of a bare echo for this
+skeleton, 0.42 to 0.45 as a route).
 """
 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import itertools
 import logging
 import re
@@ -18,30 +18,31 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import cast
 
+from app.api.access import PROBES, check_key
 from app.api.codecs.base import Codec, DecodedCall, RequestHeaders, input_positions
 from app.api.codecs.friendly import Friendly
 from app.api.codecs.v1 import V1
 from app.api.codecs.v2 import V2
-from app.api.disconnects import Watch
+from app.api.disconnects import DisconnectWatcher
 from app.api.errors import error_parts
 from app.api.http import (
     ASGIApp,
-    Bodies,
+    BodyReader,
     Headers,
     Limits,
-    Message,
     Receive,
     Scope,
     Send,
+    closing_send,
     compress,
+    header_list,
     inflate,
     respond,
     respond_and_close,
     wanted_encoding,
 )
-from app.api.routes.probes import LIVE_PATHS, READY_PATHS
 from app.contract import Catalog, Lease, Served
-from app.errors import BadRequest, MethodNotAllowed, ModelFailed, NotReady, StarlingError, Unauthorized
+from app.errors import BadRequest, MethodNotAllowed, ModelFailed, NotReady, StarlingError
 from app.logs import CauseLog
 
 log = logging.getLogger("starling.http")
@@ -51,25 +52,23 @@ _PATHS = re.compile(
     r"|/v1/models/(?P<v1>[^/:]+)(?:/versions/(?P<v1_version>[^/:]+))?:predict"
     r"|/predict/(?P<friendly>[^/]+)"
 )
-#: Orchestrators have no key, and must be answered when there are too many connections.
-_PROBES = frozenset((*LIVE_PATHS, *READY_PATHS))
 _OFF_LOOP_BINARY = 4 << 20  # bytes from which the copy of an input into the slots leaves the loop: a millisecond
-_ROUTES, _LONGEST_ROUTE = 1024, 512  # distinct paths remembered, and characters of each: anybody may send others
-#: The head of an answer, formatted at once: as a list of headers it costs three times as much.
+_ROUTES, _LONGEST_ROUTE = 1024, 512  # paths remembered, and characters of each: clients may send any number of others
+#: The head of an answer, formatted in one piece: a list of headers costs three times as much.
 _HEAD = (
     b"x-request-id: %s\r\nserver-timing: queue;dur=%.3f, compute;dur=%.3f, total;dur=%.3f\r\nx-batch-size: %d\r\n"
     b"%scontent-length: %d\r\n"
 )
 _JSON = b"content-type: application/json\r\n"
 _BINARY = b"content-type: application/octet-stream\r\ninference-header-content-length: %d\r\n"
-_ANSWER = "starling.answer"  # the server's extension: a whole answer in one call, see app/protocol.py
+_ANSWER = "starling.answer"  # the ASGI extension that takes a whole answer at once, see app/protocol.py
 _V2, _V1, _FRIENDLY = V2(), V1(), Friendly()
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where a path leads: which protocol, which model."""
+    """What a path means: its protocol and its model."""
 
     codec: Codec
     model: str
@@ -77,10 +76,10 @@ class Route:
 
 
 class InferencePath:
-    """ASGI application: answers inference calls, passes everything else to `app`.
+    """ASGI application that answers inference requests and passes all others to `app`.
 
-    Needs `catalog` (contract.Catalog) and `health` (contract.Health) in the lifespan state. `connections` counts the
-    server's open ones.
+    The lifespan state must hold `catalog` (contract.Catalog) and `health` (contract.Health). `connections` returns how
+    many connections the server has open.
     """
 
     def __init__(
@@ -88,8 +87,8 @@ class InferencePath:
     ) -> None:
         self._app = app
         self._limits = limits
-        self._bodies = Bodies(limits)
-        self._watch = Watch()
+        self._bodies = BodyReader(limits)
+        self._disconnects = DisconnectWatcher()
         self._causes = CauseLog(log)
         self._key = api_key.encode() if api_key else None
         self._connections = connections
@@ -99,22 +98,22 @@ class InferencePath:
         )
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Not a coroutine itself: one less to resume each time the call goes on."""
+        """A plain function that returns a coroutine: one coroutine fewer to resume whenever the call goes on."""
         if scope["type"] != "http":
             return self._app(scope, receive, send)
         path = scope["path"]
-        if (self._key is not None or self._connections() > self._limits.connections) and path not in _PROBES:
+        if (self._key is not None or self._connections() > self._limits.connections) and path not in PROBES:
             return self._guarded(scope, receive, send)
         route = self._routes.get(path) or self._match(path)
         if route is not None:
             return self._infer(route, scope, receive, send)
-        return self._app(scope, receive, _closing(send) if scope["state"]["health"].closing else send)
+        return self._app(scope, receive, closing_send(send) if scope["state"]["health"].closing else send)
 
     async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """What a key, or too many connections, stand in front of."""
+        """A request that needs the key, or that comes while too many connections are open."""
         try:
             if self._key is not None:
-                self._check_key(dict(scope["headers"]))
+                check_key(dict(scope["headers"]), self._key)
             if self._connections() > self._limits.connections:
                 raise NotReady(f"more than {self._limits.connections} connections are open", retry_after_s=1)
         except StarlingError as exc:
@@ -124,7 +123,7 @@ class InferencePath:
         if route is not None:
             await self._infer(route, scope, receive, send)
         else:
-            await self._app(scope, receive, _closing(send) if scope["state"]["health"].closing else send)
+            await self._app(scope, receive, closing_send(send) if scope["state"]["health"].closing else send)
 
     def _match(self, path: str) -> Route | None:
         found = _PATHS.fullmatch(path)
@@ -142,23 +141,12 @@ class InferencePath:
             self._routes[path] = route
         return route
 
-    def _check_key(self, headers: dict[bytes, bytes]) -> None:
-        assert self._key is not None
-        given = headers.get(b"x-api-key")
-        if given is None:
-            scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
-            given = token.strip() if scheme.lower() == b"bearer" else None
-        if given is None:
-            raise Unauthorized("an API key is needed: X-API-Key, or Authorization: Bearer")
-        if not hmac.compare_digest(given, self._key):
-            raise Unauthorized("the API key is wrong")
-
     async def _refuse(self, exc: Exception, scope: Scope, send: Send, extra: Headers, unread: Receive | None) -> None:
-        """Answer with an error. `unread` is what the rest of the body comes from, None where it has been read."""
+        """Answer with an error. `unread` gives the rest of the body; None: the body has been read."""
         status, headers, body = error_parts(exc)
         headers += extra
-        # 408, 413 of a chunked body: the rest may never end. A declared body is read to its end and thrown away, since
-        # a client that still sends would see a broken connection and not the answer.
+        # After 408, and 413 of a chunked body, the rest may never end. A body of a declared length is read to its end
+        # and thrown away: a client that is still sending would see a broken connection instead of the answer.
         endless = status == 408 or (status == 413 and b"content-length" not in dict(scope["headers"]))
         closes = scope["state"]["health"].closing or endless or status == 503
         if closes:
@@ -169,7 +157,7 @@ class InferencePath:
             await respond(send, status, headers, body)
 
     async def _infer(self, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
-        """One call, from its first byte to its last. The only place that answers it."""
+        """One request from its first byte to its last. No other function answers it."""
         arrived = time.monotonic_ns()
         headers: RequestHeaders = dict(scope["headers"])
         request_id = headers.get(b"x-request-id")
@@ -202,7 +190,7 @@ class InferencePath:
         extensions = scope.get("extensions")
         if extensions and _ANSWER in extensions and extensions[_ANSWER](head, payload, closing):
             return
-        await respond(send, 200, _split(head, closing), payload)
+        await respond(send, 200, header_list(head, closing), payload)
 
     async def _call(
         self,
@@ -214,7 +202,7 @@ class InferencePath:
         arrived: int,
         request_id: bytes,
     ) -> tuple[bytes, bytes]:
-        """Body in; body and head of the answer out, the head as lines. Raises a leaf of StarlingError."""
+        """Run the request in `body`. Returns the answer's body and its header lines. Raises a leaf of StarlingError."""
         bodies = self._bodies
         held = len(body)
         try:
@@ -233,11 +221,11 @@ class InferencePath:
                     else:
                         lease.write(index, values)
                 future = lease.run()
-                self._watch.begin(future.get_loop(), receive, lease)
+                self._disconnects.begin(future.get_loop(), receive, lease)
                 try:
                     answer = await future
                 finally:
-                    self._watch.end(lease)
+                    self._disconnects.end(lease)
         finally:
             bodies.release(held)
         if codec.slow_to_encode(served, call):
@@ -283,26 +271,9 @@ class InferencePath:
 
 
 async def _to_its_end(function: Callable[..., None], *args: object) -> None:
-    """Run on a thread, and do not go on before it has ended, cancelled or not: it writes into memory of ours."""
+    """Run on a thread and wait for its end, even when cancelled: until then it writes into slots."""
     running = asyncio.ensure_future(asyncio.to_thread(function, *args))
     try:
         await asyncio.shield(running)
     finally:
         await asyncio.wait([running])
-
-
-def _closing(send: Send) -> Send:
-    """`send`, with `Connection: close` on the answer: the server is going away."""
-
-    async def sending(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", []), (b"connection", b"close")]
-        await send(message)
-
-    return sending
-
-
-def _split(head: bytes, closing: bool) -> Headers:
-    """Header lines as ASGI wants them."""
-    headers = [(name, value) for name, _, value in (line.partition(b": ") for line in head.splitlines())]
-    return [*headers, (b"connection", b"close")] if closing else headers

@@ -1,4 +1,4 @@
-"""What `starling serve` tells the person who started it."""
+"""The lines that `starling serve` prints at its start."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _began = time.monotonic()
 
 
 def starting(settings: Settings, port: int) -> None:
-    """One line at once, and the settings that are not the default: where a surprise comes from."""
+    """Say at once that models are loading, and list the settings that differ from their defaults."""
     changed = {name: value for name, value in settings.model_dump().items() if value != _default(name)}
     changed.pop("port", None)
     if settings.api_key:
@@ -27,7 +27,7 @@ def starting(settings: Settings, port: int) -> None:
 
 
 def announce(settings: Settings, port: int, catalog: Catalog, device: str) -> None:
-    """Models, URL and a curl to try, once every model has been tried; how many of them serve, and on what."""
+    """List the models, the URL, a request to try, and how many models serve; called once all have been tried."""
     url = _url(settings, port)
     ready, failed = catalog.ready(), catalog.pending()
     lines = []
@@ -47,7 +47,7 @@ def announce(settings: Settings, port: int, catalog: Catalog, device: str) -> No
 
 
 def _serving(ready: int, names: Sequence[str]) -> str:
-    """`2 of 3 models serve`. A name that stands there twice has two versions, each of which counts."""
+    """`2 of 3 models serve`. If a name is there twice, versions are counted."""
     noun = "model" if len(set(names)) == len(names) else "model version"
     return f"{ready} of {len(names)} {noun}{'s' * (len(names) != 1)} serve{'s' * (ready == 1)}"
 

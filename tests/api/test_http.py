@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from app.api.http import Bodies, Limits, Message, compress, inflate, respond, wanted_encoding
+from app.api.http import BodyReader, Limits, Message, compress, inflate, respond, wanted_encoding
 from app.errors import (
     BadRequest,
     BodyTimeout,
@@ -53,7 +53,7 @@ def receiving(*messages: Message, late: bool = False) -> Receive:
 
 
 def test_declared_lengths() -> None:
-    bodies = Bodies(limits())
+    bodies = BodyReader(limits())
     assert bodies.check({b"content-length": b"100"}) == 100
     assert bodies.check({b"transfer-encoding": b"chunked"}) == -1
     with pytest.raises(LengthRequired):
@@ -74,7 +74,7 @@ async def test_bodies_in_parts(late: bool, cuts: int) -> None:
     body = bytes(range(100))
     size = 100 // cuts
     parts = [part(body[at : at + size], more=at + size < 100) for at in range(0, 100, size)]
-    bodies = Bodies(limits())
+    bodies = BodyReader(limits())
     assert await bodies.read(receiving(*parts, late=late)) == body
     assert bodies.held == 100
     bodies.release(100)
@@ -92,14 +92,14 @@ async def test_bodies_in_parts(late: bool, cuts: int) -> None:
     ],
 )
 async def test_bodies_that_end_early(late: bool, messages: list[Message], error: type[Exception]) -> None:
-    bodies = Bodies(limits())
+    bodies = BodyReader(limits())
     with pytest.raises(error):
         await bodies.read(receiving(*messages, late=late))
     assert bodies.held == 0
 
 
 async def test_a_body_that_does_not_come() -> None:
-    bodies = Bodies(limits(timeout_s=0.01))
+    bodies = BodyReader(limits(timeout_s=0.01))
     for messages in ([], [part(b"a" * 50, more=True)]):
         with pytest.raises(BodyTimeout, match=r"within 0\.01 s"):
             await bodies.read(receiving(*messages))
@@ -107,7 +107,7 @@ async def test_a_body_that_does_not_come() -> None:
 
 
 async def test_bytes_in_flight_are_counted_as_they_come() -> None:
-    bodies = Bodies(limits())
+    bodies = BodyReader(limits())
     reading = asyncio.create_task(bodies.read(receiving(part(b"a" * 90, more=True))))
     await asyncio.sleep(0)
     assert bodies.held == 90
@@ -121,7 +121,7 @@ async def test_bytes_in_flight_are_counted_as_they_come() -> None:
 
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "late"])
 async def test_a_reader_that_is_cancelled(late: bool) -> None:
-    bodies = Bodies(limits())
+    bodies = BodyReader(limits())
     reading = asyncio.create_task(bodies.read(receiving(late=late)))
     await asyncio.sleep(0)
     await asyncio.sleep(0)

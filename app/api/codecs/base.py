@@ -1,6 +1,6 @@
-"""What the protocols of the inference path share: the decoded call, and the steps that each of them takes.
+"""What all protocols of the inference path share: the decoded call, and the interface of a protocol.
 
-Adding a protocol means one class that follows `Codec`, and a path for it in `app/api/inference.py`.
+A new protocol is a class that implements `Codec`, and a path in `app/api/inference.py`.
 """
 
 from __future__ import annotations

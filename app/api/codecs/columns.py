@@ -1,7 +1,7 @@
-"""The rows of each input, from JSON values or arrays: what one row is follows from the input's spec.
+"""Reads the rows of each input from JSON values or arrays, for the friendly route and V1. Pure functions.
 
-A value of exactly one row's shape is one row; one more leading dimension means several rows. The friendly route and V1
-both read their inputs so. Pure functions.
+The input's spec tells what a value means: a value of exactly one row's shape is one row, and one more leading dimension
+means several rows.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Column:
 
 
 def json_column(spec: TensorSpec, value: Any, field: str, lengths: dict[str, int], *, many: bool = False) -> Column:
-    """One input from a JSON value: one row or, with one more leading dimension, several, nested or each row flat.
+    """One input from a JSON value: one row, or several rows in one more leading dimension. Rows may be nested or flat.
 
-    `many` says that the leading dimension is there, which leaves no choice. Raises BadRequest.
+    `many` states that the leading dimension is there. Raises BadRequest.
     """
     dims = _measure(value, len(spec.shape) + 1)
     rows, row = _split(spec, dims, field, flat=True, many=many)
@@ -56,7 +56,7 @@ def array_columns(
     for spec in inputs:
         where = field if len(inputs) == 1 else f"{field}.{spec.name}"
         given = arrays[spec.name]
-        # numpy's own strings drop trailing zero bytes, so that text stays Python objects
+        # as Python objects, because numpy's own strings drop trailing zero bytes
         plain = np.asarray(given, object if spec.datatype == "BYTES" and not isinstance(given, np.ndarray) else None)
         rows, row = _split(spec, plain.shape, where, flat=False)
         shape = check_shape(spec, (1 if rows is None else rows, *row), where, lengths)
@@ -87,7 +87,7 @@ def stacked(parts: Sequence[Mapping[str, Column]], lengths: dict[str, int]) -> D
 
 def named_inputs(inputs: Sequence[TensorSpec], value: Any, field: str) -> dict[str, Any]:
     """A JSON object by input name, in declared order. Raises BadRequest when a name is missing or unknown."""
-    expected = f"expected an object with {names_of(inputs)}"
+    expected = f"expected an object with {input_names(inputs)}"
     if not isinstance(value, dict):
         raise BadRequest(f"{field}: {expected}")
     names = [spec.name for spec in inputs]
@@ -101,7 +101,7 @@ def named_inputs(inputs: Sequence[TensorSpec], value: Any, field: str) -> dict[s
 
 
 def cast_array(array: Array, spec: TensorSpec, field: str) -> Array:
-    """`array` as the spec's dtype where that loses no more than float precision. Raises BadRequest otherwise."""
+    """Convert to the spec's dtype. Only float precision may be lost; otherwise raises BadRequest."""
     if spec.datatype == "BYTES":
         return _as_bytes(array, field)
     target, source = spec.dtype, array.dtype
@@ -129,7 +129,7 @@ def _as_bytes(array: Array, field: str) -> Array:
 
 
 def _measure(value: Any, depth: int) -> tuple[int, ...]:
-    """The nested lengths of a JSON value down its first elements, at most `depth` + 1 of them."""
+    """The lengths of nested JSON lists, following first elements, at most `depth` + 1 levels deep."""
     dims: list[int] = []
     while isinstance(value, list) and len(dims) <= depth:
         dims.append(len(value))
@@ -138,7 +138,7 @@ def _measure(value: Any, depth: int) -> tuple[int, ...]:
 
 
 def _check_even(value: Any, dims: tuple[int, ...], field: str) -> None:
-    """Every list as long as the first one beside it: a right total alone could give one row another's values."""
+    """Check that all lists of one level have one length. Otherwise one row could get values of another."""
     if len(dims) < 2:
         return
     for i, item in enumerate(value):
@@ -151,7 +151,7 @@ def _check_even(value: Any, dims: tuple[int, ...], field: str) -> None:
 def _split(
     spec: TensorSpec, dims: tuple[int, ...], field: str, *, flat: bool, many: bool = False
 ) -> tuple[int | None, tuple[int, ...]]:
-    """How many rows a value of these dimensions is (None: one, without a leading dimension), and one row's shape."""
+    """The rows in a value of these dimensions (None: one, without a leading dimension), and the shape of a row."""
     size = prod(spec.shape)
     bare = ((size,), ()) if size == 1 else ((size,),)  # one row's values without its nesting
     flat = flat and spec.fixed
@@ -175,6 +175,6 @@ def _fits(spec: TensorSpec, row: tuple[int, ...]) -> bool:
     )
 
 
-def names_of(inputs: Sequence[TensorSpec]) -> str:
+def input_names(inputs: Sequence[TensorSpec]) -> str:
     """The inputs' names, as messages quote them."""
     return ("input " if len(inputs) == 1 else "inputs ") + ", ".join(repr(spec.name) for spec in inputs)

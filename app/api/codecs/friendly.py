@@ -1,6 +1,6 @@
 """The friendly route: one JSON value, a file or plain text in, and JSON out.
 
-JSON and .npy always are the model's inputs themselves; any other type goes to the model's own `decode`. One row in is
+JSON and .npy hold the model's inputs themselves; a file of any other type goes to the model's own `decode`. One row is
 answered by one value, several rows by a list. Several files in one upload are several rows.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from app.api.codecs.base import OFF_LOOP_BYTES, DecodedCall, RequestHeaders, client_inputs
-from app.api.codecs.columns import Column, array_columns, check_rows_agree, json_columns, names_of, stacked
+from app.api.codecs.columns import Column, array_columns, check_rows_agree, input_names, json_columns, stacked
 from app.api.codecs.present import present_rows
 from app.api.codecs.uploads import Upload, check_pixels, open_uploads, read_npy
 from app.api.http import Limits
@@ -23,7 +23,7 @@ _OFF_LOOP_ROWS = 16  # rows of model code (`present`) from which encoding leaves
 
 
 class Friendly:
-    """Implements Codec. A model's own `decode` and `present` take any time."""
+    """Implements Codec. A model's own `decode` and `present` may take any time, so they run off the event loop."""
 
     def slow_to_decode(self, served: Served, headers: RequestHeaders, body: bytes) -> bool:
         return served.model.decode is not None or len(body) > OFF_LOOP_BYTES
@@ -43,11 +43,11 @@ class Friendly:
 def decode_friendly(
     served: Served, content_type: str | None, body: bytes, *, max_pixels: int, max_json: int | None = None
 ) -> DecodedCall:
-    """The inputs that a friendly body means; the rows of several files follow one another.
+    """The call that a friendly body means. The rows of several files follow one another.
 
-    `max_json` bounds JSON in bytes, that of all files together. Raises BadRequest, TooLarge or UnsupportedMedia;
-    whatever the model's `decode` raises that is not an error of ours is a BadRequest with its message. May be slow
-    (images, large JSON): not for the event loop.
+    `max_json` bounds the bytes of JSON, of all files together. Raises BadRequest, TooLarge or UnsupportedMedia. An
+    exception of the model's `decode` that is no StarlingError becomes a BadRequest with its message. Images and large
+    JSON are slow to decode: not for the event loop.
     """
     uploads = open_uploads(content_type, body)
     json_bytes = sum(len(upload.data) for upload in uploads if upload.kind == "json")
@@ -60,7 +60,7 @@ def decode_friendly(
 
 
 def _columns(served: Served, upload: Upload, lengths: dict[str, int], max_pixels: int) -> dict[str, Column]:
-    """The rows of one file, by input. Lengths of variable axes must be those of the files before it."""
+    """The rows of one file, by input. Variable axes must have the lengths that they have in the files before it."""
     inputs = client_inputs(served.info)
     if upload.kind == "json":
         columns = json_columns(inputs, _json_value(upload), upload.field, lengths)
@@ -78,12 +78,14 @@ def _json_value(upload: Upload) -> Any:
 
 
 def _arrays(served: Served, upload: Upload, max_pixels: int) -> Mapping[str, Any]:
-    """Arrays by input name: an .npy file's one array, or what the model's own `decode` makes of another file."""
+    """Arrays by input name: that of an .npy file, or what the model's own `decode` returns for another file."""
     info = served.info
     inputs = client_inputs(info)
     if upload.kind == "npy":
         if len(inputs) != 1:
-            raise BadRequest(f"{upload.field}: an .npy file is one array, but model {info.name} has {names_of(inputs)}")
+            raise BadRequest(
+                f"{upload.field}: an .npy file is one array, but model {info.name} has {input_names(inputs)}"
+            )
         return {inputs[0].name: read_npy(upload.data, upload.field)}
     decode = served.model.decode
     if decode is None or upload.kind == "unknown":
@@ -93,10 +95,10 @@ def _arrays(served: Served, upload: Upload, max_pixels: int) -> Mapping[str, Any
         arrays = decode(upload.media, upload.data)
     except StarlingError:
         raise
-    except Exception as exc:  # the boundary to model code: what it cannot decode is the caller's to mend
+    except Exception as exc:  # the model's code may raise anything; a file that it cannot decode is the client's error
         raise BadRequest(f"{upload.field}: {exc or type(exc).__name__}", cause=exc) from exc
     if not isinstance(arrays, Mapping) or set(arrays) != {spec.name for spec in inputs}:
-        raise ModelFailed(f"model {info.name}: its decode did not return one array for each of {names_of(inputs)}")
+        raise ModelFailed(f"model {info.name}: its decode did not return one array for each of {input_names(inputs)}")
     return arrays
 
 

@@ -1,4 +1,4 @@
-"""How outputs look to people and in V1: rows as JSON values, labels beside scores, and the model's own `present`."""
+"""Outputs as JSON rows, for the friendly route and V1: labels beside scores, and the model's own `present`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from app.errors import ModelFailed, OutputNotJson, StarlingError
 
 
 def present_rows(served: Served, outputs: Sequence[Array], call: DecodedCall) -> Any:
-    """The answer, as something orjson encodes with OPT_SERIALIZE_NUMPY: one value, or a list with one per row.
+    """The answer in a form that orjson encodes with OPT_SERIALIZE_NUMPY: one value, or a list with one per row.
 
-    Raises OutputNotJson on NaN and infinities, also in what the model's `present` returns, and ModelFailed when that
-    raises or returns what JSON has not.
+    Raises OutputNotJson for NaN and infinities, also in a value that the model's `present` returns. Raises ModelFailed
+    if `present` raises or returns a value that JSON does not have.
     """
     info = served.info
     present = served.model.present
@@ -32,7 +32,7 @@ def present_rows(served: Served, outputs: Sequence[Array], call: DecodedCall) ->
                 value = present(named)
             except StarlingError:
                 raise
-            except Exception as exc:  # the boundary to model code
+            except Exception as exc:  # the model's code may raise anything
                 raise ModelFailed(
                     f"model {info.name}: its present failed: {exc or type(exc).__name__}", cause=exc
                 ) from exc
@@ -41,21 +41,21 @@ def present_rows(served: Served, outputs: Sequence[Array], call: DecodedCall) ->
 
 
 def json_rows(spec: TensorSpec, array: Array) -> Any:
-    """An output's rows as `to_json` has them; BF16 as the numbers that its bits mean."""
+    """An output's rows in the form of `to_json`. BF16 becomes the numbers that its bits mean."""
     if spec.datatype == "BF16":
         array = (array.astype(np.uint32) << 16).view(np.float32)
     return to_json(array, spec.name)
 
 
 def _labelled(spec: TensorSpec, value: Any) -> Any:
-    """A vector of scores with its top label, where the output has one label for each."""
+    """A vector of scores with the label of the highest one, if the output has a label for each score."""
     if not spec.labels or np.shape(value) != (len(spec.labels),) or spec.datatype == "BYTES":
         return value
     return {"label": spec.labels[int(np.argmax(value))], "scores": value}
 
 
 def _plain(value: Any, model: str, path: str) -> Any:
-    """What `present` returned, checked to be JSON: orjson alone would write NaN as null."""
+    """Check that a value which `present` returned is JSON, and convert it. orjson alone would write NaN as null."""
     if isinstance(value, np.ndarray):
         return to_json(value, path)
     if isinstance(value, float | np.floating):

@@ -1,7 +1,7 @@
-"""JSON values into the bytes of typed tensors and back: strict about types, ranges and counts, and quick about it.
+"""Converts JSON values to the bytes of typed tensors and back, and checks types, ranges and counts.
 
-Numbers go through `struct.pack`, which checks type and range of each in C and leaves the very bytes a slot holds: 6 us
-for 1,024 floats, where numpy takes 16 us and would turn the string "1.5" into a number.
+Numbers go through `struct.pack`, which checks the type and range of each in C and yields the bytes that a slot holds.
+It takes 6 us for 1,024 floats; numpy takes 16 us and would accept the string "1.5" as a number.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ NUMBERS = {
 
 @lru_cache(maxsize=256)
 def packer(datatype: str, count: int) -> Callable[..., bytes]:
-    """Packs `count` numbers, given as arguments, into the little-endian bytes of `datatype`.
+    """A function that packs `count` numbers, given as arguments, into the little-endian bytes of `datatype`.
 
-    It raises struct.error or OverflowError for a wrong count, type or range, and takes a boolean for 0 or 1.
+    It raises struct.error or OverflowError for a wrong count, type or range, and accepts booleans as 0 and 1.
     """
     return struct.Struct(f"<{count}{NUMBERS[datatype]}").pack
 
@@ -45,9 +45,10 @@ def check_rows(rows: object, field: str) -> int:
 
 
 def check_shape(spec: TensorSpec, shape: Sequence[object], field: str, lengths: dict[str, int]) -> tuple[int, ...]:
-    """A full shape [rows, *row] against the spec; variable axes leave their length in `lengths`.
+    """Check a shape [rows, *row] against the spec, and note the lengths of variable axes in `lengths`.
 
-    Raises BadRequest that names `field` when the rank, a fixed axis, a bound or an axis seen before disagrees.
+    Raises BadRequest that names `field` if the rank or a fixed axis is wrong, an axis exceeds its bound, or an axis has
+    another length in `lengths` already.
     """
     if len(shape) != len(spec.shape) + 1:
         raise BadRequest(f"{field}: expected {_shape_text(spec)}, got {shown(shape)}")
@@ -74,7 +75,7 @@ def _shape_text(spec: TensorSpec) -> str:
 
 
 def parse_values(data: object, spec: TensorSpec, shape: tuple[int, ...], field: str) -> Array:
-    """As `pack_values`, as an array of `spec.dtype` and `shape`. Not to be written to."""
+    """Like `pack_values`, but as a read-only array of `spec.dtype` and `shape`."""
     packed = pack_values(data, spec, shape, field)
     return packed if isinstance(packed, np.ndarray) else np.frombuffer(packed, spec.dtype).reshape(shape)
 
@@ -107,7 +108,7 @@ def pack_values(
 
 
 def _wrong_number(data: list[Any], datatype: str) -> str:
-    """What is wrong with values that do not pack."""
+    """Why `struct.pack` refused these values."""
     kinds: tuple[type, ...] = (int, float) if datatype in _FLOATS else (int,)
     wrong = next((value for value in data if type(value) not in kinds), None)
     if wrong is None and not any(value is None for value in data):
@@ -116,7 +117,7 @@ def _wrong_number(data: list[Any], datatype: str) -> str:
 
 
 def _flatten(data: list[Any], field: str) -> list[Any]:
-    """Nested lists to one flat list, level by level; every element of a level must be a list or none."""
+    """Flatten nested lists level by level. On each level either all elements are lists or none is."""
     while data and type(data[0]) is list:
         if set(map(type, data)) != {list}:
             raise BadRequest(f"{field}: expected lists nested to one depth, got lists and values side by side")
@@ -150,7 +151,7 @@ def _check_count(count: int, shape: tuple[int, ...], field: str) -> None:
 
 
 def shown(value: object, most: int = 60) -> str:
-    """What a client sent, quoted in a message: short, and safe however large or deeply nested it is."""
+    """A client's value as a message quotes it: short, however large or deeply nested the value is."""
     if isinstance(value, list | tuple | dict) and len(value) > most:
         return f"{len(value)} elements"
     try:
@@ -161,7 +162,7 @@ def shown(value: object, most: int = 60) -> str:
 
 
 def _kind(value: object) -> str:
-    """A JSON value in words, short whatever it is."""
+    """The kind of a JSON value, in words."""
     if isinstance(value, bool):
         return "a boolean"
     if isinstance(value, int | float):
@@ -172,9 +173,9 @@ def _kind(value: object) -> str:
 
 
 def to_json(values: Array, name: str) -> Any:
-    """An output as something orjson encodes with OPT_SERIALIZE_NUMPY: the array itself, or nested lists of strings.
+    """An output in a form that orjson encodes with OPT_SERIALIZE_NUMPY: the array itself, or nested lists of strings.
 
-    float32 stays float32 so that 0.1 is written 0.1. Raises OutputNotJson on NaN, infinities and bytes not UTF-8.
+    float32 stays float32, so that 0.1 is written as 0.1. Raises OutputNotJson on NaN, infinities and bytes not UTF-8.
     """
     if values.dtype == object:
         try:

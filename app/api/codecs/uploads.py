@@ -1,7 +1,7 @@
-"""Bodies that are files: which kind one is, the files in a multipart upload, and .npy and image headers.
+"""Bodies that are files: their kind, the files in a multipart upload, and the headers of .npy files and images.
 
-Pure functions of bytes. Nothing here allocates by what a header claims: claims are checked against the bytes that
-are there, or against a limit, first.
+Pure functions of bytes. The sizes that a header claims are checked against the bytes that are there, or against a
+limit, before anything is allocated.
 """
 
 from __future__ import annotations
@@ -23,19 +23,26 @@ from app.errors import BadRequest, TooLarge
 Kind = Literal["json", "npy", "other", "unknown"]
 
 _NPY = frozenset({"application/x-npy", "application/npy", "application/x-numpy", "application/numpy"})
-#: Types that say nothing: none at all, "some bytes", and what `curl --data-binary` sends unless told otherwise.
+#: Types that do not tell what a body is. `curl --data-binary` sends the form type unless another is given.
 _UNSPECIFIC = frozenset(
     {"", "application/octet-stream", "binary/octet-stream", "application/x-www-form-urlencoded", "*/*"}
 )
 _JSON_STARTS = (*(bytes([start]) for start in b'[{"-0123456789'), b"true", b"false", b"null")
 _MAX_PARTS = 64  # of one upload: a body of many small parts would cost seconds
 _LONGEST_NAME = 60  # characters of a part's name in a message
-_IMAGE_FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF")  # none that starts another program
+_IMAGE_FORMATS = (
+    "PNG",
+    "JPEG",
+    "GIF",
+    "BMP",
+    "WEBP",
+    "TIFF",
+)  # formats that Pillow reads without starting another program
 
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """One value as it came: `media` is its type in lower case without parameters, `field` what messages call it."""
+    """One file. `media` is its content type in lower case, without parameters; `field` is its name in messages."""
 
     kind: Kind
     media: str
@@ -44,9 +51,10 @@ class Upload:
 
 
 def open_uploads(content_type: str | None, body: bytes) -> list[Upload]:
-    """The body itself, or the files in its multipart envelope, in order. Where a type says nothing, first bytes do.
+    """The body itself, or the files in a multipart body, in order.
 
-    Parts of an envelope that are no files are ignored. Raises BadRequest when it is malformed or holds no file.
+    If a content type does not tell the kind of a file, its first bytes do. Parts without a file name are ignored.
+    Raises BadRequest if a multipart body is malformed or holds no file.
     """
     media = _media_type(content_type)
     if media != "multipart/form-data":
@@ -185,7 +193,7 @@ def read_npy(data: bytes, field: str) -> Array:
         shape, fortran, dtype = read(stream)
     except BadRequest:
         raise
-    except Exception as exc:  # numpy evaluates the header as Python; what hostile text makes it raise is open-ended
+    except Exception as exc:  # numpy evaluates the header as Python, so a hostile one may raise anything
         raise BadRequest(f"{field}: not a valid .npy file: {_first_line(exc)}") from None
     if dtype.hasobject or dtype.kind not in "biufSU" or not dtype.itemsize:
         raise BadRequest(f"{field}: expected an .npy array of numbers, booleans or strings, got dtype {dtype}")
@@ -201,17 +209,18 @@ def read_npy(data: bytes, field: str) -> Array:
 
 
 def check_pixels(upload: Upload, max_pixels: int) -> None:
-    """Refuse an image by the size in its header, before anyone decodes it.
+    """Check the size in an image's header before the image is decoded.
 
-    Other bodies are looked at too, since a decoder may open whatever it is given; those that are no image pass.
-    Raises TooLarge, or BadRequest for a body that calls itself an image and has no header that can be read.
+    Files of other content types are checked too, because a decoder may open any file as an image; a file that is no
+    image passes. Raises TooLarge, or BadRequest for a file whose content type is an image and whose header cannot be
+    read.
     """
     try:
         with Image.open(io.BytesIO(upload.data), formats=_IMAGE_FORMATS) as image:
             width, height = image.size
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise TooLarge(f"{upload.field}: the image has more pixels than can be opened safely") from None
-    except Exception as exc:  # Pillow's parsers raise whatever a broken header leads them to
+    except Exception as exc:  # Pillow's parsers raise many types of exceptions for broken headers
         if upload.media.startswith("image/"):
             why = "no image header" if isinstance(exc, UnidentifiedImageError) else _first_line(exc)
             raise BadRequest(f"{upload.field}: not a readable image ({upload.media}): {why}") from None

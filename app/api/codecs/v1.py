@@ -1,7 +1,7 @@
-"""TensorFlow Serving's and KServe's V1 predict: the row format in, the row format out.
+"""V1, the predict route of TensorFlow Serving and KServe, in its row format.
 
-`{"instances": [...]}` has one element per row: the row itself where the model has one input, an object by input name
-where it has several. Strings may come as `{"b64": "..."}`, as TensorFlow Serving has it.
+`{"instances": [...]}` has one element per row: the row itself if the model has one input, an object by input name if it
+has several. Strings may be given as `{"b64": "..."}`, as in TensorFlow Serving.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class V1:
 
 
 def decode_v1(served: Served, body: object) -> DecodedCall:
-    """The inputs that a parsed V1 body means. `signature_name` is accepted and ignored. Raises BadRequest."""
+    """The call that a parsed V1 body means. `signature_name` is accepted and ignored. Raises BadRequest."""
     if not isinstance(body, dict):
         raise BadRequest('body: expected an object with "instances"')
     if "instances" not in body:
@@ -69,7 +69,7 @@ def decode_v1(served: Served, body: object) -> DecodedCall:
 
 
 def encode_v1(served: Served, outputs: Sequence[Array]) -> dict[str, Any]:
-    """`{"predictions": [...]}`, for orjson with OPT_SERIALIZE_NUMPY. Raises OutputNotJson on NaN and infinities."""
+    """`{"predictions": [...]}`, for orjson with OPT_SERIALIZE_NUMPY. Raises OutputNotJson for NaN and infinities."""
     columns = {spec.name: json_rows(spec, array) for spec, array in zip(served.info.outputs, outputs, strict=True)}
     if len(columns) == 1:
         return {"predictions": next(iter(columns.values()))}
@@ -88,7 +88,7 @@ def _column(spec: TensorSpec, rows: list[Any], field: str, lengths: dict[str, in
 
 
 def _texts_and_raw(rows: list[Any], depth: int, field: str) -> tuple[list[Any], dict[int, bytes]]:
-    """The rows with each `{"b64": ...}` emptied, and its bytes by position: row-major, as the array will have them."""
+    """Replace each `{"b64": ...}` by an empty string, and return its bytes by their row-major position."""
     raw: dict[int, bytes] = {}
     position = 0
 

@@ -1,6 +1,6 @@
-"""V2's binary tensors: raw little-endian bytes that follow the JSON, and requests that are nothing else.
+"""V2's binary tensors: raw little-endian bytes after the JSON, and raw requests, which are such bytes alone.
 
-Decoding yields views of the body where it can; the one copy of the bytes is the write into the slots.
+Decoding returns views of the body if possible, so that the bytes are copied once, into the slots.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from app.errors import BadRequest
 
 
 def from_bytes(raw: memoryview, spec: TensorSpec, shape: tuple[int, ...], where: str) -> Array | memoryview:
-    """A binary tensor, checked: its bytes as they are (BYTES: an object array). Raises BadRequest."""
+    """Check a binary tensor. Returns its bytes unchanged, or an object array for BYTES. Raises BadRequest."""
     if spec.datatype == "BYTES":
         return _split_bytes(raw, shape, where)
     expected = prod(shape) * spec.dtype.itemsize
@@ -30,7 +30,7 @@ def from_bytes(raw: memoryview, spec: TensorSpec, shape: tuple[int, ...], where:
 
 
 def _split_bytes(raw: memoryview, shape: tuple[int, ...], where: str) -> Array:
-    """BYTES elements: each a little-endian uint32 length and so many bytes."""
+    """Split BYTES elements. Each is a little-endian uint32 length, followed by that many bytes."""
     count = prod(shape)
     if 4 * count > len(raw):
         raise BadRequest(f"{where}: expected {count} BYTES elements, got {len(raw)} bytes in all")
@@ -49,7 +49,7 @@ def _split_bytes(raw: memoryview, shape: tuple[int, ...], where: str) -> Array:
 
 
 def decode_raw(body: bytes, info: ModelInfo) -> DecodedCall:
-    """A raw request: the body is the one input, nothing else; its size tells the rows, or the one variable axis."""
+    """A raw request: the body is the bytes of the only input. Its size tells the rows, or the length of its axis."""
     inputs = client_inputs(info)
     if len(inputs) != 1:
         names = ", ".join(spec.name for spec in inputs)
@@ -79,7 +79,7 @@ def decode_raw(body: bytes, info: ModelInfo) -> DecodedCall:
 
 
 def join_bytes(values: Array) -> bytes:
-    """An output of BYTES as it travels: each element a little-endian uint32 length and so many bytes."""
+    """Join BYTES elements: for each a little-endian uint32 length, followed by its bytes."""
     parts: list[bytes] = []
     for value in values.ravel():
         raw = value if isinstance(value, bytes) else str(value).encode()

@@ -1,4 +1,4 @@
-"""A V2 request: JSON, with binary tensors after it where a header says so."""
+"""Decodes V2 requests: JSON, followed by binary tensors if the request's header says so."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from app.api.codecs.v2_binary import decode_raw, from_bytes
 from app.contract import Array, ModelInfo, TensorSpec
 from app.errors import BadRequest, TooLarge
 
-#: Parameters reserved by Triton for what this server does not do. To ignore them would answer another question than the
-#: client's, so a request that sets one is refused. Those of a request, and those of an input or output.
+#: Parameters that Triton reserves for features which this server does not have: those of a request, and those of an
+#: input or output. A request that sets one is refused, because the answer would not be the one it asks for.
 _UNSUPPORTED = frozenset({"sequence_id", "sequence_start", "sequence_end"})
 _UNSUPPORTED_TENSOR = frozenset(
     {"shared_memory_region", "shared_memory_byte_size", "shared_memory_offset", "classification"}
 )
-_LONGEST_NAME = 60  # characters of a tensor's name, as a client gave it, in a message
-_MOST_NAMED = 20  # unsupported parameters that one message lists
+_LONGEST_NAME = 60  # characters that a message quotes of a tensor's name, if it is not a known one
+_MOST_NAMED = 20  # unsupported parameters that a message lists
 _RESERVED = _UNSUPPORTED | {"priority", "timeout", "binary_data_output"}
 _MAX_PRIORITY = (1 << 31) - 1
 _MAX_TIMEOUT_US = 1 << 53
@@ -64,9 +64,10 @@ def decode_v2(body: bytes, header_length: int | None, info: ModelInfo, json_limi
 
 
 def _decode_plain(request: Any, info: ModelInfo) -> DecodedCall | None:
-    """The commonest request by far, one fixed-size tensor of flat numbers and nothing asked for, checked in one go.
+    """Decode the most common request in one go: one tensor of fixed size, flat numbers, and no options.
 
-    None for anything else, wrong requests included: the long way tells what is wrong. A third of the long way's time.
+    Takes a third of the time of the general way. Returns None for any other request and for wrong ones: the general way
+    tells what is wrong.
     """
     try:
         (tensor,) = request["inputs"]
@@ -87,7 +88,7 @@ def _decode_plain(request: Any, info: ModelInfo) -> DecodedCall | None:
 
 
 def load_json(text: bytes) -> Any:
-    """Parse JSON, and where that fails say why and in which field. Raises BadRequest."""
+    """Parse JSON. Raises BadRequest that tells what is wrong and, if possible, in which field."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as exc:
@@ -95,7 +96,7 @@ def load_json(text: bytes) -> Any:
 
 
 def _why_not_json(text: bytes, error: orjson.JSONDecodeError) -> str:
-    """Only a failed parse is read again, by the stdlib, which takes NaN and so can tell where it stands."""
+    """Why orjson refused a body. The standard library parses it again: it accepts NaN, so the field can be found."""
     try:
         request = json.loads(text)
     except RecursionError:
@@ -114,15 +115,15 @@ def _why_not_json(text: bytes, error: orjson.JSONDecodeError) -> str:
 
 
 def _place(kind: str, index: int, tensor: object) -> str:
-    """What messages call a tensor whose name has not been checked: its path, and its name if it has one."""
+    """The path of a tensor in messages, with its name if it has one. The name has not been checked."""
     name = tensor.get("name") if type(tensor) is dict else None
     return f"{kind}[{index}] ({name[:_LONGEST_NAME]})" if type(name) is str else f"{kind}[{index}]"
 
 
 def _check_supported(request: dict[str, Any]) -> None:
-    """Refuse a request that sets parameters which are reserved and not supported. The message names all of them.
+    """Raise BadRequest if the request sets unsupported parameters. The message names all of them.
 
-    Called only where such a parameter was seen. One that says nothing, as `"sequence_id": 0`, is let through.
+    Called only if one of them was seen. A value that asks for nothing, such as `"sequence_id": 0`, is allowed.
     """
     found = _set_among(request.get("parameters"), _UNSUPPORTED, "parameters")
     for kind in ("inputs", "outputs"):
@@ -136,7 +137,7 @@ def _check_supported(request: dict[str, Any]) -> None:
 
 
 def _set_among(parameters: object, reserved: frozenset[str], where: str) -> list[str]:
-    """The paths of those reserved parameters that are given, if one of them says something."""
+    """The paths of all `reserved` parameters that are given, if at least one of them asks for something."""
     if type(parameters) is not dict:
         return []
     given = [name for name in parameters if name in reserved]
@@ -238,7 +239,7 @@ def _binary_size(request: dict[str, Any], tensor: dict[str, Any], where: str) ->
 
 
 def _requested(request: dict[str, Any], specs: Sequence[TensorSpec]) -> list[tuple[int, bool]]:
-    """The outputs asked for, all where none are named. BF16 has no JSON form and is binary whatever was asked."""
+    """The outputs that the request asks for; all if it names none. BF16 has no JSON form, so it is always binary."""
     outputs = request.get("outputs")
     wanted = (request.get("parameters") or {}).get("binary_data_output", False)
     binary = _boolean(wanted, "parameters.binary_data_output")

@@ -1,4 +1,4 @@
-"""The V2 answer: JSON, and binary tensors after it where the request asked for them."""
+"""Encodes V2 answers: JSON, followed by binary tensors if the request asks for them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from app.contract import Answer, Array, ModelInfo
 
 
 def encode_v2(call: DecodedCall, answer: Answer, info: ModelInfo) -> tuple[bytes, int | None]:
-    """The V2 answer to `call`: its body, and the length of its JSON part where tensors follow it.
+    """The body of the V2 answer to `call`, and the length of its JSON part if binary tensors follow.
 
-    Raises OutputNotJson for NaN and infinities asked for as JSON.
+    Raises OutputNotJson if an output asked for as JSON holds NaN or infinity.
     """
     tensors: list[dict[str, Any]] = []
     chunks: list[bytes] = []
@@ -38,7 +38,7 @@ def encode_v2(call: DecodedCall, answer: Answer, info: ModelInfo) -> tuple[bytes
     if call.id is not None:
         head["id"] = call.id
     text = orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)
-    if b"null" in text:  # what orjson makes of NaN; looked for here because looking at the values costs more
+    if b"null" in text:  # orjson writes NaN as null; to search the text costs less than to check all values
         for index, binary in asked:
             if not binary:
                 to_json(answer.outputs[index], info.outputs[index].name)
@@ -48,7 +48,7 @@ def encode_v2(call: DecodedCall, answer: Answer, info: ModelInfo) -> tuple[bytes
 
 
 def _encode_plain(values: Array, info: ModelInfo) -> bytes:
-    """One output as JSON and nothing else to say: the parts that never change are written once per model."""
+    """The answer with one output as JSON and no options. Its constant parts are written once per model and shape."""
     spec = info.outputs[0]
     data = orjson.dumps(values.ravel(), option=orjson.OPT_SERIALIZE_NUMPY)
     if b"null" in data:  # see `encode_v2`
@@ -58,7 +58,7 @@ def _encode_plain(values: Array, info: ModelInfo) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _head(model: str, version: str, output: str, datatype: str, shape: tuple[int, ...]) -> bytes:
-    """The answer of one output up to its data."""
+    """The text of an answer with one output, up to the data."""
     tensor = {"name": output, "shape": shape, "datatype": datatype}
     text = orjson.dumps({"model_name": model, "model_version": version, "outputs": [tensor]})
     return text.removesuffix(b"}]}") + b',"data":'

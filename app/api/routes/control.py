@@ -24,7 +24,7 @@ from app.api.routes.openapi import API_KEY, ModelName, answers, json_media, requ
 from app.api.routes.probes import router as probes
 from app.errors import BadRequest, BodyTimeout, ClientGone, NotFound, TooLarge
 
-#: Triton's names, of what works here only: clients switch features on by them.
+#: Triton's names of the extensions that work here. Clients use a feature only if it is listed.
 EXTENSIONS = (
     "model_repository",
     "model_repository(unload_dependents)",
@@ -35,7 +35,7 @@ EXTENSIONS = (
     "statistics",
 )
 
-#: A control body is a handful of parameters; only a `file:` override, which is refused, would be larger.
+#: Bytes. The body of a control route is a few parameters; only a `file:` override is larger, and it is refused.
 MAX_CONTROL_BODY = 1 << 20
 
 
@@ -48,7 +48,7 @@ class Metrics(Protocol):
 
 
 class _Timeouts(Protocol):
-    """The one setting used here. Settings itself belongs to the composition root."""
+    """The one setting that is used here: this folder does not know Settings."""
 
     @property
     def body_timeout_s(self) -> float: ...

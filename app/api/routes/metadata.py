@@ -1,4 +1,4 @@
-"""What a model is and how it fares: metadata, configuration, readiness and statistics, for a model or one version.
+"""Metadata, configuration, readiness and statistics of a model, or of one version of it.
 
 No version means the highest that is ready. State: `catalog` (Catalog) of the lifespan. Errors: NotFound for an unknown
 model or version, NotReady for one that is known but not serving.
@@ -101,7 +101,7 @@ def _configuration(served: Served) -> JSONResponse:
 
 
 def _readiness(request: Request, model: str, version: str | None) -> JSONResponse:
-    """An unknown model is a 404 like everywhere; a known one always has the body that says whether it is ready."""
+    """Whether a known model is ready; an unknown one is a 404, as on every route."""
     try:
         catalog_of(request).find(model, version)
     except NotReady as exc:

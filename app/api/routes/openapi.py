@@ -1,7 +1,7 @@
-"""What /docs and /openapi.json say: documented answers, and the routes of the inference path.
+"""The text of /docs and /openapi.json: documented answers, and routes that document the inference path.
 
-The ASGI wrapper takes the inference path before FastAPI sees it, so the routes here are never reached: they exist to
-be documented. Should one be reached, the server was put together wrongly, and the answer is 501 and says that.
+`InferencePath` answers inference requests before FastAPI sees them, so the routes here exist only to be documented.
+If one is reached, the server was composed wrongly, and the answer is a 501 that says so.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 
 from app.api.routes.bodies import ErrorBody, InferRequest, InferResponse, PredictRequest, PredictResponse
 
-#: For the documentation's Authorize button alone; whether a key is right is decided in front of FastAPI.
+#: Only for the Authorize button of /docs: keys are checked in front of FastAPI, see `app/api/access.py`.
 API_KEY = [
     Security(APIKeyHeader(name="X-API-Key", auto_error=False, description="Where the server was started with a key.")),
     Security(HTTPBearer(auto_error=False, description="The same key, as a bearer token.")),
@@ -84,7 +84,7 @@ def _error(description: str, message: str) -> dict[str, Any]:
 
 
 def _inlined(node: Any, definitions: Mapping[str, Any]) -> Any:
-    """`node` with its references resolved: a schema put in by hand has no components to point to."""
+    """`node` with its references resolved, because a schema that is written by hand has no components to refer to."""
     if isinstance(node, list):
         return [_inlined(item, definitions) for item in node]
     if not isinstance(node, dict):

@@ -1,4 +1,4 @@
-"""Is the process alive, and is it ready for requests: Triton's paths and the names that orchestrators ask by.
+"""Probes: whether the process is alive, and whether it is ready for requests, under all names that clients use.
 
 State: `health` (contract.Health) of the lifespan, asked at each probe. The paths need no key and count against no
 limit: `app/api/inference.py` lets them through.
