@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from app.api.access import PROBES, check_key
-from app.api.codecs.base import Codec, DecodedCall, RequestHeaders, input_positions
+from app.api.codecs.base import Codec, DecodedCall, RequestHeaders
 from app.api.codecs.friendly import Friendly
 from app.api.codecs.v1 import V1
 from app.api.codecs.v2 import V2
@@ -215,7 +215,7 @@ class InferencePath:
             else:
                 call = codec.decode(served, headers, body, self._limits)
             with self._lease(served, call, arrived) as lease:
-                for index, values in zip(input_positions(served.info), call.arrays, strict=True):
+                for index, values in enumerate(call.arrays):
                     if values.nbytes > _OFF_LOOP_BINARY:
                         await _to_its_end(lease.write, index, values)
                     else:

@@ -61,10 +61,8 @@ class Codec(Protocol):
 
 
 def client_inputs(info: ModelInfo) -> Sequence[TensorSpec]:
-    """The inputs that a client must send, in declared order. An input that is not listed here is refused by name."""
+    """The inputs that a client must send, in declared order; `Lease.write` counts them in this order.
+
+    A client that sends an input which is not listed here gets 400 that names it.
+    """
     return info.inputs
-
-
-def input_positions(info: ModelInfo) -> Sequence[int]:
-    """Where each of `client_inputs` stands among all inputs of the model: the index that `Lease.write` takes."""
-    return range(len(info.inputs))
