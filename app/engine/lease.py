@@ -224,9 +224,7 @@ def error_of(drop: Drop, lease: Lease, lost: str | None) -> StarlingError:
         return NotReady(f"model {name!r} was unloaded", retry_after_s=1)
     row = f" on row {drop.row}" if drop.row > 0 or len(lease.rows) > 1 else ""
     what = "ran out of memory" if drop.reason is Reason.OOM else "failed"
-    failure = ModelFailed(f"model {name!r} {what}{row}: {lease.error}")
-    failure.__cause__ = lease.cause  # for the log: the message is all that the caller sees
-    return failure
+    return ModelFailed(f"model {name!r} {what}{row}: {lease.error}", cause=lease.cause)
 
 
 def check_range(spec: TensorSpec, values: Array | memoryview) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -272,6 +273,22 @@ def test_names_that_no_model_can_have(server: Server, name: str) -> None:
         answer = server.request(method, path, b"{}" if method == "POST" else None)
         assert (method, path, answer.status) == (method, path, 404)
         assert len(answer.error) < 5000
+
+
+def test_a_model_that_fails_is_logged_once(start: Callable[..., Server]) -> None:
+    """With the first request's id, and a traceback that begins in the model's own file."""
+    server = start("marked", "narrow")
+    for number in range(5):
+        assert server.infer("marked", [[-1, number]], {"X-Request-ID": f"r-{number}"}).status == 500
+    assert server.infer("narrow", [[1]]).status == 200
+    assert server.stop() == 0  # after which all its lines have been read
+    told = [number for number, line in enumerate(server.lines) if "WARNING" in line or "ERROR" in line]
+    assert len(told) == 1
+    line, *trace = server.lines[told[0] :]
+    assert "WARNING starling.http: model marked version 1, request r-0: " in line
+    assert trace[0] == "Traceback (most recent call last):"
+    assert "marked/model.py" in trace[1]
+    assert [line for line in trace if line.startswith("  File")] == [trace[1]]
 
 
 def test_many_wrong_bodies_at_once(server: Server, threads: ThreadPoolExecutor) -> None:
