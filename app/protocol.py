@@ -37,14 +37,16 @@ class HttpProtocol(HttpToolsProtocol):
     #: The request that is being answered. uvicorn's `cycle` is the one that was read last.
     _answering: RequestResponseCycle | None = None
 
+    # These two run on every request: to name the class costs half as much as `super()`.
+
     def on_headers_complete(self) -> None:
-        super().on_headers_complete()
+        HttpToolsProtocol.on_headers_complete(self)
         scope: Any = self.scope  # the application's task has been created and has not run yet
         scope["extensions"] = {EXTENSION: partial(answer, self.cycle)}
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle
-        super()._start_asgi_task(cycle, app)
+        HttpToolsProtocol._start_asgi_task(self, cycle, app)
 
     def connection_lost(self, exc: Exception | None) -> None:
         cycle = self._answering
