@@ -30,6 +30,8 @@ READY, LOADING, UNLOADING, UNAVAILABLE = "READY", "LOADING", "UNLOADING", "UNAVA
 RETRY_LOADING_S = 2
 RETRY_UNAVAILABLE_S = 30
 
+_LONGEST_NAME = 100  # shown of a name that a client sent
+
 _log = logging.getLogger("starling.models")
 _T = TypeVar("_T")
 
@@ -288,7 +290,8 @@ class Registry:
     def _unknown(self, name: str) -> NotFound:
         if name in self._versions:
             return NotFound(f"model {name!r} is no longer in the repository")
-        return NotFound(f"model {name!r} is not known; models: {', '.join(sorted(self._versions)) or 'none'}")
+        shown = repr(name if len(name) <= _LONGEST_NAME else name[:_LONGEST_NAME] + "...")
+        return NotFound(f"model {shown} is not known; models: {', '.join(sorted(self._versions)) or 'none'}")
 
     def _missing(self, name: str, version: str | None) -> NotFound | NotReady:
         """Why there is no route: the name or version is unknown, or not serving now."""

@@ -32,7 +32,8 @@ _log = logging.getLogger("starling.models")
 class Repository:
     """The models of one folder or shipped set, and those named one by one.
 
-    `models` is the name of a set or a folder (`./demo` for a folder called demo; None for no folder at all); each of
+    `models` is the name of a set or a folder (`./demo` for a folder called demo; None for no folder at all). A folder
+    that itself holds model.toml, or nothing but numbered versions, is one model under the folder's name. Each of
     `extra` is `NAME=SOURCE` and beats a model of that name in the folder. Raises ConfigError when a folder is missing
     or a name is not made of letters, digits, `_`, `.` and `-`.
     """
@@ -43,10 +44,14 @@ class Repository:
         if isinstance(models, str) and models in SETS:
             self._named = dict(SETS[models])
         elif models is not None:
-            self._root = Path(models)
-            if not self._root.is_dir():
+            folder = Path(models)
+            if not _is_dir(folder):
                 sets = ", ".join(SETS)
                 raise ConfigError(f"models: expected a folder or one of the sets {sets}, got {str(models)!r}")
+            if _is_one_model(folder):
+                self._named[_name_of(folder)] = folder
+            else:
+                self._root = folder
         seen: set[str] = set()
         for text in extra:
             name, folder = _parse_extra(text)
@@ -55,15 +60,15 @@ class Repository:
             seen.add(name)
             self._named[name] = folder
 
-    def names(self) -> list[str]:
-        """Names of all models there are now, in order. Raises ConfigError when the folder cannot be read."""
-        return sorted(self.scan())
+    def names(self, *, required: bool = False) -> list[str]:
+        """Names of all models there are now, in order. Raises as `scan` does."""
+        return list(self.scan(required=required))
 
-    def scan(self) -> dict[str, list[ModelSource]]:
-        """All models there are now, by name; the versions of each lowest first.
+    def scan(self, *, required: bool = False) -> dict[str, list[ModelSource]]:
+        """All models there are now, ordered by name; the versions of each lowest first.
 
-        A folder that holds no model is left out with a line in the log. Raises ConfigError when the repository
-        itself cannot be read.
+        A folder that holds no model is left out with a line in the log. Raises ConfigError when the repository itself
+        cannot be read, and when it holds no model although one is `required`.
         """
         found: dict[str, list[ModelSource]] = {}
         for name, folder in self._folders().items():
@@ -72,6 +77,11 @@ class Repository:
                 found[name] = versions
             else:
                 _log.warning("%s: ignored: neither %s nor a numbered folder with one", folder, FILE_NAME)
+        if required and not found:
+            raise ConfigError(
+                f"models: no model found in {str(self._root)!r}: expected NAME/{FILE_NAME} or NAME/VERSION/{FILE_NAME}; "
+                "starling serve --allow-empty starts without one"
+            )
         return dict(sorted(found.items()))
 
     def sources(self, name: str) -> list[ModelSource]:
@@ -79,7 +89,7 @@ class Repository:
         folder = self._named.get(name)
         if folder is None and self._root is not None and _NAME.fullmatch(name):
             folder = self._root / name
-        return _versions(name, folder) if folder is not None and folder.is_dir() else []
+        return _versions(name, folder) if folder is not None and _is_dir(folder) else []
 
     def _folders(self) -> Mapping[str, Path]:
         if self._root is None:
@@ -104,9 +114,38 @@ def _parse_extra(text: str) -> tuple[str, Path]:
     if not _NAME.fullmatch(name):
         raise ConfigError(f"model: expected a name of letters, digits, '_', '.' and '-', got {name!r}")
     folder = Path(source)
-    if not folder.is_dir() or not _versions(name, folder):
+    if not _is_dir(folder) or not _versions(name, folder):
         raise ConfigError(f"model {name}: expected a folder with {FILE_NAME} or with numbered versions, got {source!r}")
     return name, folder
+
+
+def _is_one_model(folder: Path) -> bool:
+    """Whether the folder is a model's own: it holds model.toml, or models in numbered folders and in no others."""
+    if (folder / FILE_NAME).is_file():
+        return True
+    try:
+        models = [entry.name for entry in folder.iterdir() if entry.is_dir() and (entry / FILE_NAME).is_file()]
+    except OSError:
+        return False  # told when the folder is read as a repository
+    return bool(models) and all(_VERSION.fullmatch(name) for name in models)
+
+
+def _name_of(folder: Path) -> str:
+    name = folder.resolve().name
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"models: expected a model's folder named with letters, digits, '_', '.' and '-', got {name!r}; "
+            f"--model NAME={folder} gives it another name"
+        )
+    return name
+
+
+def _is_dir(path: Path) -> bool:
+    """Also false for names that no file system takes: too long, or with a NUL."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
 
 
 def _versions(name: str, folder: Path) -> list[ModelSource]:

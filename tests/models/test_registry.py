@@ -78,6 +78,14 @@ async def test_unknown_names_and_versions_say_what_there_is(registry):
     assert "x" not in {entry.name for entry in registry.index()}
 
 
+@pytest.mark.parametrize("name", ["x" * 300, "x" * 100_000, "x\0y", "../x", ""])
+async def test_names_that_no_file_system_takes_are_not_known(registry, name):
+    for change in (registry.load, registry.unload):
+        with pytest.raises(NotFound, match="not known") as caught:
+            await change(name)
+        assert len(str(caught.value)) < 300
+
+
 async def test_before_and_while_loading_everything_is_pending(registry, host):
     assert len(registry.pending()) == 4
     host.hold["start b 2"] = asyncio.Event()

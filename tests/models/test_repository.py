@@ -51,8 +51,39 @@ def test_what_appears_later_is_found(tmp_path):
 def test_sources_of_what_is_not_there(tmp_path):
     repository = Repository(tmp_path / ".")
     write_model(tmp_path.parent / "outside")
-    for name in ("none", "..", "../outside", "", "."):
+    for name in ("none", "..", "../outside", "", ".", "a" * 300, "a\0b"):
         assert repository.sources(name) == []
+
+
+def test_a_folder_that_is_a_model_is_that_model(tmp_path):
+    folder = write_model(tmp_path / "flat")
+    write_model(folder / "7")  # model.toml beats numbered folders beside it
+    assert found(Repository(folder)) == {"flat": [1]}
+    for version in ("2", "10"):
+        folder = write_model(tmp_path / "numbered" / version).parent
+    (folder / "notes").mkdir()
+    assert found(Repository(str(folder))) == {"numbered": [2, 10]}
+
+
+def test_a_repository_may_have_a_model_named_by_a_number(tmp_path):
+    for name in ("7", "other"):
+        write_model(tmp_path / name)
+    assert found(Repository(tmp_path)) == {"7": [1], "other": [1]}
+
+
+def test_a_model_folder_with_a_name_that_no_model_has(tmp_path):
+    folder = write_model(tmp_path / "two words")
+    with pytest.raises(ConfigError, match=r"got 'two words'; --model NAME=.*two words gives it another name"):
+        Repository(folder)
+
+
+def test_models_that_are_required(tmp_path):
+    repository = Repository(tmp_path)
+    assert repository.names() == []
+    with pytest.raises(ConfigError, match=rf"no model found in '{tmp_path}': expected NAME/model.toml or NAME/VERSION/"):
+        repository.names(required=True)
+    write_model(tmp_path / "late")
+    assert repository.names(required=True) == ["late"]
 
 
 def test_extra_models_beat_the_folder(tmp_path):
@@ -63,7 +94,7 @@ def test_extra_models_beat_the_folder(tmp_path):
     assert found(Repository(None, [f"b={other}"])) == {"b": [7]}
 
 
-@pytest.mark.parametrize("extra", ["a", "a=", "=x", "a b=x", "..=x", "a=missing"])
+@pytest.mark.parametrize("extra", ["a", "a=", "=x", "a b=x", "..=x", "a=missing", "a=" + 300 * "x", "a=x\0"])
 def test_a_wrong_extra_model(extra):
     with pytest.raises(ConfigError, match="model"):
         Repository(None, [extra])
@@ -78,6 +109,9 @@ def test_an_extra_model_named_twice(tmp_path):
 def test_a_missing_repository(tmp_path):
     with pytest.raises(ConfigError, match=r"models: expected a folder or one of the sets demo, bench, got '.*nowhere'"):
         Repository(tmp_path / "nowhere")
+    for name in ("x" * 300, "x\0"):
+        with pytest.raises(ConfigError, match="models: expected a folder"):
+            Repository(name)
 
 
 def test_the_sets_that_ship():
