@@ -57,7 +57,8 @@ def create_app(
     check_names(settings)
     gpu = cuda.device_index(settings.device)
     repository = Repository(settings.models, settings.model)
-    names = repository.names()  # a folder that cannot be read is known before anything starts
+    # A folder that cannot be read or has no model is known before anything starts.
+    names = repository.names(required=not settings.allow_empty)
     if settings.auto_size:
         settings = _sized(settings, names, gpu)
 

@@ -22,6 +22,7 @@ class Settings(BaseModel):
     # what is served
     models: str = Field("demo", description="A model repository folder, or a set that ships: demo, bench.")
     model: tuple[str, ...] = Field((), description="NAME=SOURCE: one more model; SOURCE is a folder with model.toml.")
+    allow_empty: bool = Field(False, description="Start without a model: all are loaded later.")
 
     # where
     host: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0 for every interface.")

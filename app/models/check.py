@@ -11,7 +11,7 @@ import torch
 from app.contract import Model, ModelInfo, ModelSource
 from app.errors import ConfigError
 from app.models.base import example_inputs, normalise, verify
-from app.models.config import FILE_NAME, model_info, read_config
+from app.models.config import model_info, read_config
 from app.models.loaders import load, one_line
 from app.models.repository import Repository
 
@@ -50,25 +50,19 @@ class Report:
 
 
 def describe(repository: Repository) -> list[Listed]:
-    """All versions by name, read from model.toml alone: nothing is loaded. ConfigError for an unreadable folder."""
+    """All versions by name, read from model.toml alone: nothing is loaded. Raises ConfigError for an unreadable folder
+    and for one without a model.
+    """
     return [_read(source) for source in _sources(repository)]
 
 
 def check(place: str | Path | Repository) -> Report:
     """Load every model of a repository, a shipped set or a single model's folder and run one batch of two rows,
-    variable axes at their bound. Raises ConfigError only where there is no repository; a model's own fault is told
-    in its result.
+    variable axes at their bound. Raises ConfigError only where there is no model; a model's own fault is told in its
+    result.
     """
-    repository = place if isinstance(place, Repository) else open_place(place)
+    repository = place if isinstance(place, Repository) else Repository(place)
     return Report(tuple(_try(source) for source in _sources(repository)))
-
-
-def open_place(place: str | Path) -> Repository:
-    """A repository from a set's name, a repository folder, or the folder of one model."""
-    folder = Path(place)
-    if (folder / FILE_NAME).is_file():
-        return Repository(None, [f"{folder.resolve().name}={folder}"])
-    return Repository(str(place))
 
 
 def run_once(model: Model, rows: int = _ROWS) -> None:
@@ -88,7 +82,7 @@ def run_once(model: Model, rows: int = _ROWS) -> None:
 
 
 def _sources(repository: Repository) -> list[ModelSource]:
-    return [source for versions in repository.scan().values() for source in versions]
+    return [source for versions in repository.scan(required=True).values() for source in versions]
 
 
 def _read(source: ModelSource) -> Listed:

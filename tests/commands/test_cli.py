@@ -108,6 +108,21 @@ def test_exit_status_2(args: list[str], monkeypatch: pytest.MonkeyPatch, capfd: 
         assert len([line for line in complaint.splitlines() if line.startswith("starling: ")]) == 1
 
 
+@pytest.mark.parametrize("command", ["serve", "check", "models"])
+def test_a_folder_without_a_model(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "notes").mkdir()
+    where = ["--port", "0", "--models"] if command == "serve" else []
+    monkeypatch.setattr("sys.argv", ["starling", command, *where, str(tmp_path)])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 2
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("starling: ")]
+    assert f"no model found in '{tmp_path}': expected NAME/model.toml" in line
+    assert "--allow-empty" in line
+
+
 def test_models() -> None:
     shown = plain(run("models", "demo").output)
     for word in ("digits", "echo", "FP32"):

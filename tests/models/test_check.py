@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.errors import ConfigError
-from app.models.check import check, describe, open_place
+from app.models.check import check, describe
 from app.models.repository import Repository
 
 from .folders import CODE, TOML, write_model
@@ -40,7 +40,7 @@ def test_check_tries_each_model(tmp_path):
 
 def test_check_takes_a_repository_a_model_folder_or_a_set(tmp_path):
     folder = write_model(tmp_path / "good")
-    for place in (tmp_path, folder, open_place(folder)):
+    for place in (tmp_path, folder, str(folder), Repository(folder)):
         report = check(place)
         assert report.ok
         assert [result.source.name for result in report.results] == ["good"]
@@ -49,8 +49,10 @@ def test_check_takes_a_repository_a_model_folder_or_a_set(tmp_path):
     assert {result.source.name: result.parameters for result in demo.results} == {"digits": 42666, "echo": 0}
 
 
-def test_nothing_to_check_is_not_ok(tmp_path):
-    assert not check(tmp_path).ok
+def test_nothing_to_check_is_an_error(tmp_path):
+    for ask in (check, lambda place: describe(Repository(place))):
+        with pytest.raises(ConfigError, match="no model found in"):
+            ask(tmp_path)
     with pytest.raises(ConfigError, match="expected a folder or one of the sets"):
         check(tmp_path / "none")
 
