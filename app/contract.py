@@ -108,13 +108,26 @@ class ModelInfo:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class SampleRow:
+    """One row to try a model with: an array per input in declared order, without the batch dimension.
+
+    `lengths` gives each variable axis its length in this row; `parameters` is what those of a request would be.
+    """
+
+    arrays: tuple[Array, ...]
+    lengths: Mapping[str, int] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Model:
     """One version of a model, loaded: what the models package hands to the engine.
 
     `call` takes one batch-first tensor per input in the order declared (BYTES: a numpy object array of bytes) and
     returns a tensor, a tuple in the order of the outputs, or a mapping by output name. `decode` and `present` serve
     the friendly route and are None where the model has none. `takes_parameters` says that `call` accepts a keyword
-    `parameters`: one mapping per row, of the call's parameters that are not reserved.
+    `parameters`: one mapping per row, of the call's parameters that are not reserved. `samples` are real rows that the
+    owner gave to try the model with; `row_check` is "refuse", "warn" or "off", see models/row_check.py.
     """
 
     info: ModelInfo
@@ -122,6 +135,8 @@ class Model:
     decode: Callable[[str, bytes], Mapping[str, Any]] | None = None
     present: Callable[[Mapping[str, Array]], Any] | None = None
     takes_parameters: bool = False
+    samples: tuple[SampleRow, ...] = ()
+    row_check: str = "refuse"
 
 
 @dataclass(slots=True)

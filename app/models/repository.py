@@ -79,8 +79,8 @@ class Repository:
                 _log.warning("%s: ignored: neither %s nor a numbered folder with one", folder, FILE_NAME)
         if required and not found:
             raise ConfigError(
-                f"models: no model found in {str(self._root)!r}: expected NAME/{FILE_NAME} or NAME/VERSION/{FILE_NAME}; "
-                "starling serve --allow-empty starts without one"
+                f"models: no model found in {str(self._root)!r}: expected NAME/{FILE_NAME} or "
+                f"NAME/VERSION/{FILE_NAME}; starling serve --allow-empty starts without one"
             )
         return dict(sorted(found.items()))
 

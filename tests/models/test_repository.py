@@ -80,7 +80,9 @@ def test_a_model_folder_with_a_name_that_no_model_has(tmp_path):
 def test_models_that_are_required(tmp_path):
     repository = Repository(tmp_path)
     assert repository.names() == []
-    with pytest.raises(ConfigError, match=rf"no model found in '{tmp_path}': expected NAME/model.toml or NAME/VERSION/"):
+    with pytest.raises(
+        ConfigError, match=rf"no model found in '{tmp_path}': expected NAME/model.toml or NAME/VERSION/"
+    ):
         repository.names(required=True)
     write_model(tmp_path / "late")
     assert repository.names(required=True) == ["late"]

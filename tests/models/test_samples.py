@@ -1,0 +1,200 @@
+"""Invariant: rows made up for a model keep to what its inputs declare, and equal seeds give equal rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from app.contract import DATATYPES, Batching, ModelInfo, SampleRow, TensorSpec
+from app.models.base import TORCH_DTYPES
+from app.models.samples import (
+    ROWS,
+    example_row,
+    full_lengths,
+    made_up_rows,
+    row_check_rows,
+    short_lengths,
+    stack,
+    stretched,
+)
+
+
+def spec(name: str, datatype: str, *shape: int | str, bound: int = 128, **options) -> TensorSpec:
+    axes = tuple(axis if isinstance(axis, str) else "" for axis in shape)
+    lengths = tuple(-1 if isinstance(axis, str) else axis for axis in shape)
+    bounds = tuple(bound if isinstance(axis, str) else axis for axis in shape)
+    return TensorSpec(name, datatype, lengths, axes, bounds, **options)
+
+
+def info(*inputs: TensorSpec, **batching) -> ModelInfo:
+    return ModelInfo("m", "1", "pytorch", inputs, (), Batching(**batching))
+
+
+def made(*inputs: TensorSpec, rows: int = 4, seed: int = 0) -> list[SampleRow]:
+    return made_up_rows(inputs, [short_lengths(inputs)] * rows, seed)
+
+
+def values(rows: list[SampleRow], index: int = 0) -> list[list[object]]:
+    return [row.arrays[index].ravel().tolist() for row in rows]
+
+
+@pytest.mark.parametrize("datatype", DATATYPES)
+def test_rows_have_the_declared_dtype_and_shape_and_differ(datatype: str) -> None:
+    rows = made(spec("x", datatype, "n", 5))
+    for row in rows:
+        (array,) = row.arrays
+        assert (array.dtype, array.shape, row.lengths) == (DATATYPES[datatype], (16, 5), {"n": 16})
+    assert len({repr(one) for one in values(rows)}) == len(rows)
+    assert values(rows) == values(made(spec("x", datatype, "n", 5)))
+    assert values(rows) != values(made(spec("x", datatype, "n", 5), seed=1))
+
+
+@pytest.mark.parametrize("datatype", [name for name in DATATYPES if "INT" in name])
+@pytest.mark.parametrize("end", ["low", "high", "both"])
+def test_integers_keep_to_their_bounds(datatype: str, end: str) -> None:
+    limits = np.iinfo(DATATYPES[datatype])
+    low, high = int(limits.min), int(limits.max)
+    bounds = {"low": (high, None), "high": (None, low), "both": (high - 3, high)}[end]
+    drawn = {
+        value for one in values(made(spec("x", datatype, 20, minimum=bounds[0], maximum=bounds[1]))) for value in one
+    }
+    expected = {"low": {high}, "high": {low}, "both": set(range(high - 3, high + 1))}[end]
+    assert drawn == expected
+
+
+def test_integers_without_bounds_are_valid_as_any_index() -> None:
+    rows = made(spec("ids", "INT64", 8), spec("kind", "UINT8", 8))
+    for index in (0, 1):
+        assert {value for one in values(rows, index) for value in one} == {0, 1}
+        assert all(one[0] == 1 for one in values(rows, index))
+
+
+def test_half_bounded_integers() -> None:
+    assert {value for one in values(made(spec("x", "INT32", 50, minimum=5))) for value in one} == {5, 6}
+    assert {value for one in values(made(spec("x", "INT32", 50, maximum=-5))) for value in one} == {-6, -5}
+    assert {value for one in values(made(spec("x", "INT32", 50, maximum=3))) for value in one} == {0, 1, 2, 3}
+
+
+def test_text_is_short_words() -> None:
+    words = [word for one in values(made(spec("x", "BYTES", 30))) for word in one]
+    assert all(isinstance(word, bytes) and word.isascii() and word.isalpha() and len(word) <= 8 for word in words)
+    assert len(set(words)) > 50
+
+
+def test_bfloat16_are_the_bits_of_normal_numbers() -> None:
+    bits = made(spec("x", "BF16", 1000))[0].arrays[0]
+    numbers = torch.from_numpy(bits).view(torch.bfloat16).float()
+    assert abs(float(numbers.mean())) < 0.2
+    assert 0.8 < float(numbers.std()) < 1.2
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        spec("attention_mask", "FP32", "tokens"),
+        spec("m", "INT64", "tokens", minimum=0, maximum=1),
+        spec("m", "BOOL", "tokens"),
+        spec("length", "INT64"),
+    ],
+)
+def test_masks_and_counts_beside_other_inputs_are_ones(mask: TensorSpec) -> None:
+    rows = made(spec("ids", "INT64", "tokens", maximum=30521), mask)
+    assert {value for one in values(rows, 1) for value in one} == {1}
+    assert len({repr(one) for one in values(rows)}) == len(rows)
+
+
+def test_flags_that_are_no_masks_differ() -> None:
+    assert {value for one in values(made(spec("x", "FP32", 4), spec("m", "BOOL", 16)), 1) for value in one} == {0, 1}
+    assert {value for one in values(made(spec("x", "INT64"))) for value in one} == {0, 1}
+
+
+def test_plain_rows_are_each_input_s_example() -> None:
+    inputs = [spec("x", "FP32", 2), spec("b", "BF16", 2), spec("i", "INT8", "n", maximum=0), spec("t", "BYTES", 2)]
+    row = example_row(inputs, {"n": 3})
+    assert values([row]) == [[1.0, 1.0]]
+    assert row.arrays[1].tolist() == [0x3F80, 0x3F80]
+    assert row.arrays[2].tolist() == [0, 0, 0]
+    assert row.arrays[3].tolist() == [b"", b""]
+    assert example_row(inputs).arrays[2].shape == (128,)
+
+
+def test_lengths() -> None:
+    inputs = [spec("a", "FP32", "n", "k", bound=9), spec("b", "FP32", "long")]
+    assert full_lengths(inputs) == {"n": 9, "k": 9, "long": 128}
+    assert short_lengths(inputs) == {"n": 9, "k": 9, "long": 16}
+
+
+# rows to check with
+
+
+def lengths_of(rows: list[SampleRow], axis: str = "n") -> list[int]:
+    return [row.lengths[axis] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("bound", "buckets", "expected"),
+    [
+        (128, (), [16] * ROWS + [8] * 2),
+        (16, (), [16] * ROWS + [8] * 2),
+        (3, (), [3] * ROWS + [1] * 2),
+        (1, (), [1] * ROWS),
+        (128, (16, 64, 128), [16] * ROWS + [8] * 2),
+        (128, (8,), [16] * ROWS + [9] * 2),
+        (16, (8, 15), [15] * ROWS + [9] * 2),
+        (32, (20, 30), [16] * ROWS + [8] * 2),
+        (4, (1, 2, 3), [4] * ROWS),
+        (64, tuple(range(1, 33)), [34] * ROWS + [33] * 2),
+    ],
+)
+def test_made_up_rows_of_two_lengths_that_may_share_a_batch(
+    bound: int, buckets: tuple[int, ...], expected: list[int]
+) -> None:
+    rows = row_check_rows(info(spec("x", "FP32", "n", bound=bound), length_buckets=buckets))
+    assert lengths_of(rows) == expected
+
+
+def test_both_axes_are_shorter_and_each_alone() -> None:
+    rows = row_check_rows(info(spec("x", "FP32", "n", "k")))
+    assert [(row.lengths["n"], row.lengths["k"]) for row in rows[ROWS:]] == [(8, 8), (8, 16), (16, 8)]
+
+
+def test_samples_of_one_bucket_the_longest_first_and_the_shortest_last() -> None:
+    samples = [example_row([spec("x", "FP32", "n")], {"n": length}) for length in (3, 50, 5, 9, 7, 6, 8, 4, 2, 60)]
+    rows = row_check_rows(info(spec("x", "FP32", "n"), length_buckets=(10, 128)), samples)
+    assert lengths_of(rows) == [9, 8, 7, 6, 5, 2]
+    assert lengths_of(row_check_rows(info(spec("x", "FP32", "n")), samples[:2])) == [50, 3]
+
+
+# batches
+
+
+@pytest.mark.parametrize("datatype", DATATYPES)
+def test_a_batch_is_padded_in_rows_and_lengths(datatype: str) -> None:
+    x = spec("x", datatype, "n", pad_value=0 if datatype in ("BOOL", "BYTES") else 7)
+    rows = made_up_rows([x], [{"n": 3}, {"n": 1}])
+    (batch,) = stack([x], rows, 4)
+    assert tuple(batch.shape) == (4, 3)
+    got = batch.tolist()
+    if datatype == "BYTES":
+        assert isinstance(batch, np.ndarray)
+    else:
+        assert batch.dtype == TORCH_DTYPES[datatype]
+    (alone,) = stack([x], rows[1:])
+    pad = {"BYTES": b"", "BOOL": False}.get(datatype, 7)
+    assert got[1] == got[2] == got[3] == [alone.tolist()[0][0], pad, pad]
+    assert got[0] == stack([x], rows[:1])[0].tolist()[0]
+
+
+def test_a_batch_of_single_values() -> None:
+    x = spec("x", "INT64")
+    assert stack([x], [example_row([x])], 3)[0].tolist() == [1, 1, 1]
+
+
+def test_a_stretched_row_repeats_or_cuts_its_values() -> None:
+    x = spec("x", "INT64", "n", 2)
+    row = SampleRow((np.arange(6).reshape(3, 2),), {"n": 3}, {"gain": 2})
+    longer, shorter = stretched([x], row, {"n": 5}), stretched([x], row, {"n": 2})
+    assert longer.arrays[0].tolist() == [[0, 1], [2, 3], [4, 5], [0, 1], [2, 3]]
+    assert (longer.lengths, longer.parameters) == ({"n": 5}, {"gain": 2})
+    assert shorter.arrays[0].tolist() == [[0, 1], [2, 3]]
