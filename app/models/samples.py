@@ -88,7 +88,8 @@ def row_check_rows(info: ModelInfo, samples: Sequence[SampleRow] = ()) -> list[S
     groups: dict[int, list[SampleRow]] = {}
     for row in samples:
         groups.setdefault(_bucket(row.lengths, ends), []).append(row)
-    rows = sorted(max(groups.values(), key=lambda group: len(group)), key=lambda row: -sum(row.lengths.values()))
+    most = max(groups.values(), key=len)
+    rows = sorted(most, key=lambda row: -sum(row.lengths.values()))
     return [*rows[: ROWS + 1], *rows[ROWS + 1 :][-1:]]
 
 

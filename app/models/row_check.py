@@ -1,0 +1,255 @@
+"""Whether a row's answer depends on its batch: rows run alone, in company, reordered and padded, and compared.
+
+A server puts rows of strangers into one batch and pads them. That is only right for a model that computes each row from
+that row alone, which nothing in its files promises: a recurrent layer runs over padding, softmax along dimension 0
+normalises over strangers, BatchNorm in training mode takes their mean.
+
+The algorithm knows the model as `run(rows, size)` and no more: it runs rows as a batch of `size`, filled up with copies
+of the last, and gives one array per output whose first `len(rows)` entries are the answers. What `run` raises passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from app.contract import Array, ModelInfo, SampleRow, TensorSpec
+
+Run = Callable[[Sequence[SampleRow], int], Sequence[Array]]
+
+_FLOATS = ("FP16", "BF16", "FP32", "FP64")
+_LEAST_SCALE = 0.01  # below it an output is taken for what rounding left of larger numbers
+_NEAR_TIES = 0.25  # of integers: one row of four
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """How far two runs of a row may differ because batches of different sizes round differently.
+
+    A float may differ by `relative` of itself and `absolute` of its output's largest value. Integers and text are not
+    near one another: a share `flips` of an output's values may differ, because rounding decides a near tie (an argmax,
+    a threshold). If float outputs have agreed, the share is a quarter: what differs then is a tie and not a batch.
+    """
+
+    relative: float
+    absolute: float
+    flips: float
+
+
+#: By what a model computes in; TF32 counts as FP16, which has as many bits. EXACT is for models without floats.
+TOLERANCES = {
+    "EXACT": Tolerance(0, 0, 0),
+    "FP64": Tolerance(1e-7, 1e-8, 0.01),
+    "FP32": Tolerance(1e-3, 1e-4, 0.01),
+    "FP16": Tolerance(1e-2, 1e-2, _NEAR_TIES),
+    "BF16": Tolerance(5e-2, 5e-2, _NEAR_TIES),
+}
+
+
+class Cause(Enum):
+    RANDOM = "the same rows are answered differently twice"  # and so nothing else can be compared
+    COMPANY = "a row's answer depends on the other rows of its batch"
+    PADDING = "a row's answer depends on how far it is padded"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A difference beyond the tolerance: `difference` names the output, both values and how they arose."""
+
+    cause: Cause
+    difference: str
+
+    def __str__(self) -> str:
+        return f"{self.cause.value}: {self.difference}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Rows to run together, by their places among the rows to check; what is done to each, in words."""
+
+    places: Sequence[int]
+    size: int
+    how: Sequence[str]
+    cause: Cause = Cause.COMPANY
+
+
+def check_rows(info: ModelInfo, rows: Sequence[SampleRow], run: Run, tolerance: Tolerance) -> Finding | None:
+    """None where each row has the same answers whatever its batch; else the largest difference of the first batch that
+    shows one.
+
+    `rows` may share a batch. At most a dozen batches are run, one of them of `max_batch` rows.
+    """
+    if info.batching.max_batch < 2:
+        return None  # a row is always alone
+    answers = _Answers(info.outputs, rows, run)
+    alone = [answers.of([place], 1)[0] for place in range(len(rows))]
+    first, *others = _batches(rows, info.batching.max_batch)
+    company = answers.of(first.places, first.size)
+    again = answers.of(first.places, first.size)
+    twice = _Comparison(info.outputs, tolerance, company, "at first")
+    difference = twice.difference(range(len(again)), again, ["again"] * len(again))
+    if difference is not None:
+        return Finding(Cause.RANDOM, difference)
+    compare = _Comparison(info.outputs, tolerance, alone, "alone")
+    for batch in (first, *others):
+        got = company if batch is first else answers.of(batch.places, batch.size)
+        difference = compare.difference(batch.places, got, batch.how)
+        if difference is not None:
+            return Finding(batch.cause, difference)
+    return None
+
+
+def _batches(rows: Sequence[SampleRow], most: int) -> Iterator[_Batch]:
+    """In company, in another order, among copies that fill a batch up, beside longer rows."""
+    same = [place for place, row in enumerate(rows) if row.lengths == rows[0].lengths][: min(most, 4)]
+    pair = "beside a copy of itself"
+    if len(same) == 1:
+        yield _Batch([0, 0], 2, [pair, pair])
+    else:
+        company = f"in company of {len(same) - 1} other row{'s' * (len(same) > 2)}"
+        yield _Batch(same, len(same), [company] * len(same))
+        yield _Batch(same[::-1], len(same), ["in another order"] * len(same))
+    filled = same if len(same) < most else same[:-1]
+    yield _Batch(filled, most, [f"in a batch of {most} that is filled up with copies of the last row"] * len(filled))
+    shorter = [place for place, row in enumerate(rows) if row.lengths != rows[0].lengths]
+    if shorter:
+        mixed = [0, *shorter][:most]
+        yield _Batch(mixed, len(mixed), [_padding(rows, place, mixed) for place in mixed], Cause.PADDING)
+
+
+def _padding(rows: Sequence[SampleRow], place: int, batch: Sequence[int]) -> str:
+    for axis, length in rows[place].lengths.items():
+        longest = max(rows[other].lengths[axis] for other in batch)
+        if longest > length:
+            return f"padded to length {longest} (axis {axis!r}, its own length is {length})"
+    return f"in company of {len(batch) - 1} shorter row{'s' * (len(batch) > 2)}"
+
+
+class _Answers:
+    """Runs rows and takes the outputs apart: one list of arrays per row, variable axes cut to the row's own length."""
+
+    def __init__(self, outputs: Sequence[TensorSpec], rows: Sequence[SampleRow], run: Run) -> None:
+        self._outputs = outputs
+        self._rows = rows
+        self._run = run
+
+    def of(self, places: Sequence[int], size: int) -> list[list[Array]]:
+        rows = [self._rows[place] for place in places]
+        values = self._run(rows, size)
+        return [
+            [_cut(spec, value[position], row) for spec, value in zip(self._outputs, values, strict=True)]
+            for position, row in enumerate(rows)
+        ]
+
+
+def _cut(spec: TensorSpec, value: Any, row: SampleRow) -> Array:
+    """One row's output, at its own length; a single value becomes an array of one."""
+    answer: Array = np.atleast_1d(np.asarray(value, spec.dtype))
+    if spec.fixed or answer.ndim != len(spec.axes):
+        return answer
+    own = tuple(slice(row.lengths.get(axis)) for axis in spec.axes)
+    cut: Array = answer[own]
+    return cut
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """Two values that differ, in words."""
+
+    first: str
+    second: str
+    how: str
+    note: str = ""
+
+
+_Row = tuple[int, Array, Array, str]  # its place, an output, the same from another run, what was done to it
+
+
+class _Comparison:
+    """Compares answers with those expected of each row, within a tolerance; `once` says what those are.
+
+    Integers that differ are counted over all batches: a near tie belongs to a row, whatever batch it shows in.
+    """
+
+    def __init__(
+        self, outputs: Sequence[TensorSpec], tolerance: Tolerance, expected: Sequence[Sequence[Array]], once: str
+    ) -> None:
+        self._outputs = outputs
+        self._tolerance = tolerance
+        self._expected = expected
+        self._once = once
+        floats = [spec.datatype in _FLOATS for spec in outputs]
+        self._flips = max(tolerance.flips, _NEAR_TIES if any(floats) else 0)
+        self._flipped = [[np.zeros(answer[index].shape, bool) for answer in expected] for index in range(len(outputs))]
+        self._scales = [self._scale(index) if is_float else 0.0 for index, is_float in enumerate(floats)]
+
+    def _scale(self, index: int) -> float:
+        """The largest value of an output: rounding errors are in proportion to what was added up."""
+        values = np.concatenate([_numbers(self._outputs[index], answer[index]).ravel() for answer in self._expected])
+        return float(np.abs(values[np.isfinite(values)]).max(initial=0))
+
+    def difference(self, places: Sequence[int], got: Sequence[Sequence[Array]], how: Sequence[str]) -> str | None:
+        """What differs most, floats before integers, in words: `output 'y': 1 alone, 0.5 in company ...`."""
+        order = sorted(range(len(self._outputs)), key=lambda index: self._outputs[index].datatype not in _FLOATS)
+        for index in order:
+            spec = self._outputs[index]
+            rows = [
+                (place, self._expected[place][index], answer[index], told)
+                for place, answer, told in zip(places, got, how, strict=True)
+            ]
+            compare = self._floats if spec.datatype in _FLOATS else self._others
+            found = self._shapes(rows) or compare(index, rows)
+            if found is not None:
+                return f"output {spec.name!r}: {found.first} {self._once}, {found.second} {found.how}{found.note}"
+        return None
+
+    def _shapes(self, rows: Sequence[_Row]) -> _Pair | None:
+        for _, a, b, told in rows:
+            if a.shape != b.shape:
+                return _Pair(f"shape {list(a.shape)}", f"shape {list(b.shape)}", told)
+        return None
+
+    def _floats(self, index: int, rows: Sequence[_Row]) -> _Pair | None:
+        spec, tolerance = self._outputs[index], self._tolerance
+        worst, found = 1.0, None
+        for _, first, second, told in rows:
+            a, b = _numbers(spec, first), _numbers(spec, second)
+            with np.errstate(all="ignore"):
+                bound = tolerance.relative * np.maximum(np.abs(a), np.abs(b))
+                bound += tolerance.absolute * max(self._scales[index], _LEAST_SCALE)
+                excess = np.abs(a - b) / bound
+            excess[~np.isfinite(a) | ~np.isfinite(b)] = np.inf
+            excess[(a == b) | (np.isnan(a) & np.isnan(b))] = 0
+            if excess.max(initial=0) > worst:
+                place = np.unravel_index(int(excess.argmax()), excess.shape)
+                worst = float(excess[place])
+                gap = f" (the largest difference, {abs(a[place] - b[place]):.4g})"
+                found = _Pair(f"{a[place]:.4g}", f"{b[place]:.4g}", told, gap)
+        return found
+
+    def _others(self, index: int, rows: Sequence[_Row]) -> _Pair | None:
+        """Integers, booleans and text."""
+        worst, found = 0.0, None
+        for at, a, b, told in rows:
+            gaps = np.asarray(a != b, float) if a.dtype == object else np.abs(a.astype(float) - b.astype(float))
+            self._flipped[index][at] |= gaps > 0
+            if gaps.max(initial=0) > worst:
+                place = np.unravel_index(int(gaps.argmax()), gaps.shape)
+                worst = float(gaps[place])
+                found = _Pair(str(a[place]), str(b[place]), told)
+        count = sum(int(flipped.sum()) for flipped in self._flipped[index])
+        values = sum(flipped.size for flipped in self._flipped[index])
+        if found is None or count <= self._flips * values:
+            return None
+        return replace(found, note=f" (the largest difference; {count} of {values} values differ)")
+
+
+def _numbers(spec: TensorSpec, values: Array) -> Array:
+    """A float output in double precision. BF16 comes as its bits."""
+    if spec.datatype == "BF16":
+        return (values.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    return values.astype(np.float64)

@@ -1,0 +1,258 @@
+"""Invariant: a model is found out if a row's answer depends on its batch, and only then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from app.contract import Array, Batching, ModelInfo, SampleRow, TensorSpec
+from app.models.row_check import TOLERANCES, Cause, Finding, check_rows
+from app.models.samples import row_check_rows, stack
+
+X = TensorSpec("x", "FP32", (3,), ("",), (3,))
+SEQUENCE = TensorSpec("x", "FP32", (-1,), ("tokens",), (32,))
+Y = TensorSpec("y", "FP32", (3,), ("",), (3,))
+SCALAR = TensorSpec("y", "FP32", (), (), ())
+PER_TOKEN = TensorSpec("y", "FP32", (-1,), ("tokens",), (32,))
+LABEL = TensorSpec("label", "INT64", (), (), ())
+
+
+class Log(list[tuple[int, int]]):
+    """How many rows were run, and at which size."""
+
+
+def check(
+    call: Callable[[Array], Array | tuple[Array, ...]],
+    inputs: Sequence[TensorSpec] = (X,),
+    outputs: Sequence[TensorSpec] = (Y,),
+    precision: str = "FP32",
+    log: Log | None = None,
+    **batching: object,
+) -> Finding | None:
+    info = ModelInfo("m", "1", "pytorch", tuple(inputs), tuple(outputs), Batching(**batching))  # type: ignore[arg-type]
+
+    def run(rows: Sequence[SampleRow], size: int) -> list[Array]:
+        if log is not None:
+            log.append((len(rows), size))
+        result = call(*(np.asarray(value) for value in stack(inputs, rows, size)))
+        return list(result) if isinstance(result, tuple) else [result]
+
+    return check_rows(info, row_check_rows(info), run, TOLERANCES[precision])
+
+
+def softmax(x: Array, axis: int) -> Array:
+    power = np.exp(x)
+    return power / power.sum(axis=axis, keepdims=True)
+
+
+def test_a_model_of_independent_rows_passes() -> None:
+    log = Log()
+    assert check(lambda x: softmax(x, 1), log=log) is None
+    assert log == [(1, 1)] * 4 + [(4, 4), (4, 4), (4, 4), (4, 32)]
+
+
+def test_batches_are_no_larger_than_the_largest() -> None:
+    for most, expected in ((1, []), (2, [(2, 2), (2, 2), (2, 2), (1, 2)]), (4, [(4, 4), (4, 4), (4, 4), (3, 4)])):
+        log = Log()
+        assert check(lambda x: softmax(x, 1), log=log, max_batch=most) is None
+        assert [batch for batch in log if batch != (1, 1)] == expected
+
+
+def test_rows_of_two_lengths_share_a_batch_of_two() -> None:
+    log = Log()
+    assert check(lambda x: x, [SEQUENCE], [PER_TOKEN], log=log, max_batch=2) is None
+    assert log[-1] == (2, 2)
+    found = check(lambda x: x.mean(1), [SEQUENCE], [SCALAR], max_batch=2)
+    assert found is not None
+    assert "padded to length 16" in str(found)
+
+
+def test_softmax_over_the_rows() -> None:
+    found = check(lambda x: softmax(x, 0))
+    assert found is not None
+    assert found.cause is Cause.COMPANY
+    assert str(found).startswith("a row's answer depends on the other rows of its batch: output 'y': 1 alone, 0.")
+    assert "in company of 3 other rows (the largest difference, 0." in str(found)
+
+
+def test_the_largest_difference_is_told() -> None:
+    def call(x: Array) -> Array:
+        y = np.tile(np.float32([1, 100, 10]), (len(x), 1))
+        if len(x) == 4:
+            y[2] = [1, 100.5, 12]
+        return y
+
+    assert str(check(call)).endswith("'y': 10 alone, 12 in company of 3 other rows (the largest difference, 2)")
+
+
+def test_a_mean_over_padding() -> None:
+    found = check(lambda x: x.sum(1) / x.shape[1], [SEQUENCE], [SCALAR])
+    assert found is not None
+    assert found.cause is Cause.PADDING
+    assert "a row's answer depends on how far it is padded: output 'y': " in str(found)
+    assert "padded to length 16 (axis 'tokens', its own length is 8)" in str(found)
+    assert check(lambda x: x.sum(1), [SEQUENCE], [SCALAR]) is None
+
+
+def test_the_axis_that_is_padded_is_named() -> None:
+    two = TensorSpec("x", "FP32", (-1, -1), ("lines", "tokens"), (32, 32))
+    assert "(axis 'tokens', " in str(check(lambda x: x.sum((1, 2)) / x.shape[2], [two], [SCALAR]))
+    assert "(axis 'lines', " in str(check(lambda x: x.sum((1, 2)) / x.shape[1], [two], [SCALAR]))
+
+
+def test_an_output_is_cut_to_the_row_s_own_length() -> None:
+    assert check(lambda x: x + 1, [SEQUENCE], [PER_TOKEN]) is None
+    found = check(lambda x: x[:, ::-1], [SEQUENCE], [PER_TOKEN])
+    assert found is not None
+    assert found.cause is Cause.PADDING
+
+
+def test_an_output_whose_shape_depends_on_its_company() -> None:
+    free = TensorSpec("y", "FP32", (-1,), ("y.0",), (-1,))
+    assert "output 'y': shape [8] alone, shape [16] padded to length 16" in str(check(lambda x: x, [SEQUENCE], [free]))
+
+
+def test_only_the_order_matters() -> None:
+    seen: list[tuple[float, ...]] = []
+
+    def call(x: Array) -> Array:
+        order = tuple(x[:, 0])
+        if len(x) == 4:
+            seen.append(order)
+        return x * (2 if seen and order == seen[0][::-1] else 1)
+
+    assert "in another order" in str(check(call))
+
+
+def test_only_copies_matter() -> None:
+    found = check(lambda x: x * len(np.unique(x, axis=0)) / len(x))
+    assert "in a batch of 32 that is filled up with copies of the last row" in str(found)
+
+
+def test_a_model_that_samples_is_told_apart() -> None:
+    random = np.random.default_rng(0)
+    found = check(lambda x: x + random.random(x.shape, np.float32))
+    assert found is not None
+    assert found.cause is Cause.RANDOM
+    assert "answered differently twice: output 'y': " in str(found)
+    assert " at first, " in str(found)
+
+
+# tolerances
+
+
+def noise(size: float) -> Callable[[Array], Array]:
+    """As another kernel for another batch size: errors in proportion to the largest value."""
+
+    def call(x: Array) -> Array:
+        y = np.float32([1, 0, -20]) * np.ones((len(x), 1), np.float32)
+        return y + np.float32(size * 20 * (len(x) > 1))
+
+    return call
+
+
+@pytest.mark.parametrize(("precision", "passes", "fails"), [
+    ("FP64", 1e-9, 1e-7), ("FP32", 5e-5, 1e-3), ("FP16", 5e-3, 5e-2), ("BF16", 3e-2, 0.2),
+])  # fmt: skip
+def test_rounding_is_tolerated_by_precision(precision: str, passes: float, fails: float) -> None:
+    outputs = [TensorSpec("y", "FP64", (3,), ("",), (3,))]
+
+    def exact(size: float) -> Callable[[Array], Array]:
+        return lambda x: np.array([1.0, 0, -20]) * np.ones((len(x), 1)) + size * 20 * (len(x) > 1)
+
+    assert check(exact(passes), outputs=outputs, precision=precision) is None
+    assert check(exact(fails), outputs=outputs, precision=precision) is not None
+
+
+def test_what_rounding_leaves_of_larger_numbers_is_no_answer() -> None:
+    assert check(lambda x: np.full_like(x, 1e-7 if len(x) > 1 else 0)) is None
+    assert check(lambda x: x - x.mean(0)) is not None  # exactly 0 alone
+
+
+def test_not_a_number_is_equal_to_itself_alone() -> None:
+    assert check(lambda x: np.full_like(x, np.nan)) is None
+    assert check(lambda x: np.full_like(x, np.inf)) is None
+    assert check(lambda x: np.full_like(x, np.inf if len(x) > 1 else -np.inf)) is not None
+    assert "1 alone, nan in company" in str(check(lambda x: np.full_like(x, np.nan if len(x) > 1 else 1)))
+
+
+def test_bfloat16_outputs_are_read_from_their_bits() -> None:
+    bits = TensorSpec("y", "BF16", (1,), ("",), (1,))
+
+    def call(x: Array) -> Array:
+        return np.full((len(x), 1), 0x4000 if len(x) > 1 else 0x3F80, np.uint16)
+
+    assert "1 alone, 2 in company" in str(check(call, outputs=[bits], precision="BF16"))
+
+
+def labels(differ: int) -> Callable[[Array], Array]:
+    """Integers; so many rows of four have another in company than alone, wherever they stand."""
+    known: list[bytes] = []
+
+    def call(x: Array) -> Array:
+        if len(x) == 1:
+            known.append(x.tobytes())
+        return np.array([known.index(row.tobytes()) < differ for row in x], np.int64) * (len(x) > 1)
+
+    return call
+
+
+@pytest.mark.parametrize(("precision", "differ", "passes"), [
+    ("EXACT", 0, True), ("EXACT", 1, False), ("FP32", 1, False), ("BF16", 1, True), ("BF16", 2, False),
+])  # fmt: skip
+def test_integers_are_equal_but_for_near_ties(precision: str, differ: int, passes: bool) -> None:
+    found = check(labels(differ), outputs=[LABEL], precision=precision, max_batch=4)
+    assert (found is None) is passes
+    if found is not None:
+        assert f"'label': 0 alone, 1 in company of 3 other rows (the largest difference; {differ} of 4" in str(found)
+
+
+def test_where_floats_agree_an_argmax_may_be_a_near_tie() -> None:
+    def call(differ: int) -> Callable[[Array], tuple[Array, Array]]:
+        label = labels(differ)
+        return lambda x: (label(x), np.ones((len(x), 3), np.float32))
+
+    assert check(call(1), outputs=[LABEL, Y], max_batch=4) is None
+    assert "output 'label'" in str(check(call(2), outputs=[LABEL, Y], max_batch=4))
+
+
+def test_one_value_of_many_may_be_rounded_the_other_way() -> None:
+    pixels = TensorSpec("image", "UINT8", (20, 20), ("", ""), (20, 20))
+
+    def call(differ: int) -> Callable[[Array], Array]:
+        def draw(x: Array) -> Array:
+            image = np.full((len(x), 20, 20), 100, np.uint8)
+            image.reshape(len(x), -1)[:, :differ] += len(x) > 1
+            return image
+
+        return draw
+
+    assert check(call(3), outputs=[pixels]) is None
+    assert "100 alone, 101 in company" in str(check(call(5), outputs=[pixels]))
+
+
+def test_text_is_equal() -> None:
+    words = TensorSpec("said", "BYTES", (1,), ("",), (1,))
+
+    def call(x: Array) -> Array:
+        said = np.empty((len(x), 1), object)
+        said[:] = b"we" if len(x) > 1 else b"I"
+        return said
+
+    assert "b'I' alone, b'we' in company of 3 other rows (the largest difference; 4 of 4" in str(
+        check(call, outputs=[words], precision="EXACT")
+    )
+
+
+def test_a_single_sample_is_run_beside_copies_of_itself() -> None:
+    info = ModelInfo("m", "1", "pytorch", (X,), (Y,), Batching(max_batch=8))
+    row = SampleRow((np.float32([1, 2, 3]),))
+    found = check_rows(
+        info,
+        [row],
+        lambda rows, size: [softmax(np.asarray(stack(info.inputs, rows, size)[0]), 0)],
+        TOLERANCES["FP32"],
+    )
+    assert "1 alone, 0.5 beside a copy of itself" in str(found)
