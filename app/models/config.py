@@ -148,6 +148,19 @@ class BatchingTable(_Table):
         return values
 
 
+class WarmupTable(_Table):
+    """`[warmup]`: real rows to try the model with, beside model.toml."""
+
+    file: str
+
+    @field_validator("file")
+    @classmethod
+    def _format_is_known(cls, value: str) -> str:
+        if not value.endswith((".json", ".npz")):
+            raise ValueError(f"expected a .json or .npz file, got {value!r}")
+        return value
+
+
 class ModelTable(_Table):
     """The whole of a model.toml."""
 
@@ -156,6 +169,8 @@ class ModelTable(_Table):
     weights: str | None = None
     platform: str = "pytorch"
     description: str = ""
+    row_check: Literal["refuse", "warn", "off"] = "refuse"
+    warmup: WarmupTable | None = None
     inputs: list[InputTable] = Field(min_length=1)
     outputs: list[OutputTable] = Field(min_length=1)
     batching: BatchingTable = BatchingTable()
@@ -246,7 +261,7 @@ def _read_labels(path: Path, index: int, table: OutputTable) -> tuple[str, ...]:
         return ()
     try:
         labels = tuple((path.parent / table.labels).read_text(encoding="utf-8").splitlines())
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # ValueError: no UTF-8, or a NUL in the name
         raise ConfigError(f"{path}: outputs[{index}].labels: expected a readable text file: {error}") from None
     last = table.shape[-1] if table.shape else -1
     if _is_fixed(last) and len(labels) != last:
@@ -300,6 +315,8 @@ def _explain(error: ValidationError, table: type[BaseModel]) -> str:
 
 def _known_keys(table: type[BaseModel], steps: Sequence[int | str]) -> list[str]:
     """The keys of the table that the second last step of a location leads to."""
-    parts: dict[str, type[BaseModel]] = {"inputs": InputTable, "outputs": OutputTable, "batching": BatchingTable}
+    parts: dict[str, type[BaseModel]] = {
+        "inputs": InputTable, "outputs": OutputTable, "batching": BatchingTable, "warmup": WarmupTable,
+    }  # fmt: skip
     inner: type[BaseModel] = parts.get(str(steps[0]), table) if len(steps) > 1 else table
     return list(inner.model_fields)

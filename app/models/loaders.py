@@ -32,6 +32,7 @@ from app.errors import ConfigError
 from app.models import hubs
 from app.models.archive import check_archive
 from app.models.config import FILE_NAME, ModelTable, model_info, read_config
+from app.models.sample_files import read_samples
 
 
 def load(
@@ -39,12 +40,15 @@ def load(
 ) -> Model:
     """Build the model that `source.folder` describes, on the CPU, in eval mode, with its weights.
 
-    `overrides` beat model.toml's `[batching]`. `limits` are set as attributes on the object that the source returned
-    where it has an attribute of that name (`max_pixels`). Blocks, possibly for minutes: never call it on the loop.
-    Raises ConfigError, whatever the model's own code raises.
+    `overrides` beat model.toml's `[batching]` and `row_check`. `limits` are set as attributes on the object that the
+    source returned where it has an attribute of that name (`max_pixels`). Blocks, possibly for minutes: never call it
+    on the loop. Raises ConfigError, whatever the model's own code raises.
     """
     config = read_config(source.folder)
-    info = model_info(config, source, overrides)
+    given = dict(overrides or {})
+    row_check = str(given.pop("row_check", None) or config.row_check)
+    info = model_info(config, source, given)
+    samples = () if config.warmup is None else read_samples(source.folder / config.warmup.file, info)
     built = _build(config, source.folder, info)
     if config.weights is not None:
         _load_weights(built, source.folder / config.weights)
@@ -60,6 +64,8 @@ def load(
         decode=getattr(built, "decode", None),
         present=getattr(built, "present", None),
         takes_parameters=_takes_parameters(call, len(info.inputs)),
+        samples=samples,
+        row_check=row_check,
     )
 
 

@@ -1,0 +1,190 @@
+"""Invariant: a file of samples gives rows that fit the inputs, or a ConfigError that names file, key and both sides."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.contract import DATATYPES, ModelInfo, SampleRow, TensorSpec
+from app.errors import ConfigError
+from app.models.config import read_config
+from app.models.loaders import load
+from app.models.sample_files import read_samples
+
+from .folders import TOML, source_of, write_model
+
+IDS = TensorSpec("ids", "INT32", (-1,), ("tokens",), (8,), minimum=0, maximum=99)
+MASK = TensorSpec("mask", "FP32", (-1,), ("tokens",), (8,))
+
+
+def info(*inputs: TensorSpec) -> ModelInfo:
+    return ModelInfo("m", "1", "pytorch", inputs, ())
+
+
+def tensor(name: str, datatype: str, shape: list[int], data: Any) -> dict[str, Any]:
+    return {"name": name, "datatype": datatype, "shape": shape, "data": data}
+
+
+def from_json(path: Path, bodies: Any, *inputs: TensorSpec) -> tuple[SampleRow, ...]:
+    file = path / "sample.json"
+    file.write_text(bodies if isinstance(bodies, str) else json.dumps(bodies))
+    return read_samples(file, info(*inputs))
+
+
+def from_npz(path: Path, arrays: dict[str, Any], *inputs: TensorSpec) -> tuple[SampleRow, ...]:
+    np.savez(path / "sample.npz", **arrays)
+    return read_samples(path / "sample.npz", info(*inputs))
+
+
+def listed(rows: tuple[SampleRow, ...], index: int = 0) -> list[Any]:
+    return [row.arrays[index].tolist() for row in rows]
+
+
+def test_one_request_of_several_rows(tmp_path: Path) -> None:
+    body = {
+        "id": "7",
+        "parameters": {"gain": 2},
+        "inputs": [
+            tensor("mask", "FP32", [2, 3], [1, 1, 0, 0.5, 1, 1]),
+            tensor("ids", "INT32", [2, 3], [[1, 2, 3], [4, 5, 6]]),
+        ],
+    }
+    rows = from_json(tmp_path, body, IDS, MASK)
+    assert listed(rows) == [[1, 2, 3], [4, 5, 6]]
+    assert listed(rows, 1) == [[1, 1, 0], [0.5, 1, 1]]
+    for row in rows:
+        assert ([array.dtype for array in row.arrays], row.lengths) == ([np.int32, np.float32], {"tokens": 3})
+        assert row.parameters == {"gain": 2}
+
+
+def test_requests_of_different_lengths(tmp_path: Path) -> None:
+    bodies = [{"inputs": [tensor("ids", "INT32", [1, n], list(range(n)))]} for n in (2, 5)]
+    rows = from_json(tmp_path, bodies, IDS)
+    assert listed(rows) == [[0, 1], [0, 1, 2, 3, 4]]
+    assert [row.lengths for row in rows] == [{"tokens": 2}, {"tokens": 5}]
+
+
+@pytest.mark.parametrize("datatype", DATATYPES)
+def test_every_datatype_in_both_formats(tmp_path: Path, datatype: str) -> None:
+    spec = TensorSpec("x", datatype, (2,), ("",), (2,))
+    values: list[Any] = {"BYTES": ["a", "ö"], "BOOL": [True, False]}.get(datatype, [1, 2])
+    expected = {"BYTES": [b"a", "ö".encode()], "BF16": [0x3F80, 0x4000]}.get(datatype, values)
+    (row,) = from_json(tmp_path, {"inputs": [tensor("x", datatype, [1, 2], values)]}, spec)
+    (other,) = from_npz(tmp_path, {"x": np.array([values])}, spec)
+    for array in (row.arrays[0], other.arrays[0]):
+        assert (array.dtype, array.tolist()) == (DATATYPES[datatype], expected)
+
+
+def test_bits_of_bfloat16(tmp_path: Path) -> None:
+    spec = TensorSpec("x", "BF16", (), (), ())
+    assert listed(from_npz(tmp_path, {"x": np.array([0x4000], np.uint16)}, spec)) == [0x4000]
+
+
+def test_at_most_256_rows_are_read(tmp_path: Path) -> None:
+    assert len(from_npz(tmp_path, {"x": np.zeros(1000)}, TensorSpec("x", "FP32", (), (), ()))) == 256
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("{", "expected a readable .json file"),
+        ("[]", r"expected a V2 request body or a list of them, got \[\]"),
+        ("3", "expected a V2 request body or a list of them, got 3"),
+        ({}, "inputs: expected a list of tensors, got none"),
+        ([{"inputs": []}, 5], r"\[0\].inputs: expected the inputs ids, mask, got none of 'ids'"),
+        ([5], r"\[0\].inputs: expected a list of tensors"),
+        ({"inputs": [], "parameters": 3}, "parameters: expected an object, got 3"),
+        ({"inputs": [{}]}, r"inputs\[0\].name: expected one of ids, mask, got none"),
+        ({"inputs": [{"name": "idz"}]}, r"inputs\[0\].name: expected one of ids, mask, got \"idz\""),
+        (
+            {"inputs": [tensor("ids", "INT64", [1, 1], [1])]},
+            r"inputs\[0\].datatype: expected INT32, got \"INT64\"",
+        ),
+        ({"inputs": [tensor("ids", "INT32", 3, [1])]}, r"inputs\[0\].shape: expected a list of lengths.* got 3"),
+        ({"inputs": [tensor("ids", "INT32", [0, 1], [])]}, r"inputs\[0\].shape: expected a list of lengths.*\[0, 1\]"),
+        (
+            {"inputs": [{"name": "ids", "shape": [1, 1], "parameters": {"binary_data_size": 4}}]},
+            r"inputs\[0\].data: expected a list of values, got none",
+        ),
+        ({"inputs": [tensor("ids", "INT32", [1, 2], [1])]}, r"\[0\].data: expected 2 values for shape \[1, 2\], got 1"),
+        ({"inputs": [tensor("ids", "INT32", [1, 1], ["1"])]}, r"\[0\].data: expected values of INT32, got \"1\""),
+        ({"inputs": [tensor("ids", "INT32", [1, 1], [True])]}, r"\[0\].data: expected values of INT32, got true"),
+        ({"inputs": [tensor("ids", "INT32", [1, 1], [None])]}, r"\[0\].data: expected values of INT32, got none"),
+    ],
+)
+def test_a_wrong_request_names_the_key(tmp_path: Path, body: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        from_json(tmp_path, body, IDS, MASK)
+    assert str(caught.value).startswith(f"{tmp_path / 'sample.json'}: ")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({}, "expected the inputs ids, mask, got none of 'ids'"),
+        ({"other": [[1]]}, "expected the inputs ids, mask, got 'other'"),
+        ({"ids": [[1]], "mask": [[1], [2]]}, "expected one number of rows.* {'ids': 1, 'mask': 2}"),
+        ({"ids": 1, "mask": 1}, "expected one number of rows, at least 1"),
+        ({"ids": [1], "mask": [1]}, r"ids: expected shape \[rows, tokens <= 8\], got \[1\]"),
+        ({"ids": [[1] * 9], "mask": [[1] * 9]}, r"ids: expected shape \[rows, tokens <= 8\], got \[1, 9\]"),
+        ({"ids": [[1, 2]], "mask": [[1]]}, "mask: expected length 2 of axis 'tokens', as in another input, got 1"),
+        ({"ids": [[1.5]], "mask": [[1]]}, "ids: expected values of INT32, got float64"),
+        ({"ids": [["a"]], "mask": [[1]]}, "ids: expected values of INT32, got <U1"),
+        ({"ids": [[100]], "mask": [[1]]}, "ids: expected values from 0 to 99, got 100"),
+        ({"ids": [[-1]], "mask": [[1]]}, "ids: expected values from 0 to 99, got -1"),
+        (
+            {"ids": np.array([[{}]], object), "mask": [[1]]},
+            "ids: expected numbers or text of one length each, got Pyth",
+        ),
+    ],
+)
+def test_wrong_arrays_name_the_input(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        from_npz(tmp_path, arrays, IDS, MASK)
+    assert str(caught.value).startswith(f"{tmp_path / 'sample.npz'}: ")
+
+
+def test_integers_that_their_datatype_does_not_have(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="x: expected values from 0 to 255, got 300"):
+        from_npz(tmp_path, {"x": [300]}, TensorSpec("x", "UINT8", (), (), ()))
+
+
+@pytest.mark.parametrize("name", ["none.npz", "none.json", "bad.npz", "bad.json", "x" * 300 + ".json", "a\0b.json"])
+def test_a_file_that_cannot_be_read(tmp_path: Path, name: str) -> None:
+    if name.startswith("bad"):
+        (tmp_path / name).write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="expected"):
+        read_samples(tmp_path / name, info(IDS))
+
+
+# model.toml
+
+
+def test_a_model_brings_its_samples_and_its_row_check(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "m", f'row_check = "warn"\n{TOML}[warmup]\nfile = "x.npz"\n')
+    np.savez(folder / "x.npz", x=np.eye(3))
+    model = load(source_of(folder))
+    assert listed(model.samples) == np.eye(3).tolist()
+    assert model.row_check == "warn"
+    assert load(source_of(folder), {"row_check": "off", "max_batch": 4}).row_check == "off"
+    assert load(source_of(folder), {"row_check": None}).row_check == "warn"
+    plain = load(source_of(write_model(tmp_path / "plain")))
+    assert (plain.samples, plain.row_check) == ((), "refuse")
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ('row_check = "maybe"\n' + TOML, "row_check: expected 'refuse', 'warn' or 'off', got 'maybe'"),
+        (TOML + "[warmup]\n", "warmup.file: expected a value, got none"),
+        (TOML + '[warmup]\nfile = "x.txt"\n', "warmup.file: expected a .json or .npz file, got 'x.txt'"),
+        (TOML + '[warmup]\nfile = "x.npz"\npath = "x"\n', "warmup.path: unknown key; expected one of file"),
+    ],
+)
+def test_wrong_keys(tmp_path: Path, lines: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_config(write_model(tmp_path / "m", lines))
