@@ -43,7 +43,7 @@ log = logging.getLogger("starling")
 
 _ANY_SIZE = 1 << 16  # a worker's capacity where none is given: each model's largest batch bounds it
 _ABOUT = "DNN inference over HTTP: the Open Inference Protocol (V2), TensorFlow Serving's V1, and a friendly route."
-_OVERRIDES = ("policy", "objective", "max_batch", "max_delay_ms", "max_queue", "default_timeout_ms")
+_OVERRIDES = ("policy", "objective", "max_batch", "max_delay_ms", "max_queue", "default_timeout_ms", "row_check")
 
 
 def create_app(
@@ -168,7 +168,7 @@ def _engine(settings: Settings, device: Device, scheduler: Scheduler, lifecycle:
 
 
 def _given(settings: Settings) -> dict[str, object]:
-    """Batching settings given as flags or variables: they beat every model.toml."""
+    """Settings of models given as flags or variables: they beat every model.toml."""
     values = {name: getattr(settings, name) for name in _OVERRIDES}
     return {name: value for name, value in values.items() if value is not None}
 

@@ -15,6 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 MIB = 1 << 20
 
+RowCheck = Literal["refuse", "warn", "off"]
+
 
 class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -23,6 +25,9 @@ class Settings(BaseModel):
     models: str = Field("demo", description="A model repository folder, or a set that ships: demo, bench.")
     model: tuple[str, ...] = Field((), description="NAME=SOURCE: one more model; SOURCE is a folder with model.toml.")
     allow_empty: bool = Field(False, description="Start without a model: all are loaded later.")
+    row_check: RowCheck | None = Field(
+        None, description="Models whose rows depend on their batch: refuse, warn, or off to not look. [refuse]"
+    )
 
     # where
     host: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0 for every interface.")

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 import app
-from app.models.config import BatchingTable, InputTable, ModelTable, OutputTable
+from app.models.config import BatchingTable, InputTable, ModelTable, OutputTable, WarmupTable
 from app.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -148,8 +148,8 @@ def default_of(name: str) -> str:
 
 def test_models_lists_every_key_of_model_toml() -> None:
     rows = re.findall(r"^\| `(?:\[\[)?([a-z_]+)(?:\]\])?` \| ", read("docs/models.md"), re.MULTILINE)
-    wanted: set[str] = set(ModelTable.model_fields) - {"batching"}
-    for table in (InputTable, OutputTable, BatchingTable):
+    wanted: set[str] = set(ModelTable.model_fields) - {"batching", "warmup"}
+    for table in (InputTable, OutputTable, BatchingTable, WarmupTable):
         wanted |= set(table.model_fields)
     assert set(rows) == wanted
 

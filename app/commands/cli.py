@@ -19,7 +19,7 @@ from app.bench import cli as bench
 from app.commands import profile as profilecli
 from app.commands import simulate as simcli
 from app.errors import ConfigError
-from app.settings import Settings
+from app.settings import RowCheck, Settings
 
 _PANELS = {
     "models": "What is served",
@@ -181,17 +181,25 @@ def list_models(
 @cli.command()
 def check(
     place: Annotated[Path, typer.Argument(help="A model repository, or the folder of one model.")],
+    row_check: Annotated[
+        RowCheck | None, typer.Option(help="Models whose rows depend on their batch. [as model.toml says: refuse]")
+    ] = None,
 ) -> None:
-    """Load each model, run it once on two rows, and print its specification. Exit status 1 if one fails."""
+    """Load each model, try batches of several sizes, and compare each row alone and in company.
+
+    Prints what each declares. Exit status 1 if one fails.
+    """
     from app.models.check import check as check_models
 
-    report = check_models(place if place.exists() else str(place))
+    report = check_models(place if place.exists() else str(place), row_check)
     for result in report.results:
         title = f"{result.source.name} version {result.source.version}"
         if result.error:
             out.print(f"[red]✗[/red] {title}: {_escape(result.error)}", soft_wrap=True)
         elif result.info is not None:
             out.print(f"[green]✓[/green] {title}: {result.parameters:,} parameters")
+            for warning in result.warnings:
+                out.print(f"    [yellow]warning[/yellow]  {_escape(warning)}", soft_wrap=True)
             batching = result.info.batching
             out.print(f"    inputs   {_tensors(result.info.inputs)}", soft_wrap=True)
             out.print(f"    outputs  {_tensors(result.info.outputs)}", soft_wrap=True)

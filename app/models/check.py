@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from app.contract import Model, ModelInfo, ModelSource
+from app.contract import ModelInfo, ModelSource
 from app.errors import ConfigError
-from app.models.base import example_inputs, normalise, verify
 from app.models.config import model_info, read_config
-from app.models.loaders import load, one_line
+from app.models.loaders import load
 from app.models.repository import Repository
-
-_ROWS = 2  # more than one, else a model that forgets the batch dimension would pass
+from app.models.trial import Unfit, call_directly, try_model, unfit_warning
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +28,13 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """One version, tried. `error` is empty where it does what it declares."""
+    """One version, tried. `error` is empty where it does what it declares; `warnings` are what serving it would log."""
 
     source: ModelSource
     info: ModelInfo | None
     parameters: int = 0  # weights, for an nn.Module
     error: str = ""
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,29 +54,14 @@ def describe(repository: Repository) -> list[Listed]:
     return [_read(source) for source in _sources(repository)]
 
 
-def check(place: str | Path | Repository) -> Report:
-    """Load every model of a repository, a shipped set or a single model's folder and run one batch of two rows,
-    variable axes at their bound. Raises ConfigError only where there is no model; a model's own fault is told in its
-    result.
+def check(place: str | Path | Repository, row_check: str | None = None) -> Report:
+    """Load every model of a repository, a shipped set or a single model's folder and try it: batches of 1, 2 and the
+    largest size, a row at full length, and whether rows are independent. `row_check` beats model.toml.
+
+    Raises ConfigError only where there is no model; a model's own fault is told in its result.
     """
     repository = place if isinstance(place, Repository) else Repository(place)
-    return Report(tuple(_try(source) for source in _sources(repository)))
-
-
-def run_once(model: Model, rows: int = _ROWS) -> None:
-    """One forward on ones, checked against the specification. Raises ConfigError, whatever the model raises."""
-    info = model.info
-    lengths = {axis: bound for spec in info.inputs for axis, bound in zip(spec.axes, spec.bounds, strict=True) if axis}
-    arguments = example_inputs(info.inputs, rows, lengths)
-    keywords: dict[str, Any] = {"parameters": [{} for _ in range(rows)]} if model.takes_parameters else {}
-    try:
-        with torch.inference_mode():
-            result = model.call(*arguments, **keywords)
-    except Exception as error:  # a user's code may raise anything
-        raise ConfigError(
-            f"model {info.name!r} version {info.version}: a batch of {rows} rows: {one_line(error)}"
-        ) from error
-    verify(info, normalise(result, info.outputs, info.name), rows, lengths)
+    return Report(tuple(_try(source, row_check) for source in _sources(repository)))
 
 
 def _sources(repository: Repository) -> list[ModelSource]:
@@ -93,13 +76,13 @@ def _read(source: ModelSource) -> Listed:
         return Listed(source, None, error=str(error))
 
 
-def _try(source: ModelSource) -> Checked:
+def _try(source: ModelSource, row_check: str | None) -> Checked:
     info: ModelInfo | None = None
     try:
         info = model_info(read_config(source.folder), source)
-        model = load(source)
-        run_once(model)
-    except ConfigError as error:
-        return Checked(source, info, error=str(error))
+        model = load(source, {"row_check": row_check})
+        warnings = try_model(model, call_directly(model))
+    except (ConfigError, Unfit) as error:
+        return Checked(source, info, error=unfit_warning(str(error)) if isinstance(error, Unfit) else str(error))
     weights = model.call.parameters() if isinstance(model.call, torch.nn.Module) else ()
-    return Checked(source, info, sum(weight.numel() for weight in weights))
+    return Checked(source, info, sum(weight.numel() for weight in weights), warnings=tuple(warnings))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from app.contract import ModelSource
+from app.contract import Model, ModelSource
+from app.models.trial import call_directly, try_model
 
 TOML = """
 source = "model.py:build"
@@ -35,3 +36,8 @@ def write_model(folder: Path, toml: str = TOML, code: str | None = CODE) -> Path
 
 def source_of(folder: Path, name: str = "m", version: int = 1) -> ModelSource:
     return ModelSource(name, version, folder)
+
+
+def try_out(model: Model) -> list[str]:
+    """As `starling check` does: warnings, or what it raises."""
+    return try_model(model, call_directly(model))

@@ -12,10 +12,9 @@ from torch import nn
 
 from app.errors import ConfigError
 from app.models.archive import check_archive
-from app.models.check import run_once
 from app.models.loaders import load
 
-from .folders import TOML, source_of, write_model
+from .folders import TOML, source_of, try_out, write_model
 from .test_loaders import Bomb
 
 
@@ -62,11 +61,23 @@ def test_an_exported_model_serves_any_batch(tmp_path, exported):
     path, module = exported
     model = load(source_of(folder_with(tmp_path, path.read_bytes())))
     assert not model.takes_parameters
+    assert try_out(model) == []
     for rows in (1, 2, 5):
-        run_once(model, rows)
         x = torch.randn(rows, 3)
         with torch.inference_mode():
             assert torch.allclose(model.call(x), module(x))
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_fixed_batch_is_refused_and_says_why(tmp_path, exported, rows):
+    torch.export.save(torch.export.export(exported[1], (torch.zeros(rows, 3),)), tmp_path / "fixed.pt2")
+    model = load(source_of(folder_with(tmp_path, (tmp_path / "fixed.pt2").read_bytes())))
+    failed = 3 - rows
+    with pytest.raises(
+        ConfigError, match=rf"model 'm' version 1: a batch of {failed} rows?: .*; a batch of {rows} "
+    ) as e:
+        try_out(model)
+    assert "was it exported, or written, for one batch size? Export it with a dynamic batch dimension" in str(e.value)
 
 
 def test_kwargs_make_no_sense(tmp_path, exported):

@@ -33,8 +33,9 @@ def test_check_tries_each_model(tmp_path):
     errors = {result.source.name: result.error for result in report.results}
     assert not report.ok
     assert errors["good"] == ""
-    assert "output 'y': expected shape [2, 3], got [2, 4]" in errors["shape"]
-    assert "a batch of 2 rows: AttributeError" in errors["raises"]
+    assert "a batch of 1 row: output 'y': expected shape [1, 3], got [1, 4]" in errors["shape"]
+    assert "it raises on made-up rows: AttributeError" in errors["raises"]
+    assert 'give real rows: [warmup] file = "sample.json"' in errors["raises"]
     assert "x: unknown key" in errors["wrong"]
 
 
@@ -47,6 +48,22 @@ def test_check_takes_a_repository_a_model_folder_or_a_set(tmp_path):
     demo = check("demo")
     assert demo.ok
     assert {result.source.name: result.parameters for result in demo.results} == {"digits": 42666, "echo": 0}
+
+
+DEPENDENT = "def build():\n    return lambda x: x.softmax(0)"
+
+
+def test_rows_that_depend_on_their_batch(tmp_path):
+    write_model(tmp_path / "m", code=DEPENDENT)
+    (result,) = check(tmp_path).results
+    assert "a row's answer depends on the other rows of its batch: output 'y': 1 alone" in result.error
+    (result,) = check(tmp_path, "warn").results
+    assert (result.error, len(result.warnings)) == ("", 1)
+    assert "a row's answer depends on the other rows" in result.warnings[0]
+    write_model(tmp_path / "m", 'row_check = "off"\n' + TOML, DEPENDENT)
+    (result,) = check(tmp_path).results
+    assert (result.error, result.warnings) == ("", ())
+    assert check(tmp_path, "refuse").results[0].error
 
 
 def test_nothing_to_check_is_an_error(tmp_path):
@@ -62,8 +79,8 @@ def test_parameters_are_passed_where_taken_and_bytes_go_as_objects(tmp_path):
 import numpy as np
 class Upper:
     def __call__(self, x, parameters):
-        assert parameters == [{}, {}], parameters
-        assert x.dtype == object and x[0, 0] == b"", x
+        assert parameters == [{}] * len(x), parameters
+        assert x.dtype == object and type(x[0, 0]) is bytes, x
         return np.array([[value.upper() for value in row] for row in x], dtype=object)
 def build():
     return Upper()

@@ -12,10 +12,9 @@ import torch
 from torch import nn
 
 from app.errors import ConfigError
-from app.models.check import run_once
 from app.models.loaders import load
 
-from .folders import TOML, source_of, write_model
+from .folders import TOML, source_of, try_out, write_model
 
 BERT = """
 source = "hf:weights"
@@ -52,7 +51,7 @@ def bert(tmp_path):
 def test_a_folder_of_transformers_is_served_by_name(bert):
     folder, original = bert
     model = load(source_of(folder))
-    run_once(model)
+    assert try_out(model) == []
     assert not model.call.training
     ids, mask = torch.arange(1, 7).reshape(2, 3), torch.tensor([[1, 1, 1], [1, 1, 0]])
     with torch.inference_mode():
@@ -64,14 +63,14 @@ def test_the_class_can_be_named(bert):
     folder, _ = bert
     toml = BERT.replace("[[inputs]]", 'kwargs = { auto_class = "BertForMaskedLM" }\n[[inputs]]', 1)
     write_model(folder, toml.replace("last_hidden_state", "logits").replace("16]", "50]").replace("[50]", "[16]"), None)
-    run_once(load(source_of(folder)))
+    assert try_out(load(source_of(folder))) == []
 
 
 def test_an_output_the_model_does_not_give(bert):
     folder, _ = bert
     write_model(folder, BERT.replace("last_hidden_state", "nothing"), None)
     with pytest.raises(ConfigError, match=r"output 'nothing': not among the model's outputs .*last_hidden_state"):
-        run_once(load(source_of(folder)))
+        try_out(load(source_of(folder)))
 
 
 @pytest.mark.parametrize(
@@ -138,7 +137,7 @@ def vision(tmp_path, source, kwargs=""):
 
 
 def test_torchvision(tmp_path, stubs):
-    run_once(vision(tmp_path, "torchvision:resnet50", "num_classes = 3"))
+    assert try_out(vision(tmp_path, "torchvision:resnet50", "num_classes = 3")) == []
     assert stubs == [("resnet50", {"weights": None, "num_classes": 3})]
 
 
@@ -151,7 +150,7 @@ def test_published_weights_are_loaded_as_plain_tensors(tmp_path, stubs):
 
 
 def test_timm(tmp_path, stubs):
-    run_once(vision(tmp_path, "timm:vit_tiny", "pretrained = false"))
+    assert try_out(vision(tmp_path, "timm:vit_tiny", "pretrained = false")) == []
     assert stubs == [("vit_tiny", {"pretrained": False})]
 
 

@@ -1,0 +1,265 @@
+"""Invariant: a model that serves wrong answers to somebody is refused before it serves, and is told what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence
+
+from app.contract import Batching, Model, ModelInfo, SampleRow, TensorSpec
+from app.errors import ConfigError
+from app.models.placement import Placement, place
+from app.models.row_check import TOLERANCES
+from app.models.trial import Unfit, tolerance_of
+
+from .folders import try_out
+
+X = TensorSpec("x", "FP32", (3,), ("",), (3,))
+Y = TensorSpec("y", "FP32", (3,), ("",), (3,))
+SEQUENCE = TensorSpec("x", "FP32", (-1, 4), ("tokens", ""), (40, 4))
+STATE = TensorSpec("y", "FP32", (5,), ("",), (5,))
+TEXT = TensorSpec("x", "BYTES", (1,), ("",), (1,))
+NUMBER = TensorSpec("y", "FP64", (1,), ("",), (1,))
+
+
+def model(
+    call: Callable[..., Any], inputs: Any = (X,), outputs: Any = (Y,), row_check: str = "refuse", **options: Any
+) -> Model:
+    keys = {key: options.pop(key) for key in ("samples", "takes_parameters") if key in options}
+    info = ModelInfo("m", "1", "pytorch", tuple(inputs), tuple(outputs), Batching(**{"max_batch": 8, **options}))
+    return Model(info, call, row_check=row_check, **keys)
+
+
+class LastState(nn.Module):
+    """What a GRU has at the end, of padding too."""
+
+    def __init__(self, packs: bool = False) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self.gru = nn.GRU(4, 5, batch_first=True)
+        self.packs = packs
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        if mask is None:
+            return self.gru(x)[1][0]
+        packed = pack_padded_sequence(x, mask.sum(1), batch_first=True, enforce_sorted=False)
+        return self.gru(packed)[1][0]
+
+
+def test_a_recurrent_layer_over_padding_is_refused() -> None:
+    with pytest.raises(ConfigError) as caught:
+        try_out(model(LastState(), [SEQUENCE], [STATE]))
+    message = str(caught.value)
+    for part in (
+        "model 'm' version 1: a row's answer depends on how far it is padded: output 'y': ",
+        " alone, ",
+        "padded to length 16 (axis 'tokens', its own length is 8) (the largest difference, 0.",
+        "give the model a mask or its rows' lengths as an input and use it, in a recurrent layer by packing sequences",
+        'row_check = "warn" in model.toml or --row-check warn',
+    ):
+        assert part in message
+
+
+def test_a_recurrent_layer_that_packs_its_sequences_passes() -> None:
+    mask = TensorSpec("mask", "INT64", (-1,), ("tokens",), (40,))
+    assert try_out(model(LastState(), [SEQUENCE, mask], [STATE])) == []
+
+
+def test_a_recurrent_layer_whose_lengths_share_no_batch_passes() -> None:
+    assert try_out(model(LastState(), [SEQUENCE], [STATE], length_buckets=tuple(range(1, 41)))) == []
+
+
+def test_warn_and_off() -> None:
+    (warning,) = try_out(model(LastState(), [SEQUENCE], [STATE], "warn"))
+    assert warning.startswith("a row's answer depends on how far it is padded: output 'y': ")
+    assert try_out(model(LastState(), [SEQUENCE], [STATE], "off")) == []
+
+
+def test_batch_norm_in_training_mode() -> None:
+    norm = nn.BatchNorm1d(3)
+    with pytest.raises(ConfigError, match=r"a batch of 1 row: ValueError: Expected more than 1 value per channel"):
+        try_out(model(norm))
+    norm = nn.BatchNorm1d(3, track_running_stats=False)
+    image = TensorSpec("x", "FP32", (3, 4), ("", ""), (3, 4))
+    with pytest.raises(ConfigError, match=r"depends on the other rows of its batch.*put BatchNorm in eval mode"):
+        try_out(model(norm, [image], [TensorSpec("y", "FP32", (3, 4), ("", ""), (3, 4))]))
+
+
+def test_dropout_is_told_apart() -> None:
+    (warning,) = try_out(model(nn.Dropout(0.5)))
+    assert "is unchecked, the same rows are answered differently twice: output 'y': " in warning
+    assert "does it sample, or use dropout?" in warning
+
+
+# sizes and lengths
+
+
+def test_a_squeeze_takes_away_a_batch_of_one() -> None:
+    with pytest.raises(ConfigError) as caught:
+        try_out(model(lambda x: x.squeeze()))
+    assert str(caught.value) == (
+        "model 'm' version 1: a batch of 1 row: output 'y': expected shape [1, 3], got [3]; a batch of 2 rows and "
+        "a batch of 8 rows work: does it squeeze() without naming a dimension? That removes a batch of one"
+    )
+
+
+def test_a_size_that_was_written_down() -> None:
+    with pytest.raises(
+        ConfigError, match=r"batch of 2 rows: RuntimeError: .*; a batch of 1 row works: was it exported"
+    ):
+        try_out(model(lambda x: x.reshape(1, 3)))
+    with pytest.raises(ConfigError, match=r"of 8 rows: .*; a batch of 1 row and a batch of 2 rows work: was it exp"):
+        try_out(model(lambda x: x if len(x) < 3 else x[:3]))
+
+
+def test_a_size_that_does_not_fit_is_not_said_to_be_exported() -> None:
+    def call(x: torch.Tensor) -> torch.Tensor:
+        if len(x) > 2:
+            raise MemoryError("too large")
+        return x
+
+    with pytest.raises(ConfigError, match=r"a batch of 8 rows: MemoryError: too large; .* rows work$"):
+        try_out(model(call))
+
+
+def test_sizes_that_are_tried() -> None:
+    for largest, expected in ((1, [1]), (2, [1, 2]), (8, [1, 2, 8])):
+        sizes: list[int] = []
+        try_out(model(lambda x, s=sizes: s.append(len(x)) or x, row_check="off", max_batch=largest))
+        assert sizes == expected
+
+
+def test_an_output_of_the_wrong_type_at_every_size() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^model 'm' version 1: a batch of 1 row: output 'y': expected FP32 .*float64$"
+    ):
+        try_out(model(lambda x: x.double()))
+
+
+def test_the_full_length_is_tried() -> None:
+    positions = nn.Embedding(32, 4)
+    with pytest.raises(
+        ConfigError, match=r"a row at full length \(tokens 40\): .*; shorter rows work: is max_shape too"
+    ):
+        try_out(model(lambda x: (x + positions.weight[: x.shape[1]]).sum(1)[:, :3], [SEQUENCE]))
+
+
+# made-up rows and samples
+
+
+def numbers(text: np.ndarray[Any, Any]) -> torch.Tensor:
+    return torch.tensor([[float(value) for value in row] for row in text], dtype=torch.float64)
+
+
+def words(*values: bytes) -> tuple[SampleRow, ...]:
+    return tuple(SampleRow((np.array([value], object),)) for value in values)
+
+
+def test_a_model_that_raises_on_made_up_rows_is_unfit_and_not_refused() -> None:
+    with pytest.raises(Unfit, match=r"^ValueError: could not convert string to float: b''$"):
+        try_out(model(numbers, [TEXT], [NUMBER]))
+
+
+def test_samples_are_used_instead() -> None:
+    seen: set[float] = set()
+
+    def call(text: np.ndarray[Any, Any]) -> torch.Tensor:
+        result = numbers(text)
+        seen.update(result.ravel().tolist())
+        return result
+
+    assert try_out(model(call, [TEXT], [NUMBER], samples=words(b"1", b"2", b"3"))) == []
+    assert seen == {1, 2, 3}
+
+
+def test_a_model_that_raises_on_a_sample_is_refused() -> None:
+    with pytest.raises(ConfigError, match="a batch of 1 row: ValueError: could not convert"):
+        try_out(model(numbers, [TEXT], [NUMBER], samples=words(b"a")))
+    with pytest.raises(ConfigError, match=r"row check: the rows of \[warmup\] in a batch: ValueError"):
+        try_out(model(numbers, [TEXT], [NUMBER], samples=words(b"1", b"a")))
+
+
+def test_plain_rows_may_be_unfit_where_made_up_ones_are_not() -> None:
+    def call(text: np.ndarray[Any, Any]) -> torch.Tensor:
+        return torch.tensor([[1.0 / len(value) for value in row] for row in text], dtype=torch.float64)
+
+    assert try_out(model(call, [TEXT], [NUMBER])) == []
+
+
+def test_values_that_only_some_made_up_rows_have() -> None:
+    def call(x: torch.Tensor) -> torch.Tensor:
+        if (x < 0).any():
+            raise ValueError("negative")
+        return x
+
+    (warning,) = try_out(model(call))
+    assert warning.startswith(
+        "whether its rows are independent is unchecked, it raises on made-up rows: ValueError: neg"
+    )
+    assert 'give real rows: [warmup] file = "sample.json" in model.toml' in warning
+
+
+def test_samples_that_cannot_show_it_all() -> None:
+    def rows(*lengths: int) -> tuple[SampleRow, ...]:
+        return tuple(
+            SampleRow((np.full((length, 4), number + 1, np.float32),), {"tokens": length})
+            for number, length in enumerate(lengths)
+        )
+
+    call = model(lambda x: x.sum(1)[:, :3], [SEQUENCE]).call
+    (one,) = try_out(model(call, [SEQUENCE], samples=rows(5)))
+    assert "one sample" in one
+    (same,) = try_out(model(call, [SEQUENCE], samples=rows(5, 5)))
+    assert "samples of one length, so that padding is unchecked" in same
+    assert try_out(model(call, [SEQUENCE], samples=rows(5, 9))) == []
+    with pytest.raises(ConfigError, match=r"padded to length 9 \(axis 'tokens', its own length is 5\)"):
+        try_out(model(lambda x: x.mean(1)[:, :3], [SEQUENCE], samples=rows(5, 9)))
+
+
+def test_parameters_of_samples_reach_the_model() -> None:
+    def call(x: torch.Tensor, parameters: list[dict[str, float]]) -> torch.Tensor:
+        return x * torch.tensor([[row["gain"]] for row in parameters])
+
+    rows = tuple(SampleRow((np.ones(3, np.float32),), {}, {"gain": gain}) for gain in (2.0, 3.0))
+    assert try_out(model(call, takes_parameters=True, samples=rows)) == []
+    with pytest.raises(Unfit, match="KeyError"):
+        try_out(model(call, takes_parameters=True))
+
+
+def test_a_model_that_ends_the_process_is_unfit() -> None:
+    def call(x: torch.Tensor) -> torch.Tensor:
+        raise SystemExit("no licence")
+
+    with pytest.raises(Unfit, match="SystemExit: no licence"):
+        try_out(model(call))
+
+
+# tolerances
+
+
+@pytest.mark.parametrize(
+    ("call", "inputs", "outputs", "expected"),
+    [
+        (lambda x: x, [X], [Y], "FP32"),
+        (lambda x: x, [NUMBER], [NUMBER], "FP64"),
+        (nn.Linear(1, 1), [NUMBER], [NUMBER], "FP32"),
+        (nn.Linear(3, 3, dtype=torch.bfloat16), [X], [Y], "BF16"),
+        (nn.Linear(3, 3, dtype=torch.float16), [X], [Y], "FP16"),
+        (lambda x: x, [TEXT], [TEXT], "EXACT"),
+        (nn.BatchNorm1d(3, affine=False), [TEXT], [TEXT], "FP32"),
+    ],
+)
+def test_the_coarsest_type_counts(call: Any, inputs: Any, outputs: Any, expected: str) -> None:
+    assert tolerance_of(model(call, inputs, outputs)) is TOLERANCES[expected]
+
+
+def test_a_placed_model_is_judged_by_its_precision() -> None:
+    placed = place(model(nn.Linear(3, 3)), Placement(precision="bf16"))
+    assert tolerance_of(placed) is TOLERANCES["BF16"]
+    assert try_out(placed) == []
