@@ -4,13 +4,14 @@ A server puts rows of strangers into one batch and pads them. That is only right
 that row alone, which nothing in its files promises: a recurrent layer runs over padding, softmax along dimension 0
 normalises over strangers, BatchNorm in training mode takes their mean.
 
-The algorithm knows the model as `run(rows, size)` and no more: it runs rows as a batch of `size`, filled up with copies
-of the last, and gives one array per output whose first `len(rows)` entries are the answers. What `run` raises passes.
+The algorithm runs nothing itself: `comparisons` yields each batch it wants, (rows, size), and is sent its outputs, one
+array each whose first `len(rows)` entries are the answers. The batch is to be filled up to `size` with copies of the
+last row. `check_rows` is the driver for a caller that can wait.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -20,6 +21,7 @@ import numpy as np
 from app.contract import Array, ModelInfo, SampleRow, TensorSpec
 
 Run = Callable[[Sequence[SampleRow], int], Sequence[Array]]
+Comparisons = Generator[tuple[list[SampleRow], int], Sequence[Array], "Finding | None"]
 
 _FLOATS = ("FP16", "BF16", "FP32", "FP64")
 _LEAST_SCALE = 0.01  # below it an output is taken for what rounding left of larger numbers
@@ -78,25 +80,42 @@ class _Batch:
 
 
 def check_rows(info: ModelInfo, rows: Sequence[SampleRow], run: Run, tolerance: Tolerance) -> Finding | None:
-    """None where each row has the same answers whatever its batch; else the largest difference of the first batch that
-    shows one.
+    """What `comparisons` finds, each batch run by `run`. What that raises passes."""
+    comparing = comparisons(info, rows, tolerance)
+    outputs: Any = None
+    while True:
+        try:
+            chosen, size = comparing.send(outputs)
+        except StopIteration as end:
+            found: Finding | None = end.value
+            return found
+        outputs = run(chosen, size)
+
+
+def comparisons(info: ModelInfo, rows: Sequence[SampleRow], tolerance: Tolerance) -> Comparisons:
+    """Returns None where each row has the same answers whatever its batch; else the largest difference of the first
+    batch that shows one.
 
     `rows` may share a batch. At most a dozen batches are run, one of them of `max_batch` rows.
     """
     if info.batching.max_batch < 2:
         return None  # a row is always alone
-    answers = _Answers(info.outputs, rows, run)
-    alone = [answers.of([place], 1)[0] for place in range(len(rows))]
+    outputs = info.outputs
+    alone = []
+    for place in range(len(rows)):
+        alone += yield from _answers(outputs, rows, [place], 1)
     first, *others = _batches(rows, info.batching.max_batch)
-    company = answers.of(first.places, first.size)
-    again = answers.of(first.places, first.size)
-    twice = _Comparison(info.outputs, tolerance, company, "at first")
+    company = yield from _answers(outputs, rows, first.places, first.size)
+    again = yield from _answers(outputs, rows, first.places, first.size)
+    twice = _Comparison(outputs, tolerance, company, "at first")
     difference = twice.difference(range(len(again)), again, ["again"] * len(again))
     if difference is not None:
         return Finding(Cause.RANDOM, difference)
-    compare = _Comparison(info.outputs, tolerance, alone, "alone")
+    compare = _Comparison(outputs, tolerance, alone, "alone")
     for batch in (first, *others):
-        got = company if batch is first else answers.of(batch.places, batch.size)
+        got = company
+        if batch is not first:
+            got = yield from _answers(outputs, rows, batch.places, batch.size)
         difference = compare.difference(batch.places, got, batch.how)
         if difference is not None:
             return Finding(batch.cause, difference)
@@ -129,21 +148,16 @@ def _padding(rows: Sequence[SampleRow], place: int, batch: Sequence[int]) -> str
     return f"in company of {len(batch) - 1} shorter row{'s' * (len(batch) > 2)}"
 
 
-class _Answers:
-    """Runs rows and takes the outputs apart: one list of arrays per row, variable axes cut to the row's own length."""
-
-    def __init__(self, outputs: Sequence[TensorSpec], rows: Sequence[SampleRow], run: Run) -> None:
-        self._outputs = outputs
-        self._rows = rows
-        self._run = run
-
-    def of(self, places: Sequence[int], size: int) -> list[list[Array]]:
-        rows = [self._rows[place] for place in places]
-        values = self._run(rows, size)
-        return [
-            [_cut(spec, value[position], row) for spec, value in zip(self._outputs, values, strict=True)]
-            for position, row in enumerate(rows)
-        ]
+def _answers(
+    outputs: Sequence[TensorSpec], rows: Sequence[SampleRow], places: Sequence[int], size: int
+) -> Generator[tuple[list[SampleRow], int], Sequence[Array], list[list[Array]]]:
+    """Have these rows run, and take the outputs apart: a list of arrays per row, as long as the row itself."""
+    chosen = [rows[place] for place in places]
+    values = yield chosen, size
+    return [
+        [_cut(spec, value[position], row) for spec, value in zip(outputs, values, strict=True)]
+        for position, row in enumerate(chosen)
+    ]
 
 
 def _cut(spec: TensorSpec, value: Any, row: SampleRow) -> Array:

@@ -20,7 +20,7 @@ from app.contract import Array, Model, ModelInfo, SampleRow
 from app.errors import ConfigError
 from app.models.base import normalise, verify
 from app.models.loaders import one_line
-from app.models.row_check import TOLERANCES, Cause, Run, Tolerance, check_rows
+from app.models.row_check import TOLERANCES, Cause, Finding, Run, Tolerance, check_rows
 from app.models.samples import example_row, full_lengths, made_up_rows, row_check_rows, short_lengths, stack, stretched
 
 _LONGEST_MESSAGE = 500
@@ -163,21 +163,26 @@ def check_independence(model: Model, run: Run) -> str | None:
         return f"whether its rows are independent is unchecked, it raises on made-up rows: {what}; {_GIVE_ROWS}"
     if finding is None:
         return _blind_spot(model, rows)
-    if finding.cause is Cause.RANDOM:
-        return f"whether its rows are independent is unchecked, {finding}: does it sample, or use dropout?"
-    if model.row_check == "warn":
-        return str(finding)
+    if finding.cause is Cause.RANDOM or model.row_check == "warn":
+        return finding_warning(finding)
     raise ConfigError(
         f"{_who(model.info)}: {finding}. {_REMEDIES[finding.cause]}; "
         'or serve it as it is, with row_check = "warn" in model.toml or --row-check warn'
     )
 
 
-def unfit_warning(reason: str) -> str:
-    """For a model that raises on made-up rows: what it means for one that serves."""
+def finding_warning(finding: Finding) -> str:
+    """For a model that serves all the same."""
+    if finding.cause is Cause.RANDOM:
+        return f"whether its rows are independent is unchecked, {finding}: does it sample, or use dropout?"
+    return str(finding)
+
+
+def unfit_warning(reason: str, later: str = "until real ones come") -> str:
+    """For a model that raises on made-up rows; `later` says until when what was not tried is not known."""
     return (
-        f"it raises on made-up rows: {reason}; it serves, but its batch times are unknown and its rows unchecked "
-        f"until real ones come; {_GIVE_ROWS}"
+        f"it raises on made-up rows: {reason}; it serves, but {later} its batch times are not known and its rows not "
+        f"checked; {_GIVE_ROWS}"
     )
 
 
