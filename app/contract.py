@@ -217,7 +217,7 @@ class ModelHost(Protocol):
     """What the registry needs of the engine."""
 
     async def start(self, model: Model) -> Served:
-        """Warm the model up and open it to calls. Raises ConfigError when it does not do what it declares."""
+        """Try the model and open it to calls. Raises ConfigError when it does not do what it declares."""
         ...
 
     async def stop(self, served: Served) -> None:

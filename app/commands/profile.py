@@ -75,7 +75,14 @@ def profile(
         list[int] | None,
         typer.Option(min=1, help="Units at once, besides 1; can be repeated. \\[2, 4, ... while threads x units fit]"),
     ] = None,
-    length: Annotated[int, typer.Option(min=1, help="Length of variable axes, where their bound is not less.")] = 16,
+    length: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Length of variable axes, where their bound is not less. \\[16, or that of the model's own samples]",
+            show_default=False,
+        ),
+    ] = 0,
     repeats: Annotated[int, typer.Option(min=1, help="Most batches of each size; fewer where times agree.")] = 100,
     budget_s: Annotated[float, typer.Option(help="Seconds to measure; each size is run at least once.")] = 60,
     suggest: Annotated[bool, typer.Option(help="Also compare numbers of threads and workers.")] = True,
@@ -229,9 +236,9 @@ def _run(model: Model, plan: Plan, sampler: Sampler, told: Callable[[int], None]
     from app.engine.profiling.cache import key_of
     from app.engine.profiling.energy import find_meter
     from app.engine.profiling.sampler import coarser
-    from app.engine.profiling.warmup import lengths_of
+    from app.models.samples import short_lengths
 
-    lengths = lengths_of(model.info, plan.length)
+    lengths = short_lengths(model.info.inputs, plan.length) if plan.length else None
     device = _device(plan, max(units for units, _ in sampler.times))
     with Bench(device, model, plan.max_batch, lengths) as bench:
         bench.warm()
@@ -250,7 +257,7 @@ def _run(model: Model, plan: Plan, sampler: Sampler, told: Callable[[int], None]
         "threads": key.threads,
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "torch": torch.__version__,
-        "lengths": lengths,
+        "lengths": dict(bench.lengths),
         "push_depth": device.spec.push_depth,
         "precision": plan.precision,
     }

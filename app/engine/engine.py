@@ -111,25 +111,29 @@ class Engine:
     # programs
 
     async def start(self, model: Model) -> Served:
-        """Warm the model up and open it to calls. Raises ConfigError when it does not do what it declares."""
+        """Try the model and open it to calls.
+
+        Raises ConfigError when it does not do what it declares, or when its rows depend on their batch.
+        """
         spec = self.device.spec
         model, spare, slots = fit(model, spec, self.profiling.spare, self._pool_bytes)
         largest = model.info.batching.max_batch
         executor = await self.loop.run_in_executor(self._loader, self.device.open, model, slots)
         try:
-            known, key = await self.loop.run_in_executor(self._loader, self.profiling.learn, executor, largest)
+            learned = await self.loop.run_in_executor(self._loader, self.profiling.learn, executor, largest)
         except BaseException:
             self.device.free(executor)
             raise
-        program = program_of(next(self._programs), model.info, known.profile.stage(spec.max_running))
+        profile = learned.known.profile.stage(spec.max_running)
+        program = program_of(next(self._programs), model.info, profile)
         try:
             self.scheduler.add_program(program, self.clock())
         except ValueError as exc:  # a policy that this device cannot serve
             self.device.free(executor)
             raise ConfigError(f"model {program.name!r}: {exc}") from None
-        served = ServedModel(self, model, executor, program.id, known)
+        served = ServedModel(self, model, executor, program.id, learned.known)
         self._served[program.id] = served
-        self.profiling.opened(served, key, spare)
+        self.profiling.opened(served, learned, spare)
         return served
 
     def _adopt(self, served: ServedModel, known: Known) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import ceil
 from typing import Any, Protocol, cast
 
-from app.contract import Answer, Model
+from app.contract import Answer, Model, SampleRow
 from app.engine.devices.base import Completion, Device, Executor, Ran
 from app.engine.devices.pool import Slots
 from app.engine.lease import Batch, Lease, error_of
@@ -50,9 +50,12 @@ class ServedModel:
         self.pool = executor.pool
         self.program = program
         self.known = known
-        #: For the profiler: where the profile is kept, and slots to measure with.
+        #: For the profiler: where the profile is kept, slots and rows to measure with, see profiling/service.py.
         self.key: Key | None = None
         self.spare: Slots = ()
+        self.rows: Sequence[SampleRow] = ()
+        self.untried = False
+        self.on_rows: Callable[[Sequence[int]], None] | None = None
         self.stats = ModelStats(model.info.name, model.info.version)
         self.reserved = 0  # rows leased and not yet submitted
         self._closing: asyncio.Future[None] | None = None
@@ -151,6 +154,8 @@ class ServedModel:
             lease: Lease = row.call  # type: ignore[assignment]  # a cast would be a call per row
             lease.places[row.index] = (batch, position)
         self.stats.batch_ran(unit.worker, unit.reason, len(unit.rows), parts)
+        if self.on_rows is not None:
+            self.on_rows([row.slot for row in unit.rows if row.slot >= 0])
 
     def failed(self, unit: Unit, completion: Completion) -> None:
         """A unit has failed: note what its callers hear if none of them can be helped."""

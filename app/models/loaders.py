@@ -58,12 +58,14 @@ def load(
     for name, value in (limits or {}).items():
         if hasattr(built, name):
             setattr(built, name, value)
+    takes_parameters = _takes_parameters(call, len(info.inputs))
+    _check_signature(call, config, source, takes_parameters)
     return Model(
         info=info,
         call=call,
         decode=getattr(built, "decode", None),
         present=getattr(built, "present", None),
-        takes_parameters=_takes_parameters(call, len(info.inputs)),
+        takes_parameters=takes_parameters,
         samples=samples,
         row_check=row_check,
     )
@@ -174,6 +176,26 @@ def _load_weights(built: Any, path: Path) -> None:
         raise ConfigError(f"{path}: expected safetensors or a state dict of plain tensors: {one_line(error)}") from None
     except Exception as error:  # each format has its own errors for a missing, cut or foreign file
         raise ConfigError(f"{path}: expected weights that fit the model: {one_line(error)}") from None
+
+
+def _check_signature(call: Callable[..., Any], config: ModelTable, source: ModelSource, takes_parameters: bool) -> None:
+    """Raise ConfigError when the callable cannot take as many arguments as there are inputs.
+
+    At its first call that would be a TypeError like any other, which might be due to the values.
+    """
+    target = call.forward if isinstance(call, nn.Module) else call
+    try:
+        signature = inspect.signature(target)
+    except (TypeError, ValueError):  # some callables of C extensions have none
+        return
+    try:
+        signature.bind(*config.inputs, **({"parameters": []} if takes_parameters else {}))
+    except TypeError as error:
+        names = ", ".join(table.name for table in config.inputs)
+        raise ConfigError(
+            f"{source.folder / FILE_NAME}: inputs: expected as many as {config.source!r} takes arguments, "
+            f"got {names}: {error}"
+        ) from None
 
 
 def _takes_parameters(call: Callable[..., Any], inputs: int) -> bool:

@@ -34,6 +34,11 @@ def short_lengths(inputs: Sequence[TensorSpec], length: int = _SHORT) -> dict[st
     return {axis: min(bound, length) for axis, bound in full_lengths(inputs).items()}
 
 
+def longest(rows: Sequence[SampleRow]) -> dict[str, int]:
+    """The length of each variable axis in a batch of these rows."""
+    return {axis: max(row.lengths[axis] for row in rows) for axis in rows[0].lengths}
+
+
 def example_row(inputs: Sequence[TensorSpec], lengths: Mapping[str, int] | None = None) -> SampleRow:
     """The plain row: each input's example in all places. Axes that `lengths` does not name are at their bounds."""
     lengths = {**full_lengths(inputs), **(lengths or {})}

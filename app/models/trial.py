@@ -21,13 +21,22 @@ from app.errors import ConfigError
 from app.models.base import normalise, verify
 from app.models.loaders import one_line
 from app.models.row_check import TOLERANCES, Cause, Finding, Run, Tolerance, check_rows
-from app.models.samples import example_row, full_lengths, made_up_rows, row_check_rows, short_lengths, stack, stretched
+from app.models.samples import (
+    example_row,
+    full_lengths,
+    longest,
+    made_up_rows,
+    row_check_rows,
+    short_lengths,
+    stack,
+    stretched,
+)
 
 _LONGEST_MESSAGE = 500
 _DTYPES = {torch.bfloat16: "BF16", torch.float16: "FP16", torch.float32: "FP32", torch.float64: "FP64"}
 _COARSEST_FIRST = ("BF16", "FP16", "FP32", "FP64")
 
-_GIVE_ROWS = 'give real rows: [warmup] file = "sample.json" in model.toml'
+GIVE_ROWS = 'give real rows: [warmup] file = "sample.json" in model.toml'
 _REMEDIES = {
     Cause.COMPANY: "Compute nothing across the batch (dimension 0): put BatchNorm in eval mode, "
     "take softmax, mean and the like along other dimensions",
@@ -63,11 +72,6 @@ def staying() -> Iterator[None]:
         yield
     except SystemExit as error:
         raise RuntimeError(one_line(error)) from error
-
-
-def longest(rows: Sequence[SampleRow]) -> dict[str, int]:
-    """The length of each variable axis in a batch of these rows."""
-    return {axis: max(row.lengths[axis] for row in rows) for axis in rows[0].lengths}
 
 
 def _array(value: torch.Tensor | Array) -> Array:
@@ -122,7 +126,7 @@ def try_sizes(model: Model, row: SampleRow, run: Run) -> None:
     worked = [size for size in sizes if size not in failed]
     wrong = {size: error for size, error in failed.items() if isinstance(error, ConfigError)}
     size, first = next(iter((wrong or failed).items()))
-    if not worked and not wrong and not model.samples:
+    if not (worked or wrong or model.samples or _is_out_of_memory(first)):
         raise Unfit(one_line(first)[:_LONGEST_MESSAGE])
     problem = f"{_batch(size)}: {_what(first, model.info)}{_hint(size, first, worked)}"
     raise ConfigError(f"{_who(model.info)}: {problem}") from (None if size in wrong else first)
@@ -160,7 +164,7 @@ def check_independence(model: Model, run: Run) -> str | None:
         what = _what(error, model.info)
         if model.samples:
             raise ConfigError(f"{_who(model.info)}: row check: the rows of [warmup] in a batch: {what}") from error
-        return f"whether its rows are independent is unchecked, it raises on made-up rows: {what}; {_GIVE_ROWS}"
+        return f"whether its rows are independent is unchecked, it raises on made-up rows: {what}; {GIVE_ROWS}"
     if finding is None:
         return _blind_spot(model, rows)
     if finding.cause is Cause.RANDOM or model.row_check == "warn":
@@ -182,7 +186,7 @@ def unfit_warning(reason: str, later: str = "until real ones come") -> str:
     """For a model that raises on made-up rows; `later` says until when what was not tried is not known."""
     return (
         f"it raises on made-up rows: {reason}; it serves, but {later} its batch times are not known and its rows not "
-        f"checked; {_GIVE_ROWS}"
+        f"checked; {GIVE_ROWS}"
     )
 
 
@@ -237,8 +241,13 @@ def _hint(size: int, error: Exception, worked: Sequence[int]) -> str:
     if not worked:
         return ""
     works = f"; {' and '.join(map(_batch, worked))} work{'s' * (len(worked) == 1)}"
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+    if _is_out_of_memory(error):
         return works
     if size == 1 and isinstance(error, ConfigError):
         return f"{works}: does it squeeze() without naming a dimension? That removes a batch of one"
     return f"{works}: was it exported, or written, for one batch size? Export it with a dynamic batch dimension"
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    # torch's CPU allocator raises a plain RuntimeError, which nothing but its text tells from a model's own.
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator" in str(error)

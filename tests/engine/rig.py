@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from fakes import FakeDevice, VirtualClock, VirtualLoop, virtual_loop
 
-from app.contract import Answer, Array, Batching, Model, ModelInfo, TensorSpec
+from app.contract import Answer, Array, Batching, Model, ModelInfo, SampleRow, TensorSpec
 from app.engine.engine import Engine
 from app.engine.profiling.cache import ProfileCache
 from app.engine.profiling.service import Profiling
@@ -66,11 +66,20 @@ def make_model(
     name: str = "m",
     version: str = "1",
     takes_parameters: bool = False,
+    row_check: str = "off",
+    samples: Sequence[SampleRow] = (),
     **batching: Any,
 ) -> Model:
+    """Not checked for independent rows unless told so: what a model has seen is then what was asked of it."""
     batching.setdefault("policy", "no_wait")  # the default looks at measured times, and what it does depends on them
     info = ModelInfo(name, version, "test", tuple(inputs), tuple(outputs), Batching(**batching))
-    return Model(info, Affine() if call is None else call, takes_parameters=takes_parameters)
+    return Model(
+        info,
+        Affine() if call is None else call,
+        takes_parameters=takes_parameters,
+        row_check=row_check,
+        samples=tuple(samples),
+    )
 
 
 def rows_of(*values: float) -> Array:

@@ -99,8 +99,8 @@ async def test_replace_without_a_gap():
 @virtual
 async def test_a_model_that_fails_to_start_leaves_the_others_serving():
     async with serving() as rig:
-        with pytest.raises(ConfigError, match="model 'broken': warm-up failed: ZeroDivisionError"):
-            await rig.engine.start(make_model(lambda x: 1 / 0, name="broken"))
+        with pytest.raises(ConfigError, match="model 'broken' version 1: a batch of 1 row: output 'y': expected"):
+            await rig.engine.start(make_model(lambda x: x.double(), name="broken"))
         assert [gauges.stats.model for gauges in rig.engine.snapshot().models] == ["m"]
         await rig.ask(10.0)
         rig.assert_settled()

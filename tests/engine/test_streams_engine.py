@@ -216,7 +216,7 @@ async def test_a_model_that_fails_at_warm_up_is_named(runtime: Runtime):
             return x.double()
 
     async with serving(runtime) as engine:
-        with pytest.raises(ConfigError, match="model 'm': output 'y': expected FP32"):
+        with pytest.raises(ConfigError, match="model 'm' version 1: a batch of 1 row: output 'y': expected FP32"):
             await engine.start(make_model(Wrong(), [X], [Y]))
         served = await started(engine, make_model(Linear(), name="good", max_batch=4))
         await crowd(served, 0, 10)

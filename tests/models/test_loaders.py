@@ -73,6 +73,24 @@ def test_parameters_are_found_in_the_signature(tmp_path, signature, takes):
     assert load_code(tmp_path, f"def build():\n    return lambda {signature}: x").takes_parameters is takes
 
 
+@pytest.mark.parametrize(
+    ("signature", "message"),
+    [
+        ("", "too many positional arguments"),
+        ("x, y", "missing a required argument: 'y'"),
+        ("x, *, scale", "missing a required .*argument: 'scale'"),
+    ],
+)
+def test_inputs_must_be_as_many_as_arguments(tmp_path, signature, message):
+    with pytest.raises(ConfigError, match=rf"model.toml: inputs: expected as many as 'model.py:build' .*x: {message}"):
+        load_code(tmp_path, f"def build():\n    return lambda {signature}: 1")
+
+
+@pytest.mark.parametrize("signature", ["x", "*tensors", "x, y=None", "x, *, parameters", "x, **keywords"])
+def test_signatures_that_take_the_inputs(tmp_path, signature):
+    assert load_code(tmp_path, f"def build():\n    return lambda {signature}: 1")
+
+
 def test_neighbours_and_dataclasses_work_and_reloads_are_fresh(tmp_path):
     folder = write_model(tmp_path / "m", TOML, "")
     for factor in (2, 3):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from app.contract import Array, TensorSpec
+from app.contract import Array, SampleRow, TensorSpec
 from app.models.base import TORCH_DTYPES
 
 Slots = Sequence[int]
@@ -141,6 +141,18 @@ class Pool:
         assert target is not None  # an input has a slab or objects, see __init__
         for slot, value in zip(slots, values, strict=True):
             target[slot] = value
+
+    def row(self, slot: int) -> SampleRow:
+        """A copy of the row in a slot."""
+        arrays = []
+        for spec, view, objects in zip(self.specs, self.views, self.objects, strict=True):
+            if view is not None:
+                own = tuple(slice(self.lengths[axis][slot] if axis else None) for axis in spec.axes)
+                arrays.append(view[slot][own].copy() if own else np.array(view[slot]))
+            elif objects is not None:
+                arrays.append(np.array(objects[slot], object))
+        lengths = {axis: int(length[slot]) for axis, length in self.lengths.items()}
+        return SampleRow(tuple(arrays), lengths, self.parameters[slot] or {})
 
     def set_lengths(self, slots: Slots, lengths: Mapping[str, int]) -> None:
         for axis, length in lengths.items():

@@ -17,8 +17,10 @@ from app.contract import Array, Model
 from app.engine.devices.base import Completion, Device, Executor, Job, Transfer
 from app.engine.devices.pool import Slots
 from app.engine.profiling.sampler import Cell, Sampler
-from app.engine.profiling.warmup import fill, warm_up
+from app.engine.profiling.warmup import warm_up, write_rows
 from app.errors import ConfigError
+from app.models.samples import longest, stretched
+from app.models.trial import GIVE_ROWS, Unfit
 from app.scheduler.types import Profile
 
 _CLOSE_S = 5.0
@@ -29,14 +31,15 @@ _LONG_NS = 10_000_000  # alone, the first counts from here on: waking up costs l
 class Bench:
     """One model on a device of its own, for measuring; use as a context manager. Blocks: not for the event loop.
 
-    `device` has not been started; a unit of `max_batch` rows must fit each of its workers.
+    `device` has not been started; a unit of `max_batch` rows must fit each of its workers. Variable axes have the
+    `lengths` given; None: those of the rows that the model brings or that are made up for it.
     """
 
-    def __init__(self, device: Device, model: Model, max_batch: int, lengths: Mapping[str, int]) -> None:
+    def __init__(self, device: Device, model: Model, max_batch: int, lengths: Mapping[str, int] | None = None) -> None:
         self.device = device
         self.model = model
+        self.lengths: Mapping[str, int] = lengths or {}
         self._max_batch = max_batch
-        self._lengths = lengths
         self._ended: queue.SimpleQueue[tuple[Completion, bool, bool]] = queue.SimpleQueue()
         self._round = Round(0, 0)
         self._shapes: list[Array] = []  # outputs of the last unit
@@ -58,14 +61,22 @@ class Bench:
 
     def warm(self) -> Profile:
         """Run each size once, check what comes back, and lay out the rows to measure with. Raises ConfigError."""
-        quick = warm_up(self.device, self._executor, self._max_batch)
+        try:
+            quick = warm_up(self.device, self._executor, self._max_batch)
+        except Unfit as exc:
+            name = self.model.info.name
+            raise ConfigError(f"model {name!r}: it raises on made-up rows: {exc}; {GIVE_ROWS}") from None
+        rows = quick.rows
+        if self.lengths:
+            rows = tuple(stretched(self.model.info.inputs, row, self.lengths) for row in rows)
+        self.lengths = longest(rows)
         pool = self._executor.pool
         self._slots = [pool.take(self._max_batch) for _ in self.device.spec.workers]
         for slots in self._slots:
-            fill(pool, slots, self._lengths)
+            write_rows(pool, slots, rows)
             if self.device.staged:
                 self.device.arrive(self._executor, slots)
-        return quick
+        return quick.profile
 
     def time(self, cell: Cell) -> list[int]:
         """Nanoseconds of units of this cell, on as many workers at once. Raises ConfigError when the model fails.

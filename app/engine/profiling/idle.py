@@ -17,15 +17,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from statistics import median
 from typing import Any, Protocol
 
-from app.engine.devices.base import Executor
+from app.contract import SampleRow
+from app.engine.devices.base import Executor, Ran
 from app.engine.devices.pool import Slots
 from app.engine.profiling.cache import Key, ProfileCache
+from app.engine.profiling.first_rows import check_later, time_rows
 from app.engine.profiling.measured_device import MeasuredDevice
 from app.engine.profiling.sampler import Cell, Sampler, cells, coarser, levels
-from app.engine.profiling.warmup import fill, lengths_of
+from app.engine.profiling.warmup import write_rows
+from app.models.samples import longest
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.types import DeviceSpec
 
@@ -40,6 +44,7 @@ _SHARE = 10  # a batch may take this part of the budget at most, or it keeps its
 class Origin(StrEnum):
     """Where a model's batch times are from."""
 
+    GUESS = "guess"  # it raised on the rows that warm-up made up
     WARM_UP = "warm-up"
     CACHE = "cache"
     MEASURED = "measured"
@@ -70,6 +75,10 @@ class Known:
         }
 
 
+class _GoneError(RuntimeError):
+    """The model has been unloaded, or the device is dead."""
+
+
 class Target(Protocol):
     """A served model, as far as it is measured."""
 
@@ -77,6 +86,8 @@ class Target(Protocol):
     known: Known
     key: Key | None
     spare: Slots  # of its pool, for measuring: as many rows for each worker
+    rows: Sequence[SampleRow]  # to measure with
+    untried: bool  # it has not run in any batch but those of its calls
 
 
 class IdleProfiler:
@@ -141,7 +152,9 @@ class IdleProfiler:
     async def _work(self) -> None:
         while self._wanted:
             target = self._wanted[0]  # it stays there, so that `forget` finds it
-            known = await self._measure(target)
+            known = await self._try(target) if target.untried else None
+            if known is None or not is_whole(target.known, self._device.spec):
+                known = await self._measure(target) or known
             if not self._wanted or self._wanted[0] is not target:
                 continue
             self._wanted.popleft()
@@ -150,12 +163,45 @@ class IdleProfiler:
                 if self._cache is not None and target.key is not None:
                     await asyncio.to_thread(self._cache.store, target.key, known.profile)
 
+    async def _try(self, target: Target) -> Known | None:
+        """Time a few sizes of a model that could not be warmed up, and check whether its rows are independent."""
+        model = target.executor.model
+        target.untried = False
+        run = partial(self._run, target)
+        try:
+            if not is_whole(target.known, self._device.spec):
+                times = await time_rows(target.rows[0], target.known.profile.max_batch, self._budget_ns // _SHARE, run)
+                lengths = {"lengths": longest(target.rows)}
+                target.known = Known(ModelProfile(times, model.info.name, extra=lengths), Origin.WARM_UP, now_utc())
+            if model.row_check != "off":
+                await check_later(model, target.rows, run)
+        except _GoneError:
+            return None
+        except RuntimeError as exc:
+            log.warning("model %s: its first rows cannot be run again: %s", model.info.name, exc)
+            return None
+        return target.known
+
+    async def _run(self, target: Target, rows: Sequence[SampleRow], size: int) -> Ran:
+        """Run rows as a batch of `size` when no call is there. Raises RuntimeError when the model fails."""
+        device, executor, slots = self._device, target.executor, target.spare[:size]
+        batch = [*rows, *[rows[-1]] * (size - len(rows))]
+        await asyncio.to_thread(write_rows, executor.pool, slots, batch)
+        device.arrive(executor, slots)
+        await device.quiet(_QUIET_NS)
+        if device.dead() is not None or target not in self._wanted:
+            raise _GoneError
+        (completion,) = await device.measure(executor, [(able(device.spec, size)[0], slots)])
+        if completion.ran is None:
+            raise RuntimeError(completion.message)
+        return completion.ran
+
     async def _measure(self, target: Target) -> Known | None:
         """The model's profile, or None if it was not to be had."""
         device, info, pool = self._device, target.executor.model.info, target.executor.pool
         guessed = target.known.profile.batch_ns
-        lengths = lengths_of(info)
-        await asyncio.to_thread(fill, pool, target.spare, lengths)
+        lengths = longest(target.rows)
+        await asyncio.to_thread(write_rows, pool, target.spare, target.rows)
         device.arrive(target.executor, target.spare)
         workers = able(device.spec, len(guessed))
         most = min(len(workers), device.spec.max_running)
@@ -196,7 +242,7 @@ class IdleProfiler:
 def is_whole(known: Known, spec: DeviceSpec) -> bool:
     """Measured, and for as many units at once as can be measured on this device."""
     most = min(len(able(spec, known.profile.max_batch)), spec.max_running)
-    return known.origin is not Origin.WARM_UP and most <= max(known.profile.concurrency_ns, default=1)
+    return known.origin not in (Origin.GUESS, Origin.WARM_UP) and most <= max(known.profile.concurrency_ns, default=1)
 
 
 def able(spec: DeviceSpec, rows: int) -> list[int]:

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
-from app.contract import ModelInfo
+from app.contract import ModelInfo, SampleRow
 from app.engine.devices.base import Device, Executor
 from app.engine.profiling.cache import Key, ProfileCache, key_of
+from app.engine.profiling.first_rows import FirstRows
 from app.engine.profiling.idle import IdleProfiler, Known, Origin, Target, is_whole, now_utc
 from app.engine.profiling.measured_device import MeasuredDevice
 from app.engine.profiling.tables import TableSolver
-from app.engine.profiling.warmup import lengths_of, warm_up
+from app.engine.profiling.warmup import run_on, warm_up
+from app.models.samples import longest
+from app.models.trial import Unfit, check_independence, unfit_warning
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.optimal.tables import ControlTables
+
+log = logging.getLogger("starling.engine")
+
+# Batch times of a model that could not be tried. Low, so that no call is refused because of them; the scheduler's scale
+# moves them to what batches take.
+_GUESS_NS, _GUESS_ROW_NS = 1_000_000, 100_000
 
 
 class Measured(Target, Protocol):
@@ -23,6 +33,18 @@ class Measured(Target, Protocol):
 
     info: ModelInfo
     program: int
+    on_rows: Callable[[Sequence[int]], None] | None  # hears of the slots of rows that have run without a fault
+
+
+class Learned(NamedTuple):
+    """What is known of a model before it serves: batch times, where its profile is kept, rows to measure with.
+
+    No rows: it raised on those that were made up.
+    """
+
+    known: Known
+    key: Key | None
+    rows: tuple[SampleRow, ...]
 
 
 class Profiling:
@@ -55,25 +77,54 @@ class Profiling:
         """Batches of slots that each model needs beside those of its calls."""
         return self._idle.spare
 
-    def learn(self, executor: Executor, max_batch: int) -> tuple[Known, Key | None]:
-        """Warm the model up; its batch times as known then, and where its profile is kept. Blocks.
+    def learn(self, executor: Executor, max_batch: int) -> Learned:
+        """Warm the model up, and check whether its rows are independent. Blocks.
 
-        Raises ConfigError when the model raises or does not return what it declares.
+        Raises ConfigError when it does not return what it declares, raises at some sizes only or on a sample, or when
+        its rows depend on their batch. A model that raises on made-up rows is only warned about.
         """
-        info = executor.model.info
-        quick = ModelProfile(warm_up(self.device, executor, max_batch).batch_ns, info.name)
-        known = Known(replace(quick, extra={"lengths": lengths_of(info)}), Origin.WARM_UP, now_utc())
+        model = executor.model
+        try:
+            known, rows, warnings = self._try(executor, max_batch)
+        except Unfit as exc:
+            guess = tuple(_GUESS_NS + size * _GUESS_ROW_NS for size in range(1, max_batch + 1))
+            known, rows = Known(ModelProfile(guess, model.info.name), Origin.GUESS, now_utc()), ()
+            later = "until real rows have come" if self.spare else "with --profile-budget-s 0"
+            warnings = (unfit_warning(str(exc), later),)
+        for warning in warnings:
+            log.warning("model %s: %s", model.info.name, warning)
         if self._cache is None:
-            return known, None
-        key = key_of(executor.model, self.device)
+            return Learned(known, None, rows)
+        key = key_of(model, self.device)
         kept = self._cache.load(key, max_batch)
-        return (known if kept is None else Known(kept, Origin.CACHE, str(kept.extra.get("made", "")))), key
+        if kept is not None:
+            known = Known(kept, Origin.CACHE, str(kept.extra.get("made", "")))
+        return Learned(known, key, rows)
 
-    def opened(self, served: Measured, key: Key | None, spare_rows: int) -> None:
+    def _try(self, executor: Executor, max_batch: int) -> tuple[Known, tuple[SampleRow, ...], tuple[str, ...]]:
+        quick, rows, warnings = warm_up(self.device, executor, max_batch)
+        dependent = check_independence(executor.model, run_on(self.device, executor))
+        profile = ModelProfile(quick.batch_ns, executor.model.info.name, extra={"lengths": longest(rows)})
+        return Known(profile, Origin.WARM_UP, now_utc()), rows, (*warnings, *([dependent] if dependent else []))
+
+    def opened(self, served: Measured, learned: Learned, spare_rows: int) -> None:
         """The model serves: solve its tables, and measure it when there is time. Before its first call."""
-        self._tables.want(served)
-        if spare_rows and not is_whole(served.known, self.device.spec):
-            served.key, served.spare = key, served.executor.pool.set_apart(spare_rows)
+        served.key, served.rows = learned.key, learned.rows
+        if served.known.origin is not Origin.GUESS:
+            self._tables.want(served)
+        if not spare_rows or (learned.rows and is_whole(served.known, self.device.spec)):
+            return
+        served.spare = served.executor.pool.set_apart(spare_rows)
+        if learned.rows:
+            self._idle.want(served)
+        else:
+            served.untried = True
+            served.on_rows = partial(self._rows_ran, served, FirstRows())
+
+    def _rows_ran(self, served: Measured, first: FirstRows, slots: Sequence[int]) -> None:
+        if first.add(served.executor.pool, slots):
+            served.on_rows = None
+            served.rows = tuple(first.rows)
             self._idle.want(served)
 
     def begin(self) -> None:

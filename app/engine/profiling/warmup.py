@@ -1,90 +1,129 @@
-"""Before a model serves: each batch size runs once, what comes back is checked, and the times are a first profile."""
+"""Before a model serves: it is tried where it will run, each batch size once, and the times are a first profile."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import cycle, islice
 from time import perf_counter_ns
+from typing import NamedTuple
 
-import torch
+import numpy as np
 
-from app.contract import ModelInfo
-from app.engine.devices.base import Device, Executor
+from app.contract import SampleRow
+from app.engine.devices.base import Device, Executor, Ran
 from app.engine.devices.pool import Pool, Slots
 from app.errors import ConfigError
-from app.models.base import example_inputs, verify
+from app.models.base import verify
+from app.models.row_check import Run
+from app.models.samples import example_row, full_lengths, longest, stretched
+from app.models.trial import fit_row, staying, try_full_length
 from app.scheduler.types import Profile
 
 log = logging.getLogger("starling.engine")
 
-LENGTH = 16  # of variable axes where none is given: every size at full length would take minutes for an encoder
 _BUDGET_NS = 10_000_000_000  # beyond it only powers of two are run, and the times between are interpolated
 
 
-def lengths_of(info: ModelInfo, length: int = LENGTH) -> dict[str, int]:
-    """The length of each variable axis: `length`, or the axis' bound where that is less."""
-    return {axis: min(bound, length) for axis, bound in _bounds_of(info).items()}
+class WarmUp(NamedTuple):
+    """The times of each size, the rows they were measured with, and what the log should say."""
+
+    profile: Profile
+    rows: tuple[SampleRow, ...]
+    warnings: tuple[str, ...] = ()
 
 
-def _bounds_of(info: ModelInfo) -> dict[str, int]:
-    return {axis: bound for spec in info.inputs for axis, bound in zip(spec.axes, spec.bounds, strict=True) if axis}
-
-
-def fill(pool: Pool, slots: Slots, lengths: Mapping[str, int]) -> None:
-    """Write example rows into the slots. Copies: not for the event loop where rows are large."""
-    for index, value in enumerate(example_inputs(pool.specs, len(slots), lengths)):
-        if isinstance(value, torch.Tensor):
-            value = (value.view(torch.uint16) if value.dtype == torch.bfloat16 else value).numpy()
-        pool.write(slots, index, value)
-    pool.set_lengths(slots, lengths)
-
-
-def warm_up(device: Device, executor: Executor, max_batch: int) -> Profile:
+def warm_up(device: Device, executor: Executor, max_batch: int) -> WarmUp:
     """Run every batch size once and check what comes back. Slow: not for the event loop.
 
-    Uses the first slots: only for a pool that serves nobody yet. Raises ConfigError when the model raises or does not
-    return what it declares.
+    Uses the first slots: only for a pool that serves nobody yet. Raises ConfigError when the model does not return what
+    it declares, raises at some sizes only or on a sample; Unfit when it raises on made-up rows at any size.
     """
     info = executor.model.info
-    full, short = _bounds_of(info), lengths_of(info)
-    times: dict[int, int] = {}
+    model = replace(executor.model, info=replace(info, batching=replace(info.batching, max_batch=max_batch)))
+    run = run_on(device, executor)
     begin = perf_counter_ns()
+    row = fit_row(model, run)  # first-use costs are here, and not in the times
+    warning = try_full_length(model, row, run)
+    rows = model.samples or (row,)
+    times: dict[int, int] = {}
+    for size in range(1, max_batch + 1):
+        over = perf_counter_ns() - begin > _BUDGET_NS
+        if not over or size == max_batch or size & (size - 1) == 0:
+            times[size] = _time(device, executor, rows, size)
+    full = full_lengths(model.info.inputs)
+    if full != row.lengths and warning is None and executor.keeps_memory:
+        # Or the first such batch would wait for memory.
+        _time(device, executor, [stretched(model.info.inputs, row, full)], max_batch)
+    log.debug("model %s: warmed up in %.2f s", model.info.name, (perf_counter_ns() - begin) / 1e9)
+    return WarmUp(Profile(filled(times, max_batch)), rows, () if warning is None else (warning,))
+
+
+def run_on(device: Device, executor: Executor) -> Run:
+    """Runs rows on the placed model: only while nobody is served from its pool."""
+    return lambda rows, size: run_rows(device, executor, rows, size).outputs
+
+
+def run_rows(device: Device, executor: Executor, rows: Sequence[SampleRow], size: int) -> Ran:
+    """Write the rows into the first slots, run them as a batch of `size` and check the outputs. Blocks.
+
+    Raises what the model raises, and ConfigError naming the model when it does not return what it declares.
+    """
+    info = executor.model.info
+    slots = range(len(rows))
+    write_rows(executor.pool, slots, rows)
     try:
-        try_batch(device, executor, 1, full)  # first-use costs, and variable axes at their bounds
-        for size in range(1, max_batch + 1):
-            over = perf_counter_ns() - begin > _BUDGET_NS
-            if not over or size == max_batch or size & (size - 1) == 0:
-                times[size] = try_batch(device, executor, size, short)
-        if full != short and executor.keeps_memory:
-            try_batch(device, executor, max_batch, full)  # or the first such batch would wait for memory
+        with staying():
+            ran = device.trial(executor, slots, size)
     except ConfigError as exc:
         who = f"model {info.name!r}"
         raise ConfigError(str(exc) if str(exc).startswith(who) else f"{who}: {exc}") from exc
-    except Exception as exc:
-        raise ConfigError(f"model {info.name!r}: warm-up failed: {type(exc).__name__}: {exc}") from exc
-    log.debug("model %s: warmed up in %.2f s", info.name, (perf_counter_ns() - begin) / 1e9)
-    return Profile(_filled(times, max_batch))
+    verify(info, ran.outputs, len(rows), longest(rows))
+    return ran
 
 
 def try_batch(device: Device, executor: Executor, size: int, lengths: Mapping[str, int]) -> int:
-    """Run a batch of examples at `size`, check it, and return the nanoseconds that it occupied a worker."""
-    slots = range(size)
-    fill(executor.pool, slots, lengths)
-    ran = device.trial(executor, slots, size)
-    verify(executor.model.info, ran.outputs, size, lengths)
-    return ran.busy_ns
+    """Run a batch of plain rows of these lengths, and return the nanoseconds that it occupied a worker."""
+    return run_rows(device, executor, [example_row(executor.model.info.inputs, lengths)] * size, size).busy_ns
 
 
-def _filled(times: dict[int, int], max_batch: int) -> tuple[int, ...]:
+def write_rows(pool: Pool, slots: Slots, rows: Sequence[SampleRow]) -> None:
+    """Write the rows into the slots, from the first again where there are more slots. Not for the event loop."""
+    alike = all(row is rows[0] for row in rows)
+    for index in range(len(pool.specs)):
+        if alike:
+            values = rows[0].arrays[index]
+            pool.write(slots, index, np.broadcast_to(values, (len(slots), *values.shape)))
+            continue
+        for slot, row in zip(slots, cycle(rows), strict=False):
+            pool.write(range(slot, slot + 1), index, row.arrays[index][None])
+    for slot, row in zip(slots, cycle(rows), strict=False):
+        pool.set_lengths((slot,), row.lengths)
+        pool.parameters[slot] = row.parameters
+
+
+def filled(times: dict[int, int], max_batch: int) -> tuple[int, ...]:
     """A time for each size 1..max_batch; sizes left out lie on the line between their neighbours."""
     sizes = sorted(times)
-    filled: list[int] = []
+    found: list[int] = []
     for size in range(1, max_batch + 1):
         if size in times:
-            filled.append(times[size])
+            found.append(times[size])
             continue
         below = max(s for s in sizes if s < size)
         above = min(s for s in sizes if s > size)
         share = (size - below) / (above - below)
-        filled.append(int(times[below] + share * (times[above] - times[below])))
-    return tuple(filled)
+        found.append(int(times[below] + share * (times[above] - times[below])))
+    return tuple(found)
+
+
+def _time(device: Device, executor: Executor, rows: Sequence[SampleRow], size: int) -> int:
+    """Run a batch of these rows, and return the nanoseconds that it occupied a worker."""
+    try:
+        return run_rows(device, executor, list(islice(cycle(rows), size)), size).busy_ns
+    except ConfigError:
+        raise
+    except Exception as exc:
+        name = executor.model.info.name
+        raise ConfigError(f"model {name!r}: a batch of {size} rows: {type(exc).__name__}: {exc}") from exc

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from itertools import count
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -15,15 +14,13 @@ from torch import nn
 
 from app.engine.devices.base import Completion
 from app.engine.devices.cpu.device import CpuDevice
-from app.engine.devices.pool import Pool
 from app.engine.devices.streams.device import StreamDevice
 from app.engine.profiling.bench import Bench, Round, measure
 from app.engine.profiling.sampler import Sampler, cells, coarser, levels
-from app.engine.profiling.warmup import fill, lengths_of
 from app.errors import ConfigError
 from app.scheduler.types import Fault, Outcome, WorkerSpec
 
-from ..rig import Y, make_model, tensor
+from ..rig import make_model
 
 MS = 1_000_000
 
@@ -50,24 +47,6 @@ def test_coarser_sets_keep_both_ends(max_batch: int):
     assert sets[0] == list(range(1, max_batch + 1))
     assert [len(sizes) for sizes in sets] == sorted((len(sizes) for sizes in sets), reverse=True)
     assert all({1, max_batch} <= set(sizes) <= set(sets[0]) and sizes == sorted(set(sizes)) for sizes in sets)
-
-
-def test_lengths_stay_within_the_bounds():
-    ids, mask = tensor("ids", "INT64", ("tokens", 128)), tensor("m", "INT64", ("words", 5), 3)
-    info = make_model(None, [ids, mask], [Y]).info
-    assert lengths_of(info) == {"tokens": 16, "words": 5}
-    assert lengths_of(info, 200) == {"tokens": 128, "words": 5}
-
-
-def test_rows_to_measure_with_are_ones():
-    specs = [tensor("x", "BF16", 2), tensor("ids", "INT64", ("tokens", 8)), tensor("t", "BYTES", 1)]
-    pool = Pool(specs, 4)
-    slots = pool.take(3)
-    fill(pool, slots, {"tokens": 5})
-    assert (pool.slabs[0][:3] == 1).all()  # type: ignore[index]
-    assert (pool.views[1][:3, :5] == 1).all()  # type: ignore[index]
-    assert pool.lengths["tokens"].tolist() == [5, 5, 5, 0]
-    assert np.array_equal(pool.objects[2][0], np.array([b""], object))  # type: ignore[index, arg-type]
 
 
 # the sampler

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
-from app.contract import Model
+from app.contract import Model, SampleRow
 from app.engine.devices.base import Ran
 from app.engine.devices.cpu.device import CpuDevice
 from app.engine.devices.cpu.executor import CpuExecutor
 from app.engine.devices.pool import Pool
 from app.engine.profiling.warmup import warm_up
 from app.errors import ConfigError
+from app.models.trial import Unfit
 from app.scheduler.types import Profile
 
 from ..rig import Y, make_model, tensor
@@ -25,7 +27,7 @@ DEVICE = CpuDevice((64,), threads=1, cores=1)
 
 
 def warm(model: Model, max_batch: int) -> Profile:
-    return warm_up(DEVICE, executor_of(model), max_batch)
+    return warm_up(DEVICE, executor_of(model), max_batch).profile
 
 
 class Timed(CpuDevice):
@@ -42,17 +44,17 @@ class Timed(CpuDevice):
         return Ran(ran.outputs, 0, self.table[size], 0)
 
 
-def test_every_size_is_run_once_after_one_run_for_first_use_costs():
+def test_every_size_is_run_once_after_a_few_for_first_use_costs():
     sizes: list[int] = []
-    warm(make_model(lambda x: sizes.append(len(x)) or x), 6)
-    assert sizes == [1, 1, 2, 3, 4, 5, 6]
+    warm(make_model(lambda x: sizes.append(len(x)) or x, max_batch=6), 6)
+    assert sizes == [1, 2, 6, *range(1, 7)]
 
 
 def test_profile_has_the_measured_times():
     table = {1: 50, 2: 95, 3: 140, 4: 100}  # not monotone, as real ones are
     device = Timed(table)
-    assert warm_up(device, executor_of(make_model()), 4).batch_ns == (50, 95, 140, 100)
-    assert device.asked == [1, 1, 2, 3, 4]
+    assert warm_up(device, executor_of(make_model(max_batch=4)), 4).profile.batch_ns == (50, 95, 140, 100)
+    assert device.asked == [1, 2, 4, 1, 2, 3, 4]
 
 
 def test_real_times_are_positive():
@@ -65,12 +67,12 @@ def test_beyond_the_budget_powers_of_two_are_run_and_the_rest_lies_between(monke
     monkeypatch.setattr("app.engine.profiling.warmup._BUDGET_NS", -1)
     table = {1: 100, 2: 200, 4: 300, 8: 1100, 11: 1400}
     device = Timed(table)
-    profile = warm_up(device, executor_of(make_model()), 11)
-    assert device.asked == [1, 1, 2, 4, 8, 11]
+    profile = warm_up(device, executor_of(make_model(max_batch=11)), 11).profile
+    assert device.asked == [1, 2, 11, 1, 2, 4, 8, 11]
     assert profile.batch_ns == (100, 200, 250, 300, 500, 700, 900, 1100, 1200, 1300, 1400)
 
 
-def test_inputs_are_ones_and_lengths_first_full_then_short():
+def test_inputs_are_ones_of_short_length_and_once_of_full_length():
     seen: list[tuple[tuple[int, ...], bool]] = []
     ids = tensor("ids", "INT64", ("tokens", 40))
     out = tensor("y", "INT64", ("tokens", 40))
@@ -79,15 +81,15 @@ def test_inputs_are_ones_and_lengths_first_full_then_short():
         seen.append((tuple(x.shape), bool((x == 1).all())))
         return x
 
-    warm(make_model(call, [ids], [out]), 2)
-    assert seen == [((1, 40), True), ((1, 16), True), ((2, 16), True)]
+    warm(make_model(call, [ids], [out], max_batch=2), 2)
+    assert seen == [((size, length), True) for size, length in ((1, 16), (2, 16), (1, 40), (1, 16), (2, 16))]
 
 
 def test_bounds_below_the_short_length():
     shapes: list[tuple[int, ...]] = []
     ids = tensor("ids", "INT64", ("tokens", 5))
     warm(make_model(lambda x: shapes.append(tuple(x.shape)) or x, [ids], [tensor("y", "INT64", ("tokens", 5))]), 1)
-    assert shapes == [(1, 5), (1, 5)]
+    assert shapes == [(1, 5)] * 2
 
 
 def test_every_datatype_can_be_warmed_up():
@@ -122,16 +124,65 @@ def test_a_model_that_raises():
             raise IndexError("three is too many")
         return x
 
-    with pytest.raises(ConfigError, match="model 'm': warm-up failed: IndexError: three is too many"):
-        warm(make_model(call), 4)
+    with pytest.raises(ConfigError, match="model 'm': a batch of 3 rows: IndexError: three is too many"):
+        warm(make_model(call, max_batch=4), 4)
 
 
 def test_a_model_that_runs_out_of_memory():
     def call(x: torch.Tensor) -> torch.Tensor:
         raise MemoryError
 
-    with pytest.raises(ConfigError, match="model 'm': warm-up failed: MemoryError"):
+    with pytest.raises(ConfigError, match="model 'm' version 1: a batch of 1 row: MemoryError"):
         warm(make_model(call), 4)
+
+
+def test_a_model_that_raises_on_made_up_rows():
+    with pytest.raises(Unfit, match="ZeroDivisionError"):
+        warm(make_model(lambda x: 1 / 0), 4)
+
+
+def test_samples_are_run_instead_of_made_up_rows_each_in_its_turn():
+    seen: list[list[float]] = []
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        seen.append(x[:, 0].tolist())
+        return x
+
+    rows = [SampleRow((np.full(2, value, np.float32),)) for value in (7, 8)]
+    warmed = warm_up(DEVICE, executor_of(make_model(call, samples=rows, max_batch=3)), 3)
+    assert seen == [[7], [7, 7], [7, 7, 7], [7], [7, 8], [7, 8, 7]]
+    assert list(warmed.rows) == rows
+    assert len(warmed.profile.batch_ns) == 3
+
+
+def test_samples_keep_their_lengths_and_parameters():
+    seen: list[tuple[list[list[int]], list[object]]] = []
+    ids = tensor("ids", "INT64", ("tokens", 40))
+
+    def call(x: torch.Tensor, *, parameters: list[object]) -> torch.Tensor:
+        seen.append((x.tolist(), parameters))
+        return x
+
+    rows = [SampleRow((np.arange(1, n + 1),), {"tokens": n}, {"gain": n}) for n in (1, 3)]
+    out = tensor("y", "INT64", ("tokens", 40))
+    warm(make_model(call, [ids], [out], samples=rows, takes_parameters=True, max_batch=2), 2)
+    assert seen[-1] == ([[1, 0, 0], [1, 2, 3]], [{"gain": 1}, {"gain": 3}])
+
+
+def test_a_sample_that_cannot_be_made_longer_is_only_warned_about():
+    ids, out = tensor("ids", "INT64", ("tokens", 40)), tensor("y", "INT64", ("tokens", 40))
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        if x.shape[1] > 3:
+            raise ValueError("two ends of text")
+        return x
+
+    warmed = warm_up(
+        DEVICE, executor_of(make_model(call, [ids], [out], samples=[SampleRow((np.ones(3),), {"tokens": 3})])), 2
+    )
+    assert warmed.warnings == (
+        "not tried: a sample repeated to a row at full length (tokens 40): ValueError: two ends of text",
+    )
 
 
 @pytest.mark.parametrize(
