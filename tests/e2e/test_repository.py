@@ -105,6 +105,15 @@ def test_a_model_that_comes_later(server: Server) -> None:
     assert server.post(UNLOAD % "late").status == 200
 
 
+def test_a_server_that_starts_without_a_model(start: Callable[..., Server]) -> None:
+    server = start(flags=("--allow-empty",))
+    assert server.get("/v2/health/ready").status == 200
+    assert server.infer("narrow", [[1]]).status == 404
+    shutil.copytree(REPOSITORY / "narrow", server.repository / "narrow")
+    assert server.post(LOAD % "narrow").status == 200
+    assert server.infer("narrow", [[1]]).status == 200
+
+
 def test_a_new_version(server: Server) -> None:
     shutil.copytree(server.repository / "plus/1", server.repository / "plus/7")
     edit(server, "plus/7/model.toml", "number = 1", "number = 7")
