@@ -72,23 +72,6 @@ def verify(info: ModelInfo, values: Sequence[Any], rows: int, lengths: Mapping[s
             raise ConfigError(f"model {info.name!r} version {info.version}: output {spec.name!r}: {problem}")
 
 
-def example_inputs(
-    inputs: Sequence[TensorSpec], rows: int, lengths: Mapping[str, int] | None = None
-) -> list[torch.Tensor | np.ndarray[Any, Any]]:
-    """One batch of `rows` rows to try a model with: each input's example (empty bytes for BYTES), variable axes at
-    `lengths` or at their bound.
-    """
-    batch: list[torch.Tensor | np.ndarray[Any, Any]] = []
-    for spec in inputs:
-        shape = (rows, *row_shape(spec, lengths or {}))
-        if spec.datatype == "BYTES":
-            batch.append(np.full(shape, b"", dtype=object))
-        else:
-            # uint16 and wider have no fill kernel of their own in every torch release; a cast works everywhere.
-            batch.append(torch.full(shape, spec.example).to(TORCH_DTYPES[spec.datatype]))
-    return batch
-
-
 def row_shape(spec: TensorSpec, lengths: Mapping[str, int]) -> tuple[int, ...]:
     """The shape of one row when each named axis has the length given, or its bound where none is."""
     return tuple(

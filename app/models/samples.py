@@ -75,9 +75,9 @@ def made_up_rows(inputs: Sequence[TensorSpec], lengths: Sequence[Mapping[str, in
                 ),
                 dict(of_row),
             )
-            if (key := _key(row)) not in seen:
+            if (content := content_of(row)) not in seen:
                 break
-        seen.add(key)
+        seen.add(content)
         rows.append(row)
     return rows
 
@@ -227,7 +227,8 @@ def _range(spec: TensorSpec) -> tuple[int, int]:
     return low, min(int(limits.max), low + 1) if high is None else high
 
 
-def _key(row: SampleRow) -> tuple[Any, ...]:
+def content_of(row: SampleRow) -> tuple[Any, ...]:
+    """Equal for rows of equal values and shapes."""
     return tuple(
         (values.shape, tuple(values.flat) if values.dtype == object else values.tobytes()) for values in row.arrays
     )

@@ -17,8 +17,8 @@ import torch
 
 from app.contract import ModelSource
 from app.models import zoo
-from app.models.base import example_inputs
 from app.models.loaders import load
+from app.models.samples import example_row
 from app.process import keep_freed_memory
 
 MAX_S = 120.0  # a loop ends by itself, whatever it is told
@@ -31,7 +31,7 @@ def main() -> None:
     # The server's own loader: the very model that is served, in eval mode.
     model = load(ModelSource(name, 1, Path(zoo.__file__).parent / name))
     torch.manual_seed(0)
-    rows = [torch.randn(tuple(tensor.shape)) for tensor in example_inputs(model.info.inputs, batch)]
+    rows = [torch.randn(batch, *values.shape) for values in example_row(model.info.inputs).arrays]
     with torch.inference_mode():
         for _ in range(5):
             model.call(*rows)

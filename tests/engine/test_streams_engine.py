@@ -222,6 +222,27 @@ async def test_a_model_that_fails_at_warm_up_is_named(runtime: Runtime):
         await crowd(served, 0, 10)
 
 
+async def test_a_model_whose_rows_depend_on_their_batch_is_refused(runtime: Runtime):
+    """The row check runs through slots, copies and streams as calls do, rows of different lengths too."""
+
+    class Mean(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.mean(1)
+
+    class Total(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.sum(1)
+
+    sequence = tensor("x", "FP32", ("tokens", 40), 2)
+    async with serving(runtime) as engine:
+        with pytest.raises(ConfigError, match=r"padded to length 16 \(axis 'tokens', its own length is 8\)"):
+            await engine.start(make_model(Mean(), [sequence], [Y], max_batch=4, row_check="refuse"))
+        await engine.start(make_model(Total(), [sequence], [Y], max_batch=4, row_check="refuse"))
+        with pytest.raises(ConfigError, match="depends on the other rows of its batch"):
+            await engine.start(make_model(nn.Softmax(0), [X], [Y], max_batch=4, row_check="refuse"))
+        await engine.start(make_model(nn.Softmax(1), [X], [Y], max_batch=4, row_check="refuse"))
+
+
 async def test_a_device_that_fails_answers_every_call(runtime: Runtime):
     error = torch.AcceleratorError("an illegal memory access was encountered")
     device = StreamDevice(runtime, (WorkerSpec(4), WorkerSpec(2)))

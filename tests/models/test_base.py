@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from app.contract import DATATYPES, ModelInfo, TensorSpec
+from app.contract import ModelInfo, TensorSpec
 from app.errors import ConfigError
-from app.models.base import TORCH_DTYPES, example_inputs, normalise, verify
+from app.models.base import normalise, verify
 
 Y = TensorSpec("y", "FP32", (3,), ("",), (3,))
 Z = TensorSpec("z", "INT64", (), (), ())
@@ -78,19 +78,3 @@ def test_an_unnamed_output_axis_may_have_any_length():
     free = TensorSpec("f", "FP32", (-1,), ("f.0",), (-1,))
     for length in (0, 1, 99):
         verify(info(free), [torch.ones(2, length)], 2)
-
-
-@pytest.mark.parametrize("datatype", DATATYPES)
-def test_examples_have_the_declared_dtype_and_bound(datatype):
-    (value,) = example_inputs([TensorSpec("x", datatype, (-1, 2), ("n", ""), (7, 2))], 3)
-    assert tuple(value.shape) == (3, 7, 2)
-    if datatype == "BYTES":
-        assert value.dtype == object
-        assert value[0, 0, 0] == b""
-    else:
-        assert value.dtype == TORCH_DTYPES[datatype]
-
-
-def test_examples_take_the_lengths_given():
-    (value,) = example_inputs([SEQUENCE], 2, {"tokens": 3})
-    assert tuple(value.shape) == (2, 3, 2)

@@ -17,7 +17,7 @@ from app.engine.devices.base import Ran
 from app.engine.devices.pool import Pool
 from app.engine.profiling.warmup import filled
 from app.models.row_check import Comparisons, Finding, comparisons
-from app.models.samples import ROWS, row_check_rows
+from app.models.samples import ROWS, content_of, row_check_rows
 from app.models.trial import finding_warning, tolerance_of
 
 log = logging.getLogger("starling.engine")
@@ -40,13 +40,10 @@ class FirstRows:
         """Look at rows that have run. True when there are enough, or when no more will be looked at."""
         for slot in slots:
             row = pool.row(slot)
-            key = tuple(
-                (values.shape, tuple(values.flat) if values.dtype == object else values.tobytes())
-                for values in row.arrays
-            )
+            content = content_of(row)
             self._looked_at += 1
-            if key not in self._seen:
-                self._seen.add(key)
+            if content not in self._seen:
+                self._seen.add(content)
                 self.rows.append(row)
             if len(self.rows) == ROWS or self._looked_at == _LOOKED_AT:
                 return True
