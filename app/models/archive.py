@@ -1,9 +1,9 @@
-"""A torch.export archive, looked through before torch opens it.
+"""Checks a torch.export archive before torch opens it.
 
 `torch.export.load` unpickles without restriction whatever an archive marks as pickled: odd tensors, script objects,
 sample inputs it cannot read otherwise, and compiled archives bring a shared library. A model exported in the ordinary
-way has none of these, so an archive that has one is refused. It is a guard against pickles, not a sandbox: take
-archives, like model code, only from where you would take a program.
+way has none of these, so an archive that has one is refused. This guards against pickles and is no sandbox: like model
+code, an archive must come from a source whose programs you would run.
 """
 
 from __future__ import annotations

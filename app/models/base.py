@@ -1,7 +1,7 @@
-"""What a model must return, and what is tried on it: the checks between a model and the specification it declares.
+"""Checks of a model's outputs against the specification that it declares.
 
-`normalise` stands on the hot path, once per batch: it looks at structure only. `verify` reads every shape and dtype
-and belongs to warm-up and `starling check`.
+`normalise` runs once per batch and looks at structure only. `verify` reads every shape and dtype; warm-up and
+`starling check` use it.
 """
 
 from __future__ import annotations

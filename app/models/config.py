@@ -1,4 +1,4 @@
-"""model.toml, read and checked: the file's keys as pydantic models, and their meaning as the shapes of the contract.
+"""Reads and checks model.toml: its keys as pydantic models, then their meaning as the types of the contract.
 
 Everything wrong with the file becomes a ConfigError `FILE: KEY: expected ..., got ...`.
 """
@@ -25,7 +25,7 @@ _TENSOR_NAME = re.compile(r"\S+")
 
 
 class _Table(BaseModel):
-    # strict: TOML has types of its own, so the string "32" where a number belongs is a slip worth telling
+    # strict: TOML has types, so the string "32" where a number belongs is a mistake
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 

@@ -1,6 +1,7 @@
-"""Models from other libraries: transformers, torchvision, timm. Each is an extra, imported only when a model asks.
+"""Models from other libraries: transformers, torchvision, timm.
 
-Nothing here loads an unrestricted pickle or runs code that a hub brings.
+Each is an optional dependency, imported only when a model needs it. Nothing here loads an unrestricted pickle or runs
+code that a hub brings.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The sources a model may come from, and what makes any of them a `contract.Model`.
+"""Loads a model from any of these sources as a `contract.Model`.
 
     model.py:build            a callable in a file beside model.toml, called with kwargs
     package.module:callable   the same from an installed package
@@ -7,7 +7,7 @@
     torchvision:NAME          torchvision.models.get_model
     timm:NAME                 timm.create_model
 
-Whatever goes wrong is a ConfigError: the model's code is a user's, and one broken model must not take the server down.
+Every error becomes a ConfigError: the code is the user's, and one broken model must not take the server down.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def load(
 
 
 def one_line(error: BaseException) -> str:
-    """Type and message of somebody else's error, for a message of ours."""
+    """The type and the message of an error in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
@@ -136,8 +136,8 @@ def _load_file(path: Path) -> ModuleType:
         raise ConfigError(f"{path}: cannot be loaded as Python")
     spec.submodule_search_locations = [str(path.parent)]
     module = importlib.util.module_from_spec(spec)
-    # What an earlier load left is forgotten, else a reload would see old neighbours. A model that still serves keeps
-    # its own globals. The name must be there while the code runs: dataclasses look themselves up.
+    # Modules of an earlier load are removed, or a reload would import the old neighbours. A model that still serves
+    # keeps its own globals. The name must be in sys.modules while the code runs: dataclasses look themselves up.
     for stale in [key for key in sys.modules if key == name or key.startswith(f"{name}.")]:
         del sys.modules[stale]
     importlib.invalidate_caches()
@@ -186,7 +186,7 @@ def _check_signature(call: Callable[..., Any], config: ModelTable, source: Model
     target = call.forward if isinstance(call, nn.Module) else call
     try:
         signature = inspect.signature(target)
-    except (TypeError, ValueError):  # some callables of C extensions have none
+    except (TypeError, ValueError):  # some callables of C extensions have no signature
         return
     try:
         signature.bind(*config.inputs, **({"parameters": []} if takes_parameters else {}))

@@ -1,9 +1,9 @@
 """The models a server has, in their versions and states: `contract.Catalog` over a `contract.ModelHost`.
 
-Rules. All state is touched on the event loop's thread only, and changes between two awaits are seen whole. Changes of
-one model happen one at a time, in the order they were asked for; different models do not wait for one another except
-for the thread that loads: it is one, so that two loads never compete for memory. A route to a version exists exactly
-while it may be called, so a replacement leaves no moment without one.
+Rules. State changes on the event loop only, and changes between two awaits are atomic. Changes of one model run one at
+a time, in the order of the requests; different models wait for one another only at the loading thread, of which there
+is one, so that two loads never compete for memory. A route to a version exists exactly while the version can be called,
+so a replacement leaves no gap.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from app.models.repository import Repository
 
 READY, LOADING, UNLOADING, UNAVAILABLE = "READY", "LOADING", "UNLOADING", "UNAVAILABLE"
 
-#: Hints for callers, in seconds. A load usually takes a few; what failed or was unloaded waits for a person.
+#: Retry hints, in seconds. A load usually takes a few; a failed or unloaded model waits for an operator.
 RETRY_LOADING_S = 2
 RETRY_UNAVAILABLE_S = 30
 
-_LONGEST_NAME = 100  # shown of a name that a client sent
+_LONGEST_NAME = 100  # characters of an unknown name that an error repeats
 
 _log = logging.getLogger("starling.models")
 _T = TypeVar("_T")
@@ -91,7 +91,7 @@ class Registry:
     ) -> None:
         await self.close()
 
-    # what there is
+    # lookup
 
     def find(self, name: str, version: str | None = None) -> Served:
         """On the hot path. Raises NotFound, or NotReady with state, reason and a retry hint."""
@@ -113,7 +113,7 @@ class Registry:
         """Versions that were asked for at start and are neither ready nor unloaded since; a failed one stays here."""
         return [one.entry() for one in self._all() if one.required and one.served is None]
 
-    # what changes it
+    # changes
 
     async def load_all(self) -> None:
         """Load every model the repository had at construction. One that fails is logged and keeps its reason."""
@@ -132,8 +132,8 @@ class Registry:
         await self._own(self._reload(name))
 
     async def unload(self, name: str) -> None:
-        """Finish what was accepted, then free all versions. Unloading what is not loaded does nothing more than to
-        take it off the list of what readiness waits for. Cancelling the caller does not cancel the unload.
+        """Finish the requests that were accepted, then free all versions. A model that is not loaded is only taken off
+        the list of models that readiness waits for. Cancelling the caller does not cancel the unload.
         """
         self._known(name)
         await self._own(self._remove(name))
@@ -156,7 +156,7 @@ class Registry:
         await asyncio.gather(*(self._stop(served) for served in list(self._alive)))
         self._loader.shutdown(wait=False, cancel_futures=True)
 
-    # how
+    # carrying changes out
 
     async def _reload(self, name: str) -> None:
         async with self._turn(name):
@@ -175,7 +175,7 @@ class Registry:
             for number in gone:
                 old = versions.pop(number)
                 retired += [old.served] if old.served is not None else []
-            self._route(name)  # no await since `started` was complete: the switch is seen whole
+            self._route(name)  # no await since `started` was complete: the switch is atomic
             for served in retired:
                 await self._stop(served)
             if failures:
@@ -184,7 +184,7 @@ class Registry:
     async def _start_all(
         self, versions: dict[int, _Version], sources: Sequence[ModelSource]
     ) -> tuple[dict[int, Served], list[str]]:
-        """Start each version beside what serves now. A failure is written into its version and listed."""
+        """Start each version beside the one that serves now. A failure is recorded in its version and returned."""
         started: dict[int, Served] = {}
         failures: list[str] = []
         for source in sources:
@@ -195,7 +195,7 @@ class Registry:
             try:
                 started[source.version] = await self._start(source)
             except Exception as error:
-                # A boundary: whatever a model's code or its warm-up raises, the others go on.
+                # A model's code may raise anything; the other models must still load.
                 reason = str(error) if isinstance(error, ConfigError) else one_line(error)
                 own_code = error.__cause__ is not None or not isinstance(error, ConfigError)
                 _log.error(
@@ -209,7 +209,7 @@ class Registry:
         return started, failures
 
     def _vanish(self, name: str) -> None:
-        """The repository lost the model: what serves goes on until it is unloaded, what does not never will."""
+        """The repository no longer holds the model: versions that serve go on until unloaded, others never will."""
         for one in self._versions.get(name, {}).values():
             if one.served is None:
                 one.state, one.reason = UNAVAILABLE, "no longer in the repository"
@@ -241,7 +241,7 @@ class Registry:
         try:
             await self._host.stop(served)
         except Exception:
-            # Nothing routes to it any more; what remains is a leak to look into, not a reason to fail the caller.
+            # No request reaches it any more. It may leak memory, which is no reason to fail the caller.
             _log.exception("model %s version %s did not stop cleanly", served.info.name, served.info.version)
         self._alive.remove(served)
 
@@ -254,7 +254,7 @@ class Registry:
                 self._routes[name, None] = one.served  # the highest comes last
 
     def _turn(self, name: str) -> asyncio.Lock:
-        """The queue of changes to one model: an asyncio.Lock wakes its waiters in order. Forgotten when unused."""
+        """The lock that orders changes of one model: it wakes its waiters in order. Freed when unused."""
         turn = self._turns.get(name)
         if turn is None:
             turn = self._turns[name] = asyncio.Lock()
@@ -273,7 +273,7 @@ class Registry:
     def _disown(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # told to the caller; if that one has gone, nobody else needs a warning
+            task.exception()  # the caller gets it; if the caller has gone, asyncio must not warn
 
     async def _in_thread(self, function: Callable[..., _T], *args: Any) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._loader, function, *args)

@@ -1,7 +1,8 @@
 """Model repositories: which folders hold a model, and in which versions.
 
 `<repo>/<name>/model.toml` is version 1 of a model; `<repo>/<name>/<N>/model.toml` is its version N. Two sets ship with
-the package: `demo` and `bench`. Folders are read anew each time, so what is copied in can be loaded while serving.
+the package: `demo` and `bench`. Folders are read again each time, so a model that is copied in can be loaded while the
+server runs.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ def _is_one_model(folder: Path) -> bool:
     try:
         models = [entry.name for entry in folder.iterdir() if entry.is_dir() and (entry / FILE_NAME).is_file()]
     except OSError:
-        return False  # told when the folder is read as a repository
+        return False  # reading it as a repository tells the error
     return bool(models) and all(_VERSION.fullmatch(name) for name in models)
 
 
@@ -149,7 +150,7 @@ def _is_dir(path: Path) -> bool:
 
 
 def _versions(name: str, folder: Path) -> list[ModelSource]:
-    """What a model's folder holds; model.toml beats numbered folders beside it."""
+    """The versions in a model's folder; model.toml beats numbered folders beside it."""
     if (folder / FILE_NAME).is_file():
         return [ModelSource(name, 1, folder)]
     try:
