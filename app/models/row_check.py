@@ -23,6 +23,7 @@ from app.contract import Array, ModelInfo, SampleRow, TensorSpec
 Run = Callable[[Sequence[SampleRow], int], Sequence[Array]]
 Comparisons = Generator[tuple[list[SampleRow], int], Sequence[Array], "Finding | None"]
 
+LARGEST = 8  #: rows of a batch: what a row depends on shows in small ones, and large ones take long
 _FLOATS = ("FP16", "BF16", "FP32", "FP64")
 _LEAST_SCALE = 0.01  # below it an output is taken for what rounding left of larger numbers
 _NEAR_TIES = 0.25  # of integers: one row of four
@@ -96,7 +97,7 @@ def comparisons(info: ModelInfo, rows: Sequence[SampleRow], tolerance: Tolerance
     """Returns None where each row has the same answers whatever its batch; else the largest difference of the first
     batch that shows one.
 
-    `rows` may share a batch. At most a dozen batches are run, one of them of `max_batch` rows.
+    `rows` may share a batch. About a dozen batches are run, none of more than LARGEST rows.
     """
     if info.batching.max_batch < 2:
         return None  # a row is always alone
@@ -132,8 +133,9 @@ def _batches(rows: Sequence[SampleRow], most: int) -> Iterator[_Batch]:
         company = f"in company of {len(same) - 1} other row{'s' * (len(same) > 2)}"
         yield _Batch(same, len(same), [company] * len(same))
         yield _Batch(same[::-1], len(same), ["in another order"] * len(same))
-    filled = same if len(same) < most else same[:-1]
-    yield _Batch(filled, most, [f"in a batch of {most} that is filled up with copies of the last row"] * len(filled))
+    size = min(most, LARGEST)
+    filled = same if len(same) < size else same[:-1]
+    yield _Batch(filled, size, [f"in a batch of {size} that is filled up with copies of the last row"] * len(filled))
     shorter = [place for place, row in enumerate(rows) if row.lengths != rows[0].lengths]
     if shorter:
         mixed = [0, *shorter][:most]

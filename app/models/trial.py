@@ -191,22 +191,27 @@ def unfit_warning(reason: str, later: str = "until real ones come") -> str:
 
 
 def tolerance_of(model: Model) -> Tolerance:
-    """By the coarsest floating-point type among inputs, outputs and weights."""
+    """By the coarsest floating-point type among inputs, outputs and weights, and what FP32 is computed in."""
     tensors = (*model.info.inputs, *model.info.outputs)
     found = {spec.datatype for spec in tensors if spec.datatype in _COARSEST_FIRST}
+    on_gpu = False
     if isinstance(model.call, nn.Module):
         weights = list(chain(model.call.parameters(), model.call.buffers()))
+        on_gpu = any(weight.is_cuda for weight in weights)
         found |= {_DTYPES.get(weight.dtype, "BF16") for weight in weights if weight.is_floating_point()}
-        if "FP32" in found and any(weight.is_cuda for weight in weights) and _uses_tf32():
-            found.add("FP16")
+    if "FP32" in found:
+        found.add(_float32_precision(on_gpu))
     return TOLERANCES[next((name for name in _COARSEST_FIRST if name in found), "EXACT")]
 
 
-def _uses_tf32() -> bool:
+def _float32_precision(on_gpu: bool) -> str:
+    """What torch may round FP32 to on the way: a model's code can allow it, and for convolutions a GPU does."""
     try:
-        return torch.backends.cudnn.allow_tf32 or torch.backends.cuda.matmul.allow_tf32
+        allowed = torch.get_float32_matmul_precision()
+        tf32 = on_gpu and torch.backends.cudnn.allow_tf32
     except RuntimeError:  # set by torch's newer switches, which these do not show
-        return True
+        return "BF16"
+    return "BF16" if allowed == "medium" else "FP16" if allowed == "high" or tf32 else "FP32"
 
 
 def _blind_spot(model: Model, rows: Sequence[SampleRow]) -> str | None:

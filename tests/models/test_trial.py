@@ -259,6 +259,15 @@ def test_the_coarsest_type_counts(call: Any, inputs: Any, outputs: Any, expected
     assert tolerance_of(model(call, inputs, outputs)) is TOLERANCES[expected]
 
 
+@pytest.mark.parametrize(("allowed", "expected"), [("highest", "FP32"), ("high", "FP16"), ("medium", "BF16")])
+def test_what_float32_may_be_rounded_to_counts(allowed: str, expected: str) -> None:
+    torch.set_float32_matmul_precision(allowed)
+    try:
+        assert tolerance_of(model(nn.Linear(3, 3))) is TOLERANCES[expected]
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
 def test_a_placed_model_is_judged_by_its_precision() -> None:
     placed = place(model(nn.Linear(3, 3)), Placement(precision="bf16"))
     assert tolerance_of(placed) is TOLERANCES["BF16"]
