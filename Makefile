@@ -1,4 +1,4 @@
-# make serve | test | check | fix | bench | load.  PIP_ARGS is handed to pip, see README.
+# make serve | test | test-core | check | fix | bench | load.  PIP_ARGS is handed to pip, see README.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,11 +6,12 @@ STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt $(PIP_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check fix bench load clean
+.PHONY: help serve test test-core check fix bench load clean
 
 help:
 	@echo "make serve   install once, then serve the demo models on http://127.0.0.1:8000"
 	@echo "make test    install once, then lint, type-check and run the whole suite"
+	@echo "make test-core   the tests of the scheduler and the simulator, a few examples of each, in two seconds"
 	@echo "make check   lint and types only;  make fix   format and mend what a tool can"
 	@echo "make bench   measure this machine: tables into docs/bench/"
 	@echo "make load    serve, put Locust's load on it, leave a report in out/load/;  USERS= DURATION= SHAPE= MODEL= PAYLOAD="
@@ -42,8 +43,16 @@ check: $(STAMP)-test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+# OpenBLAS's threads are slower than one at matrices this small. Bytecode is kept even where the environment says not to:
+# pytest rewrites the assertions of each file it has no bytecode of.
+PYTEST := OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
+
 test: check
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest $(ARGS)  # its threads are slower than one at matrices this small
+	$(PYTEST) $(ARGS)
+
+# Of the plugins only the one that the settings in pyproject.toml are for: the others take as long to load as the tests.
+test-core: $(STAMP)-test
+	PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(PYTEST) -p pytest_asyncio.plugin --core -q $(ARGS) tests/scheduler tests/sim
 
 fix: $(STAMP)-test
 	$(BIN)/ruff format .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tiers import full
 
 from app.scheduler import admission
 from app.scheduler.estimates.profile import linear
@@ -209,6 +210,7 @@ class TestOverload:
         assert [unit.size for unit in feed(scheduler, make_call(2, deadline=16 * MS)).start] == [4]
 
 
+@full
 @pytest.mark.parametrize("policy", ["no_wait", "adaptive", "window", "static", "preferred"])
 def test_goodput_does_not_collapse_in_overload(policy: str) -> None:
     """At 1.5 times what the device can serve, calls answered in time are at least 0.9 of those at load 0.9.

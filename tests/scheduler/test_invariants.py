@@ -15,14 +15,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from itertools import accumulate
 from typing import TypeVar
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from tiers import few, some
 
-from app.scheduler.optimal.tables import solve
+from app.scheduler.optimal.tables import ControlTables, solve
 from app.scheduler.policies import POLICIES
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import AT_ONCE, DeviceSpec, Klass, Profile, Program, Stage, WorkerSpec
@@ -35,22 +37,26 @@ T = TypeVar("T")
 CI = settings(
     derandomize=True,
     deadline=None,
-    max_examples=60,
+    max_examples=few(60),
     phases=[Phase.generate],
     suppress_health_check=[HealthCheck.too_slow],
 )
-FEW = settings(CI, max_examples=20)
+FEW = settings(CI, max_examples=few(20))
 
 MIXED = "mixed"
 SOCIABLE = sorted(set(POLICIES) - {"ebird"})  # ebird shares a device with no other policy
-CLASSES = {"realtime": [Klass.REALTIME], "best_effort": [Klass.BEST_EFFORT], "both": list(Klass)}
+CLASSES = {"both": list(Klass), "realtime": [Klass.REALTIME], "best_effort": [Klass.BEST_EFFORT]}
 PROFILES = [(), (100,), (50, 60, 90, 70, 100, 120, 140, 160)]
 
-#: Solved once for the last of them: those of `latency` never wait, those of `energy` hold rows for up to 3 us.
-TABLES = [
-    solve(Profile(PROFILES[-1]), workers=workers, weight=weight, loads=(0.05, 0.5, 0.95))
-    for weight, workers in ((0.0, 1), (0.0, 2), (0.9, 1), (0.9, 2))
-]
+
+@cache
+def tables() -> list[ControlTables]:
+    """For the last of the profiles: those of `latency` never wait, those of `energy` hold rows for up to 3 us."""
+    return [
+        solve(Profile(PROFILES[-1]), workers=workers, weight=weight, loads=(0.05, 0.5, 0.95))
+        for weight, workers in ((0.0, 1), (0.0, 2), (0.9, 1), (0.9, 2))
+    ]
+
 
 profiles = st.sampled_from(PROFILES).map(Profile)
 devices = st.builds(
@@ -135,13 +141,13 @@ def traces(draw: st.DrawFn, policy: str = MIXED, classes: str = "both") -> Trace
         lose_unit=draw(st.sampled_from([None, None, None, 3])),
         remove=draw(st.sampled_from([(), (), ((30, 1),)])),
         ticks=draw(st.sampled_from([(), (100, 200)])),
-        control=draw(inputs(len(served), st.sampled_from([*TABLES, None]))),
+        control=draw(inputs(len(served), st.sampled_from([*tables(), None]))),
         reprofile=draw(inputs(len(served), profiles)),
         seed=draw(st.sampled_from([None, 1, 2])),
     )
 
 
-@pytest.mark.parametrize("classes", CLASSES)
+@pytest.mark.parametrize("classes", some(CLASSES, 3))
 @pytest.mark.parametrize("policy", [*POLICIES, MIXED])
 def test_invariants_hold_after_every_step(policy: str, classes: str) -> None:
     @CI
@@ -172,10 +178,10 @@ def test_replay_of_the_record_gives_equal_steps(trace: Trace) -> None:
     assert replayed.equal == sum('"step"' in line for line in lines)
 
 
-@settings(FEW, max_examples=10)
+@settings(FEW, max_examples=few(10))
 @given(traces())
 def test_one_trace_gives_one_record(trace: Trace) -> None:
-    records = {json.dumps(World(trace).run().entries) for _ in range(10)}
+    records = {json.dumps(World(trace).run().entries) for _ in range(few(10))}
     assert len(records) == 1
 
 
@@ -186,7 +192,7 @@ def test_storm_of_cancels_leaves_nothing_behind(policy: str) -> None:
     scheduler.add_program(make_program(policy=policy, max_delay_ns=0), 0)
     scheduler.submit(make_call(0, deadline=10**8), 0)  # the next deadline: those behind it are not looked at
     assert len(scheduler.step(0).start) == 1
-    for ident in range(1, 5_001):
+    for ident in range(1, few(5_000) + 1):
         scheduler.submit(make_call(ident, 2, arrived=ident, deadline=10**9, priority=ident % 3), ident)
         scheduler.cancel(ident, ident)
         scheduler.step(ident)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tiers import full
 
 from app.scheduler.estimates.profile import ModelProfile, linear
 from app.scheduler.types import Row, Unit
@@ -78,6 +79,7 @@ def test_shared_needs_a_table() -> None:
         Shared(linear(1, 1, 4), 2)
 
 
+@full
 @pytest.mark.parametrize(("service", "cv"), [("exponential", 1), ("gamma:0.3", 0.3), ("gamma:2", 2)])
 def test_factors(service: str, cv: float) -> None:
     draw, again = factors(service, [1, 2]), factors(service, [1, 2])

@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiers import full
 
 from app.scheduler.estimates.profile import linear
 from app.sim.fleet import Setup, run
 
+pytestmark = full
 PROFILE = linear(3, 0.35, 32)
 REQUESTS = {5: 3_000, 60: 3_000, 240: 8_000, 600: 20_000}
 

@@ -7,9 +7,12 @@ import os
 from functools import partial
 
 import pytest
+from tiers import full
 
 from app.sim.processes import Progress, run_parts
 from app.sim.report import Tally
+
+pytestmark = full
 
 
 def part(requests: int, progress: Progress) -> Tally:

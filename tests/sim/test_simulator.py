@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scheduler.theory import mean_ns
+from tiers import few, full, some
 
 from app.scheduler.estimates.profile import ModelProfile, linear, parse
 from app.scheduler.optimal.solver import solve
@@ -59,12 +60,12 @@ def recorded(setup: Setup) -> list[Entry]:
     return entries
 
 
-def feed(times: Sequence[int], profile: ModelProfile, **options: Any) -> list[Entry]:
+def feed(times: Sequence[int], profile: ModelProfile, tick_ns: int = 1000, **options: Any) -> list[Entry]:
     """What is recorded of requests at these times."""
     entries: list[Entry] = []
     setup = Setup(profile, 1, **{"policy": "no_wait", **options})
     node = setup.node(0, partial(RecordingScheduler, sink=entries.append))
-    simulator = Simulator([node], Tally(), deadline_ns=setup.deadline_ns, tick_ns=1000)
+    simulator = Simulator([node], Tally(), deadline_ns=setup.deadline_ns, tick_ns=tick_ns)
     simulator.feed(times)
     simulator.drain()
     return entries[2:]
@@ -104,7 +105,8 @@ def test_deadline_in_the_queue() -> None:
 
 def test_deadline_while_held() -> None:
     """The row leaves in time: 20 less 4 to compute, a quarter of that, and 2 for a late timer."""
-    entries = feed([0], ModelProfile((4 * MS,) * 2), policy="window", max_delay_ns=50 * MS, deadline_ns=20 * MS)
+    times = {"max_delay_ns": 50 * MS, "deadline_ns": 20 * MS, "tick_ns": 1000 * MS}
+    entries = feed([0], ModelProfile((4 * MS,) * 2), policy="window", **times)
     steps = [(entry["t"], entry["step"]) for entry in entries if "step" in entry]
     assert [(at, unit[-1]) for at, step in steps for unit in step["start"]] == [(13 * MS, "deadline")]
     assert [(at, step["done"], step["drop"]) for at, step in steps if step["done"] or step["drop"]] == [
@@ -122,7 +124,7 @@ def test_refused_requests_are_part_of_the_rate() -> None:
 
 
 def test_one_wake_a_node_however_many_deadlines() -> None:
-    setup = Setup(linear(1, 1, 4), 300, "no_wait", deadline_ns=10_000 * MS, requests=3000)
+    setup = Setup(linear(1, 1, 4), 300, "no_wait", deadline_ns=10_000 * MS, requests=few(3000))
     simulator = Simulator([setup.node(0)], Tally(), deadline_ns=setup.deadline_ns)
     for chunk in setup.instants():
         simulator.feed(chunk.tolist())
@@ -148,11 +150,11 @@ SETUPS = {
 @pytest.mark.parametrize("name", SETUPS)
 def test_littles_law(name: str) -> None:
     """The number in the system, integrated, is the sum of the times spent in it; and all that came has left."""
-    setup = replace(SETUPS[name], requests=3000)
+    setup = replace(SETUPS[name], requests=few(3000))
     node = setup.node(0, Counting)
     tally = drive(setup, node)
     assert isinstance(node.scheduler, Counting)
-    assert tally.requests == 3000 == tally.completed + tally.refused + tally.expired
+    assert tally.requests == setup.requests == tally.completed + tally.refused + tally.expired
     assert node.unanswered == node.scheduler.alive == 0
     assert tally.expired == 0 or name == "deadline"
     if name != "deadline":  # what was dropped has spent time too
@@ -160,28 +162,28 @@ def test_littles_law(name: str) -> None:
     assert 0 < tally.busy_ns <= tally.end_ns
 
 
-@pytest.mark.parametrize("name", SETUPS)
+@pytest.mark.parametrize("name", some(SETUPS, 2))
 def test_ten_runs_one_trace(name: str) -> None:
-    setup = replace(SETUPS[name], requests=150, seed=7)
-    traces = {json.dumps(recorded(setup)) for _ in range(10)}
+    setup = replace(SETUPS[name], requests=few(150), seed=7)
+    traces = {json.dumps(recorded(setup)) for _ in range(few(10))}
     assert len(traces) == 1
     assert json.dumps(recorded(replace(setup, seed=8))) not in traces
 
 
-@pytest.mark.parametrize("name", SETUPS)
+@pytest.mark.parametrize("name", some(SETUPS, 2))
 def test_simulated_run_replays(name: str) -> None:
-    result = replay(json.dumps(entry) for entry in recorded(replace(SETUPS[name], requests=300)))
+    result = replay(json.dumps(entry) for entry in recorded(replace(SETUPS[name], requests=few(300))))
     assert result.same
-    assert result.equal > 100
+    assert result.equal > few(100)
 
 
 def test_chunks_do_not_matter() -> None:
-    times = np.cumsum(np.random.default_rng(0).integers(0, 3 * MS, 2000)).tolist()
+    times = np.cumsum(np.random.default_rng(0).integers(0, 3 * MS, few(2000))).tolist()
     tallies = []
-    for step in (1, 7, 2000):
+    for step in (1, 7, len(times)):
         tally = Tally()
         simulator = Simulator([SETUPS["no_wait"].node(0)], tally)
-        for low in range(0, 2000, step):
+        for low in range(0, len(times), step):
             simulator.feed(times[low : low + step])
         simulator.drain()
         tallies.append(tally)
@@ -198,6 +200,7 @@ def assert_mean(setup: Setup, expected_ns: float, runs: int = 8) -> None:
     assert abs(means.mean() - expected_ns) < 4 * error
 
 
+@full
 @pytest.mark.parametrize(("service", "variance"), [("deterministic", 0), ("exponential", 1), ("gamma:0.5", 0.25)])
 def test_single_rows_wait_as_pollaczek_and_khinchine_say(service: str, variance: float) -> None:
     """M/D/1, M/M/1 and between: the mean wait is rho T (1 + cv^2) / (2 (1 - rho))."""
@@ -206,6 +209,7 @@ def test_single_rows_wait_as_pollaczek_and_khinchine_say(service: str, variance:
     assert_mean(setup, time * (1 + rho * (1 + variance) / (2 * (1 - rho))))
 
 
+@full
 @pytest.mark.parametrize("largest", [2, 4])
 def test_small_batches_are_the_bulk_service_queue(largest: int) -> None:
     profile = linear(2, 1, largest)
@@ -228,6 +232,7 @@ def follow(table: tuple[int, ...], sizes: tuple[int, ...], tail: int) -> type[Ba
     return Follow
 
 
+@full
 @pytest.mark.parametrize(("weight", "load"), [(0, 0.2), (0, 0.7), (20, 0.5)])
 def test_optimal_table_has_its_mean(monkeypatch: pytest.MonkeyPatch, weight: float, load: float) -> None:
     """Within 1 %, the weighted one also in its share of time at work. The curve is not monotone: padding is seen."""

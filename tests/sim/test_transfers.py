@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tiers import few
 
 from app.scheduler.estimates.profile import ModelProfile, linear, parse
 from app.sim.fleet import Setup, run
@@ -93,15 +94,15 @@ def test_what_is_dropped_while_it_waits_for_its_copy() -> None:
 
 @pytest.mark.parametrize("transfers", TRANSFERS)
 def test_little_and_the_same_seed(transfers: str) -> None:
-    setup = Setup(PROFILE, 0.6 * PROFILE.peak, policy="no_wait", requests=3000, transfers=transfers)
+    setup = Setup(PROFILE, 0.6 * PROFILE.peak, policy="no_wait", requests=few(3000), transfers=transfers)
     cell = run(setup)
-    assert cell["completed"] == 3000
+    assert cell["completed"] == setup.requests
     assert cell == run(setup)
     assert cell["load"] == pytest.approx(0.6)
 
 
 def test_order_of_the_three_under_load() -> None:
-    setup = Setup(PROFILE, 0.6 * PROFILE.peak, policy="no_wait", requests=3000)
+    setup = Setup(PROFILE, 0.6 * PROFILE.peak, policy="no_wait", requests=few(3000))
     none, overlap, serial = (run(replace(setup, transfers=transfers))["mean_ms"] for transfers in TRANSFERS)
     assert none < overlap < serial
 

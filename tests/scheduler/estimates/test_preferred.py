@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from tiers import some
 
 from app.scheduler.estimates.latency import Latency
 from app.scheduler.estimates.preferred import algorithm_1, preferred_size
@@ -31,7 +32,7 @@ def closed_form(a: float, c: float, rate: float) -> int:
 
 
 @pytest.mark.parametrize(("a_ms", "c_ms"), [(7, 0.6), (0.2, 3), (5, 0.25)])
-@pytest.mark.parametrize("rate", [0, 10, 77, 130, 333, 701, 1_234, 1_500, 5_000])
+@pytest.mark.parametrize("rate", some([0, 10, 77, 130, 333, 701, 1_234, 1_500, 5_000]))
 def test_closed_form_of_a_linear_curve(a_ms: float, c_ms: float, rate: float) -> None:
     expected = closed_form(a_ms / 1e3, c_ms / 1e3, rate)
     assert preferred_size(rate, linear(a_ms, c_ms), LARGEST) == expected
@@ -66,19 +67,20 @@ def line(a_ms: float, c_ms: float) -> Regression:
     return Regression(tuple(round((a_ms + c_ms * size) * MS) for size in range(1, LARGEST + 1)))
 
 
-@pytest.mark.parametrize(("a_ms", "c_ms"), [(3, 0.35), (7, 0.6), (0.2, 3), (5, 0.25), (4, 0)])
+@pytest.mark.parametrize(("a_ms", "c_ms"), some([(3, 0.35), (7, 0.6), (0.2, 3), (5, 0.25), (4, 0)], 5))
 def test_algorithm_1_is_its_closed_form_clamped_to_two(a_ms: float, c_ms: float) -> None:
     """Every rate of a count in one second up to twice what the largest batch serves, but where two sizes tie."""
     regression = line(a_ms, c_ms)
     largest = LARGEST * 1e3 / (a_ms + c_ms * LARGEST)
     ties = {size * 1e3 / (a_ms + c_ms * size) for size in range(1, LARGEST + 1)}
-    rates = [rate for rate in range(int(2 * largest)) if all(abs(rate - tie) > 1e-3 for tie in ties)]
-    assert len(rates) > 0.9 * 2 * largest
+    tried = some(range(int(2 * largest)), 20)
+    rates = [rate for rate in tried if all(abs(rate - tie) > 1e-3 for tie in ties)]
+    assert len(rates) > 0.9 * len(tried)
     for rate in rates:
         assert algorithm_1(rate, regression, LARGEST) == max(2, closed_form(a_ms / 1e3, c_ms / 1e3, rate)), rate
 
 
-@pytest.mark.parametrize("size", range(2, LARGEST + 1))
+@pytest.mark.parametrize("size", some(range(2, LARGEST + 1), 6))
 def test_comparison_is_strict(size: int) -> None:
     """A rate that a size just serves is not below its throughput: the next size is taken, and the largest at the end.
 

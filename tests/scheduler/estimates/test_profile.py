@@ -6,12 +6,14 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import few
 
 from app.scheduler.estimates.profile import ModelProfile, fit, linear, padded, parse
 from app.scheduler.types import Profile
 
+EXAMPLES = settings(max_examples=few(100))
 FULL: dict[str, Any] = {
     "model": "mlp",
     "device": "cpu",
@@ -62,6 +64,7 @@ def test_unknown_keys_are_kept() -> None:
     assert (kept["torch"], kept["notes"], kept["power_w"]["sensor"]) == ("2.13", [1], "rapl")
 
 
+@EXAMPLES
 @given(
     st.lists(st.integers(1, 10**12), min_size=1, max_size=40),
     st.one_of(st.none(), st.integers(1, 64)),
@@ -149,6 +152,7 @@ def test_times_between_the_numbers_at_once_that_were_measured() -> None:
     assert ModelProfile((10,)).stage(4) == Profile((10,))
 
 
+@EXAMPLES
 @given(st.floats(0.1, 100), st.floats(0, 10), st.integers(2, 64))
 def test_a_line_is_fitted_by_itself(fixed: float, row: float, max_batch: int) -> None:
     line = linear(fixed, row, max_batch).fit()
@@ -174,6 +178,7 @@ def test_padding_takes_the_fastest_larger_size() -> None:
     assert padded((5, 10, 14, 9, 12)) == ((5, 9, 9, 9, 12), (1, 4, 4, 4, 5))
 
 
+@EXAMPLES
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=30))
 def test_padded_curve_is_monotone_and_true(times: list[int]) -> None:
     least, sizes = padded(tuple(times))

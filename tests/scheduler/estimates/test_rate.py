@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from tiers import full
 
 from app.scheduler.estimates.rate import RateMonitor
 
@@ -75,6 +76,7 @@ class TestSteady:
         assert windows(100, 110).rate == 110
 
 
+@full
 @pytest.mark.parametrize("rate", [0.05, 0.2, 1, 5, 300])
 def test_steady_is_not_drawn_up_by_single_arrivals(rate: float) -> None:
     """Over a thousand windows of a Poisson process its mean is the rate, however few come in a window."""

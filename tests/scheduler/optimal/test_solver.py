@@ -7,6 +7,7 @@ from itertools import product
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from tiers import few, full, some
 
 from app.scheduler.estimates.profile import linear, parse
 from app.scheduler.optimal.solver import Optimum, evaluate, solve
@@ -15,10 +16,10 @@ from ..theory import mean_ns
 
 MS = 1_000_000
 CURVES = {
-    "overhead": linear(7, 0.6, 32).batch_ns,
     "cnn": linear(0.2, 3, 32).batch_ns,
     "gpu": tuple(round((4 + 0.4 * max(0, size - 8)) * MS) for size in range(1, 33)),
     "mlp": parse({"batch_ms": {"1": 4.6, "2": 9.5, "3": 14.0, "4": 10.0, "8": 11.7, "16": 17.4, "32": 25.3}}).batch_ns,
+    "overhead": linear(7, 0.6, 32).batch_ns,
 }
 ALL = [min(waiting, 32) for waiting in range(257)]  # serve all that waits
 
@@ -34,6 +35,7 @@ def above(curve: str, load: float) -> float:
     return 100 * (evaluate(CURVES[curve], rate, ALL, pad=False).mean_ns / least - 1)
 
 
+@full
 @pytest.mark.parametrize(
     ("curve", "low", "high"),
     [("overhead", 0.3, 0.35), ("cnn", 12, 12.6), ("gpu", 0.85, 0.95), ("mlp", 23, 26)],
@@ -45,6 +47,7 @@ def test_serving_all_that_waits_is_above_the_optimum(curve: str, low: float, hig
     assert low <= max(excess) <= high
 
 
+@full
 @pytest.mark.parametrize("curve", CURVES)
 @pytest.mark.parametrize("load", [0.05, 0.6, 0.9, 0.99])
 def test_twice_the_states_give_the_same(curve: str, load: float) -> None:
@@ -65,8 +68,8 @@ def test_single_rows_are_m_d_1(rho: float) -> None:
     assert best.mean_batch == pytest.approx(1)
 
 
-@pytest.mark.parametrize("load", [0.3, 0.7, 0.9])
-@pytest.mark.parametrize("largest", [2, 3, 5])
+@pytest.mark.parametrize("load", some([0.7, 0.3, 0.9]))
+@pytest.mark.parametrize("largest", some([3, 2, 5]))
 def test_small_batches_against_a_plain_solution(load: float, largest: int) -> None:
     batch_ns = linear(2, 1, largest).batch_ns
     rate = load * peak(batch_ns)
@@ -75,6 +78,7 @@ def test_small_batches_against_a_plain_solution(load: float, largest: int) -> No
     assert evaluate(batch_ns, rate, table).mean_ns == pytest.approx(expected, rel=1e-9)
 
 
+@full
 @pytest.mark.parametrize("load", [0.2, 0.5, 0.8])
 @pytest.mark.parametrize("batch_ns", [(4 * MS, 5 * MS), (4 * MS, 7 * MS), (6 * MS, 5 * MS)], ids=str)
 def test_no_table_is_better(load: float, batch_ns: tuple[int, ...]) -> None:
@@ -89,8 +93,8 @@ def test_no_table_is_better(load: float, batch_ns: tuple[int, ...]) -> None:
     assert solve(batch_ns, rate, states=100).mean_ns == pytest.approx(tried, rel=0.002)
 
 
-@pytest.mark.parametrize("weight", [0, 3, 30, 300])
-@pytest.mark.parametrize("curve", CURVES)
+@pytest.mark.parametrize("weight", some([30, 0, 3, 300]))
+@pytest.mark.parametrize("curve", some(CURVES))
 def test_weight_trades_latency_for_power(curve: str, weight: float) -> None:
     batch_ns, power = CURVES[curve], (10.0, 60.0)
     rate = 0.5 * peak(batch_ns)
@@ -108,7 +112,7 @@ def cost(found: Optimum, weight: float) -> float:
     return found.mean_ns + weight * MS * found.power_w
 
 
-@pytest.mark.parametrize("curve", CURVES)
+@pytest.mark.parametrize("curve", some(CURVES))
 def test_non_idling_table_never_waits_while_rows_do(curve: str) -> None:
     rate = 0.4 * peak(CURVES[curve])
     busy, free = solve(CURVES[curve], rate, idling=False), solve(CURVES[curve], rate)
@@ -117,7 +121,7 @@ def test_non_idling_table_never_waits_while_rows_do(curve: str) -> None:
     assert free.mean_ns <= busy.mean_ns * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("curve", CURVES)
+@pytest.mark.parametrize("curve", some(CURVES))
 def test_its_table_has_its_averages(curve: str) -> None:
     rate = 0.7 * peak(CURVES[curve])
     found = solve(CURVES[curve], rate)
@@ -139,6 +143,7 @@ def test_rate_of_no_rows_a_second_is_a_lone_row() -> None:
     assert found.mean_batch == pytest.approx(1)
 
 
+@full
 def test_ties_that_rounding_decides_end() -> None:
     """256 rows and a price of power: at this load ties alternate without end. What is found is still the least."""
     batch_ns = linear(7, 0.6, 256).batch_ns
@@ -172,7 +177,7 @@ def cost_of(found: Optimum, price: float) -> float:
     return found.mean_ns + price * found.power_w
 
 
-@settings(derandomize=True, deadline=None, max_examples=60, phases=[Phase.generate])
+@settings(derandomize=True, deadline=None, max_examples=few(60), phases=[Phase.generate])
 @given(
     curve=st.lists(st.integers(MS, 10 * MS), min_size=2, max_size=12),
     load=st.sampled_from([0.02, 0.1, 0.3, 0.45, 0.7, 0.9]),
@@ -194,10 +199,10 @@ def test_where_waiting_pays_no_simple_table_is_better(curve: list[int], load: fl
     assert cost_of(best, price) <= cost_of(never_idle, price) * (1 + 1e-7)
 
 
-@pytest.mark.parametrize("weight", [0.9, 0.999, 0.9999])
+@pytest.mark.parametrize("weight", some([0.9, 0.999, 0.9999]))
 def test_a_policy_on_the_way_that_never_serves_is_not_met(weight: float) -> None:
     """The flat curve, at the loads and weights at which the linear system was once singular."""
     batch_ns = CURVES["gpu"]
-    for load in (0.05, 0.1, 0.3, 0.45):
+    for load in some((0.05, 0.1, 0.3, 0.45)):
         price = weight / (1 - weight) * batch_ns[0]
         assert solve(batch_ns, load * peak(batch_ns), weight=price).mean_ns > 0

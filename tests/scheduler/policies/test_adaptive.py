@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from tiers import few
 
 from app.scheduler.estimates.profile import linear
 from app.scheduler.optimal.tables import ControlTables, solve
@@ -21,11 +22,11 @@ from ..world import make_call, make_device, make_program
 CI = settings(
     derandomize=True,
     deadline=None,
-    max_examples=300,
+    max_examples=few(300),
     phases=[Phase.generate],
     suppress_health_check=[HealthCheck.too_slow],
 )
-FEW = settings(CI, max_examples=12)
+FEW = settings(CI, max_examples=few(12))
 MS, S = 1_000_000, 1_000_000_000
 #: At low load one row waits for a second; at high load one and two wait for a third. Three rows are run as four.
 TABLES = ControlTables(

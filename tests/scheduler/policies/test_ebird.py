@@ -11,6 +11,7 @@ from itertools import combinations
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from tiers import few, some
 
 from app.scheduler.policies import Cut, Hold, make
 from app.scheduler.policies.base import view_of
@@ -24,7 +25,7 @@ from ..world import make_call, make_device, make_program
 CI = settings(
     derandomize=True,
     deadline=None,
-    max_examples=200,
+    max_examples=few(200),
     phases=[Phase.generate],
     suppress_health_check=[HealthCheck.too_slow],
 )
@@ -93,7 +94,7 @@ def test_workers_are_powers_of_two_below_the_largest_batch(max_batch: int, expec
     assert Ebird.workers(max_batch) == expected
 
 
-@pytest.mark.parametrize("ready", range(1, LARGEST + 1))
+@pytest.mark.parametrize("ready", some(range(LARGEST, 0, -1), 5))
 def test_all_idle_leaves_no_remainder(ready: int) -> None:
     """S2, E4: the binary digits of R, largest first; 32 is one more than the digits give, so both single workers run.
     Rows keep the order of arrival through the units, and no unit is padded."""
@@ -133,7 +134,7 @@ def test_a_fourth_row_wakes_the_worker_that_was_skipped() -> None:
     assert sizes(arrive(scheduler, 1, first=4, now=3)) == [4]
 
 
-@pytest.mark.parametrize("busy", range(1 << len(WORKERS)))
+@pytest.mark.parametrize("busy", some(range(1 << len(WORKERS)), 5))
 def test_no_worker_is_started_twice(busy: int) -> None:
     """S3, E4: with any workers busy, what starts is what the listing starts, on idle workers, each once."""
     scheduler = ebird()

@@ -1,0 +1,34 @@
+"""The option --core, and a garbage collector that leaves alone what stays to the end."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import tiers
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--core",
+        action="store_true",
+        help="a few examples of everything and no test marked full, for tests/scheduler and tests/sim",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    tiers.core = config.getoption("core")
+    gc.disable()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not tiers.core:
+        return
+    config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("full")])
+    items[:] = [item for item in items if not item.get_closest_marker("full")]
+
+
+def pytest_collection_finish() -> None:
+    """Modules, tests and fixtures stay for ever: to walk them again and again took a fifth of the core tier's time."""
+    gc.freeze()
+    gc.enable()

@@ -1,0 +1,30 @@
+"""How much of a test runs: all of it in `make test`, a few examples of it in `make test-core`.
+
+A test says so with one of three words: it is marked `full`, it repeats something `few(n)` times, or it is parametrised
+with `some(cases)`. In the whole suite they change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+import pytest
+
+T = TypeVar("T")
+
+#: Left out of the core tier: slow, or about more than the pure core.
+full = pytest.mark.full
+
+#: Whether pytest was called with --core. Set once, by tests/conftest.py, before any test is imported.
+core = False
+
+
+def few(times: int) -> int:
+    """How often to do it: `times`; in the core tier a twentieth of that, and not less than three times."""
+    return max(3, times // 20) if core else times
+
+
+def some(cases: Iterable[T], every: int = 4) -> list[T]:
+    """All of the cases; in the core tier one in `every` of them, beginning with the first."""
+    return list(cases)[:: every if core else 1]
