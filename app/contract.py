@@ -37,14 +37,21 @@ DATATYPES: dict[str, np.dtype[Any]] = {
 }
 
 
+UNBOUNDED = 0  #: in place of a variable axis' largest length: there is none but what the size of a body allows
+
+
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
     """One input or output, as one row has it: the batch dimension is not part of `shape`.
 
     `axes[i]` is "" where axis i is fixed, else the axis' name: axes of one name share a length within a call, and an
-    output's named axis is cut back to it. An axis declared as -1 gets a name of its own (`<tensor>.<i>`).
-    `bounds` is `shape` with each variable axis replaced by its largest length. `minimum` and `maximum` are the values
-    that an input of integers may hold; None: any that its datatype does.
+    output's named axis is cut back to it. An input's axis declared as -1 gets a name of its own (`<tensor>.<i>`).
+    `bounds` is `shape` with each variable axis replaced by its largest length, or UNBOUNDED. `minimum` and `maximum`
+    are the values that an input of integers may hold; None: any that its datatype does.
+
+    The server itself makes an input with `lengths_of` or `mask_of`; clients do not send it. `lengths_of` names an axis:
+    the input holds each row's length along it. `mask_of` names an input of the same shape: the mask is 1 where that
+    input holds a row's values, and 0 where it holds padding.
     """
 
     name: str
@@ -56,11 +63,17 @@ class TensorSpec:
     labels: tuple[str, ...] = ()
     minimum: int | None = None
     maximum: int | None = None
+    lengths_of: str = ""
+    mask_of: str = ""
     #: Derived, once, because every call asks: the memory's dtype, and whether every axis has one length.
     dtype: np.dtype[Any] = field(init=False, repr=False, compare=False)
     fixed: bool = field(init=False, repr=False, compare=False)
-    #: Values of one row at its largest.
+    #: Every axis has one length or a largest one, so that memory for a row can be reserved.
+    bounded: bool = field(init=False, repr=False, compare=False)
+    #: Values of one row at its largest; 0 if it is not bounded.
     count: int = field(init=False, repr=False, compare=False)
+    #: The server makes this input.
+    made: bool = field(init=False, repr=False, compare=False)
     #: Whether its values have bounds of their own, and one within them to try a model with.
     ranged: bool = field(init=False, repr=False, compare=False)
     example: int = field(init=False, repr=False, compare=False)
@@ -68,7 +81,9 @@ class TensorSpec:
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", DATATYPES[self.datatype])
         object.__setattr__(self, "fixed", not any(self.axes))
+        object.__setattr__(self, "bounded", UNBOUNDED not in self.bounds)
         object.__setattr__(self, "count", prod(self.bounds))
+        object.__setattr__(self, "made", bool(self.lengths_of or self.mask_of))
         object.__setattr__(self, "ranged", self.minimum is not None or self.maximum is not None)
         # 1 and not 0: as an id it is valid, and as a mask it leaves something to average.
         example = 1 if self.minimum is None else max(1, self.minimum)
@@ -91,7 +106,7 @@ class Batching:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What a caller may know of one version of a model."""
+    """What a caller may know of one version of a model. `inputs` are all that the model is called with, in order."""
 
     name: str
     version: str
@@ -99,10 +114,13 @@ class ModelInfo:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     batching: Batching = field(default_factory=Batching)
+    #: Derived: the inputs that clients send, in the order declared. The others are made by the server.
+    client_inputs: tuple[TensorSpec, ...] = field(init=False, repr=False, compare=False)
     #: Derived: there is one output, and its values are numbers that JSON has.
     plain_output: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "client_inputs", tuple(spec for spec in self.inputs if not spec.made))
         plain = len(self.outputs) == 1 and self.outputs[0].datatype not in ("BYTES", "BF16")
         object.__setattr__(self, "plain_output", plain)
 
@@ -159,7 +177,11 @@ class Lease(Protocol):
     def __exit__(self, *exc: object) -> None: ...
 
     def write(self, index: int, values: Array | memoryview) -> None:
-        """Copy input number `index` into the slots: an array [rows, ...], or the bytes of one of the input's dtype."""
+        """Write input number `index` of the client's inputs: an array [rows, ...], or the bytes of one of its dtype.
+
+        The values are copied, but for inputs of text and inputs without a largest length: their arrays are kept until
+        the call has ended, so they must not change.
+        """
         ...
 
     @property

@@ -1,0 +1,145 @@
+"""`[[inputs]]` and `[[outputs]]` of model.toml as pydantic models: what each table may hold by itself.
+
+How the tables fit together is checked in `specs.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, field_validator, model_validator
+
+from app.contract import DATATYPES
+
+_AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # no dot: names of unnamed axes have one
+_TENSOR_NAME = re.compile(r"\S+")
+
+
+class Table(BaseModel):
+    # strict: TOML has types, so the string "32" where a number belongs is a mistake
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class TensorTable(Table):
+    name: str
+    datatype: str
+    shape: list[int | str]
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_one_word(cls, value: str) -> str:
+        if not _TENSOR_NAME.fullmatch(value):
+            raise ValueError(f"expected a name without spaces, got {value!r}")
+        return value
+
+    @field_validator("datatype")
+    @classmethod
+    def _datatype_is_known(cls, value: str) -> str:
+        if value not in DATATYPES:
+            raise ValueError(f"expected one of {', '.join(DATATYPES)}, got {value!r}")
+        return value
+
+    @field_validator("shape", mode="before")
+    @classmethod
+    def _axes_are_lengths_or_names(cls, value: Any) -> Any:
+        wanted = 'expected a list of lengths (at least 1), -1 or axis names like "tokens"'
+        if not isinstance(value, list):
+            raise ValueError(f"{wanted}, got {value!r}")  # noqa: TRY004 - pydantic only takes ValueError
+        for axis in value:
+            length = isinstance(axis, int) and not isinstance(axis, bool) and (axis >= 1 or axis == -1)
+            name = isinstance(axis, str) and _AXIS_NAME.fullmatch(axis)
+            if not length and not name:
+                raise ValueError(f"{wanted}, got {axis!r} in {value!r}")
+        return value
+
+
+class InputTable(TensorTable):
+    """One `[[inputs]]`. `max_shape` is as long as `shape` and bounds its variable axes; -1 there means no bound.
+
+    `lengths` and `mask` name another input: the server makes this one from it.
+    """
+
+    max_shape: list[int] | None = None
+    pad_value: bool | int | float = 0
+    minimum: int | None = None
+    maximum: int | None = None
+    lengths: str | None = None
+    mask: str | None = None
+
+    @model_validator(mode="after")
+    def _made_inputs_are_plain(self) -> InputTable:
+        """An input that the server makes declares a shape and a datatype, and nothing of values that clients send."""
+        if self.lengths is not None and self.mask is not None:
+            raise ValueError("mask: expected an input to be either lengths or a mask, got both")
+        if self.lengths is None and self.mask is None:
+            return self
+        for key in ("max_shape", "pad_value", "minimum", "maximum"):
+            if key in self.model_fields_set:
+                value = getattr(self, key)
+                raise ValueError(f"{key}: expected none for an input that the server makes, got {value!r}")
+        if self.mask is not None:
+            if self.datatype == "BYTES":
+                raise ValueError("datatype: expected a numeric type or BOOL for a mask, got 'BYTES'")
+            return self
+        if not is_integer(self.datatype):
+            raise ValueError(f"datatype: expected an integer type for lengths, got {self.datatype!r}")
+        if self.shape:
+            raise ValueError(f"shape: expected [] for lengths, which are one number a row, got {self.shape!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _bounds_fit(self) -> InputTable:
+        if self.max_shape is None:
+            return self
+        fits = len(self.max_shape) == len(self.shape) and all(
+            (bound >= 1 or bound == -1) if not is_fixed(axis) else axis == bound
+            for axis, bound in zip(self.shape, self.max_shape, strict=True)
+        )
+        if not fits:
+            raise ValueError(
+                f"max_shape: expected one length per axis of {self.shape!r}, the fixed ones unchanged, of the others "
+                f"the largest or -1 for none, got {self.max_shape!r}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _pad_value_fits(self) -> InputTable:
+        if is_integer(self.datatype):
+            limits = np.iinfo(DATATYPES[self.datatype])
+            whole = isinstance(self.pad_value, int)
+            if not whole or not int(limits.min) <= self.pad_value <= int(limits.max):
+                raise ValueError(f"pad_value: expected a value of {self.datatype}, got {self.pad_value!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _range_fits(self) -> InputTable:
+        given = {"minimum": self.minimum, "maximum": self.maximum}
+        for key, value in given.items():
+            if value is None:
+                continue
+            if not is_integer(self.datatype):
+                raise ValueError(f"{key}: expected none for {self.datatype}, bounds are for integers, got {value!r}")
+            limits = np.iinfo(DATATYPES[self.datatype])
+            if not int(limits.min) <= value <= int(limits.max):
+                raise ValueError(f"{key}: expected a value of {self.datatype}, got {value!r}")
+        low, high = self.minimum, self.maximum
+        if low is not None and high is not None and low > high:
+            raise ValueError(f"maximum: expected at least the minimum, {low}, got {high}")
+        return self
+
+
+class OutputTable(TensorTable):
+    """One `[[outputs]]`. A named axis has the length of the inputs' axis of that name."""
+
+    labels: str | None = None
+
+
+def is_fixed(axis: int | str) -> bool:
+    return isinstance(axis, int) and axis >= 1
+
+
+def is_integer(datatype: str) -> bool:
+    """BF16 is none: its bits travel as integers."""
+    return DATATYPES[datatype].kind in "iu" and datatype != "BF16"

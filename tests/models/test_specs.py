@@ -1,0 +1,199 @@
+"""Invariant: axes, bounds and inputs that the server makes mean one thing, or loading names the key that is unclear."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.contract import DATATYPES, UNBOUNDED, ModelInfo
+from app.errors import ConfigError
+from app.models.config import model_info, read_config
+
+from .folders import source_of, write_model
+
+
+def table(kind: str, name: str, datatype: str, shape: str, *lines: str) -> str:
+    return "\n".join([f"[[{kind}]]", f'name = "{name}"', f'datatype = "{datatype}"', f"shape = {shape}", *lines])
+
+
+IDS = table("inputs", "ids", "INT64", '["tokens"]', "max_shape = [300]")
+IMAGE = table("inputs", "image", "FP32", '["h", "w", 3]', "max_shape = [64, 48, 3]")
+BARE = table("inputs", "bare", "FP32", "[-1, 2, -1]", "max_shape = [9, 2, 8]")
+FIXED = table("inputs", "fixed", "FP32", "[2]")
+TEXT = table("inputs", "text", "BYTES", '["words"]')
+SCORE = table("outputs", "score", "FP32", "[]")
+
+
+def lengths(of: str, *lines: str, name: str = "n", datatype: str = "INT64", shape: str = "[]") -> str:
+    return table("inputs", name, datatype, shape, f'lengths = "{of}"', *lines)
+
+
+def mask(of: str, *lines: str, name: str = "mask", datatype: str = "BOOL", shape: str = '["tokens"]') -> str:
+    return table("inputs", name, datatype, shape, f'mask = "{of}"', *lines)
+
+
+def read(tmp_path, *tables: str, more: str = "") -> ModelInfo:
+    folder = write_model(tmp_path / "m", "\n".join(['source = "model.py:build"', *tables, more]))
+    return model_info(read_config(folder), source_of(folder))
+
+
+# inputs that the server makes
+
+
+@pytest.mark.parametrize(
+    ("of", "axis"),
+    [
+        ("ids", "tokens"),
+        ("ids.tokens", "tokens"),
+        ("image.h", "h"),
+        ("image.w", "w"),
+        ("bare.0", "bare.0"),
+        ("bare.2", "bare.2"),
+    ],
+)
+def test_lengths_of_an_input_or_of_one_of_its_axes(tmp_path, of, axis):
+    info = read(tmp_path, IDS, IMAGE, BARE, lengths(of), SCORE)
+    made = info.inputs[3]
+    assert (made.name, made.lengths_of, made.mask_of, made.made) == ("n", axis, "", True)
+    assert (made.shape, made.axes, made.bounds, made.datatype) == ((), (), (), "INT64")
+
+
+def test_a_mask_has_the_axes_of_its_input(tmp_path):
+    info = read(tmp_path, mask("bare", shape="[-1, 2, -1]", datatype="FP16"), BARE, SCORE)
+    made, bare = info.inputs
+    assert (made.mask_of, made.lengths_of, made.made, bare.made) == ("bare", "", True, False)
+    assert (made.shape, made.axes, made.bounds) == (bare.shape, bare.axes, bare.bounds)
+    assert made.datatype == "FP16"
+
+
+def test_clients_send_what_the_server_does_not_make(tmp_path):
+    info = read(tmp_path, mask("ids"), IDS, lengths("ids"), FIXED, SCORE)
+    assert [spec.name for spec in info.inputs] == ["mask", "ids", "n", "fixed"]
+    assert [spec.name for spec in info.client_inputs] == ["ids", "fixed"]
+
+
+def test_names_with_dots_are_names_first(tmp_path):
+    dotted = table("inputs", "a.b", "INT64", '["t"]', "max_shape = [4]")
+    plain = table("inputs", "a", "INT64", '["u", "b"]', "max_shape = [5, 6]")
+    assert read(tmp_path, dotted, plain, lengths("a.b"), SCORE).inputs[2].lengths_of == "t"
+    assert read(tmp_path, dotted, plain, lengths("a.b.t"), SCORE).inputs[2].lengths_of == "t"
+    assert read(tmp_path, plain, lengths("a.b"), SCORE).inputs[1].lengths_of == "b"
+
+
+def test_one_axis_twice_is_one_axis(tmp_path):
+    square = table("inputs", "square", "FP32", '["n", "n"]', "max_shape = [4, 4]")
+    assert read(tmp_path, square, lengths("square", name="size"), SCORE).inputs[1].lengths_of == "n"
+
+
+@pytest.mark.parametrize("datatype", [name for name, dtype in DATATYPES.items() if dtype.kind in "iu"])
+def test_lengths_fit_their_datatype(tmp_path, datatype):
+    """300 tokens are too many for eight bits; BF16, whose bits look like integers, holds no lengths at all."""
+    if datatype in ("UINT8", "INT8", "BF16"):
+        with pytest.raises(ConfigError, match=r"inputs\[1\]\.datatype: expected .*, got '"):
+            read(tmp_path, IDS, lengths("ids", datatype=datatype), SCORE)
+    else:
+        assert read(tmp_path, IDS, lengths("ids", datatype=datatype), SCORE).inputs[1].datatype == datatype
+
+
+@pytest.mark.parametrize(
+    ("made", "key", "expected", "got"),
+    [
+        (lengths("idz"), "lengths", "an input that clients send ('ids', 'image', 'fixed', 'text')", "'idz'"),
+        (lengths("idz.tokens"), "lengths", "an input that clients send", "'idz.tokens'"),
+        (lengths("n"), "lengths", "an input that clients send", "'n'"),
+        (lengths("ids.words"), "lengths", "an axis of 'ids' ('ids.tokens', 'ids')", "'ids.words'"),
+        (lengths("image"), "lengths", "an axis of 'image' ('image.h', 'image.w')", "'image'"),
+        (lengths("fixed"), "lengths", "an input with a variable axis", "'fixed' of shape [2]"),
+        (lengths("text"), "lengths", "an input that is not of type BYTES", "'text'"),
+        (lengths("ids", shape="[1]"), "shape", "[] for lengths", "[1]"),
+        (lengths("ids", datatype="FP32"), "datatype", "an integer type for lengths", "'FP32'"),
+        (lengths("ids", datatype="BOOL"), "datatype", "an integer type for lengths", "'BOOL'"),
+        (lengths("ids", datatype="INT8"), "datatype", "a type that holds lengths up to 300", "'INT8'"),
+        (lengths("text", datatype="BYTES"), "datatype", "an integer type for lengths", "'BYTES'"),
+        (lengths("ids", "minimum = 1"), "minimum", "none for an input that the server makes", "1"),
+        (lengths("ids", "maximum = 1"), "maximum", "none for an input that the server makes", "1"),
+        (lengths("ids", "max_shape = []"), "max_shape", "none for an input that the server makes", "[]"),
+        (lengths("ids", 'mask = "ids"'), "mask", "either lengths or a mask", "both"),
+        (mask("idz"), "mask", "an input that clients send", "'idz'"),
+        (mask("mask"), "mask", "an input that clients send", "'mask'"),
+        (mask("ids.tokens"), "mask", "an input that clients send", "'ids.tokens'"),
+        (mask("fixed", shape="[2]"), "mask", "an input with a variable axis", "'fixed' of shape [2]"),
+        (mask("text", shape='["words"]'), "mask", "an input that is not of type BYTES", "'text'"),
+        (mask("ids", shape="[-1]"), "shape", "['tokens'], the shape of 'ids'", "[-1]"),
+        (mask("ids", shape='["tokens", 1]'), "shape", "['tokens'], the shape of 'ids'", "['tokens', 1]"),
+        (mask("ids", datatype="BYTES"), "datatype", "a numeric type or BOOL for a mask", "'BYTES'"),
+        (mask("ids", "pad_value = 0"), "pad_value", "none for an input that the server makes", "0"),
+    ],
+)
+def test_an_input_that_cannot_be_made_is_told_in_one_line(tmp_path, made, key, expected, got):
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, IDS, IMAGE, FIXED, TEXT, made, SCORE)
+    path, _, message = str(caught.value).partition(": ")
+    assert path == str(tmp_path / "m" / "model.toml")
+    assert message.startswith(f"inputs[4].{key}: expected ")
+    assert expected in message
+    assert message.endswith(f"got {got}")
+
+
+# axes without a bound
+
+
+def test_an_axis_without_max_shape_has_no_bound(tmp_path):
+    audio = table("inputs", "audio", "FP32", "[-1, 80]")
+    info = read(tmp_path, audio, FIXED, table("outputs", "y", "FP32", "[-1]"))
+    spec, fixed = info.inputs
+    assert (spec.axes, spec.bounds, spec.bounded, spec.count) == (("audio.0", ""), (UNBOUNDED, 80), False, 0)
+    assert fixed.bounded
+    assert (info.outputs[0].axes, info.outputs[0].bounds) == (("audio.0",), (UNBOUNDED,))
+
+
+def test_a_bound_holds_for_the_axis_wherever_it_is_given(tmp_path):
+    before = table("inputs", "before", "FP32", '["tokens", "other"]')
+    after = table("inputs", "after", "FP32", '["tokens", "other"]', "max_shape = [-1, 7]")
+    info = read(tmp_path, before, IDS, after, table("outputs", "y", "FP32", '["other"]'))
+    assert [spec.bounds for spec in info.inputs] == [(300, 7), (300,), (300, 7)]
+    assert info.outputs[0].bounds == (7,)
+
+
+def test_an_axis_may_be_said_to_have_no_bound(tmp_path):
+    image = table("inputs", "image", "FP32", '["h", "w", 3]', "max_shape = [64, -1, 3]")
+    assert read(tmp_path, image, SCORE).inputs[0].bounds == (64, UNBOUNDED, 3)
+
+
+def test_lengths_of_an_axis_without_bound_need_a_wide_type(tmp_path):
+    ids = table("inputs", "ids", "INT64", '["tokens"]')
+    assert read(tmp_path, ids, lengths("ids", datatype="INT32"), SCORE).inputs[1].made
+    with pytest.raises(
+        ConfigError, match=r"inputs\[1\]\.datatype: expected a type that holds lengths up to 2147483647"
+    ):
+        read(tmp_path, ids, lengths("ids", datatype="UINT16"), SCORE)
+
+
+def test_rows_without_bound_share_a_batch_with_rows_of_similar_length(tmp_path):
+    ids = table("inputs", "ids", "INT64", '["tokens"]')
+    assert read(tmp_path, ids, SCORE).batching.length_buckets[:3] == (1024, 4096, 16384)
+    assert read(tmp_path, IDS, SCORE).batching.length_buckets == ()
+    own = read(tmp_path, ids, SCORE, more="[batching]\nlength_buckets = [10]")
+    assert own.batching.length_buckets == (10,)
+
+
+# outputs
+
+
+def test_an_outputs_free_axis_is_the_inputs_only_one(tmp_path):
+    info = read(tmp_path, IDS, mask("ids"), FIXED, table("outputs", "y", "FP32", "[-1, 4, -1]"))
+    (y,) = info.outputs
+    assert (y.axes, y.bounds) == (("tokens", "", "tokens"), (300, 4, 300))
+
+
+def test_an_outputs_free_axis_among_inputs_without_any_is_its_own(tmp_path):
+    (y,) = read(tmp_path, FIXED, table("outputs", "y", "FP32", "[-1, 4]")).outputs
+    assert (y.axes, y.bounds) == (("y.0", ""), (UNBOUNDED, 4))
+
+
+def test_an_outputs_free_axis_among_several_is_not_guessed(tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, IDS, BARE, mask("ids"), table("outputs", "y", "FP32", "[4, -1]"))
+    assert str(caught.value).endswith(
+        "m/model.toml: outputs[0].shape: expected the name of an axis in place of -1, because the inputs have several: "
+        "'tokens', shape[0] of 'bare' (give it a name there), shape[2] of 'bare' (give it a name there)"
+    )
