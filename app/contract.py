@@ -127,7 +127,7 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampleRow:
-    """One row to try a model with: an array per input in declared order, without the batch dimension.
+    """One row to try a model with: an array per input that clients send, in order, without the batch dimension.
 
     `lengths` gives each variable axis its length in this row; `parameters` is what those of a request would be.
     """

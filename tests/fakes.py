@@ -253,7 +253,7 @@ class FakeDevice:
         self.launched = launched
 
     def open(self, model: Model, slots: int) -> Executor:
-        return TimedExecutor(model, WatchedPool(model.info.inputs, slots), self.batch_ns)
+        return TimedExecutor(model, WatchedPool(model.info.client_inputs, slots), self.batch_ns)
 
     def trial(self, executor: Executor, slots: Slots, size: int) -> Ran:
         assert isinstance(executor, TimedExecutor)

@@ -238,7 +238,7 @@ def _run(model: Model, plan: Plan, sampler: Sampler, told: Callable[[int], None]
     from app.engine.profiling.sampler import coarser
     from app.models.samples import short_lengths
 
-    lengths = short_lengths(model.info.inputs, plan.length) if plan.length else None
+    lengths = short_lengths(model.info.client_inputs, plan.length) if plan.length else None
     device = _device(plan, max(units for units, _ in sampler.times))
     with Bench(device, model, plan.max_batch, lengths) as bench:
         bench.warm()

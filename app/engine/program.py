@@ -29,7 +29,7 @@ def fit(model: Model, spec: DeviceSpec, spare_batches: int, pool_bytes: int) -> 
 def fit_queue(model: Model, running: int, pool_bytes: int) -> Model:
     """The model, with a queue cut so that the slots for it and for `running` rows take at most `pool_bytes`."""
     batching = model.info.batching
-    row = slot_bytes(model.info.inputs)
+    row = slot_bytes(model.info.client_inputs)
     if row * (batching.max_queue + running) <= pool_bytes:
         return model
     queue = max(batching.max_batch, pool_bytes // row - running)

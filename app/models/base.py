@@ -88,20 +88,27 @@ def _by_name(result: Mapping[Any, Any], outputs: Sequence[TensorSpec], model: st
     return [result[spec.name] for spec in outputs]
 
 
+def wrong_length(spec: TensorSpec, shape: Sequence[int], lengths: Mapping[str, int]) -> str:
+    """What is wrong with an output [rows, ...] along the axes it shares with the inputs; "" if nothing is.
+
+    `lengths` gives each of the inputs' variable axes its length in this batch.
+    """
+    for axis, got in zip(spec.axes, shape[1:], strict=True):
+        wanted = lengths.get(axis, got) if axis else got
+        if got != wanted:
+            return f"expected the length {wanted} that the inputs have along axis {axis!r}, got {got}"
+    return ""
+
+
 def _mismatch(spec: TensorSpec, value: Any, rows: int, lengths: Mapping[str, int]) -> str:
     shape = tuple(value.shape)
-    expected = tuple(
-        length if not axis else lengths.get(axis, -1) for axis, length in zip(spec.axes, spec.shape, strict=True)
-    )
-    bounds = spec.bounds
-    fits = len(shape) == len(expected) + 1 and shape[0] == rows
-    if fits:
-        fits = all(
-            (want == -1 or want == have) and (bound == -1 or have <= bound)
-            for want, have, bound in zip(expected, shape[1:], bounds, strict=True)
-        )
-    if not fits:
-        return f"expected shape {[rows, *expected]}, got {list(shape)}"
+    expected = (rows, *(lengths.get(axis, -1) if axis else n for axis, n in zip(spec.axes, spec.shape, strict=True)))
+    fixed = [True, *(not axis for axis in spec.axes)]
+    same_rank = len(shape) == len(expected)
+    if not same_rank or any(is_fixed and a != b for is_fixed, a, b in zip(fixed, expected, shape, strict=True)):
+        return f"expected shape {list(expected)}, got {list(shape)}"
+    if wrong := wrong_length(spec, shape, lengths):
+        return wrong
     if isinstance(value, np.ndarray):
         # BF16 has no numpy dtype, so an array of it can only be its bits.
         wanted: Any = DATATYPES[spec.datatype]

@@ -54,7 +54,7 @@ def movable(model: Model) -> bool:
 
 def warn_of_indices(model: Model) -> None:
     """A GPU checks no index: one beyond a table's end ends the device."""
-    for spec in model.info.inputs:
+    for spec in model.info.client_inputs:
         if (
             spec.dtype.kind in "iu"
             and spec.dtype.itemsize >= _INDEX_BYTES

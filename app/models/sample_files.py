@@ -69,7 +69,7 @@ def _request(body: Any, info: ModelInfo, where: str) -> list[SampleRow]:
     parameters = body.get("parameters") or {}
     if not isinstance(parameters, dict):
         raise _WrongError(f"{where}parameters: expected an object, got {_shown(parameters)}")
-    specs = {spec.name: spec for spec in info.inputs}
+    specs = {spec.name: spec for spec in info.client_inputs}
     arrays: dict[str, Array] = {}
     for index, tensor in enumerate(tensors):
         at = f"{where}inputs[{index}]"
@@ -116,7 +116,7 @@ def _is_of(value: Any, spec: TensorSpec) -> bool:
 
 def _rows(arrays: Mapping[str, Array], info: ModelInfo, where: str, parameters: Mapping[str, Any]) -> list[SampleRow]:
     """Arrays by input name, rows first, as rows; every input is there and they fit together."""
-    names = [spec.name for spec in info.inputs]
+    names = [spec.name for spec in info.client_inputs]
     unknown = sorted(set(arrays) - set(names))
     if unknown or set(arrays) != set(names):
         missing = [name for name in names if name not in arrays]
@@ -126,7 +126,7 @@ def _rows(arrays: Mapping[str, Array], info: ModelInfo, where: str, parameters: 
     counts = {name: (array.shape or (0,))[0] for name, array in arrays.items()}
     if len(set(counts.values())) != 1 or 0 in counts.values():
         raise _WrongError(f"{where}expected one number of rows, at least 1, in all inputs, got {counts}")
-    taken = [_fitted(arrays[spec.name], spec, where, lengths) for spec in info.inputs]
+    taken = [_fitted(arrays[spec.name], spec, where, lengths) for spec in info.client_inputs]
     return [
         SampleRow(tuple(np.array(values[row], values.dtype) for values in taken), dict(lengths), parameters)
         for row in range(counts[names[0]])
@@ -142,7 +142,7 @@ def _fitted(values: Array, spec: TensorSpec, where: str, lengths: dict[str, int]
     if len(values.shape) != len(spec.shape) + 1:
         raise _WrongError(f"{at}: expected shape [rows, {expected}], got {list(values.shape)}")
     for axis, bound, length in zip(spec.axes, spec.bounds, values.shape[1:], strict=True):
-        if not (1 <= length <= bound if axis else length == bound):
+        if not (1 <= length <= (bound or length) if axis else length == bound):
             raise _WrongError(f"{at}: expected shape [rows, {expected}], got {list(values.shape)}")
         if axis and lengths.setdefault(axis, length) != length:
             raise _WrongError(

@@ -16,6 +16,7 @@ import torch
 
 from app.contract import Array, ModelInfo, SampleRow, TensorSpec
 from app.models.base import row_shape
+from app.models.made import with_made
 
 ROWS = 4  # made up for the row check: enough to change places, few enough to cost little
 _SHORT = 16  # of variable axes: long enough for most kernels, and an encoder runs it in milliseconds
@@ -25,13 +26,18 @@ _LONGEST_TEXT = 8
 
 
 def full_lengths(inputs: Sequence[TensorSpec]) -> dict[str, int]:
-    """Each variable axis at its bound."""
-    return {axis: bound for spec in inputs for axis, bound in zip(spec.axes, spec.bounds, strict=True) if axis}
+    """Each variable axis at its bound, or at a short length if it has none."""
+    return {axis: bound or _SHORT for axis, bound in _bounds(inputs).items()}
 
 
 def short_lengths(inputs: Sequence[TensorSpec], length: int = _SHORT) -> dict[str, int]:
     """Each variable axis at `length`, or at its bound where that is less."""
-    return {axis: min(bound, length) for axis, bound in full_lengths(inputs).items()}
+    return {axis: min(bound or length, length) for axis, bound in _bounds(inputs).items()}
+
+
+def _bounds(inputs: Sequence[TensorSpec]) -> dict[str, int]:
+    """The largest length of each variable axis, UNBOUNDED if there is none."""
+    return {axis: bound for spec in inputs for axis, bound in zip(spec.axes, spec.bounds, strict=True) if axis}
 
 
 def longest(rows: Sequence[SampleRow]) -> dict[str, int]:
@@ -89,7 +95,7 @@ def row_check_rows(info: ModelInfo, samples: Sequence[SampleRow] = ()) -> list[S
     """
     ends = info.batching.length_buckets
     if not samples:
-        return made_up_rows(info.inputs, _lengths(full_lengths(info.inputs), ends))
+        return made_up_rows(info.client_inputs, _lengths(full_lengths(info.client_inputs), ends))
     groups: dict[int, list[SampleRow]] = {}
     for row in samples:
         groups.setdefault(_bucket(row.lengths, ends), []).append(row)
@@ -140,18 +146,23 @@ def stack(
     """The rows as a batch of `size`, a tensor per input (BYTES: an object array): what a model is called with.
 
     As the engine does it: shorter rows are padded with the input's pad value, and missing rows repeat the last.
+    `inputs` are all of the model's; rows have those that clients send.
     """
     padded = [*rows, *[rows[-1]] * ((size or len(rows)) - len(rows))]
+    sent = [spec for spec in inputs if not spec.made]
     batch: list[torch.Tensor | Array] = []
-    for index, spec in enumerate(inputs):
+    for index, spec in enumerate(sent):
         values = [row.arrays[index] for row in padded]
-        longest = tuple(map(max, zip(*(value.shape for value in values), strict=True)))
-        joined = np.full((len(padded), *longest), _pad(spec), spec.dtype)
+        shape = tuple(map(max, zip(*(value.shape for value in values), strict=True)))
+        joined = np.full((len(padded), *shape), _pad(spec), spec.dtype)
         for position, value in enumerate(values):
             place: tuple[Any, ...] = (position, *map(slice, value.shape))
             joined[place] = value
         batch.append(as_tensor(spec, joined))
-    return batch
+    if len(sent) == len(inputs):
+        return batch
+    of_rows = {axis: torch.tensor([row.lengths[axis] for row in padded]) for axis in rows[0].lengths}
+    return with_made(inputs, batch, of_rows, longest(rows))
 
 
 def as_tensor(spec: TensorSpec, values: Array) -> torch.Tensor | Array:

@@ -95,7 +95,7 @@ def fit_row(model: Model, run: Run) -> SampleRow:
     Raises ConfigError when the model takes it at some sizes only, raises on the sample, or does not return what it
     declares; Unfit when it raises on made-up rows at every size.
     """
-    inputs = model.info.inputs
+    inputs = model.info.client_inputs
     if model.samples:
         try_sizes(model, model.samples[0], run)
         return model.samples[0]
@@ -137,11 +137,11 @@ def try_full_length(model: Model, row: SampleRow, run: Run) -> str | None:
 
     Raises ConfigError when a row of made-up values fails only because of its length.
     """
-    full = full_lengths(model.info.inputs)
+    full = full_lengths(model.info.client_inputs)
     if full == row.lengths:
         return None
     try:
-        run([stretched(model.info.inputs, row, full)], 1)
+        run([stretched(model.info.client_inputs, row, full)], 1)
     except Exception as error:
         told = f"a row at full length ({', '.join(f'{axis} {length}' for axis, length in full.items())})"
         problem = f"{told}: {_what(error, model.info)}"

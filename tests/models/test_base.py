@@ -65,7 +65,8 @@ def test_verify_accepts_what_was_declared():
         (Y, torch.ones(1, 3), r"expected shape \[2, 3\], got \[1, 3\]"),
         (Y, torch.ones(2, 3, dtype=torch.float64), "expected FP32 .*got torch.float64"),
         (Y, np.ones((2, 3)), "expected FP32 .*got float64"),
-        (SEQUENCE, torch.ones(2, 6, 2), r"expected shape \[2, 5, 2\], got \[2, 6, 2\]"),
+        (SEQUENCE, torch.ones(2, 6, 2), "the length 5 that the inputs have along axis 'tokens', got 6"),
+        (SEQUENCE, torch.ones(2, 5, 3), r"expected shape \[2, 5, 2\], got \[2, 5, 3\]"),
         (TensorSpec("t", "BYTES", (1,), ("",), (1,)), torch.ones(2, 1), "expected BYTES"),
     ],
 )

@@ -3,12 +3,13 @@
 A slot is one index into every input's slab. Slots are handed out in ring order, so that neighbours in arrival are
 neighbours in memory and a batch of them is a view; they are freed in any order. On a CPU the slab is what the model
 reads; a row written here is never copied again unless its batch is scattered.
+
+Text, and inputs of any length, have no slab: a slot then holds the row's own array, for as long as the call has it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -29,12 +30,12 @@ def pageable(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 
 
 class Pool:
-    """Slots for the inputs `specs`."""
+    """Slots for the inputs `specs`, which clients send."""
 
     def __init__(self, specs: Sequence[TensorSpec], slots: int, allocate: Allocate = pageable) -> None:
         self.specs = specs
         self._end = slots  # those from here on are set apart
-        #: Per input the slab [slots, *bounds], and numpy's view of the same memory; for BYTES a list of arrays.
+        #: Per input the slab [slots, *bounds], and numpy's view of the same memory; without a slab, a list of arrays.
         self.slabs: list[torch.Tensor | None] = []
         self.views: list[Array | None] = []
         self.objects: list[list[Array | None] | None] = []
@@ -43,7 +44,7 @@ class Pool:
         self.strides: list[int] = []
         for spec in specs:
             shape = (slots, *spec.bounds)
-            slab = None if spec.datatype == "BYTES" else allocate(shape, TORCH_DTYPES[spec.datatype])
+            slab = allocate(shape, TORCH_DTYPES[spec.datatype]) if has_slab(spec) else None
             view = None if slab is None else _view(slab)
             self.slabs.append(slab)
             self.views.append(view)
@@ -110,9 +111,9 @@ class Pool:
     def write(
         self, slots: Slots, index: int, values: Array | memoryview, lengths: Mapping[str, int] = _NO_LENGTHS
     ) -> None:
-        """Copy input `index` into the slots: the one copy of the bytes that is made.
+        """Copy input `index` into the slots: the one copy of the bytes that is made. Without a slab, keep the array.
 
-        `values` is an array [rows, *shape] with shape within bounds, cast to the slab's dtype, or the bytes of an
+        `values` is an array [rows, *shape] with shape within bounds, cast to the input's dtype, or the bytes of an
         array of that dtype, whose variable axes have the `lengths` given.
         """
         spec = self.specs[index]
@@ -139,7 +140,7 @@ class Pool:
     def _write_objects(self, slots: Slots, index: int, values: Array) -> None:
         target = self.objects[index]
         assert target is not None  # an input has a slab or objects, see __init__
-        for slot, value in zip(slots, values, strict=True):
+        for slot, value in zip(slots, np.asarray(values, self.specs[index].dtype), strict=True):
             target[slot] = value
 
     def row(self, slot: int) -> SampleRow:
@@ -161,8 +162,13 @@ class Pool:
 
 
 def slot_bytes(specs: Sequence[TensorSpec]) -> int:
-    """Memory of one slot, all inputs at their bounds; BYTES count as nothing, they live elsewhere."""
-    return sum(prod(spec.bounds) * spec.dtype.itemsize for spec in specs if spec.datatype != "BYTES")
+    """Memory of one slot, all inputs at their bounds; those without a slab count as nothing, they live elsewhere."""
+    return sum(spec.count * spec.dtype.itemsize for spec in specs if has_slab(spec))
+
+
+def has_slab(spec: TensorSpec) -> bool:
+    """Whether memory for the input's rows can be reserved: not for text, nor where a row may have any length."""
+    return spec.bounded and spec.datatype != "BYTES"
 
 
 def _view(slab: torch.Tensor) -> Array:

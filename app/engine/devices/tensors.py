@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -10,22 +12,34 @@ import torch
 from app.contract import Array, TensorSpec
 from app.engine.devices.pool import Slots
 from app.errors import ConfigError
+from app.models.base import wrong_length
 
 #: The signed type with the bits of each unsigned one: torch lacks many kernels for unsigned integers.
 SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 
-def check_shape(spec: TensorSpec, value: Any, size: int) -> None:
-    """Raise ConfigError unless an output is a batch of `size` rows of the declared shape."""
-    if value.shape[0:1] != (size,) or not _fits(spec, tuple(value.shape[1:])):
+#: A batch is padded to its longest row. If that makes it larger than this many bytes and so many times as large as its
+#: rows, fewer rows go together: `length_buckets` of model.toml keep rows of one variable axis below that.
+_ROOM = 64 << 20
+_STRETCH = 4
+
+
+def check_shape(spec: TensorSpec, value: Any, size: int, longest: Mapping[str, int]) -> None:
+    """Raise ConfigError unless an output is a batch of `size` rows of the declared shape.
+
+    `longest` gives the length of the batch along each variable axis of the inputs.
+    """
+    shape = tuple(value.shape)
+    if shape[0:1] != (size,) or not _fits(spec, shape[1:]):
         raise ConfigError(
-            f"output {spec.name!r}: expected a batch of {size} rows of {list(spec.shape)}, "
-            f"got shape {list(value.shape)}"
+            f"output {spec.name!r}: expected a batch of {size} rows of {list(spec.shape)}, got shape {list(shape)}"
         )
+    if not spec.fixed and (wrong := wrong_length(spec, shape, longest)):
+        raise ConfigError(f"output {spec.name!r}: {wrong}")
 
 
 def _fits(spec: TensorSpec, row: tuple[int, ...]) -> bool:
-    """Whether an output's row has the declared shape; a variable axis may have any length."""
+    """Whether an output's row has the declared shape, but for the lengths of variable axes."""
     if row == spec.shape:
         return True
     return len(row) == len(spec.shape) and all(
@@ -43,18 +57,35 @@ def padded(slots: Slots, size: int) -> list[int]:
     return [*slots, *[slots[-1]] * (size - len(slots))]
 
 
-def stack(rows: list[Any]) -> Array:
-    """BYTES rows as one array; shorter ones are padded with empty bytes. A row of one element may come bare."""
+def stack(rows: list[Any], spec: TensorSpec) -> Array:
+    """Rows that lie apart as one array; shorter ones are padded. A text without axes may come bare.
+
+    Raises MemoryError if padding would make the batch many times as large as its rows.
+    """
     if isinstance(rows[0], bytes):
         bare: Array = np.empty(len(rows), object)
         bare[:] = rows
         return bare
     longest = tuple(map(max, zip(*(row.shape for row in rows), strict=True)))
-    batch = np.full((len(rows), *longest), b"", object)
+    if all(row.shape == longest for row in rows):
+        return np.stack(rows)
+    nbytes = len(rows) * prod(longest) * spec.dtype.itemsize
+    if nbytes > max(_ROOM, _STRETCH * sum(row.nbytes for row in rows)):
+        raise MemoryError(f"input {spec.name!r}: {len(rows)} rows padded to {list(longest)} would take {nbytes} bytes")
+    batch = np.full((len(rows), *longest), padding(spec), spec.dtype)
     for position, row in enumerate(rows):
         place: tuple[Any, ...] = (position, *map(slice, row.shape))
         batch[place] = row
     return batch
+
+
+def padding(spec: TensorSpec) -> Any:
+    """What stands beyond a row's own length, as numpy has it: empty text, and the bits of BF16."""
+    if spec.datatype == "BYTES":
+        return b""
+    if spec.datatype != "BF16":
+        return spec.pad_value
+    return torch.tensor([spec.pad_value], dtype=torch.bfloat16).view(torch.uint16).numpy()[0]
 
 
 def pad_beyond(batch: torch.Tensor, dim: int, lengths: torch.Tensor, value: float) -> None:

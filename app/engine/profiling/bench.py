@@ -68,7 +68,7 @@ class Bench:
             raise ConfigError(f"model {name!r}: it raises on made-up rows: {exc}; {GIVE_ROWS}") from None
         rows = quick.rows
         if self.lengths:
-            rows = tuple(stretched(self.model.info.inputs, row, self.lengths) for row in rows)
+            rows = tuple(stretched(self.model.info.client_inputs, row, self.lengths) for row in rows)
         self.lengths = longest(rows)
         pool = self._executor.pool
         self._slots = [pool.take(self._max_batch) for _ in self.device.spec.workers]

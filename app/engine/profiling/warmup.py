@@ -52,10 +52,10 @@ def warm_up(device: Device, executor: Executor, max_batch: int) -> WarmUp:
         over = perf_counter_ns() - begin > _BUDGET_NS
         if not over or size == max_batch or size & (size - 1) == 0:
             times[size] = _time(device, executor, rows, size)
-    full = full_lengths(model.info.inputs)
+    full = full_lengths(model.info.client_inputs)
     if full != row.lengths and warning is None and executor.keeps_memory:
         # Or the first such batch would wait for memory.
-        _time(device, executor, [stretched(model.info.inputs, row, full)], max_batch)
+        _time(device, executor, [stretched(model.info.client_inputs, row, full)], max_batch)
     log.debug("model %s: warmed up in %.2f s", model.info.name, (perf_counter_ns() - begin) / 1e9)
     return WarmUp(Profile(filled(times, max_batch)), rows, () if warning is None else (warning,))
 
@@ -85,7 +85,7 @@ def run_rows(device: Device, executor: Executor, rows: Sequence[SampleRow], size
 
 def try_batch(device: Device, executor: Executor, size: int, lengths: Mapping[str, int]) -> int:
     """Run a batch of plain rows of these lengths, and return the nanoseconds that it occupied a worker."""
-    return run_rows(device, executor, [example_row(executor.model.info.inputs, lengths)] * size, size).busy_ns
+    return run_rows(device, executor, [example_row(executor.model.info.client_inputs, lengths)] * size, size).busy_ns
 
 
 def write_rows(pool: Pool, slots: Slots, rows: Sequence[SampleRow]) -> None:

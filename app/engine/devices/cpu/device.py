@@ -40,7 +40,7 @@ class CpuDevice:
         self._workers = [Worker(index, self.threads, report) for index in range(len(self.spec.workers))]
 
     def open(self, model: Model, slots: int) -> Executor:
-        return CpuExecutor(place(model, self._placement), Pool(model.info.inputs, slots))
+        return CpuExecutor(place(model, self._placement), Pool(model.info.client_inputs, slots))
 
     def trial(self, executor: Executor, slots: Slots, size: int) -> Ran:
         """On the caller's thread: the workers may be serving other models."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,8 @@ from app.engine.devices.base import Ran
 from app.engine.devices.pool import Pool, Slots
 from app.engine.devices.tensors import adjacent, check_shape, pad_beyond, padded, stack
 from app.errors import ConfigError
-from app.models.base import normalise
+from app.models.base import TORCH_DTYPES, normalise
+from app.models.made import with_made
 
 
 class CpuExecutor:
@@ -26,15 +27,19 @@ class CpuExecutor:
         self.model = model
         self.pool = pool
         self.copies = False
+        self._makes = len(model.info.inputs) > len(pool.specs)  # some inputs are made here
 
     def run(self, slots: Slots, size: int) -> Ran:
         """Run the rows in `slots` as a batch of `size` >= rows. Raises whatever the model raises."""
         begin = time.perf_counter_ns()
-        inputs, keywords = self._gather(slots, size)
+        rows = padded(slots, size)
+        lengths = {axis: values[rows] for axis, values in self.pool.lengths.items()}
+        longest = {axis: int(values.max()) for axis, values in lengths.items()}
+        inputs, keywords = self._gather(slots, rows, lengths, longest)
         gathered = time.perf_counter_ns()
         result = self.model.call(*inputs, **keywords)
         inferred = time.perf_counter_ns()
-        outputs = self._scatter(result, len(slots), size)
+        outputs = self._scatter(result, len(slots), size, longest)
         return Ran(outputs, gathered - begin, inferred - gathered, time.perf_counter_ns() - inferred)
 
     def trial(self, slots: Slots, size: int) -> Ran:
@@ -46,50 +51,44 @@ class CpuExecutor:
             self.copies = True
         return ran
 
-    def _gather(self, slots: Slots, size: int) -> tuple[list[Any], dict[str, Any]]:
-        rows = padded(slots, size)
-        side_by_side = not self.copies and size == len(slots) and adjacent(slots)
+    def _gather(
+        self, slots: Slots, rows: list[int], lengths: Mapping[str, Array], longest: Mapping[str, int]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """What the model is called with. `rows`: the slots of the batch, padding included, of these `lengths`."""
+        side_by_side = not self.copies and len(rows) == len(slots) and adjacent(slots)
         index: torch.Tensor | None = None
         inputs: list[Any] = []
         for position, spec in enumerate(self.pool.specs):
             slab = self.pool.slabs[position]
             if slab is None:
-                values = self.pool.objects[position]
-                assert values is not None  # an input has a slab or objects, see Pool
-                inputs.append(stack([values[slot] for slot in rows]))
+                inputs.append(self._gather_objects(position, spec, rows))
                 continue
             if side_by_side and spec.fixed:
-                inputs.append(slab[slots[0] : slots[0] + size])
+                inputs.append(slab[slots[0] : slots[0] + len(rows)])
                 continue
             if index is None:
                 index = torch.tensor(rows)
             if spec.fixed:
                 inputs.append(slab.index_select(0, index))
             else:
-                inputs.append(self._gather_variable(slab, spec, rows, index))
+                inputs.append(_gather_variable(slab, spec, index, lengths, longest))
+        if self._makes:
+            tensors = {axis: torch.from_numpy(values) for axis, values in lengths.items()}
+            inputs = with_made(self.model.info.inputs, inputs, tensors, longest)
         if self.model.takes_parameters:
             return inputs, {"parameters": [self.pool.parameters[slot] or {} for slot in rows]}
         return inputs, {}
 
-    def _gather_variable(
-        self, slab: torch.Tensor, spec: TensorSpec, slots: Sequence[int], index: torch.Tensor
-    ) -> torch.Tensor:
-        """Rows of different lengths, as long as the longest; what lies beyond a row's own length becomes padding.
+    def _gather_objects(self, position: int, spec: TensorSpec, rows: Sequence[int]) -> Any:
+        """Rows that have no slab: text as an array of bytes, others as a tensor."""
+        values = self.pool.objects[position]
+        assert values is not None  # an input has a slab or objects, see Pool
+        batch = stack([values[slot] for slot in rows], spec)
+        if spec.datatype == "BYTES":
+            return batch
+        return torch.from_numpy(batch).view(TORCH_DTYPES[spec.datatype])
 
-        What lies there in the slot is an earlier caller's data, so it must never reach the model.
-        """
-        lengths = {axis: self.pool.lengths[axis][slots] for axis in spec.axes if axis}
-        view = slab
-        for dim, axis in enumerate(spec.axes):
-            if axis:
-                view = view.narrow(dim + 1, 0, int(lengths[axis].max()))
-        batch = view.index_select(0, index)
-        for dim, axis in enumerate(spec.axes):
-            if axis and lengths[axis].min() != lengths[axis].max():
-                pad_beyond(batch, dim + 1, torch.from_numpy(lengths[axis]), spec.pad_value)
-        return batch
-
-    def _scatter(self, result: Any, rows: int, size: int) -> list[Array]:
+    def _scatter(self, result: Any, rows: int, size: int, longest: Mapping[str, int]) -> list[Array]:
         """Copy what the model returned into memory of its own, without the padding rows.
 
         Always a copy: an identity model returns the slots themselves, and a buffer kept by the model would be
@@ -98,7 +97,7 @@ class CpuExecutor:
         outputs: list[Array] = []
         specs = self.model.info.outputs
         for spec, value in zip(specs, normalise(result, specs, self.model.info.name), strict=True):
-            check_shape(spec, value, size)
+            check_shape(spec, value, size, longest)
             outputs.append(_own(value, spec, rows))
         return outputs
 
@@ -108,6 +107,28 @@ class CpuExecutor:
     def _contents(self, slots: Slots) -> list[bytes]:
         rows = list(slots)
         return [view[rows].tobytes() for view in self.pool.views if view is not None]
+
+
+def _gather_variable(
+    slab: torch.Tensor,
+    spec: TensorSpec,
+    index: torch.Tensor,
+    lengths: Mapping[str, Array],
+    longest: Mapping[str, int],
+) -> torch.Tensor:
+    """Rows of different lengths, as long as the longest; what lies beyond a row's own length becomes padding.
+
+    What lies there in the slot is an earlier caller's data, so it must never reach the model.
+    """
+    view = slab
+    for dim, axis in enumerate(spec.axes, 1):
+        if axis:
+            view = view.narrow(dim, 0, longest[axis])
+    batch = view.index_select(0, index)
+    for dim, axis in enumerate(spec.axes, 1):
+        if axis and lengths[axis].min() != longest[axis]:
+            pad_beyond(batch, dim, torch.from_numpy(lengths[axis]), spec.pad_value)
+    return batch
 
 
 def _own(value: Any, spec: TensorSpec, rows: int) -> Array:

@@ -135,7 +135,7 @@ class StreamDevice:
         load = self._stock.take(0)
         try:
             perform(runtime, load, lambda: placed.append(place(model, self._placement)))
-            pool = StagedPool(model.info.inputs, slots, self.copies, (runtime.pinned, runtime.empty), self._keep)
+            pool = StagedPool(model.info.client_inputs, slots, self.copies, (runtime.pinned, runtime.empty), self._keep)
             # A graph is captured before the first row has come: what lies there must be input that no model chokes on,
             # and an id out of range would be an assertion on the device, which loses it. As bytes: not all types fill.
             perform(runtime, load, lambda: [rows.view(torch.uint8).zero_() for rows in pool.rows])

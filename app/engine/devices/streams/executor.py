@@ -31,6 +31,7 @@ from app.engine.devices.streams.runtime import Runtime, perform
 from app.engine.devices.tensors import SIGNED, adjacent, check_shape, pad_beyond, padded
 from app.errors import ConfigError
 from app.models.base import TORCH_DTYPES, normalise, row_shape
+from app.models.made import with_made
 
 log = logging.getLogger("starling.engine")
 
@@ -82,6 +83,7 @@ class StagedExecutor:
         #: Names of the variable axes, in the order of the rows of a block's index.
         self.axes = sorted(pool.lengths)
         self._fixed = not self.axes
+        self._makes = len(model.info.inputs) > len(pool.specs)  # some inputs are made on the device
         self.graphs = graphs and self._fixed and not model.takes_parameters
         self.seats: list[Seat] = []
 
@@ -115,10 +117,13 @@ class StagedExecutor:
                 self._gather_rows(rows, spec, seat, size, longest)
                 for spec, rows in zip(self.pool.specs, self.pool.rows, strict=True)
             ]
+        if self._makes:
+            lengths = {axis: seat.index[row, :size] for row, axis in enumerate(self.axes, 1)}
+            inputs = with_made(self.model.info.inputs, inputs, lengths, longest)
         keywords: dict[str, Any] = {}
         if self.model.takes_parameters:
             keywords["parameters"] = [self.pool.parameters[slot] or {} for slot in padded(slots, size)]
-        return self._outputs(self.model.call(*inputs, **keywords), size)
+        return self._outputs(self.model.call(*inputs, **keywords), size, longest)
 
     def _gather_rows(
         self, rows: torch.Tensor, spec: TensorSpec, seat: Seat, size: int, longest: Mapping[str, int]
@@ -133,12 +138,12 @@ class StagedExecutor:
                 pad_beyond(batch, dim + 1, seat.index[1 + self.axes.index(axis), :size], spec.pad_value)
         return batch
 
-    def _outputs(self, result: Any, size: int) -> list[torch.Tensor]:
+    def _outputs(self, result: Any, size: int, longest: Mapping[str, int]) -> list[torch.Tensor]:
         """What the model returned, checked, as dense tensors. ConfigError where it is not what was declared."""
         specs = self.model.info.outputs
         outputs: list[torch.Tensor] = []
         for spec, value in zip(specs, normalise(result, specs, self.model.info.name), strict=True):
-            check_shape(spec, value, size)
+            check_shape(spec, value, size, longest)
             tensor = torch.from_numpy(value) if isinstance(value, np.ndarray) else value
             if tensor.dtype != TORCH_DTYPES[spec.datatype]:
                 raise ConfigError(f"output {spec.name!r}: expected {spec.datatype}, got {value.dtype}")
@@ -159,6 +164,10 @@ class StagedExecutor:
                     rows[(slice(size), *map(slice, row_shape(spec, lengths)))]
                     for spec, rows in zip(self.pool.specs, self.pool.rows, strict=True)
                 ]
+                if self._makes:
+                    device = inputs[0].device
+                    tensors = {axis: torch.full((size,), _FIRST_LENGTH, device=device) for axis in self.axes}
+                    inputs = with_made(self.model.info.inputs, inputs, tensors, lengths)
                 keywords: dict[str, Any] = {"parameters": [{}] * size} if self.model.takes_parameters else {}
                 self.model.call(*inputs, **keywords)
 
@@ -190,7 +199,7 @@ class StagedExecutor:
 
         def batch() -> list[torch.Tensor]:
             inputs = [_select(rows, seat.index[0, :size]) for rows in self.pool.rows]
-            return self._outputs(self.model.call(*inputs), size)
+            return self._outputs(self.model.call(*inputs), size, {})
 
         assert seat.capture is not None  # `graphs` says so
         stream = seat.capture.stream

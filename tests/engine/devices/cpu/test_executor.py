@@ -20,7 +20,7 @@ NUMERIC = [*FIXED, "BF16"]
 
 
 def make(model: Model, slots: int = 8) -> CpuExecutor:
-    return CpuExecutor(model, Pool(model.info.inputs, slots))
+    return CpuExecutor(model, Pool(model.info.client_inputs, slots))
 
 
 def filled(model: Model, slots: int = 8) -> CpuExecutor:

@@ -1,0 +1,47 @@
+"""Inputs that the server makes of the lengths of a batch's rows: the lengths themselves, and masks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from app.contract import TensorSpec
+from app.models.base import TORCH_DTYPES
+
+
+def with_made(
+    inputs: Sequence[TensorSpec],
+    sent: Sequence[Any],
+    lengths: Mapping[str, torch.Tensor],
+    longest: Mapping[str, int],
+) -> list[Any]:
+    """All inputs of a batch in the order declared, from those that clients send. See `make_input`."""
+    values = iter(sent)
+    return [make_input(spec, lengths, longest) if spec.made else next(values) for spec in inputs]
+
+
+def make_input(spec: TensorSpec, lengths: Mapping[str, torch.Tensor], longest: Mapping[str, int]) -> torch.Tensor:
+    """The input `spec` for a batch, in memory of its own, where `lengths` lie.
+
+    `lengths` has the length of each row, padding rows included, along each variable axis; `longest` the length of the
+    batch along it.
+    """
+    dtype = TORCH_DTYPES[spec.datatype]
+    if spec.lengths_of:
+        return lengths[spec.lengths_of].to(dtype, copy=True)
+    size = len(next(iter(lengths.values())))
+    shape = [size, *(longest[axis] if axis else length for axis, length in zip(spec.axes, spec.shape, strict=True))]
+    mask: torch.Tensor | None = None
+    for dim, axis in enumerate(spec.axes, 1):
+        if not axis:
+            continue
+        positions = torch.arange(longest[axis], device=lengths[axis].device)
+        along = [1] * len(shape)
+        along[0], along[dim] = size, longest[axis]
+        inside = (positions[None, :] < lengths[axis][:, None]).view(along)
+        mask = inside if mask is None else mask & inside
+    assert mask is not None  # a mask's input has a variable axis, see specs.py
+    # A model may write into its inputs, which expanded memory does not allow.
+    return mask.expand(shape).to(dtype).contiguous()
