@@ -1,0 +1,129 @@
+"""Invariant: requests of different lengths share batches and never see it, and memory of any length goes with them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fakes import MS, FakeDevice, virtual, virtual_loop
+
+from app.contract import UNBOUNDED, Answer, Model
+from app.engine.program import fit_queue
+from app.engine.served_model import ServedModel
+from app.errors import ClientGone, ConfigError, ModelFailed
+
+from .rig import X, make_model, serving, tensor
+
+
+def ragged(call: Any = None, bound: int = UNBOUNDED, **batching: Any) -> Model:
+    """Doubles its values, and sums each row under a mask that the server makes."""
+
+    def doubled(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x * 2, (x * mask).sum(dim=1)
+
+    x, mask = tensor("x", "FP32", ("n", bound), pad_value=9), tensor("mask", "FP32", ("n", bound), mask_of="x")
+    outputs = [tensor("doubled", "FP32", ("n", bound)), tensor("total", "FP32")]
+    return make_model(call or doubled, [x, mask], outputs, **batching)
+
+
+async def ask(served: ServedModel, *rows: list[float]) -> Answer:
+    values = np.array(rows, np.float32)
+    with served.lease(len(values), lengths={"n": values.shape[1]}) as lease:
+        lease.write(0, values)
+        return await lease.run()
+
+
+@pytest.mark.parametrize("bound", [UNBOUNDED, 16])
+@virtual
+async def test_calls_of_different_lengths_share_a_batch(bound: int) -> None:
+    async with serving(ragged(bound=bound)) as rig:
+        served = rig.served
+        calls = [ask(served, [1]), ask(served, [2, 3, 4], [5, 6, 7]), ask(served, [8, 9])]
+        one, two, three = await asyncio.gather(*calls)
+        assert rig.rows_pushed() == [4]
+        assert [answer.outputs[0].tolist() for answer in (one, two, three)] == [
+            [[2]], [[4, 6, 8], [10, 12, 14]], [[16, 18]],
+        ]  # fmt: skip
+        assert [answer.outputs[1].tolist() for answer in (one, two, three)] == [[1], [9, 18], [17]]
+        rig.assert_settled()
+        assert all(row is None for rows in served.pool.objects if rows is not None for row in rows[:4])
+
+
+@virtual
+async def test_rows_that_nobody_waits_for_give_their_memory_back() -> None:
+    async with serving(ragged(), device=FakeDevice(virtual_loop(), 1)) as rig:
+        first = rig.loop.create_task(ask(rig.served, [1, 2]))
+        await rig.loop.turn(3)
+        rows = np.ones((3, 1000), np.float32)
+        with rig.served.lease(3, lengths={"n": 1000}) as lease:
+            lease.write(0, rows)
+            future = lease.run()
+            await rig.loop.turn(2)
+            lease.cancel()
+            with pytest.raises(ClientGone):
+                await future
+        assert sum(row is not None and len(row) == 1000 for row in rig.served.pool.objects[0]) == 0
+        assert (await first).outputs[1].tolist() == [3]
+        rig.assert_settled()
+
+
+@virtual
+async def test_buckets_keep_lengths_apart() -> None:
+    async with serving(ragged(length_buckets=(4, 16))) as rig:
+        answers = await asyncio.gather(ask(rig.served, [1]), ask(rig.served, [1] * 5), ask(rig.served, [1] * 17))
+        assert [answer.outputs[1].tolist() for answer in answers] == [[1], [5], [17]]
+        assert rig.rows_pushed() == [1, 1, 1]
+
+
+@virtual
+async def test_an_output_of_another_length_than_its_inputs_is_no_answer() -> None:
+    """Lengths of which warm-up knew nothing: the first columns of the answer would be right only by chance."""
+
+    def at_least_four(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.nn.functional.pad(x, (0, max(0, 4 - x.shape[1]))), x.sum(dim=1)
+
+    async with serving(ragged(at_least_four)) as rig:
+        assert (await ask(rig.served, [1] * 4)).outputs[1].tolist() == [4]
+        with pytest.raises(ModelFailed, match=r"output 'doubled': expected the length 2 .* along axis 'n', got 4"):
+            await ask(rig.served, [1, 2])
+
+
+@pytest.mark.parametrize("change", [lambda x: x[:, ::2], lambda x: torch.cat([x, x[:, :1]], dim=1)])
+@virtual
+async def test_warm_up_refuses_an_output_of_another_length(change: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        async with serving(ragged(lambda x, mask: (change(x), x.sum(dim=1)))):
+            pass
+    length = change(torch.ones(1, 16)).shape[1]
+    wanted = f"output 'doubled': expected the length 16 that the inputs have along axis 'n', got {length}"
+    assert wanted in str(caught.value)
+
+
+def test_inputs_without_bound_do_not_cut_the_queue() -> None:
+    assert fit_queue(ragged(max_queue=500), 32, pool_bytes=1).info.batching.max_queue == 500
+    wide = make_model(lambda x: x, [tensor("x", "FP32", ("n", 1000))], [X], max_queue=500)
+    assert fit_queue(wide, 32, pool_bytes=400_000).info.batching.max_queue == 68
+    # What the server makes needs no slots either.
+    assert fit_queue(ragged(bound=1000, max_queue=500), 32, pool_bytes=400_000).info.batching.max_queue == 68
+
+
+@virtual
+async def test_a_batch_that_padding_would_make_huge_runs_in_parts() -> None:
+    """Two axes: rows of 80 KB each, which would be padded to 800 MB and more."""
+    image = tensor("image", "FP64", ("h", UNBOUNDED), ("w", UNBOUNDED))
+    model = make_model(lambda image: image.sum(dim=(1, 2)), [image], [tensor("y", "FP64")])
+    async with serving(model) as rig:
+        shapes = [(10_000, 1), (1, 10_000)]
+        leases = [rig.served.lease(1, lengths={"h": h, "w": w}) for h, w in shapes]
+        for lease, shape in zip(leases, shapes, strict=True):
+            lease.write(0, np.ones((1, *shape)))
+        answers = await asyncio.gather(*(lease.run() for lease in leases))
+        assert [answer.outputs[0].tolist() for answer in answers] == [[10_000], [10_000]]
+        assert rig.rows_pushed() == [2, 1, 1]
+        for lease in leases:
+            lease.close()
+        await rig.loop.passes(MS)
+        rig.assert_settled()
