@@ -89,6 +89,13 @@ class TensorSpec:
         example = 1 if self.minimum is None else max(1, self.minimum)
         object.__setattr__(self, "example", example if self.maximum is None else min(example, self.maximum))
 
+    def axes_shown(self) -> list[str]:
+        """The shape for people to read: lengths, and names of variable axes with the largest length they may have."""
+        return [
+            str(bound) if not axis else axis if bound == UNBOUNDED else f"{axis} <= {bound}"
+            for axis, bound in zip(self.axes, self.bounds, strict=True)
+        ]
+
 
 @dataclass(frozen=True, slots=True)
 class Batching:

@@ -170,8 +170,8 @@ def list_models(
             table.add_row(name, version, f"[red]{_escape(row.error)}[/red]")
             continue
         table.add_row(
-            name, version, _tensors(row.info.inputs), _tensors(row.info.outputs), str(row.info.batching.max_batch),
-            _escape(row.origin),
+            name, version, _tensors(row.info.client_inputs), _tensors(row.info.outputs),
+            str(row.info.batching.max_batch), _escape(row.origin),
         )  # fmt: skip
     out.print(table)
     if broken:
@@ -201,7 +201,9 @@ def check(
             for warning in result.warnings:
                 out.print(f"    [yellow]warning[/yellow]  {_escape(warning)}", soft_wrap=True)
             batching = result.info.batching
-            out.print(f"    inputs   {_tensors(result.info.inputs)}", soft_wrap=True)
+            out.print(f"    inputs   {_tensors(result.info.client_inputs)}", soft_wrap=True)
+            if made := [spec for spec in result.info.inputs if spec.made]:
+                out.print(f"    made     {_tensors(made)}", soft_wrap=True)
             out.print(f"    outputs  {_tensors(result.info.outputs)}", soft_wrap=True)
             out.print(f"    batching {batching.policy}, up to {batching.max_batch} rows, {batching.max_queue} may wait")
     if not report.ok:
@@ -215,11 +217,7 @@ def version() -> None:
 
 
 def _tensors(specs: Any) -> str:
-    shown = []
-    for spec in specs:
-        axes = [f"{axis}<={bound}" if axis else str(bound) for axis, bound in zip(spec.axes, spec.bounds, strict=True)]
-        shown.append(f"{spec.name} {spec.datatype} [{', '.join(axes)}]")
-    return _escape(", ".join(shown))
+    return _escape(", ".join(f"{spec.name} {spec.datatype} [{', '.join(spec.axes_shown())}]" for spec in specs))
 
 
 def _escape(text: str) -> str:

@@ -129,6 +129,30 @@ def test_models() -> None:
         assert word in shown
 
 
+def made(folder: Path) -> Path:
+    """A model with an axis of any length, and a mask that the server makes."""
+    folder.mkdir()
+    tensor = '{ name = "%s", datatype = "FP32", shape = [%s]%s }'
+    inputs = [tensor % ("x", '"n", 2', ""), tensor % ("mask", '"n", 2', ', mask = "x"')]
+    lines = [
+        'source = "model.py:build"',
+        f"inputs = [{', '.join(inputs)}]",
+        f"outputs = [{tensor % ('y', '-1, 2', '')}]",
+    ]
+    (folder / "model.toml").write_text("\n".join(lines))
+    (folder / "model.py").write_text("def build():\n    return lambda x, mask: x * mask\n")
+    return folder
+
+
+def test_inputs_that_the_server_makes_are_told_apart(tmp_path: Path) -> None:
+    folder = made(tmp_path / "masked")
+    assert "mask" not in plain(run("models", str(tmp_path)).output).replace("masked", "")
+    shown = plain(run("check", str(folder)).output)
+    assert "inputs   x FP32 [n, 2]\n" in shown
+    assert "made     mask FP32 [n, 2]\n" in shown
+    assert "outputs  y FP32 [n, 2]\n" in shown
+
+
 def test_models_that_are_wrong(tmp_path: Path) -> None:
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "model.toml").write_text("source = 5\n")
