@@ -10,10 +10,17 @@ from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
+import torch
 
 import app
-from app.models.config import BatchingTable, InputTable, ModelTable, OutputTable, WarmupTable
+from app.contract import ModelSource
+from app.engine.devices.cpu.executor import CpuExecutor
+from app.engine.devices.pool import Pool
+from app.models.config import BatchingTable, ModelTable, WarmupTable
+from app.models.loaders import load
+from app.models.tables import InputTable, OutputTable
 from app.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -160,6 +167,25 @@ def test_model_files_in_the_documentation_are_toml() -> None:
     assert shown
     for text in shown:
         ModelTable.model_validate(tomllib.loads(text))
+
+
+def test_the_example_of_variable_lengths_runs(tmp_path: Path) -> None:
+    """Each row's mean is over its own tokens, in company as alone."""
+    section = read("docs/models.md").partition("### Variable lengths")[2]
+    for (_, text), name in zip(FENCED.findall(section), ("model.py", "model.toml"), strict=False):
+        (tmp_path / name).write_text(text)
+    model = load(ModelSource("mean", 1, tmp_path))
+    executor = CpuExecutor(model, Pool(model.info.client_inputs, 2))
+    rows = [[7, 8, 9], [5]]
+    for slot, ids in enumerate(rows):
+        executor.pool.write([slot], 0, np.array([ids]))
+        executor.pool.set_lengths([slot], {"tokens": len(ids)})
+    with torch.inference_mode():
+        means, norms = executor.run(range(2), 2).outputs
+        table = model.call.embedding.weight
+        assert [norms.shape, means.shape] == [(2, 3), (2, 4)]
+        for mean, ids in zip(means, rows, strict=True):
+            assert np.allclose(mean, table[ids].mean(dim=0))
 
 
 def test_readme_serves_a_model_in_fifteen_lines() -> None:
