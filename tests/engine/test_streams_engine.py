@@ -14,7 +14,7 @@ import torch
 from runtimes import HostRuntime
 from torch import nn
 
-from app.contract import Model
+from app.contract import UNBOUNDED, Model
 from app.engine.devices.base import DeviceOptions
 from app.engine.devices.cpu.device import CpuDevice
 from app.engine.devices.streams.device import StreamDevice
@@ -148,23 +148,28 @@ async def test_large_outputs_outlive_their_slots(runtime: Runtime):
             assert (answer.outputs[0] == number).all()
 
 
-async def test_rows_of_different_lengths(runtime: Runtime):
-    x, y = tensor("x", "INT64", ("n", 8), pad_value=0), tensor("y", "INT64", ("n", 8))
+@pytest.mark.parametrize("bound", [8, UNBOUNDED])
+async def test_rows_of_different_lengths(runtime: Runtime, bound: int):
+    """Padding is neither 0 nor counted: the model knows the lengths, and which values are a row's own."""
+    x, y = tensor("x", "INT64", ("n", bound), pad_value=5), tensor("y", "INT64", ("n", bound))
+    mask, length = tensor("mask", "BOOL", ("n", bound), mask_of="x"), tensor("length", "INT32", lengths_of="n")
 
-    class Reverse(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x * 10 + (x != 0).sum(1, keepdim=True)  # counts what was not padded
+    class Count(nn.Module):
+        def forward(self, x: torch.Tensor, mask: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
+            return x * 100 + 10 * mask.sum(1, keepdim=True) + length[:, None]
 
     async def one(served: ServedModel, number: int) -> None:
         values = np.full((2, 1 + number % 8), number, np.int64)
         with served.lease(2, lengths={"n": values.shape[1]}) as lease:
             lease.write(0, values)
             answer = await lease.run()
-        assert np.array_equal(answer.outputs[0], values * 10 + values.shape[1])
+        assert np.array_equal(answer.outputs[0], values * 100 + 11 * values.shape[1])
 
     async with serving(runtime) as engine:
-        served = await started(engine, make_model(Reverse(), [x], [y], max_batch=4))
+        served = await started(engine, make_model(Count(), [x, mask, length], [y], max_batch=4))
+        assert hasattr(served.executor, "graphs")  # it runs on the streams, not beside them
         await asyncio.gather(*(one(served, number) for number in range(1, 60)))
+        assert served.pool.used == 0
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

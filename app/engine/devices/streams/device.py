@@ -138,7 +138,7 @@ class StreamDevice:
             pool = StagedPool(model.info.client_inputs, slots, self.copies, (runtime.pinned, runtime.empty), self._keep)
             # A graph is captured before the first row has come: what lies there must be input that no model chokes on,
             # and an id out of range would be an assertion on the device, which loses it. As bytes: not all types fill.
-            perform(runtime, load, lambda: [rows.view(torch.uint8).zero_() for rows in pool.rows])
+            perform(runtime, load, lambda: [rows.view(torch.uint8).zero_() for rows in pool.rows if rows is not None])
             executor = StagedExecutor(placed[0], pool, self._graphs)
             for lane in self.lanes:
                 seat = executor.seat(runtime, lane.spec.capacity, self.spec.push_depth)

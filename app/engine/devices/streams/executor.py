@@ -5,6 +5,9 @@ out-stream the outputs are copied into a block of pinned memory and the out-even
 is a closure given to the runtime, so that it runs in the stream's order and not in the launcher's: on CUDA that is the
 same, on the runtimes of the tests it is not.
 
+Rows of inputs without a largest length have no memory on the device: a unit puts its own together in pinned memory and
+copies them on its worker's stream.
+
 Each worker has a CUDA graph for each of some batch sizes, captured at load: one call instead of hundreds, so that one
 launcher can serve all streams. Sizes in between are padded to the next. A model with inputs of variable length or with
 parameters runs eagerly.
@@ -28,7 +31,7 @@ from app.engine.devices.streams.captures import Capture
 from app.engine.devices.streams.pool import StagedPool
 from app.engine.devices.streams.results import Block, Landing, result_bytes
 from app.engine.devices.streams.runtime import Runtime, perform
-from app.engine.devices.tensors import SIGNED, adjacent, check_shape, pad_beyond, padded
+from app.engine.devices.tensors import SIGNED, adjacent, check_shape, pad_beyond, padded, stack
 from app.errors import ConfigError
 from app.models.base import TORCH_DTYPES, normalise, row_shape
 from app.models.made import with_made
@@ -83,6 +86,7 @@ class StagedExecutor:
         #: Names of the variable axes, in the order of the rows of a block's index.
         self.axes = sorted(pool.lengths)
         self._fixed = not self.axes
+        self._buffers = [rows for rows in pool.rows if rows is not None]
         self._makes = len(model.info.inputs) > len(pool.specs)  # some inputs are made on the device
         self.graphs = graphs and self._fixed and not model.takes_parameters
         self.seats: list[Seat] = []
@@ -110,12 +114,14 @@ class StagedExecutor:
         """The unit run eagerly: its outputs on the device. Neighbours are a view of the slots and are not gathered."""
         inputs: list[torch.Tensor]
         if self._fixed and not self.copies and size == len(slots) and adjacent(slots):
-            inputs = [rows[slots[0] : slots[0] + size] for rows in self.pool.rows]
+            inputs = [rows[slots[0] : slots[0] + size] for rows in self._buffers]
         else:
             seat.index.copy_(block.index, non_blocking=True)
             inputs = [
-                self._gather_rows(rows, spec, seat, size, longest)
-                for spec, rows in zip(self.pool.specs, self.pool.rows, strict=True)
+                self._stage_rows(position, block, slots, size)
+                if rows is None
+                else self._gather_rows(rows, self.pool.specs[position], seat, size, longest)
+                for position, rows in enumerate(self.pool.rows)
             ]
         if self._makes:
             lengths = {axis: seat.index[row, :size] for row, axis in enumerate(self.axes, 1)}
@@ -138,6 +144,15 @@ class StagedExecutor:
                 pad_beyond(batch, dim + 1, seat.index[1 + self.axes.index(axis), :size], spec.pad_value)
         return batch
 
+    def _stage_rows(self, position: int, block: Block, slots: Slots, size: int) -> torch.Tensor:
+        """Rows of any length have no slots on the device: they are put together here and copied as the unit begins."""
+        spec, values = self.pool.specs[position], self.pool.objects[position]
+        assert values is not None  # an input has a slab or objects, see Pool
+        rows = [values[slot] for slot in padded(slots, size)]
+        batch = torch.from_numpy(stack(rows, spec, partial(block.stage, position)))
+        device = self.seats[0].index.device
+        return batch.view(TORCH_DTYPES[spec.datatype]).to(device, non_blocking=True, copy=True)
+
     def _outputs(self, result: Any, size: int, longest: Mapping[str, int]) -> list[torch.Tensor]:
         """What the model returned, checked, as dense tensors. ConfigError where it is not what was declared."""
         specs = self.model.info.outputs
@@ -158,14 +173,16 @@ class StagedExecutor:
         Compiling takes up to minutes and libraries make their plans: not on the launcher, on which other models wait.
         """
         lengths = dict.fromkeys(self.axes, _FIRST_LENGTH)
+        device = self.seats[0].index.device
         with torch.inference_mode():
             for size in range(1, min(2, self.model.info.batching.max_batch) + 1):
                 inputs = [
-                    rows[(slice(size), *map(slice, row_shape(spec, lengths)))]
+                    torch.zeros(size, *row_shape(spec, lengths), dtype=TORCH_DTYPES[spec.datatype], device=device)
+                    if rows is None
+                    else rows[(slice(size), *map(slice, row_shape(spec, lengths)))]
                     for spec, rows in zip(self.pool.specs, self.pool.rows, strict=True)
                 ]
                 if self._makes:
-                    device = inputs[0].device
                     tensors = {axis: torch.full((size,), _FIRST_LENGTH, device=device) for axis in self.axes}
                     inputs = with_made(self.model.info.inputs, inputs, tensors, lengths)
                 keywords: dict[str, Any] = {"parameters": [{}] * size} if self.model.takes_parameters else {}
@@ -198,7 +215,7 @@ class StagedExecutor:
         """
 
         def batch() -> list[torch.Tensor]:
-            inputs = [_select(rows, seat.index[0, :size]) for rows in self.pool.rows]
+            inputs = [_select(rows, seat.index[0, :size]) for rows in self._buffers]
             return self._outputs(self.model.call(*inputs), size, {})
 
         assert seat.capture is not None  # `graphs` says so
@@ -208,7 +225,7 @@ class StagedExecutor:
 
     def versions(self) -> list[int]:
         """Counters that every write into the device's rows moves, without the copies that the pool itself made."""
-        return [rows._version - self.pool.moves for rows in self.pool.rows]
+        return [rows._version - self.pool.moves for rows in self._buffers]
 
 
 def _select(rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from app.contract import TensorSpec
-from app.engine.devices.pool import Allocate, Pool, Slots
+from app.engine.devices.pool import Allocate, Pool, Slots, has_slab
 from app.engine.devices.streams.results import Block
 from app.engine.devices.streams.runtime import Runtime
 from app.models.base import TORCH_DTYPES
@@ -75,8 +75,10 @@ class StagedPool(Pool):
         pinned, device = memory
         super().__init__(specs, slots, allocate=pinned)
         self.copies = copies
-        #: Per input the device buffer [slots, *bounds].
-        self.rows = [device((slots, *spec.bounds), TORCH_DTYPES[spec.datatype]) for spec in specs]
+        #: Per input the device buffer [slots, *bounds]; None for rows of any length, which each unit copies itself.
+        self.rows = [
+            device((slots, *spec.bounds), TORCH_DTYPES[spec.datatype]) if has_slab(spec) else None for spec in specs
+        ]
         #: Per slot the number of the copy of its row, 0 for none, and the slot whose in-event stands behind that copy:
         #: the rows of a call are one copy where they are neighbours, and share one event in any case.
         self.numbers = [0] * slots
@@ -108,8 +110,8 @@ class StagedPool(Pool):
         for first, end in runs(slots):
             self.moves += 1
             for host, device in zip(self.slabs, self.rows, strict=True):
-                assert host is not None  # text does not come here, see placement.movable
-                device[first:end].copy_(host[first:end], non_blocking=True)
+                if device is not None and host is not None:
+                    device[first:end].copy_(host[first:end], non_blocking=True)
 
     def in_event(self, slots: Slots) -> tuple[int, Any]:
         """The highest number among the slots' copies, and its event: the last-slot rule."""
@@ -137,7 +139,9 @@ class StagedPool(Pool):
         if flight is not None:
             result = flight.block.addresses(list(flight.slots).index(index), len(flight.slots))
         out_event = flight.block.landed if flight is not None else None
-        return Slot(index, tuple(rows[index].data_ptr() for rows in self.rows), event, result, out_event)
+        return Slot(
+            index, tuple(rows[index].data_ptr() for rows in self.rows if rows is not None), event, result, out_event
+        )
 
 
 def runs(slots: Slots) -> list[tuple[int, int]]:

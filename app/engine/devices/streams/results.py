@@ -44,6 +44,16 @@ class Block:
         self.landed = runtime.event()  # they are here: the out-event
         self.places: list[Place] = []
         self._layouts: dict[tuple[Any, ...], list[Place]] = {}
+        self._staged: dict[int, torch.Tensor] = {}
+
+    def stage(self, position: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """Pinned memory for the batch of an input that has no slots. Valid as long as the unit."""
+        nbytes = prod(shape) * dtype.itemsize
+        memory = self._staged.get(position)
+        if memory is None or memory.numel() < nbytes:
+            memory = self._staged[position] = self._runtime.pinned((nbytes,), torch.uint8)
+        staged: Array = memory.numpy()[:nbytes].view(dtype).reshape(shape)
+        return staged
 
     def land(self, values: Sequence[torch.Tensor], rows: int) -> None:
         """Copy the first `rows` rows of each output here. Runs on the out-stream."""

@@ -30,8 +30,8 @@ class TransferBench:
 
     def measure(self, pool: StagedPool, rows: int, outputs: Sequence[Array]) -> Transfer:
         """A batch of the pool's first `rows` slots, whose outputs are as these. The rows are on the device already."""
-        slabs = [slab for slab in pool.slabs if slab is not None]
-        inputs = [(device[:rows], host[:rows]) for device, host in zip(pool.rows, slabs, strict=True)]
+        pairs = zip(pool.rows, pool.slabs, strict=True)
+        inputs = [(device[:rows], host[:rows]) for device, host in pairs if device is not None and host is not None]
         sizes = [(max(1, output.nbytes),) for output in outputs]
         made = [(self._runtime.pinned(size, torch.uint8), self._runtime.empty(size, torch.uint8)) for size in sizes]
         return Transfer(self._time(inputs), self._time(made))
