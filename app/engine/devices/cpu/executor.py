@@ -17,6 +17,8 @@ from app.errors import ConfigError
 from app.models.base import TORCH_DTYPES, normalise
 from app.models.made import with_made
 
+_NO_LENGTHS: dict[str, Any] = {}
+
 
 class CpuExecutor:
     """Implements devices.base.Executor. Not for two threads at a time unless the model allows it."""
@@ -33,8 +35,7 @@ class CpuExecutor:
         """Run the rows in `slots` as a batch of `size` >= rows. Raises whatever the model raises."""
         begin = time.perf_counter_ns()
         rows = padded(slots, size)
-        lengths = {axis: values[rows] for axis, values in self.pool.lengths.items()}
-        longest = {axis: int(values.max()) for axis, values in lengths.items()}
+        lengths, longest = self._lengths(rows) if self.pool.lengths else (_NO_LENGTHS, _NO_LENGTHS)
         inputs, keywords = self._gather(slots, rows, lengths, longest)
         gathered = time.perf_counter_ns()
         result = self.model.call(*inputs, **keywords)
@@ -50,6 +51,11 @@ class CpuExecutor:
         if (self._versions(), self._contents(slots)) != before:
             self.copies = True
         return ran
+
+    def _lengths(self, rows: list[int]) -> tuple[dict[str, Array], dict[str, int]]:
+        """Each row's length along each variable axis, and the longest of them."""
+        lengths = {axis: values[rows] for axis, values in self.pool.lengths.items()}
+        return lengths, {axis: int(values.max()) for axis, values in lengths.items()}
 
     def _gather(
         self, slots: Slots, rows: list[int], lengths: Mapping[str, Array], longest: Mapping[str, int]
