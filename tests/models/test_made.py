@@ -57,7 +57,7 @@ def test_a_mask_of_one_axis_twice():
 )
 def test_a_model_may_write_into_what_is_made(spec):
     before = {axis: values.clone() for axis, values in LENGTHS.items()}
-    make_input(spec, LENGTHS, LONGEST).fill_(0)
+    make_input(spec, LENGTHS, LONGEST).logical_not_()
     assert all(torch.equal(before[axis], values) for axis, values in LENGTHS.items())
 
 

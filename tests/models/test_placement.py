@@ -139,6 +139,7 @@ def test_indices_without_bounds_are_warned_of(caplog):
         (replace(spec("both", "INT64", 2), minimum=0, maximum=9), False),
         (spec("pixels", "UINT8", 2), False),
         (spec("x", "FP32", 2), False),
+        (TensorSpec("lengths", "INT64", (), (), (), lengths_of="tokens"), False),  # no client can send it
     ]:
         caplog.clear()
         warn_of_indices(model_of(nn.Identity(), (one,)))
