@@ -1,7 +1,4 @@
-"""The torch-free shapes that the API, the engine and the models share.
-
-Nothing here computes: these are the nouns of the system and the Protocols by which its parts know one another.
-"""
+"""The data types and protocols that the API, the engine and the models share. Nothing here needs torch."""
 
 from __future__ import annotations
 
@@ -65,16 +62,16 @@ class TensorSpec:
     maximum: int | None = None
     lengths_of: str = ""
     mask_of: str = ""
-    #: Derived, once, because every call asks: the memory's dtype, and whether every axis has one length.
+    #: Derived once, because every call needs them: the dtype in memory, and whether every axis has one length.
     dtype: np.dtype[Any] = field(init=False, repr=False, compare=False)
     fixed: bool = field(init=False, repr=False, compare=False)
-    #: Every axis has one length or a largest one, so that memory for a row can be reserved.
+    #: Whether every axis has a largest length, so that memory for a row can be reserved.
     bounded: bool = field(init=False, repr=False, compare=False)
-    #: Values of one row at its largest; 0 if it is not bounded.
+    #: Number of values in the largest row; 0 if there is no largest.
     count: int = field(init=False, repr=False, compare=False)
-    #: The server makes this input.
+    #: Whether the server makes this input.
     made: bool = field(init=False, repr=False, compare=False)
-    #: Whether its values have bounds of their own, and one within them to try a model with.
+    #: Whether `minimum` or `maximum` is given, and a value between them to try a model with.
     ranged: bool = field(init=False, repr=False, compare=False)
     example: int = field(init=False, repr=False, compare=False)
 
@@ -85,7 +82,7 @@ class TensorSpec:
         object.__setattr__(self, "count", prod(self.bounds))
         object.__setattr__(self, "made", bool(self.lengths_of or self.mask_of))
         object.__setattr__(self, "ranged", self.minimum is not None or self.maximum is not None)
-        # 1 and not 0: as an id it is valid, and as a mask it leaves something to average.
+        # 1 rather than 0: it is a valid id, and a mask of ones leaves values to average.
         example = 1 if self.minimum is None else max(1, self.minimum)
         object.__setattr__(self, "example", example if self.maximum is None else min(example, self.maximum))
 
@@ -99,7 +96,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """How calls to a model are queued and batched. Durations in milliseconds; 0 means none where it says so."""
+    """How requests to a model are queued and batched. Durations are in milliseconds."""
 
     policy: str = "adaptive"
     objective: str | float = "latency"  # of the policy adaptive: a name, or the weight of power, 0 to below 1
@@ -123,7 +120,7 @@ class ModelInfo:
     batching: Batching = field(default_factory=Batching)
     #: Derived: the inputs that clients send, in the order declared. The others are made by the server.
     client_inputs: tuple[TensorSpec, ...] = field(init=False, repr=False, compare=False)
-    #: Derived: there is one output, and its values are numbers that JSON has.
+    #: Derived: whether there is one output, and JSON can hold its values as numbers.
     plain_output: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

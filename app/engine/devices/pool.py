@@ -1,10 +1,11 @@
-"""The slots of one program: memory that takes each row as it arrives (Ebird, section V).
+"""The input slots of one program: each row is written into a slot when its request arrives (Ebird, section V).
 
-A slot is one index into every input's slab. Slots are handed out in ring order, so that neighbours in arrival are
-neighbours in memory and a batch of them is a view; they are freed in any order. On a CPU the slab is what the model
-reads; a row written here is never copied again unless its batch is scattered.
+Each input has a slab, which is one tensor with a row per slot; a slot is an index into all slabs. Slots are handed out
+in ring order, so that rows that arrive one after another lie side by side, and a batch of them is a view of the slab.
+They are freed in any order. On a CPU the model reads the slab itself: a row is copied once, or twice if its batch is
+scattered over the slab.
 
-Text, and inputs of any length, have no slab: a slot then holds the row's own array, for as long as the call has it.
+Text and inputs without a largest length have no slab. Their slots hold each row's own array while its call has them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _FREE, _TAKEN = b"\0", b"\1"
 
 
 def pageable(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Ordinary memory."""
+    """Uninitialised memory that is not pinned."""
     return torch.empty(shape, dtype=dtype)
 
 
@@ -34,7 +35,7 @@ class Pool:
 
     def __init__(self, specs: Sequence[TensorSpec], slots: int, allocate: Allocate = pageable) -> None:
         self.specs = specs
-        self._end = slots  # those from here on are set apart
+        self._end = slots  # `take` hands out the slots below this one
         #: Per input the slab [slots, *bounds], and numpy's view of the same memory; without a slab, a list of arrays.
         self.slabs: list[torch.Tensor | None] = []
         self.views: list[Array | None] = []
@@ -53,7 +54,7 @@ class Pool:
             self.objects.append([None] * slots if slab is None else None)
         self._holds_objects = any(values is not None for values in self.objects)
         axes = sorted({axis for spec in specs for axis in spec.axes if axis})
-        #: Per named axis the length each slot's row has.
+        #: For each variable axis the length of each slot's row.
         self.lengths: dict[str, Array] = {axis: np.zeros(slots, np.int64) for axis in axes}
         self.parameters: list[Mapping[str, Any] | None] = [None] * slots
         self._taken = bytearray(slots)
@@ -65,12 +66,12 @@ class Pool:
         return self._end - self.used
 
     def set_apart(self, rows: int) -> Slots:
-        """The last `rows` slots, which `take` hands to nobody from now on. Before the first is taken."""
+        """Reserve the last `rows` slots, which `take` never hands out from then on. Call it before the first `take`."""
         self._end -= rows
         return range(self._end, self._end + rows)
 
     def take(self, n: int) -> Slots:
-        """`n` free slots, adjacent where there is such a run. Raises MemoryError when fewer are free."""
+        """Take `n` free slots, side by side if possible. Raises MemoryError if fewer are free."""
         if n > self._end - self.used:
             raise MemoryError(f"pool: {n} slots wanted, {self.free} free")
         taken = self._taken
@@ -97,7 +98,7 @@ class Pool:
         return slots
 
     def give_back(self, slots: Slots) -> None:
-        """Free slots whose rows no unit reads any more."""
+        """Free slots. No unit may still read their rows."""
         taken = self._taken
         for slot in slots:
             taken[slot] = 0
@@ -111,10 +112,10 @@ class Pool:
     def write(
         self, slots: Slots, index: int, values: Array | memoryview, lengths: Mapping[str, int] = _NO_LENGTHS
     ) -> None:
-        """Copy input `index` into the slots: the one copy of the bytes that is made. Without a slab, keep the array.
+        """Copy the values of input number `index` into the slots, or keep the array if the input has no slab.
 
-        `values` is an array [rows, *shape] with shape within bounds, cast to the input's dtype, or the bytes of an
-        array of that dtype, whose variable axes have the `lengths` given.
+        `values` is an array [rows, *shape] within the input's bounds, which is cast to its dtype, or the bytes of an
+        array of that dtype whose variable axes have the given `lengths`.
         """
         spec = self.specs[index]
         if isinstance(values, memoryview):
@@ -162,12 +163,12 @@ class Pool:
 
 
 def slot_bytes(specs: Sequence[TensorSpec]) -> int:
-    """Memory of one slot, all inputs at their bounds; those without a slab count as nothing, they live elsewhere."""
+    """Bytes that the slabs reserve for one slot. Inputs without a slab reserve nothing."""
     return sum(spec.count * spec.dtype.itemsize for spec in specs if has_slab(spec))
 
 
 def has_slab(spec: TensorSpec) -> bool:
-    """Whether memory for the input's rows can be reserved: not for text, nor where a row may have any length."""
+    """Whether memory for the input's rows can be reserved: text and rows without a largest length have no size."""
     return spec.bounded and spec.datatype != "BYTES"
 
 

@@ -1,4 +1,4 @@
-"""What gathering rows and reading outputs need on every device: shapes, neighbours, padding."""
+"""Helpers to gather rows into batches and to check outputs, the same on every device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from app.engine.devices.pool import Slots
 from app.errors import ConfigError
 from app.models.base import wrong_length
 
-#: The signed type with the bits of each unsigned one: torch lacks many kernels for unsigned integers.
+#: The signed type of the same width for each unsigned type: torch lacks many kernels for unsigned integers.
 SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 
@@ -48,12 +48,12 @@ def _fits(spec: TensorSpec, row: tuple[int, ...]) -> bool:
 
 
 def adjacent(slots: Slots) -> bool:
-    """Whether the slots are neighbours in memory, in this order."""
+    """Whether the slots lie side by side in memory, in this order."""
     return isinstance(slots, range) or list(slots) == list(range(slots[0], slots[0] + len(slots)))
 
 
 def padded(slots: Slots, size: int) -> list[int]:
-    """The slots of a batch of `size` rows. Padding repeats the last row: it is valid input for any model."""
+    """The slots of a batch of `size` rows. Padding rows repeat the last row, which is valid input for any model."""
     return [*slots, *[slots[-1]] * (size - len(slots))]
 
 
@@ -92,12 +92,12 @@ def padding(spec: TensorSpec) -> Any:
 
 
 def pad_beyond(batch: torch.Tensor, dim: int, lengths: torch.Tensor, value: float) -> None:
-    """Overwrite what lies beyond each row's own length along `dim`. `lengths` lie where the batch does."""
+    """Overwrite the values beyond each row's own length along `dim`. `lengths` must be on the batch's device."""
     positions = torch.arange(batch.shape[dim], device=batch.device)
     beyond = positions[None, :] >= lengths[:, None]
     shape = [1] * batch.ndim
     shape[0], shape[dim] = beyond.shape
-    # torch fills no unsigned integers but bytes: their bits are those of the signed type, for every pad they can hold.
+    # torch cannot fill unsigned integers wider than bytes. The signed type of the same width takes the same bits.
     signed = SIGNED.get(batch.dtype)
     if signed is not None:
         batch = batch.view(signed)

@@ -1,4 +1,4 @@
-"""One model on a CPU: gather rows from their slots, call the model, copy the outputs out. Runs on a worker's thread."""
+"""One model on a CPU: gathers rows from their slots, calls the model, copies the outputs. Runs on a worker's thread."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _NO_LENGTHS: dict[str, Any] = {}
 
 
 class CpuExecutor:
-    """Implements devices.base.Executor. Not for two threads at a time unless the model allows it."""
+    """Implements devices.base.Executor. Two threads may call `run` at once only if the model allows it."""
 
-    keeps_memory = False  # a worker allocates for each batch anew
+    keeps_memory = False  # each batch allocates its own memory
 
     def __init__(self, model: Model, pool: Pool) -> None:
         self.model = model
@@ -44,7 +44,7 @@ class CpuExecutor:
         return Ran(outputs, gathered - begin, inferred - gathered, time.perf_counter_ns() - inferred)
 
     def trial(self, slots: Slots, size: int) -> Ran:
-        """As `run`, and notice a model that writes into its inputs."""
+        """Like `run`, but also detects a model that writes into its inputs."""
         before = self._versions(), self._contents(slots)
         ran = self.run(slots, size)
         # Every write through torch moves a tensor's version counter; one through numpy shows in the values alone.
@@ -95,10 +95,10 @@ class CpuExecutor:
         return torch.from_numpy(batch).view(TORCH_DTYPES[spec.datatype])
 
     def _scatter(self, result: Any, rows: int, size: int, longest: Mapping[str, int]) -> list[Array]:
-        """Copy what the model returned into memory of its own, without the padding rows.
+        """Copy the model's outputs into memory of their own, without the padding rows.
 
-        Always a copy: an identity model returns the slots themselves, and a buffer kept by the model would be
-        overwritten by the next batch while this one's answers are still being encoded.
+        It always copies: an identity model returns the slots themselves, and a model that reuses its output buffer
+        would overwrite it with the next batch while the answers of this one are still being encoded.
         """
         outputs: list[Array] = []
         specs = self.model.info.outputs
@@ -122,9 +122,9 @@ def _gather_variable(
     lengths: Mapping[str, Array],
     longest: Mapping[str, int],
 ) -> torch.Tensor:
-    """Rows of different lengths, as long as the longest; what lies beyond a row's own length becomes padding.
+    """Gather rows of different lengths as long as the longest of them.
 
-    What lies there in the slot is an earlier caller's data, so it must never reach the model.
+    Beyond a row's own length its slot still holds an earlier caller's data, which padding overwrites.
     """
     view = slab
     for dim, axis in enumerate(spec.axes, 1):
@@ -140,8 +140,8 @@ def _gather_variable(
 def _own(value: Any, spec: TensorSpec, rows: int) -> Array:
     """The first `rows` rows in memory of their own.
 
-    Cut and copied by numpy: each of torch's operators lets go of the interpreter lock and must get it back, which a
-    busy event loop makes the dearest part of a small batch.
+    numpy does the cutting and copying: each torch operator releases the interpreter lock and must take it again, and
+    with a busy event loop that wait is the most expensive part of a small batch.
     """
     if isinstance(value, torch.Tensor):
         tensor = value.detach() if value.requires_grad else value
