@@ -14,8 +14,10 @@ from app.contract import IndexEntry, Model, ModelInfo, TensorSpec
 from app.errors import BadRequest, NotFound, NotReady
 
 
-def spec(name: str, datatype: str, *shape: int | str, bound: int = 8, labels: tuple[str, ...] = ()) -> TensorSpec:
-    """A TensorSpec whose axes given by name are variable, up to `bound`."""
+def spec(
+    name: str, datatype: str, *shape: int | str, bound: int = 8, labels: tuple[str, ...] = (), **made: str
+) -> TensorSpec:
+    """A TensorSpec whose axes given by name are variable, up to `bound`. `made`: lengths_of or mask_of."""
     return TensorSpec(
         name,
         datatype,
@@ -23,6 +25,7 @@ def spec(name: str, datatype: str, *shape: int | str, bound: int = 8, labels: tu
         tuple(axis if isinstance(axis, str) else "" for axis in shape),
         tuple(bound if isinstance(axis, str) else axis for axis in shape),
         labels=labels,
+        **made,
     )
 
 

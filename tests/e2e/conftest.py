@@ -12,7 +12,8 @@ import pytest
 from .server import DEMO, Server
 
 SHARED = (
-    "brain", "broken", "gate", "kinds", "labelled", "marked", "narrow", "plus", "scaled", "several", "tokens", "words",
+    "averaged", "brain", "broken", "frames", "gate", "kinds", "labelled", "marked", "narrow", "plus", "scaled",
+    "several", "tokens", "words",
 )  # fmt: skip
 FLAGS = (
     "--model", f"digits={DEMO / 'digits'}", "--model", f"echo={DEMO / 'echo'}",

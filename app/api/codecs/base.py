@@ -65,4 +65,9 @@ def client_inputs(info: ModelInfo) -> Sequence[TensorSpec]:
 
     A client that sends an input which is not listed here gets 400 that names it.
     """
-    return info.inputs
+    return info.client_inputs
+
+
+def is_made(info: ModelInfo, name: object) -> bool:
+    """Whether the server makes the input of this name itself, so that no client may send it."""
+    return any(spec.made and spec.name == name for spec in info.inputs)

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from app.api.codecs.base import DecodedCall
+from app.api.codecs.base import DecodedCall, client_inputs, is_made
 from app.api.codecs.tensors import check_shape, parse_values, shown
-from app.contract import Array, TensorSpec
+from app.contract import Array, ModelInfo, TensorSpec
 from app.errors import BadRequest
 
 
@@ -40,10 +40,11 @@ def json_column(spec: TensorSpec, value: Any, field: str, lengths: dict[str, int
     return Column(parse_values(data, spec, shape, field), rows is None)
 
 
-def json_columns(inputs: Sequence[TensorSpec], value: Any, field: str, lengths: dict[str, int]) -> dict[str, Column]:
+def json_columns(info: ModelInfo, value: Any, field: str, lengths: dict[str, int]) -> dict[str, Column]:
     """All inputs from one JSON value: the only input's rows, or an object by input name. Raises BadRequest."""
+    inputs = client_inputs(info)
     if len(inputs) > 1 or isinstance(value, dict):
-        values = named_inputs(inputs, value, field)
+        values = named_inputs(info, value, field)
         return {spec.name: json_column(spec, values[spec.name], f"{field}.{spec.name}", lengths) for spec in inputs}
     return {inputs[0].name: json_column(inputs[0], value, field, lengths)}
 
@@ -85,12 +86,16 @@ def stacked(parts: Sequence[Mapping[str, Column]], lengths: dict[str, int]) -> D
     return DecodedCall(len(arrays[0]), arrays, lengths, single=single)
 
 
-def named_inputs(inputs: Sequence[TensorSpec], value: Any, field: str) -> dict[str, Any]:
+def named_inputs(info: ModelInfo, value: Any, field: str) -> dict[str, Any]:
     """A JSON object by input name, in declared order. Raises BadRequest when a name is missing or unknown."""
+    inputs = client_inputs(info)
     expected = f"expected an object with {input_names(inputs)}"
     if not isinstance(value, dict):
         raise BadRequest(f"{field}: {expected}")
     names = [spec.name for spec in inputs]
+    made = next((name for name in value if is_made(info, name)), None)
+    if made is not None:
+        raise BadRequest(f"{field}: input {made!r} is made by the server; {expected}")
     for name in names:
         if name not in value:
             raise BadRequest(f"{field}: input {name!r} is missing; {expected}")
@@ -163,7 +168,7 @@ def _split(
         return None, spec.shape
     if flat and dims and dims[1:] in bare:
         return dims[0], spec.shape
-    row = [f"{axis} <= {bound}" if axis else str(bound) for axis, bound in zip(spec.axes, spec.bounds, strict=True)]
+    row = spec.axes_shown()
     several = f"[{', '.join(['rows', *row])}]"
     expected = several if many else f"[{', '.join(row)}] for one row or {several} for several"
     raise BadRequest(f"{field}: expected shape {expected}, got {list(dims)}")

@@ -61,11 +61,10 @@ def decode_friendly(
 
 def _columns(served: Served, upload: Upload, lengths: dict[str, int], max_pixels: int) -> dict[str, Column]:
     """The rows of one file, by input. Variable axes must have the lengths that they have in the files before it."""
-    inputs = client_inputs(served.info)
     if upload.kind == "json":
-        columns = json_columns(inputs, _json_value(upload), upload.field, lengths)
+        columns = json_columns(served.info, _json_value(upload), upload.field, lengths)
     else:
-        columns = array_columns(inputs, _arrays(served, upload, max_pixels), upload.field, lengths)
+        columns = array_columns(client_inputs(served.info), _arrays(served, upload, max_pixels), upload.field, lengths)
     check_rows_agree(columns, upload.field)
     return columns
 

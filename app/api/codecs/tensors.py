@@ -59,7 +59,7 @@ def check_shape(spec: TensorSpec, shape: Sequence[object], field: str, lengths: 
             return (rows, *spec.shape)
         raise BadRequest(f"{field}: expected a length for each variable axis, got {shown(shape)}")
     for axis, expected, bound, length in zip(spec.axes, spec.shape, spec.bounds, row, strict=True):
-        if type(length) is not int or (not axis and length != expected) or (axis and not 1 <= length <= bound):
+        if type(length) is not int or (not 1 <= length <= (bound or length) if axis else length != expected):
             raise BadRequest(f"{field}: expected {_shape_text(spec)}, got {shown(shape)}")
         if axis and lengths.setdefault(axis, length) != length:
             before = lengths[axis]
@@ -70,8 +70,7 @@ def check_shape(spec: TensorSpec, shape: Sequence[object], field: str, lengths: 
 
 
 def _shape_text(spec: TensorSpec) -> str:
-    axes = [f"{axis} <= {bound}" if axis else str(bound) for axis, bound in zip(spec.axes, spec.bounds, strict=True)]
-    return f"shape [{', '.join(['rows', *axes])}]"
+    return f"shape [{', '.join(['rows', *spec.axes_shown()])}]"
 
 
 def parse_values(data: object, spec: TensorSpec, shape: tuple[int, ...], field: str) -> Array:

@@ -52,13 +52,11 @@ def decode_v1(served: Served, body: object) -> DecodedCall:
     if not isinstance(instances, list) or not instances:
         raise BadRequest("instances: expected a list of at least one row")
     inputs = client_inputs(served.info)
-    if len(inputs) == 1:
-        name = inputs[0].name
-        by_name = all(isinstance(row, dict) and set(row) == {name} for row in instances)
-        columns = {name: [row[name] for row in instances] if by_name else instances}
-    else:
-        rows = [named_inputs(inputs, row, f"instances[{i}]") for i, row in enumerate(instances)]
+    if len(inputs) > 1 or any(_by_name(row, inputs[0]) for row in instances):
+        rows = [named_inputs(served.info, row, f"instances[{i}]") for i, row in enumerate(instances)]
         columns = {spec.name: [row[spec.name] for row in rows] for spec in inputs}
+    else:
+        columns = {inputs[0].name: instances}
     lengths: dict[str, int] = {}
     arrays = {}
     for spec in inputs:
@@ -75,6 +73,11 @@ def encode_v1(served: Served, outputs: Sequence[Array]) -> dict[str, Any]:
         return {"predictions": next(iter(columns.values()))}
     rows = len(outputs[0])
     return {"predictions": [{name: column[row] for name, column in columns.items()} for row in range(rows)]}
+
+
+def _by_name(row: object, spec: TensorSpec) -> bool:
+    """Whether a row of a model with one input is an object by input name, and not a string as base64."""
+    return isinstance(row, dict) and (set(row) != {"b64"} or spec.name == "b64")
 
 
 def _column(spec: TensorSpec, rows: list[Any], field: str, lengths: dict[str, int]) -> Column:

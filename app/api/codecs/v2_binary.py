@@ -57,11 +57,12 @@ def decode_raw(body: bytes, info: ModelInfo) -> DecodedCall:
     spec = inputs[0]
     every = [(index, True) for index in range(len(info.outputs))]
     if spec.datatype == "BYTES":
-        if prod(spec.bounds) != 1:
+        if any(length not in (1, -1) for length in spec.shape):
             raise BadRequest("Inference-Header-Content-Length: a raw BYTES request is one element a row")
         values = np.empty(1, object)
         values[0] = body
-        return DecodedCall(1, [values.reshape(1, *spec.bounds)], {}, outputs=every)
+        ones = {axis: 1 for axis in spec.axes if axis}
+        return DecodedCall(1, [values.reshape(1, *(1 for _ in spec.shape))], ones, outputs=every)
     variable = [axis for axis, name in enumerate(spec.axes) if name]
     if len(variable) > 1:
         raise BadRequest("Inference-Header-Content-Length: a raw request needs at most one variable axis")

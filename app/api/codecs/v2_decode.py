@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from app.api.codecs.base import DecodedCall, client_inputs
+from app.api.codecs.base import DecodedCall, client_inputs, is_made
 from app.api.codecs.tensors import check_shape, pack_values, packer, shown
 from app.api.codecs.v2_binary import decode_raw, from_bytes
 from app.contract import Array, ModelInfo, TensorSpec
@@ -181,7 +181,7 @@ def _decode_inputs(request: dict[str, Any], tail: memoryview, info: ModelInfo, c
     specs = {spec.name: spec for spec in client_inputs(info)}
     offset = 0
     for index, tensor in enumerate(inputs):
-        spec = _spec_of(tensor, specs, index)
+        spec = _spec_of(tensor, specs, index, info)
         where = f"inputs[{index}] ({spec.name})"
         if spec.name in found:
             raise BadRequest(f"{where}.name: given twice")
@@ -213,13 +213,14 @@ def _decode_inputs(request: dict[str, Any], tail: memoryview, info: ModelInfo, c
     call.arrays = [found[name] for name in specs]
 
 
-def _spec_of(tensor: object, specs: Mapping[str, TensorSpec], index: int) -> TensorSpec:
+def _spec_of(tensor: object, specs: Mapping[str, TensorSpec], index: int, info: ModelInfo) -> TensorSpec:
     if type(tensor) is not dict:
         raise BadRequest(f"inputs[{index}]: expected an object with name, shape, datatype and data")
     name = tensor.get("name")
     spec = specs.get(name) if type(name) is str else None
     if spec is None:
-        raise BadRequest(f"inputs[{index}].name: expected one of {', '.join(specs)}, got {shown(name)}")
+        made = ", which is made by the server" if is_made(info, name) else ""
+        raise BadRequest(f"inputs[{index}].name: expected one of {', '.join(specs)}, got {shown(name)}{made}")
     return spec
 
 

@@ -107,6 +107,9 @@ def test_raw_requests() -> None:
     call = decode(np.arange(12, dtype="<f4").tobytes(), 0, ECHO, MIB)
     assert (call.rows, call.outputs) == (3, [(0, True)])
     assert values(decode(b"anything", 0, TEXT, MIB), TEXT) == [[b"anything"]]
+    words = ModelInfo("words", "1", "pytorch", (spec("t", "BYTES", "n", 1),), ())
+    call = decode(b"anything", 0, words, MIB)
+    assert (values(call, words), call.lengths) == ([[[b"anything"]]], {"n": 1})
     with pytest.raises(BadRequest, match="one input"):
         decode(b"12345678", 0, TOKENS, MIB)
     with pytest.raises(BadRequest, match="multiple of 16"):

@@ -23,7 +23,8 @@ from ..catalog import FakeCatalog, FakeHealth, client, served, spec
 
 ECHO = served("echo", (spec("x", "FP32", 4),), (spec("y", "FP32", 4),))
 ECHO_2 = served("echo", (spec("x", "FP32", 4),), (spec("y", "FP32", 4),), version="2")
-TEXT = served("text", (spec("ids", "INT64", "tokens"), spec("note", "BYTES", 1)), (spec("v", "FP32", 3),))
+MASK = spec("mask", "BOOL", "tokens", mask_of="ids")  # which no client sends
+TEXT = served("text", (MASK, spec("ids", "INT64", "tokens"), spec("note", "BYTES", 1)), (spec("v", "FP32", 3),))
 STATS = served("stats", (spec("x", "FP32", 4),), (spec("y", "FP32", 4),))
 
 
