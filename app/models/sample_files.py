@@ -136,9 +136,7 @@ def _rows(arrays: Mapping[str, Array], info: ModelInfo, where: str, parameters: 
 def _fitted(values: Array, spec: TensorSpec, where: str, lengths: dict[str, int]) -> Array:
     """The array in the input's own dtype, its shape and values checked; lengths of variable axes are noted."""
     at = f"{where}{spec.name}"
-    expected = ", ".join(
-        f"{axis} <= {bound}" if axis else str(bound) for axis, bound in zip(spec.axes, spec.bounds, strict=True)
-    )
+    expected = ", ".join(spec.axes_shown())
     if len(values.shape) != len(spec.shape) + 1:
         raise _WrongError(f"{at}: expected shape [rows, {expected}], got {list(values.shape)}")
     for axis, bound, length in zip(spec.axes, spec.bounds, values.shape[1:], strict=True):

@@ -40,8 +40,8 @@ GIVE_ROWS = 'give real rows: [warmup] file = "sample.json" in model.toml'
 _REMEDIES = {
     Cause.COMPANY: "Compute nothing across the batch (dimension 0): put BatchNorm in eval mode, "
     "take softmax, mean and the like along other dimensions",
-    Cause.PADDING: "Padding must not reach a row's answer: give the model a mask or its rows' lengths as an input "
-    "and use it, in a recurrent layer by packing sequences",
+    Cause.PADDING: "Padding must not reach a row's answer: give the model a mask or its rows' lengths (the keys mask "
+    "and lengths of an input in model.toml) and use it, in a recurrent layer by packing sequences",
 }
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from app.contract import DATATYPES, ModelInfo, SampleRow, TensorSpec
+from app.contract import DATATYPES, UNBOUNDED, ModelInfo, SampleRow, TensorSpec
 from app.errors import ConfigError
 from app.models.config import read_config
 from app.models.loaders import load
@@ -120,6 +121,19 @@ def test_a_wrong_request_names_the_key(tmp_path: Path, body: Any, message: str) 
     with pytest.raises(ConfigError, match=message) as caught:
         from_json(tmp_path, body, IDS, MASK)
     assert str(caught.value).startswith(f"{tmp_path / 'sample.json'}: ")
+
+
+def test_samples_have_what_clients_send(tmp_path: Path) -> None:
+    """Of any length where the axis has no bound; what the server makes is in no sample."""
+    ids = replace(IDS, bounds=(UNBOUNDED,))
+    mask, n = replace(MASK, mask_of="ids"), TensorSpec("n", "INT64", (), (), (), lengths_of="tokens")
+    (row,) = from_npz(tmp_path, {"ids": [[5] * 500]}, mask, ids, n)
+    assert ([len(array) for array in row.arrays], row.lengths) == ([500], {"tokens": 500})
+    with pytest.raises(ConfigError, match="expected the inputs ids, got 'mask'"):
+        from_npz(tmp_path, {"ids": [[5]], "mask": [[1]]}, mask, ids, n)
+    body = {"inputs": [tensor("ids", "INT32", [1, 1], [5]), tensor("n", "INT64", [1], [1])]}
+    with pytest.raises(ConfigError, match=r'inputs\[1\].name: expected one of ids, got "n"'):
+        from_json(tmp_path, body, mask, ids, n)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from app.contract import DATATYPES, Batching, ModelInfo, SampleRow, TensorSpec
+from app.contract import DATATYPES, UNBOUNDED, Batching, ModelInfo, SampleRow, TensorSpec
 from app.models.base import TORCH_DTYPES
 from app.models.samples import (
     ROWS,
@@ -123,6 +123,9 @@ def test_lengths() -> None:
     inputs = [spec("a", "FP32", "n", "k", bound=9), spec("b", "FP32", "long")]
     assert full_lengths(inputs) == {"n": 9, "k": 9, "long": 128}
     assert short_lengths(inputs) == {"n": 9, "k": 9, "long": 16}
+    unbounded = [spec("a", "FP32", "n", bound=UNBOUNDED)]
+    assert full_lengths(unbounded) == short_lengths(unbounded) == {"n": 16}
+    assert short_lengths(unbounded, 500) == {"n": 500}
 
 
 # rows to check with
@@ -136,6 +139,7 @@ def lengths_of(rows: list[SampleRow], axis: str = "n") -> list[int]:
     ("bound", "buckets", "expected"),
     [
         (128, (), [16] * ROWS + [8] * 2),
+        (UNBOUNDED, (1024, 4096), [16] * ROWS + [8] * 2),
         (16, (), [16] * ROWS + [8] * 2),
         (3, (), [3] * ROWS + [1] * 2),
         (1, (), [1] * ROWS),
@@ -184,6 +188,15 @@ def test_a_batch_is_padded_in_rows_and_lengths(datatype: str) -> None:
     pad = {"BYTES": b"", "BOOL": False}.get(datatype, 7)
     assert got[1] == got[2] == got[3] == [alone.tolist()[0][0], pad, pad]
     assert got[0] == stack([x], rows[:1])[0].tolist()[0]
+
+
+def test_a_batch_has_the_inputs_that_the_server_makes() -> None:
+    x = spec("x", "INT64", "n", bound=UNBOUNDED, pad_value=7)
+    inputs = [spec("n", "INT32", lengths_of="n"), x, spec("mask", "FP32", "n", mask_of="x")]
+    rows = [SampleRow((np.arange(n),), {"n": n}) for n in (3, 1)]
+    n, values, mask = stack(inputs, rows, 3)
+    assert [n.tolist(), values.tolist()] == [[3, 1, 1], [[0, 1, 2], [0, 7, 7], [0, 7, 7]]]
+    assert mask.tolist() == [[1, 1, 1], [1, 0, 0], [1, 0, 0]]
 
 
 def test_a_batch_of_single_values() -> None:

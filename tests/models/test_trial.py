@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from app.contract import Batching, Model, ModelInfo, SampleRow, TensorSpec
+from app.contract import UNBOUNDED, Batching, Model, ModelInfo, SampleRow, TensorSpec
 from app.errors import ConfigError
 from app.models.placement import Placement, place
 from app.models.row_check import TOLERANCES
@@ -60,15 +60,26 @@ def test_a_recurrent_layer_over_padding_is_refused() -> None:
         "model 'm' version 1: a row's answer depends on how far it is padded: output 'y': ",
         " alone, ",
         "padded to length 16 (axis 'tokens', its own length is 8) (the largest difference, 0.",
-        "give the model a mask or its rows' lengths as an input and use it, in a recurrent layer by packing sequences",
+        "give the model a mask or its rows' lengths (the keys mask and lengths of an input in model.toml) and use it, ",
         'row_check = "warn" in model.toml or --row-check warn',
     ):
         assert part in message
 
 
-def test_a_recurrent_layer_that_packs_its_sequences_passes() -> None:
-    mask = TensorSpec("mask", "INT64", (-1,), ("tokens",), (40,))
+@pytest.mark.parametrize("of", ["", "x"], ids=["sent", "made"])
+def test_a_recurrent_layer_that_packs_its_sequences_passes(of: str) -> None:
+    mask = TensorSpec("mask", "INT64", (-1,), ("tokens",), (40,), mask_of=of)
     assert try_out(model(LastState(), [SEQUENCE, mask], [STATE])) == []
+
+
+def test_lengths_that_the_server_makes_and_an_axis_without_bound() -> None:
+    def last(n: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return x[torch.arange(len(x)), n - 1]
+
+    n, x = TensorSpec("n", "INT64", (), (), (), lengths_of="t"), TensorSpec("x", "FP32", (-1,), ("t",), (UNBOUNDED,))
+    assert try_out(model(last, [n, x], [TensorSpec("y", "FP32", (), (), ())])) == []
+    with pytest.raises(ConfigError, match="depends on how far it is padded"):
+        try_out(model(lambda n, x: x[:, -1], [n, x], [TensorSpec("y", "FP32", (), (), ())]))
 
 
 def test_a_recurrent_layer_whose_lengths_share_no_batch_passes() -> None:
