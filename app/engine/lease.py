@@ -1,6 +1,6 @@
-"""A lease: one call as the engine knows it. It is the scheduler's Call, and owns the slots and the future besides.
+"""A lease: one call as the engine sees it. It is the scheduler's Call, and also owns the call's slots and its future.
 
-One owner, from admission to answer; slots are given back once, and never while a unit still reads them.
+It owns them from admission to answer. Slots are freed once, and never while a unit still reads them.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class Lease(Call):
         self._closed = False
         self._submitted = False
         self._future: asyncio.Future[Answer] | None = None
-        #: Where each row that has ended lies: its batch, its place in that. One slot per row, written by the engine; a
-        #: dict here cost 3 us a call for its first key.
+        #: For each row that has ended, the batch that holds its outputs and the row's place in it. The engine writes
+        #: this list; a dict would cost 3 us per call for its first key.
         self.places: list[tuple[Batch, int] | None] = [None] * len(self.rows)
         self.error = ""  # what the model said when a unit of this call failed, and what it raised
         self.cause: BaseException | None = None
@@ -99,7 +99,7 @@ class Lease(Call):
         self.close()
 
     def write(self, index: int, values: Array | memoryview) -> None:
-        """Copy input `index` into the slots; see contract.Lease."""
+        """Write input number `index` of the client's inputs; see contract.Lease."""
         pool = self._served.pool
         if pool.specs[index].ranged:
             check_range(pool.specs[index], values)
@@ -122,7 +122,7 @@ class Lease(Call):
 
     @property
     def answered(self) -> bool:
-        """Nobody waits any more."""
+        """Whether the call has its answer, or nobody waits for one."""
         return self._future is None or self._future.done()
 
     def cancel(self) -> None:
@@ -161,12 +161,12 @@ class Lease(Call):
         return Answer(outputs, queue_ns, slowest.spent, size)
 
     def _joined(self, places: list[tuple[Batch, int]]) -> list[Array]:
-        """The rows of the call in order, from however many batches; rows that lie side by side are one slice."""
+        """The outputs of the call's rows in order, whatever batches they ran in. Adjacent rows are one slice."""
         pieces = [self._cut_back([array[first:end] for array in batch.outputs]) for batch, first, end in _runs(places)]
         return pieces[0] if len(pieces) == 1 else [np.concatenate(arrays) for arrays in zip(*pieces, strict=True)]
 
     def _cut_back(self, outputs: list[Array]) -> list[Array]:
-        """An output's named axes end where the call's own inputs ended, whatever else was in the batch."""
+        """Cut the outputs' variable axes to the lengths of the call's own inputs: the batch may be longer."""
         if not self._lengths:
             return outputs
         cut: list[Array] = []
@@ -200,7 +200,7 @@ class Lease(Call):
 
 
 def _runs(places: list[tuple[Batch, int]]) -> list[tuple[Batch, int, int]]:
-    """Rows' places as (batch, first, end) where neighbours in the call are neighbours in the batch."""
+    """The rows' places as (batch, first, end): one entry for rows that are adjacent in the call and in the batch."""
     runs: list[tuple[Batch, int, int]] = []
     for batch, position in places:
         if runs and runs[-1][0] is batch and runs[-1][2] == position:
