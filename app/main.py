@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
@@ -30,11 +31,11 @@ from app.engine.record_file import RecordFile
 from app.errors import ConfigError, as_config_error
 from app.lifecycle import Lifecycle
 from app.metrics import Metrics
+from app.models.loaders import load as load_model
 from app.models.placement import Placement
 from app.models.registry import Registry
 from app.models.repository import Repository
-from app.scheduler.optimal.tables import weight_of
-from app.scheduler.policies import policy_class
+from app.scheduler.policies import check_names, policy_class
 from app.scheduler.record import RecordingScheduler
 from app.scheduler.scheduler import Scheduler
 from app.settings import MIB, Settings, cpu_cores
@@ -54,7 +55,8 @@ def create_app(
     Raises ConfigError when the models or the GPU cannot be found; what is wrong inside one model shows in the index.
     """
     lifecycle = lifecycle or Lifecycle()
-    check_names(settings)
+    with as_config_error():
+        check_names(settings.policy or Batching().policy, settings.objective or Batching().objective)
     gpu = cuda.device_index(settings.device)
     repository = Repository(settings.models, settings.model)
     # A folder that cannot be read or has no model is known before anything starts.
@@ -68,7 +70,13 @@ def create_app(
             scheduler = _scheduler(settings, device := _device(settings, gpu), stack)
             engine = await stack.enter_async_context(_engine(settings, device, scheduler, lifecycle))
             registry = await stack.enter_async_context(
-                Registry(engine, repository, overrides=_given(settings), limits={"max_pixels": settings.max_pixels})
+                Registry(
+                    engine,
+                    repository,
+                    overrides=_given(settings),
+                    limits={"max_pixels": settings.max_pixels},
+                    load=partial(load_model, check_names=check_names),
+                )
             )
             lifecycle.catalog, lifecycle.stuck, lifecycle.abort = registry, engine.stuck, engine.abort
             lifecycle.device = device.name
@@ -87,13 +95,6 @@ def create_app(
     app.include_router(documentation)
     install_error_handlers(app)
     return InferencePath(app, _limits(settings), api_key=settings.api_key, connections=lambda: lifecycle.connections())
-
-
-def check_names(settings: Settings) -> None:
-    """Raise ConfigError for a policy or an objective that there is not."""
-    with as_config_error():
-        policy_class(settings.policy or Batching().policy)
-        weight_of(settings.objective or Batching().objective)
 
 
 def _scheduler(settings: Settings, device: Device, stack: AsyncExitStack) -> Scheduler:

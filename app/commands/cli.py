@@ -160,10 +160,11 @@ def list_models(
     """List what a repository holds, from its model.toml files; nothing is loaded."""
     from app.models.check import describe
     from app.models.repository import Repository
+    from app.scheduler.policies import check_names
 
     table = Table("model", "version", "inputs", "outputs", "max batch", "source")
     broken = False
-    for row in describe(Repository(models)):
+    for row in describe(Repository(models), check_names):
         name, version = row.source.name, str(row.source.version)
         if row.info is None:
             broken = True
@@ -190,8 +191,9 @@ def check(
     Prints what each declares. Exit status 1 if one fails.
     """
     from app.models.check import check as check_models
+    from app.scheduler.policies import check_names
 
-    report = check_models(place if place.exists() else str(place), row_check)
+    report = check_models(place if place.exists() else str(place), row_check, check_names)
     for result in report.results:
         title = f"{result.source.name} version {result.source.version}"
         if result.error:

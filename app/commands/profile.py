@@ -141,12 +141,13 @@ def _load(name: str, models: str, extra: list[str], max_batch: int) -> Model:
     """The model, by the same code as the server's."""
     from app.models.loaders import load
     from app.models.repository import Repository
+    from app.scheduler.policies import check_names
 
     repository = Repository(models, extra)
     sources = repository.sources(name)
     if not sources:
         raise ConfigError(f"model {name!r} is not known; models: {', '.join(repository.names()) or 'none'}")
-    return load(sources[-1], {"max_batch": max_batch or None})
+    return load(sources[-1], {"max_batch": max_batch or None}, check_names=check_names)
 
 
 def _plan(model: Model, device: str, workers: list[int], asked: Plan) -> Plan:

@@ -9,7 +9,7 @@ import torch
 
 from app.contract import ModelInfo, ModelSource
 from app.errors import ConfigError
-from app.models.config import model_info, read_config
+from app.models.config import CheckNames, model_info, read_config
 from app.models.loaders import load
 from app.models.repository import Repository
 from app.models.trial import Unfit, call_directly, try_model, unfit_warning
@@ -47,40 +47,42 @@ class Report:
         return bool(self.results) and not any(result.error for result in self.results)
 
 
-def describe(repository: Repository) -> list[Listed]:
+def describe(repository: Repository, check_names: CheckNames | None = None) -> list[Listed]:
     """All versions by name, read from model.toml alone: nothing is loaded. Raises ConfigError for an unreadable folder
     and for one without a model.
     """
-    return [_read(source) for source in _sources(repository)]
+    return [_read(source, check_names) for source in _sources(repository)]
 
 
-def check(place: str | Path | Repository, row_check: str | None = None) -> Report:
+def check(
+    place: str | Path | Repository, row_check: str | None = None, check_names: CheckNames | None = None
+) -> Report:
     """Load every model of a repository, a shipped set or a single model's folder and try it: batches of 1, 2 and the
     largest size, a row at full length, and whether rows are independent. `row_check` beats model.toml.
 
     Raises ConfigError only where there is no model; a model's own fault is told in its result.
     """
     repository = place if isinstance(place, Repository) else Repository(place)
-    return Report(tuple(_try(source, row_check) for source in _sources(repository)))
+    return Report(tuple(_try(source, row_check, check_names) for source in _sources(repository)))
 
 
 def _sources(repository: Repository) -> list[ModelSource]:
     return [source for versions in repository.scan(required=True).values() for source in versions]
 
 
-def _read(source: ModelSource) -> Listed:
+def _read(source: ModelSource, check_names: CheckNames | None) -> Listed:
     try:
         config = read_config(source.folder)
-        return Listed(source, model_info(config, source), config.source, config.description)
+        return Listed(source, model_info(config, source, None, check_names), config.source, config.description)
     except ConfigError as error:
         return Listed(source, None, error=str(error))
 
 
-def _try(source: ModelSource, row_check: str | None) -> Checked:
+def _try(source: ModelSource, row_check: str | None, check_names: CheckNames | None) -> Checked:
     info: ModelInfo | None = None
     try:
-        info = model_info(read_config(source.folder), source)
-        model = load(source, {"row_check": row_check})
+        info = model_info(read_config(source.folder), source, None, check_names)
+        model = load(source, {"row_check": row_check}, check_names=check_names)
         warnings = try_model(model, call_directly(model))
     except (ConfigError, Unfit) as error:
         return Checked(source, info, error=unfit_warning(str(error)) if isinstance(error, Unfit) else str(error))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
@@ -21,6 +21,8 @@ from app.models.specs import input_specs, output_specs
 from app.models.tables import InputTable, OutputTable, Table
 
 FILE_NAME = "model.toml"
+#: Raises ValueError for a policy or an objective that there is not: only the scheduler knows their names.
+CheckNames = Callable[[str, str | float], None]
 #: Ends of the lengths that may share a batch, for inputs without bound: padding makes a row at most four times as long.
 _BUCKETS = tuple(1024 << 2 * n for n in range(10))
 
@@ -28,8 +30,8 @@ _BUCKETS = tuple(1024 << 2 * n for n in range(10))
 class BatchingTable(Table):
     """`[batching]`: the fields of `contract.Batching`, each optional."""
 
-    policy: Literal["adaptive", "no_wait", "window", "static", "preferred", "ebird"] | None = None
-    objective: Literal["latency", "balanced", "energy"] | Annotated[float, Field(ge=0, lt=1)] | None = None
+    policy: str | None = None
+    objective: str | float | None = None
     max_batch: int | None = Field(default=None, ge=1, le=4096)
     max_delay_ms: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     max_queue: int | None = Field(default=None, ge=1)
@@ -102,7 +104,12 @@ def read_config(folder: Path) -> ModelTable:
         raise ConfigError(f"{path}: {_explain(error, ModelTable)}") from None
 
 
-def model_info(config: ModelTable, source: ModelSource, overrides: Mapping[str, object] | None = None) -> ModelInfo:
+def model_info(
+    config: ModelTable,
+    source: ModelSource,
+    overrides: Mapping[str, object] | None = None,
+    check_names: CheckNames | None = None,
+) -> ModelInfo:
     """What the file declares, as callers see it. Reads the files of labels.
 
     `overrides` holds fields of `contract.Batching` that beat the file's (flags and environment variables); a value of
@@ -116,7 +123,7 @@ def model_info(config: ModelTable, source: ModelSource, overrides: Mapping[str, 
         platform=config.platform,
         inputs=inputs,
         outputs=output_specs(path, config.outputs, inputs),
-        batching=_with_buckets(_batching(config.batching, overrides or {}), inputs),
+        batching=_with_buckets(_batching(path, config.batching, overrides or {}, check_names), inputs),
     )
 
 
@@ -130,7 +137,9 @@ def _with_buckets(batching: Batching, inputs: Sequence[TensorSpec]) -> Batching:
     return replace(batching, length_buckets=_BUCKETS)
 
 
-def _batching(table: BatchingTable, overrides: Mapping[str, object]) -> Batching:
+def _batching(
+    path: Path, table: BatchingTable, overrides: Mapping[str, object], check_names: CheckNames | None
+) -> Batching:
     given = {key: value for key, value in overrides.items() if value is not None}
     unknown = sorted(set(given) - {field.name for field in fields(Batching)})
     if unknown:
@@ -141,7 +150,13 @@ def _batching(table: BatchingTable, overrides: Mapping[str, object]) -> Batching
         forced = BatchingTable.model_validate(given)
     except ValidationError as error:
         raise ConfigError(f"setting {_explain(error, BatchingTable)}") from None
-    return Batching(**{**table.given(), **forced.given()})
+    batching = Batching(**{**table.given(), **forced.given()})
+    if check_names is not None:
+        try:
+            check_names(batching.policy, batching.objective)
+        except ValueError as error:
+            raise ConfigError(f"{path}: batching.{error}") from None
+    return batching
 
 
 def _explain(error: ValidationError, table: type[BaseModel]) -> str:

@@ -31,12 +31,15 @@ from app.contract import Model, ModelInfo, ModelSource
 from app.errors import ConfigError
 from app.models import hubs
 from app.models.archive import check_archive
-from app.models.config import FILE_NAME, ModelTable, model_info, read_config
+from app.models.config import FILE_NAME, CheckNames, ModelTable, model_info, read_config
 from app.models.sample_files import read_samples
 
 
 def load(
-    source: ModelSource, overrides: Mapping[str, object] | None = None, limits: Mapping[str, int] | None = None
+    source: ModelSource,
+    overrides: Mapping[str, object] | None = None,
+    limits: Mapping[str, int] | None = None,
+    check_names: CheckNames | None = None,
 ) -> Model:
     """Build the model that `source.folder` describes, on the CPU, in eval mode, with its weights.
 
@@ -47,7 +50,7 @@ def load(
     config = read_config(source.folder)
     given = dict(overrides or {})
     row_check = str(given.pop("row_check", None) or config.row_check)
-    info = model_info(config, source, given)
+    info = model_info(config, source, given, check_names)
     samples = () if config.warmup is None else read_samples(source.folder / config.warmup.file, info)
     built = _build(config, source.folder, info)
     if config.weights is not None:

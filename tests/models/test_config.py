@@ -7,6 +7,7 @@ import pytest
 from app.contract import Batching
 from app.errors import ConfigError
 from app.models.config import model_info, read_config
+from app.scheduler.policies import check_names
 
 from .folders import TOML, source_of, write_model
 
@@ -89,8 +90,8 @@ def test_overrides_beat_the_file_and_none_is_not_given(tmp_path):
     ("overrides", "message"),
     [
         (
-            {"policy": "magic"},
-            "setting policy: expected 'adaptive', 'no_wait', 'window', 'static', 'preferred' or 'ebird', got 'magic'",
+            {"policy": 5},
+            "setting policy: expected string, got 5",
         ),
         ({"max_batch": 0}, "setting max_batch: expected greater than or equal to 1, got 0"),
         ({"colour": 1}, "setting colour: not a setting of batching"),
@@ -166,3 +167,19 @@ def test_labels_must_be_as_many_as_values(tmp_path):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"model\.toml: expected a readable TOML file"):
         read_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('policy = "magic"', r"model\.toml: batching\.policy: expected one of adaptive, .*ebird, got 'magic'"),
+        ('objective = "speed"', r"model\.toml: batching\.objective: expected latency, .*, got 'speed'"),
+        ("objective = 1.5", r"model\.toml: batching\.objective: expected latency, .*, got 1\.5"),
+    ],
+)
+def test_names_that_only_the_scheduler_knows_are_held_against_it(tmp_path, line: str, message: str):
+    folder = write_model(tmp_path / "m", f"{TOML}\n[batching]\n{line}\n")
+    config = read_config(folder)
+    assert model_info(config, source_of(folder)).batching  # whoever only lists files may do without
+    with pytest.raises(ConfigError, match=message):
+        model_info(config, source_of(folder), None, check_names)

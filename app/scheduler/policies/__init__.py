@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from app.scheduler.optimal.tables import weight_of
 from app.scheduler.policies.adaptive import Adaptive
 from app.scheduler.policies.base import BasePolicy, Cut, Facts, Hold, KeyView, Policy
 from app.scheduler.policies.ebird import Ebird
@@ -31,6 +32,12 @@ def policy_class(name: str) -> type[BasePolicy]:
 def make(name: str) -> Policy:
     """A fresh policy. Raises ValueError that names the policies there are."""
     return policy_class(name)()
+
+
+def check_names(policy: str, objective: str | float) -> None:
+    """Raise ValueError for a policy or an objective that there is not."""
+    policy_class(policy)
+    weight_of(objective)
 
 
 def default_workers(policy: str, max_batch: int) -> tuple[int, ...]:
