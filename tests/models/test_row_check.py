@@ -218,6 +218,23 @@ def test_where_floats_agree_an_argmax_may_be_a_near_tie() -> None:
     assert "output 'label'" in str(check(call(2), outputs=[LABEL, Y], max_batch=4))
 
 
+def test_ties_are_counted_over_all_batches() -> None:
+    """One row of four differs in company, another one in another order: two are too many."""
+    known: list[bytes] = []
+    batches: list[int] = []
+
+    def call(x: Array) -> Array:
+        if len(x) == 1:
+            known.append(x.tobytes())
+            return np.zeros(1, np.int64)
+        batches.append(len(x))
+        flipped = 0 if len(batches) <= 2 else 1
+        return np.array([known.index(row.tobytes()) == flipped for row in x], np.int64)
+
+    found = check(call, outputs=[LABEL], precision="BF16", max_batch=4)
+    assert "'label': 0 alone, 1 in another order (the largest difference; 2 of 4 values differ)" in str(found)
+
+
 def test_one_value_of_many_may_be_rounded_the_other_way() -> None:
     pixels = TensorSpec("image", "UINT8", (20, 20), ("", ""), (20, 20))
 

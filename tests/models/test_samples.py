@@ -76,6 +76,12 @@ def test_half_bounded_integers() -> None:
     assert {value for one in values(made(spec("x", "INT32", 50, maximum=3))) for value in one} == {0, 1, 2, 3}
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_of_few_possible_values_still_differ(seed: int) -> None:
+    rows = made(spec("x", "INT32", minimum=0, maximum=3), rows=3, seed=seed)
+    assert len({repr(one) for one in values(rows)}) == 3
+
+
 def test_text_is_short_words() -> None:
     words = [word for one in values(made(spec("x", "BYTES", 30))) for word in one]
     assert all(isinstance(word, bytes) and word.isascii() and word.isalpha() and len(word) <= 8 for word in words)

@@ -152,7 +152,7 @@ class Pool:
                 own = tuple(slice(self.lengths[axis][slot] if axis else None) for axis in spec.axes)
                 arrays.append(view[slot][own].copy() if own else np.array(view[slot]))
             elif objects is not None:
-                arrays.append(np.array(objects[slot], object))
+                arrays.append(np.array(objects[slot], spec.dtype))
         lengths = {axis: int(length[slot]) for axis, length in self.lengths.items()}
         return SampleRow(tuple(arrays), lengths, self.parameters[slot] or {})
 
