@@ -118,7 +118,8 @@ def test_ebird_has_no_unit_behind_one_at_work(
 
 async def test_two_applications_live_in_one_process(tmp_path: Path) -> None:
     """Each with models and an engine of its own; building and starting one sets nothing for the process."""
-    before = gc.get_threshold(), gc.get_freeze_count(), sys.getswitchinterval()
+    before = gc.get_threshold(), sys.getswitchinterval()
+    frozen = gc.get_freeze_count()
     ready = [asyncio.Event(), asyncio.Event()]
     async with contextlib.AsyncExitStack() as stack:
         clients = []
@@ -136,7 +137,8 @@ async def test_two_applications_live_in_one_process(tmp_path: Path) -> None:
         assert asyncio.get_running_loop()._default_executor is None or "aside" not in str(  # type: ignore[attr-defined]
             asyncio.get_running_loop()._default_executor._thread_name_prefix  # type: ignore[attr-defined]
         )
-    assert (gc.get_threshold(), gc.get_freeze_count(), sys.getswitchinterval()) == before
+    assert (gc.get_threshold(), sys.getswitchinterval()) == before
+    assert gc.get_freeze_count() <= frozen  # what was frozen before may have gone meanwhile
 
 
 @contextlib.asynccontextmanager
