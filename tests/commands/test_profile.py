@@ -101,18 +101,20 @@ def test_table_file_plot_and_what_takes_them(tmp_path: Path, kept: Path) -> None
     assert found.batch_ns == profile.batch_ns
 
 
-def test_lengths_of_variable_axes(tmp_path: Path, kept: Path) -> None:
+@pytest.mark.parametrize(("bound", "longest"), [("max_shape = [40]", 40), ("", 100)], ids=["bounded", "unbounded"])
+def test_lengths_of_variable_axes(tmp_path: Path, kept: Path, bound: str, longest: int) -> None:
     folder = tmp_path / "sums"
     folder.mkdir()
-    (folder / "model.py").write_text("def build():\n    return lambda x: x.sum(1, keepdim=True)\n")
+    (folder / "model.py").write_text("def build():\n    return lambda n, x: x.sum(1, keepdim=True) / n[:, None]\n")
     (folder / "model.toml").write_text(
         'source = "model.py:build"\n'
-        '[[inputs]]\nname = "x"\ndatatype = "FP32"\nshape = ["n"]\nmax_shape = [40]\n'
+        '[[inputs]]\nname = "count"\ndatatype = "INT32"\nshape = []\nlengths = "x"\n'
+        f'[[inputs]]\nname = "x"\ndatatype = "FP32"\nshape = ["n"]\n{bound}\n'
         '[[outputs]]\nname = "y"\ndatatype = "FP32"\nshape = [1]\n'
     )
     options = ("--model", f"sums={folder}", "--max-batch", "2", "--profile-dir", str(kept), "--no-suggest", *QUICK)
     assert printed("sums", *options)["lengths"] == {"n": 16}
-    assert printed("sums", "--length", "1000", *options)["lengths"] == {"n": 40}
+    assert printed("sums", "--length", "100", *options)["lengths"] == {"n": longest}
 
 
 def test_a_precision_has_profiles_of_its_own(kept: Path) -> None:
