@@ -17,13 +17,15 @@ from types import TracebackType
 from typing import Self
 
 from .alarm import clock
-from .answers import UNCHECKED
-from .http import Malformed, Response, ResponseParser
+from .http import Malformed, Response, ResponseParser, line_of, value_of
 from .plan import Target
 
 _MAX_WAITING = 65_536  # requests without a connection; one beyond fails
 _SWEEP_S = 0.25  # between looks at the time limit: a request may outlive it by so much
 _OK = 200
+_BATCH, _TIMING = line_of(b"x-batch-size"), line_of(b"server-timing")
+_NO_HEADERS = (b"", b"")
+_LEAST_GROWTH = 1024  # requests
 
 Note = Callable[[int, Response], int]
 
@@ -42,19 +44,37 @@ class Log:
         self.picks = array("q", picks)  # which body
         self.offered, self.sent, self.ended = array("q", zeros), array("q", zeros), array("q", zeros)
         self.status, self.answers = array("q", zeros), array("q", zeros)
-        self.headers: list[tuple[bytes, bytes]] = [(b"", b"")] * len(intended)
+        self.headers: list[tuple[bytes, bytes]] = [_NO_HEADERS] * len(intended)
         self.faults: dict[int, str] = {}
         self.finished = 0
+        self._count = len(intended)
 
     def add(self, now: int, pick: int) -> int:
         """A request more, for one that is intended now."""
-        for column, value in (
-            (self.intended, now), (self.picks, pick), (self.offered, now), (self.sent, 0), (self.ended, 0),
-            (self.status, 0), (self.answers, UNCHECKED),
-        ):  # fmt: skip
-            column.append(value)
-        self.headers.append((b"", b""))
-        return len(self.intended) - 1
+        number = self._count
+        if number == len(self.intended):
+            self._grow()
+        self.intended[number] = now
+        self.picks[number] = pick
+        self._count += 1
+        return number
+
+    def _grow(self) -> None:
+        """Room for requests to come, in large steps: a value added to each column for each request cost more."""
+        more = max(_LEAST_GROWTH, self._count)
+        zeros = bytes(8 * more)
+        for column in self._columns():
+            column.frombytes(zeros)
+        self.headers += [_NO_HEADERS] * more
+
+    def trim(self) -> None:
+        """No more requests will be added: columns end with the last one."""
+        for column in self._columns():
+            del column[self._count :]
+        del self.headers[self._count :]
+
+    def _columns(self) -> tuple[array[int], ...]:
+        return self.intended, self.picks, self.offered, self.sent, self.ended, self.status, self.answers
 
 
 class Connection(asyncio.Protocol):
@@ -208,7 +228,7 @@ class Pool:
         fault = ""
         if response.status == _OK:
             log.answers[request] = self._note(log.picks[request], response)
-            log.headers[request] = response.header(b"x-batch-size"), response.header(b"server-timing")
+            log.headers[request] = value_of(response.head, _BATCH), value_of(response.head, _TIMING)
         else:
             words = response.body[:200].decode("utf-8", "replace")
             fault = log.faults[request] = f"status {response.status}: {words}"

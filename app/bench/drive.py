@@ -44,6 +44,7 @@ class _Drive(ABC):
             self._begin()
             await self._done
         finally:
+            self.log.trim()
             self._alarm.close()
             if self._teller is not None:
                 self._teller.cancel()
@@ -126,7 +127,7 @@ class ClosedLoop(_Drive):
     def _ended(self, request: int, fault: str) -> None:
         now = clock()
         # one that could not connect is not followed by another: they would chase each other
-        if now - self.start_ns < self._duration_ns and not fault.startswith("connect"):
+        if now - self.start_ns < self._duration_ns and not (fault and fault.startswith("connect")):
             self._pool.offer(self.log.add(now, next(self._picks)))
             return
         self._flying -= 1

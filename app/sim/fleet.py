@@ -69,6 +69,8 @@ class Setup:
     router: str = "random"
     objective: str | float = "latency"  # of the policy adaptive
     tables: ControlTables | None = None  # of the policy adaptive; `run` solves them where they are not given
+    push_depth: int = 1  # units handed to one worker and unfinished
+    launch_ns: int = 0  # from the hand-over of a unit to an idle worker until it starts
 
     def check(self) -> None:
         """Raises ValueError that names the option, before anything long begins."""
@@ -77,15 +79,14 @@ class Setup:
         control.weight_of(self.objective)
         _one_of("transfers", self.transfers, TRANSFERS)
         _one_of("router", self.router, ROUTERS)
-        for name, value in (("requests", self.requests), ("replicas", self.replicas), ("max_queue", self.max_queue)):
-            if value < 1:
-                raise ValueError(f"{name}: expected at least 1, got {value}")
+        for name in ("requests", "replicas", "max_queue", "push_depth"):
+            _at_least(1, name, getattr(self, name))
+        for name in ("launch_ns", "seed"):
+            _at_least(0, name, getattr(self, name))
         if any(not 1 <= capacity <= self.profile.max_batch for capacity in self.workers):
             raise ValueError(f"workers: expected capacities from 1 to {self.profile.max_batch}, got {self.workers}")
         if self.deadline_ns is not None and self.deadline_ns < 1:
             raise ValueError("deadline: expected more than 0")
-        if self.seed < 0:
-            raise ValueError(f"seed: expected 0 or more, got {self.seed}")
         if self.router == "power_of_two" and self.replicas < 2:
             raise ValueError("router: power_of_two needs at least two replicas")
         make_arrivals(self.arrivals, self.rate, self.seed)
@@ -113,7 +114,8 @@ class Setup:
             self.max_queue, self.max_delay_ns,
         )  # fmt: skip
         copies = CopyEngine(copy_ns(profile)[0]) if self.transfers == "overlap" else None
-        node = Node(scheduler(DeviceSpec(workers, max_running=running)), program, device, copies)
+        spec = DeviceSpec(workers, max_running=running, push_depth=self.push_depth)
+        node = Node(scheduler(spec), program, device, copies, self.launch_ns)
         if self.tables is not None:
             node.scheduler.control(PROGRAM, self.tables, 0)
         return node
@@ -221,6 +223,11 @@ def _in_processes(setup: Setup, count: int, progress: Progress) -> Tally:
     for part in run_parts([partial(_share, setup, low, high) for low, high in pairwise(bounds)], progress):
         tally.add(part)
     return tally
+
+
+def _at_least(least: int, name: str, value: int) -> None:
+    if value < least:
+        raise ValueError(f"{name}: expected at least {least}, got {value}")
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:

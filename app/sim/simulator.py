@@ -2,9 +2,10 @@
 
 Rules
     1. Time is an integer of nanoseconds and goes from event to event. Nothing here looks at a clock.
-    2. Events at one time come in the order finished, copied, (cancel,) submit, tick, wake. A finished unit has a step
-       of its own; submit, tick and wake of one time share one. Simulated callers do not hang up, so there is no cancel.
-       A unit that waits for its copies goes to the device when they are done; of that the scheduler hears nothing.
+    2. Events at one time come in the order finished, launched, copied, (cancel,) submit, tick, wake. A finished unit
+       has a step of its own; the others of one time share one. Simulated callers do not hang up, so there is no cancel.
+       A unit waits for its launch, then for the copies of its rows, and only then stands on the device; of the copies
+       the scheduler hears nothing.
     3. Nothing grows with the number of requests: latencies go into a Tally, calls are let go when they are answered.
 
 A node is one replica: a scheduler and its device. Several nodes stand in one Simulator when a router must see them all;
@@ -13,6 +14,7 @@ otherwise each has its own, which comes to the same. Requests have one row each.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from heapq import heappop, heappush
@@ -32,24 +34,38 @@ class Tie(IntEnum):
     """Which of two events at one time comes first."""
 
     FINISHED = 0
-    COPIED = 1
-    SUBMIT = 2
-    TICK = 3
-    WAKE = 4
+    LAUNCHED = 1
+    COPIED = 2
+    SUBMIT = 3
+    TICK = 4
+    WAKE = 5
 
 
-_FINISHED, _COPIED, _SUBMIT, _TICK, _WAKE = (int(tie) for tie in Tie)  # plain integers, compared for each event
+_FINISHED, _LAUNCHED, _COPIED, _SUBMIT, _TICK, _WAKE = (
+    int(tie) for tie in Tie
+)  # plain integers, compared for each event
 
 
 class Node:
-    """One replica. `unanswered`: requests sent to it and not answered. `copies`: where rows are copied beside units."""
+    """One replica. `unanswered`: requests sent to it and not answered. `copies`: where rows are copied beside units.
+
+    `launch_ns`: what the host needs to prepare and launch a unit that was handed over. A unit handed to an idle worker
+    starts that much later; behind a running unit the launch overlaps with its run, so that the next one starts when
+    both the unit before it has ended and its own launch is over.
+    """
 
     __slots__ = (
-        "armed", "copies", "copying", "device", "due", "index", "scheduler", "timer", "touched", "unanswered",
+        "armed", "copies", "copying", "device", "due", "index", "launch_ns", "launching", "scheduler", "timer",
+        "touched", "unanswered",
     )  # fmt: skip
 
     def __init__(
-        self, scheduler: Scheduler, program: Program, device: Device, copies: CopyEngine | None = None
+        self,
+        scheduler: Scheduler,
+        program: Program,
+        device: Device,
+        copies: CopyEngine | None = None,
+        launch_ns: int = 0,
     ) -> None:
         if program.id != PROGRAM:
             raise ValueError(f"program: expected the id {PROGRAM}, got {program.id}")
@@ -58,6 +74,8 @@ class Node:
         self.device = device
         self.copies = copies
         self.copying: list[tuple[int, int, Unit]] = []  # heap of (when copied, unit id, unit) that wait for copies
+        self.launch_ns = launch_ns
+        self.launching: deque[Unit] = deque()  # handed over and not launched; all take equally long
         self.index = 0
         self.due: int | None = None  # of the device, as last put among the events
         self.timer: int | None = None  # when the scheduler wants a step
@@ -175,6 +193,10 @@ class Simulator:
                 self._end = time
                 node.scheduler.finished(Outcome(unit.id, None, compute_ns), time)
                 self._carry_out(node, node.scheduler.step(time))
+        elif tie == _LAUNCHED:
+            self._launched(node, node.launching.popleft())
+            self._touch(node)
+            self._watch(node)
         elif tie == _COPIED:
             node.device.push(heappop(node.copying)[2], time)
             self._watch(node)
@@ -205,14 +227,12 @@ class Simulator:
         """All of a Step, as the engine does: start units, answer calls, fail calls, arm the timer."""
         now = self.now
         for unit in step.start:
-            node.scheduler.launched(unit.id, now)
             self.tally.started(len(unit.rows))
-            copied = now if node.copies is None else node.copies.copied(unit)
-            if copied <= now:
-                node.device.push(unit, now)
+            if node.launch_ns:
+                node.launching.append(unit)
+                self._at(now + node.launch_ns, _LAUNCHED, node.index)
             else:
-                heappush(node.copying, (copied, unit.id, unit))
-                self._at(copied, _COPIED, node.index)
+                self._launched(node, unit)
         self._watch(node)
         if step.done or step.drop:
             self._answer(node, step)
@@ -220,6 +240,17 @@ class Simulator:
         if step.wake_at is not None and (node.armed is None or step.wake_at < node.armed):
             node.armed = step.wake_at
             self._at(step.wake_at, _WAKE, node.index)
+
+    def _launched(self, node: Node, unit: Unit) -> None:
+        """The launch of a unit is over: it stands on the device at once, or when the last of its rows is copied."""
+        now = self.now
+        node.scheduler.launched(unit.id, now)
+        copied = now if node.copies is None else node.copies.copied(unit)
+        if copied <= now:
+            node.device.push(unit, now)
+        else:
+            heappush(node.copying, (copied, unit.id, unit))
+            self._at(copied, _COPIED, node.index)
 
     def _watch(self, node: Node) -> None:
         """The device may have changed its mind about what ends next."""
