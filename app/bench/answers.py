@@ -26,7 +26,7 @@ _TOLERANCE = {"FP16": 2e-2, "BF16": 5e-2, "FP32": 1e-3, "FP64": 1e-6}
 
 
 class Answers:
-    """All different answers of a session. `note` while the load runs, `faults` afterwards."""
+    """All different answers of a session. `note` while the load runs, `judge` afterwards."""
 
     def __init__(self, model: Model, bodies: Sequence[Body], *, values: bool) -> None:
         self._model = model
@@ -36,7 +36,7 @@ class Answers:
         self._seen: list[tuple[int, Response]] = []
         self._kept = 0
         self._first: dict[int, dict[str, Array]] = {}  # by body: the values of its first right answer
-        self.faults: list[str] = []  # by number, empty where right; as long as `judge` has come
+        self._faults: list[str] = []  # by number, of those that have been judged
 
     def note(self, body: int, response: Response) -> int:
         """The number of this answer with status 200, or UNCHECKED when too many different ones have come."""
@@ -50,10 +50,11 @@ class Answers:
             self._seen.append((body, response))
         return number
 
-    def judge(self) -> None:
-        """Look into the answers that are new."""
-        for body, response in self._seen[len(self.faults) :]:
-            self.faults.append(self._fault(body, response))
+    def judge(self) -> Sequence[str]:
+        """Look into the answers that are new. Returns by number why an answer is wrong, empty where it is right."""
+        for body, response in self._seen[len(self._faults) :]:
+            self._faults.append(self._fault(body, response))
+        return self._faults
 
     def _fault(self, number: int, response: Response) -> str:
         body = self._bodies[number]

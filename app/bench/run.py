@@ -168,7 +168,7 @@ class Session:
         """Send the longest request alone; its latency in seconds. Raises Unusable where the answer is not right."""
         alone = ClosedLoop(self._pool, itertools.repeat(0), 1, 0, None)
         await alone.run()
-        repeat = collect(alone.log, alone.start_ns, 0, 0, self._answers, ())
+        repeat = collect(alone.log, alone.start_ns, 0, 0, self._answers.judge(), ())
         if repeat.examples:
             raise Unusable(
                 f"model: expected a right answer of {self.plan.model!r}, got {next(iter(repeat.examples.values()))}"
@@ -201,10 +201,10 @@ class Session:
                 )
             picks = choose.integers(0, len(self._bodies), len(instants))
             drive = OpenLoop(self._pool, Log(instants.tolist(), picks.tolist()), progress)
-        with _no_collections():
+        with without_collections():
             await drive.run()
         beats = drive.lags if isinstance(drive, ClosedLoop) else ()
-        return collect(drive.log, drive.start_ns, duration_s, seed, self._answers, beats)
+        return collect(drive.log, drive.start_ns, duration_s, seed, self._answers.judge(), beats)
 
     async def repeats(self, plan: Plan, progress: Progress | None = None) -> Result:
         """All runs of `plan`, without a warm-up. Raises Lagging."""
@@ -249,7 +249,7 @@ def _picks(random: np.random.Generator, count: int) -> Iterator[int]:
 
 
 @contextmanager
-def _no_collections() -> Iterator[None]:
+def without_collections() -> Iterator[None]:
     """A collection stops the loop for milliseconds; what a run makes has no cycles and is bounded by its requests."""
     enabled = gc.isenabled()
     gc.collect()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .answers import UNCHECKED, Answers
+from .answers import UNCHECKED
 from .client import Log
 
 _MS = 1e6
@@ -92,16 +92,21 @@ class Repeat:
         return found
 
 
-def collect(log: Log, start_ns: int, duration_s: float, seed: int, answers: Answers, beats: Sequence[int]) -> Repeat:
-    """A finished log in figures' terms. `beats`: the lags of a closed loop, empty for an open one."""
-    answers.judge()
+def collect(
+    log: Log, start_ns: int, duration_s: float, seed: int, wrong: Sequence[str], beats: Sequence[int]
+) -> Repeat:
+    """A finished log in figures' terms.
+
+    `wrong`: by the number of an answer why it is not right, empty where it is. `beats`: the lags of a closed loop, empty
+    for an open one.
+    """
     intended, offered, sent, ended = (_column(part) for part in (log.intended, log.offered, log.sent, log.ended))
     numbers = _column(log.answers)
     faults = dict(log.faults)
-    if any(answers.faults):
+    if any(wrong):
         for request in np.flatnonzero(_column(log.status) == 200).tolist():
-            if request not in faults and numbers[request] != UNCHECKED and answers.faults[numbers[request]]:
-                faults[request] = answers.faults[numbers[request]]
+            if request not in faults and numbers[request] != UNCHECKED and wrong[numbers[request]]:
+                faults[request] = wrong[numbers[request]]
     right = np.ones(len(intended), bool)
     right[list(faults)] = False
     errors: Counter[str] = Counter()

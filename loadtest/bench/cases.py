@@ -6,11 +6,13 @@ from collections.abc import Callable
 from functools import partial
 from statistics import median
 
+from loadtest.common.servers import BARE_LIMIT_S, starling
+
 from . import bodies
-from .load import Request, percentile
-from .measure import Figure, Target, alternate, ratios
-from .servers import BARE_LIMIT_S, TorchLoop, bare_echo, constant, starling
-from .session import BATCH, THREADS, Measured, Session
+from .contenders import TorchLoop, bare_echo, constant
+from .http_data import Figure, Target
+from .load import Request, answer_of
+from .session import BATCH, THREADS, Measured, Session, alternate, ratios
 
 RATE = "requests/s"
 
@@ -66,8 +68,8 @@ def mlp(session: Session) -> list[Figure]:
             return served[-1].per_second
 
         ours, theirs = alternate(session.plan.rounds, rows_served, lambda: bare.rows_per_second(session.plan.seconds))
-    sizes = sorted(float(value) for _, value in session.trace(request, "X-Batch-Size", 64, 1.0).captured if value)
-    note = f"{latency_note(served)}; half of the calls ran in batches of {percentile(sizes, 50):g} or more"
+    middle = median(answer.batch for answer in session.timed(request, 64, 1.0))
+    note = f"{latency_note(served)}; half of the calls ran in batches of {middle:g} or more"
     return [
         Figure("mlp, V2 binary", "rows/s", tuple(ours), note=note),
         Figure(f"bare torch loop, batch {BATCH}", "rows/s", tuple(theirs)),
@@ -75,18 +77,12 @@ def mlp(session: Session) -> list[Figure]:
     ]
 
 
-def server_timing(value: str) -> dict[str, float]:
-    """`queue;dur=0.12, compute;dur=4.5` as milliseconds by name."""
-    parts = (entry.partition(";dur=") for entry in value.split(","))
-    return {name.strip(): float(duration) for name, _, duration in parts}
-
-
 def overhead(session: Session) -> list[Figure]:
     """What one call waits for besides its model, with nobody else there."""
     wires = {"binary": bodies.v2_binary, "JSON": bodies.v2_json}
     requests = {wire: session.request("mlp", make) for wire, make in wires.items()}
     for request in requests.values():
-        session.trace(request, "Server-Timing", 1, 1.0)
+        session.timed(request, 1, 1.0)
     figures = []
     tried = alternate(session.plan.rounds, *(partial(spent, session, request) for request in requests.values()))
     for wire, rounds in zip(requests, tried, strict=True):
@@ -102,12 +98,10 @@ def overhead(session: Session) -> list[Figure]:
 
 def spent(session: Session, request: Request) -> tuple[float, float, float]:
     """One round: p50 of total less compute, of queue, and of what the client saw less compute, in milliseconds."""
-    captured = session.trace(request, "Server-Timing", 1).captured
-    timings = [(latency_ms, server_timing(value)) for latency_ms, value in captured]
-    inside = sorted(times["total"] - times["compute"] for _, times in timings)
-    queue = sorted(times["queue"] for _, times in timings)
-    outside = sorted(latency_ms - times["compute"] for latency_ms, times in timings)
-    return percentile(inside, 50), percentile(queue, 50), percentile(outside, 50)
+    answers = session.timed(request, 1)
+    inside = median(answer.total_ms - answer.compute_ms for answer in answers)
+    outside = median(answer.latency_ms - answer.compute_ms for answer in answers)
+    return inside, median(answer.queue_ms for answer in answers), outside
 
 
 def wire(session: Session) -> list[Figure]:
@@ -142,7 +136,7 @@ def ceiling(session: Session) -> list[Figure]:
     figures = []
     for request in (session.request(model, make) for model, forms in makes.items() for make in forms):
         reached = session.best.pop(request.name, None)
-        _, answer = server.infer(request)
+        _, answer = answer_of(server, request)
         with constant(answer) as idle:
             idle.wait_ready("/", BARE_LIMIT_S)
             session.warm_up(idle, request)

@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from .client import HEAD_END, answer_length, new_event_loop
-from .load import LOOPBACK
+from app.bench.run import in_loop
+from loadtest.common.paths import LOOPBACK
+
+HEAD_END = b"\r\n\r\n"
+LENGTH = b"\r\ncontent-length:"
 
 #: About the headers that the server under test sends, so that the client has as much to read.
 HEAD = (
@@ -37,13 +40,23 @@ class Constant(asyncio.Protocol):
         self.received += len(data)
         if not self.length:
             self.start += data
-            # A request without a body, as the readiness probe's, says no length: it ends with its head.
-            self.length = answer_length(self.start)
-            if self.length < 0:
-                self.length = self.start.index(HEAD_END) + 4
+            self.length = request_length(self.start)
         if self.length and self.received >= self.length:
             self.received -= self.length
             self.transport.write(self.response)
+
+
+def request_length(data: bytes) -> int:
+    """Bytes of the request that `data` begins with; 0 while its head is incomplete."""
+    end = data.find(HEAD_END)
+    if end < 0:
+        return 0
+    head = data[: end + 2].lower()
+    at = head.find(LENGTH)
+    if at < 0:  # it has no body, as a readiness probe's
+        return end + 4
+    at += len(LENGTH)
+    return end + 4 + int(head[at : head.index(b"\r\n", at)])
 
 
 async def serve(port: int, body: bytes) -> None:
@@ -56,8 +69,7 @@ async def serve(port: int, body: bytes) -> None:
 
 def main() -> None:
     body = sys.stdin.buffer.read()
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(serve(int(sys.argv[1]), body))
+    in_loop(serve(int(sys.argv[1]), body))
 
 
 if __name__ == "__main__":

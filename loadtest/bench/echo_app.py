@@ -11,7 +11,7 @@ from typing import Any
 
 import uvicorn
 
-from .load import LOOPBACK
+from loadtest.common.paths import LOOPBACK
 
 CONTENT_TYPE = (b"content-type", b"application/json")
 

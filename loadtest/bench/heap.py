@@ -14,9 +14,8 @@ import tempfile
 from statistics import median
 
 from app.scheduler.estimates.profile import parse
-
-from .load import ROOT
-from .simulation.command import clean_environment
+from loadtest.common.paths import ROOT
+from loadtest.common.servers import clean_environment
 
 MODEL = f"cnn={ROOT / 'loadtest' / 'bench' / 'models' / 'cnn'}"
 KINDS = {"kept": {}, "without": {"GLIBC_TUNABLES": ""}}

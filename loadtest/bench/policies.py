@@ -14,8 +14,8 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +27,15 @@ from app.scheduler.optimal import tables as control
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import default_workers
 from app.sim import options
-from loadtest.papers import page
-from loadtest.papers.serve import FOREVER_MS, Instants, Policy, Server, serve, stepped
+from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.paths import DOCS, ROOT
+from loadtest.common.processes import spread
+from loadtest.common.samples import standard_error
+from loadtest.common.simulated import FOREVER_MS, Instants, Policy, Server, serve, stepped
 
 from . import policies_page
-from .load import ROOT
 
-PROFILES = ROOT / "docs" / "bench" / "profiles"
+PROFILES = DOCS / "profiles"
 MEASURED = ("mlp", "encoder", "resnet18")
 LOADS = (0.1, 0.3, 0.5, 0.7, 0.9, 0.95)
 DELAYS = (1, 2, 5, 10, 20)  # ms, of window, static and preferred
@@ -41,6 +43,7 @@ _POWER = (0.0, 1.0)  # device time is what is weighed
 _WARM_NS = 3_000_000_000  # left out: `adaptive` knows no rate before the first tick, after a second
 _COOL = 100  # requests at the end, left out
 _LEAST_S = 20  # of a run
+_SHOWN = (1, 2, 3, 4, 8, 16, 32)  # batch sizes, on the page
 _GROWS = 3.0  # the last quarter's latency over the first's, and the mean over the optimum: the queue grows without end
 _PATIENCE = 30  # a hold of the optimal policy ends after so many times what it waits for: chance exp(-30)
 
@@ -149,7 +152,8 @@ def against(
         **{key: mean[key] for key in ("mean_ms", "p99_ms", "cost_ms", "batch")},
         "delay_ms": delay if len(contender.delays_ms) > 1 else None,
         "overloaded": mean["late"] > _GROWS and mean["mean_ms"] > _GROWS * optimum,
-        "optimum_off": float(np.mean(simulated)) - 1, "above": float(np.mean(above)), "above_error": page.error(above),
+        "optimum_off": float(np.mean(simulated)) - 1, "above": float(np.mean(above)),
+        "above_error": standard_error(above),
     }  # fmt: skip
 
 
@@ -164,29 +168,34 @@ def measure(folder: Path, budget_s: float) -> None:
         )  # fmt: skip
 
 
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m loadtest.bench.policies", description=__doc__)
+def described(profile: ModelProfile) -> policies_page.Device:
+    """What the page says of a device."""
+    source = f"measured, {profile.device}, {profile.threads} thread" if profile.threads else "made up"
+    sizes = [size for size in _SHOWN if size <= profile.max_batch]
+    times = {str(size): profile.batch_ns[size - 1] / 1e6 for size in sizes}
+    return {"source": source, "times_ms": times, "peak": profile.peak, "best": profile.best}
+
+
+def options_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=Scale.seeds, help=f"runs of each cell [{Scale.seeds}]")
     parser.add_argument("--requests", type=int, default=Scale.requests, help=f"of a run [{Scale.requests}]")
     parser.add_argument("--profiles", type=Path, default=PROFILES, help="folder of the measured ones")
     parser.add_argument("--measure", type=float, metavar="S", default=0, help="measure them anew, S seconds each")
     parser.add_argument("--processes", type=int, default=2, help="processes [2]")
-    parser.add_argument("--out", type=Path, default=page.DOCS, help="folder for page, JSON and plot [docs/bench]")
-    chosen = parser.parse_args(arguments)
-    known = page.facts("python -m loadtest.bench.policies")
+
+
+def measure_all(chosen: argparse.Namespace, run: Run) -> Data:
     if chosen.measure:
         measure(chosen.profiles, chosen.measure)
     scale = Scale(chosen.seeds, chosen.requests)
-    profiles: Mapping[str, ModelProfile] = devices(chosen.profiles)
+    profiles = devices(chosen.profiles)
     given = [(name, profile, load, scale) for name, profile in profiles.items() for load in LOADS]
-    cells = [one for found in page.spread(cell, given, chosen.processes) for one in found]
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    policies_page.draw(cells, chosen.out / "policies.png")
-    parts = policies_page.parts(cells, profiles, scale)
-    for path in page.write("policies", chosen.out, parts, {"cells": cells}, known):
-        print(f"wrote {path.name}", file=sys.stderr)
-    return 0
+    cells = [one for found in spread(cell, given, chosen.processes) for one in found]
+    shown = {name: described(profile) for name, profile in profiles.items()}
+    return {"scale": asdict(scale), "devices": shown, "cells": cells}
 
+
+EXPERIMENT = Experiment("policies", "loadtest.bench.policies", __doc__, measure_all, policies_page.write, options_of)
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(EXPERIMENT.main(sys.argv[1:]))

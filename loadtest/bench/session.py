@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypeVar
 
-from . import bodies, client, wrk
-from .load import CONNECTIONS, Load, LoadError, Request, Result
-from .servers import Server, ServerError, starling
+from loadtest.common.servers import Server, ServerError, starling
 
-#: The largest batch and the threads that the issue's table names; `bench` holds every model measured.
+from . import bodies, closed_loop, wrk
+from .load import CONNECTIONS, Load, LoadError, Request, Result, TimedAnswer, answer_of
+
+T = TypeVar("T")
+
+#: The largest batch and the threads of the targets; `bench` holds every model measured.
 FLAGS = ("--models", "bench", "--max-batch", "32", "--threads", "1")
 BATCH = 32
 THREADS = 1
+MOST_TIMED = 50_000  # answers of one load
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,7 @@ class Plan:
 
     rounds: int = 5
     seconds: float = 3.0
-    client: str = "asyncio"
+    client: str = "starling"
     server: tuple[str, ...] = ()
     say: Callable[[str], None] = print
 
@@ -48,7 +52,7 @@ class Session:
         self.stack = ExitStack()
         self.shared: Server | None = None
         self.unusable = ""  # why the shared server did not start: it is not tried for each case again
-        self.best: dict[str, float] = {}  # request name -> the highest rate any contender reached
+        self.best: dict[str, float] = {}  # request name -> the highest rate that any server reached
 
     def __enter__(self) -> Self:
         return self
@@ -75,31 +79,33 @@ class Session:
     def request(self, model: str, make: Callable[[dict[str, object]], Request]) -> Request:
         """A request for `model`, tried once and its answer checked."""
         request = make(self.starling().metadata(model))
-        bodies.check(request, *self.starling().infer(request))
+        bodies.check(request, *answer_of(self.starling(), request))
         return request
 
     def load(self, server: Server, request: Request, seconds: float | None = None) -> Measured:
         """Saturate `server` with the chosen client. Raises LoadError unless every answer was a 200."""
         load = Load(server.port, request, self.plan.seconds if seconds is None else seconds)
         before = server.cpu_seconds()
-        result = (wrk.run if self.plan.client == "wrk" else client.run)(load)
+        result = (wrk.run if self.plan.client == "wrk" else closed_loop.run)(load)
         after = server.cpu_seconds()
         self.expect_clean(request, result)
         self.best[request.name] = max(self.best.get(request.name, 0.0), result.per_second)
         cpu_us = None if before is None or after is None else (after - before) / result.requests * 1e6
         return Measured(result, cpu_us)
 
-    def trace(self, request: Request, capture: str, connections: int, seconds: float | None = None) -> Result:
-        """Load the server under test with our own client, and keep each answer's header `capture`."""
+    def timed(self, request: Request, connections: int, seconds: float | None = None) -> list[TimedAnswer]:
+        """Load the server under test with our own client, and keep what it says of each answer's times."""
         duration_s = self.plan.seconds if seconds is None else seconds
-        result = client.run(Load(self.starling().port, request, duration_s, connections, capture=capture))
+        result = closed_loop.run(Load(self.starling().port, request, duration_s, connections, timed=MOST_TIMED))
         self.expect_clean(request, result)
-        return result
+        if not result.timed:
+            raise LoadError(f"{request.name}: expected answers with Server-Timing, got none")
+        return result.timed
 
     def checked(self, server: Server, request: Request) -> None:
         """Warm `server` up for a second with our own client, which compares each answer with the first."""
-        _, answer = server.infer(request)
-        self.expect_clean(request, client.run(Load(server.port, request, 1.0, answer=answer)))
+        _, answer = answer_of(server, request)
+        self.expect_clean(request, closed_loop.run(Load(server.port, request, 1.0, answer=answer)))
 
     def warm_up(self, server: Server, *requests: Request) -> None:
         """A second of each load that is not counted: first calls allocate, and clock rates rise."""
@@ -114,5 +120,19 @@ class Session:
 
 def clients() -> dict[str, str]:
     """The clients there are, best first, with what they are."""
-    ours = {"asyncio": f"our asyncio client, {CONNECTIONS} connections"}
+    ours = {"starling": f"the load generator of starling bench, {CONNECTIONS} connections"}
     return {"wrk": f"wrk, 1 thread, {CONNECTIONS} connections", **ours} if wrk.installed() else ours
+
+
+def alternate(rounds: int, *contenders: Callable[[], T]) -> list[list[T]]:
+    """Measure the contenders in turn, A B A B ..., so that a slower machine slows all; one list per contender."""
+    results: list[list[T]] = [[] for _ in contenders]
+    for _ in range(rounds):
+        for measured, contender in zip(results, contenders, strict=True):
+            measured.append(contender())
+    return results
+
+
+def ratios(numerator: Sequence[float], denominator: Sequence[float]) -> tuple[float, ...]:
+    """Round by round: neighbours in time, so that drift cancels."""
+    return tuple(a / b for a, b in zip(numerator, denominator, strict=True))

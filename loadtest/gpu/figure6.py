@@ -16,8 +16,9 @@ from app.models.base import normalise
 from app.models.placement import Placement, place
 
 from . import folders
-from .bed import Bed, together
-from .rig import Options, Rig
+from .data import PIXELS
+from .driven_device import DrivenDevice, Options
+from .platforms import Platform, together
 
 ROWS = 256
 _WARM = 3  # runs before those that count
@@ -32,13 +33,13 @@ def powers(most: int) -> list[int]:
     return [1 << n for n in range(most.bit_length()) if 1 << n <= most]
 
 
-def figure6a(bed: Bed, repeats: int, rows: int = ROWS, pixels: int = folders.PIXELS) -> dict[str, Any]:
+def figure6a(platform: Platform, repeats: int, rows: int = ROWS, pixels: int = PIXELS) -> dict[str, Any]:
     """Figure 6a: `rows` images of float32 from pinned memory to the device, in 1 to `rows` copies on one stream.
 
     Timed with events around all copies, so launches are part of it; medians of `repeats` runs. "bare" is nothing but
     copies; "slots" is what the engine does for calls of so many rows: a copy each, and an in-event behind it.
     """
-    runtime = bed.runtime
+    runtime = platform.runtime
     spec = _images(pixels)
     pool = StagedPool([spec], rows, Copies(), (runtime.pinned, runtime.empty), lambda *_: None)
     source, target = pool.slabs[0], pool.rows[0]
@@ -59,22 +60,25 @@ def figure6a(bed: Bed, repeats: int, rows: int = ROWS, pixels: int = folders.PIX
                 pool.copy_in(runtime, stream, run)
 
         alone = [
-            _on_stream(bed, stream, lambda work=bare: runtime.enqueue(stream, work)) for _ in range(_WARM + repeats)
+            _on_stream(platform, stream, lambda work=bare: runtime.enqueue(stream, work))
+            for _ in range(_WARM + repeats)
         ]
-        events = [_on_stream(bed, stream, slots) for _ in range(_WARM + repeats)]
+        events = [_on_stream(platform, stream, slots) for _ in range(_WARM + repeats)]
         cells.append({"pieces": pieces, "bare_ms": alone[_WARM:], "slots_ms": events[_WARM:]})
     if not torch.equal(target.cpu(), source):  # after all timing: this one synchronises
         raise RuntimeError("what was copied differs from what was sent")
     return {"rows": rows, "row_bytes": source[0].nbytes, "cells": cells}
 
 
-def _on_stream(bed: Bed, stream: Any, work: Callable[[], object]) -> float:
-    begin = bed.mark(stream)
+def _on_stream(platform: Platform, stream: Any, work: Callable[[], object]) -> float:
+    begin = platform.mark(stream)
     work()
-    return bed.between(begin, bed.mark(stream))
+    return platform.between(begin, platform.mark(stream))
 
 
-def figure6b(bed: Bed, folder: Path, precision: str, repeats: int, options: tuple[int, int, bool]) -> dict[str, Any]:
+def figure6b(
+    platform: Platform, folder: Path, precision: str, repeats: int, options: tuple[int, int, bool]
+) -> dict[str, Any]:
     """Figure 6b: N workers of M rows, N x M = 256, at once; the total time against one batch of 256.
 
     `options`: rows, the most workers, whether N runs of M rows may be launched without graphs (a second at 256 x 1).
@@ -88,21 +92,23 @@ def figure6b(bed: Bed, folder: Path, precision: str, repeats: int, options: tupl
     for count in powers(min(rows, most)):
         size = rows // count
         cell: dict[str, Any] = {"workers": count, "size": size}
-        cell |= bare(bed, folders.read(folder, rows), precision, (count, size, repeats), eager)
-        with Rig(bed, folders.read(folder, rows), Options((size,) * count, precision=precision)) as rig:
-            rig.warm([size])
-            cell["engine_ms"] = [rig.burst(size) for _ in range(_WARM + repeats)][_WARM:]
-            cell["engine_graphs"] = rig.captured
+        cell |= bare(platform, folders.read(folder, rows), precision, (count, size, repeats), eager)
+        with DrivenDevice(
+            platform, folders.read(folder, rows), Options((size,) * count, precision=precision)
+        ) as driven:
+            driven.warm([size])
+            cell["engine_ms"] = [driven.burst(size) for _ in range(_WARM + repeats)][_WARM:]
+            cell["engine_graphs"] = driven.captured
         cells.append(cell)
     return {"model": folder.name, "precision": precision, "rows": rows, "cells": cells}
 
 
-def bare(bed: Bed, model: Model, precision: str, shape: tuple[int, int, int], eager: bool) -> dict[str, Any]:
+def bare(platform: Platform, model: Model, precision: str, shape: tuple[int, int, int], eager: bool) -> dict[str, Any]:
     """`shape`: streams, rows on each, runs. One set of weights; streams are torch's own."""
     count, size, repeats = shape
-    runtime = bed.runtime
+    runtime = platform.runtime
     streams = [runtime.stream() for _ in range(count)]
-    placed, inputs = on_device(bed, model, precision, count * size)
+    placed, inputs = on_device(platform, model, precision, count * size)
     parts = [[values[first : first + size] for values in inputs] for first in range(0, count * size, size)]
     works = [forward(placed, part) for part in parts]
     found: dict[str, Any] = {}
@@ -111,37 +117,37 @@ def bare(bed: Bed, model: Model, precision: str, shape: tuple[int, int, int], ea
             perform(runtime, stream, work)
         if eager:
             pairs = list(zip(streams, works, strict=True))
-            found["eager_ms"] = [together(bed, pairs) for _ in range(_WARM + repeats)][_WARM:]
-        graphs = capture(bed, streams, works)
-        found["graphs_ms"] = [together(bed, graphs) for _ in range(_WARM + repeats)][_WARM:]
+            found["eager_ms"] = [together(platform, pairs) for _ in range(_WARM + repeats)][_WARM:]
+        graphs = capture(platform, streams, works)
+        found["graphs_ms"] = [together(platform, graphs) for _ in range(_WARM + repeats)][_WARM:]
     del graphs, works, placed, inputs, parts
-    bed.settle()
+    platform.settle()
     return found
 
 
-def on_device(bed: Bed, model: Model, precision: str, rows: int) -> tuple[Model, list[torch.Tensor]]:
+def on_device(platform: Platform, model: Model, precision: str, rows: int) -> tuple[Model, list[torch.Tensor]]:
     """The model moved, and random rows on the device."""
     placed: list[Model] = []
     inputs: list[torch.Tensor] = []
-    device = bed.runtime.device
+    device = platform.runtime.device
 
     def move() -> None:
         placed.append(place(model, Placement(device=device, precision=precision)))
         inputs.extend(values.to(device) for values in folders.rows_of(model, rows))
 
-    perform(bed.runtime, bed.gate, move)
+    perform(platform.runtime, platform.gate, move)
     return placed[0], inputs
 
 
 def capture(
-    bed: Bed, streams: Sequence[Any], works: Sequence[Callable[[], list[torch.Tensor]]]
+    platform: Platform, streams: Sequence[Any], works: Sequence[Callable[[], list[torch.Tensor]]]
 ) -> list[tuple[Any, Callable[[], object]]]:
     """Each work as a graph with memory of its own, and the stream it runs on. They are run once.
 
     Captured on streams of their own, as the engine does: graphs keep the address of their stream's workspace. Beyond
     torch's 32 streams graphs share workspaces, so their values are not to be used; their times are the same.
     """
-    runtime = bed.runtime
+    runtime = platform.runtime
     graphs = []
     for stream, work in zip(streams, works, strict=True):
         apart = runtime.stream()
@@ -169,9 +175,9 @@ def forward(model: Model, inputs: Sequence[torch.Tensor]) -> Callable[[], list[t
     return lambda: normalise(model.call(*inputs), model.info.outputs)
 
 
-def issue_us(bed: Bed, copies: int = 256, pixels: int = folders.PIXELS) -> float:
+def issue_us(platform: Platform, copies: int = 256, pixels: int = PIXELS) -> float:
     """Microseconds of the host to enqueue one row's copy with its in-event: the launcher's price of a request."""
-    runtime = bed.runtime
+    runtime = platform.runtime
     spec = _images(pixels)
     pool = StagedPool([spec], copies, Copies(), (runtime.pinned, runtime.empty), lambda *_: None)
     stream = runtime.stream()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -13,38 +13,11 @@ import torch
 from app.contract import Model, ModelSource
 from app.models.loaders import load
 
+from .data import NETWORKS
+
 HERE = Path(__file__).parent
-PIXELS, TOKENS = 224, 128
-TINY_PIXELS, TINY_TOKENS = 32, 8
 _VOCABULARY = 30_000  # ids drawn below it; BERT's has 30,522
 
-
-@dataclass(frozen=True, slots=True)
-class Network:
-    """How one is built: a function of `networks`, its keywords as TOML, and the width of its output."""
-
-    title: str
-    build: str
-    kwargs: str
-    images: bool
-    width: int = 1000
-    tiny_width: int = 1000
-
-    def row(self, tiny: bool) -> tuple[int, ...]:
-        """Shape of one row of the input."""
-        if self.images:
-            side = TINY_PIXELS if tiny else PIXELS
-            return (3, side, side)
-        return (TINY_TOKENS if tiny else TOKENS,)
-
-
-NETWORKS = {
-    "resnet50": Network("ResNet-50", "resnet", "depths = [3, 4, 6, 3]", True),
-    "resnet152": Network("ResNet-152", "resnet", "depths = [3, 8, 36, 3]", True),
-    "vgg16": Network("VGG-16", "vgg16", "", True),
-    "bert-base": Network("BERT-base", "bert", "layers = 12\nhidden = 768\nheads = 12", False, 768, 32),
-    "bert-large": Network("BERT-large", "bert", "layers = 24\nhidden = 1024\nheads = 16", False, 1024, 32),
-}
 
 _TOML = """\
 source = "model.py:{build}"

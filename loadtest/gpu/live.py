@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +25,14 @@ from app.bench.plan import Plan
 from app.bench.run import Lagging, Unusable, in_loop
 from app.bench.run import Session as Bench
 from app.bench.stats import Repeat
-from loadtest.bench.load import LOOPBACK
-from loadtest.bench.servers import Server, ServerError, starling
-from loadtest.bench.simulation import command
-from loadtest.papers.serve import stepped
+from loadtest.common import command
+from loadtest.common.paths import LOOPBACK
+from loadtest.common.servers import Server, ServerError, starling
+from loadtest.common.simulated import stepped
 
-from .measures import Found, Measure, OutOfTimeError, Session
+from .data import COUNTS, HIGH, LOW, QOS_MS, Found
+from .measurements import Engine, Measurement, OutOfTimeError, Session
 
-QOS_MS = 200.0
-LOW, HIGH = 0.3, 0.9  # of the baseline's largest rate within QoS
-COUNTS = (150, 250)  # requests at the low rate, then at the high
 DELAY_SHARE = 1 / 3  # of T(32): the paper's 30 ms for ResNet-152 on its GPU, whose T(32) was about 90 ms
 _MAX_LAG_MS = 20.0  # of this process: a tenth of the QoS
 _JOULES = re.compile(r'^starling_energy_joules_total\{source="(\w+)"\} (\S+)$', re.MULTILINE)
@@ -58,18 +56,22 @@ def scale_of(session: Session) -> Scale:
     return Scale(1.0, 2, 1.5, 8.0) if session.quick else Scale()
 
 
-def flags_of(delay_ms: float, largest: int) -> dict[str, tuple[str, ...]]:
-    """By contender. One worker where the policy runs a batch at a time."""
-    one = ("--workers", str(largest))
+def contenders(delay_ms: float, engine: Engine) -> dict[str, tuple[str, ...]]:
+    """The flags of each policy's server, which all have the same engine. The baseline is `window`.
+
+    `ebird` is left out where the engine is not one that it can be: it needs a worker of one row, and its workers are
+    idle or not, so that a unit behind a running one has no place.
+    """
     wait = ("--max-delay-ms", f"{delay_ms:.3f}")
-    return {
-        "window": ("--policy", "window", *wait, *one),
-        "static": ("--policy", "static", *wait, *one),
-        "no_wait": ("--policy", "no_wait", *one),
-        "ebird": ("--policy", "ebird"),
-        "adaptive": ("--policy", "adaptive", *one),
-        "adaptive, 6 workers": ("--policy", "adaptive", "--workers", ",".join([str(largest)] * 6)),
-    }
+    policies: dict[str, tuple[str, ...]] = {"window": wait, "static": wait, "no_wait": (), "ebird": (), "adaptive": ()}
+    if 1 not in engine.workers or engine.push_depth > 1:
+        del policies["ebird"]
+    return {policy: ("--policy", policy, *more, *flags_of(engine)) for policy, more in policies.items()}
+
+
+def flags_of(engine: Engine) -> tuple[str, ...]:
+    graphs = "--cuda-graphs" if engine.graphs else "--no-cuda-graphs"
+    return ("--workers", ",".join(map(str, engine.workers)), "--push-depth", str(engine.push_depth), graphs)
 
 
 class Live:
@@ -87,10 +89,12 @@ class Live:
     def profile(self) -> Found:
         """Batch times into the folder where the servers look for them. Raises CommandError."""
         out = self._scratch / f"{self.model}.json"
+        units = len(self.session.engine.workers)
+        at_once = ("--workers", str(units)) if units > 1 else ()
         command.starling(
             "profile", self.model, "--models", str(self._home), "--device", self._device, "--max-batch",
-            str(self.session.largest), "--budget-s", str(self.scale.budget_s), "--no-suggest", "--out", str(out),
-            profile_dir=self._profiles,
+            str(self.session.largest), *at_once, "--budget-s", str(self.scale.budget_s), "--no-suggest", "--out",
+            str(out), profile_dir=self._profiles,
         )  # fmt: skip
         found = json.loads(out.read_text(encoding="utf-8"))
         times = {size: found["batch_ms"][size] for size in ("1", str(self.session.largest))}
@@ -107,7 +111,7 @@ class Live:
         common = ("--models", str(self._home), "--device", self._device, "--max-batch", str(self.session.largest),
                   "--profile-dir", str(self._profiles), "--profile-budget-s", "0")  # fmt: skip
         with ExitStack() as stack:
-            for name, flags in flags_of(delay_ms, self.session.largest).items():
+            for name, flags in contenders(delay_ms, self.session.engine).items():
                 self.servers[name] = stack.enter_context(starling((*common, *flags)))
             with ThreadPoolExecutor(len(self.servers)) as waiting:
                 list(waiting.map(lambda server: server.wait_ready(), self.servers.values()))
@@ -199,7 +203,10 @@ def joules_of(server: Server) -> tuple[float, str]:
 def contest(session: Session, model: str) -> Found:
     """All of one model, one contender after another within each measurement. What there is no time for is left out."""
     live = Live(session, model, session.repository)
-    found: Found = {"model": model, "profile": live.profile(), "peaks": {}, "burst": {}, "steady": {}, "left_out": []}
+    found: Found = {
+        "model": model, "engine": asdict(session.engine), "profile": live.profile(), "peaks": {}, "burst": {},
+        "steady": {}, "left_out": [],
+    }  # fmt: skip
     delay = DELAY_SHARE * found["profile"]["batch_ms"][str(session.largest)]
     found["delay_ms"] = delay
     with live.serve(delay):
@@ -262,10 +269,8 @@ def _start_s(session: Session) -> float:
 
 def _model_s(session: Session) -> float:
     """Twelve rates for each contender's peak, and the rest as the scale says."""
-    scale, contenders = scale_of(session), len(flags_of(1.0, 1))
-    return _start_s(session) + contenders * (
-        12 * (scale.probe_s + 0.4) + scale.seeds * 1.8 + 2 * (scale.steady_s + 1.5)
-    )
+    scale, count = scale_of(session), len(contenders(1.0, session.engine))
+    return _start_s(session) + count * (12 * (scale.probe_s + 0.4) + scale.seeds * 1.8 + 2 * (scale.steady_s + 1.5))
 
 
-LIVE = Measure("live", 2, lambda session: len(session.served) * _model_s(session), live)
+LIVE = Measurement("live", 2, lambda session: len(session.served) * _model_s(session), live)

@@ -15,10 +15,8 @@ from app.models.placement import Placement, place
 from app.scheduler.policies import default_workers
 
 from . import folders
-from .bed import Bed
-from .rig import Options, Rig
-
-LIMIT = 1.15  # six workers against one: the paper's own, whose workers have a copy of the weights each
+from .driven_device import DrivenDevice, Options
+from .platforms import Platform
 
 
 def cases(largest: int) -> dict[str, Options]:
@@ -37,7 +35,7 @@ def weights_of(model: nn.Module) -> int:
     return sum({tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}.values())
 
 
-def figure11(bed: Bed, folder: Path, case: str, largest: int) -> dict[str, Any]:
+def figure11(platform: Platform, folder: Path, case: str, largest: int) -> dict[str, Any]:
     """One case, in a process of its own. Bytes of the device:
 
     weights     parameters and buffers of the model as it serves, counted
@@ -52,43 +50,48 @@ def figure11(bed: Bed, folder: Path, case: str, largest: int) -> dict[str, Any]:
     """
     options = cases(largest)[case]
     folders.loaded(folder)
-    before, base = bed.used(), bed.allocated()
+    before, base = platform.used(), platform.allocated()
     model = folders.read(folder, largest)
     assert isinstance(model.call, nn.Module)
-    with Rig(bed, model, options) as rig:
-        module = rig.executor.model.call
+    with DrivenDevice(platform, model, options) as driven:
+        module = driven.executor.model.call
         assert isinstance(module, nn.Module)
-        sizes = [size for size in rig.executor.sizes(largest) if options.graphs or size & (size - 1) == 0]
-        rig.warm(sizes)
-        rig.burst(min(options.workers))
-        rig.burst(min(options.workers))
+        sizes = [size for size in driven.executor.sizes(largest) if options.graphs or size & (size - 1) == 0]
+        driven.warm(sizes)
+        driven.burst(min(options.workers))
+        driven.burst(min(options.workers))
         gc.collect()
-        driver, peak = bed.used() - before, bed.peak()
-        with_workspaces = bed.allocated()
-        bed.drop_workspaces()
-        allocated = bed.allocated()
-        in_pools, reserved = bed.pools()
+        driver, peak = platform.used() - before, platform.peak()
+        with_workspaces = platform.allocated()
+        platform.drop_workspaces()
+        allocated = platform.allocated()
+        in_pools, reserved = platform.pools()
         return {
-            "model": folder.name, "case": case, "workers": list(options.workers), "captured": rig.captured,
-            "graphs": sum(len(seat.graphs) for seat in rig.executor.seats),
+            "model": folder.name, "case": case, "workers": list(options.workers), "captured": driven.captured,
+            "graphs": sum(len(seat.graphs) for seat in driven.executor.seats),
             "weights": weights_of(module), "tensors": allocated - in_pools - base, "pools": reserved,
             "workspaces": with_workspaces - allocated, "peak": peak, "driver": driver,
         }  # fmt: skip
 
 
-def copies(bed: Bed, folder: Path, count: int = 6) -> dict[str, Any]:
+def copies(platform: Platform, folder: Path, count: int = 6) -> dict[str, Any]:
     """What as many copies of the weights take, as the paper's workers have them: measured, not multiplied."""
     folders.loaded(folder)
-    base = bed.allocated()
+    base = platform.allocated()
     held: list[nn.Module] = []
     placed = folders.read(folder, 1)
 
     def move() -> None:
-        first = place(placed, Placement(device=bed.runtime.device)).call
+        first = place(placed, Placement(device=platform.runtime.device)).call
         assert isinstance(first, nn.Module)
         held.append(first)
         held.extend(copy.deepcopy(first) for _ in range(count - 1))
 
     with torch.inference_mode():
-        perform(bed.runtime, bed.gate, move)
-    return {"model": folder.name, "copies": count, "allocated": bed.allocated() - base, "weights": weights_of(held[0])}
+        perform(platform.runtime, platform.gate, move)
+    return {
+        "model": folder.name,
+        "copies": count,
+        "allocated": platform.allocated() - base,
+        "weights": weights_of(held[0]),
+    }

@@ -7,13 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from loadtest.papers.page import table
-
 from . import tables
-from .folders import PIXELS, TOKENS
-from .live import COUNTS, HIGH, LOW, QOS_MS
-
-Found = dict[str, Any]
+from .data import COUNTS, HIGH, LOW, PIXELS, QOS_MS, TOKENS, Found
 
 NOTHING = "Not measured yet."
 
@@ -40,10 +35,12 @@ ASSUMED = f"""\
   pushes the next unit of a worker as soon as one has ended, each of its rows is copied to the device anew, one by
   one, and its results land in pinned memory. Rates are from the first report that counts to the last, by the host's
   clock.
-- Part 2 is over HTTP on the same machine, binary payload, one row a request, Poisson arrivals. The baseline is
-  `window` with one worker on Starling's own engine: it copies inputs as they come, which the paper's TF-Serving does
-  not. So what Ebird gains by that is not part of the ratios here. The delay of `window` and `static` is a third of
-  T(32), which is what the paper's 30 ms are for ResNet-152 on its GPU.
+- Part 2 is over HTTP on the same machine, binary payload, one row a request, Poisson arrivals. All policies have the
+  same engine: the same workers, push depth and CUDA graphs, named below; so the ratios are those of the policies
+  alone. The baseline is `window`, which on Starling's engine copies inputs as they come and runs units at once: what
+  Ebird gains by that over the paper's TF-Serving is not part of the ratios here. `--workers 32` gives all policies
+  the one worker of TF-Serving, and leaves `ebird` out, which needs a worker of one row. The delay of `window` and
+  `static` is a third of T(32), which is what the paper's 30 ms are for ResNet-152 on its GPU.
 - One process reads all requests. Where a rate is limited by it and not by the GPU, policies cannot differ much; T(32)
   of the profile tells: 32 over it is what the device alone could do.
 """
@@ -115,7 +112,7 @@ def page(known: Found, rehearsed: bool, plots: Sequence[str]) -> str:
     parts += _plot("figure11", "Memory of one worker and of six", plots)
     parts += _section(known, "effects", tables.effects, EFFECTS)
     parts += _plot("effects", "Rows per second by workers", plots)
-    parts += _section(known, "live", tables.peaks, NINE, left=False)
+    parts += _section(known, "live", tables.peaks, NINE + tables.engines(known.get("live")), left=False)
     parts += _plot("figure9", "Throughput under QoS", plots)
     parts += _section(known, "live", tables.bursts, EIGHT, left=False)
     parts += _plot("figure8", "Latency against request number", plots)
@@ -190,6 +187,3 @@ def join(paths: Sequence[Path]) -> tuple[Found, bool]:
         known["facts"] |= stored["known"].pop("facts", {})
         known |= stored["known"]
     return known, rehearsed
-
-
-__all__ = ["join", "page", "table", "write"]

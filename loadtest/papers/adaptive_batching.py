@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from app.scheduler.estimates.profile import Power, linear
+from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.processes import spread
+from loadtest.common.simulated import FOREVER_MS, Instants, Policy, Server, serve
 
-from . import adaptive_page, page
-from .serve import FOREVER_MS, Instants, Policy, Server, serve
+from . import adaptive_batching_page
 
 MAX_BATCH = 32
 SECONDS = 300
@@ -146,58 +146,28 @@ def deadlines(given: tuple[Network, int]) -> dict[str, Any]:
     return found
 
 
-def draw(studies: Sequence[dict[str, Any]], path: Path) -> None:
-    """Mean latency and requests per joule: groups of bars, a colour per policy."""
-    from matplotlib import pyplot as plt
-
-    from app.commands.plots import STYLE
-
-    ramps = [found for found in studies if found["trace"] == "ramp"]
-    names = [name for name in ramps[0]["policies"] if "padded" not in name]
-    with plt.rc_context({**STYLE, "figure.figsize": (11, 4.4)}):
-        figure, (left, right) = plt.subplots(1, 2)
-        try:
-            width = 0.84 / len(names)
-            for number, name in enumerate(names):
-                places = np.arange(len(ramps)) + (number - (len(names) - 1) / 2) * width
-                for axes, key in ((left, "mean_ms"), (right, "per_joule")):
-                    values = [np.mean(found["policies"][name][key]) for found in ramps]
-                    axes.bar(places, values, width, color=f"C{number}", label=name)
-            places = np.arange(len(ramps))
-            left.plot(places, [found["theirs_ms"] for found in ramps], "k_", markersize=30, label="published, theirs")
-            left.set_yscale("log")
-            left.set_ylabel("mean latency, ms")
-            right.set_ylabel("requests per joule")
-            for axes in (left, right):
-                axes.set_xticks(places, [found["network"] for found in ramps])
-                axes.grid(visible=False, axis="x")
-            handles, labels = left.get_legend_handles_labels()
-            figure.legend(handles, labels, loc="upper center", ncols=4, fontsize=9)
-            figure.tight_layout(rect=(0, 0, 1, 0.87))
-            figure.savefig(path)
-        finally:
-            plt.close(figure)
-
-
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m loadtest.papers.adaptive_batching", description=__doc__)
+def options_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=4, help="traces of each kind [4]")
     parser.add_argument("--seconds", type=int, default=SECONDS, help=f"length of a trace [{SECONDS}]")
     parser.add_argument("--processes", type=int, default=2, help="processes [2]")
-    parser.add_argument("--out", type=Path, default=page.DOCS, help="folder for page, JSON and plot [docs/bench]")
-    chosen = parser.parse_args(arguments)
-    known = page.facts("python -m loadtest.papers.adaptive_batching")
-    cells = [(network, trace, chosen.seeds, chosen.seconds) for trace in TRACES for network in NETWORKS]
-    studies = list(page.spread(study, cells, chosen.processes))
-    open_ones = list(page.spread(deadlines, [(network, chosen.seconds) for network in NETWORKS], chosen.processes))
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    draw(studies, chosen.out / "adaptive_batching.png")
-    parts = adaptive_page.parts(studies, open_ones, NETWORKS)
-    data = {"studies": studies, "max batch over preferred": open_ones}
-    for path in page.write("adaptive_batching", chosen.out, parts, data, known):
-        print(f"wrote {path.name}", file=sys.stderr)
-    return 0
 
+
+def measure(chosen: argparse.Namespace, run: Run) -> Data:
+    cells = [(network, trace, chosen.seeds, chosen.seconds) for trace in TRACES for network in NETWORKS]
+    settings = {
+        "max_batch": MAX_BATCH, "deadline_ms": DEADLINE_MS, "bound_ms": BOUND_MS, "idle_w": POWER.idle,
+        "busy_w": POWER.busy,
+    }  # fmt: skip
+    return {
+        "settings": settings, "networks": [asdict(network) for network in NETWORKS],
+        "studies": list(spread(study, cells, chosen.processes)),
+        "open_questions": list(spread(deadlines, [(one, chosen.seconds) for one in NETWORKS], chosen.processes)),
+    }  # fmt: skip
+
+
+EXPERIMENT = Experiment(
+    "adaptive_batching", "loadtest.papers.adaptive_batching", __doc__, measure, adaptive_batching_page.write, options_of
+)
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(EXPERIMENT.main(sys.argv[1:]))

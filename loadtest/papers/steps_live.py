@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
@@ -12,7 +10,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from app.bench.peak import Try, find_peak
 from app.bench.plan import Plan
 from app.bench.run import Session, in_loop
 from app.bench.stats import Repeat
@@ -21,28 +18,27 @@ from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.optimal import tables as control
 from app.scheduler.optimal.tables import ControlTables
 from app.sim import options
-from loadtest.bench import servers
-from loadtest.bench.load import LOOPBACK, ROOT
-from loadtest.bench.simulation import command
+from loadtest.common import command, servers
+from loadtest.common.live import OtherProcesses, peak_rate
+from loadtest.common.paths import LOOPBACK, ZOO
 
-from .gpu import MAX_BATCH
+from .modelled_gpu import MAX_BATCH
 from .steps_runs import Course, Sent, Told, alternate, capacities
 
-SLO_MS = 200.0  # the peak keeps it: the papers' QoS
 TRY_S = 3.0  # a rate that is tried for the peak
 _WAITS = ("window", "static", "preferred")
 _PATIENCE_S = 300.0  # no request is given up in a run
 _WARM_FLYING, _WARM_S = 64, 1.0  # opens the connections that steps near the peak need
 
 
-class Bed:
+class LiveServers:
     """A server for each policy, all up at once, all but one idle at any time. A context manager."""
 
     def __init__(self, model: str, chosen: argparse.Namespace, folder: Path) -> None:
         self.model = model
         self._chosen = chosen
         self._folder = folder
-        self._source = f"{model}={ROOT / 'app' / 'models' / 'zoo' / model}"
+        self._source = f"{model}={ZOO / model}"
         self._stack = ExitStack()
         self._servers: dict[str, servers.Server] = {}
 
@@ -78,16 +74,9 @@ class Bed:
         for server in self._servers.values():
             server.wait_ready()
 
-    def peak(self, say: Told) -> float:
-        """The largest rate whose 99th percentile stays within SLO_MS under `adaptive`."""
-
-        def told(tried: Try) -> None:
-            say(f"peak: {tried.rate:.0f}/s {tried.why or 'kept'}")
-
-        plan = replace(self._plan("adaptive"), duration_s=TRY_S, repeats=1)
-        rate = in_loop(find_peak(plan, SLO_MS, told)).result.plan.rate
-        assert rate is not None
-        return rate
+    def peak(self, slo_ms: float, say: Told) -> float:
+        """The largest rate whose 99th percentile stays within `slo_ms` under `adaptive`."""
+        return peak_rate(self._plan("adaptive"), slo_ms, TRY_S, say)
 
     def run(self, courses: Sequence[dict[str, Course]], say: Told) -> dict[tuple[str, str], list[Sent]]:
         """By experiment and policy: a run for each seed."""
@@ -102,24 +91,11 @@ class Bed:
                 sessions[policy] = session
 
             async def send(policy: str, planned: Course, seed: int) -> Sent:
-                before_s, began_s = self._others_s(), time.perf_counter()
+                others = OtherProcesses(list(self._servers.values()))
                 repeat = await send_at(sessions[policy], planned, seed, self._folder / "instants.txt")
-                after_s, took_s = self._others_s(), time.perf_counter() - began_s
-                if before_s is None or after_s is None:
-                    return Sent(repeat)
-                return Sent(repeat, max(0.0, after_s - before_s) / took_s)
+                return Sent(repeat, others.cores())
 
             return await alternate(self._chosen.policies, courses, send, say)
-
-    def _others_s(self) -> float | None:
-        """CPU time that all processes but the servers and this one have used since the machine began (Linux only)."""
-        used = [server.cpu_seconds() for server in self._servers.values()]
-        known = [seconds for seconds in used if seconds is not None]
-        if len(known) < len(used):
-            return None
-        ticks = [int(text) for text in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-        idle = ticks[3] + ticks[4]
-        return (sum(ticks) - idle) / os.sysconf("SC_CLK_TCK") - sum(known) - time.process_time()
 
     def _plan(self, policy: str) -> Plan:
         return Plan(

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from loadtest.bench import machine
+from loadtest.common import markdown
+from loadtest.common.markdown import ms, plural
 
-from . import page, plots
-from .page import ms
-from .steps_runs import WARM_S, Experiment
-
-Found = dict[str, Any]
+from .steps_data import Schedule, Settings, StepsData, Study
 
 HEAD = """\
 # Steps, live and simulated
@@ -49,54 +44,65 @@ processes that had no part in the run.
 """
 
 
-def shown(arguments: Sequence[str]) -> list[str]:
-    """The command's arguments without folders of this machine."""
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--out")
-    return parser.parse_known_args(list(arguments))[1]
-
-
-def parts(studies: Sequence[Found], experiments: Sequence[Experiment], chosen: argparse.Namespace) -> list[str]:
-    units = f"{chosen.at_once} unit{'s' * (chosen.at_once > 1)} at once"
-    workers = f"{chosen.at_once} worker{'s' * (chosen.at_once > 1)} of 32 rows"
-    peak = "the largest rate\n  whose 99th percentile stays within 200 ms under `adaptive`, found by trying"
-    if any(found["given"] for found in studies):
-        peak = "given on the command line"
-    head = HEAD.format(
-        at_once=units, threads=chosen.threads, s="s" * (chosen.threads > 1), others=workers, delay=chosen.delay,
-        peak=peak, warm=WARM_S, cores=machine.cores(),
+def head(settings: Settings) -> str:
+    at_once, threads = settings["at_once"], settings["threads"]
+    within = f"{settings['slo_ms']:g} ms under `adaptive`, found by trying"
+    peak = f"the largest rate\n  whose 99th percentile stays within {within}"
+    return HEAD.format(
+        at_once=f"{at_once} unit{plural(at_once)} at once", threads=threads, s=plural(threads),
+        others=f"{at_once} worker{plural(at_once)} of 32 rows", delay=settings["delay_ms"],
+        peak="given on the command line" if settings["given"] else peak, warm=settings["warm_s"],
+        cores=settings["cores"],
     )  # fmt: skip
-    sections = [part for found in studies for part in section(found, experiments)]
-    return [head, *sections, "## Differences", AFTER, "\n".join(differences(studies, experiments))]
 
 
-def section(found: Found, experiments: Sequence[Experiment]) -> Iterator[str]:
+def schedules_of(data: StepsData) -> list[Schedule]:
+    return [Schedule(one["name"], tuple((count, share) for count, share in one["steps"])) for one in data["schedules"]]
+
+
+def write(data: StepsData, folder: Path) -> list[str]:
+    studies, schedules = data["studies"], schedules_of(data)
+    names = draw(studies, folder, schedules)
+    parts = [head(data["settings"])]
+    for found in studies:
+        parts += section(found, schedules)
+    parts += ["## Differences", AFTER, "\n".join(differences(studies, schedules)), markdown.facts_list(data["facts"])]
+    return [*names, markdown.write(parts, folder / "steps.md")]
+
+
+def missed(data: StepsData) -> list[str]:
+    """Requests that were not answered, or wrongly."""
+    schedules = schedules_of(data)
+    return [line for found in data["studies"] for line in failures(found, schedules)]
+
+
+def section(found: Study, schedules: Sequence[Schedule]) -> Iterator[str]:
     """One model."""
     model = found["model"]
     yield f"## {model}"
     times = ", ".join(f"{size}: {ms(time)}" for size, time in found["batch_ms"].items())
     fewer = "" if found["seeds"] == found["asked"] else f" ({found['asked']} did not fit into the time)"
     yield (
-        f"Peak {found['peak']:.0f} requests/s; {found['seeds']} seed{'s' * (found['seeds'] > 1)}{fewer}. Batch times "
+        f"Peak {found['peak']:.0f} requests/s; {found['seeds']} seed{plural(found['seeds'])}{fewer}. Batch times "
         f"alone by rows, ms: {times}"
         + "".join(f"; {units} at once, 32 rows each: x {slow:.2f}" for units, slow in found["together"].items())
         + "."
     )
     yield f"![{model}: latency by request, live and simulated, seed 0](steps-{model}.png)"
-    yield page.table(*means(found, experiments))
-    yield page.table(*servers(found, experiments))
-    lost = list(failures(found, experiments))
+    yield markdown.table(*means(found, schedules))
+    yield markdown.table(*servers(found, schedules))
+    lost = list(failures(found, schedules))
     yield "\n".join(f"- FAILED: {line}" for line in lost) if lost else "Every request was answered, and rightly."
 
 
-def means(found: Found, experiments: Sequence[Experiment]) -> tuple[list[str], list[list[str]]]:
+def means(found: Study, schedules: Sequence[Schedule]) -> tuple[list[str], list[list[str]]]:
     """Headings and rows: for each policy live, in the server, simulated and their difference, step by step."""
     headings = ["policy", ""]
-    for one in experiments:
+    for one in schedules:
         headings += [f"{one.name}, {share:.0%}: {share * found['peak']:.0f}/s" for _, share in one.steps]
     rows = []
-    for policy in found[experiments[0].name]:
-        cells = [found[one.name][policy] for one in experiments]
+    for policy in found[schedules[0].name]:
+        cells = [found[one.name][policy] for one in schedules]
         live, served, virtual = (
             [value for cell in cells for value in over_seeds(cell[kind])]
             for kind in ("live_ms", "served_ms", "simulated_ms")
@@ -114,14 +120,14 @@ def over_seeds(steps: Sequence[Sequence[float]]) -> list[float]:
     return [float(value) for value in np.asarray(steps, dtype=float).mean(axis=0)]
 
 
-def servers(found: Found, experiments: Sequence[Experiment]) -> tuple[list[str], list[list[str]]]:
+def servers(found: Study, schedules: Sequence[Schedule]) -> tuple[list[str], list[list[str]]]:
     """Headings and rows: what the batches were like, and how late the load generator was."""
-    units = list(next(iter(found[experiments[0].name].values()))["against"])
+    units = list(next(iter(found[schedules[0].name].values()))["against"])
     headings = ["policy", "", "requests", "failed", "rows a batch, live / sim", "batch time, live / sim",
                 *(f"batch times over the profile's, {f'{k} at once' if k != '1' else 'alone'}" for k in units),
                 "sender late, p99", "others, cores"]  # fmt: skip
     rows = []
-    for one in experiments:
+    for one in schedules:
         for policy, cell in found[one.name].items():
             known = [cores for cores in cell["others"] if cores is not None]
             others = f"{np.mean(known):.2f}" if known else ""
@@ -134,9 +140,9 @@ def servers(found: Found, experiments: Sequence[Experiment]) -> tuple[list[str],
     return headings, rows
 
 
-def failures(found: Found, experiments: Sequence[Experiment]) -> Iterator[str]:
+def failures(found: Study, schedules: Sequence[Schedule]) -> Iterator[str]:
     """A line for each policy of which requests failed."""
-    for one in experiments:
+    for one in schedules:
         for policy, cell in found[one.name].items():
             if cell["failed"]:
                 kinds = ", ".join(f"{count} x {kind}" for kind, count in cell["failed"].items())
@@ -144,12 +150,12 @@ def failures(found: Found, experiments: Sequence[Experiment]) -> Iterator[str]:
                 yield f"{found['model']}, {one.name}, {policy}: {kinds} {asked}"
 
 
-def differences(studies: Sequence[Found], experiments: Sequence[Experiment]) -> Iterator[str]:
+def differences(studies: Sequence[Study], schedules: Sequence[Schedule]) -> Iterator[str]:
     """A line for each model: how far off, where most, and whether the two agree on the best policy."""
     for found in studies:
         off: list[tuple[float, str]] = []
         agreed = total = 0
-        for one in experiments:
+        for one in schedules:
             cells = found[one.name]
             served = {policy: over_seeds(cell["served_ms"]) for policy, cell in cells.items()}
             virtual = {policy: over_seeds(cell["simulated_ms"]) for policy, cell in cells.items()}
@@ -168,25 +174,15 @@ def differences(studies: Sequence[Found], experiments: Sequence[Experiment]) -> 
         )
 
 
-def stored(studies: Sequence[Found], experiments: Sequence[Experiment]) -> list[Found]:
-    """For the JSON: without latencies request by request, which the plots show."""
-    kept = []
-    for found in studies:
-        figures = {
-            one.name: {
-                policy: {name: value for name, value in cell.items() if name != "run"}
-                for policy, cell in found[one.name].items()
-            }
-            for one in experiments
-        }
-        kept.append({**found, **figures})
-    return kept
+def draw(studies: Sequence[Study], folder: Path, schedules: Sequence[Schedule]) -> list[str]:
+    """A plot for each model whose runs are known request by request; their names."""
+    from loadtest.common import plots
 
-
-def draw(studies: Sequence[Found], folder: Path, experiments: Sequence[Experiment]) -> list[str]:
-    """A plot for each model; their names."""
+    folder.mkdir(parents=True, exist_ok=True)
     names = []
     for found in studies:
+        if any("run" not in cell for one in schedules for cell in found[one.name].values()):
+            continue
         rows = [
             [
                 plots.Panel(
@@ -195,7 +191,7 @@ def draw(studies: Sequence[Found], folder: Path, experiments: Sequence[Experimen
                 )
                 for policy, cell in found[one.name].items()
             ]
-            for one in experiments
+            for one in schedules
         ]  # fmt: skip
         names.append(f"steps-{found['model']}.png")
         plots.live_over_simulated(found["model"], rows, folder / names[-1])

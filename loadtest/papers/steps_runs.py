@@ -13,28 +13,14 @@ from app.bench.stats import Repeat
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.policies import default_workers
 from app.sim.device import Shared
+from loadtest.common.simulated import Instants, Server, serve, stepped
 
-from .ebird import HIGH, LOW, STEPS
-from .gpu import MAX_BATCH
-from .serve import Instants, Server, serve, stepped
+from .modelled_gpu import MAX_BATCH
+from .steps_data import Schedule
 
 WARM_S = 2.0  # at the first rate, sent to both and left out: the rate monitor closes a whole window of 1 s in it
 
 Column = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """`steps`: requests, and their rate as a share of the peak."""
-
-    name: str
-    steps: tuple[tuple[int, float], ...]
-
-
-EXPERIMENTS = (
-    Experiment("climb", tuple((150, share) for share in STEPS)),
-    Experiment("burst", ((150, LOW), (250, HIGH))),
-)
 
 
 @dataclass(frozen=True)
@@ -56,9 +42,9 @@ class Course:
         return np.split(values[self.warm :], np.cumsum(self.sizes)[:-1])
 
 
-def course(experiment: Experiment, peak: float, seed: int, warm_s: float = WARM_S) -> Course:
+def course(schedule: Schedule, peak: float, seed: int, warm_s: float = WARM_S) -> Course:
     """Poisson arrivals at the rates of the steps. A recorded trace begins at 0, so this does."""
-    steps = [(count, share * peak) for count, share in experiment.steps]
+    steps = [(count, share * peak) for count, share in schedule.steps]
     warm = max(1, round(warm_s * steps[0][1]))
     instants = stepped([(warm, steps[0][1]), *steps], seed)
     return Course(instants - instants[0], warm, tuple(count for count, _ in steps))
@@ -133,9 +119,9 @@ Told = Callable[[str], None]
 async def alternate(
     policies: Sequence[str], courses: Sequence[dict[str, Course]], send: Send, told: Told
 ) -> dict[tuple[str, str], list[Sent]]:
-    """Each seed's experiments, one policy after the other within each, the first another one for each seed.
+    """Each seed's schedules, one policy after the other within each, the first another one for each seed.
 
-    By experiment and policy: a run for each seed. So a change of the machine's mood meets all policies.
+    By experiment and policy: a run for each seed. So a change of the machine's speed meets all policies.
     """
     found: dict[tuple[str, str], list[Sent]] = {}
     for seed, runs in enumerate(courses):
@@ -169,6 +155,11 @@ def compare(planned: Sequence[Course], live: Sequence[Run], virtual: Sequence[Ru
         for kind, count in run.failed.items():
             failed[kind] = failed.get(kind, 0) + count
     warm = planned[0].warm
+
+    def first(runs: Sequence[Run]) -> list[float | None]:
+        """The first seed without its warm-up; None for a request without a right answer."""
+        return [None if np.isnan(value) else round(float(value), 3) for value in runs[0].latency_ms[warm:]]
+
     return {
         "live_ms": by_step(planned, [run.latency_ms for run in live]),
         "served_ms": by_step(planned, [run.served_ms for run in live]),
@@ -179,7 +170,7 @@ def compare(planned: Sequence[Course], live: Sequence[Run], virtual: Sequence[Ru
         "against": {str(units): float(np.mean([run.against[units] for run in live])) for units in live[0].against},
         "late_ms": max(run.late_ms for run in live),
         "others": [run.others for run in live],
-        "run": {"live": live[0].latency_ms[warm:], "simulated": virtual[0].latency_ms[warm:]},
+        "run": {"live": first(live), "simulated": first(virtual)},
     }  # fmt: skip
 
 

@@ -16,14 +16,13 @@ from app.bench.plan import Plan
 from app.bench.run import Session
 from app.bench.stats import Repeat
 from app.scheduler.estimates.profile import ModelProfile, linear, parse
-from loadtest.bench.load import LOOPBACK, ROOT
-from loadtest.bench.servers import starling
+from loadtest.common.paths import LOOPBACK, ROOT
+from loadtest.common.servers import starling
+from loadtest.common.simulated import Policy, Server
 from loadtest.papers import steps, steps_live, steps_page
-from loadtest.papers.serve import Policy, Server
+from loadtest.papers.steps_data import SCHEDULES, Schedule
 from loadtest.papers.steps_runs import (
-    EXPERIMENTS,
     Course,
-    Experiment,
     Sent,
     alternate,
     capacities,
@@ -34,7 +33,7 @@ from loadtest.papers.steps_runs import (
 )
 
 MS = 1_000_000
-SHORT = Experiment("short", ((3, 0.5), (2, 1.0)))
+SHORT = Schedule("short", ((3, 0.5), (2, 1.0)))
 FIVE = Course(np.arange(6) * 10 * MS, 1, (3, 2))  # one to warm up, then both steps of SHORT
 PROFILE = linear(4, 1, 32)
 
@@ -56,10 +55,10 @@ def repeat(planned: Course, latencies_ms: list[float], **more: Any) -> Repeat:
 # the requests
 
 
-@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda one: one.name)
-def test_what_is_sent_is_what_is_simulated(experiment: Experiment, tmp_path: Path) -> None:
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda one: one.name)
+def test_what_is_sent_is_what_is_simulated(schedule: Schedule, tmp_path: Path) -> None:
     """To the nanosecond, through the file that the load generator reads."""
-    planned = course(experiment, 317.3, 3)
+    planned = course(schedule, 317.3, 3)
     plan = Plan(url="localhost:1", model="m", arrivals=steps_live.recorded(planned, tmp_path / "trace"))
     sent = plan.instants(None, 0, (int(planned.instants[-1]) + 1) / 1e9)
     assert sent.tolist() == planned.instants.tolist()
@@ -67,14 +66,14 @@ def test_what_is_sent_is_what_is_simulated(experiment: Experiment, tmp_path: Pat
 
 
 def test_each_step_has_its_requests_at_its_rate() -> None:
-    climb = EXPERIMENTS[0]
+    climb = SCHEDULES[0]
     planned = course(climb, 1000.0, 0)
     assert planned.sizes == (150,) * 6
     assert planned.warm == 200  # 2 s at a tenth of the peak
     assert len(planned.instants) == 200 + 900
     for (_, share), times in zip(climb.steps, planned.parts(planned.instants), strict=True):
         assert 150 / np.ptp(times) * 1e9 == pytest.approx(1000 * share, rel=0.3)
-    low, high = course(EXPERIMENTS[1], 1000.0, 0).parts(course(EXPERIMENTS[1], 1000.0, 0).instants)
+    low, high = course(SCHEDULES[1], 1000.0, 0).parts(course(SCHEDULES[1], 1000.0, 0).instants)
     assert (len(low), len(high)) == (150, 250)
 
 
@@ -194,18 +193,12 @@ def test_failed_requests_are_named_and_left_out_of_means() -> None:
     assert f"- FAILED: {line}" in list(steps_page.section(holed, [SHORT]))
     assert steps_page.means(holed, [SHORT])[1][0] == ["no_wait", "live", "6.00", "12.0"]
     first = holed["short"]["no_wait"]["run"]["live"]
-    assert np.array_equal(first, [5, np.nan, 7, 11, 13], equal_nan=True)  # without the warm-up
+    assert first == [5, None, 7, 11, 13]  # without the warm-up
     whole = found([99, 5, 6, 7, 11, 13])
     assert "Every request was answered, and rightly." in list(steps_page.section(whole, [SHORT]))
 
 
-def test_the_command_is_shown_without_folders() -> None:
-    assert steps_page.shown(["--models", "mlp", "--out", "/somewhere", "--seeds", "2"]) == [
-        "--models", "mlp", "--seeds", "2",
-    ]  # fmt: skip
-
-
-class FakeBed:
+class FakeServers:
     """Sends into a simulated server; HTTP takes 1 ms, and `lost` says which request has no answer."""
 
     lost = -1
@@ -240,8 +233,8 @@ ARGUMENTS = ["--models", "mlp", "--policies", "no_wait", "window", "--rate", "20
 
 
 def run_main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *more: str) -> tuple[int, dict[str, Any], str]:
-    monkeypatch.setattr(steps_live, "Bed", FakeBed)
-    code = steps.main([*ARGUMENTS, "--at-once", "1", "--out", str(tmp_path), *more])
+    monkeypatch.setattr(steps_live, "LiveServers", FakeServers)
+    code = steps.EXPERIMENT.main([*ARGUMENTS, "--at-once", "1", "--out", str(tmp_path), *more])
     (data,) = json.loads((tmp_path / "steps.json").read_text())["studies"]
     return code, data, (tmp_path / "steps.md").read_text()
 
@@ -256,7 +249,7 @@ def test_the_whole_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     climb = data["climb"]["window"]
     assert np.allclose(np.array(climb["live_ms"]) - 1, climb["simulated_ms"])
     assert np.allclose(climb["served_ms"], climb["simulated_ms"])
-    assert "run" not in climb
+    assert len(climb["run"]["live"]) == 900
     assert "simulated is +0% off in the middle of 16 means (+0% to +0%)" in text
     assert "given on the command line" in text
 
@@ -264,7 +257,7 @@ def test_the_whole_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_lost_request_ends_the_command_with_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(FakeBed, "lost", 300)
+    monkeypatch.setattr(FakeServers, "lost", 300)
     code, data, text = run_main(tmp_path, monkeypatch, "--seeds", "1")
     assert code == 1
     assert "FAILED: mlp, climb, no_wait: 1 x status 503" in text
@@ -283,7 +276,7 @@ def test_a_lost_request_ends_the_command_with_1(
 )
 def test_what_cannot_be_run_is_named(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        steps.parse(arguments)
+        steps.EXPERIMENT.parse(arguments)
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
 

@@ -16,15 +16,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.bench.stats import Repeat, interval
 
-P99_WITHIN = 1.1  # of the best
-PER_ROW_WITHIN = 1.03  # of batches of one row
+from .policies_live_data import Cell, Control, Tail
+
 BLOCK_S = 1.0  # long beside a queue's memory below 0.7 of the peak, some 0.1 s
 DRAWS = 4000
 _LEVEL = 0.05
@@ -32,80 +31,6 @@ _SHARE = 0.99
 
 Runs = Mapping[str, Sequence[Repeat]]
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One policy at one load; ms. `beyond_ms` to the policy with the lowest mean, paired by seed.
-
-    `busy`: units that ran at once, on average over time. `lag_ms` of the mean is the load generator's own.
-    """
-
-    model: str
-    share: float
-    rate: float
-    policy: str
-    seeds: int
-    requests: int
-    mean_ms: float
-    beyond_ms: float
-    ci95_ms: float
-    p99_ms: float
-    batch: float
-    busy: float
-    lag_ms: float
-    errors: int
-
-    @property
-    def same(self) -> bool:
-        return self.beyond_ms - self.ci95_ms <= 0
-
-
-@dataclass(frozen=True)
-class Tail:
-    """The 99th percentile of `adaptive` over that of the best, 1 where it is the best itself, with 95 % ends."""
-
-    model: str
-    share: float
-    best: str
-    ratio: float
-    low: float
-    high: float
-
-    @property
-    def within(self) -> bool:
-        return self.ratio <= P99_WITHIN
-
-
-@dataclass(frozen=True)
-class Control:
-    """Device time of a row under `adaptive` over that in batches of one; ms. `profiled_ms`: by size, per row.
-
-    `mixed`: the same ratio from the profile, for the sizes that `adaptive` ran: no machine's mood is in it.
-    """
-
-    model: str
-    peak: float
-    rate: float
-    adaptive_ms: float
-    single_ms: float
-    ratio: float
-    low: float
-    high: float
-    batch: float
-    mixed: float
-    profiled_ms: dict[int, float]
-
-    @property
-    def within(self) -> bool:
-        return self.ratio <= PER_ROW_WITHIN
-
-
-def verdict(low: float, high: float, limit: float) -> str:
-    """What an interval says of a limit."""
-    if high <= limit:
-        return f"within {limit}"
-    return f"NOT within {limit}" if low > limit else f"not distinguishable from {limit}"
 
 
 def mean_ms(repeat: Repeat) -> float:

@@ -1,7 +1,7 @@
-"""What measurements run on: a runtime of the engine, a clock on its streams, and its memory's books.
+"""What measurements run on: a runtime of the engine, a clock on its streams, and counters of its memory.
 
-`Cuda` is a GPU. `Host` is the runtime of the tests whose streams are threads: it exists to try the measurements where
-there is no GPU, and its figures mean nothing.
+`CudaPlatform` is a GPU. `HostPlatform` is the runtime of the tests, whose streams are threads: it exists to try the
+measurements where there is no GPU, and its figures mean nothing.
 """
 
 from __future__ import annotations
@@ -18,12 +18,10 @@ from typing import Any, Protocol
 import torch
 
 from app.engine.devices.streams.runtime import Runtime
-from loadtest.bench.load import ROOT
-
-MIB = 1 << 20
+from loadtest.common.paths import ROOT
 
 
-class Bed(Protocol):
+class Platform(Protocol):
     """All bytes are of the device."""
 
     runtime: Runtime
@@ -62,7 +60,7 @@ class Bed(Protocol):
     def facts(self) -> dict[str, str]: ...
 
 
-class Cuda:
+class CudaPlatform:
     rehearsed = False
 
     def __init__(self) -> None:
@@ -115,7 +113,7 @@ class Cuda:
         }
 
 
-class Host:
+class HostPlatform:
     """Use as a context manager: its streams are threads."""
 
     rehearsed = True
@@ -169,23 +167,23 @@ class Host:
 
 
 @contextmanager
-def lay(rehearsed: bool) -> Iterator[Bed]:
-    """The bed of this process."""
+def open_platform(rehearsed: bool) -> Iterator[Platform]:
+    """The platform of this process."""
     if not rehearsed:
-        yield Cuda()
+        yield CudaPlatform()
         return
-    host = Host()
+    host = HostPlatform()
     with host.runtime:
         yield host
 
 
-def together(bed: Bed, works: Sequence[tuple[Any, Callable[[], object]]]) -> float:
+def together(platform: Platform, works: Sequence[tuple[Any, Callable[[], object]]]) -> float:
     """Milliseconds until every work has been done on its stream, from a point before the first was enqueued.
 
     The launches are part of it: one thread enqueues all, as the engine's launcher does.
     """
-    runtime, gate = bed.runtime, bed.gate
-    begin = bed.mark(gate)
+    runtime, gate = platform.runtime, platform.gate
+    begin = platform.mark(gate)
     opened = runtime.event()
     runtime.record(opened, gate)
     for stream, _ in works:
@@ -196,7 +194,7 @@ def together(bed: Bed, works: Sequence[tuple[Any, Callable[[], object]]]) -> flo
         ended = runtime.event()
         runtime.record(ended, stream)
         runtime.wait(gate, ended)
-    return bed.between(begin, bed.mark(gate))
+    return platform.between(begin, platform.mark(gate))
 
 
 def _yes(on: bool) -> str:

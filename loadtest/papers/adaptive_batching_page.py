@@ -3,16 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
 
-from .page import error, ms, table
+from loadtest.common import markdown
+from loadtest.common.markdown import ms, table
+from loadtest.common.samples import standard_error
 
-if TYPE_CHECKING:
-    from .adaptive_batching import Network
 
-Found = dict[str, Any]
+class Settings(TypedDict):
+    """Of all runs; `idle_w`, `busy_w`: watts of the device. `bound_ms`: the longest wait of the bounded preset."""
+
+    max_batch: int
+    deadline_ms: float
+    bound_ms: float
+    idle_w: float
+    busy_w: float
+
+
+class Network(TypedDict):
+    """Batch times in ms are `fixed_ms` + `row_ms` x b. `theirs_ms`: the published mean latency."""
+
+    name: str
+    fixed_ms: float
+    row_ms: float
+    theirs_ms: float
+
+
+class Study(TypedDict):
+    """A network under one trace: by policy and figure a value for each seed. `weights`: those of "as sparing"."""
+
+    network: str
+    trace: str
+    theirs_ms: float
+    policies: dict[str, dict[str, list[float]]]
+    weights: list[str]
+
+
+class Ratios(TypedDict):
+    """Mean latency of max batch over that of the literal preset, by largest batch and deadline."""
+
+    network: str
+    ratios: dict[str, float]
+
+
+class AdaptiveBatching(TypedDict):
+    facts: dict[str, str]
+    settings: Settings
+    networks: list[Network]
+    studies: list[Study]
+    open_questions: list[Ratios]
+
 
 HEAD = """\
 # Adaptive batching (Khan et al.), simulated
@@ -29,13 +72,13 @@ ASSUMED = """\
 - The paper names neither GPU nor batch times, largest batch, deadline or arrival law. Batch times here are lines
   (below), round numbers for which the literal preset's mean lies near the published one: **the latencies are fitted,
   only their ratios are a result**.
-- Largest batch {max_batch}; deadline {deadline:.0f} ms, of which max batch spends what the largest batch's own time
+- Largest batch {max_batch}; deadline {deadline_ms:.0f} ms, of which max batch spends what the largest batch's own time
   leaves. No deadline is enforced. Poisson arrivals, the rate rising in a straight line; `shuffled` takes the same rates
   in random order, 5 s each. Window of the rate monitor 1 s, as in the paper.
-- Energy: {idle:.0f} W while the device is idle, {busy:.0f} W while it runs a batch, over the whole trace. With these
-  the preset's requests per joule lie near the published range, 0.46 to 0.97; they, too, are fitted. A real GPU draws
-  less in a small batch than in a full one, which this model leaves out: it flatters whatever saves device time.
-- The bounded preset waits {bound:.0f} ms at most.
+- Energy: {idle_w:.0f} W while the device is idle, {busy_w:.0f} W while it runs a batch, over the whole trace. With
+  these the preset's requests per joule lie near the published range, 0.46 to 0.97; they, too, are fitted. A real GPU
+  draws less in a small batch than in a full one, which this model leaves out: it flatters whatever saves device time.
+- The bounded preset waits {bound_ms:.0f} ms at most.
 """
 
 NOTES = """\
@@ -68,14 +111,14 @@ def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values))
 
 
-def ratio(found: Found, above: str, below: str, key: str) -> tuple[float, float]:
+def ratio(found: Study, above: str, below: str, key: str) -> tuple[float, float]:
     """Mean over seeds of a ratio of two policies, and its standard error."""
     pairs = zip(found["policies"][above][key], found["policies"][below][key], strict=True)
     values = [one / other for one, other in pairs]
-    return _mean(values), error(values)
+    return _mean(values), standard_error(values)
 
 
-def headlines(studies: Sequence[Found]) -> str:
+def headlines(studies: Sequence[Study]) -> str:
     rows = []
     for found in studies:
         times, times_off = ratio(found, "max batch", "preferred, literal", "mean_ms")
@@ -95,12 +138,12 @@ def headlines(studies: Sequence[Found]) -> str:
     )  # fmt: skip
 
 
-def policies(found: Found) -> str:
+def policies(found: Study) -> str:
     rows = []
     for name, figures in found["policies"].items():
         weights = f" (weight {', '.join(dict.fromkeys(found['weights']))})" if name == "adaptive, as sparing" else ""
         rows.append(
-            [name + weights, f"{ms(_mean(figures['mean_ms']))} ± {ms(error(figures['mean_ms']))}",
+            [name + weights, f"{ms(_mean(figures['mean_ms']))} ± {ms(standard_error(figures['mean_ms']))}",
              ms(_mean(figures["p99_ms"])), f"{_mean(figures['batch']):.2f}", f"{_mean(figures['busy']):.1%}",
              f"{_mean(figures['busy_ms_per_request']):.2f}", f"{_mean(figures['per_joule']):.3f}",
              f"{_mean(figures['left']):.1f}"]
@@ -108,33 +151,61 @@ def policies(found: Found) -> str:
     return table(("", "mean, ms", "99 %, ms", "rows a batch", "busy", "busy, ms a request", "requests/J", "left"), rows)
 
 
-def open_questions(found: Sequence[Found]) -> str:
+def open_questions(found: Sequence[Ratios]) -> str:
     names = list(found[0]["ratios"])
     rows = [[name, *(f"{one['ratios'][name]:.1f}" for one in found)] for name in names]
     return table(("largest batch, deadline", *(one["network"] for one in found)), rows)
 
 
-def networks(known: Sequence[Network], studies: Sequence[Found]) -> str:
+def networks(known: Sequence[Network], studies: Sequence[Study]) -> str:
     ours = {found["network"]: _mean(found["policies"]["preferred, literal"]["mean_ms"]) for found in studies}
-    rows = [[one.name, f"{one.fixed_ms:g} + {one.row_ms:g} b", ms(one.theirs_ms), ms(ours[one.name])] for one in known]
+    rows = [
+        [one["name"], f"{one['fixed_ms']:g} + {one['row_ms']:g} b", ms(one["theirs_ms"]), ms(ours[one["name"]])]
+        for one in known
+    ]
     return table(("", "T(b), ms", "published mean, ms", "`preferred`, literal, ramp, ms"), rows)
 
 
-def parts(studies: Sequence[Found], open_ones: Sequence[Found], known: Sequence[Network]) -> list[str]:
-    from .adaptive_batching import BOUND_MS, DEADLINE_MS, MAX_BATCH, POWER
-
-    ramps = [found for found in studies if found["trace"] == "ramp"]
-    assumed = ASSUMED.format(
-        max_batch=MAX_BATCH, deadline=DEADLINE_MS, idle=POWER.idle, busy=POWER.busy, bound=BOUND_MS
-    )
+def parts(data: AdaptiveBatching) -> list[str]:
+    ramps = [found for found in data["studies"] if found["trace"] == "ramp"]
     made = [
         HEAD, "## Headlines", headlines(ramps), NOTES, "![Mean latency and requests per joule](adaptive_batching.png)",
-        assumed, networks(known, ramps), "## Each policy",
+        ASSUMED.format(**data["settings"]), networks(data["networks"], ramps), "## Each policy",
     ]  # fmt: skip
-    for found in studies:
+    for found in data["studies"]:
         made += [f"### {found['network']}, {found['trace']}", policies(found)]
-    made += [
-        "## What the paper leaves open", "Mean latency of max batch over that of the literal preset, ramp, one seed.",
-        open_questions(open_ones),
+    return [
+        *made, "## What the paper leaves open",
+        "Mean latency of max batch over that of the literal preset, ramp, one seed.",
+        open_questions(data["open_questions"]), markdown.facts_list(data["facts"]),
     ]  # fmt: skip
-    return made
+
+
+def draw(studies: Sequence[Study], path: Path) -> None:
+    """Mean latency and requests per joule: groups of bars, a colour per policy."""
+    from loadtest.common.plots import grouped_bars, legend_above, saved_grid
+
+    ramps = [found for found in studies if found["trace"] == "ramp"]
+    names = [name for name in ramps[0]["policies"] if "padded" not in name]
+    groups = [found["network"] for found in ramps]
+    with saved_grid(path, 1, 2, (11, 4.4)) as (figure, grid):
+        left, right = grid[0]
+        for axes, key in ((left, "mean_ms"), (right, "per_joule")):
+            series = {
+                name: (f"C{number}", [_mean(found["policies"][name][key]) for found in ramps])
+                for number, name in enumerate(names)
+            }
+            grouped_bars(axes, groups, series)
+        theirs = [found["theirs_ms"] for found in ramps]
+        left.plot(range(len(groups)), theirs, "k_", markersize=30, label="published, theirs")
+        left.set_yscale("log")
+        left.set_ylabel("mean latency, ms")
+        right.set_ylabel("requests per joule")
+        legend_above(figure, grid, 4)
+        figure.tight_layout(rect=(0, 0, 1, 0.87))
+
+
+def write(data: AdaptiveBatching, folder: Path) -> list[str]:
+    folder.mkdir(parents=True, exist_ok=True)
+    draw(data["studies"], folder / "adaptive_batching.png")
+    return ["adaptive_batching.png", markdown.write(parts(data), folder / "adaptive_batching.md")]

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loadtest.bench.load import ROOT
-from loadtest.bench.servers import clean_environment
+from loadtest.common.paths import ROOT
+from loadtest.common.servers import clean_environment
 
 from . import child, folders
-
-Found = dict[str, Any]
+from .data import PIXELS, TINY_PIXELS, Found
 
 _START_S = 9.0  # of a child: torch, transformers, a context, a network drawn
 _CHILD_LIMIT_S = 240.0
@@ -24,6 +23,15 @@ _CHILD_LIMIT_S = 240.0
 
 class OutOfTimeError(Exception):
     """What is left of the call is less than the measurement should take."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What all policies that are compared have: capacities of the workers, push depth, CUDA graphs or none."""
+
+    workers: tuple[int, ...]
+    push_depth: int = 1
+    graphs: bool = True
 
 
 @dataclass(frozen=True)
@@ -38,6 +46,7 @@ class Session:
     precisions: tuple[str, ...]
     ends: float
     say: Callable[[str], None]
+    engine: Engine  # of every server that is compared over HTTP
 
     def left(self) -> float:
         return self.ends - time.monotonic()
@@ -57,7 +66,7 @@ class Session:
     @property
     def largest(self) -> int:
         """Rows of the largest batch that is served."""
-        return 4 if self.rehearsed else 32
+        return largest_of(self.rehearsed)
 
     def child(self, what: str, seconds: float, **given: Any) -> Found:
         self.need(seconds)
@@ -68,8 +77,12 @@ class Session:
         return found
 
 
+def largest_of(rehearsed: bool) -> int:
+    return 4 if rehearsed else 32
+
+
 @dataclass(frozen=True)
-class Measure:
+class Measurement:
     """`run` gives what is kept under `name`; parts that there was no time for stand in its "left_out"."""
 
     name: str
@@ -120,7 +133,7 @@ def read_tests(output: str, code: int) -> Found:
 def figure6a(session: Session) -> Found:
     tiny = session.rehearsed
     given = {"repeats": 3 if tiny else 30, "rows": 8 if tiny else 256,
-             "pixels": folders.TINY_PIXELS if tiny else folders.PIXELS}  # fmt: skip
+             "pixels": TINY_PIXELS if tiny else PIXELS}  # fmt: skip
     return several(session, [lambda: session.child("figure6a", _START_S + 5, **given)])
 
 
@@ -176,16 +189,16 @@ def effects(session: Session) -> Found:
 
 
 def _effects_s(session: Session) -> float:
-    """Of one precision: two rigs, 36 loops and three rounds, graphs of twelve streams."""
+    """Of one precision: two devices, 36 loops and three rounds, graphs of twelve streams."""
     return 14.0 if session.quick else 20.0
 
 
-MEASURES = [
-    Measure("tests", 1, lambda session: 45.0, tests),
-    Measure("figure6a", 1, lambda session: _START_S + 5, figure6a),
-    Measure("figure11", 1, lambda session: 5 * (_START_S + 9), figure11),
-    Measure("figure6b", 1, lambda session: (2 if session.quick else 3) * (_START_S + 25), figure6b),
-    Measure(
+MEASUREMENTS = [
+    Measurement("tests", 1, lambda session: 45.0, tests),
+    Measurement("figure6a", 1, lambda session: _START_S + 5, figure6a),
+    Measurement("figure11", 1, lambda session: 5 * (_START_S + 9), figure11),
+    Measurement("figure6b", 1, lambda session: (2 if session.quick else 3) * (_START_S + 25), figure6b),
+    Measurement(
         "effects", 1,
         lambda session: len(session.models) * (_START_S + _effects_s(session) * len(session.precisions)), effects,
     ),

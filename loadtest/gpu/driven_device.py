@@ -20,8 +20,8 @@ from app.engine.profiling.warmup import try_batch
 from app.models.placement import Placement
 from app.scheduler.types import WorkerSpec
 
-from .bed import Bed
 from .folders import rows_of
+from .platforms import Platform
 
 _CLOSE_S = 30.0
 _LEAST = 4  # units of each worker that a closed loop counts
@@ -50,17 +50,19 @@ class Loop:
     depth: int
 
 
-class Rig:
-    """A context manager. The model is moved, as the server moves it; give each rig one of its own."""
+class DrivenDevice:
+    """A context manager. The model is moved, as the server moves it; give each driven one of its own."""
 
-    def __init__(self, bed: Bed, model: Model, options: Options) -> None:
-        self._bed = bed
+    def __init__(self, platform: Platform, model: Model, options: Options) -> None:
+        self._bed = platform
         self._options = options
         self._model = model
         workers = tuple(WorkerSpec(capacity) for capacity in options.workers)
         placement = Placement(precision=options.precision)
         self.device = StreamDevice(
-            bed.runtime, workers, DeviceOptions(placement=placement, push_depth=options.depth, graphs=options.graphs)
+            platform.runtime,
+            workers,
+            DeviceOptions(placement=placement, push_depth=options.depth, graphs=options.graphs),
         )
         self.executor: StagedExecutor
         self._seats: list[list[Sequence[int]]] = []  # by worker and depth: slots
@@ -82,7 +84,7 @@ class Rig:
     def __exit__(self, *exc: object) -> None:
         self.device.free(self.executor)
         ended = self.device.close(_CLOSE_S)
-        # Graphs that go later would take workspaces of streams with them that the next rig may use.
+        # Graphs that go later would take workspaces of streams with them that the next driven may use.
         del self.executor, self.device
         self._bed.settle()
         if not ended:
@@ -161,13 +163,13 @@ class Rig:
         self._ended.put((moment, fault))
 
 
-def rounds(rig: Rig, loops: Sequence[Loop], count: int, seconds: float) -> dict[Loop, list[float]]:
+def rounds(driven: DrivenDevice, loops: Sequence[Loop], count: int, seconds: float) -> dict[Loop, list[float]]:
     """Rows per second of each loop, `count` times in turn: a device that drifts does not favour one of them."""
     found: dict[Loop, list[float]] = {loop: [] for loop in loops}
     with torch.inference_mode():
         for _ in range(count):
             for loop in loops:
-                found[loop].append(round(rig.closed(loop, seconds), 2))
+                found[loop].append(round(driven.closed(loop, seconds), 2))
     return found
 
 

@@ -7,11 +7,14 @@ Assumptions, each a line of the page
        alone takes T(b) = layers x LAYER_MS + image_ms x max(b, fill).
     4. Alone a unit keeps 72 x b x image_ms / T(b) SMs busy on average. Units that run at once do not slow one another
        while these add up to at most 72; beyond that all slow down by the same factor, and no SM time is lost.
-    5. An input is copied at `COPY_GB_S`, one after another.
+    5. An input is copied at `copy_gb_s`, one after another, beside the layers. Where `overlap` is less than 1 the rest
+       of each copy is part of its unit, and keeps the whole GPU from computing.
     6. Each further unit at once costs `contention` more SM time, 0 unless a variant says otherwise: the paper's Figure
        6 found N workers of 256 / N images as quick as one for N up to 64.
-    7. A server that joins its batches on the CPU runs batches one after another: join at the same speed, copy, compute,
-       and `GAP_MS` of scheduling, while the GPU does nothing else.
+    7. A server that joins its batches on the CPU runs batches one after another: join, at the cost of `join` copies of
+       a row, copy, compute, and `gap_ms` of scheduling, while the GPU does nothing else. Where `joined_overlap` is
+       above 0 so much of each copy takes place while another batch computes.
+    8. A unit of a server that does not join needs `own_gap_ms` of scheduling before it computes; its worker is taken.
 """
 
 from __future__ import annotations
@@ -25,29 +28,44 @@ SMS = 72
 MAX_BATCH = 32
 QOS_MS = 200.0
 LAYER_MS = 0.04  # about four kernels (convolution, norm, activation, addition) of 10 us each
-COPY_GB_S = 3.0  # pageable memory over PCIe 3 x 16
-GAP_MS = 1.0
 _MS = 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """`pixels`: height and width of the input, three channels of float32. `copies` scales assumptions 5 and 7."""
+    """A network on this GPU. `pixels`: height and width of the input, three channels of float32.
+
+    The fields from `contention` on are assumptions of the GPU and of the servers; see the numbers above.
+    """
 
     name: str
     layers: int
     image_ms: float
     pixels: int = 224
     fill: float = 4.0
-    copies: float = 1.0
     contention: float = 0.0
+    copy_gb_s: float = 3.0  # pageable memory over PCIe 3 x 16
+    overlap: float = 1.0
+    join: float = 1.0
+    joined_overlap: float = 0.0
+    gap_ms: float = 1.0
+    own_gap_ms: float = 0.0
 
-    def alone_ms(self, size: int) -> float:
+    def compute_ms(self, size: int) -> float:
+        """T(b): the layers of a unit that runs alone."""
         return self.layers * LAYER_MS + self.image_ms * max(float(size), self.fill)
 
+    def alone_ms(self, size: int) -> float:
+        """A unit that runs alone on a server that does not join."""
+        return self.own_gap_ms + self._stalled_ms(size) + self.compute_ms(size)
+
+    def _stalled_ms(self, size: int) -> float:
+        """The part of a unit's copies that does not overlap with layers."""
+        return (1 - self.overlap) * size * self.copy_ms
+
     def busy_sms(self, size: int) -> float:
-        """SMs that a unit alone keeps busy, on average over its time."""
-        return SMS * size * self.image_ms / self.alone_ms(size)
+        """SMs that a unit alone takes from others, on average over its time."""
+        return SMS * (size * self.image_ms + self._stalled_ms(size)) / self.alone_ms(size)
 
     def slowdown(self, busy: list[float]) -> float:
         """How many times longer units take at once that alone would keep so many SMs busy each."""
@@ -56,7 +74,7 @@ class Network:
     @property
     def copy_ms(self) -> float:
         """One input to the GPU."""
-        return self.copies * self.pixels * self.pixels * 3 * 4 / COPY_GB_S / _MS
+        return self.pixels * self.pixels * 3 * 4 / self.copy_gb_s / _MS
 
     def profile(self, units: int = 6) -> ModelProfile:
         """Batch times alone, and of up to `units` equal ones at once."""
@@ -73,11 +91,13 @@ class Network:
 
     def joined(self) -> ModelProfile:
         """Batch times of a server that joins batches on the CPU: join, copy and gap are part of each."""
-        times = tuple(
-            round((self.alone_ms(size) + 2 * size * self.copy_ms + GAP_MS * self.copies) * _MS)
-            for size in range(1, MAX_BATCH + 1)
-        )
+        times = tuple(round(self._joined_ms(size) * _MS) for size in range(1, MAX_BATCH + 1))
         return replace(self.profile(), batch_ns=times, concurrency_ns={})
+
+    def _joined_ms(self, size: int) -> float:
+        copies = size * self.copy_ms
+        hidden = self.joined_overlap * copies  # as long as there is as much to compute meanwhile
+        return max(self.compute_ms(size), hidden) + (copies - hidden) + self.join * copies + self.gap_ms
 
 
 #: `image_ms` is a third of the time per image of published FP32 training on a Titan RTX with TensorFlow (ResNet-50 330

@@ -1,10 +1,9 @@
-"""Contenders as child processes: started on a free loopback port, always stopped by their own process id."""
+"""Servers and other programs as child processes: on a free loopback port, always stopped by their own process id."""
 
 from __future__ import annotations
 
 import json
 import os
-import selectors
 import socket
 import subprocess
 import sys
@@ -15,10 +14,10 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any, Self
 
-from .load import LOOPBACK, ROOT, Request
+from loadtest.common.paths import LOOPBACK, ROOT
 
 READY_PATH = "/v2/health/ready"
-BARE_LIMIT_S = 30.0  # contenders that load nothing
+BARE_LIMIT_S = 30.0  # of servers that load no model
 READY_LIMIT_S = 120.0  # a cold import of torch and the warm-up of every model, on a slow machine
 STOP_LIMIT_S = 10.0
 PATIENCE_S = 5.0  # before a server that is not ready is asked why
@@ -26,8 +25,12 @@ POLL_S = 0.005  # bounds the error of a measured start
 POLL_SHARE = 0.01  # later on, of the time that has passed: polling must not slow what it waits for
 
 
-class ServerError(Exception):
-    """A contender did not start, or ended too early."""
+class MeasurementError(Exception):
+    """Something could not be measured; the message says what and why."""
+
+
+class ServerError(MeasurementError):
+    """A server did not start, ended too early, or did not answer as it must."""
 
 
 def free_port() -> int:
@@ -162,14 +165,6 @@ class Server(Child):
         metadata: dict[str, Any] = json.loads(body)
         return metadata
 
-    def infer(self, request: Request) -> tuple[dict[str, str], bytes]:
-        """Headers and body that answer `request`. Raises ServerError on any other status than 200."""
-        status, headers, body = self.call("POST", request.path, request.body, dict(request.headers))
-        if status != 200:
-            log = f"\n{self.said()}" if status >= 500 else ""
-            raise ServerError(f"{request.name}: status {status}, {body[:200]!r}{log}")
-        return headers, body
-
 
 def starling(flags: Sequence[str], command: Sequence[str] = ()) -> Server:
     """The server under test. `command` replaces the installed `starling`, for comparing builds."""
@@ -178,45 +173,3 @@ def starling(flags: Sequence[str], command: Sequence[str] = ()) -> Server:
     port = free_port()
     # The grace is for load balancers; nothing here waits for one.
     return Server([*base, "serve", "--port", str(port), "--drain-grace-s", "0", *flags], port)
-
-
-def bare_echo() -> Server:
-    port = free_port()
-    return Server([sys.executable, "-m", "loadtest.bench.echo_app", str(port)], port)
-
-
-def constant(answer: bytes) -> Server:
-    """A do-nothing server whose every response has `answer` as its body."""
-    port = free_port()
-    return Server([sys.executable, "-m", "loadtest.bench.constant", str(port)], port, feed=answer)
-
-
-class TorchLoop(Child):
-    """A bare torch loop over one batch, in a process of its own; idle unless it measures."""
-
-    def __init__(self, model: str, batch: int, threads: int) -> None:
-        command = [sys.executable, "-m", "loadtest.bench.torch_loop", model, str(batch), str(threads)]
-        super().__init__(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-
-    def wait_ready(self, limit_s: float = READY_LIMIT_S) -> None:
-        """Wait until the model is built and warm."""
-        self.read(limit_s)
-
-    def rows_per_second(self, seconds: float) -> float:
-        """Run the loop for `seconds`."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(b"%f\n" % seconds)
-        self.process.stdin.flush()
-        answer = self.read(seconds + 30)
-        return float(answer["rows"]) / float(answer["seconds"])
-
-    def read(self, limit_s: float) -> dict[str, Any]:
-        """The child's next line, which is one JSON object. Raises ServerError if none comes in time."""
-        assert self.process.stdout is not None
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.process.stdout, selectors.EVENT_READ)
-            line = self.process.stdout.readline() if selector.select(limit_s) else b""
-        if not line:
-            raise ServerError(f"the torch loop said nothing within {limit_s:.0f} s: {self.said()}")
-        answer: dict[str, Any] = json.loads(line)
-        return answer

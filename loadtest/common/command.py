@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..load import ROOT
-from ..servers import clean_environment
+from loadtest.common.paths import ROOT
+from loadtest.common.servers import MeasurementError, clean_environment
 
 SAMPLE_S = 1.0
 _MIB = 1024  # KiB
 
 
-class CommandError(Exception):
+class CommandError(MeasurementError):
     """A command ended with another status than 0."""
 
 
@@ -39,10 +39,10 @@ class Ran:
         assert isinstance(cell, dict)
         return cell
 
-    def mib(self, begin: float, end: float) -> float:
-        """The most memory between two shares of the run; 0 where it was too short for a sample."""
-        inside = [mib for at, mib in self.samples if begin * self.wall_s <= at <= end * self.wall_s]
-        return max(inside, default=0.0)
+    @property
+    def peak_mib(self) -> float:
+        """The most memory of all samples; 0 where the run was too short for one."""
+        return max((mib for _, mib in self.samples), default=0.0)
 
 
 def starling(*arguments: str, profile_dir: Path | None = None) -> Ran:
