@@ -97,8 +97,8 @@ def collect(
 ) -> Repeat:
     """A finished log in figures' terms.
 
-    `wrong`: by the number of an answer why it is not right, empty where it is. `beats`: the lags of a closed loop, empty
-    for an open one.
+    `wrong`: by the number of an answer why it is not right, empty where it is. `beats`: the lags of a closed loop,
+    empty for an open one.
     """
     intended, offered, sent, ended = (_column(part) for part in (log.intended, log.offered, log.sent, log.ended))
     numbers = _column(log.answers)

@@ -70,6 +70,7 @@ class Setup:
     objective: str | float = "latency"  # of the policy adaptive
     tables: ControlTables | None = None  # of the policy adaptive; `run` solves them where they are not given
     push_depth: int = 1  # units handed to one worker and unfinished
+    push_ahead_ns: int = 0  # before the predicted end of a unit, when the next one may be handed over behind it
     launch_ns: int = 0  # from the hand-over of a unit to an idle worker until it starts
 
     def check(self) -> None:
@@ -81,7 +82,7 @@ class Setup:
         _one_of("router", self.router, ROUTERS)
         for name in ("requests", "replicas", "max_queue", "push_depth"):
             _at_least(1, name, getattr(self, name))
-        for name in ("launch_ns", "seed"):
+        for name in ("launch_ns", "push_ahead_ns", "seed"):
             _at_least(0, name, getattr(self, name))
         if any(not 1 <= capacity <= self.profile.max_batch for capacity in self.workers):
             raise ValueError(f"workers: expected capacities from 1 to {self.profile.max_batch}, got {self.workers}")
@@ -114,7 +115,7 @@ class Setup:
             self.max_queue, self.max_delay_ns,
         )  # fmt: skip
         copies = CopyEngine(copy_ns(profile)[0]) if self.transfers == "overlap" else None
-        spec = DeviceSpec(workers, max_running=running, push_depth=self.push_depth)
+        spec = DeviceSpec(workers, max_running=running, push_depth=self.push_depth, push_ahead_ns=self.push_ahead_ns)
         node = Node(scheduler(spec), program, device, copies, self.launch_ns)
         if self.tables is not None:
             node.scheduler.control(PROGRAM, self.tables, 0)

@@ -143,6 +143,7 @@ def test_two_choices_are_two() -> None:
         ({"deadline_ns": 0}, "deadline"),
         ({"seed": -1}, "seed: expected at least 0"),
         ({"launch_ns": -1}, "launch_ns: expected at least 0"),
+        ({"push_ahead_ns": -1}, "push_ahead_ns: expected at least 0"),
         ({"push_depth": 0}, "push_depth: expected at least 1"),
         ({"rate": 0}, "rate"),
         ({"arrivals": "x"}, "arrivals"),
