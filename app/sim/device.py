@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
 
-from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.estimates.profile import ModelProfile, interpolate
 from app.scheduler.types import Unit
 
 _DRAWN = 1024  # factors drawn at a time
@@ -181,6 +180,5 @@ def slowdown(profile: ModelProfile, units: int) -> tuple[float, ...]:
         return known[units]
     if units > counts[-1]:
         return tuple(factor * units / counts[-1] for factor in known[counts[-1]])
-    low, high = next(pair for pair in pairwise(counts) if pair[0] < units < pair[1])
-    share = (units - low) / (high - low)
-    return tuple(a + share * (b - a) for a, b in zip(known[low], known[high], strict=True))
+    by_size = ({count: known[count][index] for count in counts} for index in range(profile.max_batch))
+    return tuple(interpolate(slow, [units])[0] for slow in by_size)
