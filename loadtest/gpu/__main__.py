@@ -1,11 +1,11 @@
-"""Everything that only a GPU can show: `python -m loadtest.gpu`, or in two calls `--part 1` and `--part 2`.
+"""All measurements that need a GPU: `python -m loadtest.gpu`, or in two calls `--part 1` and `--part 2`.
 
-Part 1: the tests marked `cuda`, then Ebird's Figures 6a, 11 and 6b and the effects of the engine's parts, each in a
-process of its own. Part 2: Figures 9 and 8 and the energy of a request, over HTTP. A part takes less than ten minutes:
-what there is no time for is left out and named. After each measurement the page, its JSON and plots are written, so a
-call that is cut off leaves what it had. Over HTTP all policies have the same workers, push depth and graphs.
-`--page FILE...` joins the JSON of several calls into one page, and measures
-nothing; without a file the page has empty places. Exit status: 1 where something failed, 2 where there is no CUDA.
+Part 1 runs the tests marked `cuda`, then measures Ebird's Figures 6a, 11 and 6b and the effects of the engine's parts,
+each in its own process. Part 2 measures Figures 9 and 8 and the energy per request over HTTP, where all policies have
+the same workers, push depth and CUDA graphs. A part takes less than ten minutes: measurements that do not fit are left
+out and named on the page. Page, JSON and plots are written after each measurement, so a call that is cut off keeps
+what it has measured. `--page FILE...` merges the JSON of several calls into one page and measures nothing; without a
+file the page has empty sections. Exit status: 1 if something failed, 2 if there is no CUDA device.
 """
 
 from __future__ import annotations
@@ -45,17 +45,21 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--push-depth", type=int, default=1, help="live: of every policy [1, the only one ebird has]")
     made.add_argument("--no-graphs", action="store_true", help="live: no policy's server captures CUDA graphs")
     made.add_argument(
-        "--limit-s", type=float, default=LIMIT_S, help=f"nothing begins that would end later [{LIMIT_S:g}]"
+        "--limit-s", type=float, default=LIMIT_S, help=f"start no measurement that would end later [{LIMIT_S:g}]"
     )
-    made.add_argument("--plan", action="store_true", help="print what would be measured, and how long it should take")
-    made.add_argument("--page", type=Path, nargs="*", metavar="FILE", help="measure nothing: a page of these gpu.json")
+    made.add_argument("--plan", action="store_true", help="print what would be measured and how long it should take")
+    made.add_argument(
+        "--page", type=Path, nargs="*", metavar="FILE", help="make a page of these gpu.json; measure nothing"
+    )
     made.add_argument("--out", type=Path, default=DOCS, help="folder for page, JSON and plots [docs/bench/gpu]")
-    made.add_argument("--rehearse", action="store_true", help=argparse.SUPPRESS)  # toys on the CPU: tries the code
+    made.add_argument(
+        "--rehearse", action="store_true", help=argparse.SUPPRESS
+    )  # tiny networks on the CPU, to test the code
     return made
 
 
 def chosen_of(arguments: list[str]) -> argparse.Namespace:
-    """The options, checked; argparse ends the process with 2 where they do not fit."""
+    """Parse and check the options; argparse exits with status 2 if they are invalid."""
     made = parser()
     chosen = made.parse_args(arguments)
     given = tuple(filter(None, chosen.models.split(",")))
@@ -82,7 +86,7 @@ def chosen_of(arguments: list[str]) -> argparse.Namespace:
 
 
 def wanted(chosen: argparse.Namespace) -> list[Any]:
-    """The measures asked for, in order. Figures 8 and 9 and the energy are one, for its servers and rates are."""
+    """The measurements asked for, in order. Figures 8 and 9 and the energy are one: they share servers and rates."""
     from .live import LIVE
     from .measurements import MEASUREMENTS
 
@@ -97,7 +101,7 @@ def wanted(chosen: argparse.Namespace) -> list[Any]:
 
 
 def run(chosen: argparse.Namespace) -> int:
-    """Measurement what is wanted, writing the page after each. Returns the exit status."""
+    """Run the measurements asked for and write the page after each. Returns the exit status."""
     from loadtest.common.experiment import facts
 
     from . import child, page

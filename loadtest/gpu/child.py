@@ -1,6 +1,6 @@
-"""One measurement in a process of its own: an error of the device ends no other, and memory starts from nothing.
+"""Runs one measurement in its own process, so that a device error ends no other and memory starts empty.
 
-`python -m loadtest.gpu.child RESULT JSON`; the parent is `measures`. The JSON is {"what", "rehearsed", "given"}.
+`python -m loadtest.gpu.child RESULT JSON`, started by `measurements`. The JSON is {"what", "rehearsed", "given"}.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ Found = dict[str, Any]
 
 
 class ChildError(Exception):
-    """A measurement ended with an error, or did not end in time."""
+    """A measurement failed or did not end in time."""
 
 
 def run(what: str, given: Found, *, rehearsed: bool, limit_s: float) -> Found:
-    """Do it in a child, which is killed after `limit_s`. Raises ChildError with the end of what it said."""
+    """Run a measurement in a child process, which is killed after `limit_s`.
+
+    Raises ChildError with the end of the child's output.
+    """
     order = json.dumps({"what": what, "rehearsed": rehearsed, "given": given})
     with tempfile.TemporaryDirectory(prefix="starling-gpu-") as folder:
         result = Path(folder) / "result.json"
@@ -94,7 +97,7 @@ def main(arguments: list[str]) -> int:
     from app.process import quiet_native_libraries
 
     quiet_native_libraries()
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING)  # the engine says there why it captured nothing
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING)  # the engine logs why it captured no graphs
     prepare()
     from .platforms import open_platform
 

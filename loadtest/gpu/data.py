@@ -1,15 +1,15 @@
-"""What both the measurements and their page know: the networks, the loads, and what the paper asks for."""
+"""Data shared by the measurements and their page: networks, loads, and the paper's limits."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-#: What one measurement found, as JSON has it.
+#: The result of one measurement, as plain JSON values.
 Found = dict[str, Any]
 
 MIB = 1 << 20
-MEMORY_LIMIT = 1.15  # six workers against one: the paper's own, whose workers have a copy of the weights each
+MEMORY_LIMIT = 1.15  # memory of six workers over that of one; the paper's, where each worker copies the weights
 QOS_MS = 200.0
 LOW, HIGH = 0.3, 0.9  # of the baseline's largest rate within QoS
 COUNTS = (150, 250)  # requests at the low rate, then at the high
@@ -19,7 +19,7 @@ TINY_PIXELS, TINY_TOKENS = 32, 8
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """How one is built: a function of `networks`, its keywords as TOML, and the width of its output."""
+    """How a network is built: a function of `networks`, its keywords as TOML, and the width of its output."""
 
     title: str
     build: str

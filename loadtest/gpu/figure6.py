@@ -1,4 +1,4 @@
-"""Ebird's Figure 6: does it cost anything to copy inputs one by one, and to compute a batch in parts?"""
+"""Ebird's Figure 6: the cost of copying inputs one by one, and of computing a batch in parts."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from app.engine.devices.streams.runtime import perform
 from app.models.base import normalise
 from app.models.placement import Placement, place
 
-from . import folders
+from . import model_folders
 from .data import PIXELS
 from .driven_device import DrivenDevice, Options
 from .platforms import Platform, together
 
 ROWS = 256
-_WARM = 3  # runs before those that count
+_WARM = 3  # runs before the counted ones
 
 
 def _images(pixels: int) -> TensorSpec:
@@ -36,8 +36,8 @@ def powers(most: int) -> list[int]:
 def figure6a(platform: Platform, repeats: int, rows: int = ROWS, pixels: int = PIXELS) -> dict[str, Any]:
     """Figure 6a: `rows` images of float32 from pinned memory to the device, in 1 to `rows` copies on one stream.
 
-    Timed with events around all copies, so launches are part of it; medians of `repeats` runs. "bare" is nothing but
-    copies; "slots" is what the engine does for calls of so many rows: a copy each, and an in-event behind it.
+    Timed with events around all copies, launches included; medians of `repeats` runs. "bare" is copies alone; "slots"
+    is what the engine does for a call of that many rows: one copy and an event behind it.
     """
     runtime = platform.runtime
     spec = _images(pixels)
@@ -79,22 +79,22 @@ def _on_stream(platform: Platform, stream: Any, work: Callable[[], object]) -> f
 def figure6b(
     platform: Platform, folder: Path, precision: str, repeats: int, options: tuple[int, int, bool]
 ) -> dict[str, Any]:
-    """Figure 6b: N workers of M rows, N x M = 256, at once; the total time against one batch of 256.
+    """Figure 6b: total time of N workers of M rows at once, N x M = 256, against one batch of 256.
 
-    `options`: rows, the most workers, whether N runs of M rows may be launched without graphs (a second at 256 x 1).
-    Rows are on the device already, as in the paper. Bare: a stream each, torch alone, eagerly and as graphs; events
-    around all of it. Engine: a StreamDevice with N workers of M rows, from the first push to the last report, results
-    in pinned memory; the host's clock. Medians of `repeats` runs. torch has 32 streams of a priority, and the hardware
-    as many queues: beyond, workers share them.
+    `options`: rows, the largest N, and whether to run without graphs as well (a second at 256 x 1). Rows are already on
+    the device, as in the paper. "Bare" is torch alone with a stream for each part, eager and as graphs, timed with
+    events around all of it. "Engine" is a StreamDevice with N workers of M rows, from the first push to the last
+    report, results in pinned memory, timed by the host. Medians of `repeats` runs. Torch has 32 streams of each
+    priority, and the hardware as many queues; more workers than that share them.
     """
     rows, most, eager = options
     cells = []
     for count in powers(min(rows, most)):
         size = rows // count
         cell: dict[str, Any] = {"workers": count, "size": size}
-        cell |= bare(platform, folders.read(folder, rows), precision, (count, size, repeats), eager)
+        cell |= bare(platform, model_folders.read(folder, rows), precision, (count, size, repeats), eager)
         with DrivenDevice(
-            platform, folders.read(folder, rows), Options((size,) * count, precision=precision)
+            platform, model_folders.read(folder, rows), Options((size,) * count, precision=precision)
         ) as driven:
             driven.warm([size])
             cell["engine_ms"] = [driven.burst(size) for _ in range(_WARM + repeats)][_WARM:]
@@ -104,7 +104,7 @@ def figure6b(
 
 
 def bare(platform: Platform, model: Model, precision: str, shape: tuple[int, int, int], eager: bool) -> dict[str, Any]:
-    """`shape`: streams, rows on each, runs. One set of weights; streams are torch's own."""
+    """Times with torch alone and one set of weights. `shape`: streams, rows on each, runs."""
     count, size, repeats = shape
     runtime = platform.runtime
     streams = [runtime.stream() for _ in range(count)]
@@ -126,14 +126,14 @@ def bare(platform: Platform, model: Model, precision: str, shape: tuple[int, int
 
 
 def on_device(platform: Platform, model: Model, precision: str, rows: int) -> tuple[Model, list[torch.Tensor]]:
-    """The model moved, and random rows on the device."""
+    """The model on the device, and random rows there."""
     placed: list[Model] = []
     inputs: list[torch.Tensor] = []
     device = platform.runtime.device
 
     def move() -> None:
         placed.append(place(model, Placement(device=device, precision=precision)))
-        inputs.extend(values.to(device) for values in folders.rows_of(model, rows))
+        inputs.extend(values.to(device) for values in model_folders.rows_of(model, rows))
 
     perform(platform.runtime, platform.gate, move)
     return placed[0], inputs
@@ -142,10 +142,10 @@ def on_device(platform: Platform, model: Model, precision: str, rows: int) -> tu
 def capture(
     platform: Platform, streams: Sequence[Any], works: Sequence[Callable[[], list[torch.Tensor]]]
 ) -> list[tuple[Any, Callable[[], object]]]:
-    """Each work as a graph with memory of its own, and the stream it runs on. They are run once.
+    """Capture each work as a graph with its own memory and run it once; returns (stream, replay) pairs.
 
-    Captured on streams of their own, as the engine does: graphs keep the address of their stream's workspace. Beyond
-    torch's 32 streams graphs share workspaces, so their values are not to be used; their times are the same.
+    Graphs are captured on their own streams, as the engine does, because a graph keeps the address of its stream's
+    workspace. Beyond torch's 32 streams graphs share workspaces: their times are right, their values are not.
     """
     runtime = platform.runtime
     graphs = []
@@ -160,7 +160,7 @@ def capture(
 
 
 class _Replay:
-    """A graph, and what it writes: the memory stays while it may run."""
+    """A captured graph and its outputs, whose memory must live as long as the graph may run."""
 
     def __init__(self, replay: Callable[[], None], outputs: list[torch.Tensor]) -> None:
         self._replay = replay
@@ -171,12 +171,12 @@ class _Replay:
 
 
 def forward(model: Model, inputs: Sequence[torch.Tensor]) -> Callable[[], list[torch.Tensor]]:
-    """The model's outputs for these inputs, as something to be done on a stream."""
+    """A function that computes the model's outputs for these inputs, to be run on a stream."""
     return lambda: normalise(model.call(*inputs), model.info.outputs)
 
 
 def issue_us(platform: Platform, copies: int = 256, pixels: int = PIXELS) -> float:
-    """Microseconds of the host to enqueue one row's copy with its in-event: the launcher's price of a request."""
+    """Host time in microseconds to enqueue one row's copy and its event: what a request costs the launcher."""
     runtime = platform.runtime
     spec = _images(pixels)
     pool = StagedPool([spec], copies, Copies(), (runtime.pinned, runtime.empty), lambda *_: None)

@@ -22,39 +22,39 @@ from loadtest.common.paths import ROOT
 
 
 class Platform(Protocol):
-    """All bytes are of the device."""
+    """The hardware that is measured. All byte counts are of device memory."""
 
     runtime: Runtime
     rehearsed: bool
-    gate: Any  #: a stream for what begins and ends a measurement
+    gate: Any  #: the stream on which a measurement begins and ends
 
     def mark(self, stream: Any) -> Any:
-        """A point on the stream."""
+        """Record a point in time on the stream."""
         ...
 
     def between(self, first: Any, last: Any) -> float:
-        """Milliseconds from one point to a later one. Waits for it."""
+        """Milliseconds from one point to a later one; waits for the later one."""
         ...
 
     def settle(self) -> None:
-        """Wait for the device, and let go of what nobody refers to."""
+        """Wait for the device and free unused memory."""
         ...
 
     def allocated(self) -> int: ...
     def peak(self) -> int:
-        """The most that was reserved since the process began."""
+        """The most memory reserved since the process began."""
         ...
 
     def pools(self) -> tuple[int, int]:
-        """Memory that graphs have to themselves: held by tensors, reserved."""
+        """Memory of the graphs' own pools: allocated to tensors, and reserved."""
         ...
 
     def drop_workspaces(self) -> None:
-        """Free the matrix library's workspaces: no graph may be replayed afterwards."""
+        """Free the matrix library's workspaces; no graph may be replayed afterwards."""
         ...
 
     def used(self) -> int:
-        """By all processes, as the driver counts."""
+        """Memory used by all processes, as the driver counts it."""
         ...
 
     def facts(self) -> dict[str, str]: ...
@@ -114,7 +114,7 @@ class CudaPlatform:
 
 
 class HostPlatform:
-    """Use as a context manager: its streams are threads."""
+    """The tests' runtime on the CPU, whose streams are threads."""
 
     rehearsed = True
 
@@ -123,7 +123,7 @@ class HostPlatform:
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module  # dataclasses look themselves up
+        sys.modules[spec.name] = module  # dataclasses look up their own module
         spec.loader.exec_module(module)
         self.runtime = module.HostRuntime()
         self.gate = self.runtime.stream()
@@ -168,7 +168,7 @@ class HostPlatform:
 
 @contextmanager
 def open_platform(rehearsed: bool) -> Iterator[Platform]:
-    """The platform of this process."""
+    """Open the platform that this process measures on."""
     if not rehearsed:
         yield CudaPlatform()
         return
@@ -178,9 +178,9 @@ def open_platform(rehearsed: bool) -> Iterator[Platform]:
 
 
 def together(platform: Platform, works: Sequence[tuple[Any, Callable[[], object]]]) -> float:
-    """Milliseconds until every work has been done on its stream, from a point before the first was enqueued.
+    """Milliseconds from before the first work is enqueued until all works have ended on their streams.
 
-    The launches are part of it: one thread enqueues all, as the engine's launcher does.
+    Includes the launches: one thread enqueues all works, as the engine's launcher does.
     """
     runtime, gate = platform.runtime, platform.gate
     begin = platform.mark(gate)

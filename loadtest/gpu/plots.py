@@ -1,4 +1,4 @@
-"""The plots beside the page, from what was found: all can be drawn again from gpu.json."""
+"""The plots beside the page, drawn from the results in gpu.json."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .tables import rates, title
 
 
 def draw(known: Found, folder: Path) -> list[Path]:
-    """What there are figures for; returns the paths. Eight files come back from a call: five plots at most."""
+    """Draw a plot of each result there is; returns the paths. At most five, since a lent machine returns few files."""
     made: list[Path] = []
 
     def one(name: str, wanted: Sequence[str], work: Callable[[Path], None]) -> None:
@@ -47,7 +47,7 @@ def _burst(run: Found) -> plots.Panel:
     steps = list(zip(run["counts"], run["rates"], strict=True))
     lines = {name: one["latency_ms"][0] for name, one in run["burst"].items() if "latency_ms" in one}
     worst = max(float(np.nanmax(line)) for line in lines.values())
-    # far above all latencies, the line of the QoS would press them to the ground
+    # a QoS line far above all latencies would make them too small to see
     return plots.Panel(title(run["model"]), steps, lines, qos_ms=QOS_MS if worst > QOS_MS / 3 else None)
 
 

@@ -1,4 +1,4 @@
-"""Tables of what was found, as Markdown."""
+"""Tables of the results, as Markdown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def title(name: str) -> str:
 
 
 def told(values: Sequence[float] | None, digits: int = 2) -> str:
-    """Median (least to most); empty where there are none."""
+    """Median (least to most); empty if there are no values."""
     if not values:
         return ""
     return f"{median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
@@ -103,7 +103,7 @@ def effects(runs: Sequence[Found]) -> str:
 
 
 def rates(run: Found, **wanted: Any) -> dict[tuple[str, int, int], list[float]]:
-    """Rows per second by (precision, size, workers), of the cells that have these values."""
+    """Rows per second by (precision, size, workers), of the cells with these values."""
     return {
         (cell["precision"], cell["size"], cell["workers"]): cell["rows_s"]
         for cell in run["cells"]
@@ -135,7 +135,7 @@ def _graphs(runs: Sequence[Found]) -> str:
 
 
 def _captured(run: Found) -> str:
-    """The model's name, and whether its graphs were none: then what should have them ran eagerly."""
+    """The model's title, and a note if no graphs were captured, so that all its units ran eagerly."""
     whole = all(cell["captured"] for cell in run["cells"] if cell["graphs"])
     return title(run["model"]) + ("" if whole else " (not captured)")
 
@@ -168,7 +168,7 @@ def _precisions(runs: Sequence[Found]) -> str:
 
 
 def _compared(ours: Sequence[float], theirs: Sequence[float], digits: int) -> list[str]:
-    """Both, and the ratio of their medians."""
+    """Both medians and their ratio."""
     return [told(ours, digits), told(theirs, digits), f"{median(ours) / median(theirs):.2f}"]
 
 
@@ -185,7 +185,7 @@ def _sharing(runs: Sequence[Found]) -> str:
 
 
 def engines(live: Found | None) -> str:
-    """The engine that all policies had; of each model where they differ."""
+    """The engine that all policies had, for each model if they differ."""
     told = {run["model"]: _engine(run["engine"]) for run in (live or {"runs": []})["runs"]}
     if len(set(told.values())) < 2:
         return "".join(f"\nAll policies: {text}.\n" for text in dict.fromkeys(told.values()))

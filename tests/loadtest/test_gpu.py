@@ -19,7 +19,7 @@ from app.settings import Settings
 from loadtest.common.paths import ROOT
 from loadtest.common.servers import ServerError
 from loadtest.gpu import __main__ as script
-from loadtest.gpu import child, data, effects, figure6, folders, live, measurements, memory, networks
+from loadtest.gpu import child, data, effects, figure6, live, measurements, memory, model_folders, networks
 from loadtest.gpu.driven_device import DrivenDevice, Failed, Loop, Options
 from loadtest.gpu.platforms import Platform, open_platform
 
@@ -74,11 +74,11 @@ def test_networks_have_their_published_size(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(data.NETWORKS))
 def test_no_network_reads_a_value_back(name: str, tmp_path: Path) -> None:
     """Else it could not be captured."""
-    folder = folders.write(name, tmp_path, tiny=True, max_batch=4)
-    model = folders.read(folder, 4)
+    folder = model_folders.write(name, tmp_path, tiny=True, max_batch=4)
+    model = model_folders.read(folder, 4)
     assert isinstance(model.call, nn.Module)
     with torch.inference_mode(), Watch() as watch:
-        result = model.call(*folders.rows_of(model, 3))
+        result = model.call(*model_folders.rows_of(model, 3))
     assert result.shape == (3, *model.info.outputs[0].shape)
     assert torch.isfinite(result).all()
     assert watch.seen
@@ -86,9 +86,9 @@ def test_no_network_reads_a_value_back(name: str, tmp_path: Path) -> None:
 
 
 def test_a_folder_is_a_repository_and_weights_are_the_readers(tmp_path: Path) -> None:
-    folder = folders.write("vgg16", tmp_path, tiny=True, max_batch=4)
+    folder = model_folders.write("vgg16", tmp_path, tiny=True, max_batch=4)
     assert Repository(tmp_path).names() == ["vgg16"]
-    one, other = folders.read(folder, 4), folders.read(folder, 7)
+    one, other = model_folders.read(folder, 4), model_folders.read(folder, 7)
     assert (one.info.batching.max_batch, other.info.batching.max_batch) == (4, 7)
     assert isinstance(one.call, nn.Module)
     assert isinstance(other.call, nn.Module)
@@ -105,7 +105,7 @@ def test_figure6a_times_copies_that_arrive(platform: Platform) -> None:
 
 
 def test_figure6b_runs_every_split(platform: Platform, tmp_path: Path) -> None:
-    folder = folders.write("resnet50", tmp_path, tiny=True, max_batch=4)
+    folder = model_folders.write("resnet50", tmp_path, tiny=True, max_batch=4)
     found = figure6.figure6b(platform, folder, "fp32", 1, (4, 2, True))
     assert [(cell["workers"], cell["size"]) for cell in found["cells"]] == [(1, 4), (2, 2)]
     assert all(cell[key][0] > 0 for cell in found["cells"] for key in ("eager_ms", "graphs_ms", "engine_ms"))
@@ -113,7 +113,7 @@ def test_figure6b_runs_every_split(platform: Platform, tmp_path: Path) -> None:
 
 
 def test_effects_cover_workers_depths_graphs_and_sharing(platform: Platform, tmp_path: Path) -> None:
-    folder = folders.write("resnet50", tmp_path, tiny=True, max_batch=2)
+    folder = model_folders.write("resnet50", tmp_path, tiny=True, max_batch=2)
     found = effects.effects(platform, folder, ["fp32"], effects.Scale(1, 0.005, (2,), 2, 1))
     cells = {(cell["graphs"], cell["workers"], cell["size"], cell["depth"]) for cell in found["cells"]}
     with_graphs = {(True, workers, 2, depth) for workers in (1, 2) for depth in (1, 2, 3)}
@@ -124,7 +124,7 @@ def test_effects_cover_workers_depths_graphs_and_sharing(platform: Platform, tmp
 
 def test_a_loop_leaves_nothing_for_the_next(platform: Platform, tmp_path: Path) -> None:
     """A report of a loop that was counted by what came after would end that too early."""
-    model = folders.read(folders.write("resnet50", tmp_path, tiny=True, max_batch=2), 2)
+    model = model_folders.read(model_folders.write("resnet50", tmp_path, tiny=True, max_batch=2), 2)
     with DrivenDevice(platform, model, Options((2, 2), depth=2)) as driven:
         driven.warm([1, 2])
         for loop in (Loop(2, 1, 2), Loop(1, 2, 1), Loop(2, 2, 2)):
@@ -148,7 +148,7 @@ class Fails(nn.Module):
 def test_a_unit_that_fails_is_told(platform: Platform, tmp_path: Path) -> None:
     from dataclasses import replace
 
-    model = folders.read(folders.write("resnet50", tmp_path, tiny=True, max_batch=2), 2)
+    model = model_folders.read(model_folders.write("resnet50", tmp_path, tiny=True, max_batch=2), 2)
     with DrivenDevice(platform, replace(model, call=Fails()), Options((2,), graphs=False)) as driven:
         driven.warm([2])
         with pytest.raises(Failed, match="random rows"):
@@ -156,7 +156,7 @@ def test_a_unit_that_fails_is_told(platform: Platform, tmp_path: Path) -> None:
 
 
 def test_weights_are_there_once_for_six_workers(platform: Platform, tmp_path: Path) -> None:
-    folder = folders.write("bert-large", tmp_path, tiny=True, max_batch=4)
+    folder = model_folders.write("bert-large", tmp_path, tiny=True, max_batch=4)
     one = memory.figure11(platform, folder, "one", 4)
     six = memory.figure11(platform, folder, "six of the largest", 4)
     assert one["weights"] == six["weights"] > 0
@@ -177,7 +177,7 @@ def test_what_fails_or_finds_no_time_ends_nothing_else(tmp_path: Path) -> None:
         raise child.ChildError("broken")
 
     late = session(tmp_path, rehearsed=False, ends=time.monotonic() + 5)
-    found = measurements.several(late, [fail, lambda: late.child("figure6a", 100), lambda: {"ran": True}])
+    found = measurements.run_all(late, [fail, lambda: late.child("figure6a", 100), lambda: {"ran": True}])
     assert found["runs"] == [{"ran": True}]
     assert found["failed"] == ["broken"]
     assert len(found["left_out"]) == 1
