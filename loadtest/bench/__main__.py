@@ -20,8 +20,8 @@ from .http_data import Figure, Report
 from .session import Plan, Session, clients
 
 MAX_ROUNDS, MAX_SECONDS = 100, 60.0
-LEAST_ROUNDS = 5  # for a page that others will read
-FILE_WIDTH = 160  # columns, where the output is not a terminal that would say
+LEAST_ROUNDS = 5  # of a run that replaces the committed page
+FILE_WIDTH = 160  # columns of output that is not a terminal
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -50,14 +50,14 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def command(options: argparse.Namespace) -> str:
-    """What to type for the same run, without this machine's paths."""
+    """The command line of the same run, without paths of this machine."""
     words = ["python -m loadtest.bench", *options.cases, f"--rounds {options.rounds} --seconds {options.seconds:g}"]
     words.append(f"--client {options.client}")
     return " ".join([*words, "--server ..."] if options.server else words)
 
 
 def measure(plan: Plan, names: list[str], say: Console) -> tuple[dict[str, list[Figure]], dict[str, str]]:
-    """The figures of each case, and the reasons of those that failed: one that cannot be measured spares the others."""
+    """The figures of each case, and the reasons for failed ones; a failed case does not stop the others."""
     figures: dict[str, list[Figure]] = {}
     failed: dict[str, str] = {}
     with Session(plan) as session:
@@ -74,7 +74,7 @@ def measure(plan: Plan, names: list[str], say: Console) -> tuple[dict[str, list[
 
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
-    # A terminated run must stop its children too: SystemExit unwinds the context managers, the default action does not.
+    # SystemExit runs the context managers that stop child processes; the default action of SIGTERM does not.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     console, say = Console(), Console(stderr=True)
     if options.page is not None:
@@ -92,7 +92,7 @@ def main(arguments: list[str]) -> int:
     cases, failed = measure(plan, names, say)
     report = Report(facts, cases, failed)
     http_page.show(report, console)
-    # Part of a table, or one from too few rounds, must not replace a whole one unasked.
+    # An incomplete table, or one from few rounds, must not replace the committed one by default.
     whole = set(names) == set(CASES) and plan.rounds >= LEAST_ROUNDS and not failed and not plan.server
     out = options.out or (DOCS if whole else None)
     if out is not None:

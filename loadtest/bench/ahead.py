@@ -1,8 +1,8 @@
-"""How early a second unit should be handed over, simulated: `python -m loadtest.bench.ahead`.
+"""Simulates how early a second unit should be handed to a busy worker: `python -m loadtest.bench.ahead`.
 
-One worker, three curves of batch times, three loads, and a launch cost: mean latency when no unit is handed over before
-the last has ended, when the second is handed over at once, and when it is handed over a launch's time before the
-predicted end of the first. Writes docs/bench/ahead.md and .json.
+One worker with a launch cost, three curves of batch times, three loads. Compares the mean latency of handing over a
+unit after the one before it has ended, at once, and one launch time before the predicted end of the one before it.
+Writes docs/bench/ahead.md and .json.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LAUNCH_NS = AHEAD_NS = 300_000  # about what a launch and a turn of the event lo
 
 
 def cell(given: tuple[str, float, int, int]) -> ahead_page.Cell:
-    """One curve at one load. All ways to hand units over meet the same arrivals."""
+    """Mean latencies for one curve at one load. All ways of handing units over get the same arrivals."""
     curve, load, seeds, requests = given
     profile = CURVES[curve]
     rate = load * profile.peak

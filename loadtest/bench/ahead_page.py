@@ -1,4 +1,4 @@
-"""The page of push ahead: mean latencies of three ways to hand over a second unit, on three curves at three loads."""
+"""The page of `ahead`: mean latencies of three ways to hand over a second unit."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 def above(cell: Cell) -> list[float]:
-    """By seed: pushed within the time, against the better of the other two, a share of it."""
+    """By seed: mean latency within the time over the better of the other two, less one."""
     better = min((cell["depth_1"], cell["at_once"]), key=mean)
     return [ahead / other - 1 for ahead, other in zip(cell["ahead"], better, strict=True)]
 
@@ -71,7 +71,7 @@ def row(cell: Cell) -> list[str]:
 
 
 def missed(data: Mapping[str, Any]) -> list[str]:
-    """Cells in which pushing within the time is too far behind the better of the other two."""
+    """The cells in which handing over within the time is too far above the better of the other two."""
     return [
         f"{cell['curve']}, load {cell['load']:g}: {mean(above(cell)):+.1%}"
         for cell in data["cells"]

@@ -1,7 +1,7 @@
-"""A closed loop of one request, sent by the load generator of `starling bench`, in a process of its own.
+"""Runs a closed loop of one request with the load generator of `starling bench`, in its own process.
 
 A client that shares the server's interpreter lock measures itself. So `run` starts `python -m
-loadtest.bench.closed_loop`: it reads a load as JSON from its input and writes the result as JSON to its output.
+loadtest.bench.closed_loop`, which reads a load as JSON from stdin and writes the result as JSON to stdout.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FAULTS = ("", "wrong answer")  # by number
 
 
 async def drive(load: Load) -> Result:
-    """Run `load` to its end in this loop."""
+    """Run `load` in the current event loop."""
 
     def note(pick: int, response: Response) -> int:
         return _RIGHT if load.answer is None or response.body == load.answer else _WRONG
@@ -39,7 +39,7 @@ async def drive(load: Load) -> Result:
     target = Target.parse(f"http://{LOOPBACK}:{load.port}")
     payload = load.request.encode(load.port)
     async with Pool(target, [payload], note, limit=load.connections, timeout_s=TIMEOUT_S) as pool:
-        # One request on each connection first, so that opening them is no part of what is measured.
+        # First one request on each connection, so that opening connections is not measured.
         opened = ClosedLoop(pool, itertools.repeat(0), load.connections, 0, None)
         await opened.run()
         loop = ClosedLoop(pool, itertools.repeat(0), load.connections, load.seconds, None)
@@ -49,7 +49,7 @@ async def drive(load: Load) -> Result:
 
 
 def result_of(repeat: Repeat, load: Load) -> Result:
-    """Only answers within the load's seconds count: after them fewer and fewer connections are busy."""
+    """The result of the load's seconds. Later answers do not count, since fewer and fewer connections are busy then."""
     ended_ns = repeat.intended_ns + repeat.latency_ns
     counted = (repeat.latency_ns >= 0) & (ended_ns <= load.seconds * 1e9)
     latency = repeat.latency_ns[counted]
@@ -72,7 +72,7 @@ def result_of(repeat: Repeat, load: Load) -> Result:
 
 
 def run(load: Load) -> Result:
-    """Run `load` in a process of its own and wait for it. Raises LoadError if that process fails."""
+    """Run `load` in a child process and wait for it. Raises LoadError if the process fails."""
     command = [sys.executable, "-m", "loadtest.bench.closed_loop"]
     limit_s = load.seconds + TIMEOUT_S + _START_S
     try:
@@ -88,7 +88,7 @@ def run(load: Load) -> Result:
 
 
 def write_job(load: Load) -> str:
-    """A load as JSON, for the process that runs it; bodies are bytes."""
+    """A load as JSON for the child process, with bodies in base64."""
     job = dataclasses.asdict(load)
     job["request"]["body"] = base64.b64encode(load.request.body).decode()
     job["answer"] = None if load.answer is None else base64.b64encode(load.answer).decode()

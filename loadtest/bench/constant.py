@@ -1,7 +1,7 @@
-"""A server that does nothing: every request, whatever it says, gets the same prepared response.
+"""A server that does nothing: every request gets the same prepared response.
 
-What a client reaches against it is the least that client can do, and so shows whether the client is the bottleneck
-elsewhere. `python -m loadtest.bench.constant PORT`, the response's body on stdin.
+A client's rate against it is the client's own limit, and shows whether the client is the bottleneck elsewhere.
+`python -m loadtest.bench.constant PORT`, with the body of the response on stdin.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from loadtest.common.paths import LOOPBACK
 HEAD_END = b"\r\n\r\n"
 LENGTH = b"\r\ncontent-length:"
 
-#: About the headers that the server under test sends, so that the client has as much to read.
+#: Similar to the headers of the server under test, so that the client has as much to read.
 HEAD = (
     "HTTP/1.1 200 OK\r\nserver: nobody\r\ndate: Thu, 01 Jan 1970 00:00:00 GMT\r\ncontent-type: application/json\r\n"
     "content-length: {length}\r\nx-request-id: 0123456789abcdef\r\nx-batch-size: 32\r\n"
@@ -24,7 +24,7 @@ HEAD = (
 
 
 class Constant(asyncio.Protocol):
-    """Counts bytes: on one connection all requests are as long as the first, which is read for its length."""
+    """Counts bytes: all requests of a connection must be as long as the first, whose length is read."""
 
     def __init__(self, response: bytes) -> None:
         self.response = response
@@ -47,7 +47,7 @@ class Constant(asyncio.Protocol):
 
 
 def request_length(data: bytes) -> int:
-    """Bytes of the request that `data` begins with; 0 while its head is incomplete."""
+    """The length in bytes of the request that `data` begins with; 0 while its header is incomplete."""
     end = data.find(HEAD_END)
     if end < 0:
         return 0
@@ -60,7 +60,7 @@ def request_length(data: bytes) -> int:
 
 
 async def serve(port: int, body: bytes) -> None:
-    """Serve until the process is told to end."""
+    """Serve until the process is terminated."""
     response = HEAD.format(length=len(body)).encode("ascii") + body
     server = await asyncio.get_running_loop().create_server(lambda: Constant(response), LOOPBACK, port)
     async with server:

@@ -1,6 +1,6 @@
-"""The bare ASGI echo: the least an ASGI application under uvicorn can do with a body, and so what there is to reach.
+"""The bare ASGI echo, the least that an ASGI application under uvicorn can do with a body.
 
-`python -m loadtest.bench.echo_app PORT`; uvicorn's settings are those of the server under test.
+`python -m loadtest.bench.echo_app PORT`. Uvicorn's settings are those of the server under test.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The page of the sampled server: the most expensive functions of each thread that was busy."""
+"""The page of the sampled server: the most expensive functions of each busy thread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from loadtest.common import markdown
 
 
 class BusyThread(TypedDict):
-    """`share`: of the time in which it ran. `top`: function, its own share of the samples, and with what it calls."""
+    """`share`: of the time in which it ran. `top`: functions with their own and their total share of the samples."""
 
     name: str
     share: float
@@ -22,10 +22,10 @@ class HotPath(TypedDict):
 
 
 NOTES = """\
-Shares are of the samples in which that thread was running. "Self" is time in the function's own lines and in the C that
-it calls, which has no Python frame: for the loop's `run` that is libuv, the HTTP parser and reading from sockets; for
-whatever writes to the transport, writing. "Total" adds what it calls in Python. Waiting for the interpreter lock counts
-as running. Sampling pauses the server, so its rate here is below the benchmark's.
+Shares are of the samples in which that thread was running. "Self" is time in the function's own lines and in the C code
+that it calls, which has no Python frame: for the loop's `run` that is libuv, the HTTP parser and reading from sockets;
+for functions that write to the transport it is writing. "Total" adds the Python functions that it calls. Waiting for
+the interpreter lock counts as running. Sampling pauses the server, so its rate here is lower than in the benchmark.
 """
 
 

@@ -1,4 +1,4 @@
-"""What `make bench` measured: figures with their rounds and targets, and the run that they are from."""
+"""The figures of `make bench` with their rounds and targets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Self
 
 @dataclass(frozen=True)
 class Target:
-    """A bound that the median has to keep: at least `bound`, or at most. `aim` is what we would like."""
+    """A bound for the median: at least `bound`, or at most. `aim` is a stricter goal."""
 
     bound: float
     at_most: bool = False
@@ -26,7 +26,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of the report: a value for each round, in `unit`. Figures without a target explain those with one."""
+    """One line of the report: a value for each round, in `unit`."""
 
     what: str
     unit: str
@@ -43,7 +43,7 @@ class Figure:
         return None if self.target is None else self.target.met(self.median)
 
     def to_dict(self) -> dict[str, Any]:
-        """Also what follows from the rounds, for those who read the JSON."""
+        """The fields, and derived values for readers of the JSON."""
         followed = {"median": self.median, "min": min(self.rounds), "max": max(self.rounds), "met": self.met}
         return {**asdict(self), "rounds": list(self.rounds), **followed}
 
@@ -55,7 +55,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Report:
-    """One run. `facts`: the head of the page. `failed` holds the reason for each case that could not be measured."""
+    """One run. `failed` holds the reason for each case that could not be measured."""
 
     facts: dict[str, str]
     cases: dict[str, list[Figure]]

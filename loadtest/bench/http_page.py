@@ -24,7 +24,7 @@ HEADINGS = ("what", "median", "min – max", "target", "met", "note")
 
 
 def number(value: float) -> str:
-    """Three significant digits or more, thousands apart."""
+    """At least three significant digits, with thousands separators."""
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     if abs(value) >= 100:
@@ -33,7 +33,7 @@ def number(value: float) -> str:
 
 
 def verdict(figure: Figure) -> str:
-    """Empty without a target; says where the aim is reached too."""
+    """Whether the target is met, and the aim; empty without a target."""
     if figure.target is None:
         return ""
     if not figure.met:
@@ -67,7 +67,7 @@ def show(report: Report, console: Console) -> None:
 
 
 def write(data: Mapping[str, Any], folder: Path) -> list[str]:
-    """`http.md` of a stored report."""
+    """Write `http.md` from a stored report."""
     report = Report.from_dict(data)
     parts = ["# HTTP serving, measured", METHOD, markdown.facts_list(report.facts)]
     for name, figures in report.cases.items():

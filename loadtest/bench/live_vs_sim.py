@@ -1,9 +1,9 @@
-"""Simulated against live: `python -m loadtest.bench.live_vs_sim` sends one model the very instants it simulates.
+"""Compares simulated with live latencies of one model: `python -m loadtest.bench.live_vs_sim`.
 
-The model's batch times are measured first, then the server's own peak (the largest rate whose 99th percentile keeps 200
-ms). At 30 and 60 % of it the load generator sends what the simulator is fed with: same arrivals, rate and seeds. What
-the server says of each request (Server-Timing: total) stands beside the simulated latency; what the client sees beyond
-that, HTTP and both event loops, is shown apart. Writes docs/bench/live-vs-sim.md, .json and a plot.
+It measures the model's batch times, then the server's own peak (the largest rate whose 99th percentile stays within 200
+ms). At 30 and 60 % of the peak the load generator and the simulator get the same arrivals. The server's own times
+(Server-Timing) are compared with the simulated latencies; the rest of the client's latency, HTTP and both event loops,
+is shown separately. Writes docs/bench/live-vs-sim.md, .json and a plot.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ QUANTILES = tuple(np.linspace(0.01, 0.99, 99).tolist())
 
 
 def simulate(setup: Setup, counts: Sequence[int]) -> tuple[Tally, list[float]]:
-    """The runs of seeds from the setup's on, with so many requests each: together, and their quantiles in ms."""
+    """Simulate one run for each count of requests, with the next seed each; returns the sum and its quantiles in ms."""
     whole = Tally()
     for index, count in enumerate(counts):
         seeded = replace(setup, seed=setup.seed + index, requests=count)
@@ -54,14 +54,14 @@ def simulate(setup: Setup, counts: Sequence[int]) -> tuple[Tally, list[float]]:
 
 
 def scheduled(live: Result) -> NDArray[np.int64]:
-    """Nanoseconds from arrival to the end of the batch, per request: what the simulator simulates."""
+    """Nanoseconds from arrival to the end of the batch, per request, which is what the simulator computes."""
     parts = [repeat.queue_ns + repeat.compute_ns for repeat in live.repeats]
     known = [repeat.queue_ns >= 0 for repeat in live.repeats]
     return np.concatenate([part[right] for part, right in zip(parts, known, strict=True)])
 
 
 def drift_of(live: Result, profile: ModelProfile) -> float:
-    """The time of all batches of the run over what the profile says of batches of their sizes."""
+    """The time of all batches of the run over the profiled time of batches of the same sizes."""
     ran = profiled = 0.0
     for repeat in live.repeats:
         right = repeat.batch > 0
@@ -72,7 +72,7 @@ def drift_of(live: Result, profile: ModelProfile) -> float:
 
 
 def compare(share: float, live: Result, tally: Tally, drifted: Tally, profile: ModelProfile) -> page.Row:
-    """One row; the batch time is the mean over requests of the batch that each was in."""
+    """One row of the table. Batch times are means over requests, of the batch that each request was in."""
     figures = live.figures
     assert live.plan.rate is not None
     server = scheduled(live)
@@ -97,14 +97,14 @@ def _known(value: float | None) -> float:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One model's server and the profile that the simulator gets. `folder` keeps the profile for the server, too."""
+    """One model, live and simulated. Server and simulator use the same profile, stored in `folder`."""
 
     chosen: argparse.Namespace
     folder: Path
     say: Callable[[str], None]
 
     def profile(self) -> ModelProfile:
-        """What `starling profile` measures with the server's settings."""
+        """Measure batch times with the server's settings."""
         self.say("measuring batch times")
         path = self.folder / "profile.json"
         command.starling(
@@ -115,7 +115,7 @@ class Comparison:
         return options.profile(str(path))
 
     def measure(self) -> Data:
-        """The server's peak, then the loads live and simulated."""
+        """Find the server's peak, then run the loads live and simulated."""
         chosen = self.chosen
         self.profile()
         flags = (
@@ -131,7 +131,7 @@ class Comparison:
             peak = peak_rate(plan, SLO_MS, TRY_S, self.say)
             found: Data = {"peak": peak, "rows": [], "curves": [], "profiles": []}
             for share in SHARES:
-                profile = self.profile()  # anew: the machine's own speed drifts within minutes
+                profile = self.profile()  # again, because the speed of a machine drifts within minutes
                 row, curve = self.one_load(share, replace(plan, rate=share * peak), server, profile)
                 found["rows"].append(row)
                 found["curves"].append(curve)

@@ -1,4 +1,4 @@
-"""The page of one model live and simulated: a row for each load, and both distributions as a plot."""
+"""The page of one model live and simulated: a table with a row for each load, and a plot of both distributions."""
 
 from __future__ import annotations
 
@@ -50,24 +50,24 @@ class LiveAndSimulated(TypedDict):
 TEXT = """\
 # Simulated against live
 
-`{model}` under the same arrivals, live and simulated: the very same instants of {repeats} seeds, {seconds:g} s each, at
-{shares} of the server's own peak, {peak:.0f} requests/s (99th percentile within {slo_ms:g} ms). The simulator knows the
-batch times that `starling profile` measured just before each load, and nothing else of the server. Means in ms: "live"
-is from arrival to the end of the batch (Server-Timing, queue and compute), "HTTP" all that the client sees beyond it:
-parsing, encoding, both event loops and the hand-over between threads. "With the live run's batch times": batches that
-run now and then, beside a busy event loop, take longer than the same ones back to back; the profile times that factor,
-simulated again, shows what is left for the scheduler to explain. "Batch time" is the mean over requests of the batch
-that each was in. "Others" are processes that had nothing to do with it.
+`{model}` live and simulated under the same arrivals: {repeats} seeds of {seconds:g} s each, at {shares} of the
+server's own peak, {peak:.0f} requests/s (99th percentile within {slo_ms:g} ms). The simulator knows only the batch
+times that `starling profile` measured just before each load. Means in ms. "live" is the time from arrival to the end
+of the batch (Server-Timing, queue and compute). "HTTP" is the rest of the client's latency: parsing, encoding, both
+event loops and handing batches between threads. Batches that run now and then, beside a busy event loop, take longer
+than batches run back to back: "with the live run's batch times" simulates again with the profile times that factor, and
+shows how much the scheduler itself is off. "Batch time" is a mean over requests, of the batch that each was in.
+"Others" are processes with no part in the run.
 
-Most of the difference is taken to be the machine itself, which was not proven for each row. On the two virtual cores
-that the committed figures are from, one row of `mlp`, back to back and nothing else running, takes 4.5 to 6.0 ms as the
-seconds go (`python -m loadtest.bench.drift`, medians of a second); a slower device at the same rate is a device at a
-higher load, and queues grow faster than batch times, the more so where slow and fast seconds alternate. The control is
-a model that sleeps 4 + 0.65 ms a row and needs no processor, everything else the same (`python -m
-loadtest.bench.live_vs_sim --model sleep --models loadtest/bench/models --seconds 5 --budget 6 --out out`): simulated
-8.86 against live 9.32 ms at 30 % (-5.0 %), 12.52 against 13.62 ms at 60 % (-8.0 %). What remains there is the hand-over
-of each batch from one thread to another and back, 0.6 to 0.75 ms for `mlp` (`starling_worker_busy_seconds_total` less
-`starling_compute_duration_seconds`, by batch), which the profile leaves out.
+Most of the difference is probably the machine itself; this was not proven for each row. On the two virtual cores of the
+committed figures one row of `mlp`, run back to back with nothing else running, takes between 4.5 and 6.0 ms from one
+second to another (`python -m loadtest.bench.drift`). A slower device at the same rate has a higher load, and queues
+grow faster than batch times, above all when slow and fast seconds alternate. As a control, a model that sleeps 4 + 0.65
+ms a row and needs no processor was run in the same way (`python -m loadtest.bench.live_vs_sim --model sleep --models
+loadtest/bench/models --seconds 5 --budget 6 --out out`): 8.86 ms simulated against 9.32 ms live at 30 % (-5.0 %), 12.52
+against 13.62 ms at 60 % (-8.0 %). The rest there is the time to hand each batch to another thread and back, 0.6 to 0.75
+ms for `mlp` (`starling_worker_busy_seconds_total` less `starling_compute_duration_seconds`, per batch), which the
+profile leaves out.
 """
 
 HEADINGS = (
@@ -78,7 +78,7 @@ HEADINGS = (
 
 
 def off(row: Row) -> float:
-    """Simulated over live, less one."""
+    """Simulated over live mean latency, less one."""
     return row["simulated_ms"] / row["server_ms"] - 1
 
 
@@ -97,12 +97,12 @@ def cells(row: Row) -> list[str]:
 
 
 def missed(data: Mapping[str, Any]) -> list[str]:
-    """The loads at which simulated is too far from live."""
+    """The loads at which simulated and live differ too much."""
     return [f"{row['share']:.0%} of the peak: {off(row):+.1%}" for row in data["rows"] if abs(off(row)) > WITHIN]
 
 
 def draw(curves: Sequence[Curve], path: Path) -> None:
-    """Quantiles, live and simulated, a colour for each load."""
+    """Plot quantiles live and simulated, with a colour for each load."""
     from loadtest.common.plots import saved
 
     with saved(path) as axes:

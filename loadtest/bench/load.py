@@ -1,4 +1,4 @@
-"""A closed loop of one prepared request, and what came of it: the terms that both clients, ours and wrk, share."""
+"""A closed loop of one prepared request and its result: the types that both clients use, ours and wrk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TIMEOUT_S = 10.0
 
 @dataclass(frozen=True)
 class Request:
-    """One prepared POST. `name` is how reports call it."""
+    """One prepared POST. `name` is its name in reports."""
 
     name: str
     path: str
@@ -22,7 +22,7 @@ class Request:
     body: bytes
 
     def encode(self, port: int) -> bytes:
-        """The request as it goes over the wire."""
+        """The bytes of the HTTP request."""
         lines = [f"POST {self.path} HTTP/1.1", f"Host: {LOOPBACK}:{port}", f"Content-Length: {len(self.body)}"]
         lines += [f"{name}: {value}" for name, value in self.headers]
         return "\r\n".join([*lines, "", ""]).encode("ascii") + self.body
@@ -32,7 +32,7 @@ class Request:
 class Load:
     """`connections` clients, each sending `request` again as soon as it is answered, for `seconds`.
 
-    Where `answer` is given each body must equal it. `timed`: of how many answers the server's own times are kept.
+    If `answer` is given, each body must equal it. `timed`: the number of answers whose server times are returned.
     """
 
     port: int
@@ -45,7 +45,7 @@ class Load:
 
 @dataclass(frozen=True)
 class TimedAnswer:
-    """What the client saw of a request, and what the server said of it (Server-Timing, X-Batch-Size); milliseconds."""
+    """A request's latency at the client and its times in the server (Server-Timing, X-Batch-Size), milliseconds."""
 
     latency_ms: float
     total_ms: float
@@ -56,9 +56,9 @@ class TimedAnswer:
 
 @dataclass(frozen=True)
 class Result:
-    """What a load brought: answers with status 200 within `seconds`, and what went wrong, by kind.
+    """The result of a load: right answers with status 200 within `seconds`, and failures by kind.
 
-    Latencies in milliseconds, as the client saw them.
+    Latencies are those at the client, in milliseconds.
     """
 
     requests: int
@@ -75,11 +75,11 @@ class Result:
 
 
 class LoadError(MeasurementError):
-    """A load could not be run, or was not answered as it must be."""
+    """A load could not be run, or some answers were wrong."""
 
 
 def answer_of(server: Server, request: Request) -> tuple[dict[str, str], bytes]:
-    """Headers and body of one answer to `request`. Raises ServerError on any other status than 200."""
+    """Headers and body of one answer to `request`. Raises ServerError if its status is not 200."""
     status, headers, body = server.call("POST", request.path, request.body, dict(request.headers))
     if status != 200:
         log = f"\n{server.said()}" if status >= 500 else ""

@@ -1,12 +1,12 @@
-"""Every policy against the optimum: `python -m loadtest.bench.policies`.
+"""Simulates every policy and compares it with the optimum: `python -m loadtest.bench.policies`.
 
-Six devices, three of them measured (docs/bench/profiles/) and three made up, each at six loads, Poisson arrivals, one
-batch at a time. The optimum is the exact least mean latency of any policy, or at the other objectives the least
-weighted cost (`app.scheduler.optimal.solver`).
+Six devices, three of them measured (docs/bench/profiles/) and three made up, at six loads each, with Poisson arrivals
+and one batch at a time. The optimum is the exact least mean latency of any policy, or for the other objectives the
+least weighted cost (`app.scheduler.optimal.solver`).
 
-The noise is taken out twice. All policies see the same arrivals; and the optimal policy itself is simulated on them,
-whose true mean is known: what its run is off by is taken off the others' (a control variate). Standard errors are over
-seeds. Writes docs/bench/policies.md, .json and a plot.
+Two things reduce the noise. All policies get the same arrivals. And the optimal policy, whose true mean is known, is
+simulated on the same arrivals: the error of its run is subtracted from the others (a control variate). Standard errors
+are over seeds. Writes docs/bench/policies.md, .json and a plot.
 """
 
 from __future__ import annotations
@@ -39,18 +39,19 @@ PROFILES = DOCS / "profiles"
 MEASURED = ("mlp", "encoder", "resnet18")
 LOADS = (0.1, 0.3, 0.5, 0.7, 0.9, 0.95)
 DELAYS = (1, 2, 5, 10, 20)  # ms, of window, static and preferred
-_POWER = (0.0, 1.0)  # device time is what is weighed
-_WARM_NS = 3_000_000_000  # left out: `adaptive` knows no rate before the first tick, after a second
-_COOL = 100  # requests at the end, left out
-_LEAST_S = 20  # of a run
+_POWER = (0.0, 1.0)  # the cost of power is the time that the device is busy
+_WARM_NS = 3_000_000_000  # left out at the start: `adaptive` knows no rate until the first tick, after a second
+_COOL = 100  # requests at the end that are left out
+_LEAST_S = 20  # length of a run
 _SHOWN = (1, 2, 3, 4, 8, 16, 32)  # batch sizes, on the page
-_GROWS = 3.0  # the last quarter's latency over the first's, and the mean over the optimum: the queue grows without end
-_PATIENCE = 30  # a hold of the optimal policy ends after so many times what it waits for: chance exp(-30)
+#: If the last quarter's latency over the first's and the mean over the optimum are larger, the queue grows forever.
+_GROWS = 3.0
+_PATIENCE = 30  # a hold ends after that many times the expected wait; chance exp(-30)
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Seeds, and requests of each; more at loads from 0.9 on, where queues forget slowly."""
+    """Seeds and requests of each; `more` times as many at loads from 0.9 on, where queues change slowly."""
 
     seeds: int = 4
     requests: int = 10_000
@@ -59,7 +60,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Contender:
-    """A line of the table. Several delays: the one with the least mean latency on the first seed is taken."""
+    """A line of the table. Of several delays the one with the least mean latency on the first seed is used."""
 
     name: str
     policy: str
@@ -81,7 +82,7 @@ CONTENDERS = (
 
 
 def devices(folder: Path) -> dict[str, ModelProfile]:
-    """The measured profiles of a folder, and three made-up ones. Raises OSError and ValueError for a bad file."""
+    """The measured profiles of a folder and three made-up ones. Raises OSError and ValueError for a bad file."""
     flat = tuple(round((4 + max(0.0, 0.4 * (rows - 8))) * 1e6) for rows in range(1, 33))
     return {
         **{name: replace(options.profile(str(folder / f"{name}.json")), power=None) for name in MEASURED},
@@ -91,7 +92,7 @@ def devices(folder: Path) -> dict[str, ModelProfile]:
 
 
 def best_tables(profile: ModelProfile, rate: float, price: float) -> tuple[optimal.Optimum, ControlTables]:
-    """The optimum, and tables with which `adaptive` is it: one level, whatever the rate monitor says."""
+    """The optimum, and control tables that make `adaptive` the optimal policy at every measured rate."""
     best = optimal.solve(profile.batch_ns, rate, weight=price, power=_POWER, idling=True)
     waits = [waiting for waiting, rows in enumerate(best.table) if waiting and not rows]
     hold_ns = round(_PATIENCE * (waits[-1] + 1) / rate * 1e9) if waits else 0
@@ -99,9 +100,9 @@ def best_tables(profile: ModelProfile, rate: float, price: float) -> tuple[optim
 
 
 def simulate(server: Server, instants: Instants, price: float) -> dict[str, float]:
-    """Mean latency and cost (latency + price x utilisation) in ms. What a preset keeps for ever is left out."""
+    """Mean latency and cost (latency + price x utilisation) in ms. Requests that are never answered are left out."""
     served = serve(server, instants, warm=min(len(instants) // 2, int(np.searchsorted(instants, _WARM_NS))))
-    # Rows that are held when the arrivals end wait for nobody: they would count against policies that hold.
+    # Rows held at the end wait for arrivals that do not come: they would count against policies that hold.
     latency = served.latency_ms[: -min(_COOL, len(served.latency_ms) // 10)]
     latency, tally = latency[latency < FOREVER_MS / 2], served.tally
     mean = float(latency.mean())
@@ -113,7 +114,7 @@ def simulate(server: Server, instants: Instants, price: float) -> dict[str, floa
 
 
 def cell(given: tuple[str, ModelProfile, float, Scale]) -> list[dict[str, Any]]:
-    """All contenders of one device at one load."""
+    """All policies on one device at one load."""
     device, profile, load, scale = given
     requests = max(scale.requests * (scale.more if load >= 0.9 else 1), round(_LEAST_S * load * profile.peak))
     arrivals = [stepped([(requests, load * profile.peak)], seed) for seed in range(scale.seeds)]
@@ -136,7 +137,7 @@ def against(
     contender: Contender, profile: ModelProfile, arrivals: Sequence[Instants], price: float,
     simulated: Sequence[float], optimum: float,
 ) -> dict[str, Any]:  # fmt: skip
-    """One contender's figures. `simulated`: what the optimal policy cost on the same arrivals, over `optimum` in ms."""
+    """One policy's figures. `simulated`: the cost of the optimal policy on the same arrivals, over `optimum` in ms."""
     workers = default_workers(contender.policy, profile.max_batch)
 
     def runs_with(delay_ms: float, some: Sequence[Instants]) -> list[dict[str, float]]:
@@ -158,7 +159,7 @@ def against(
 
 
 def measure(folder: Path, budget_s: float) -> None:
-    """Profiles by `starling profile`, one thread a worker, as the table's one device at a time."""
+    """Measure profiles with `starling profile`, one thread and one unit at a time."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in MEASURED:
         subprocess.run(
@@ -169,7 +170,7 @@ def measure(folder: Path, budget_s: float) -> None:
 
 
 def described(profile: ModelProfile) -> policies_page.Device:
-    """What the page says of a device."""
+    """A device as the page describes it."""
     source = f"measured, {profile.device}, {profile.threads} thread" if profile.threads else "made up"
     sizes = [size for size in _SHOWN if size <= profile.max_batch]
     times = {str(size): profile.batch_ns[size - 1] / 1e6 for size in sizes}

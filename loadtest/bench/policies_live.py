@@ -1,13 +1,13 @@
-"""Policies against one another over HTTP: `python -m loadtest.bench.policies_live`. Writes docs/bench/policies-live.md.
+"""Compares the policies over HTTP: `python -m loadtest.bench.policies_live`. Writes docs/bench/policies-live.md.
 
-For each model its batch times are measured, then its server's own peak. At 30 and 70 % of that peak every policy gets
-the very same instants of the same seeds, one policy after the other within each seed, so that a change of the machine's
-speed meets all. All have the same device, `--at-once` units. `window` is run with two delays: the one that serves the
-most rows a second of five, and at each load the one with the least mean latency, which is found by simulation on the
-measured batch times. What is compared, and how sure it is, is in policies_live_statistics.py.
+For each model it measures the batch times and then the server's own peak. At 30 and 70 % of the peak every policy gets
+the same arrivals of the same seeds, one policy after another within each seed, so that a change of the machine's speed
+affects all of them. All policies have the same device, `--at-once` units. `window` is run with two delays: the one of
+five that serves the most rows a second, and for each load the one with the least mean latency, found by simulation on
+the measured batch times. The statistics are in policies_live_statistics.py.
 
-Last the control: a convolutional network, for which batches gain nothing on a CPU. Its device time per row under
-`adaptive` stands beside that of batches of one row.
+The last part is a control: a convolutional network for which batches gain nothing on a CPU. Its device time per row
+under `adaptive` is compared with that of batches of one row.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ from .policies_live_data import Comparison, Control, Settings
 MODELS = ("mlp", "encoder")
 SHARES = (0.3, 0.7)  # of the peak
 DELAYS_MS = (1, 2, 5, 10, 20)  # of which one serves the most rows
-#: Of which one has the least mean latency, simulated on seeds and requests of each.
+#: The delays that are simulated to find the one with the least mean latency, with how many seeds and requests.
 SIMULATED_DELAYS_MS = (0.1, 0.2, 0.5, 1, 2, 3, 5, 7, 10, 15, 20, 30)
 SIMULATED_SEEDS, SIMULATED_REQUESTS = 4, 10_000
-CONTROL = "cnn"  # resnet18 is none: its 47 MB of weights make two rows cheaper than one (docs/bench/profiles)
+CONTROL = "cnn"  # not resnet18, whose 47 MB of weights make two rows cheaper than one (docs/bench/profiles)
 SLO_MS = 200.0
 TRY_S = 5.0  # of each rate tried for the peak
 IN_FLIGHT = 64  # while the delay of `window` is chosen
 LARGEST = 32  # rows
-LAST = "preferred"  # within a seed: it may leave the longest backlog
-LOST = 3  # seeds with a mean beyond SLO_MS, after which a policy gets no more of that load
-TIMEOUT_S = 60.0  # of a request: the backlog of a run that was too much is waited for, not cut off
+LAST = "preferred"  # comes last in each seed, because it may leave the longest queue
+LOST = 3  # seeds with a mean beyond SLO_MS, after which a policy is given up at that load
+TIMEOUT_S = 60.0  # of a request: long enough to drain the queue of an overloaded run
 
-#: For the estimate, seconds: to start a server; to find a peak; between runs; to warm up one policy at one load; to
+#: Seconds for the estimate: to start a server, to find a peak, between runs, to warm up one policy at one load, to
 #: simulate the delays of `window` at one load.
 _START_S, _PEAK_S, _BETWEEN_S, _WARM_S, _SIMULATE_S = 5.0, 80.0, 0.8, 2.5, 10.0
 
@@ -67,10 +67,10 @@ def window_flags(at_once: int, delay_ms: float) -> tuple[str, ...]:
 
 
 def contenders(at_once: int, bound: int, delay_ms: float) -> dict[str, tuple[str, ...]]:
-    """The flags of each policy, so that each runs `at_once` units at once.
+    """The server flags of each policy, so that each runs `at_once` units at once.
 
-    `ebird` brings its own workers, and the engine runs `bound` of them, cores // threads: no flag makes it fewer. Where
-    that is another device it is left out.
+    `ebird` has its own list of workers, of which the engine runs `bound` (cores // threads); no flag changes that. If
+    its device would be another one, it is left out.
     """
     workers = ("--workers", ",".join([str(LARGEST)] * at_once))
     found = {
@@ -100,19 +100,19 @@ def least_mean_ms(profile: ModelProfile, at_once: int, rate: float) -> float:
 
 
 def order(names: Sequence[str], index: int) -> list[str]:
-    """Who comes when at seed `index`: another one first each time, LAST last."""
+    """The order of the policies at seed `index`: another one is first each time, LAST is last."""
     turning = [name for name in names if name != LAST]
     turn = index % len(turning)
     return [*turning[turn:], *turning[:turn], *(name for name in names if name == LAST)]
 
 
 def lost(repeats: Sequence[Repeat]) -> bool:
-    """A policy that was overloaded so often is so at the next seed, too, and costs the time to drain it."""
+    """Whether a policy was overloaded so often that it is given up; draining its queue takes long."""
     return sum(statistics.mean_ms(one) > SLO_MS for one in repeats) >= LOST
 
 
-class Contest:
-    """One model: a server for each policy, all up at once, all but one idle at any time."""
+class ModelRun:
+    """One model with a server for each policy; all run at once, and only one is asked at a time."""
 
     def __init__(self, source: Path, chosen: argparse.Namespace, folder: str, say: Callable[[str], None]) -> None:
         self.model = source.name
@@ -135,7 +135,7 @@ class Contest:
         )  # fmt: skip
 
     def profile(self, at_once: int) -> ModelProfile:
-        """Batch times, measured into the servers' folder, where they look for them."""
+        """Measure batch times into the folder where the servers look for them."""
         ran = command.starling(
             "profile", self.model, "--model", self.source, "--max-batch", str(LARGEST), "--threads",
             str(self.chosen.threads), "--workers", str(at_once), "--budget-s", str(self.chosen.budget), "--no-suggest",
@@ -147,7 +147,7 @@ class Contest:
         return peak_rate(self.plan(server), SLO_MS, TRY_S, lambda text: self.say(f"{self.model}: {text}"))
 
     def most_rows_ms(self) -> float:
-        """The delay of `window` that serves the most rows a second, all requests there are in flight."""
+        """The delay of `window` that serves the most rows a second with IN_FLIGHT requests in flight."""
         rows: dict[float, float] = {}
         for delay in DELAYS_MS:
             with self.serve(*window_flags(self.chosen.at_once, delay)) as server:
@@ -161,7 +161,7 @@ class Contest:
         return max(rows, key=lambda delay: rows[delay])
 
     def run(self, profile: ModelProfile, found: Comparison) -> None:
-        """Both loads, into `found`."""
+        """Run both loads and add the results to `found`."""
         tuned_ms = self.most_rows_ms()
         flags = contenders(self.chosen.at_once, self.chosen.bound, tuned_ms)
         with ExitStack() as stack:
@@ -190,7 +190,7 @@ class Contest:
             self.say(line)
 
     async def alternate(self, servers: Mapping[str, Server], rate: float) -> dict[str, list[Repeat]]:
-        """All policies at each seed before the next seed."""
+        """Run all policies at each seed before the next seed."""
         runs: dict[str, list[Repeat]] = {name: [] for name in servers}
         async with AsyncExitStack() as stack:
             sessions = {}
@@ -204,7 +204,9 @@ class Contest:
                         continue
                     session = sessions[name]
                     runs[name].append(await session.once(session.plan, session.plan.seed + index, self.chosen.seconds))
-                    await session.settle()  # `once` has waited for all answers: nothing waits behind this one
+                    await (
+                        session.settle()
+                    )  # `once` has waited for all answers, so nothing is queued behind this request
         return runs
 
 
@@ -215,26 +217,29 @@ async def _once(plan: Plan) -> Repeat:
 
 
 def halved(chosen: argparse.Namespace) -> argparse.Namespace:
-    """Twice as many seeds of half the length: the machine's speed drifts less between the two of a pair."""
+    """Options with twice as many seeds of half the length, so that the machine drifts less between two runs."""
     return argparse.Namespace(**{**vars(chosen), "repeats": 2 * chosen.repeats, "seconds": chosen.seconds / 2})
 
 
 def control(chosen: argparse.Namespace, folder: str, say: Callable[[str], None]) -> Control:
-    """Device time per row at 30 % of the peak of batches of one row, those and `adaptive` in alternation."""
+    """Device time per row of `adaptive` and of batches of one row in turns, at 30 % of the latter's peak."""
     chosen = halved(chosen)
-    contest = Contest(ROOT / "loadtest" / "bench" / "models" / CONTROL, chosen, folder, say)
-    per_row = {size: ns / size / 1e6 for size, ns in enumerate(contest.profile(1).batch_ns, 1)}
+    model_run = ModelRun(ROOT / "loadtest" / "bench" / "models" / CONTROL, chosen, folder, say)
+    per_row = {size: ns / size / 1e6 for size, ns in enumerate(model_run.profile(1).batch_ns, 1)}
     alone = ("--workers", str(LARGEST))
-    with contest.serve("--policy", "adaptive", *alone) as adaptive, contest.serve("--max-batch", "1", *alone) as single:
+    with (
+        model_run.serve("--policy", "adaptive", *alone) as adaptive,
+        model_run.serve("--max-batch", "1", *alone) as single,
+    ):
         for server in (adaptive, single):
             server.wait_ready()
-        most = contest.peak(single)
-        runs = in_loop(contest.alternate({"adaptive": adaptive, "batch 1": single}, SHARES[0] * most))
+        most = model_run.peak(single)
+        runs = in_loop(model_run.alternate({"adaptive": adaptive, "batch 1": single}, SHARES[0] * most))
     return statistics.control(CONTROL, most, SHARES[0] * most, runs, per_row)
 
 
 def estimate_s(chosen: argparse.Namespace) -> float:
-    """How long the whole command takes, a little more than less: as if every policy had all its seeds."""
+    """An upper estimate of the time of the whole command: as if no policy were given up."""
 
     def load_s(chosen: argparse.Namespace) -> float:
         return float(chosen.repeats * (chosen.seconds + _BETWEEN_S) + _WARM_S)
@@ -261,7 +266,7 @@ def options_of(parser: argparse.ArgumentParser) -> None:
 
 
 def check(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> None:
-    """Adds `cores`, and `bound`, the units at once that cores and threads allow. Exits at what cannot be."""
+    """Add `cores` and `bound`, the units at once that cores and threads allow. Exits if the options are invalid."""
     chosen.cores = cpu_cores()
     if not 1 <= chosen.threads <= chosen.cores:
         parser.error(f"--threads: expected 1 to {chosen.cores}, the cores, got {chosen.threads}")
@@ -284,9 +289,9 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     found = Comparison(settings_of(chosen))
     with tempfile.TemporaryDirectory(prefix="starling-bench-") as folder:
         for model in chosen.models:
-            contest = Contest(ZOO / model, chosen, folder, run.say)
-            contest.run(contest.profile(chosen.at_once), found)
-        run.keep(found.to_dict())  # half an hour's work, kept if the control fails
+            model_run = ModelRun(ZOO / model, chosen, folder, run.say)
+            model_run.run(model_run.profile(chosen.at_once), found)
+        run.keep(found.to_dict())  # so that half an hour's work is not lost if the control fails
         if not chosen.no_control:
             found.control = control(chosen, folder, run.say)
             run.say(page.control_text(found.control))

@@ -1,4 +1,4 @@
-"""What is known after the policies were run against one another over HTTP."""
+"""The results of comparing the policies over HTTP."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ PER_ROW_WITHIN = 1.03  # of batches of one row
 
 @dataclass(frozen=True)
 class Cell:
-    """One policy at one load; ms. `beyond_ms` to the policy with the lowest mean, paired by seed.
+    """One policy at one load; times in ms. `beyond_ms`: mean difference to the policy with the lowest mean, by seed.
 
-    `busy`: units that ran at once, on average over time. `lag_ms` of the mean is the load generator's own.
+    `busy`: average number of units that ran at once. `lag_ms`: the part of the mean that is the load generator's lag.
     """
 
     model: str
@@ -39,7 +39,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Tail:
-    """The 99th percentile of `adaptive` over that of the best, 1 where it is the best itself, with 95 % ends."""
+    """The 99th percentile of `adaptive` over the best one, 1 if it is the best, with its 95 % interval."""
 
     model: str
     share: float
@@ -55,9 +55,9 @@ class Tail:
 
 @dataclass(frozen=True)
 class Control:
-    """Device time of a row under `adaptive` over that in batches of one; ms. `profiled_ms`: by size, per row.
+    """Device time per row under `adaptive` and in batches of one, ms. `profiled_ms`: per row, by batch size.
 
-    `mixed`: the same ratio from the profile, for the sizes that `adaptive` ran: no change of the machine is in it.
+    `mixed`: their ratio by the profile, for the sizes that `adaptive` ran, which no change of the machine affects.
     """
 
     model: str
@@ -79,11 +79,11 @@ class Control:
 
 @dataclass(frozen=True)
 class Settings:
-    """What was asked for. `bound`: units at once that cores and threads allow. `slo_ms`: kept at the peak.
+    """The options of a run. `bound`: units at once that cores and threads allow. `slo_ms`: bound of p99 at the peak.
 
-    A policy whose mean was beyond `slo_ms` at `lost` seeds gets no more of that load. `delays_ms`: those of `window` of
-    which the one that serves the most rows is run; `least_mean`: whether the one with the least mean is run as well.
-    `blocks_s`, `draws`: of the bootstrap.
+    A policy whose mean was above `slo_ms` at `lost` seeds is given up at that load. `delays_ms`: the delays of `window`
+    of which the one that serves the most rows is used. `least_mean`: whether `window` is also run with the delay of the
+    least mean latency. `block_s`, `draws`: of the bootstrap.
     """
 
     at_once: int
@@ -102,7 +102,7 @@ class Settings:
 
 @dataclass
 class Comparison:
-    """All that was measured. `peaks` in requests/s by model."""
+    """All results. `peaks`: requests/s by model."""
 
     settings: Settings
     facts: dict[str, str] = field(default_factory=dict)
@@ -112,7 +112,7 @@ class Comparison:
     control: Control | None = None
 
     def missed(self) -> list[str]:
-        """Targets that are missed, going by the figures themselves and, of the means, by their interval."""
+        """The targets that are missed. Means count as missed only outside of their interval."""
         slower = [
             f"{cell.model}, {cell.share:.0%}: the mean of adaptive is not the lowest"
             for cell in self.cells
@@ -131,7 +131,7 @@ class Comparison:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """From what JSON kept, whose keys are texts and whose sequences are lists."""
+        """From stored JSON, in which keys are texts and tuples are lists."""
         settings, control = data["settings"], data["control"]
         if control is not None:
             control = Control(**{**control, "profiled_ms": {int(b): ms for b, ms in control["profiled_ms"].items()}})

@@ -1,4 +1,4 @@
-"""The page of the policies over HTTP: its words, tables and verdicts."""
+"""The page that compares the policies over HTTP."""
 
 from __future__ import annotations
 
@@ -21,42 +21,42 @@ _SIZES = (1, 2, 3, 4, 8, 16, 32)  # of the control's profile that are shown
 TEXT = """\
 # Policies over HTTP
 
-{repeats} seeds of {seconds:g} s at each load, Poisson arrivals, binary payload, one row a request; every policy gets
-the same instants, in alternation: the order changes from seed to seed, `preferred` comes last in each. Loads are
-shares of the server's own peak (99th percentile within {slo_ms:g} ms under `adaptive`). Latencies in ms, from the
-intended instant to the last byte; "lag" is how much of the mean the load generator itself was late. "units at once" is
-device time over time: the load of the device, {at_once} when full.
+Poisson arrivals, binary payload, one row per request, {repeats} seeds of {seconds:g} s at each load. Every policy gets
+the same arrivals. The policies take turns within each seed, in another order for each seed, with `preferred` always
+last. Loads are shares of the server's own peak (99th percentile within {slo_ms:g} ms under `adaptive`). Latencies are
+in ms, from the intended instant to the last byte; "lag" is the part of the mean by which the load generator itself was
+late. "units at once" is device time over time, {at_once} when the device is full.
 
-Device: every policy has the same one, {at_once} unit{s} at once with {threads} compute thread{threads_s} each, on
-{cores} cores that client and HTTP use, too. The batch times that `adaptive` goes by are measured with as many at once.
+Every policy has the same device, {at_once} unit{s} at once with {threads} compute thread{threads_s} each, on {cores}
+cores that client and HTTP use as well. The batch times that `adaptive` uses are measured with as many units at once.
 {ebird}
 
 {window}
 
-"beyond the lowest" is the mean over seeds of the difference to the policy with the lowest mean, with its 95 % interval
-(Student's t); "same" where the interval holds 0. The ratio of the 99th percentiles is first the plain one, `adaptive`
-over the least of all. Then its 95 % interval, a paired bootstrap: {draws:,} draws of seeds and, within them, of
-blocks of {block_s:g} s of requests, the same draw for both policies. Which policy is best was seen in the same figures,
-which makes the plain ratio too high; the interval is of the ratio to the truly best: from the largest of the lower ends
-over all policies, at levels shared between them, to the largest of the upper ends.
+"beyond the lowest" is the mean difference to the policy with the lowest mean over the seeds, with its 95 % interval
+(Student's t); "same" means that the interval contains 0. The ratio of the 99th percentiles is given twice. The plain
+ratio is `adaptive` over the least of all policies; it is too high, because the best policy was chosen by the same
+figures. The 95 % interval is that of the ratio to the truly best policy, from the largest lower end over all policies,
+at levels shared between them, to the largest upper end. It is a paired bootstrap: {draws:,} draws of seeds and, within
+them, of blocks of {block_s:g} s of requests, the same draw for both policies.
 
-A run ends when its last request has been answered, and one more goes through alone before the next policy's turn, so
-that no backlog is left. A policy whose mean was beyond {slo_ms:g} ms at {lost} seeds gets no more at that load: it is
-compared at the seeds that it had.
+A run ends when its last request has been answered. One more request is sent alone before the next policy's turn, so
+that no queue is left. A policy whose mean was above {slo_ms:g} ms at {lost} seeds is given up at that load and compared
+at the seeds that it had.
 """
 
 EBIRD = {
-    True: "`ebird` has its own list of six workers, of which the engine runs no more at once; the others have\n"
-    "{workers}.",
-    False: "`ebird` is left out: with {threads} compute thread{threads_s} the engine runs {bound} of its six workers\n"
-    "at once. The others have {workers}.",
+    True: "`ebird` has its own list of six workers, of which the engine runs as many at once.\n"
+    "The others have {workers}.",
+    False: "`ebird` is left out: with {threads} compute thread{threads_s} the engine would run {bound} of its six\n"
+    "workers at once. The others have {workers}.",
 }
 
 WINDOW = {
     False: "`window` has the delay of {delays} ms that serves the most rows a second.",
-    True: "`window` is run with two delays: that of {delays} ms which serves the most rows a second, and as\n"
+    True: "`window` is run with two delays: the one of {delays} ms that serves the most rows a second, and as\n"
     '"least mean" the one with the least mean latency at that load, found by simulation on the measured batch times.\n'
-    "Where they are the same delay it is run once.",
+    "If both are the same delay, it is run once.",
 }
 
 
@@ -70,7 +70,7 @@ def texts(cell: Cell) -> list[str]:
 
 
 def verdicts(cells: Sequence[Cell], tails: Sequence[Tail]) -> list[str]:
-    """Whether `adaptive` is lowest, or the same as the lowest, and its 99th percentile near the best, load by load."""
+    """For each load: whether `adaptive` has the lowest mean, and how its 99th percentile compares with the best."""
     own = {(cell.model, cell.share): cell for cell in cells if cell.policy == "adaptive"}
     lines = []
     for tail in tails:
@@ -99,7 +99,7 @@ def control_text(found: Control) -> str:
 
 
 def verdict(low: float, high: float, limit: float) -> str:
-    """What an interval says of a limit."""
+    """Whether an interval lies below a limit, above it, or around it."""
     if high <= limit:
         return f"within {limit}"
     return f"NOT within {limit}" if low > limit else f"not distinguishable from {limit}"
@@ -116,7 +116,7 @@ def words(settings: Settings) -> str:
 
 
 def name_of(settings: Settings) -> str:
-    """Of page and JSON; with a number for fewer units at once than would fit."""
+    """The name of page and JSON, with the number of units if fewer run at once than would fit."""
     return "policies-live" if settings.at_once == settings.bound else f"policies-live-{settings.at_once}"
 
 

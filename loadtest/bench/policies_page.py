@@ -1,4 +1,4 @@
-"""The page of the policies against the optimum: tables, the worst cell of `adaptive`, and the plot."""
+"""The page that compares the policies with the optimum."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from loadtest.common.markdown import ms, table
 
 
 class Cell(TypedDict):
-    """One policy on one device at one load. `above`: its distance to the optimum, a share of it."""
+    """One policy on one device at one load. `above`: its distance to the optimum, as a share of the optimum."""
 
     device: str
     load: float
@@ -29,7 +29,7 @@ class Cell(TypedDict):
 
 
 class Device(TypedDict):
-    """`source`: what it was measured on. `times_ms`: of some batch sizes. `best`: the size with the most rows/s."""
+    """`source`: where its batch times are from. `times_ms`: of some sizes. `best`: the size with the most rows/s."""
 
     source: str
     times_ms: dict[str, float]
@@ -38,7 +38,7 @@ class Device(TypedDict):
 
 
 class Scale(TypedDict):
-    """Seeds, requests of each, and how many times as many at high load."""
+    """Seeds, requests of each, and by which factor there are more at high load."""
 
     seeds: int
     requests: int
@@ -53,11 +53,11 @@ class Policies(TypedDict):
 
 
 NOTES = """\
-What is left of `adaptive`'s distance is nearly all the choice of its table: the rate is known from counting, and tables
-are solved for a grid of loads. The first 3 s of each run, in which the monitor has hardly a window yet, and its last
-100 requests are left out. For curves that are lines there is little
-to gain over `no_wait`; where three rows take longer than four (mlp, resnet18 measured) there is much. Where `adaptive`
-looks better than the optimum it is by less than the noise that is left.
+Nearly all of the remaining distance of `adaptive` comes from the choice of its table: it knows the rate only by
+counting requests, and tables are solved for a grid of loads. The first 3 s of each run, in which the rate monitor has
+hardly one window, and the last 100 requests are left out. For curves that are lines there is little to gain over
+`no_wait`; if three rows take longer than four (mlp and resnet18, measured), there is much. If `adaptive` seems better
+than the optimum, the difference is less than the remaining noise.
 """
 
 TARGETS = {"adaptive": 0.02, "adaptive, balanced": 0.05, "adaptive, energy": 0.05}
@@ -66,15 +66,15 @@ _FLOOR = 0.001  # of a distance in the plot
 HEAD = """\
 # Policies against the optimum
 
-One device that runs one batch at a time, Poisson arrivals, six loads as shares of its best rows/s. The optimum is
-exact: the least mean latency of any policy, from the semi-Markov decision process (docs/simulation.md). Distances are
-of the mean latency; for `adaptive` at `balanced` and `energy` of the cost that they minimise, mean latency + price x
-share of time busy. Simulated: {seeds} seeds of {requests:,} requests, {more} times as many from load 0.9 on. All
-policies see the same arrivals, and the optimal policy is run on them, too: what its run is off the exact value is taken
-off the others'. ± is the standard error over seeds.
+Simulated: one device that runs one batch at a time, Poisson arrivals, six loads as shares of the device's best rows/s.
+The optimum is the exact least mean latency of any policy, from the semi-Markov decision process (docs/simulation.md).
+Distances are those of the mean latency; for `adaptive` with `balanced` and `energy` they are those of the cost that
+these minimise, mean latency + price x share of busy time. {seeds} seeds of {requests:,} requests, {more} times as many
+from load 0.9 on. All policies get the same arrivals. The optimal policy is run on them as well, and the error of its
+run is subtracted from the others. ± is the standard error over seeds.
 
-`window`, `static` and `preferred` have the delay of 1, 2, 5, 10, 20 ms with the least mean latency in that cell (in
-brackets). "literal" is `preferred` without a bound on the wait. `ebird` has the workers (1, 1, 2, 4, 8, 16), whose
+`window`, `static` and `preferred` have the delay of 1, 2, 5, 10, 20 ms with the least mean latency in that cell, given
+in brackets. "literal" is `preferred` without a bound on the wait. `ebird` has the workers (1, 1, 2, 4, 8, 16), whose
 units take turns on the one device; it never runs more than 16 rows at once. "grows": the queue grows without end.
 """
 
@@ -91,7 +91,7 @@ def worst(cells: Sequence[Cell], name: str) -> Cell:
 
 
 def worsts(cells: Sequence[Cell]) -> str:
-    """The worst cell of `adaptive` at each objective, against its target."""
+    """The worst cell of `adaptive` for each objective, and whether it meets its target."""
     rows = []
     for name, target in TARGETS.items():
         one = worst(cells, name)
@@ -124,9 +124,10 @@ def parts(data: Policies) -> list[str]:
     made = [
         HEAD.format(**data["scale"]), "## `adaptive`, worst of all cells",
         worsts(cells), NOTES, "![Distance to the optimum against load](policies.png)",
-        "In the plot 0.1 % stands for all that is no more; what grows without end is left out; dashed: 2 %.",
-        "The optimal policy's own runs were off the exact value by "
-        f"{max(abs(cell['optimum_off']) for cell in cells):.1%} at most: the noise that the common arrivals take out.",
+        "In the plot, distances below 0.1 % are drawn at 0.1 %, queues that grow without end are left out, and the "
+        "dashed line is at 2 %.",
+        "The runs of the optimal policy differed from the exact value by at most "
+        f"{max(abs(cell['optimum_off']) for cell in cells):.1%}, which is the noise that is subtracted.",
     ]  # fmt: skip
     for name, device in data["devices"].items():
         one = worst([cell for cell in cells if cell["device"] == name], "adaptive")
@@ -141,7 +142,7 @@ def parts(data: Policies) -> list[str]:
 
 
 def draw(cells: Sequence[Cell], path: Path) -> None:
-    """Distance to the optimum against load: a panel per device, a line per policy under `latency`."""
+    """Plot the distance to the optimum against load: a panel per device, a line per policy."""
     from loadtest.common.plots import LOOKS, legend_above, plain_numbers, saved_grid
 
     devices = list(dict.fromkeys(cell["device"] for cell in cells))

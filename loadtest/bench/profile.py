@@ -1,7 +1,7 @@
-"""Where the time of a call goes: `python -m loadtest.bench.profile` samples the server under the echo load.
+"""Samples where the server spends its time: `python -m loadtest.bench.profile`.
 
-py-spy reads the server's stacks from outside while 64 connections post V2 JSON to `echo`; the ten functions with the
-largest share of their own are written to docs/bench/hot-path.md.
+py-spy reads the server's stacks from outside while 64 connections post V2 JSON to `echo`. The ten functions with the
+largest own share of each busy thread are written to docs/bench/hot-path.md.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from . import bodies, hot_path_page
 from .load import CONNECTIONS, LoadError
 from .session import Measured, Plan, Session, clients
 
-RATE_HZ = 200  # two samples a hundred requests or so; much more and the pauses of sampling show in the figures
+RATE_HZ = 200  # at a much higher rate the pauses of sampling show in the figures
 TOP = 10
-LEAST_SHARE = 0.05  # threads below it are left out: idle ones, which a sample now and then takes for running
+LEAST_SHARE = 0.05  # threads below it are left out: idle ones, which some samples take for running
 THREAD = re.compile(r"thread \([^)]*\):? ?(?P<name>.*)")
 LINE = re.compile(r":\d+\)$")
 
 
 @dataclass
 class Thread:
-    """The samples of one thread by function: as the innermost, and anywhere on the stack."""
+    """The samples of one thread by function: innermost on the stack (`own`), and anywhere on it (`total`)."""
 
     name: str
     samples: int = 0
@@ -45,14 +45,14 @@ class Thread:
         self.total.update(dict.fromkeys(stack, count))
 
     def top(self) -> list[tuple[str, float, float]]:
-        """Function, own share and total share of the most expensive, most expensive first."""
+        """The most expensive functions with own and total share, most expensive first."""
         return [
             (name, count / self.samples, self.total[name] / self.samples) for name, count in self.own.most_common(TOP)
         ]
 
 
 def parse(raw: str) -> list[Thread]:
-    """py-spy's raw lines, `thread (id): name;outer;...;inner count`, as threads, the busiest first."""
+    """Parse py-spy's raw lines, `thread (id): name;outer;...;inner count`; the busiest thread comes first."""
     threads: dict[str, Thread] = {}
     for line in raw.splitlines():
         stack, _, count = line.rpartition(" ")
@@ -66,7 +66,7 @@ def parse(raw: str) -> list[Thread]:
 
 
 def sample(spy: str, pid: int, seconds: int) -> str:
-    """py-spy's raw output for a process. Raises LoadError with its words if it may not look, or fails."""
+    """py-spy's raw output for a process. Raises LoadError with its error message if it fails."""
     with tempfile.TemporaryDirectory(prefix="starling-bench-") as folder:
         out = Path(folder) / "raw.txt"
         command = [spy, "record", "--pid", str(pid), "--duration", str(seconds), "--rate", str(RATE_HZ)]
@@ -81,7 +81,7 @@ def sample(spy: str, pid: int, seconds: int) -> str:
 
 
 def profile(session: Session, spy: str, seconds: int) -> tuple[list[Thread], Measured]:
-    """Sample the server while it is loaded: the load begins before the sampling and ends after it."""
+    """Sample the server under a load that begins before the sampling and ends after it."""
     request = session.request("echo", bodies.v2_json)
     server = session.starling()
     session.warm_up(server, request)
@@ -92,7 +92,7 @@ def profile(session: Session, spy: str, seconds: int) -> tuple[list[Thread], Mea
 
 
 def busy(threads: list[Thread], seconds: int) -> list[hot_path_page.BusyThread]:
-    """The threads that ran for at least LEAST_SHARE of the time, with the share of it."""
+    """The threads that ran for at least LEAST_SHARE of the time."""
     shares = ((thread, thread.samples / (RATE_HZ * seconds)) for thread in threads)
     return [
         {"name": thread.name, "share": share, "top": thread.top()} for thread, share in shares if share >= LEAST_SHARE
@@ -100,7 +100,7 @@ def busy(threads: list[Thread], seconds: int) -> list[hot_path_page.BusyThread]:
 
 
 def sampler() -> str:
-    """The command of py-spy. Raises LoadError where it is not installed."""
+    """The path of py-spy. Raises LoadError if it is not installed."""
     beside = Path(sys.executable).with_name("py-spy")
     found = str(beside) if beside.exists() else shutil.which("py-spy")
     if found is None:

@@ -1,4 +1,4 @@
-"""One run of the benchmarks: how long, with which client, and the server that its cases share."""
+"""One run of the benchmarks: its options, its load client, and the server that its cases share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .load import CONNECTIONS, Load, LoadError, Request, Result, TimedAnswer, an
 
 T = TypeVar("T")
 
-#: The largest batch and the threads of the targets; `bench` holds every model measured.
+#: The targets are for this largest batch and number of threads; `bench` contains every measured model.
 FLAGS = ("--models", "bench", "--max-batch", "32", "--threads", "1")
 BATCH = 32
 THREADS = 1
@@ -23,7 +23,7 @@ MOST_TIMED = 50_000  # answers of one load
 
 @dataclass(frozen=True)
 class Plan:
-    """What the command line decides. `server` replaces the installed `starling`."""
+    """The options of a run. `server` replaces the installed `starling`."""
 
     rounds: int = 5
     seconds: float = 3.0
@@ -34,7 +34,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Measured:
-    """A load's result and the CPU time the server spent on each request, in microseconds (None: not known)."""
+    """A load's result, and the server's CPU time per request in microseconds (None if not known)."""
 
     result: Result
     cpu_us: float | None
@@ -45,13 +45,13 @@ class Measured:
 
 
 class Session:
-    """Runs loads for the cases, and starts what they share when it is first asked for. A context manager."""
+    """Runs loads for the cases and starts the shared server when it is first needed. A context manager."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.stack = ExitStack()
         self.shared: Server | None = None
-        self.unusable = ""  # why the shared server did not start: it is not tried for each case again
+        self.unusable = ""  # why the shared server did not start; it is not started again for each case
         self.best: dict[str, float] = {}  # request name -> the highest rate that any server reached
 
     def __enter__(self) -> Self:
@@ -61,7 +61,7 @@ class Session:
         self.stack.close()
 
     def starling(self) -> Server:
-        """The server under test with every benchmark model, idle while nobody loads it."""
+        """The server under test with every benchmark model."""
         if self.unusable:
             raise ServerError(self.unusable)
         if self.shared is None:
@@ -77,13 +77,13 @@ class Session:
         return self.shared
 
     def request(self, model: str, make: Callable[[dict[str, object]], Request]) -> Request:
-        """A request for `model`, tried once and its answer checked."""
+        """A request for `model`, sent once to check its answer."""
         request = make(self.starling().metadata(model))
         bodies.check(request, *answer_of(self.starling(), request))
         return request
 
     def load(self, server: Server, request: Request, seconds: float | None = None) -> Measured:
-        """Saturate `server` with the chosen client. Raises LoadError unless every answer was a 200."""
+        """Saturate `server` with the chosen client. Raises LoadError unless every answer is a 200."""
         load = Load(server.port, request, self.plan.seconds if seconds is None else seconds)
         before = server.cpu_seconds()
         result = (wrk.run if self.plan.client == "wrk" else closed_loop.run)(load)
@@ -94,7 +94,7 @@ class Session:
         return Measured(result, cpu_us)
 
     def timed(self, request: Request, connections: int, seconds: float | None = None) -> list[TimedAnswer]:
-        """Load the server under test with our own client, and keep what it says of each answer's times."""
+        """Load the server under test with our own client; returns the times that the server reports."""
         duration_s = self.plan.seconds if seconds is None else seconds
         result = closed_loop.run(Load(self.starling().port, request, duration_s, connections, timed=MOST_TIMED))
         self.expect_clean(request, result)
@@ -103,12 +103,12 @@ class Session:
         return result.timed
 
     def checked(self, server: Server, request: Request) -> None:
-        """Warm `server` up for a second with our own client, which compares each answer with the first."""
+        """Warm up `server` for a second with our own client, which compares each answer with the first."""
         _, answer = answer_of(server, request)
         self.expect_clean(request, closed_loop.run(Load(server.port, request, 1.0, answer=answer)))
 
     def warm_up(self, server: Server, *requests: Request) -> None:
-        """A second of each load that is not counted: first calls allocate, and clock rates rise."""
+        """Run a second of each load that is not counted: first calls allocate, and clock rates rise."""
         for request in requests:
             self.load(server, request, seconds=1.0)
 
@@ -119,20 +119,20 @@ class Session:
 
 
 def clients() -> dict[str, str]:
-    """The clients there are, best first, with what they are."""
+    """The available clients with their description, the best first."""
     ours = {"starling": f"the load generator of starling bench, {CONNECTIONS} connections"}
     return {"wrk": f"wrk, 1 thread, {CONNECTIONS} connections", **ours} if wrk.installed() else ours
 
 
-def alternate(rounds: int, *contenders: Callable[[], T]) -> list[list[T]]:
-    """Measure the contenders in turn, A B A B ..., so that a slower machine slows all; one list per contender."""
-    results: list[list[T]] = [[] for _ in contenders]
+def alternate(rounds: int, *measures: Callable[[], T]) -> list[list[T]]:
+    """Run each in turns, A B A B ..., so that a change of the machine affects all of them; one list for each."""
+    results: list[list[T]] = [[] for _ in measures]
     for _ in range(rounds):
-        for measured, contender in zip(results, contenders, strict=True):
+        for measured, contender in zip(results, measures, strict=True):
             measured.append(contender())
     return results
 
 
 def ratios(numerator: Sequence[float], denominator: Sequence[float]) -> tuple[float, ...]:
-    """Round by round: neighbours in time, so that drift cancels."""
+    """Ratios by round: the two are close in time, so that drift cancels."""
     return tuple(a / b for a, b in zip(numerator, denominator, strict=True))

@@ -1,4 +1,4 @@
-"""The same loads sent by wrk, where it is installed: a client in C is further from being the bottleneck than ours."""
+"""Sends the same loads with wrk if it is installed: a client in C is less likely to be the bottleneck than ours."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def installed() -> bool:
 
 
 def able(load: Load) -> bool:
-    """Whether wrk can run `load`: it neither compares answers nor keeps headers without running Lua for each call."""
+    """Whether wrk can run `load`. To compare answers or keep headers it would run Lua for each request."""
     return load.answer is None and not load.timed
 
 
 def run(load: Load) -> Result:
-    """Run `load`, its seconds rounded up to whole ones. Raises LoadError if wrk fails."""
+    """Run `load` with its seconds rounded up. Raises LoadError if wrk fails."""
     if not able(load):
         raise ValueError("wrk can neither check answers nor keep what the server says of its times")
     seconds = math.ceil(load.seconds)
@@ -46,7 +46,7 @@ def run(load: Load) -> Result:
 
 
 def parse(stdout: str, stderr: str = "") -> Result:
-    """The result in what the script printed. Raises LoadError where there is none."""
+    """Parse the result that the Lua script prints. Raises LoadError if there is none."""
     line = next((line for line in stdout.splitlines() if line.startswith("RESULT ")), None)
     if line is None:
         raise LoadError(f"wrk gave no result: {(stderr or stdout).strip()[-500:]}")

@@ -1,1 +1,1 @@
-"""What the experiments share: servers to start, a simulated server, how figures become JSON and JSON a page."""
+"""Code that all experiments share: servers, a simulated server, and how figures become JSON and JSON a page."""

@@ -1,7 +1,7 @@
-"""What the commands of all experiments do: run, store the figures as JSON, make the page from the JSON alone.
+"""What every experiment's command does: run, store the figures as JSON, and make a page from the JSON alone.
 
-A page module turns figures into Markdown and plots, and imports nothing that runs servers or simulations. So a page can
-be made again from its JSON, after a change of its words, without measuring anything: `--page FILE.json`.
+A page module turns figures into Markdown and plots and imports nothing that runs servers or simulations. So a page can
+be made again from its JSON without measuring anything, for example after a change of its text: `--page FILE.json`.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from loadtest.common.servers import MeasurementError
 
 Data = dict[str, Any]
 
-#: What may go wrong in a run and is no fault of the program: a message and status 1, without a traceback.
+#: Errors of a run that are no fault of the program: they give a message and status 1, no traceback.
 EXPECTED = (Lagging, MeasurementError, ValueError, OSError)
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run of an experiment. `keep` stores figures and their page; a long run may call it before it is over."""
+    """One run of an experiment. `keep` stores figures and makes their page; long runs call it before they end."""
 
     facts: dict[str, str]
     say: Callable[[str], None]
@@ -42,20 +42,20 @@ class Run:
 
 
 def _no_options(parser: argparse.ArgumentParser) -> None:
-    """The experiment has none of its own."""
+    """For experiments without options of their own."""
 
 
 def _accept(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> None:
-    """All combinations of the options are possible."""
+    """For experiments whose options can be combined freely."""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A command. `name` is that of the JSON and the page, `text` what `--help` says.
+    """The command of an experiment. `name` is that of its JSON and page, `text` is shown by `--help`.
 
-    `measure` returns the figures as values that JSON has; `write` is the page module's: it makes the page and the plots
-    of such figures in a folder, and returns their names. `check` may call `parser.error` for options that do not go
-    together, and add what follows from them. `missed` says of figures which targets they miss: then the status is 1.
+    `measure` returns the figures as plain JSON values. `write` belongs to the page module: it writes the page and the
+    plots of such figures into a folder and returns their names. `check` may reject options with `parser.error` and add
+    derived ones. `missed` lists the targets that the figures miss, which makes the exit status 1.
     """
 
     name: str
@@ -66,10 +66,10 @@ class Experiment:
     options: Callable[[argparse.ArgumentParser], None] = _no_options
     check: Callable[[argparse.ArgumentParser, argparse.Namespace], None] = _accept
     missed: Callable[[Data], Sequence[str]] = field(default=lambda data: ())
-    stored_as: Callable[[argparse.Namespace], str] | None = None  # another name, by the options
+    stored_as: Callable[[argparse.Namespace], str] | None = None  # the name, if it depends on the options
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """Exits with status 2 where the options cannot be."""
+        """Parse the options. Exits with status 2 if they are invalid."""
         parser = argparse.ArgumentParser(prog=f"python -m {self.module}", description=self.text)
         self.options(parser)
         parser.add_argument("--out", type=Path, default=DOCS, help="folder for the page, JSON and plots [docs/bench]")
@@ -80,7 +80,7 @@ class Experiment:
         return chosen
 
     def main(self, arguments: Sequence[str]) -> int:
-        """Run, or make a page again; returns the exit status."""
+        """Run the experiment, or only make its page; returns the exit status."""
         chosen = self.parse(arguments)
         console = Console(stderr=True, highlight=False)
         say = clocked(console)
@@ -89,7 +89,7 @@ class Experiment:
                 data = load(chosen.page)
                 tell_written(self.write(data, chosen.out), say)
                 return 0
-            # A terminated run must stop its children too: SystemExit unwinds what waits for them.
+            # SystemExit runs the `finally` blocks that stop child processes; the default action of SIGTERM does not.
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
             known = facts(command_of(self.module, arguments))
 
@@ -97,7 +97,7 @@ class Experiment:
 
             def keep(figures: Data) -> None:
                 store({**figures, "facts": known}, path)
-                # read back, so that the page is made of nothing that the JSON lacks
+                # read back, so that the page cannot use anything that the JSON lacks
                 tell_written([path.name, *self.write(load(path), chosen.out)], say)
 
             figures = self.measure(chosen, Run(known, say, keep))
@@ -114,7 +114,7 @@ class Experiment:
 
 
 def clocked(console: Console) -> Callable[[str], None]:
-    """Prints lines with the time since now before each."""
+    """A function that prints lines, each after the time that has passed since now."""
     began_s = time.monotonic()
 
     def say(text: str) -> None:
@@ -130,7 +130,7 @@ def tell_written(names: Sequence[str], say: Callable[[str], None]) -> None:
 
 
 def command_of(module: str, arguments: Sequence[str]) -> str:
-    """What to type for the same run, without folders of this machine."""
+    """The command line of the same run, without paths of this machine."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--out")
     kept = parser.parse_known_args(list(arguments))[1]
@@ -138,7 +138,7 @@ def command_of(module: str, arguments: Sequence[str]) -> str:
 
 
 def facts(command: str) -> dict[str, str]:
-    """Command, date and machine. Call before the work: the load average is that of this moment."""
+    """Command, date and machine. Call it before measuring, because it reads the load average."""
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
     return {"command": f"`{command}`", "date": date, **machine.describe()}
 
@@ -149,7 +149,7 @@ def store(data: Data, path: Path) -> None:
 
 
 def load(path: Path) -> Data:
-    """Stored figures. Raises OSError and ValueError for what is no such file."""
+    """Read stored figures. Raises OSError and ValueError if the file holds none."""
     data = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(data, dict):
         raise ValueError(f"{path.name}: expected figures that a run stored, got {type(data).__name__}")  # noqa: TRY004
@@ -160,7 +160,7 @@ _NESTED = (dict, list, tuple, np.ndarray)
 
 
 def _text(value: Any, indent: str = "\n") -> Iterator[str]:
-    """JSON with a line for each entry of an object, and one line for a list of plain values."""
+    """JSON with one line for each entry of an object and one line for a whole list of plain values."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     inner = indent + " "

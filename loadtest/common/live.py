@@ -1,4 +1,4 @@
-"""What the experiments with live servers share: a server's own peak, and what other processes used meanwhile."""
+"""Helpers for experiments with live servers: the peak of a server, and the CPU time of other processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .servers import Server
 
 
 def peak_rate(plan: Plan, slo_ms: float, try_s: float, say: Callable[[str], None]) -> float:
-    """The largest rate whose 99th percentile stays within `slo_ms`; each rate is tried for `try_s`."""
+    """The largest rate whose 99th percentile stays within `slo_ms`; each rate is tried for `try_s` seconds."""
 
     def told(tried: Try) -> None:
         say(f"peak: {tried.rate:.0f}/s {tried.why or 'kept'}")
@@ -27,7 +27,7 @@ def peak_rate(plan: Plan, slo_ms: float, try_s: float, say: Callable[[str], None
 
 
 class OtherProcesses:
-    """Cores that processes with no part in a run have used since this was made (Linux only)."""
+    """Measures how many cores processes other than these servers and this one use (Linux only)."""
 
     def __init__(self, servers: Sequence[Server]) -> None:
         self._servers = servers
@@ -35,14 +35,14 @@ class OtherProcesses:
         self._before_s = self._used_s()
 
     def cores(self) -> float | None:
-        """On average so far; None where the platform does not tell."""
+        """The average since the object was made; None if the platform does not report it."""
         now_s = self._used_s()
         if now_s is None or self._before_s is None:
             return None
         return max(0.0, now_s - self._before_s) / (time.perf_counter() - self._began_s)
 
     def _used_s(self) -> float | None:
-        """CPU time of all processes but the servers and this one, since the machine began."""
+        """CPU time of all processes except the servers and this one since the machine started."""
         used = [server.cpu_seconds() for server in self._servers]
         known = [seconds for seconds in used if seconds is not None]
         if len(known) < len(used):

@@ -1,4 +1,4 @@
-"""Pieces of a page: tables, numbers, and the page put together from its parts."""
+"""Writes Markdown pages: tables, formatted numbers, and the page itself."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def facts_list(facts: Mapping[str, str]) -> str:
-    """Command, date and machine, as they were stored with the figures."""
+    """Command, date and machine, as stored with the figures."""
     return "\n".join(f"- {name}: {text}" for name, text in facts.items())
 
 
 def write(parts: Iterable[str], path: Path) -> str:
-    """Write the parts as one page, an empty line between them; returns the name of the file."""
+    """Write the parts as one page, separated by empty lines; returns the file's name."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n\n".join(part.strip() for part in parts) + "\n", encoding="utf-8")
     return path.name
 
 
 def ms(value: float) -> str:
-    """Milliseconds with three digits or so."""
+    """Milliseconds with about three digits."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def plural(count: int) -> str:
-    """The ending of a noun that is counted."""
+    """The plural ending of a counted noun."""
     return "" if count == 1 else "s"

@@ -1,10 +1,10 @@
-"""Where things are: the checkout, its pages, and the only address that anything here talks to."""
+"""Paths in the checkout, and the only address that the experiments use."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-#: The checkout: child processes start here, so that they can import this package.
+#: The checkout. Child processes start here, so that they can import this package.
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs" / "bench"
 ZOO = ROOT / "app" / "models" / "zoo"

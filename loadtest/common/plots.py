@@ -1,4 +1,4 @@
-"""Plots of the experiments, in the style of the command line's."""
+"""Plots of the experiments, in the same style as those of the command line."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ LOOKS = {
     "preferred": ("C3", "-"), "preferred, literal": ("C3", ":"), "ebird": ("C1", "-"), "adaptive": ("k", "-"),
 }  # fmt: skip
 
-_LIVE = "0.6"  # dots, where the line has its policy's colour
+_LIVE = "0.6"  # grey dots, where the line has the policy's colour
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Latencies of one model in order of arrival. `steps`: requests and rate of each step. `live`: measured ones, drawn
-    as dots over the simulated line of the same name."""
+    """Latencies of one model in order of arrival. `steps`: requests and rate of each step. `live`: measured latencies,
+    drawn as dots over the simulated line of the same name."""
 
     title: str
     steps: Sequence[tuple[int, float]]
@@ -48,7 +48,7 @@ class Panel:
 def saved_grid(
     path: Path, rows: int, columns: int, size: tuple[float, float], **options: Any
 ) -> Iterator[tuple[Figure, NDArray[Any]]]:
-    """A figure and its axes, `rows` by `columns`, `size` inches in all; written to `path` at the end."""
+    """A figure with `rows` by `columns` axes and this size in inches, which is written to `path` at the end."""
     with plt.rc_context({**STYLE, "figure.figsize": size}):
         figure, grid = plt.subplots(rows, columns, squeeze=False, **options)
         try:
@@ -60,25 +60,25 @@ def saved_grid(
 
 @contextmanager
 def saved(path: Path, size: tuple[float, float] = (7, 4)) -> Iterator[Axes]:
-    """The axes of a figure that has no others."""
+    """The axes of a figure with a single panel, which is written to `path` at the end."""
     with saved_grid(path, 1, 1, size) as (figure, grid):
         yield grid[0, 0]
         figure.tight_layout()
 
 
 def plain_numbers(axis: Axis) -> None:
-    """100 at a logarithmic axis, where matplotlib writes 10^2."""
+    """Label a logarithmic axis with numbers like 100, not 10^2."""
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def legend_above(figure: Figure, grid: NDArray[Any], columns: int = 0) -> None:
-    """One legend for all panels, those of the first, above them."""
+    """One legend above all panels, with the entries of the first panel."""
     handles, names = grid.flat[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="upper center", ncols=columns or len(names), fontsize=10)
 
 
 def latency_by_request(panels: Sequence[Panel], path: Path) -> None:
-    """A panel per model: latency in ms against request number; the rate stands above each step."""
+    """A panel per model: latency in ms against request number, with the rate above each step."""
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
     with saved_grid(path, rows, columns, (4.4 * columns + 0.4, 3.1 * rows + 0.7)) as (figure, grid):
@@ -93,9 +93,9 @@ def latency_by_request(panels: Sequence[Panel], path: Path) -> None:
 
 
 def live_over_simulated(title: str, rows: Sequence[Sequence[Panel]], path: Path) -> None:
-    """One model: a row of panels for each experiment, a panel for each policy, and one logarithmic scale for all.
+    """One model: a row of panels for each schedule, a panel for each policy, all with the same logarithmic scale.
 
-    A panel holds one policy: measured latencies as dots, simulated ones as the line. NaN is a request without answer.
+    Measured latencies are dots, simulated ones a line. NaN marks a request without an answer.
     """
     columns = max(map(len, rows))
     size = (3.6 * columns + 0.4, 3.0 * len(rows) + 0.5)
@@ -117,7 +117,7 @@ def live_over_simulated(title: str, rows: Sequence[Sequence[Panel]], path: Path)
 
 
 def requests_panel(axes: Axes, panel: Panel, dots: str | None = None) -> None:
-    """One panel of latencies. `dots`: the colour of live ones, of their policy unless given."""
+    """Draw one panel of latencies. `dots`: the colour of measured ones; None for the colour of their policy."""
     for number, (name, values) in enumerate(panel.lines.items()):
         colour, dash = LOOKS.get(name, (f"C{number}", "-"))
         axes.plot(np.arange(1, len(values) + 1), values, color=colour, linestyle=dash, linewidth=1.1, label=name)
@@ -144,7 +144,7 @@ def requests_panel(axes: Axes, panel: Panel, dots: str | None = None) -> None:
 
 
 def grouped_bars(axes: Axes, groups: Sequence[str], series: Mapping[str, tuple[str, Sequence[float]]]) -> None:
-    """Bars side by side, a group per model; each series has a colour and a value for each group."""
+    """Draw bars side by side, a group per model. Each series has a colour and a value for each group."""
     width = 0.84 / len(series)
     for number, (name, (colour, values)) in enumerate(series.items()):
         places = np.arange(len(groups)) + (number - (len(series) - 1) / 2) * width
@@ -154,7 +154,7 @@ def grouped_bars(axes: Axes, groups: Sequence[str], series: Mapping[str, tuple[s
 
 
 def bars(groups: Sequence[str], series: Mapping[str, Sequence[float]], label: str, path: Path) -> None:
-    """One panel of bars, a colour per policy."""
+    """Plot one panel of bars, with one colour per policy."""
     coloured = {
         name: (LOOKS.get(name, (f"C{number}", "-"))[0], values) for number, (name, values) in enumerate(series.items())
     }

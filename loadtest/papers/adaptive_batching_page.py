@@ -1,4 +1,4 @@
-"""The page of Khan et al.'s experiment: theirs beside ours, assumptions, where ours is worse and why."""
+"""The page of Khan et al.'s experiment: their figures beside ours, assumptions, and where ours are worse and why."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from loadtest.common.samples import standard_error
 
 
 class Settings(TypedDict):
-    """Of all runs; `idle_w`, `busy_w`: watts of the device. `bound_ms`: the longest wait of the bounded preset."""
+    """The options of all runs. `idle_w`, `busy_w`: watts of the device. `bound_ms`: of the bounded preset's wait."""
 
     max_batch: int
     deadline_ms: float
@@ -33,7 +33,7 @@ class Network(TypedDict):
 
 
 class Study(TypedDict):
-    """A network under one trace: by policy and figure a value for each seed. `weights`: those of "as sparing"."""
+    """One network under one trace: a value for each seed, by policy and figure. `weights`: those of "as sparing"."""
 
     network: str
     trace: str
@@ -60,50 +60,52 @@ class AdaptiveBatching(TypedDict):
 HEAD = """\
 # Adaptive batching (Khan et al.), simulated
 
-Figure 2 of the paper: the rate of requests goes from 1 to 240/s within 300 s. `preferred` is its BatchMonitor and
-BatchDispatcher, to the letter and with a bound on the wait; "max batch" fills the largest batch up to the deadline
-(`window` with the delay that the deadline leaves; padded: `static`); "ad hoc" is `no_wait`. All are the scheduler that
-serves, in virtual time, on one serial device.
+Figure 2 of the paper: the rate rises from 1 to 240 requests/s within 300 s. `preferred` is the paper's BatchMonitor and
+BatchDispatcher, literally and with a bound on the wait. "max batch" fills the largest batch up to the deadline
+(`window` with the delay that the deadline leaves; padded: `static`). "ad hoc" is `no_wait`. All run in Starling's
+scheduler in virtual time, on a device that runs one batch at a time.
 """
 
 ASSUMED = """\
 ## Assumptions
 
-- The paper names neither GPU nor batch times, largest batch, deadline or arrival law. Batch times here are lines
-  (below), round numbers for which the literal preset's mean lies near the published one: **the latencies are fitted,
-  only their ratios are a result**.
-- Largest batch {max_batch}; deadline {deadline_ms:.0f} ms, of which max batch spends what the largest batch's own time
-  leaves. No deadline is enforced. Poisson arrivals, the rate rising in a straight line; `shuffled` takes the same rates
-  in random order, 5 s each. Window of the rate monitor 1 s, as in the paper.
-- Energy: {idle_w:.0f} W while the device is idle, {busy_w:.0f} W while it runs a batch, over the whole trace. With
-  these the preset's requests per joule lie near the published range, 0.46 to 0.97; they, too, are fitted. A real GPU
-  draws less in a small batch than in a full one, which this model leaves out: it flatters whatever saves device time.
-- The bounded preset waits {bound_ms:.0f} ms at most.
+- The paper states neither GPU nor batch times, largest batch, deadline or arrival process. Batch times here are lines
+  (below), round numbers for which the literal preset's mean is near the published one: **latencies are fitted, only
+  their ratios are a result**.
+- The largest batch is {max_batch} and the deadline {deadline_ms:.0f} ms; max batch waits for the deadline less the
+  largest batch's own time. No deadline is enforced. Arrivals are Poisson with a rate that rises in a straight line;
+  `shuffled` uses the same rates in random order, 5 s each. The window of the rate monitor is 1 s, as in the paper.
+- Energy: {idle_w:.0f} W while the device is idle and {busy_w:.0f} W while it runs a batch, over the whole trace. These
+  are fitted as well, so that the preset's requests per joule are near the published range, 0.46 to 0.97. A real GPU
+  draws less power for a small batch than for a full one. The model leaves this out, which favours policies that save
+  device time.
+- The bounded preset waits at most {bound_ms:.0f} ms.
 """
 
 NOTES = """\
 Where this differs from the paper, and why:
 
-- "14 times lower latency than max batch" depends on what is left open. With a largest batch of 32 and a deadline of
-  200 ms it is met where batch times are short beside the deadline. For BertBase it is not: batches at the preferred
-  size are long, and since that size only just keeps up with the rate, requests queue.
-- "Almost ad hoc's latency" does not hold here. Two requests must meet before any leaves, which adds half a gap between
-  arrivals at low rates: some 4 ms in the mean over the ramp, and the published 6.11 ms for VGG19 leaves room for no
-  more than 2 ms of computing. Ad hoc has no such wait, and a quarter to two thirds of the latency here.
-- Requests per joule over ad hoc are above the published 5 %, because in this model a small batch draws full power.
-- The literal dispatcher keeps the last request of a trace for ever where no second one comes ("left", not in the
-  means), and drains a queue no faster than one preferred size after another: with shuffled rates its 99th percentile
-  for BertBase is six times that of ad hoc.
+- "14 times lower latency than max batch" depends on what the paper leaves open. With a largest batch of 32 and a
+  deadline of 200 ms it holds if batch times are short compared with the deadline. It does not hold for BertBase, whose
+  batches at the preferred size are long; since that size only just keeps up with the rate, requests queue.
+- "Almost ad hoc's latency" does not hold here. The preset sends no request before a second one has arrived, which costs
+  half the time between two arrivals at low rates, on average about 4 ms over the ramp. The published 6.11 ms for VGG19
+  would leave no more than 2 ms for computing. Ad hoc has no such wait and a quarter to two thirds of the latency here.
+- The gain in requests per joule over ad hoc is above the published 5 %, because in this model a small batch draws full
+  power.
+- The literal dispatcher never sends the last request of a trace if no second one arrives ("left", not in the means). It
+  drains a queue no faster than one preferred size after another: with shuffled rates its 99th percentile for BertBase
+  is six times that of ad hoc.
 
 Where `adaptive` is worse:
 
-- Under `energy` (weight 0.9) it serves fewer requests per joule than the preset for VGG19 and ResNet50, at a quarter to
-  two thirds of the latency: its weights are not the preset's. "As sparing" takes the smallest of a few weights with at
-  least the requests per joule of the literal preset; for VGG19 it is then behind the preset in latency as well. The
-  objective weighs mean power and not joules per request, so that over a trace whose rate changes it saves too little
-  where requests are rare and too much where they are many.
-- Under `latency` it is about ad hoc's equal: tables follow the rate with the monitor's delay, and with batch times that
-  are lines there is next to nothing to gain over ad hoc.
+- With `energy` (weight 0.9) it serves fewer requests per joule than the preset for VGG19 and ResNet50, at a quarter to
+  two thirds of the latency, because it weighs the two differently. "As sparing" uses the smallest of several weights
+  that serves at least as many requests per joule as the literal preset; for VGG19 it is behind the preset in latency as
+  well. The objective weighs mean power, not joules per request: over a trace whose rate changes it saves too little
+  when requests are rare and too much when there are many.
+- With `latency` it is about as good as ad hoc: tables follow the rate with the monitor's delay, and for batch times
+  that are lines there is almost nothing to gain over ad hoc.
 """
 
 
@@ -112,7 +114,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def ratio(found: Study, above: str, below: str, key: str) -> tuple[float, float]:
-    """Mean over seeds of a ratio of two policies, and its standard error."""
+    """The ratio of two policies: mean over seeds, and standard error."""
     pairs = zip(found["policies"][above][key], found["policies"][below][key], strict=True)
     values = [one / other for one, other in pairs]
     return _mean(values), standard_error(values)
@@ -182,7 +184,7 @@ def parts(data: AdaptiveBatching) -> list[str]:
 
 
 def draw(studies: Sequence[Study], path: Path) -> None:
-    """Mean latency and requests per joule: groups of bars, a colour per policy."""
+    """Plot mean latency and requests per joule as groups of bars, with a colour per policy."""
     from loadtest.common.plots import grouped_bars, legend_above, saved_grid
 
     ramps = [found for found in studies if found["trace"] == "ramp"]

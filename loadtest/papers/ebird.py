@@ -1,8 +1,8 @@
-"""Ebird's Figures 2, 8 and 9 in the simulator: `python -m loadtest.papers.ebird`.
+"""Simulates Ebird's Figures 2, 8 and 9: `python -m loadtest.papers.ebird`.
 
-Six networks on a modelled GPU (see `modelled_gpu`). The baseline is TF-Serving as the paper describes it: batches
-joined on the CPU, copied and run one after another. Ebird and `adaptive` copy each input as it comes and run six units
-at once. The throughput under QoS is found again with each assumption at its extremes, and with all of them against
+Six networks on a modelled GPU (see `modelled_gpu`). The baseline is TF-Serving as the paper describes it: batches are
+joined on the CPU, copied and run one after another. Ebird and `adaptive` copy each input as it arrives and run six
+units at once. The throughput under QoS is also found with each assumption at its extremes, and with all of them against
 Ebird. Writes docs/bench/ebird.md, .json and plots.
 """
 
@@ -26,20 +26,20 @@ from .modelled_gpu import LAYER_MS, MAX_BATCH, NETWORKS, QOS_MS, SMS, Network, S
 from .steps_data import HIGH, LOW, STEPS
 
 DELAYS = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 50.0)
-PAPER_DELAY_MS = 30.0  # the paper's OPT Wait, for ResNet-152; for others in proportion to T(32)
-UNITS = 6  # at once, as many as Ebird has workers
-#: Batches that TF-Serving may hand over before one returns, as many as the paper's CPU has threads. They run on the
-#: baseline's own device, one after another, each with its join, copy and gap; what they lose is that they are small.
+PAPER_DELAY_MS = 30.0  # the paper's OPT Wait for ResNet-152; other networks in proportion to T(32)
+UNITS = 6  # units at once, one for each of Ebird's workers
+#: Batches that TF-Serving may hand over before one returns: one for each thread of the paper's CPU. The baseline's
+#: device runs them one after another, each with its join, copy and gap. No CPU is modelled.
 THREADS = 12
-_GRID = 100  # rates tried for Figure 9: steps of 1 % of what the SMs can do
+_GRID = 100  # rates tried for Figure 9, in steps of 1 % of what the SMs can do
 _WARM = 0.05  # of a stable run, left out
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is run: seeds of Figures 2 and 8, seconds of a stable run (0 leaves Figure 9 and the corners out).
+    """How much is run: seeds of Figures 2 and 8, seconds of a stable run (0 leaves out Figure 9 and the corners).
 
-    Seconds and not requests: beyond what can be served latencies grow with time, and a short run does not show it.
+    A stable run has a length in seconds, because in overload latencies grow with time and a short run hides that.
     """
 
     seeds: int = 40
@@ -48,7 +48,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Contender:
-    """A server, and the network whose SMs its units share; None where they take turns."""
+    """A server, and the network whose SMs its units share; None if units run one after another."""
 
     server: Server
     network: Network | None = None
@@ -59,12 +59,12 @@ class Contender:
 
 
 def baseline(network: Network, policy: Policy, threads: int = 1) -> Contender:
-    """TF-Serving. With several threads batches queue behind one another at the GPU."""
+    """TF-Serving. With several threads, batches queue at the GPU."""
     return Contender(Server(policy, network.joined(), (MAX_BATCH,) * threads, threads))
 
 
 def starling(network: Network, policy: Policy, workers: Sequence[int]) -> Contender:
-    """Inputs copied as they come, a stream for each worker."""
+    """A server that copies inputs as they arrive and has a stream for each worker."""
     copy_ns = round(network.overlap * network.copy_ms * 1e6)
     return Contender(
         Server(policy, network.profile(max(2, len(workers))), tuple(workers), len(workers), copy_ns), network
@@ -88,7 +88,7 @@ def _mean(contender: Contender, arrivals: Sequence[Instants]) -> float:
 
 
 def contenders(network: Network, seeds: int) -> tuple[dict[str, Contender], dict[str, float]]:
-    """By name, and the delays of those that wait."""
+    """The compared servers by name, and the delays of those that wait."""
     delays = {
         "window, tuned": tuned(network, "window", seeds), "window, paper's": paper_delay(network),
         "static": tuned(network, "static", seeds),
@@ -106,7 +106,7 @@ def contenders(network: Network, seeds: int) -> tuple[dict[str, Contender], dict
 
 
 def variants(network: Network) -> dict[str, Contender]:
-    """Other policies and workers on the very engine of Ebird: what is the engine's and what the policy's."""
+    """Other policies and workers on Ebird's engine, to separate the effects of engine and policy."""
     several = {
         f"adaptive, {count} worker{'s' * (count > 1)} of 32": starling(
             network, Policy("adaptive"), (MAX_BATCH,) * count
@@ -124,7 +124,7 @@ def variants(network: Network) -> dict[str, Contender]:
 
 
 def burst(servers: dict[str, Contender], low: float, high: float, seeds: int) -> dict[str, Any]:
-    """Figure 8: 150 requests at the low rate, 250 at the high. Means by seed of each part, one run as an example."""
+    """Figure 8: 150 requests at the low rate, 250 at the high. Means of each part by seed, and one example run."""
     found: dict[str, Any] = {}
     arrivals = [stepped([(150, low), (250, high)], seed) for seed in range(seeds)]
     for name, contender in servers.items():
@@ -138,7 +138,7 @@ def burst(servers: dict[str, Contender], low: float, high: float, seeds: int) ->
 
 
 def climb(servers: dict[str, Contender], capacity: float, seeds: int) -> dict[str, Any]:
-    """Figure 2: the rate rises every 150 requests. Means of each step over seeds, one run as an example."""
+    """Figure 2: the rate rises every 150 requests. Means of each step over seeds, and one run as an example."""
     steps = [(150, share * capacity) for share in STEPS]
     arrivals = [stepped(steps, seed) for seed in range(seeds)]
     found: dict[str, Any] = {}
@@ -150,14 +150,14 @@ def climb(servers: dict[str, Contender], capacity: float, seeds: int) -> dict[st
 
 
 def throughput(contender: Contender, peak: float, seconds: int) -> float:
-    """Figure 9: the largest stable rate whose 99th percentile keeps the QoS, to 1 % of `peak`; 0 where none does."""
+    """Figure 9: the largest stable rate whose 99th percentile meets the QoS, to 1 % of `peak`; 0 if none does."""
 
     def keeps(share: int) -> bool:
         rate = share / _GRID * peak
         latency = contender.latency_ms(stepped([(max(1, round(seconds * rate)), rate)], 0))
         return bool(np.quantile(latency[int(_WARM * len(latency)) :], 0.99) <= QOS_MS)
 
-    low, high = 0, _GRID  # at the peak itself queues grow without end
+    low, high = 0, _GRID  # at the peak itself, queues grow without end
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if keeps(middle) else (low, middle)
@@ -165,7 +165,7 @@ def throughput(contender: Contender, peak: float, seconds: int) -> float:
 
 
 def study(given: tuple[Network, Scale]) -> ebird_data.Study:
-    """All of one network."""
+    """All figures of one network."""
     network, scale = given
     capacity = network.joined().peak
     servers, delays = contenders(network, max(2, scale.seeds // 4))
@@ -186,7 +186,7 @@ def study(given: tuple[Network, Scale]) -> ebird_data.Study:
     return found
 
 
-#: What of the model may be doubted, and is changed for all networks.
+#: Doubtful assumptions of the model, which are changed for all networks.
 DOUBTS: dict[str, dict[str, float]] = {
     "as assumed": {}, "1 image fills the GPU": {"fill": 1.0}, "8 images fill it": {"fill": 8.0},
     "16 images fill it": {"fill": 16.0}, "copies and gap halved": {"copy_gb_s": 6.0, "gap_ms": 0.5},
@@ -196,7 +196,7 @@ DOUBTS: dict[str, dict[str, float]] = {
 
 
 def doubt(given: tuple[str, Scale]) -> ebird_data.Doubt:
-    """Ebird's reductions under another assumption, for each network: low and high, of window tuned and the paper's."""
+    """The reductions of the mean latency under another assumption, for each network, at the low and the high rate."""
     name, scale = given
     found: ebird_data.Doubt = {"doubt": name, "low": [], "high": [], "adaptive_low": [], "adaptive_high": []}
     for known in NETWORKS:
@@ -215,7 +215,7 @@ def doubt(given: tuple[str, Scale]) -> ebird_data.Doubt:
     return found
 
 
-#: The assumptions under which Ebird's gain in throughput may be doubted, each at its extremes, and all against it.
+#: The assumptions behind Ebird's gain in throughput: each alone at its extremes, then all of them against Ebird.
 CORNERS: dict[str, dict[str, dict[str, float]]] = {
     "as assumed": {"": {}},
     "copy rate": {"1.5 GB/s": {"copy_gb_s": 1.5}, "12 GB/s, as from pinned memory": {"copy_gb_s": 12.0}},
@@ -242,7 +242,7 @@ CORNERS: dict[str, dict[str, dict[str, float]]] = {
 
 
 def corner(given: tuple[str, str, Scale]) -> ebird_data.Corner:
-    """Figure 9 with an assumption changed: the tuned window, `ebird` and `adaptive` on all networks."""
+    """Figure 9 with a changed assumption: the tuned window, `ebird` and `adaptive` on all networks."""
     assumption, name, scale = given
     found: ebird_data.Corner = {"assumption": assumption, "corner": name, "throughput": {}}
     for known in NETWORKS:

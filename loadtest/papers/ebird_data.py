@@ -1,15 +1,15 @@
-"""What is known of Ebird's experiments after they were simulated."""
+"""The results of Ebird's experiments."""
 
 from __future__ import annotations
 
 from typing import Any, NotRequired, TypedDict
 
-#: Of one server: means by seed of the requests at the low and at the high rate, tails, and one run as an example.
+#: One server's means by seed at the low and at the high rate, its tail, and one run as an example.
 Run = dict[str, Any]
 
 
 class Settings(TypedDict):
-    """The modelled GPU and the servers as assumed, and the shares of the baseline's best that rates are."""
+    """The assumptions, and the rates as shares of the baseline's best throughput."""
 
     sms: int
     max_batch: int
@@ -17,11 +17,11 @@ class Settings(TypedDict):
     layer_ms: float
     copy_gb_s: float
     gap_ms: float
-    threads: int  # of "no_wait, 12 threads": batches that it hands over before one returns
+    threads: int  # of "no_wait, 12 threads": batches handed over before one returns
     low: float
     high: float
     steps: list[float]
-    delays_ms: list[float]  # of which one is the tuned delay
+    delays_ms: list[float]  # the tuned delay is one of them
 
 
 class Study(TypedDict):
@@ -40,7 +40,7 @@ class Study(TypedDict):
 
 
 class Doubt(TypedDict):
-    """Reductions of the mean latency under another assumption, one for each network."""
+    """Reductions of the mean latency under another assumption, a value for each network."""
 
     doubt: str
     low: list[float]
@@ -50,7 +50,7 @@ class Doubt(TypedDict):
 
 
 class Corner(TypedDict):
-    """Throughput under QoS where an assumption is at an extreme: by server, one for each network."""
+    """Throughput under QoS with an assumption at an extreme, by server, a value for each network."""
 
     assumption: str
     corner: str

@@ -1,20 +1,21 @@
-"""A GPU with 72 SMs, as far as the experiments of Ebird need one: batch times, units that share, copies.
+"""A simple model of a GPU with 72 SMs for Ebird's experiments: batch times, units that share SMs, copies.
 
-Assumptions, each a line of the page
+Assumptions, which the page lists
     1. One image needs a fixed amount of SM time. With all SMs busy an image takes `image_ms`.
-    2. `fill` images at once keep all SMs busy; fewer leave SMs idle and end no sooner.
-    3. Each layer costs `LAYER_MS` in which the unit computes nothing: launches, tails of kernels. So a unit of b images
-       alone takes T(b) = layers x LAYER_MS + image_ms x max(b, fill).
-    4. Alone a unit keeps 72 x b x image_ms / T(b) SMs busy on average. Units that run at once do not slow one another
-       while these add up to at most 72; beyond that all slow down by the same factor, and no SM time is lost.
-    5. An input is copied at `copy_gb_s`, one after another, beside the layers. Where `overlap` is less than 1 the rest
-       of each copy is part of its unit, and keeps the whole GPU from computing.
-    6. Each further unit at once costs `contention` more SM time, 0 unless a variant says otherwise: the paper's Figure
-       6 found N workers of 256 / N images as quick as one for N up to 64.
-    7. A server that joins its batches on the CPU runs batches one after another: join, at the cost of `join` copies of
-       a row, copy, compute, and `gap_ms` of scheduling, while the GPU does nothing else. Where `joined_overlap` is
-       above 0 so much of each copy takes place while another batch computes.
-    8. A unit of a server that does not join needs `own_gap_ms` of scheduling before it computes; its worker is taken.
+    2. `fill` images at once keep all SMs busy. Fewer images leave SMs idle and take as long.
+    3. Each layer costs `LAYER_MS` in which the unit computes nothing: launches and the ends of kernels. So a unit of b
+       images alone takes T(b) = layers x LAYER_MS + image_ms x max(b, fill).
+    4. A unit alone keeps 72 x b x image_ms / T(b) SMs busy on average. Units that run at once do not slow one another
+       while these add up to at most 72. Above that all slow down by the same factor, and no SM time is lost.
+    5. Inputs are copied at `copy_gb_s`, one after another, beside the layers. If `overlap` is less than 1, the rest of
+       each copy is part of its unit and keeps the whole GPU from computing.
+    6. Each further unit at once costs `contention` more SM time, by default 0: in the paper's Figure 6 N workers of
+       256 / N images are as fast as one worker for N up to 64.
+    7. A server that joins its batches on the CPU runs batches one after another: it joins the rows, which takes `join`
+       copies per row, copies, computes, and needs `gap_ms` for scheduling, while the GPU does nothing else. If
+       `joined_overlap` is above 0, that part of each copy takes place while another batch computes.
+    8. A unit of a server that does not join needs `own_gap_ms` for scheduling before it computes, in which its worker
+       is busy.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _MS = 1e6
 class Network:
     """A network on this GPU. `pixels`: height and width of the input, three channels of float32.
 
-    The fields from `contention` on are assumptions of the GPU and of the servers; see the numbers above.
+    The fields from `contention` on are the assumptions 5 to 8.
     """
 
     name: str
@@ -52,32 +53,32 @@ class Network:
     own_gap_ms: float = 0.0
 
     def compute_ms(self, size: int) -> float:
-        """T(b): the layers of a unit that runs alone."""
+        """T(b): the time of a unit alone without copies and gaps."""
         return self.layers * LAYER_MS + self.image_ms * max(float(size), self.fill)
 
     def alone_ms(self, size: int) -> float:
-        """A unit that runs alone on a server that does not join."""
+        """The time of a unit alone on a server that does not join."""
         return self.own_gap_ms + self._stalled_ms(size) + self.compute_ms(size)
 
     def _stalled_ms(self, size: int) -> float:
-        """The part of a unit's copies that does not overlap with layers."""
+        """The time of a unit's copies that does not overlap with layers."""
         return (1 - self.overlap) * size * self.copy_ms
 
     def busy_sms(self, size: int) -> float:
-        """SMs that a unit alone takes from others, on average over its time."""
+        """The SMs that a unit alone keeps from others, on average over its time."""
         return SMS * (size * self.image_ms + self._stalled_ms(size)) / self.alone_ms(size)
 
     def slowdown(self, busy: list[float]) -> float:
-        """How many times longer units take at once that alone would keep so many SMs busy each."""
+        """The factor by which units slow down that run at once and alone would keep so many SMs busy each."""
         return max(1.0, sum(busy) * (1 + self.contention * (len(busy) - 1)) / SMS)
 
     @property
     def copy_ms(self) -> float:
-        """One input to the GPU."""
+        """The time to copy one input to the GPU."""
         return self.pixels * self.pixels * 3 * 4 / self.copy_gb_s / _MS
 
     def profile(self, units: int = 6) -> ModelProfile:
-        """Batch times alone, and of up to `units` equal ones at once."""
+        """Batch times alone, and with up to `units` equal units at once."""
         sizes = range(1, MAX_BATCH + 1)
         alone = [self.alone_ms(size) * _MS for size in sizes]
         together = {
@@ -90,20 +91,20 @@ class Network:
         return ModelProfile(tuple(map(round, alone)), self.name, f"{SMS} SMs, modelled", concurrency_ns=together)
 
     def joined(self) -> ModelProfile:
-        """Batch times of a server that joins batches on the CPU: join, copy and gap are part of each."""
+        """Batch times of a server that joins batches on the CPU, with join, copy and gap."""
         times = tuple(round(self._joined_ms(size) * _MS) for size in range(1, MAX_BATCH + 1))
         return replace(self.profile(), batch_ns=times, concurrency_ns={})
 
     def _joined_ms(self, size: int) -> float:
         copies = size * self.copy_ms
-        hidden = self.joined_overlap * copies  # as long as there is as much to compute meanwhile
+        hidden = self.joined_overlap * copies  # behind the computing of another batch
         return max(self.compute_ms(size), hidden) + (copies - hidden) + self.join * copies + self.gap_ms
 
 
-#: `image_ms` is a third of the time per image of published FP32 training on a Titan RTX with TensorFlow (ResNet-50 330
-#: images/s, ResNet-152 129, Inception v4 96), since a training step is about three forward passes. ResNet-101 lies
-#: between them by operations; VGG by operations at 1.7 times a ResNet's rate, dense 3 x 3 convolutions being faster.
-#: A VGG's early layers are large: two images fill the GPU.
+#: `image_ms` is a third of the published time per image of FP32 training on a Titan RTX with TensorFlow (ResNet-50 330
+#: images/s, ResNet-152 129, Inception v4 96), because a training step is about three forward passes. ResNet-101 is
+#: interpolated by operations; VGG is computed by operations at 1.7 times a ResNet's rate, because dense 3 x 3
+#: convolutions are faster. A VGG's early layers are large, so that two images fill the GPU.
 NETWORKS = (
     Network("Inception v4", 150, 3.5, pixels=299),
     Network("ResNet-50", 50, 1.0),
@@ -115,9 +116,9 @@ NETWORKS = (
 
 
 class SharedSms:
-    """Units share the SMs as the assumptions say: a simulator's Device. Each worker has one unit at a time.
+    """A simulator's Device whose units share the SMs as assumed. Each worker has one unit at a time.
 
-    All units slow down by one factor, so a clock that runs slower by it orders their ends.
+    All units slow down by the same factor, so their ends are ordered on a clock that slows down by it.
     """
 
     def __init__(self, network: Network) -> None:
@@ -127,7 +128,7 @@ class SharedSms:
         self._network = network
         self._alone = [network.alone_ms(size) * _MS for size in range(1, MAX_BATCH + 1)]
         self._busy = [network.busy_sms(size) for size in range(1, MAX_BATCH + 1)]
-        self._clock = 0.0  # nanoseconds of units that are not slowed
+        self._clock = 0.0  # nanoseconds at full speed
         self._slow = 1.0
         self._seen = 0
         self._running: list[tuple[float, int, Unit, int]] = []  # (end on the clock, unit id, unit, began)

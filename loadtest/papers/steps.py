@@ -1,9 +1,9 @@
-"""Ebird's steps against real servers and in the simulator: `python -m loadtest.papers.steps`.
+"""Ebird's Figures 2 and 8 with real servers and in the simulator: `python -m loadtest.papers.steps`.
 
-Figure 2, a rate that rises every 150 requests, and Figure 8, 150 requests at a low rate and 250 at a high one, as
-shares of each model's own peak. A model's batch times are measured first; then each policy's server gets the requests
-over HTTP, and the simulator the same requests at the very same instants with those batch times. Every policy has the
-same device: as many units at once. Writes docs/bench/steps.md, .json and a plot for each model.
+In Figure 2 the rate rises every 150 requests; in Figure 8 it is low for 150 requests and high for 250. Rates are shares
+of each model's own peak. A model's batch times are measured first. Then each policy's server gets the requests over
+HTTP, and the simulator gets the same requests at the same instants with the measured batch times. Every policy has the
+same number of units at once. Writes docs/bench/steps.md, .json and a plot for each model.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from loadtest.common.simulated import Policy, Server
 
 from . import steps_page
 from .steps_data import SCHEDULES, Settings
-from .steps_runs import WARM_S, Told, capacities, compare, course, measured, simulated
+from .steps_runs import WARM_S, Told, capacities, compare, measured, planned_run, simulated
 
-MODELS = ("mlp", "resnet18", "encoder")  # the slowest last: it gets the time that the others leave
-SLO_MS = 200.0  # the peak keeps it: the papers' QoS
+MODELS = ("mlp", "resnet18", "encoder")  # the slowest comes last and gets the time that the others leave
+SLO_MS = 200.0  # bound of the 99th percentile at the peak: the papers' QoS
 CHOSEN = ("no_wait", "window", "ebird", "adaptive")
 
 
@@ -37,13 +37,13 @@ def seeds_within(asked: int, each_s: float, left_s: float) -> int:
 
 
 def server_of(policy: str, chosen: argparse.Namespace, profile: ModelProfile, tables: ControlTables | None) -> Server:
-    """The simulated one: what its workers cannot run is no part of its profile, as in a real server."""
+    """The simulated server. Its profile ends with the largest batch that its workers can run, as in a real server."""
     workers = capacities(policy, chosen.at_once)
     return Server(Policy(policy, chosen.delay), profile.up_to(max(workers)), workers, chosen.at_once, 0, tables)
 
 
 def study(model: str, chosen: argparse.Namespace, rate: float | None, left_s: float, say: Told) -> dict[str, Any]:
-    """One model, within `left_s` as far as a seed allows. Raises what servers, commands and the load generator do."""
+    """One model, within `left_s` but with at least one seed. Raises the errors of servers, commands and the client."""
     from .steps_live import LiveServers  # loads torch
 
     began_s = time.monotonic()
@@ -56,13 +56,13 @@ def study(model: str, chosen: argparse.Namespace, rate: float | None, left_s: fl
         say(f"profile: one row {profile.batch_ns[0] / 1e6:.2f} ms, best {profile.peak:.0f} rows/s alone")
         servers.start()
         peak = servers.peak(SLO_MS, say) if rate is None else rate
-        each_s = len(chosen.policies) * sum(course(one, peak, 0).seconds for one in SCHEDULES)
+        each_s = len(chosen.policies) * sum(planned_run(one, peak, 0).seconds for one in SCHEDULES)
         left_s -= time.monotonic() - began_s
         count = seeds_within(chosen.seeds, each_s, left_s)
         beyond = f", more than the {max(0, left_s):.0f} s left" if each_s > left_s else ""
         say(f"peak {peak:.0f}/s; {count} of {chosen.seeds} seeds, {each_s:.0f} s each: {count * each_s:.0f} s{beyond}")
-        courses = [{one.name: course(one, peak, seed) for one in SCHEDULES} for seed in range(count)]
-        repeats = servers.run(courses, say)
+        plans = [{one.name: planned_run(one, peak, seed) for one in SCHEDULES} for seed in range(count)]
+        repeats = servers.run(plans, say)
     found: dict[str, Any] = {
         "model": model, "peak": peak, "given": rate is not None, "seeds": count, "asked": chosen.seeds,
         "batch_ms": {str(size): profile.batch_ns[size - 1] / 1e6 for size in (1, 2, 4, 8, 16, 32)},
@@ -70,7 +70,7 @@ def study(model: str, chosen: argparse.Namespace, rate: float | None, left_s: fl
         "profile": profile.to_dict(),
     }  # fmt: skip
     for one in SCHEDULES:
-        planned = [runs[one.name] for runs in courses]
+        planned = [runs[one.name] for runs in plans]
         found[one.name] = {}
         for policy in chosen.policies:
             server = server_of(policy, chosen, profile, tables)

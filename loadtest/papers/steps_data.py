@@ -1,4 +1,4 @@
-"""The steps of Ebird's Figures 2 and 8, and what is known of a model after it was run through them."""
+"""The rates of Ebird's Figures 2 and 8, and the results of running a model at them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STEPS = (0.1, 0.3, 0.5, 0.7, 0.9, 1.0)  # Figure 2: of the same, 150 requests ea
 
 @dataclass(frozen=True)
 class Schedule:
-    """`steps`: requests, and their rate as a share of the peak."""
+    """`steps`: number of requests and their rate, as a share of the peak."""
 
     name: str
     steps: tuple[tuple[int, float], ...]
@@ -22,13 +22,13 @@ SCHEDULES = (
     Schedule("burst", ((150, LOW), (250, HIGH))),
 )
 
-#: One model: its name, peak, seeds, batch times, and under the name of each experiment a cell by policy. A cell has the
-#: means of each step by seed, live and simulated, and the first seed request by request.
+#: One model: its name, peak, seeds and batch times, and under the name of each schedule a cell for each policy. A cell
+#: holds the means of each step by seed, live and simulated, and the latencies of the first seed.
 Study = dict[str, Any]
 
 
 class Settings(TypedDict):
-    """Of all runs. `given`: whether the peaks were given on the command line. `warm_s`: left out of each run."""
+    """The options of all runs. `given`: whether the peaks are from the command line. `warm_s`: left out of each run."""
 
     at_once: int
     threads: int

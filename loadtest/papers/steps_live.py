@@ -1,4 +1,4 @@
-"""The servers of the live half of `steps`: profiled, started, asked for their peak, and sent given instants."""
+"""The servers of `steps`: profiles and starts them, finds the peak, and sends requests at given instants."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from loadtest.common.live import OtherProcesses, peak_rate
 from loadtest.common.paths import LOOPBACK, ZOO
 
 from .modelled_gpu import MAX_BATCH
-from .steps_runs import Course, Sent, Told, alternate, capacities
+from .steps_runs import PlannedRun, Sent, Told, alternate, capacities
 
-TRY_S = 3.0  # a rate that is tried for the peak
+TRY_S = 3.0  # of each rate tried for the peak
 _WAITS = ("window", "static", "preferred")
-_PATIENCE_S = 300.0  # no request is given up in a run
+_PATIENCE_S = 300.0  # time limit of a request, longer than any run
 _WARM_FLYING, _WARM_S = 64, 1.0  # opens the connections that steps near the peak need
 
 
 class LiveServers:
-    """A server for each policy, all up at once, all but one idle at any time. A context manager."""
+    """A server for each policy. All run at once, and only one is asked at a time. A context manager."""
 
     def __init__(self, model: str, chosen: argparse.Namespace, folder: Path) -> None:
         self.model = model
@@ -51,7 +51,7 @@ class LiveServers:
         self._stack.close()
 
     def profile(self) -> tuple[ModelProfile, ControlTables]:
-        """Measured with the servers' settings; it and the tables solved from it lie where the servers look for them."""
+        """Measure batch times with the servers' settings and solve control tables, in the folder that servers read."""
         path = self._folder / "profile.json"
         command.starling(
             "profile", self.model, "--model", self._source, "--max-batch", str(MAX_BATCH), "--threads",
@@ -59,7 +59,7 @@ class LiveServers:
             profile_dir=self._folder,
         )  # fmt: skip
         profile = options.profile(str(path))
-        # Solved before the servers start: until its tables are there, `adaptive` does as `no_wait`.
+        # Solved before the servers start, because `adaptive` acts like `no_wait` until its tables are there.
         return profile, tables_of(profile, self._chosen.at_once, control.weight_of("latency"), self._folder)
 
     def start(self) -> None:
@@ -78,11 +78,11 @@ class LiveServers:
         """The largest rate whose 99th percentile stays within `slo_ms` under `adaptive`."""
         return peak_rate(self._plan("adaptive"), slo_ms, TRY_S, say)
 
-    def run(self, courses: Sequence[dict[str, Course]], say: Told) -> dict[tuple[str, str], list[Sent]]:
-        """By experiment and policy: a run for each seed."""
-        return in_loop(self._run(courses, say))
+    def run(self, plans: Sequence[dict[str, PlannedRun]], say: Told) -> dict[tuple[str, str], list[Sent]]:
+        """Run all; returns a run for each seed, by schedule and policy."""
+        return in_loop(self._run(plans, say))
 
-    async def _run(self, courses: Sequence[dict[str, Course]], say: Told) -> Any:
+    async def _run(self, plans: Sequence[dict[str, PlannedRun]], say: Told) -> Any:
         async with AsyncExitStack() as stack:
             sessions: dict[str, Session] = {}
             for policy in self._servers:
@@ -90,12 +90,12 @@ class LiveServers:
                 await session.once(replace(session.plan, concurrency=_WARM_FLYING), 0, _WARM_S)
                 sessions[policy] = session
 
-            async def send(policy: str, planned: Course, seed: int) -> Sent:
+            async def send(policy: str, planned: PlannedRun, seed: int) -> Sent:
                 others = OtherProcesses(list(self._servers.values()))
                 repeat = await send_at(sessions[policy], planned, seed, self._folder / "instants.txt")
                 return Sent(repeat, others.cores())
 
-            return await alternate(self._chosen.policies, courses, send, say)
+            return await alternate(self._chosen.policies, plans, send, say)
 
     def _plan(self, policy: str) -> Plan:
         return Plan(
@@ -105,7 +105,7 @@ class LiveServers:
 
 
 def server_flags(policy: str, at_once: int, delay_ms: float) -> tuple[str, ...]:
-    """Of a policy's server. `ebird` has its own workers unless told otherwise."""
+    """The flags of a policy's server. `ebird` has its own workers by default."""
     flags = ["--policy", policy]
     if policy != "ebird":
         flags += ["--workers", ",".join(map(str, capacities(policy, at_once)))]
@@ -114,13 +114,13 @@ def server_flags(policy: str, at_once: int, delay_ms: float) -> tuple[str, ...]:
     return tuple(flags)
 
 
-def recorded(planned: Course, trace: Path) -> str:
-    """The arrivals of `starling bench` that are these instants, written to `trace`: seconds to the nanosecond."""
+def recorded(planned: PlannedRun, trace: Path) -> str:
+    """Write the instants to `trace` and return the `arrivals` option that sends them: seconds to the nanosecond."""
     trace.write_text("".join(f"{at / 1e9:.9f}\n" for at in planned.instants.tolist()), encoding="ascii")
     return f"trace:{trace}"
 
 
-async def send_at(session: Session, planned: Course, seed: int, trace: Path) -> Repeat:
-    """Send these instants, as a trace that is written to `trace`, and wait for every answer."""
+async def send_at(session: Session, planned: PlannedRun, seed: int, trace: Path) -> Repeat:
+    """Send requests at these instants and wait for every answer. They are written to `trace`."""
     plan = replace(session.plan, arrivals=recorded(planned, trace))
     return await session.once(plan, seed, (int(planned.instants[-1]) + 1) / 1e9)

@@ -1,4 +1,4 @@
-"""The page of `steps`: a plot and two tables for each model, and where live and simulated differ."""
+"""The page of `steps`: a plot and two tables for each model, and the differences between live and simulated."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from .steps_data import Schedule, Settings, StepsData, Study
 HEAD = """\
 # Steps, live and simulated
 
-Ebird's Figure 2 (a rate that rises every 150 requests) and Figure 8 (150 requests at a low rate, 250 at a high one) on
-models of `app/models/zoo`, against real servers over HTTP and in the simulator.
+Ebird's Figure 2 (the rate rises every 150 requests) and Figure 8 (150 requests at a low rate, 250 at a high one) with
+models of `app/models/zoo`, on real servers over HTTP and in the simulator.
 
-- The device is the same for every policy: {at_once} of {threads} compute thread{s} each. `ebird` has its workers
+- Every policy has the same device: {at_once} of {threads} compute thread{s} each. `ebird` has its workers
   (1, 1, 2, 4, 8, 16), of which as many run at once; all others have {others}. `window` waits {delay:g} ms.
 - Rates are shares of the model's own peak on that device: {peak}.
-- A model's batch times were measured just before its runs (`starling profile`), and the simulator knows nothing else of
-  the server. It gets the very instants that were sent, Poisson arrivals from the same seeds. {warm:g} s at the first
-  rate go before each run, live and simulated, and are left out.
-- One row a request, binary payload, sequences of 16 tokens; no deadline, no time limit. All policies' runs of a seed
-  follow one another in alternation.
-- "live" is what the client sees, from the intended instant to the last byte; "in the server" the part of it from
-  arrival to the end of the batch (Server-Timing, queue and compute), which is what the simulator simulates; "off" is
-  simulated over "in the server", less one. Means over the requests of a step, then over seeds; ms.
-- Load generator, the server's event loop and the units share the machine's {cores} cores. The profile was measured
-  without the first two: the nearer to the peak, the more of the difference is theirs.
+- A model's batch times were measured just before its runs (`starling profile`); the simulator knows nothing else about
+  the server. It gets the same instants that were sent, Poisson arrivals from the same seeds. Each run, live and
+  simulated, begins with {warm:g} s at the first rate, which are left out.
+- One row per request, binary payload, sequences of 16 tokens, no deadline and no time limit. The policies take turns
+  within each seed.
+- "live" is the client's latency from the intended instant to the last byte. "in the server" is the part from arrival to
+  the end of the batch (Server-Timing, queue and compute), which is what the simulator computes. "off" is simulated over
+  "in the server", less one. Means in ms, first over the requests of a step, then over seeds.
+- Load generator, event loop and units share the machine's {cores} cores. The profile was measured without the first
+  two, which explain more of the difference the closer the rate is to the peak.
 """
 
 AFTER = """\
-Where live and simulated differ. The simulator leaves out the hand-over of a batch from one thread to another and back,
-HTTP, and all that slows a unit beside the busy event loop and the load generator; a unit that takes longer is a higher
-load, and queues grow faster than batch times, the more so near the peak. A noisy profile is wrong for both: `adaptive`
-decides by it live, too. "Batch times over the profile's" says how much longer: for the sizes that ran, against the
-profile's times of units alone and of as many at once. Between the two is what the profile predicts for a device that is
-now idle beside a unit, now not; above the second the machine was slower than when it was profiled. "Others" are
-processes that had no part in the run.
+The simulator leaves out HTTP, the time to hand a batch to another thread and back, and everything that slows down a
+unit beside the busy event loop and the load generator. A unit that takes longer is a higher load, and queues grow
+faster than batch times, above all near the peak. A noisy profile affects both sides: `adaptive` uses it live as well.
+"Batch times over the profile's" compares the batches that ran with the profile's times of units alone and of as many
+units at once. Values between the two are what the profile predicts for a device on which units run sometimes alone and
+sometimes together. If the second value is above 1, the machine was slower than when it was profiled. "Others" are
+processes with no part in the run.
 """
 
 
@@ -71,13 +71,13 @@ def write(data: StepsData, folder: Path) -> list[str]:
 
 
 def missed(data: StepsData) -> list[str]:
-    """Requests that were not answered, or wrongly."""
+    """Failed requests, by model, schedule and policy."""
     schedules = schedules_of(data)
     return [line for found in data["studies"] for line in failures(found, schedules)]
 
 
 def section(found: Study, schedules: Sequence[Schedule]) -> Iterator[str]:
-    """One model."""
+    """The section of one model."""
     model = found["model"]
     yield f"## {model}"
     times = ", ".join(f"{size}: {ms(time)}" for size, time in found["batch_ms"].items())
@@ -96,7 +96,7 @@ def section(found: Study, schedules: Sequence[Schedule]) -> Iterator[str]:
 
 
 def means(found: Study, schedules: Sequence[Schedule]) -> tuple[list[str], list[list[str]]]:
-    """Headings and rows: for each policy live, in the server, simulated and their difference, step by step."""
+    """Headings and rows: means of each step for each policy, live, in the server, simulated, and their difference."""
     headings = ["policy", ""]
     for one in schedules:
         headings += [f"{one.name}, {share:.0%}: {share * found['peak']:.0f}/s" for _, share in one.steps]
@@ -116,12 +116,12 @@ def means(found: Study, schedules: Sequence[Schedule]) -> tuple[list[str], list[
 
 
 def over_seeds(steps: Sequence[Sequence[float]]) -> list[float]:
-    """The mean of each step over the seeds; NaN where a seed has no answer to any of its requests."""
+    """The mean of each step over the seeds; NaN if a seed has no answer in that step."""
     return [float(value) for value in np.asarray(steps, dtype=float).mean(axis=0)]
 
 
 def servers(found: Study, schedules: Sequence[Schedule]) -> tuple[list[str], list[list[str]]]:
-    """Headings and rows: what the batches were like, and how late the load generator was."""
+    """Headings and rows: batch sizes and times, and the lag of the load generator."""
     units = list(next(iter(found[schedules[0].name].values()))["against"])
     headings = ["policy", "", "requests", "failed", "rows a batch, live / sim", "batch time, live / sim",
                 *(f"batch times over the profile's, {f'{k} at once' if k != '1' else 'alone'}" for k in units),
@@ -141,7 +141,7 @@ def servers(found: Study, schedules: Sequence[Schedule]) -> tuple[list[str], lis
 
 
 def failures(found: Study, schedules: Sequence[Schedule]) -> Iterator[str]:
-    """A line for each policy of which requests failed."""
+    """A line for each policy with failed requests."""
     for one in schedules:
         for policy, cell in found[one.name].items():
             if cell["failed"]:
@@ -151,7 +151,7 @@ def failures(found: Study, schedules: Sequence[Schedule]) -> Iterator[str]:
 
 
 def differences(studies: Sequence[Study], schedules: Sequence[Schedule]) -> Iterator[str]:
-    """A line for each model: how far off, where most, and whether the two agree on the best policy."""
+    """A line for each model: how much simulated and live differ, and whether they agree on the best policy."""
     for found in studies:
         off: list[tuple[float, str]] = []
         agreed = total = 0
@@ -175,7 +175,7 @@ def differences(studies: Sequence[Study], schedules: Sequence[Schedule]) -> Iter
 
 
 def draw(studies: Sequence[Study], folder: Path, schedules: Sequence[Schedule]) -> list[str]:
-    """A plot for each model whose runs are known request by request; their names."""
+    """Draw a plot for each model whose latencies are stored; returns the names."""
     from loadtest.common import plots
 
     folder.mkdir(parents=True, exist_ok=True)

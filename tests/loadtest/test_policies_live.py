@@ -331,8 +331,8 @@ class TestOrder:
         servers = {name: SimpleNamespace(port=port) for port, name in enumerate(names, 1)}
         ports_of_slow = [str(servers[name].port) for name in slow]
         chosen = live.EXPERIMENT.parse(["--repeats", "4", "--seed", "10"])
-        contest = live.Contest(ZOO / "mlp", chosen, "", print)
-        found = in_loop(contest.alternate(servers, 9.0))  # type: ignore[arg-type]
+        model_run = live.ModelRun(ZOO / "mlp", chosen, "", print)
+        found = in_loop(model_run.alternate(servers, 9.0))  # type: ignore[arg-type]
         assert {name: [one.seed for one in repeats] for name, repeats in found.items()} == {
             name: [10, 11, 12] if name in slow else [10, 11, 12, 13] for name in names
         }
@@ -361,7 +361,7 @@ def test_the_controls_rate_is_a_share_of_single_rows(monkeypatch: pytest.MonkeyP
     rates: list[float] = []
     profiled: list[int] = []
 
-    class Played(live.Contest):
+    class Played(live.ModelRun):
         def serve(self, *flags: str) -> Up:  # type: ignore[override]
             served.append(flags)
             return Up(flags)
@@ -377,7 +377,7 @@ def test_the_controls_rate_is_a_share_of_single_rows(monkeypatch: pytest.MonkeyP
             rates.append(rate)
             return {name: [repeat(0, 9), repeat(1, 9)] for name in servers}
 
-    monkeypatch.setattr(live, "Contest", Played)
+    monkeypatch.setattr(live, "ModelRun", Played)
     found = live.control(live.EXPERIMENT.parse([]), "", print)
     assert (found.peak, found.rate, rates) == (70, pytest.approx(21), [pytest.approx(21)])
     assert profiled == [1]
@@ -414,7 +414,7 @@ def test_the_delay_is_that_of_as_many_units_at_once(monkeypatch: pytest.MonkeyPa
         live.least_mean_ms(profile, 2, 40.0)
 
 
-class PlayedContest(live.Contest):
+class PlayedModelRun(live.ModelRun):
     """Servers that only have flags; the policy whose delay serves the most rows is that of 20 ms."""
 
     least_ms = 1.0
@@ -444,8 +444,8 @@ def test_window_is_run_with_both_delays(monkeypatch: pytest.MonkeyPatch) -> None
     rounds.clear()
     monkeypatch.setattr(live, "least_mean_ms", lambda profile, at_once, rate: 20.0 if rate > 50 else 2.5)
     found = compared()
-    contest = PlayedContest(ZOO / "mlp", live.EXPERIMENT.parse(["--at-once", "1"]), "", lambda text: None)
-    contest.run(linear(1, 1, 32), found)
+    model_run = PlayedModelRun(ZOO / "mlp", live.EXPERIMENT.parse(["--at-once", "1"]), "", lambda text: None)
+    model_run.run(linear(1, 1, 32), found)
     (low, names), (high, fewer) = rounds
     assert (low, high) == (30, 70)
     assert set(names) - set(fewer) == {"window, 2.5 ms, least mean"}

@@ -1,4 +1,4 @@
-"""The page of the simulator's figures: a section for each entry of simulation.json, made from that entry alone."""
+"""The page of the simulator's figures, with a section for each entry of simulation.json."""
 
 from __future__ import annotations
 
@@ -125,13 +125,13 @@ def ms(value: float) -> str:
 
 
 def memory_mib(ran: Figures, begin: float, end: float) -> float:
-    """The most memory between two shares of a run; 0 where it was too short for a sample."""
+    """The most memory between two shares of a run; 0 if it was too short for a sample."""
     inside = [mib for at, mib in ran["samples"] if begin * ran["wall_s"] <= at <= end * ran["wall_s"]]
     return max(inside, default=0.0)
 
 
 def draw(known: Figures, folder: Path) -> list[str]:
-    """The plots of the sections that have one; their names."""
+    """Draw the plots of the sections that have one; returns their names."""
     if not {"policies", "fleet"} & set(known):
         return []
     from app.commands import plots
@@ -147,7 +147,7 @@ def draw(known: Figures, folder: Path) -> list[str]:
 
 
 def router_lines(cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A line for each router, which all begin with the one cell of one replica."""
+    """Cells for a line per router; all lines begin with the same cell of one replica."""
     one = next(cell for cell in cells if cell["replicas"] == 1)
     routers = list(dict.fromkeys(cell["router"] for cell in cells))
     lines = [cell for cell in cells if cell["replicas"] > 1] + [{**one, "router": router} for router in routers]
@@ -155,13 +155,13 @@ def router_lines(cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def section(name: str, found: Figures) -> list[str]:
-    """One section in parts, where and when it was made at its end."""
+    """The parts of one section, with its command, date and machine at the end."""
     told = "; ".join(f"{fact}: {text}" for fact, text in found["facts"].items())
     return [*SECTIONS[name](found), f"<sub>`python -m loadtest.bench.simulation {name}`; {told}</sub>"]
 
 
 def write(known: Figures, folder: Path) -> list[str]:
-    """`simulation.md` and its plots of what simulation.json holds."""
+    """Write `simulation.md` and its plots from simulation.json."""
     folder.mkdir(parents=True, exist_ok=True)
     parts = [part for name in SECTIONS if name in known for part in section(name, known[name])]
     return [*draw(known, folder), markdown.write([HEAD, *parts], folder / "simulation.md")]

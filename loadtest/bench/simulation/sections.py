@@ -1,6 +1,6 @@
-"""What is measured of the simulator: speed, sizing, policies against load, the optimum, replicas behind routers.
+"""Measures the simulator: speed, sizing, policies against load, the optimum, replicas behind routers.
 
-A section is a function that returns its figures as values for JSON; page.py makes text, tables and plots of them.
+Each section is a function that returns its figures as JSON values; page.py makes text, tables and plots of them.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def sizing(folder: Path, say: Say) -> Figures:
 
 
 def _named(path: Path) -> str:
-    """As one would type it in the checkout, where it lies there."""
+    """The path relative to the checkout if it is inside."""
     path = path.resolve()
     return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
 
@@ -110,7 +110,7 @@ def policies(folder: Path, say: Say) -> Figures:
 
 
 def optimum(folder: Path, say: Say) -> Figures:
-    """How far serving all that waits is from the optimum, both exactly."""
+    """The exact distance of serving everything that waits from the optimum."""
     found: Figures = {}
     for name, profile in CURVES.items():
         say(f"optimum: {name}")
@@ -126,7 +126,7 @@ def optimum(folder: Path, say: Say) -> Figures:
 
 
 def transfers(folder: Path, say: Say) -> Figures:
-    """What copies cost, part of a unit and beside it."""
+    """The cost of copies as part of a unit and beside it."""
     profile = parse({**linear(2, 0.1, 32).to_dict(), "transfer_ms": {"1": 0.06, "32": 1.0}})
     found = []
     for load in (0.3, 0.6, 0.9):
@@ -140,7 +140,7 @@ def transfers(folder: Path, say: Say) -> Figures:
 
 
 def fleet(folder: Path, say: Say) -> Figures:
-    """Replicas behind each router, up to 10,000 of them with ten million requests."""
+    """Replicas behind each router, up to 10,000 replicas with ten million requests."""
     cells: list[Figures] = []
     runs: Figures = {}
     for router in ROUTERS:

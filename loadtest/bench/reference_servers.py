@@ -1,4 +1,4 @@
-"""What the server is measured against: a bare ASGI echo, a server that does nothing, a loop of bare torch."""
+"""What the server is compared with: a bare ASGI echo, a server that does nothing, and a loop of bare torch."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def bare_echo() -> Server:
 
 
 def constant(answer: bytes) -> Server:
-    """A do-nothing server whose every response has `answer` as its body."""
+    """A server that does nothing: every response has `answer` as its body."""
     port = free_port()
     return Server([sys.executable, "-m", "loadtest.bench.constant", str(port)], port, feed=answer)
 
 
 class TorchLoop(Child):
-    """A bare torch loop over one batch, in a process of its own; idle unless it measures."""
+    """A loop of bare torch over one batch in its own process, which is idle except while it measures."""
 
     def __init__(self, model: str, batch: int, threads: int) -> None:
         command = [sys.executable, "-m", "loadtest.bench.torch_loop", model, str(batch), str(threads)]
@@ -42,7 +42,7 @@ class TorchLoop(Child):
         return float(answer["rows"]) / float(answer["seconds"])
 
     def read(self, limit_s: float) -> dict[str, Any]:
-        """The child's next line, which is one JSON object. Raises ServerError if none comes in time."""
+        """The child's next line, one JSON object. Raises ServerError if none comes in time."""
         assert self.process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(self.process.stdout, selectors.EVENT_READ)
