@@ -1,7 +1,7 @@
-"""Is an answer right: all outputs, of the right shape, and the values that this very request had before.
+"""Checks answers: all outputs, their shapes, and the same values as the first answer to the same request.
 
-Answers are compared byte for byte while the load runs, which costs a hash; only those that no earlier one equals are
-kept, and taken apart when it is over. Batching changes the last digits of floats, so there are some.
+While the load runs, answers are only compared byte for byte, which costs a hash. Answers that differ from all earlier
+ones are kept and decoded afterwards. There are some, because batching changes the last digits of floats.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from .payload import DTYPES, Body, Model
 Array = np.ndarray[Any, Any]
 
 UNCHECKED = -1
-_KEEP = 256 * 2**20  # bytes of different answers; one beyond is counted as unchecked
+_KEEP = 256 * 2**20  # bytes of different answers; further ones are counted as unchecked
 _HEADER = b"inference-header-content-length"
-#: Largest difference of two values, in terms of the largest of the tensor: other batch, other order of summing up.
+#: Largest difference of two values, relative to the tensor's largest: batches of other sizes sum up in another order.
 _TOLERANCE = {"FP16": 2e-2, "BF16": 5e-2, "FP32": 1e-3, "FP64": 1e-6}
 
 
@@ -39,7 +39,7 @@ class Answers:
         self._faults: list[str] = []  # by number, of those that have been judged
 
     def note(self, body: int, response: Response) -> int:
-        """The number of this answer with status 200, or UNCHECKED when too many different ones have come."""
+        """The number of this answer with status 200, or UNCHECKED if there have been too many different ones."""
         known = self._known[body]
         number = known.get(response.body)
         if number is None:
@@ -51,7 +51,7 @@ class Answers:
         return number
 
     def judge(self) -> Sequence[str]:
-        """Look into the answers that are new. Returns by number why an answer is wrong, empty where it is right."""
+        """Decode and check new answers. Returns for each number why the answer is wrong; empty if it is right."""
         for body, response in self._seen[len(self._faults) :]:
             self._faults.append(self._fault(body, response))
         return self._faults

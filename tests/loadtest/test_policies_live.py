@@ -269,7 +269,7 @@ class TestDevice:
 
     def test_the_page_says_so(self) -> None:
         alone = replace(settings("--at-once", "1"), bound=2)
-        assert "`ebird` is left out: with 1 compute thread the engine runs 2" in page.words(alone)
+        assert "`ebird` is left out: with 1 compute thread the engine would run 2" in page.words(alone)
         both = replace(alone, at_once=2)
         assert "2 units at once with 1 compute thread each" in page.words(both)
         assert "left out" not in page.words(both)
