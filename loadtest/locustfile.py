@@ -5,7 +5,7 @@ latency by batch size: as entries of Locust's own statistics (type BATCH, which 
 the end and in the file that `--results` names. What needs no Locust is in payloads.py, shapes.py and batches.py.
 
 `--shape` chooses the shape. Locust itself takes the first class of the file; `chosen_shape` puts the right one, or
-none, in its place before the load starts. What comes of a run is gathered and told by findings.py.
+none, in its place before the load starts. What comes of a run is gathered and told by locust_results.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from locust import FastHttpUser, LoadTestShape, events, stats, task
 from locust.exception import StopTest
 from locust.runners import MasterRunner
 
-from loadtest import findings, payloads, shapes
+from loadtest import locust_results, payloads, shapes
 from loadtest.batches import bracket, rounded
 
 log = logging.getLogger("loadtest")
@@ -76,14 +76,14 @@ class ModelUser(FastHttpUser):
         ) as response:
             if response.status_code != 200:
                 if response.status_code not in OVERLOADED:
-                    findings.found.wrong += 1
+                    locust_results.found.wrong += 1
                 if response.status_code:  # else Locust knows what went wrong with the connection
                     response.failure(refusal(response.status_code, response.content))
                 return
             try:
                 request.check(response.headers, response.content)
             except payloads.WrongAnswer as error:
-                findings.found.wrong += 1
+                locust_results.found.wrong += 1
                 response.failure(f"wrong answer: {error}")
                 return
             self.count(response)
@@ -94,7 +94,7 @@ class ModelUser(FastHttpUser):
         if not size:
             return
         latency_ms = response.request_meta["response_time"]
-        findings.found.batches.add(self.label, size, latency_ms, response.headers.get("Server-Timing", ""))
+        locust_results.found.batches.add(self.label, size, latency_ms, response.headers.get("Server-Timing", ""))
         entry = self.environment.stats.entries[f"{self.label}, batch {bracket(size)}", "BATCH"]
         entry.log(latency_ms, len(response.content))
 
@@ -176,7 +176,7 @@ class Ramp(LoadTestShape):
     def tick(self) -> tuple[int, float] | None:
         assert self.ramp is not None
         levels = len(self.ramp.levels)
-        users = self.ramp.step(self.get_run_time(), lambda: findings.counted(self.runner))
+        users = self.ramp.step(self.get_run_time(), lambda: locust_results.counted(self.runner))
         if len(self.ramp.levels) > levels:
             log.info("ramp: %s", self.ramp.levels[-1])
         return None if users is None else (users, SPAWN_RATE)
@@ -247,7 +247,7 @@ def chosen_shape(environment: Any, runner: Any, **_: Any) -> None:
 @events.test_start.add_listener
 def prepare(environment: Any, **_: Any) -> None:
     """Ask the server what the model takes, and make the requests. Ends the run where that fails."""
-    findings.reset()
+    locust_results.reset()
     if isinstance(environment.runner, MasterRunner):
         return
     options = environment.parsed_options

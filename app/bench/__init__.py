@@ -1,1 +1,1 @@
-"""The load generator behind `starling bench`: a client of any server that speaks V2. From Python: `app.bench.run`."""
+"""The load generator of `starling bench`, for any server that speaks V2. From Python use `app.bench.run`."""

@@ -1,10 +1,10 @@
-"""Waking at an instant, more exactly than an event loop's own timers do.
+"""Timers that are more exact than those of an event loop.
 
 asyncio and uvloop round timers up to whole milliseconds. Measured with uvloop and Poisson instants on two busy cores:
-at 1,000/s the median call_later is 30 us late, and at 5,000/s its 99th percentile 34 ms; it takes half a core for that.
-Spinning until the instant is 1 us late and takes a whole core, which a server on the same machine then lacks. A Linux
-timerfd is 20 to 50 us late and takes 2 % of a core at 1,000/s, 13 % at 5,000/s. So that is what is used; where there is
-none, the loop's timer and then spinning for the last 2 ms.
+at 1,000/s the median call_later is 30 us late, at 5,000/s the 99th percentile is 34 ms late, and it uses half a core.
+Spinning until the instant is 1 us late and uses a whole core, which a server on the same machine then lacks. A Linux
+timerfd is 20 to 50 us late and uses 2 % of a core at 1,000/s and 13 % at 5,000/s, so it is used if there is one.
+Otherwise it is the loop's timer, and spinning for the last 2 ms.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from collections.abc import Callable
 from typing import Protocol
 
 _NS = 1_000_000_000
-_MARGIN_NS = 2_000_000  # a millisecond for the rounding, another for a late loop
+_MARGIN_NS = 2_000_000  # one millisecond for rounding, one for a late loop
 _MONOTONIC, _ABSOLUTE = 1, 1  # CLOCK_MONOTONIC, TFD_TIMER_ABSTIME
 
 clock = time.monotonic_ns  # CLOCK_MONOTONIC, which the timerfd counts in
 
 
 class Alarm(Protocol):
-    """Calls back once for each `set`, in the loop, never before the instant; a later `set` replaces an earlier one."""
+    """Calls back in the loop once for each `set`, never before the instant. A new `set` replaces an earlier one."""
 
     def set(self, at_ns: int) -> None: ...
 
@@ -32,7 +32,7 @@ class Alarm(Protocol):
 
 
 def make(callback: Callable[[], None]) -> Alarm:
-    """The best alarm there is here, for the running loop."""
+    """The most exact alarm that this platform has, for the running loop."""
     try:
         return TimerFd(callback)
     except (OSError, AttributeError, NotImplementedError):  # no such call, or a loop without add_reader
@@ -59,14 +59,14 @@ class TimerFd:
         self._loop.add_reader(self._fd, self._ring)
 
     def set(self, at_ns: int) -> None:
-        # an instant of 0 would disarm it; one that has passed rings at once
+        # 0 would disarm it; an instant in the past rings at once
         self._times.at_s, self._times.at_ns = divmod(max(at_ns, 1), _NS)
         self._settime(self._fd, _ABSOLUTE, self._reference, None)
 
     def _ring(self) -> None:
         try:
             os.read(self._fd, 8)
-        except BlockingIOError:  # set anew since it rang
+        except BlockingIOError:  # it has been set again since it rang
             return
         self._callback()
 

@@ -1,7 +1,7 @@
-"""Is an answer right: all outputs, of the right shape, and the values that this very request had before.
+"""Checks answers: all outputs, their shapes, and the same values as the first answer to the same request.
 
-Answers are compared byte for byte while the load runs, which costs a hash; only those that no earlier one equals are
-kept, and taken apart when it is over. Batching changes the last digits of floats, so there are some.
+While the load runs, answers are only compared byte for byte, which costs a hash. Answers that differ from all earlier
+ones are kept and decoded afterwards. There are some, because batching changes the last digits of floats.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from .payload import DTYPES, Body, Model
 Array = np.ndarray[Any, Any]
 
 UNCHECKED = -1
-_KEEP = 256 * 2**20  # bytes of different answers; one beyond is counted as unchecked
+_KEEP = 256 * 2**20  # bytes of different answers; further ones are counted as unchecked
 _HEADER = b"inference-header-content-length"
-#: Largest difference of two values, in terms of the largest of the tensor: other batch, other order of summing up.
+#: Largest difference of two values, relative to the tensor's largest: batches of other sizes sum up in another order.
 _TOLERANCE = {"FP16": 2e-2, "BF16": 5e-2, "FP32": 1e-3, "FP64": 1e-6}
 
 
 class Answers:
-    """All different answers of a session. `note` while the load runs, `faults` afterwards."""
+    """All different answers of a session. `note` while the load runs, `judge` afterwards."""
 
     def __init__(self, model: Model, bodies: Sequence[Body], *, values: bool) -> None:
         self._model = model
@@ -36,10 +36,10 @@ class Answers:
         self._seen: list[tuple[int, Response]] = []
         self._kept = 0
         self._first: dict[int, dict[str, Array]] = {}  # by body: the values of its first right answer
-        self.faults: list[str] = []  # by number, empty where right; as long as `judge` has come
+        self._faults: list[str] = []  # by number, of those that have been judged
 
     def note(self, body: int, response: Response) -> int:
-        """The number of this answer with status 200, or UNCHECKED when too many different ones have come."""
+        """The number of this answer with status 200, or UNCHECKED if there have been too many different ones."""
         known = self._known[body]
         number = known.get(response.body)
         if number is None:
@@ -50,10 +50,11 @@ class Answers:
             self._seen.append((body, response))
         return number
 
-    def judge(self) -> None:
-        """Look into the answers that are new."""
-        for body, response in self._seen[len(self.faults) :]:
-            self.faults.append(self._fault(body, response))
+    def judge(self) -> Sequence[str]:
+        """Decode and check new answers. Returns for each number why the answer is wrong; empty if it is right."""
+        for body, response in self._seen[len(self._faults) :]:
+            self._faults.append(self._fault(body, response))
+        return self._faults
 
     def _fault(self, number: int, response: Response) -> str:
         body = self._bodies[number]

@@ -1,4 +1,4 @@
-"""`starling bench`: load on a running server, measured. What is heavy is imported when the command runs."""
+"""`starling bench`: puts load on a running server and measures it. Heavy imports happen when the command runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _option(panel: str, flag: str, text: str, **more: Any) -> Any:
 
 
 def _number(panel: str, flag: str, text: str, kind: type[int | float] = float) -> Any:
-    """A wrong number is told in one line, like every other wrong value."""
+    """A numeric option whose parse error is one line, as for other invalid values."""
 
     def parse(given: str) -> int | float:
         try:
@@ -94,7 +94,7 @@ def bench(
 ) -> None:
     """Measure a model of a running server: latencies from the intended instant of each request.
 
-    Exit status 1 where nothing was answered rightly, 2 for a bad option, 3 where this client could not keep up.
+    Exit status 1 if there was no right answer, 2 for a bad option, 3 if this client could not keep up.
     """
     if [rate is not None or arrivals.startswith("trace:"), concurrency is not None, find_peak].count(True) != 1:
         raise ConfigError("rate: expected one of --rate, --concurrency and --find-peak")
@@ -141,7 +141,7 @@ def _measured(plan: Plan, slo_ms: float | None, as_json: bool) -> Result:
 
 
 def _plotter(path: Path) -> Callable[[Result], None]:
-    """What will write the plot; a reason why it could not is found before minutes of load."""
+    """The function that writes the plot. Errors are found here, before minutes of load."""
     try:
         from .plot import check, percentiles
     except ModuleNotFoundError as exc:
@@ -152,9 +152,9 @@ def _plotter(path: Path) -> Callable[[Result], None]:
 
 @contextmanager
 def _progress(total_s: float | None) -> Iterator[tuple[Callable[[float], None] | None, Callable[[str], None]]]:
-    """A bar of seconds and a way to say a line, both on standard error; no bar where that is no terminal.
+    """A progress bar and a function that prints a line, both on standard error; no bar if that is not a terminal.
 
-    Nothing draws by itself: a thread of the bar's own would hold the interpreter lock when a request is due.
+    The bar has no thread of its own, which would hold the interpreter lock when a request is due.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn

@@ -1,8 +1,8 @@
-"""Keep-alive connections to one server, as little Python per request as there can be, and what became of each request.
+"""A pool of keep-alive connections to one server, and a log of its requests, with little Python per request.
 
-A request takes the connection that was free last, so that as few are in use as are needed. Where none is free it waits
-in the pool, a connection more is opened up to the limit, and whichever is free first takes it. The wait is part of the
-latency, and reported apart. All waits are bounded: a request without an answer after the time limit has failed, and its
+A request takes the connection that became free last, so that as few connections are used as are needed. If none is
+free, it waits in the pool, and another connection is opened, up to the limit. The wait is part of the latency and is
+reported separately. All waits are bounded: a request without an answer after the time limit has failed, and its
 connection is closed.
 """
 
@@ -17,23 +17,26 @@ from types import TracebackType
 from typing import Self
 
 from .alarm import clock
-from .answers import UNCHECKED
-from .http import Malformed, Response, ResponseParser
+from .http import Malformed, Response, ResponseParser, line_of, value_of
 from .plan import Target
 
-_MAX_WAITING = 65_536  # requests without a connection; one beyond fails
-_SWEEP_S = 0.25  # between looks at the time limit: a request may outlive it by so much
+_MAX_WAITING = 65_536  # requests without a connection; further ones fail
+_SWEEP_S = 0.25  # interval of the time limit's check, by which a request may exceed it
 _OK = 200
+_BATCH, _TIMING = line_of(b"x-batch-size"), line_of(b"server-timing")
+_NO_HEADERS = (b"", b"")
+_LEAST_GROWTH = 1024  # requests
 
 Note = Callable[[int, Response], int]
 
 
 class Log:
-    """One run's requests by number: columns of integer ns on `clock`, 0 where it did not come to that.
+    """The requests of one run by number. Times are integer ns on `clock`, 0 if the event did not happen.
 
-    `intended`: when it should be sent; `offered`: when the pool was told; `sent`: when a connection took it; `ended`:
-    when the last byte of its answer had come. `status` is that of HTTP, 0 without an answer; `answers` are the numbers
-    that `note` gave; `faults` say by request why there is no right answer; `headers` are X-Batch-Size, Server-Timing.
+    `intended`: when it should be sent; `offered`: when it was handed to the pool; `sent`: when it was written to a
+    connection; `ended`: when the last byte of its answer arrived. `status`: of HTTP, 0 without an answer. `answers`:
+    the numbers that `note` returned. `faults`: why there is no right answer, by request. `headers`: X-Batch-Size and
+    Server-Timing.
     """
 
     def __init__(self, intended: Sequence[int], picks: Sequence[int]) -> None:
@@ -42,23 +45,41 @@ class Log:
         self.picks = array("q", picks)  # which body
         self.offered, self.sent, self.ended = array("q", zeros), array("q", zeros), array("q", zeros)
         self.status, self.answers = array("q", zeros), array("q", zeros)
-        self.headers: list[tuple[bytes, bytes]] = [(b"", b"")] * len(intended)
+        self.headers: list[tuple[bytes, bytes]] = [_NO_HEADERS] * len(intended)
         self.faults: dict[int, str] = {}
         self.finished = 0
+        self._count = len(intended)
 
     def add(self, now: int, pick: int) -> int:
-        """A request more, for one that is intended now."""
-        for column, value in (
-            (self.intended, now), (self.picks, pick), (self.offered, now), (self.sent, 0), (self.ended, 0),
-            (self.status, 0), (self.answers, UNCHECKED),
-        ):  # fmt: skip
-            column.append(value)
-        self.headers.append((b"", b""))
-        return len(self.intended) - 1
+        """Add a request that is intended now; returns its number."""
+        number = self._count
+        if number == len(self.intended):
+            self._grow()
+        self.intended[number] = now
+        self.picks[number] = pick
+        self._count += 1
+        return number
+
+    def _grow(self) -> None:
+        """Enlarge the columns in large steps, which is cheaper than appending to each one for each request."""
+        more = max(_LEAST_GROWTH, self._count)
+        zeros = bytes(8 * more)
+        for column in self._columns():
+            column.frombytes(zeros)
+        self.headers += [_NO_HEADERS] * more
+
+    def trim(self) -> None:
+        """Cut the columns after the last request, when no more will be added."""
+        for column in self._columns():
+            del column[self._count :]
+        del self.headers[self._count :]
+
+    def _columns(self) -> tuple[array[int], ...]:
+        return self.intended, self.picks, self.offered, self.sent, self.ended, self.status, self.answers
 
 
 class Connection(asyncio.Protocol):
-    """One request at a time."""
+    """A connection, which has one request at a time."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -78,7 +99,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         now = clock()
-        if self.request < 0:  # an answer to nothing, such as a 408 of a server that closes idle connections
+        if self.request < 0:  # an answer without a request, such as a 408 to an idle connection
             self.close()
             return
         self._heard = True
@@ -99,7 +120,7 @@ class Connection(asyncio.Protocol):
             self._pool.answered(self, response, clock())
             self._pool.forget(self)
         elif self.served and not self._heard:
-            self._pool.again(self)
+            self._pool.retry(self)
         else:
             self._pool.lost(self, "closed: the connection ended before the answer")
 
@@ -110,9 +131,9 @@ class Connection(asyncio.Protocol):
 
 
 class Pool:
-    """Connections for one run after another. An async context manager: on leaving, all are closed.
+    """Connections for several runs. An async context manager, which closes them at the end.
 
-    `payloads` are the bodies that a Log's picks name. `on_end(request, fault)` is called when a request has ended.
+    A Log's `picks` are indices into `payloads`. `note` numbers the answers with status 200.
     """
 
     def __init__(self, target: Target, payloads: Sequence[bytes], note: Note, *, limit: int, timeout_s: float) -> None:
@@ -130,7 +151,7 @@ class Pool:
         self._sweeper: asyncio.TimerHandle | None = None
         self._log = Log((), ())
         self._on_end: Callable[[int, str], None] = _nothing
-        self.most = 0  # connections open at one time
+        self.most = 0  # largest number of open connections
 
     async def __aenter__(self) -> Self:
         self._sweep()
@@ -151,12 +172,15 @@ class Pool:
             connection.close()
 
     def begin(self, log: Log, on_end: Callable[[int, str], None]) -> None:
-        """Requests are from now on numbers of this log; those of the log before have all ended."""
+        """Begin a run: request numbers are those of this log. All requests of the run before must have ended.
+
+        `on_end(request, fault)` is called when a request has ended.
+        """
         self._log, self._on_end = log, on_end
         self._retried.clear()
 
     def offer(self, request: int) -> None:
-        """Send it now, or as soon as a connection is free."""
+        """Send a request now, or as soon as a connection is free."""
         self._log.offered[request] = clock()
         if self._free:
             self._give(self._free.pop(), request)
@@ -182,14 +206,14 @@ class Pool:
                 self._fail(self._waiting.popleft(), f"connect: {exc.strerror or type(exc).__name__}")
             return
         finally:
-            # now, not when the task's callbacks run: a request offered in between would count on this connection
+            # here, not in a done-callback: a request offered in between would rely on this connection
             self._opening.discard(asyncio.current_task())
         self._all.add(connection)
         self.most = max(self.most, len(self._all))
         self._next(connection)
 
     def _next(self, connection: Connection) -> None:
-        """It is free."""
+        """A connection has become free: give it the next waiting request."""
         if self._waiting:
             self._give(connection, self._waiting.popleft())
         else:
@@ -208,7 +232,7 @@ class Pool:
         fault = ""
         if response.status == _OK:
             log.answers[request] = self._note(log.picks[request], response)
-            log.headers[request] = response.header(b"x-batch-size"), response.header(b"server-timing")
+            log.headers[request] = value_of(response.head, _BATCH), value_of(response.head, _TIMING)
         else:
             words = response.body[:200].decode("utf-8", "replace")
             fault = log.faults[request] = f"status {response.status}: {words}"
@@ -221,14 +245,14 @@ class Pool:
         self._on_end(request, fault)
 
     def lost(self, connection: Connection, fault: str) -> None:
-        """Its request will have no answer."""
+        """The request of this connection has failed without an answer."""
         request = connection.request
         connection.close()
         self._grow()
         self._fail(request, fault)
 
-    def again(self, connection: Connection) -> None:
-        """A used connection ended before a byte of the answer: the server closed it as idle (RFC 9112, 9.3.1)."""
+    def retry(self, connection: Connection) -> None:
+        """Retry a request whose used connection was closed before any answer, as idle ones are (RFC 9112, 9.3.1)."""
         request = connection.request
         if request in self._retried:
             self.lost(connection, "closed: twice before the answer")
@@ -254,7 +278,7 @@ class Pool:
         self._on_end(request, fault)
 
     def _sweep(self) -> None:
-        """Fail what has waited for too long."""
+        """Fail the requests that have waited for too long."""
         self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
         before = clock() - self._timeout_ns
         intended = self._log.intended
@@ -267,4 +291,4 @@ class Pool:
 
 
 def _nothing(request: int, fault: str) -> None:
-    """Nobody asks."""
+    """Used between runs."""

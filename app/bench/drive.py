@@ -1,8 +1,8 @@
-"""When requests are sent: at the instants of an arrival process, or each when the one before it has been answered.
+"""Sends requests: in an open loop at the instants of an arrival process, in a closed loop after each answer.
 
-Open loop: a request's time runs from its intended instant, whatever the server, the client or the machine do, so that a
-slow server cannot put off the requests that would show it (coordinated omission). Closed loop: a fixed number is in
-flight, and a slow server is asked less often. Both watch how late this process is.
+Open loop: latencies run from the intended instant, whatever server, client or machine do, so that a slow server cannot
+delay the requests that would show its slowness (coordinated omission). Closed loop: a fixed number of requests is in
+flight, and a slow server is asked less often. Both measure how late this process is.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from . import alarm
 from .alarm import clock
 from .client import Log, Pool
 
-_BURST = 64  # requests sent without a look at what has come in
-_BEAT_NS = 10_000_000  # closed loop: between two looks at how late this process is
-_PROGRESS_S = 1.0  # drawing a progress bar takes 2 ms of the loop; more often, it would be seen in the 99th percentile
+_BURST = 64  # requests sent without reading answers in between
+_CHECK_NS = 10_000_000  # closed loop: interval at which it checks how late this process is
+_PROGRESS_S = 1.0  # drawing a progress bar takes 2 ms; more often it would show in the 99th percentile
 
-Progress = Callable[[float], None]  # told the seconds that have passed since it was told last
+Progress = Callable[[float], None]  # called with the seconds since its last call
 
 
 class _Drive(ABC):
@@ -36,7 +36,7 @@ class _Drive(ABC):
         pool.begin(log, self._ended)
 
     async def run(self) -> None:
-        """Until every request has ended."""
+        """Send all requests and wait until each has ended."""
         self._told_ns = clock()
         if self._progress is not None:
             self._tell()
@@ -44,6 +44,7 @@ class _Drive(ABC):
             self._begin()
             await self._done
         finally:
+            self.log.trim()
             self._alarm.close()
             if self._teller is not None:
                 self._teller.cancel()
@@ -69,12 +70,12 @@ class _Drive(ABC):
 
 
 class OpenLoop(_Drive):
-    """`log.intended` holds ns from the start; `run` makes them instants of the clock."""
+    """`log.intended` holds ns from the start, which `run` replaces by instants of the clock."""
 
     def _begin(self) -> None:
         self._next = 0
         self._count = len(self.log.intended)
-        # a moment ahead, so that the first is not late; then the loop waits for nothing but the alarm and the sockets
+        # slightly ahead, so that the first request is not late
         self.start_ns = clock() + 5_000_000
         self.log.intended = array("q", (self.start_ns + instant for instant in self.log.intended))
         if not self._count:
@@ -97,7 +98,7 @@ class OpenLoop(_Drive):
 
 
 class ClosedLoop(_Drive):
-    """`concurrency` in flight for `duration_s`; `lags` is how late the loop was at each beat, in ns."""
+    """`concurrency` requests in flight for `duration_s`. `lags`: how late the loop was at each check, in ns."""
 
     def __init__(
         self, pool: Pool, picks: Iterator[int], concurrency: int, duration_s: float, progress: Progress | None
@@ -107,26 +108,26 @@ class ClosedLoop(_Drive):
         self._concurrency = concurrency
         self._duration_ns = round(duration_s * 1e9)
         self._flying = concurrency
-        self._beat_ns = 0
+        self._check_ns = 0
         self.lags = array("q")
 
     def _begin(self) -> None:
         self.start_ns = clock()
-        self._beat_ns = self.start_ns + _BEAT_NS
-        self._alarm.set(self._beat_ns)
+        self._check_ns = self.start_ns + _CHECK_NS
+        self._alarm.set(self._check_ns)
         for _ in range(self._concurrency):
             self._pool.offer(self.log.add(clock(), next(self._picks)))
 
     def _ring(self) -> None:
         now = clock()
-        self.lags.append(now - self._beat_ns)
-        self._beat_ns = now + _BEAT_NS
-        self._alarm.set(self._beat_ns)
+        self.lags.append(now - self._check_ns)
+        self._check_ns = now + _CHECK_NS
+        self._alarm.set(self._check_ns)
 
     def _ended(self, request: int, fault: str) -> None:
         now = clock()
-        # one that could not connect is not followed by another: they would chase each other
-        if now - self.start_ns < self._duration_ns and not fault.startswith("connect"):
+        # a request that could not connect is not followed by another, which would fail at once as well
+        if now - self.start_ns < self._duration_ns and not (fault and fault.startswith("connect")):
             self._pool.offer(self.log.add(now, next(self._picks)))
             return
         self._flying -= 1

@@ -1,8 +1,8 @@
-"""Inference requests from a model's metadata: random data, encoded once, as the bytes that go out.
+"""Makes inference requests from a model's metadata: random data, encoded once as the bytes to send.
 
-An axis of -1 that leads is the batch; any other takes the request's length. Values are such that a model of any kind
-takes them: small integers, which are tokens of every vocabulary; ones where the name ends in "mask"; zeros where it
-holds "type", for segments. A user who knows better gives the shapes or the whole body.
+A leading axis of -1 is the batch; any other -1 is the request's length. Values suit models of any kind: small integers,
+which are tokens of every vocabulary; ones if the name ends in "mask"; zeros if it contains "type", for segments. Users
+can give shapes or whole bodies instead.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ import orjson
 
 from .plan import Lengths, Plan
 
-BODIES = (
-    64  # different requests prepared: enough for lengths to have their distribution, few enough to remember answers
-)
+BODIES = 64  # enough for a distribution of lengths, few enough to remember their answers
 
 #: V2 datatype -> numpy's; BF16 is made of FP32, BYTES of objects.
 DTYPES: dict[str, str] = {
@@ -33,7 +31,7 @@ _TOKENS = 100  # values of an integer are below
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor as the metadata describe it. `shape` without the batch axis, -1 for a variable one."""
+    """A tensor as described by the metadata. `shape`: without the batch axis, -1 for a variable axis."""
 
     name: str
     datatype: str
@@ -42,7 +40,7 @@ class Tensor:
 
     @classmethod
     def parse(cls, text: Any) -> Tensor:
-        """Raises ValueError where it is not as V2 says."""
+        """Raises ValueError if it is not valid V2 metadata."""
         try:
             name, datatype, shape = text["name"], text["datatype"], [int(length) for length in text["shape"]]
         except (KeyError, TypeError, ValueError):
@@ -55,7 +53,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """One request: the bytes to send, its rows, the names of the outputs it asks for (empty: all)."""
+    """One request: the bytes to send, its rows, and the names of the requested outputs (empty: all)."""
 
     request: bytes
     rows: int
@@ -64,7 +62,7 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What the metadata say."""
+    """The inputs and outputs in a model's metadata."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
@@ -80,7 +78,7 @@ class Model:
 
 
 def prepare(model: Model, plan: Plan) -> list[Body]:
-    """The different requests of a measurement, the longest first. Raises ValueError for options that do not fit it."""
+    """The requests of a measurement, the longest first. Raises ValueError for options that do not fit the model."""
     if plan.data is not None:
         return _given(plan)
     shapes = _shapes(model, plan)
@@ -130,7 +128,7 @@ def _values(tensor: Tensor, shape: Sequence[int], random: np.random.Generator) -
 
 
 def _given(plan: Plan) -> list[Body]:
-    """The body in the file, or the bodies of its list. They are taken apart, so that either payload can be sent."""
+    """The body or the list of bodies in the file, decoded, so that they can be sent with either payload."""
     assert plan.data is not None
     try:
         found = json.loads(plan.data.read_bytes())
@@ -166,7 +164,7 @@ _Named = tuple[str, str, list[int], np.ndarray[Any, Any]]  # name, datatype, sha
 
 
 def _encode(tensors: list[_Named], rest: dict[str, Any], plan: Plan, rows: int) -> Body:
-    """`rest`: what the request says besides its inputs."""
+    """Encode a request. `rest`: its members besides the inputs."""
     binary = plan.payload == "binary"
     inputs: list[dict[str, Any]] = []
     parts: list[bytes] = []

@@ -1,4 +1,4 @@
-"""The largest rate at which a latency objective is kept: doubling until it is not, then halving the gap."""
+"""Searches the largest rate that meets a latency objective: doubles until it is missed, then halves the gap."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from .plan import Plan
 from .run import LAG_P99_MS, LAG_SHARE, Lagging, Result, Session
 from .stats import Repeat, percentile
 
-PRECISION = 0.05  # of the rate; repeats of one rate scatter by as much
+PRECISION = 0.05  # of the rate; repeats of the same rate scatter as much
 _DOUBLINGS = 24
-_STEPS_DOWN = 8  # of PRECISION: to two thirds of what one run kept
-#: Seconds by which latency may grow in each second that passes. One that is overloaded by a share x grows by x: a run
-#: too short for the objective to be missed shows it so.
+_STEPS_DOWN = 8  # steps of PRECISION, down to two thirds of the rate that one run met
+#: Seconds by which latency may grow per second. If a server is overloaded by a share x, latency grows by x, which shows
+#: in runs that are too short to miss the objective.
 _GROWTH = 0.02
-_THROUGHPUT = 0.95  # of what was offered; the answers after the end take some
+_THROUGHPUT = 0.95  # of the offered rate; answers after the end reduce it
 _LAG = "the load generator was late"
 
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """One rate. `why` not: empty where it was kept."""
+    """One tried rate. `why`: the reason why it missed the objective; empty if it met it."""
 
     rate: float
     p99_ms: float | None
@@ -39,14 +39,14 @@ class Try:
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """`result` was measured at the largest rate that keeps the objective, with all repeats."""
+    """`result`: measured at the largest rate that meets the objective, with all repeats."""
 
     result: Result
     tries: tuple[Try, ...]
 
 
 def judge(repeat: Repeat, rate: float, slo_ms: float) -> Try:
-    """Does this run keep the objective?"""
+    """Whether this run meets the objective."""
     p99 = percentile(repeat.completed, 0.99)
     throughput = len(repeat.completed) / repeat.elapsed_s
     return Try(rate, p99, throughput, _why(repeat, p99, throughput, slo_ms))
@@ -69,7 +69,7 @@ def _why(repeat: Repeat, p99: float | None, throughput: float, slo_ms: float) ->
 
 
 def _growth(repeat: Repeat) -> float:
-    """Seconds of latency a second, from the second to the last quarter of the time."""
+    """Growth of latency in seconds per second, from the second to the last quarter of the run."""
     quarter = np.minimum(repeat.intended_ns * 4 // round(repeat.duration_s * 1e9), 3)
     served = repeat.unlagged
     early, late = served[quarter == 1], served[quarter == 3]
@@ -79,7 +79,7 @@ def _growth(repeat: Repeat) -> float:
 
 
 async def search(probe: Callable[[float], Awaitable[Try]], start: float) -> tuple[Try | None, Try]:
-    """The largest rate kept and the smallest that was not, at most PRECISION apart; None where none was kept."""
+    """The largest rate that met the objective (None if none did) and the smallest that missed it, PRECISION apart."""
     low: Try | None = None
     high: Try | None = None
     rate = start
@@ -100,7 +100,10 @@ async def search(probe: Callable[[float], Awaitable[Try]], start: float) -> tupl
 
 
 async def find_peak(plan: Plan, slo_ms: float, told: Callable[[Try], None], progress: Progress | None = None) -> Peak:
-    """Raises Unusable; Lagging where this process was the limit; ValueError where no rate keeps the objective."""
+    """Search the peak, calling `told` for each tried rate.
+
+    Raises Unusable, Lagging if this process was the limit, and ValueError if no rate meets the objective.
+    """
     tries: list[Try] = []
     async with Session(plan) as session:
         await session.warm(progress)
@@ -123,7 +126,7 @@ async def find_peak(plan: Plan, slo_ms: float, told: Callable[[Try], None], prog
         if low is None:
             raise ValueError(f"slo_ms: no rate keeps {slo_ms:g} ms; at {tries[-1].rate:.2g}/s: {tries[-1].why}")
         rate = low.rate
-        for _ in range(_STEPS_DOWN):  # one run kept it at this rate; the repeats may not, and then the peak is lower
+        for _ in range(_STEPS_DOWN):  # if the repeats miss the objective at this rate, the peak is lower
             result = await session.repeats(replace(plan, rate=rate), progress)
             p99 = result.figures["p99_ms"]
             if p99 is not None and p99 <= slo_ms and not result.errors:

@@ -1,4 +1,4 @@
-"""What a measurement is to be: every option once, checked when it is made."""
+"""The options of a measurement, checked when the plan is made."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _S = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a server is, from its URL. `authority` goes into the Host header, `prefix` stands before /v2."""
+    """A server's address from its URL. `authority`: for the Host header. `prefix`: the path before /v2."""
 
     host: str
     port: int
@@ -42,7 +42,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Lengths of the variable axes of a request: lognormal with this mean and deviation, rounded, 1 to `most`."""
+    """Lengths of variable axes: lognormal with this mean and standard deviation, rounded, from 1 to `most`."""
 
     mean: float
     deviation: float
@@ -72,8 +72,9 @@ class Lengths:
 class Plan:
     """One measurement of one model. Raises ValueError, `field: expected ..., got ...`.
 
-    `rate` (per second) is an open loop, `concurrency` (requests in flight) a closed one; neither is for `find_peak`
-    alone. Repeat k draws from `seed + k`. `shapes` (NAME:d,d) are of one row, without the batch; `headers` NAME: VALUE.
+    `rate` (per second) makes an open loop, `concurrency` (requests in flight) a closed one; only `find_peak` needs
+    neither. Repeat k has the seed `seed + k`. `shapes` (NAME:d,d) are those of one row, without the batch axis.
+    `headers` are NAME: VALUE.
     """
 
     url: str
@@ -130,23 +131,23 @@ class Plan:
 
     @property
     def path(self) -> str:
-        """Of the model: its metadata are there, and inference below."""
+        """The path of the model's metadata; inference is below it."""
         return f"{self.target.prefix}/v2/models/{quote(self.model, safe='')}"
 
     @property
     def traced(self) -> bool:
-        """Arrivals are recorded ones, which have a rate of their own."""
+        """Whether arrivals are a recorded trace, which has its own rate."""
         return self.arrivals.startswith("trace:")
 
     @property
     def mean_rate(self) -> float | None:
-        """Requests per second in the long run: `rate`, or that of the trace; steps have their own mean."""
+        """Requests per second in the long run: that of the arrival process, or of the trace."""
         if self.concurrency is not None:
             return None
         return arrivals.make(self.arrivals, self.rate, self.seed).rate
 
     def instants(self, rate: float | None, seed: int, duration_s: float) -> NDArray[np.int64]:
-        """When requests are to be sent, in ns from the start: those of the simulator for the same arguments."""
+        """When to send requests, in ns from the start; the simulator uses the same instants for the same arguments."""
         end = round(duration_s * _S)
         chunks: list[NDArray[np.int64]] = []
         for chunk in arrivals.make(self.arrivals, rate, seed).chunks():

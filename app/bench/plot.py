@@ -1,6 +1,4 @@
-"""Latency against percentile, drawn so that each further nine has the same width. Needs matplotlib, the extra
-`plot`.
-"""
+"""Plots latency against percentile, with the same width for each further nine. Needs matplotlib (extra `plot`)."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ _POINTS = 400  # of a line; a run may have a million latencies
 
 
 def check(path: Path) -> None:
-    """Raises ValueError where no plot could be written to `path`."""
+    """Raises ValueError if no plot can be written to `path`."""
     known = sorted(FigureCanvasAgg.get_supported_filetypes())
     if path.suffix[1:].lower() not in known:
         raise ValueError(f"plot: expected a file's name that ends in {', '.join(known)}, got {str(path)!r}")
@@ -29,9 +27,9 @@ def check(path: Path) -> None:
 
 
 def percentiles(result: Result, path: Path) -> None:
-    """Write the plot to `path`, whose ending says the format: a thin line per repeat, a thick one of all together.
+    """Write the plot to `path`, whose ending sets the format: a thin line per repeat, a thick one for all together.
 
-    There are right answers. Raises OSError when the file cannot be written.
+    There must be right answers. Raises OSError if the file cannot be written.
     """
     runs = [np.sort(repeat.completed) for repeat in result.repeats if len(repeat.completed)]
     with plt.rc_context(STYLE):
@@ -57,7 +55,7 @@ def percentiles(result: Result, path: Path) -> None:
 
 
 def _line(axes: Axes, ordered: NDArray[np.int64], **look: object) -> None:
-    """Up to the percentile that the number of values can show: the largest of n stands at 1 - 1/n."""
+    """Draw a line up to the percentile that n values can show, which is 1 - 1/n."""
     nines = np.linspace(0, np.log10(max(len(ordered), 2)), _POINTS)  # 1 / (1 - p) = 10 ^ nines
     share = 1 - 10.0**-nines
     ranks = np.minimum((share * len(ordered) + 1e-6).astype(int), len(ordered) - 1)  # 1e-6: rounding down

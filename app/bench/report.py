@@ -1,4 +1,4 @@
-"""What `starling bench` prints: a table for people, one JSON object for programs."""
+"""The output of `starling bench`: a table, or one JSON object."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .plan import Plan
 from .run import Result
 from .stats import FIGURES
 
-#: Figure -> its line in the table, and the unit.
+#: Figure -> its title in the table, and its unit.
 _LINES = {
     "mean_ms": ("mean", "ms"), "p50_ms": ("50 %", "ms"), "p90_ms": ("90 %", "ms"), "p99_ms": ("99 %", "ms"),
     "p999_ms": ("99.9 %", "ms"), "max_ms": ("longest", "ms"), "throughput": ("answers", "/s"),
@@ -50,7 +50,7 @@ def as_json(result: Result, slo_ms: float | None = None, tries: Sequence[Try] = 
 
 
 def table(result: Result, slo_ms: float | None = None) -> str:
-    """For people."""
+    """The result as a table."""
     plan = result.plan
     load = f"{plan.concurrency} in flight" if plan.concurrency else f"{plan.arrivals}, {plan.mean_rate:.1f}/s"
     lines = [
@@ -80,7 +80,7 @@ def table(result: Result, slo_ms: float | None = None) -> str:
 
 
 def tried(one: Try) -> str:
-    """One step of the search, as a line."""
+    """One tried rate as a line."""
     p99 = "none" if one.p99_ms is None else f"{one.p99_ms:.1f} ms"
     return f"{one.rate:10.1f}/s  99 % {p99:>10}  {one.throughput:8.1f} answers/s  {one.why or 'kept'}"
 

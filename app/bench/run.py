@@ -1,9 +1,9 @@
-"""Measuring a model of a running server: `measure(plan)` from Python, `starling bench` from a shell.
+"""Measures a model of a running server: `measure(plan)` from Python, `starling bench` from a shell.
 
     result = run(Plan(url="localhost:8000", model="mlp", rate=200, repeats=5))
     result.figures["mean_ms"], result.repeats[0].latency_ns
 
-The process that measures should do nothing else: the server belongs into another one.
+The measuring process should do nothing else; run the server in another one.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from .stats import Repeat, collect, percentile, summary
 
 __all__ = ["Lagging", "Plan", "Result", "Session", "Unusable", "measure", "run"]
 
-#: How much of the median latency, and of the 99th percentile, may be this process's own lag. The interval of a few
-#: repeats is hardly narrower. The floors are what any process waits for its turn on a machine that is not idle: medians
-#: of 0.02 to 0.13 ms were measured beside a busy server on two cores.
+#: The share of the median latency and of the 99th percentile that may be this process's own lag. The confidence
+#: interval of a few repeats is hardly narrower. The minima are what any process waits for a core on a busy machine:
+#: medians of 0.02 to 0.13 ms were measured beside a busy server on two cores.
 LAG_SHARE = 0.1
 LAG_P50_MS = 0.2
 LAG_P99_MS = 1.0
@@ -47,7 +47,7 @@ class Unusable(ValueError):
 
 
 class Lagging(Exception):
-    """This process was too late: the figures (of `result`, if it came so far) would be its own, not the server's."""
+    """This process was too late: the figures would be its own, not the server's. `result`: if there is one."""
 
     def __init__(self, message: str, result: Result | None = None) -> None:
         super().__init__(message)
@@ -56,7 +56,7 @@ class Lagging(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What was measured. `connections`: the most that were open at one time."""
+    """The result of a measurement. `connections`: the most that were open at the same time."""
 
     plan: Plan
     repeats: tuple[Repeat, ...]
@@ -81,12 +81,12 @@ class Result:
 
     @property
     def errors(self) -> Counter[str]:
-        """By kind; with the completed they add up to the requests."""
+        """Counts by kind; errors and `completed` add up to `requests`."""
         return sum((repeat.errors for repeat in self.repeats), Counter())
 
     @property
     def examples(self) -> dict[str, str]:
-        """The first error of each kind, whole."""
+        """The full text of the first error of each kind."""
         return {kind: text for repeat in reversed(self.repeats) for kind, text in repeat.examples.items()}
 
     @property
@@ -95,14 +95,14 @@ class Result:
         return summary(self.repeats, self.plan.deadline_ms)
 
     def check_lag(self) -> None:
-        """Raises Lagging where the lag is too much of the latency, over all repeats together."""
+        """Raises Lagging if the lag is too large a share of the latency, over all repeats together."""
         done = np.concatenate([repeat.completed for repeat in self.repeats])
         late = np.concatenate([repeat.lag_ns for repeat in self.repeats])
         for name, share, floor in (("median", 0.5, LAG_P50_MS), ("99th percentile", 0.99, LAG_P99_MS)):
             figure = percentile(done, share) or 0.0
             if self.plan.concurrency is None and len(done):
                 own = figure - (percentile(np.concatenate([one.unlagged for one in self.repeats]), share) or 0.0)
-            else:  # beats belong to no request: as if each had met the worst
+            else:  # checks belong to no request, so the lag of each is assumed to be the worst
                 own = percentile(late, share) or 0.0
             limit = max(floor, self.plan.max_lag_ms or 0.0, LAG_SHARE * figure)
             if own > limit:
@@ -117,7 +117,7 @@ class Result:
 class Session:
     """A model's prepared requests and the connections to its server. An async context manager.
 
-    Raises Unusable on entering, where there is no such server or model, or it refuses the requests prepared.
+    Entering raises Unusable if there is no such server or model, or if it refuses the prepared requests.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -165,10 +165,10 @@ class Session:
         return found[0]
 
     async def lone(self) -> float:
-        """Send the longest request alone; its latency in seconds. Raises Unusable where the answer is not right."""
+        """Send the longest request alone; returns its latency in seconds. Raises Unusable if the answer is wrong."""
         alone = ClosedLoop(self._pool, itertools.repeat(0), 1, 0, None)
         await alone.run()
-        repeat = collect(alone.log, alone.start_ns, 0, 0, self._answers, ())
+        repeat = collect(alone.log, alone.start_ns, 0, 0, self._answers.judge(), ())
         if repeat.examples:
             raise Unusable(
                 f"model: expected a right answer of {self.plan.model!r}, got {next(iter(repeat.examples.values()))}"
@@ -176,7 +176,7 @@ class Session:
         return float(repeat.latency_ns[0]) / 1e9
 
     async def warm(self, progress: Progress | None = None) -> None:
-        """The plan's own load, not counted; one request after the other where it has none."""
+        """Run the plan's load without counting it, or one request after another if the plan has no load."""
         plan = self.plan
         if plan.warmup_s:
             if plan.rate is None and not plan.traced:
@@ -184,11 +184,11 @@ class Session:
             await self.once(plan, plan.seed + plan.repeats, plan.warmup_s, progress)
 
     async def settle(self) -> None:
-        """After too much load: one request after the other for a moment, of which the first waits for what is left."""
+        """Wait until the server is idle after too much load, by sending one request after another for a moment."""
         await self.once(replace(self.plan, rate=None, concurrency=1, arrivals="poisson"), 0, _SETTLE_S)
 
     async def once(self, plan: Plan, seed: int, duration_s: float, progress: Progress | None = None) -> Repeat:
-        """One run. `plan` may differ from the session's in rate, concurrency and arrivals."""
+        """Do one run. `plan` may differ from the session's in rate, concurrency and arrivals."""
         choose = np.random.default_rng([seed, 3])
         drive: OpenLoop | ClosedLoop
         if plan.concurrency is not None:
@@ -201,13 +201,13 @@ class Session:
                 )
             picks = choose.integers(0, len(self._bodies), len(instants))
             drive = OpenLoop(self._pool, Log(instants.tolist(), picks.tolist()), progress)
-        with _no_collections():
+        with without_collections():
             await drive.run()
-        beats = drive.lags if isinstance(drive, ClosedLoop) else ()
-        return collect(drive.log, drive.start_ns, duration_s, seed, self._answers, beats)
+        lags = drive.lags if isinstance(drive, ClosedLoop) else ()
+        return collect(drive.log, drive.start_ns, duration_s, seed, self._answers.judge(), lags)
 
     async def repeats(self, plan: Plan, progress: Progress | None = None) -> Result:
-        """All runs of `plan`, without a warm-up. Raises Lagging."""
+        """Do all runs of `plan` without a warm-up. Raises Lagging."""
         found = [await self.once(plan, plan.seed + k, plan.duration_s, progress) for k in range(plan.repeats)]
         result = Result(plan, tuple(found), self._pool.most)
         result.check_lag()
@@ -217,7 +217,7 @@ class Session:
 async def measure(plan: Plan, progress: Progress | None = None) -> Result:
     """Warm up, then `plan.repeats` runs. Raises Unusable, Lagging, and ValueError for what does not fit the model.
 
-    `progress` is told seconds as they pass, `plan.warmup_s + plan.repeats * plan.duration_s` of them and a little more.
+    `progress` is called with the seconds that pass, in all about `plan.warmup_s + plan.repeats * plan.duration_s`.
     """
     if plan.rate is None and plan.concurrency is None and not plan.traced:
         raise ValueError("rate: expected --rate, --concurrency or --find-peak")
@@ -227,12 +227,12 @@ async def measure(plan: Plan, progress: Progress | None = None) -> Result:
 
 
 def run(plan: Plan, progress: Progress | None = None) -> Result:
-    """`measure` in an event loop of its own."""
+    """`measure` in a new event loop."""
     return in_loop(measure(plan, progress))
 
 
 def in_loop(work: Coroutine[Any, Any, T]) -> T:
-    """On uvloop where there is one: its sockets cost half of asyncio's."""
+    """Run a coroutine in a new event loop: uvloop if installed, because its sockets cost half of asyncio's."""
     try:
         import uvloop
     except ImportError:
@@ -249,8 +249,8 @@ def _picks(random: np.random.Generator, count: int) -> Iterator[int]:
 
 
 @contextmanager
-def _no_collections() -> Iterator[None]:
-    """A collection stops the loop for milliseconds; what a run makes has no cycles and is bounded by its requests."""
+def without_collections() -> Iterator[None]:
+    """Disable the garbage collector, which would stop the loop for milliseconds; a run makes no cycles of objects."""
     enabled = gc.isenabled()
     gc.collect()
     gc.freeze()

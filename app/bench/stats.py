@@ -1,4 +1,4 @@
-"""Figures of runs: percentiles of one, and the mean over several with its confidence interval."""
+"""Statistics of runs: percentiles of one run, and means over several with confidence intervals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .answers import UNCHECKED, Answers
+from .answers import UNCHECKED
 from .client import Log
 
 _MS = 1e6
@@ -28,7 +28,7 @@ _QUEUE = re.compile(rb"queue;dur=([0-9.]+)")
 _TOTAL = re.compile(rb"total;dur=([0-9.]+)")
 
 PERCENTILES = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "p999_ms": 0.999}
-#: What each run gives, in the order of the JSON.
+#: The figures of a run, in the order of the JSON.
 FIGURES = (
     "mean_ms", *PERCENTILES, "max_ms", "throughput", "goodput", "client_queue_ms", "lag_p50_ms", "lag_p99_ms",
     "mean_batch", "compute_ms", "server_ms",
@@ -37,12 +37,12 @@ FIGURES = (
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """One run. Columns are int64 ns, one entry for each request, in the order in which they were intended.
+    """One run. Columns are int64 ns with one entry for each request, in the order of their intended instants.
 
-    `intended_ns` is from the start. `latency_ns`, from the intended instant to the last byte, is -1 where there was no
-    right answer; `wait_ns` (for a connection) where it was not sent; `queue_ns`, `compute_ns`, `server_ns`
-    (Server-Timing: queue, compute, total) and `batch` (X-Batch-Size) where the server does not say. `lag_ns` is how
-    late this process was: of each request in an open loop, of each beat in a closed one.
+    `intended_ns` counts from the start. `latency_ns`, from the intended instant to the last byte, is -1 without a right
+    answer. `wait_ns`, for a connection, is -1 if the request was not sent. `queue_ns`, `compute_ns`, `server_ns`
+    (Server-Timing: queue, compute, total) are -1 and `batch` (X-Batch-Size) is 0 if the server does not report them.
+    `lag_ns` is how late this process was: for each request in an open loop, at each check in a closed one.
     """
 
     seed: int
@@ -57,22 +57,22 @@ class Repeat:
     queue_ns: Column
     batch: Column
     status: Counter[int]
-    errors: Counter[str]  # by kind; they and the completed add up to the requests
-    examples: dict[str, str]  # the first error of each kind, whole
-    unchecked: int  # completed, but not compared: too many different answers
+    errors: Counter[str]  # by kind; errors and completed requests add up to all
+    examples: dict[str, str]  # the full text of the first error of each kind
+    unchecked: int  # completed but not compared, because of too many different answers
 
     @property
     def completed(self) -> Column:
-        """Latencies of the right answers, ns, in order of intent."""
+        """Latencies of the right answers in ns, in the order of their intended instants."""
         return self.latency_ns[self.latency_ns >= 0]
 
     @property
     def unlagged(self) -> Column:
-        """`completed` of an open loop, from when each request was offered instead of from its intended instant."""
+        """`completed` of an open loop, measured from when each request was offered to the pool."""
         return (self.latency_ns - self.lag_ns)[self.latency_ns >= 0]
 
     def figures(self, deadline_ms: float | None) -> dict[str, float | None]:
-        """Of FIGURES; None for what nothing is known of."""
+        """The values of FIGURES; None for unknown ones."""
         done = self.completed
         found: dict[str, float | None] = {
             "mean_ms": _mean(done, _MS),
@@ -92,16 +92,19 @@ class Repeat:
         return found
 
 
-def collect(log: Log, start_ns: int, duration_s: float, seed: int, answers: Answers, beats: Sequence[int]) -> Repeat:
-    """A finished log in figures' terms. `beats`: the lags of a closed loop, empty for an open one."""
-    answers.judge()
+def collect(log: Log, start_ns: int, duration_s: float, seed: int, wrong: Sequence[str], lags: Sequence[int]) -> Repeat:
+    """The run in a finished log.
+
+    `wrong`: by the number of an answer why it is wrong; empty if it is right. `lags`: those of a closed loop, empty for
+    an open one.
+    """
     intended, offered, sent, ended = (_column(part) for part in (log.intended, log.offered, log.sent, log.ended))
     numbers = _column(log.answers)
     faults = dict(log.faults)
-    if any(answers.faults):
+    if any(wrong):
         for request in np.flatnonzero(_column(log.status) == 200).tolist():
-            if request not in faults and numbers[request] != UNCHECKED and answers.faults[numbers[request]]:
-                faults[request] = answers.faults[numbers[request]]
+            if request not in faults and numbers[request] != UNCHECKED and wrong[numbers[request]]:
+                faults[request] = wrong[numbers[request]]
     right = np.ones(len(intended), bool)
     right[list(faults)] = False
     errors: Counter[str] = Counter()
@@ -118,7 +121,7 @@ def collect(log: Log, start_ns: int, duration_s: float, seed: int, answers: Answ
         intended_ns=intended - start_ns,
         latency_ns=np.where(right, ended - intended, -1),
         wait_ns=np.where(sent > 0, sent - offered, -1),
-        lag_ns=np.array(beats, np.int64) if len(beats) else offered - intended,
+        lag_ns=np.array(lags, np.int64) if len(lags) else offered - intended,
         compute_ns=_timing(log, _COMPUTE),
         server_ns=_timing(log, _TOTAL),
         queue_ns=_timing(log, _QUEUE),
@@ -131,7 +134,7 @@ def collect(log: Log, start_ns: int, duration_s: float, seed: int, answers: Answ
 
 
 def percentile(values: Column, share: float) -> float | None:
-    """The value that this share of all does not exceed (nearest rank), ns in ms; None where there is none."""
+    """The percentile by nearest rank, of ns in ms; None without values."""
     if not len(values):
         return None
     rank = max(1, math.ceil(share * len(values)))
@@ -148,7 +151,7 @@ def interval(values: Sequence[float]) -> float | None:
 
 
 def summary(repeats: Sequence[Repeat], deadline_ms: float | None) -> dict[str, float | None]:
-    """The mean of each figure over the repeats, with `NAME_ci95`. `max_ms` is the largest of all, with no interval."""
+    """The mean of each figure over the repeats, with `NAME_ci95`. `max_ms` is the largest, without an interval."""
     each = [repeat.figures(deadline_ms) for repeat in repeats]
     found: dict[str, float | None] = {}
     for name in FIGURES:

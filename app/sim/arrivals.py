@@ -1,15 +1,15 @@
-"""When requests come: seeded processes and traces, as arrays of integer nanoseconds, a chunk at a time.
+"""Arrival times of requests, from seeded processes and traces, as arrays of integer nanoseconds in chunks.
 
     poisson                     independent requests
     uniform                     one every 1 / rate
     gamma:CV                    gaps with a gamma distribution of this coefficient of variation (1 is poisson)
-    steps:FxS,FxS,...           poisson at F times the rate for S seconds each, over and over: steps:0.5x10,2x5
+    steps:FxS,FxS,...           poisson at F times the rate for S seconds each, repeated: steps:0.5x10,2x5
     diurnal:PERIOD_S:AMPLITUDE  poisson at rate x (1 + AMPLITUDE sin(2 pi t / PERIOD_S)), AMPLITUDE at most 1
     bursty:ON_S:OFF_S           poisson while on, nothing while off, both exponential with these means; the mean is kept
     trace:FILE                  one time in seconds a line (the first column of a CSV file), in order
 
-The same spec, rate and seed give the same instants, here and in the load generator. Memory does not grow with their
-number: a process yields chunks, a trace is read as it is used.
+The same spec, rate and seed give the same instants in the simulator and in the load generator. Memory does not grow
+with their number: a process yields chunks, and a trace is read while it is used.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ Instants = NDArray[np.int64]
 
 
 class Arrivals(Protocol):
-    """A stream of instants in order, endless unless it is a trace. `rate` is its long-run mean per second."""
+    """A stream of instants in order, endless except for traces. `rate` is the long-run mean per second."""
 
     @property
     def rate(self) -> float: ...
 
     def chunks(self) -> Iterator[Instants]:
-        """The instants from the start, anew at each call."""
+        """The instants from the start; each call begins again."""
         ...
 
 
 def make(spec: str, rate: float | None, seed: int) -> Arrivals:
-    """Arrivals from their spec. Raises ValueError that says what was expected.
+    """Arrivals from their spec. Raises ValueError for a bad one.
 
-    `rate` per second; None only for a trace, which then keeps its own times; with a rate it is stretched to it.
+    `rate` is per second. A trace is stretched to the rate, or keeps its own times if it is None.
     """
     kind, _, text = spec.partition(":")
     if rate is not None and not (rate > 0 and math.isfinite(rate)):
@@ -98,7 +98,7 @@ class Gaps:
 
 
 class Steps:
-    """A rate that steps through (factor, seconds) over and over. Poisson in operational time, mapped to real time."""
+    """A rate that repeats (factor, seconds) steps. Poisson in operational time, mapped to real time."""
 
     def __init__(self, rate: float, steps: list[tuple[float, float]], seed: int) -> None:
         factors = np.array([factor for factor, _ in steps])
@@ -122,7 +122,7 @@ class Steps:
 
 
 class Diurnal:
-    """A sine around the rate, by thinning (Lewis and Shedler): drawn at the peak rate, kept with chance rate / peak."""
+    """A sine around the rate by thinning (Lewis and Shedler): drawn at the peak, kept with probability rate / peak."""
 
     def __init__(self, rate: float, period: float, amplitude: float, seed: int) -> None:
         if period <= 0 or amplitude > 1:
@@ -143,7 +143,7 @@ class Diurnal:
 
 
 class Bursty:
-    """An interrupted Poisson process: the gaps of a faster one, with the off periods between put in."""
+    """An interrupted Poisson process: the gaps of a faster process with off periods inserted."""
 
     def __init__(self, rate: float, on: float, off: float, seed: int) -> None:
         if on <= 0:
@@ -155,7 +155,7 @@ class Bursty:
 
     def chunks(self) -> Iterator[Instants]:
         periods = np.random.default_rng([self.seed, 1])
-        start = 0  # of the chunk, real time
+        start = 0  # real time at the start of the chunk
         last = 0
         share = self._on / (self._on + self._off)
         for clock in Gaps(self.rate / share, 1.0, self.seed).chunks():  # a clock that runs only while on
@@ -172,7 +172,7 @@ class Bursty:
 
 
 class Trace:
-    """Recorded times, the first at 0; stretched to a mean rate where one is given."""
+    """Recorded times, the first at 0, stretched to a mean rate if one is given."""
 
     def __init__(self, path: Path, rate: float | None) -> None:
         self._path = path
@@ -203,7 +203,7 @@ class Trace:
         return np.rint((np.array(times) - self._first) * self._scale).astype(np.int64)
 
     def _times(self) -> Iterator[tuple[int, float]]:
-        """Line numbers and times. A first line that is no number is a header."""
+        """Line numbers and times. A first line that is not a number is a header."""
         with self._path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
                 words = line.replace(",", " ").split()

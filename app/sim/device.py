@@ -1,19 +1,19 @@
-"""How long units take: the device and its service times, in virtual time.
+"""The simulated device and its service times.
 
-A device takes units (`push`), says when the next one ends (`due`) and gives it back then (`pop`). Units given to one
-worker run in the order given. Times come from the profile, each multiplied by a random factor of mean 1 if asked.
+A device accepts units (`push`), says when the next one ends (`due`) and returns it then (`pop`). The units of one
+worker run in the order in which they were pushed. Times come from the profile, multiplied by random factors of mean 1
+if asked.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
 
-from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.estimates.profile import ModelProfile, interpolate
 from app.scheduler.types import Unit
 
 _DRAWN = 1024  # factors drawn at a time
@@ -28,11 +28,11 @@ class Device(Protocol):
     unit_ns: int
 
     def push(self, unit: Unit, now: int) -> None:
-        """A unit is handed to its worker."""
+        """Queue a unit at its worker."""
         ...
 
     def pop(self, now: int) -> tuple[Unit, int]:
-        """The unit that ends now, and the nanoseconds it ran; call only when `now` is `due`."""
+        """The unit that ends now and the nanoseconds it ran. Call it only when `now` is `due`."""
         ...
 
 
@@ -53,7 +53,7 @@ class Factors:
 
 
 def factors(service: str, seed: list[int]) -> Callable[[], float] | None:
-    """Factors as `service` says, None for deterministic. Raises ValueError that names the services there are."""
+    """The factors that `service` names, None for deterministic. Raises ValueError for an unknown service."""
     kind, _, text = service.partition(":")
     if service == "deterministic":
         return None
@@ -69,7 +69,7 @@ def factors(service: str, seed: list[int]) -> Callable[[], float] | None:
 
 
 class Serial:
-    """One unit at a time, whichever worker it was given to."""
+    """Runs one unit at a time, whichever worker it belongs to."""
 
     def __init__(self, profile: ModelProfile, factor: Callable[[], float] | None = None) -> None:
         self.due: int | None = None
@@ -102,16 +102,16 @@ class _Running:
 
     def __init__(self, unit: Unit, work: float, now: int) -> None:
         self.unit = unit
-        self.left = work  # nanoseconds it would still take alone
-        self.slow = 1.0  # how many times longer it takes beside those that run now
+        self.left = work  # remaining nanoseconds if it ran alone
+        self.slow = 1.0  # the factor by which the units that run now slow it down
         self.began = now
 
 
 class Shared:
-    """Units on different workers run at once and slow one another as the profile's `concurrency` says.
+    """Runs units of different workers at once, which slow one another down as the profile's `concurrency` says.
 
-    While k units run, one of b rows takes concurrency[k][b] / batch[b] times as long as alone. Between the k measured
-    that factor is interpolated; beyond the largest it grows with k, as if nothing more were gained by running together.
+    While k units run, a unit of b rows takes concurrency[k][b] / batch[b] times as long as alone. The factor is
+    interpolated between measured k. Above the largest k it grows with k, as if more units at once gained nothing.
     """
 
     def __init__(self, profile: ModelProfile, workers: int, factor: Callable[[], float] | None = None) -> None:
@@ -152,7 +152,7 @@ class Shared:
         self._running[unit.worker] = _Running(unit, work, now)
 
     def _pass(self, now: int) -> None:
-        """Take the time since the last change off what is left of each unit."""
+        """Subtract the time since the last change from the remaining work of each unit."""
         elapsed = now - self._seen
         self._seen = now
         if self._running:
@@ -161,7 +161,7 @@ class Shared:
             running.left -= elapsed / running.slow
 
     def _plan(self, now: int) -> None:
-        """The units that run have changed: how fast each goes now, and which ends first."""
+        """Compute the speed of each running unit, and which one ends first. Call it whenever the units change."""
         self.due = None
         slow = self._slow[len(self._running) - 1]
         for worker, running in self._running.items():
@@ -172,7 +172,7 @@ class Shared:
 
 
 def slowdown(profile: ModelProfile, units: int) -> tuple[float, ...]:
-    """By size: how many times longer a unit takes while `units` run."""
+    """By batch size: the factor by which a unit takes longer while `units` run."""
     known = {1: tuple(1.0 for _ in profile.batch_ns)}
     for count, times in profile.concurrency_ns.items():
         known[count] = tuple(time / alone for time, alone in zip(times, profile.batch_ns, strict=True))
@@ -181,6 +181,5 @@ def slowdown(profile: ModelProfile, units: int) -> tuple[float, ...]:
         return known[units]
     if units > counts[-1]:
         return tuple(factor * units / counts[-1] for factor in known[counts[-1]])
-    low, high = next(pair for pair in pairwise(counts) if pair[0] < units < pair[1])
-    share = (units - low) / (high - low)
-    return tuple(a + share * (b - a) for a, b in zip(known[low], known[high], strict=True))
+    by_size = ({count: known[count][index] for count in counts} for index in range(profile.max_batch))
+    return tuple(interpolate(slow, [units])[0] for slow in by_size)

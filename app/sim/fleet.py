@@ -1,9 +1,9 @@
-"""A deployment simulated: one kind of replica, K of them, a router before them, one stream of requests.
+"""Simulates a deployment: K equal replicas behind a router, with one stream of requests.
 
-With a router that looks at nothing each replica is a simulation of its own: processes take a share of the replicas
-each, draw the whole stream and pick what is theirs. With a router that looks at the replicas all stand in one
-simulation. Either way the same setup gives the same figures, whatever the number of processes; `simulated` among them
-says which way it went: "split, 2 processes" or "coupled, 1 process".
+If the router does not look at the replicas, each replica is simulated by itself: each process takes a share of the
+replicas, draws the whole stream and selects its requests. If the router looks at the replicas, all are in one
+simulation. The same setup gives the same figures for any number of processes. The figure `simulated` says how it was
+done: "split, 2 processes" or "coupled, 1 process".
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from .simulator import PROGRAM, Node, Simulator
 from .transfers import TRANSFERS, CopyEngine, copy_ns, with_copies
 
 DEVICES = ("serial", "shared")
-_PART = 250_000  # requests worth a process of their own: one takes about half a second to start
+_PART = 250_000  # requests per process at least, because a process takes half a second to start
 
-#: Streams of random numbers, each from a seed of its own, so that a change of one leaves the others as they are.
+#: Streams of random numbers with a seed each, so that a change of one does not change the other.
 _SERVICE, _ROUTING = 1, 2
 
-#: Objects to be born, less those that died, before the garbage collector looks. At its own 700 it walks all replicas
-#: over and over: 2.5 times the time for 10,000 of them. Nothing here is garbage to it: calls are cut from their rows.
+#: Threshold of the garbage collector in new objects. At its default, 700, it walks all replicas again and again, which
+#: takes 2.5 times as long for 10,000 replicas. It is not needed here: calls and rows are separated when a call ends.
 _COLLECT = 1_000_000
 
-_solve = lru_cache(maxsize=8)(control.solve)  # two seconds of work, and the same for all loads and routers
+_solve = lru_cache(maxsize=8)(control.solve)  # takes two seconds, and is the same for all loads and routers
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What is simulated. `rate` is that of all replicas together, requests per second; None keeps a trace's own."""
+    """What is simulated. `rate`: requests per second of all replicas together; None keeps that of a trace."""
 
     profile: ModelProfile
     rate: float | None
@@ -61,31 +61,33 @@ class Setup:
     service: str = "deterministic"
     device: str = "serial"
     transfers: str = "none"
-    workers: tuple[int, ...] = ()  # capacities in rows; none: one worker of the largest batch
+    workers: tuple[int, ...] = ()  # capacities in rows; empty: one worker of the largest batch
     deadline_ns: int | None = None
     max_queue: int = 1024
     max_delay_ns: int = 5_000_000
     replicas: int = 1
     router: str = "random"
     objective: str | float = "latency"  # of the policy adaptive
-    tables: ControlTables | None = None  # of the policy adaptive; `run` solves them where they are not given
+    tables: ControlTables | None = None  # of the policy adaptive; `run` solves them if not given
+    push_depth: int = 1  # units handed to one worker and unfinished
+    push_ahead_ns: int = 0  # how long before the predicted end of a unit the next one may be handed over
+    launch_ns: int = 0  # time that the host needs to launch a unit
 
     def check(self) -> None:
-        """Raises ValueError that names the option, before anything long begins."""
+        """Raises ValueError that names the bad option, before a long simulation begins."""
         _one_of("policy", self.policy, tuple(POLICIES))
         _one_of("device", self.device, DEVICES)
         control.weight_of(self.objective)
         _one_of("transfers", self.transfers, TRANSFERS)
         _one_of("router", self.router, ROUTERS)
-        for name, value in (("requests", self.requests), ("replicas", self.replicas), ("max_queue", self.max_queue)):
-            if value < 1:
-                raise ValueError(f"{name}: expected at least 1, got {value}")
+        for name in ("requests", "replicas", "max_queue", "push_depth"):
+            _at_least(1, name, getattr(self, name))
+        for name in ("launch_ns", "push_ahead_ns", "seed"):
+            _at_least(0, name, getattr(self, name))
         if any(not 1 <= capacity <= self.profile.max_batch for capacity in self.workers):
             raise ValueError(f"workers: expected capacities from 1 to {self.profile.max_batch}, got {self.workers}")
         if self.deadline_ns is not None and self.deadline_ns < 1:
             raise ValueError("deadline: expected more than 0")
-        if self.seed < 0:
-            raise ValueError(f"seed: expected 0 or more, got {self.seed}")
         if self.router == "power_of_two" and self.replicas < 2:
             raise ValueError("router: power_of_two needs at least two replicas")
         make_arrivals(self.arrivals, self.rate, self.seed)
@@ -97,7 +99,7 @@ class Setup:
         return self.replicas == 1 or self.router in BLIND
 
     def node(self, replica: int, scheduler: Callable[[DeviceSpec], Scheduler] = Scheduler) -> Node:
-        """One replica, with service times of its own."""
+        """A new replica with its own random service times."""
         capacities = self.workers or default_workers(self.policy, self.profile.max_batch)
         workers = tuple(WorkerSpec(capacity) for capacity in capacities)
         factor = factors(self.service, [self.seed, _SERVICE, replica])
@@ -113,13 +115,14 @@ class Setup:
             self.max_queue, self.max_delay_ns,
         )  # fmt: skip
         copies = CopyEngine(copy_ns(profile)[0]) if self.transfers == "overlap" else None
-        node = Node(scheduler(DeviceSpec(workers, max_running=running)), program, device, copies)
+        spec = DeviceSpec(workers, max_running=running, push_depth=self.push_depth, push_ahead_ns=self.push_ahead_ns)
+        node = Node(scheduler(spec), program, device, copies, self.launch_ns)
         if self.tables is not None:
             node.scheduler.control(PROGRAM, self.tables, 0)
         return node
 
     def solved(self) -> Setup:
-        """The same with control tables, where the policy looks them up."""
+        """The same setup with control tables, if the policy uses them."""
         if not policy_class(self.policy).uses_tables or self.tables is not None:
             return self
         running = 1 if self.device == "serial" else max(1, len(self.workers))
@@ -138,9 +141,9 @@ class Setup:
 
 
 def run(setup: Setup, processes: int = 1, progress: Progress = lambda requests: None) -> dict[str, Any]:
-    """Simulate, and give the figures of `report.summary` under what was asked for. `progress` hears of requests fed.
+    """Simulate a setup; returns the figures of `report.summary` and what was asked for.
 
-    Raises ValueError for a setup that does not hold together.
+    `progress` is called with the number of requests as they are fed. Raises ValueError for a bad setup.
     """
     setup.check()
     setup = setup.solved()
@@ -163,7 +166,7 @@ def run(setup: Setup, processes: int = 1, progress: Progress = lambda requests: 
 
 @contextmanager
 def _seldom_collected() -> Iterator[None]:
-    """The garbage collector looks once in `_COLLECT` objects."""
+    """Run the garbage collector only once in `_COLLECT` objects."""
     before = gc.get_threshold()
     gc.set_threshold(_COLLECT, *before[1:])
     try:
@@ -174,7 +177,7 @@ def _seldom_collected() -> Iterator[None]:
 
 @_seldom_collected()
 def _together(setup: Setup, progress: Progress) -> Tally:
-    """All replicas in one simulation."""
+    """Simulate all replicas together."""
     tally = Tally()
     nodes = [setup.node(replica) for replica in range(setup.replicas)]
     router = make_router(setup.router, nodes, [setup.seed, _ROUTING])
@@ -188,7 +191,7 @@ def _together(setup: Setup, progress: Progress) -> Tally:
 
 @_seldom_collected()
 def _share(setup: Setup, first: int, end: int, progress: Progress) -> Tally:
-    """The replicas from `first` to before `end`, each by itself, in step with the chunks of the stream."""
+    """Simulate the replicas from `first` to before `end`, each by itself, chunk by chunk of the stream."""
     tally = Tally()
     simulators = [
         Simulator([setup.node(replica)], tally, deadline_ns=setup.deadline_ns) for replica in range(first, end)
@@ -215,12 +218,17 @@ def _share(setup: Setup, first: int, end: int, progress: Progress) -> Tally:
 
 
 def _in_processes(setup: Setup, count: int, progress: Progress) -> Tally:
-    """Shares of the replicas in processes of their own, added up."""
+    """Simulate shares of the replicas in several processes and add up the results."""
     bounds = [setup.replicas * part // count for part in range(count + 1)]
     tally = Tally()
     for part in run_parts([partial(_share, setup, low, high) for low, high in pairwise(bounds)], progress):
         tally.add(part)
     return tally
+
+
+def _at_least(least: int, name: str, value: int) -> None:
+    if value < least:
+        raise ValueError(f"{name}: expected at least {least}, got {value}")
 
 
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""What the command line says, as values. What is wrong is a ValueError that names the option and what was expected."""
+"""Parses the options of `starling simulate`. A bad option raises ValueError that names it and what was expected."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BATCH = 32  # largest batch of a made-up device, rows
 
 
 def profile(text: str, max_batch: int = 0) -> ModelProfile:
-    """A profile from a file or from linear:A+Bb; `max_batch` 0 is the profile's own. Raises OSError for no file."""
+    """A profile from a file or from linear:A+Bb. `max_batch` 0 keeps the profile's own. Raises OSError."""
     if not text:
         raise ValueError("profile: expected a file or linear:A+Bb; give --profile")
     if max_batch < 0:
@@ -40,9 +40,9 @@ def _linear(text: str, max_batch: int) -> ModelProfile:
 
 
 def device(measured: ModelProfile, capacities: Sequence[int], policy: str) -> str:
-    """The device where none is named: shared for several workers.
+    """The default device: shared for several workers.
 
-    A policy that brings its own workers shares only a device whose profile says what that costs.
+    For a policy with its own list of workers it is shared only if the profile has times of concurrent units.
     """
     if capacities:
         return "shared" if len(capacities) > 1 else "serial"
@@ -51,7 +51,7 @@ def device(measured: ModelProfile, capacities: Sequence[int], policy: str) -> st
 
 
 def rates(rate: str, load: str, peak: float, arrivals: str) -> list[float | None]:
-    """Rates from either option; `peak` is what a load of 1 means. None: the trace's own."""
+    """Rates from --rate or --load, where `peak` is the rate of load 1. None stands for a trace's own rate."""
     if rate and load:
         raise ValueError("rate: give either --rate or --load")
     if rate:
@@ -64,7 +64,7 @@ def rates(rate: str, load: str, peak: float, arrivals: str) -> list[float | None
 
 
 def fleets(router: str, replicas: Sequence[int]) -> Iterator[tuple[str, int]]:
-    """Routers with numbers of replicas; one replica needs no router, so it is run once."""
+    """Pairs of router and number of replicas. One replica needs no router and is run once."""
     for index, name in enumerate(names(router)):
         for count in replicas:
             if count > 1 or index == 0:

@@ -1,4 +1,4 @@
-"""Parts of a simulation in processes of their own, with word of their progress."""
+"""Runs parts of a simulation in several processes and reports their progress."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import cast
 from .report import Tally
 
 Progress = Callable[[int], None]
-#: A part: told whom to tell of requests fed, it simulates and returns its figures. It must pickle.
+#: A part of a simulation: takes a progress callback and returns its result. It must pickle.
 Part = Callable[[Progress], Tally]
 
 
 def run_parts(parts: Sequence[Part], progress: Progress) -> Iterator[Tally]:
-    """Run each part in a process of its own; yield their figures as they end.
+    """Run each part in its own process and yield their results as they end.
 
-    What a part raises is raised here. Raises RuntimeError when a process ends without a word, as one does that the
-    system has killed for its memory. All processes have ended when this has.
+    Exceptions of a part are raised here. Raises RuntimeError if a process ends without a result, for example because
+    the system killed it for its memory. All processes have ended when this generator ends.
     """
     context = multiprocessing.get_context("spawn")  # a fork would inherit the threads of numpy's linear algebra
     processes = []
@@ -32,7 +32,7 @@ def run_parts(parts: Sequence[Part], progress: Progress) -> Iterator[Tally]:
             process = context.Process(target=_child, args=(part, writer), daemon=True)
             process.start()
             processes.append(process)
-            writer.close()  # the child holds the only other end: its death is the end of the pipe
+            writer.close()  # the child has the only other end, so that the pipe closes when it dies
         while readers:
             for ready in wait(readers):
                 reader = cast(Connection, ready)
@@ -47,7 +47,7 @@ def run_parts(parts: Sequence[Part], progress: Progress) -> Iterator[Tally]:
         for reader in readers:
             reader.close()
         for process in processes:
-            process.terminate()  # those that have told their figures are about to end, or have ended
+            process.terminate()  # processes that have sent their result have ended or are about to
             process.join()
 
 
@@ -62,11 +62,11 @@ def _word(reader: Connection) -> int | Tally:
 
 
 def _child(part: Part, writer: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C as well, and ends its children
-    with suppress(BrokenPipeError), writer:  # where the parent was killed nobody listens: that is the end, too
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent also gets Ctrl-C and ends its children
+    with suppress(BrokenPipeError), writer:  # if the parent was killed, the child ends as well
         try:
             writer.send(part(writer.send))
         except BrokenPipeError:
             raise
-        except Exception as exc:  # whatever it is belongs to the parent, which shows it
+        except Exception as exc:  # the parent raises it
             writer.send(exc)

@@ -11,7 +11,7 @@ from app.scheduler.record import Entry, feed, scheduler_of, step_entry
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """`equal` Steps agreed before the first that differed, if one did. `hole`: entries the record says it lost."""
+    """`equal`: Steps that agreed before the first different one. `hole`: entries that the record says it lost."""
 
     equal: int
     line: int | None = None  # of the first differing Step, counted from 1
@@ -25,9 +25,9 @@ class Replayed:
 
 
 def replay(lines: Iterable[str]) -> Replayed:
-    """Re-run a record (JSON lines). Stops at the first difference, or at a hole in the record.
+    """Run a record (JSON lines) again, up to the first difference or to a hole in the record.
 
-    Raises ValueError for what is not a record.
+    Raises ValueError if the lines are not a record.
     """
     entries = ((number, json.loads(line)) for number, line in enumerate(lines, 1) if line.strip())
     try:
@@ -44,7 +44,7 @@ def replay(lines: Iterable[str]) -> Replayed:
         if "step" not in entry:
             feed(scheduler, entry)
             continue
-        # Through JSON and back, as the record went: tuples become lists.
+        # to JSON and back, as in the record, so that tuples become lists
         got = json.loads(json.dumps(step_entry(scheduler.step(entry["t"]), entry["t"])))
         if got != entry:
             return Replayed(equal, number, entry, got)

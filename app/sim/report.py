@@ -1,8 +1,8 @@
-"""What a run was like: counts and latencies while it runs, figures and a table afterwards.
+"""Counts and latencies of a simulated run, and the figures and the table made from them.
 
-Latencies go into a histogram of fixed size whose buckets are 0.1 % wide, so percentiles are true to 0.05 % and memory
-does not grow with the number of requests. Counts and sums are integers: parts of a run that were simulated apart add
-up to the same, in whatever order.
+Latencies are counted in a histogram of fixed size with buckets 0.1 % wide, so that percentiles are accurate to 0.05 %
+and memory does not grow with the number of requests. Counts and sums are integers, so that the parts of a run add up to
+the same result in any order.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _S = 1e9
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of a run, or of a part of one. Simulators add to `latencies`; `fold` puts them away."""
+    """Counts of a run or of a part of it. Simulators append to `latencies`; `fold` moves them into the histogram."""
 
     requests: int = 0
     refused: int = 0  # not admitted
@@ -63,7 +63,7 @@ class Tally:
         np.add.at(self.counts, buckets, 1)
 
     def close(self, end_ns: int, devices: Sequence[Device]) -> None:
-        """The nodes with these devices have ended."""
+        """Add the busy time of the nodes with these devices, which have ended."""
         self.nodes += len(devices)
         self.end_ns = max(self.end_ns, end_ns)
         for device in devices:
@@ -71,7 +71,7 @@ class Tally:
             self.unit_ns += device.unit_ns
 
     def add(self, other: Tally) -> None:
-        """Take in another part of the run, folded and closed."""
+        """Add another part of the run, which must be folded and closed."""
         for name in ("requests", "refused", "expired", "completed", "units", "rows", "nodes", "total_ns", "busy_ns"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.unit_ns += other.unit_ns
@@ -81,7 +81,7 @@ class Tally:
         self.counts += other.counts
 
     def percentile(self, share: float) -> float | None:
-        """The latency in ns that this share of the completed requests did not exceed; None if none completed."""
+        """The latency in ns that this share of the completed requests does not exceed; None if none completed."""
         if not self.completed:
             return None
         rank = max(1, math.ceil(share * self.completed))
@@ -90,10 +90,10 @@ class Tally:
 
 
 def summary(tally: Tally, power: Power | None = None) -> dict[str, Any]:
-    """The figures of a run, by the names in which they are printed as JSON. None: nothing to divide by.
+    """The figures of a run, by their names in the JSON output. None if there is nothing to divide by.
 
-    `mean_batch` counts rows, not padding; `utilisation` is the share of time in which a node runs at least one unit,
-    over all nodes; `goodput` is in requests per second, like `throughput`; energy covers idle time too.
+    `mean_batch` counts rows without padding. `utilisation` is the share of time in which a node runs at least one unit,
+    over all nodes. `goodput` is in requests per second, like `throughput`. Energy includes idle time.
     """
     done, elapsed = tally.completed, tally.end_ns
 
@@ -118,7 +118,7 @@ def summary(tally: Tally, power: Power | None = None) -> dict[str, Any]:
         whole = elapsed * tally.nodes
         joules = (power.idle * (whole - tally.busy_ns) + power.busy * tally.busy_ns) / _S
         figures["energy_j_per_request"] = joules / done
-    # The scheduler drops a call at its deadline, also one that runs: what completed did so in time.
+    # The scheduler drops calls at their deadline, also running ones, so that all completed ones were in time.
     figures["goodput"] = figures["throughput"]
     return figures
 
@@ -142,9 +142,9 @@ _COLUMNS = (
 
 
 def table(cells: Sequence[dict[str, Any]]) -> str:
-    """The cells as an aligned text, a line each. Columns that no cell has, and replicas of 1, are left out.
+    """The cells as an aligned table. Columns without values are left out, and those about replicas if there is one.
 
-    For replicas a last line says how they were simulated: split, each by itself, or coupled, all in one simulation.
+    With several replicas a last line says how they were simulated: split, each by itself, or coupled, all together.
     """
     many = any(cell.get("replicas", 1) > 1 for cell in cells)
     shown = [

@@ -1,7 +1,7 @@
-"""Which replica takes a request.
+"""Routers, which choose the replica of each request.
 
-`random` and `round_robin` look at nothing, so their choices for a chunk of requests are an array, and the replicas can
-be simulated apart. `least_waiting` and `power_of_two` look at how many requests each replica has not answered yet.
+`random` and `round_robin` do not look at the replicas: they choose for a whole chunk of requests at once, and the
+replicas can be simulated separately. `least_waiting` and `power_of_two` look at each replica's unanswered requests.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Blind:
 
 
 class LeastWaiting:
-    """The replica with the fewest requests unanswered, any of them with equal chance; constant time.
+    """Chooses the replica with the fewest unanswered requests, at random among equals, in constant time.
 
-    Replicas stand in lists by their count; one that moves is replaced in its list by the last one of it.
+    Replicas are kept in a list for each count. One that leaves its list is replaced by the last one of the list.
     """
 
     def __init__(self, nodes: Sequence[Node], seed: list[int]) -> None:
@@ -77,7 +77,7 @@ class LeastWaiting:
 
 
 class PowerOfTwo:
-    """Two replicas at random, and of these the one with fewer requests unanswered (Mitzenmacher, 2001)."""
+    """Draws two replicas and chooses the one with fewer unanswered requests (Mitzenmacher, 2001)."""
 
     def __init__(self, nodes: Sequence[Node], seed: list[int]) -> None:
         if len(nodes) < 2:
@@ -95,7 +95,7 @@ class PowerOfTwo:
         return two if self._nodes[two].unanswered < self._nodes[one].unanswered else one
 
     def moved(self, node: Node) -> None:
-        """Counts are read when a request comes."""
+        """Nothing to do: counts are read when a request arrives."""
 
 
 def make(router: str, nodes: Sequence[Node], seed: list[int]) -> LeastWaiting | PowerOfTwo:

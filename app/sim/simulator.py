@@ -1,18 +1,20 @@
-"""The second driver: the very Scheduler that serves, run in virtual time.
+"""The second driver of the Scheduler: the same object that serves, run in virtual time.
 
 Rules
-    1. Time is an integer of nanoseconds and goes from event to event. Nothing here looks at a clock.
-    2. Events at one time come in the order finished, copied, (cancel,) submit, tick, wake. A finished unit has a step
-       of its own; submit, tick and wake of one time share one. Simulated callers do not hang up, so there is no cancel.
-       A unit that waits for its copies goes to the device when they are done; of that the scheduler hears nothing.
-    3. Nothing grows with the number of requests: latencies go into a Tally, calls are let go when they are answered.
+    1. Time is an integer number of nanoseconds and jumps from event to event. Nothing here reads a clock.
+    2. Events at the same time are handled in the order finished, launched, copied, (cancel,) submit, tick, wake. Each
+       finished unit has its own step; other events of the same time share one step. There is no cancel, because
+       simulated callers do not hang up. A unit waits for its launch and for the copies of its rows before it is on the
+       device. The scheduler is not told of copies.
+    3. Memory does not grow with the number of requests: latencies go into a Tally, and answered calls are dropped.
 
-A node is one replica: a scheduler and its device. Several nodes stand in one Simulator when a router must see them all;
-otherwise each has its own, which comes to the same. Requests have one row each.
+A node is one replica: a scheduler and its device. One Simulator has several nodes if a router must see them all;
+otherwise each node has its own Simulator, with the same result. Each request has one row.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from heapq import heappop, heappush
@@ -24,32 +26,46 @@ from .device import Device
 from .report import Tally
 from .transfers import Copied, CopyEngine
 
-_FOLD = 8192  # latencies put away at a time
+_FOLD = 8192  # latencies that are moved into the histogram at a time
 PROGRAM = 1  # the id of the one program of a node
 
 
 class Tie(IntEnum):
-    """Which of two events at one time comes first."""
+    """The order of events at the same time."""
 
     FINISHED = 0
-    COPIED = 1
-    SUBMIT = 2
-    TICK = 3
-    WAKE = 4
+    LAUNCHED = 1
+    COPIED = 2
+    SUBMIT = 3
+    TICK = 4
+    WAKE = 5
 
 
-_FINISHED, _COPIED, _SUBMIT, _TICK, _WAKE = (int(tie) for tie in Tie)  # plain integers, compared for each event
+_FINISHED, _LAUNCHED, _COPIED, _SUBMIT, _TICK, _WAKE = (
+    int(tie) for tie in Tie
+)  # plain integers, compared for each event
 
 
 class Node:
-    """One replica. `unanswered`: requests sent to it and not answered. `copies`: where rows are copied beside units."""
+    """One replica. `unanswered`: requests sent to it and not yet answered. `copies`: copies rows beside the units.
+
+    `launch_ns`: time that the host needs to prepare and launch a unit. A unit handed to an idle worker starts that much
+    later. The launch of a unit handed over behind a running one overlaps with it: the unit starts when the one before
+    it has ended and its own launch is over.
+    """
 
     __slots__ = (
-        "armed", "copies", "copying", "device", "due", "index", "scheduler", "timer", "touched", "unanswered",
+        "armed", "copies", "copying", "device", "due", "index", "launch_ns", "launching", "scheduler", "timer",
+        "touched", "unanswered",
     )  # fmt: skip
 
     def __init__(
-        self, scheduler: Scheduler, program: Program, device: Device, copies: CopyEngine | None = None
+        self,
+        scheduler: Scheduler,
+        program: Program,
+        device: Device,
+        copies: CopyEngine | None = None,
+        launch_ns: int = 0,
     ) -> None:
         if program.id != PROGRAM:
             raise ValueError(f"program: expected the id {PROGRAM}, got {program.id}")
@@ -58,17 +74,21 @@ class Node:
         self.device = device
         self.copies = copies
         self.copying: list[tuple[int, int, Unit]] = []  # heap of (when copied, unit id, unit) that wait for copies
+        self.launch_ns = launch_ns
+        self.launching: deque[Unit] = deque()  # handed over and not yet launched; all launches take equally long
         self.index = 0
-        self.due: int | None = None  # of the device, as last put among the events
+        self.due: int | None = None  # the device's `due` of the last scheduled event
         self.timer: int | None = None  # when the scheduler wants a step
-        self.armed: int | None = None  # the wake among the events; never after `timer`, and moved only when it comes
-        self.touched = False  # an input came that no step has followed yet
+        self.armed: int | None = (
+            None  # time of the scheduled wake event; never after `timer`, and replaced only when it comes
+        )
+        self.touched = False  # it has had an input since its last step
         self.unanswered = 0
 
 
 class Simulator:
-    """Feeds requests to nodes and lets time pass. `route` names the node of the next request, `moved` hears of changes
-    of a node's `unanswered`; both may be left out where there is one node."""
+    """Feeds requests to nodes and advances time. `route` chooses the node of the next request, `moved` is called when a
+    node's `unanswered` changes; both may be None if there is one node."""
 
     def __init__(
         self,
@@ -91,13 +111,13 @@ class Simulator:
         self._events: list[tuple[int, int, int, int]] = []  # heap of (time, tie, sequence, node); one is always a tick
         self._sequence = 0
         self._calls = 0
-        self._end = 0  # of the last unit, or the last request
+        self._end = 0  # end of the last unit or time of the last request
         for index, node in enumerate(nodes):
             node.index = index
         self._at(tick_ns, _TICK, -1)
 
     def feed(self, instants: Iterable[int]) -> None:
-        """Requests at these times, in order and not before those fed earlier. All before the last one happens."""
+        """Feed requests at these times, in order and not before earlier ones. Runs all events up to the last one."""
         route, nodes, deadline_ns = self._route, self.nodes, self._deadline_ns
         node = nodes[0]
         fed = 0
@@ -132,7 +152,7 @@ class Simulator:
             self.tally.fold()
 
     def drain(self) -> None:
-        """No more requests: all that can still happen does. What a policy would hold for ever stays unanswered."""
+        """Run all remaining events. Requests that a policy would hold forever stay unanswered."""
         while True:
             if self._touched and self._events[0][0] != self.now:
                 self._settle()
@@ -144,7 +164,7 @@ class Simulator:
         self.tally.close(self._end, [node.device for node in self.nodes])
 
     def _until(self, at: int) -> None:
-        """Let all happen that comes before requests at `at`."""
+        """Run all events that come before requests at `at`."""
         events, touched = self._events, self._touched
         while True:
             head = events[0]
@@ -158,7 +178,7 @@ class Simulator:
         self.now = at
 
     def _next(self) -> None:
-        """The next event happens."""
+        """Run the next event."""
         time, tie, _, index = heappop(self._events)
         self.now = time
         if tie == _TICK:
@@ -169,12 +189,16 @@ class Simulator:
             return
         node = self.nodes[index]
         if tie == _FINISHED:
-            if node.due == time:  # otherwise the device has changed its mind since
+            if node.due == time:  # otherwise the prediction has changed since
                 node.due = None
                 unit, compute_ns = node.device.pop(time)
                 self._end = time
                 node.scheduler.finished(Outcome(unit.id, None, compute_ns), time)
                 self._carry_out(node, node.scheduler.step(time))
+        elif tie == _LAUNCHED:
+            self._launched(node, node.launching.popleft())
+            self._touch(node)
+            self._watch(node)
         elif tie == _COPIED:
             node.device.push(heappop(node.copying)[2], time)
             self._watch(node)
@@ -185,7 +209,9 @@ class Simulator:
         node.armed = None
         if node.timer == self.now:
             self._touch(node)
-        elif node.timer is not None:  # it was put off since; so one wake a node is enough, however many deadlines
+        elif (
+            node.timer is not None
+        ):  # it was postponed, so that one event per node is enough for any number of deadlines
             node.armed = node.timer
             self._at(node.timer, _WAKE, node.index)
 
@@ -195,24 +221,22 @@ class Simulator:
             self._touched.append(node)
 
     def _settle(self) -> None:
-        """The inputs of this time are complete: the step that follows them, for each node that had one."""
+        """Run the step of each node that had an input at this time, when all inputs of this time are known."""
         for node in self._touched:
             node.touched = False
             self._carry_out(node, node.scheduler.step(self.now))
         self._touched.clear()
 
     def _carry_out(self, node: Node, step: Step) -> None:
-        """All of a Step, as the engine does: start units, answer calls, fail calls, arm the timer."""
+        """Carry out a Step as the engine does: start units, answer calls, fail calls, arm the timer."""
         now = self.now
         for unit in step.start:
-            node.scheduler.launched(unit.id, now)
             self.tally.started(len(unit.rows))
-            copied = now if node.copies is None else node.copies.copied(unit)
-            if copied <= now:
-                node.device.push(unit, now)
+            if node.launch_ns:
+                node.launching.append(unit)
+                self._at(now + node.launch_ns, _LAUNCHED, node.index)
             else:
-                heappush(node.copying, (copied, unit.id, unit))
-                self._at(copied, _COPIED, node.index)
+                self._launched(node, unit)
         self._watch(node)
         if step.done or step.drop:
             self._answer(node, step)
@@ -221,8 +245,19 @@ class Simulator:
             node.armed = step.wake_at
             self._at(step.wake_at, _WAKE, node.index)
 
+    def _launched(self, node: Node, unit: Unit) -> None:
+        """Put a launched unit on the device, at once or when the last of its rows has been copied."""
+        now = self.now
+        node.scheduler.launched(unit.id, now)
+        copied = now if node.copies is None else node.copies.copied(unit)
+        if copied <= now:
+            node.device.push(unit, now)
+        else:
+            heappush(node.copying, (copied, unit.id, unit))
+            self._at(copied, _COPIED, node.index)
+
     def _watch(self, node: Node) -> None:
-        """The device may have changed its mind about what ends next."""
+        """Schedule the event of the next finished unit, if the device's prediction has changed."""
         due = node.device.due
         if due is not None and due != node.due:
             node.due = due
@@ -232,7 +267,7 @@ class Simulator:
         now, latencies = self.now, self.tally.latencies
         for call in step.done:
             latencies.append(now - call.arrived)
-            call.rows.clear()  # call and rows name each other: cut here, or they wait for the garbage collector
+            call.rows.clear()  # call and rows refer to each other; without this only the garbage collector frees them
         for drop in step.drop:
             self.tally.expired += 1
             drop.call.rows.clear()

@@ -1,13 +1,12 @@
-"""Copies of inputs to the device and of outputs back: left out, part of each unit, or beside the units.
+"""Copies of inputs to the device and of outputs back: ignored, part of each unit, or beside the units.
 
-    none      batch times are taken as they are
-    serial    a unit of b rows takes T(b) + copy(b): nothing else runs on the device while it copies
-    overlap   units run while inputs are copied. A row's copy starts when the row arrives, on a copy engine that takes
-              one row after another; a unit computes once the last of its rows has been copied (Ebird, section V)
+    none      copies are ignored, or are part of the batch times already
+    serial    a unit of b rows takes T(b) + copy(b): the device does nothing else while it copies
+    overlap   inputs are copied while units run. A row's copy starts when the row arrives, on a copy engine that copies
+              one row after another; a unit computes when the last of its rows has been copied (Ebird, section V)
 
-Copy times are the profile's `transfer_ms`, input and output together. With `overlap` each row costs copy(1), since it
-is copied alone; the output's part of that comes before the unit, not after it, so that a lone row takes as long either
-way.
+Copy times are the profile's `transfer_ms`, input and output together. With `overlap` each row takes copy(1), because it
+is copied alone. The output's part is counted before the unit, so that a single row takes as long in both modes.
 """
 
 from __future__ import annotations
@@ -23,40 +22,40 @@ TRANSFERS = ("none", "overlap", "serial")
 
 @dataclass(slots=True, eq=False)
 class Copied(Call):
-    """A call that knows when its row has been copied to the device."""
+    """A call with the time at which its row has been copied to the device."""
 
     copied: int = 0
 
 
 class CopyEngine:
-    """Copies rows one after another, in order of arrival. `row_ns`: how long one takes."""
+    """Copies rows one after another in order of arrival, `row_ns` each."""
 
     __slots__ = ("_free", "_row_ns")
 
     def __init__(self, row_ns: int) -> None:
         self._row_ns = row_ns
-        self._free = 0  # when it has copied all it was given
+        self._free = 0  # when all queued copies have ended
 
     def arrive(self, now: int) -> int:
-        """A row arrives; returns when it will have been copied."""
+        """Queue the copy of a row that arrives now; returns when it will have been copied."""
         self._free = max(self._free, now) + self._row_ns
         return self._free
 
     @staticmethod
     def copied(unit: Unit) -> int:
-        """When the last row of a unit has been copied. All its calls are `Copied`."""
+        """The time at which the last row of a unit has been copied. All its calls must be `Copied`."""
         return max(cast(Copied, row.call).copied for row in unit.rows)
 
 
 def copy_ns(profile: ModelProfile) -> tuple[int, ...]:
-    """Copy time in ns by batch size, from 1 to the profile's largest. Raises ValueError where it has none."""
+    """Copy times in ns by batch size. Raises ValueError if the profile has none."""
     if not profile.transfer_ns:
         raise ValueError("transfer_ms: the profile has no copy times, which transfers that overlap or are serial need")
     return profile.transfer_ns
 
 
 def with_copies(profile: ModelProfile) -> ModelProfile:
-    """The profile with its copies in its batch times. Units that run at once slow copies as they slow the rest."""
+    """The profile with copies added to its batch times. Units at once slow down copies as they slow down the rest."""
     copies = copy_ns(profile)
 
     def longer(times: tuple[int, ...]) -> tuple[int, ...]:

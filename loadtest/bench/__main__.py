@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import shlex
 import signal
 import sys
@@ -11,18 +10,18 @@ from pathlib import Path
 
 from rich.console import Console
 
-from . import machine
+from loadtest.common import experiment, machine
+from loadtest.common.paths import DOCS
+from loadtest.common.servers import MeasurementError
+
+from . import http_page
 from .cases import CASES
-from .load import ROOT, LoadError
-from .measure import Figure
-from .report import Report, show, write
-from .servers import ServerError
+from .http_data import Figure, Report
 from .session import Plan, Session, clients
 
-DOCS = ROOT / "docs" / "bench"
 MAX_ROUNDS, MAX_SECONDS = 100, 60.0
-LEAST_ROUNDS = 5  # for a page that others will read
-FILE_WIDTH = 160  # columns, where the output is not a terminal that would say
+LEAST_ROUNDS = 5  # of a run that replaces the committed page
+FILE_WIDTH = 160  # columns of output that is not a terminal
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -33,13 +32,14 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         epilog=" ".join(f"{name}: {(case.__doc__ or '').strip()}" for name, case in CASES.items()),
     )
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"{', '.join(CASES)} [all, in this order]")
-    parser.add_argument("--rounds", type=int, default=5, help="measurements of each contender [5]")
+    parser.add_argument("--rounds", type=int, default=5, help="measurements of each server [5]")
     parser.add_argument("--seconds", type=float, default=3.0, help="length of one measurement [3]")
     parser.add_argument("--client", choices=list(available), default=next(iter(available)), help="[wrk if installed]")
     parser.add_argument("--server", default="", help="command of the server to measure, such as another build's")
     parser.add_argument(
         "--out", type=Path, help="folder for http.md and http.json [docs/bench, for a run of all cases]"
     )
+    parser.add_argument("--page", type=Path, metavar="FILE.json", help="make the page of these figures, run nothing")
     options = parser.parse_args(arguments)
     unknown = [name for name in options.cases if name not in CASES]
     if unknown:
@@ -50,14 +50,14 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def command(options: argparse.Namespace) -> str:
-    """What to type for the same run, without this machine's paths."""
+    """The command line of the same run, without paths of this machine."""
     words = ["python -m loadtest.bench", *options.cases, f"--rounds {options.rounds} --seconds {options.seconds:g}"]
     words.append(f"--client {options.client}")
     return " ".join([*words, "--server ..."] if options.server else words)
 
 
 def measure(plan: Plan, names: list[str], say: Console) -> tuple[dict[str, list[Figure]], dict[str, str]]:
-    """The figures of each case, and the reasons of those that failed: one that cannot be measured spares the others."""
+    """The figures of each case, and the reasons for failed ones; a failed case does not stop the others."""
     figures: dict[str, list[Figure]] = {}
     failed: dict[str, str] = {}
     with Session(plan) as session:
@@ -65,7 +65,7 @@ def measure(plan: Plan, names: list[str], say: Console) -> tuple[dict[str, list[
             say.print(f"measuring {name}", highlight=False)
             try:
                 figures[name] = CASES[name](session)
-            except (LoadError, ServerError, ValueError, KeyError, OSError) as error:
+            except (MeasurementError, ValueError, KeyError, OSError) as error:
                 reason = f"{type(error).__name__}: {error}"
                 failed[name] = reason.splitlines()[0]  # a child's traceback is for the terminal, not for a page
                 say.print(f"{name}: {reason}", style="red", markup=False, highlight=False)
@@ -74,35 +74,30 @@ def measure(plan: Plan, names: list[str], say: Console) -> tuple[dict[str, list[
 
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
-    # A terminated run must stop its children too: SystemExit unwinds the context managers, the default action does not.
+    # SystemExit runs the context managers that stop child processes; the default action of SIGTERM does not.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     console, say = Console(), Console(stderr=True)
+    if options.page is not None:
+        experiment.tell_written(http_page.write(experiment.load(options.page), options.out or DOCS), say.print)
+        return 0
     if not console.is_terminal:
         console.width = FILE_WIDTH
     plan = Plan(options.rounds, options.seconds, options.client, tuple(shlex.split(options.server)), say.print)
-    facts = machine.describe()
+    facts = experiment.facts(command(options))
+    facts |= {"client": clients()[options.client], "rounds": f"{plan.rounds} of {plan.seconds:g} s"}
     busy = machine.load_average()
     if busy is not None and busy > machine.cores() / 2:
         say.print(f"[yellow]this machine is busy (load average {busy:.1f}): the figures will show it[/]")
     names = options.cases or list(CASES)
     cases, failed = measure(plan, names, say)
-    report = Report(
-        command=command(options),
-        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
-        client=clients()[options.client],
-        rounds=plan.rounds,
-        seconds=plan.seconds,
-        machine=facts,
-        cases=cases,
-        failed=failed,
-    )
-    show(report, console)
-    # Part of a table, or one from too few rounds, must not replace a whole one unasked.
+    report = Report(facts, cases, failed)
+    http_page.show(report, console)
+    # An incomplete table, or one from few rounds, must not replace the committed one by default.
     whole = set(names) == set(CASES) and plan.rounds >= LEAST_ROUNDS and not failed and not plan.server
     out = options.out or (DOCS if whole else None)
     if out is not None:
-        for path in write(report, out):
-            say.print(f"wrote {path.name}")
+        experiment.store(report.to_dict(), out / "http.json")
+        experiment.tell_written(["http.json", *http_page.write(report.to_dict(), out)], say.print)
     return 1 if failed else 0
 
 

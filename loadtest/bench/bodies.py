@@ -1,4 +1,4 @@
-"""V2 requests for a model, made from the metadata that its server gives."""
+"""V2 requests for a model, made from its metadata."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ SEED = 7
 
 
 def values(count: int) -> list[float]:
-    """Float32 values as doubles: what tritonclient's JSON holds, the longest digits a client would send."""
+    """Float32 values with the digits of a double, the longest that a client sends; tritonclient's JSON has them."""
     numbers = random.Random(SEED)
     raw = float32([numbers.gauss(0, 1) for _ in range(count)])
     return list(struct.unpack(f"<{count}f", raw))
 
 
 def one_input(metadata: dict[str, Any]) -> tuple[str, list[int], int]:
-    """Name, shape with one row, and number of values of a model's single FP32 input of fixed size."""
+    """Name, shape of one row and number of values of the single FP32 input of fixed size."""
     (tensor,) = metadata["inputs"]
     shape = [1, *tensor["shape"][1:]]
     count = math.prod(shape)
@@ -44,7 +44,7 @@ def v2_json(metadata: dict[str, Any]) -> Request:
 
 
 def v2_binary(metadata: dict[str, Any]) -> Request:
-    """One row as raw bytes behind a JSON head, answered the same way."""
+    """One row as raw bytes behind a JSON header, answered the same way."""
     name, shape, count = one_input(metadata)
     tensor = {"name": name, "shape": shape, "datatype": "FP32", "parameters": {"binary_data_size": 4 * count}}
     head = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}, separators=(",", ":")).encode()
@@ -53,7 +53,7 @@ def v2_binary(metadata: dict[str, Any]) -> Request:
 
 
 def check(request: Request, headers: dict[str, str], answer: bytes) -> None:
-    """Raise ValueError unless `answer` has one output of one row, all of it; the echo model's must be equal."""
+    """Raise ValueError unless `answer` is one complete output of one row; for `echo` it must equal the input."""
     head = headers.get("inference-header-content-length")
     text = answer if head is None else answer[: int(head)]
     (output,) = json.loads(text)["outputs"]
@@ -69,5 +69,5 @@ def check(request: Request, headers: dict[str, str], answer: bytes) -> None:
 
 
 def float32(numbers: list[float]) -> bytes:
-    """Little-endian bytes: equal for numbers written with the digits of a float32 and with those of a double."""
+    """The numbers as little-endian float32, which are equal whether they were written as float32 or as double."""
     return struct.pack(f"<{len(numbers)}f", *numbers)

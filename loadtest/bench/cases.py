@@ -1,4 +1,4 @@
-"""The cases of `make bench`, one function each: `case(session) -> figures`. The targets are the project's own."""
+"""The cases of `make bench`: a function for each, `case(session) -> figures`, with the project's targets."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from collections.abc import Callable
 from functools import partial
 from statistics import median
 
+from loadtest.common.servers import BARE_LIMIT_S, starling
+
 from . import bodies
-from .load import Request, percentile
-from .measure import Figure, Target, alternate, ratios
-from .servers import BARE_LIMIT_S, TorchLoop, bare_echo, constant, starling
-from .session import BATCH, THREADS, Measured, Session
+from .http_data import Figure, Target
+from .load import Request, answer_of
+from .reference_servers import TorchLoop, bare_echo, constant
+from .session import BATCH, THREADS, Measured, Session, alternate, ratios
 
 RATE = "requests/s"
 
@@ -20,19 +22,19 @@ def rates(measured: list[Measured]) -> tuple[float, ...]:
 
 
 def latency_note(measured: list[Measured]) -> str:
-    """Medians over the rounds of what the client saw."""
+    """Median latencies at the client over the rounds."""
     p50, p99 = (median(getattr(one.result, field) for one in measured) for field in ("p50_ms", "p99_ms"))
     return f"latency p50 {p50:.2f} ms, p99 {p99:.2f} ms"
 
 
 def cpu_figures(what: str, measured: list[Measured]) -> list[Figure]:
-    """CPU time per request, which a busy neighbour disturbs less than a rate; none where it is not known."""
+    """CPU time per request, which other load on the machine affects less than a rate; empty if it is not known."""
     known = tuple(one.cpu_us for one in measured if one.cpu_us is not None)
     return [Figure(f"{what}: CPU per request", "us", known)] if known else []
 
 
 def echo(session: Session) -> list[Figure]:
-    """What the server adds to HTTP: the identity model against an ASGI app that sends the body back."""
+    """What the server costs beyond HTTP: the identity model against an ASGI app that sends the body back."""
     request = session.request("echo", bodies.v2_json)
     server = session.starling()
     with bare_echo() as bare:
@@ -52,7 +54,7 @@ def echo(session: Session) -> list[Figure]:
 
 
 def mlp(session: Session) -> list[Figure]:
-    """What serving leaves of the device: rows through the server against a loop that does nothing but compute."""
+    """How much of the device serving uses: rows through the server against a loop that only computes."""
     request = session.request("mlp", bodies.v2_binary)
     server = session.starling()
     with TorchLoop("mlp", BATCH, THREADS) as bare:
@@ -66,8 +68,8 @@ def mlp(session: Session) -> list[Figure]:
             return served[-1].per_second
 
         ours, theirs = alternate(session.plan.rounds, rows_served, lambda: bare.rows_per_second(session.plan.seconds))
-    sizes = sorted(float(value) for _, value in session.trace(request, "X-Batch-Size", 64, 1.0).captured if value)
-    note = f"{latency_note(served)}; half of the calls ran in batches of {percentile(sizes, 50):g} or more"
+    middle = median(answer.batch for answer in session.timed(request, 64, 1.0))
+    note = f"{latency_note(served)}; half of the calls ran in batches of {middle:g} or more"
     return [
         Figure("mlp, V2 binary", "rows/s", tuple(ours), note=note),
         Figure(f"bare torch loop, batch {BATCH}", "rows/s", tuple(theirs)),
@@ -75,18 +77,12 @@ def mlp(session: Session) -> list[Figure]:
     ]
 
 
-def server_timing(value: str) -> dict[str, float]:
-    """`queue;dur=0.12, compute;dur=4.5` as milliseconds by name."""
-    parts = (entry.partition(";dur=") for entry in value.split(","))
-    return {name.strip(): float(duration) for name, _, duration in parts}
-
-
 def overhead(session: Session) -> list[Figure]:
-    """What one call waits for besides its model, with nobody else there."""
+    """Latency of a single request besides its model's time, with no other load."""
     wires = {"binary": bodies.v2_binary, "JSON": bodies.v2_json}
     requests = {wire: session.request("mlp", make) for wire, make in wires.items()}
     for request in requests.values():
-        session.trace(request, "Server-Timing", 1, 1.0)
+        session.timed(request, 1, 1.0)
     figures = []
     tried = alternate(session.plan.rounds, *(partial(spent, session, request) for request in requests.values()))
     for wire, rounds in zip(requests, tried, strict=True):
@@ -101,17 +97,15 @@ def overhead(session: Session) -> list[Figure]:
 
 
 def spent(session: Session, request: Request) -> tuple[float, float, float]:
-    """One round: p50 of total less compute, of queue, and of what the client saw less compute, in milliseconds."""
-    captured = session.trace(request, "Server-Timing", 1).captured
-    timings = [(latency_ms, server_timing(value)) for latency_ms, value in captured]
-    inside = sorted(times["total"] - times["compute"] for _, times in timings)
-    queue = sorted(times["queue"] for _, times in timings)
-    outside = sorted(latency_ms - times["compute"] for latency_ms, times in timings)
-    return percentile(inside, 50), percentile(queue, 50), percentile(outside, 50)
+    """Medians in ms of one round: total less compute, queue, and the client's latency less compute."""
+    answers = session.timed(request, 1)
+    inside = median(answer.total_ms - answer.compute_ms for answer in answers)
+    outside = median(answer.latency_ms - answer.compute_ms for answer in answers)
+    return inside, median(answer.queue_ms for answer in answers), outside
 
 
 def wire(session: Session) -> list[Figure]:
-    """What JSON costs a model that keeps the device busy."""
+    """JSON against binary for a model that keeps the device busy."""
     server = session.starling()
     json, binary = (session.request("mlp", make) for make in (bodies.v2_json, bodies.v2_binary))
     session.warm_up(server, json, binary)
@@ -125,7 +119,7 @@ def wire(session: Session) -> list[Figure]:
 
 
 def start(session: Session) -> list[Figure]:
-    """How long a restart takes: from exec to the first 200 of the readiness probe."""
+    """The time from exec to the first 200 of the readiness probe."""
 
     def once() -> float:
         with starling(("--models", "demo"), session.plan.server) as server:
@@ -136,13 +130,13 @@ def start(session: Session) -> list[Figure]:
 
 
 def ceiling(session: Session) -> list[Figure]:
-    """What the client itself can do, against a server that answers without looking; to be read beside the rates."""
+    """The largest rate of the client itself, against a server that does nothing, to compare with the other rates."""
     server = session.starling()
     makes = {"echo": (bodies.v2_json,), "mlp": (bodies.v2_json, bodies.v2_binary)}
     figures = []
     for request in (session.request(model, make) for model, forms in makes.items() for make in forms):
         reached = session.best.pop(request.name, None)
-        _, answer = server.infer(request)
+        _, answer = answer_of(server, request)
         with constant(answer) as idle:
             idle.wait_ready("/", BARE_LIMIT_S)
             session.warm_up(idle, request)

@@ -1,7 +1,7 @@
-"""A server that does nothing: every request, whatever it says, gets the same prepared response.
+"""A server that does nothing: every request gets the same prepared response.
 
-What a client reaches against it is the least that client can do, and so shows whether the client is the bottleneck
-elsewhere. `python -m loadtest.bench.constant PORT`, the response's body on stdin.
+A client's rate against it is the client's own limit, and shows whether the client is the bottleneck elsewhere.
+`python -m loadtest.bench.constant PORT`, with the body of the response on stdin.
 """
 
 from __future__ import annotations
@@ -9,10 +9,13 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from .client import HEAD_END, answer_length, new_event_loop
-from .load import LOOPBACK
+from app.bench.run import in_loop
+from loadtest.common.paths import LOOPBACK
 
-#: About the headers that the server under test sends, so that the client has as much to read.
+HEAD_END = b"\r\n\r\n"
+LENGTH = b"\r\ncontent-length:"
+
+#: Similar to the headers of the server under test, so that the client has as much to read.
 HEAD = (
     "HTTP/1.1 200 OK\r\nserver: nobody\r\ndate: Thu, 01 Jan 1970 00:00:00 GMT\r\ncontent-type: application/json\r\n"
     "content-length: {length}\r\nx-request-id: 0123456789abcdef\r\nx-batch-size: 32\r\n"
@@ -21,7 +24,7 @@ HEAD = (
 
 
 class Constant(asyncio.Protocol):
-    """Counts bytes: on one connection all requests are as long as the first, which is read for its length."""
+    """Counts bytes: all requests of a connection must be as long as the first, whose length is read."""
 
     def __init__(self, response: bytes) -> None:
         self.response = response
@@ -37,17 +40,27 @@ class Constant(asyncio.Protocol):
         self.received += len(data)
         if not self.length:
             self.start += data
-            # A request without a body, as the readiness probe's, says no length: it ends with its head.
-            self.length = answer_length(self.start)
-            if self.length < 0:
-                self.length = self.start.index(HEAD_END) + 4
+            self.length = request_length(self.start)
         if self.length and self.received >= self.length:
             self.received -= self.length
             self.transport.write(self.response)
 
 
+def request_length(data: bytes) -> int:
+    """The length in bytes of the request that `data` begins with; 0 while its header is incomplete."""
+    end = data.find(HEAD_END)
+    if end < 0:
+        return 0
+    head = data[: end + 2].lower()
+    at = head.find(LENGTH)
+    if at < 0:  # it has no body, as a readiness probe's
+        return end + 4
+    at += len(LENGTH)
+    return end + 4 + int(head[at : head.index(b"\r\n", at)])
+
+
 async def serve(port: int, body: bytes) -> None:
-    """Serve until the process is told to end."""
+    """Serve until the process is terminated."""
     response = HEAD.format(length=len(body)).encode("ascii") + body
     server = await asyncio.get_running_loop().create_server(lambda: Constant(response), LOOPBACK, port)
     async with server:
@@ -56,8 +69,7 @@ async def serve(port: int, body: bytes) -> None:
 
 def main() -> None:
     body = sys.stdin.buffer.read()
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(serve(int(sys.argv[1]), body))
+    in_loop(serve(int(sys.argv[1]), body))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""How steady this machine is: `python -m loadtest.bench.drift` runs one row of `mlp` back to back, and says how long.
+"""Measures how steady this machine is: `python -m loadtest.bench.drift` runs one row of `mlp` back to back.
 
-Nothing is served and nothing waits; the median of each second is printed, then the least and the greatest of them.
+There is no server. It prints the median time of each second, then the least and the greatest of these.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The bare ASGI echo: the least an ASGI application under uvicorn can do with a body, and so what there is to reach.
+"""The bare ASGI echo, the least that an ASGI application under uvicorn can do with a body.
 
-`python -m loadtest.bench.echo_app PORT`; uvicorn's settings are those of the server under test.
+`python -m loadtest.bench.echo_app PORT`. Uvicorn's settings are those of the server under test.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import uvicorn
 
-from .load import LOOPBACK
+from loadtest.common.paths import LOOPBACK
 
 CONTENT_TYPE = (b"content-type", b"application/json")
 

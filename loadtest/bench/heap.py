@@ -1,6 +1,6 @@
-"""What it brings to keep freed memory: `python -m loadtest.bench.heap` profiles `cnn` with and without, in alternation.
+"""The effect of keeping freed memory: `python -m loadtest.bench.heap` profiles `cnn` with and without it in turns.
 
-"without" leaves glibc to itself, as a variable of its own that is there but empty does.
+An empty GLIBC_TUNABLES makes the server leave glibc's defaults alone; that is "without".
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ import tempfile
 from statistics import median
 
 from app.scheduler.estimates.profile import parse
-
-from .load import ROOT
-from .simulation.command import clean_environment
+from loadtest.common.paths import ROOT
+from loadtest.common.servers import clean_environment
 
 MODEL = f"cnn={ROOT / 'loadtest' / 'bench' / 'models' / 'cnn'}"
 KINDS = {"kept": {}, "without": {"GLIBC_TUNABLES": ""}}
 
 
 def rows_per_s(kind: str, max_batch: int, budget_s: float) -> float:
-    """Of the best size. Raises CalledProcessError."""
+    """Rows per second of the best batch size. Raises CalledProcessError."""
     with tempfile.TemporaryDirectory(prefix="starling-bench-") as folder:
         ran = subprocess.run(
             [sys.executable, "-m", "app", "profile", "cnn", "--model", MODEL, "--max-batch", str(max_batch),

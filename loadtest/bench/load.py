@@ -1,23 +1,20 @@
-"""What a load is, and what comes of one: the shapes that both clients (ours and wrk) share."""
+"""A closed loop of one prepared request and its result: the types that both clients use, ours and wrk."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import ceil
-from pathlib import Path
 
-#: The checkout: child processes start here, so that they can import this package.
-ROOT = Path(__file__).resolve().parents[2]
-LOOPBACK = "127.0.0.1"
+from loadtest.common.paths import LOOPBACK
+from loadtest.common.servers import MeasurementError, Server, ServerError
+
 CONNECTIONS = 64
-#: After the last request was sent: how long answers may still take, seconds.
-GRACE_S = 10.0
+#: A request without an answer after so many seconds has failed.
+TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True)
 class Request:
-    """One prepared POST. `name` is how reports call it."""
+    """One prepared POST. `name` is its name in reports."""
 
     name: str
     path: str
@@ -25,7 +22,7 @@ class Request:
     body: bytes
 
     def encode(self, port: int) -> bytes:
-        """The request as it goes over the wire."""
+        """The bytes of the HTTP request."""
         lines = [f"POST {self.path} HTTP/1.1", f"Host: {LOOPBACK}:{port}", f"Content-Length: {len(self.body)}"]
         lines += [f"{name}: {value}" for name, value in self.headers]
         return "\r\n".join([*lines, "", ""]).encode("ascii") + self.body
@@ -33,27 +30,35 @@ class Request:
 
 @dataclass(frozen=True)
 class Load:
-    """A closed loop: `connections` clients, each sending `request` again as soon as it is answered.
+    """`connections` clients, each sending `request` again as soon as it is answered, for `seconds`.
 
-    It ends after `seconds` or `max_requests`, whichever is first. Where `answer` is given each body must equal it.
-    `capture` names a response header whose values are kept, up to `max_captured` of them.
+    If `answer` is given, each body must equal it. `timed`: the number of answers whose server times are returned.
     """
 
     port: int
     request: Request
     seconds: float
     connections: int = CONNECTIONS
-    max_requests: int = 5_000_000
     answer: bytes | None = None
-    capture: str = ""
-    max_captured: int = 50_000
+    timed: int = 0
+
+
+@dataclass(frozen=True)
+class TimedAnswer:
+    """A request's latency at the client and its times in the server (Server-Timing, X-Batch-Size), milliseconds."""
+
+    latency_ms: float
+    total_ms: float
+    queue_ms: float
+    compute_ms: float
+    batch: int
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a load brought: answers with status 200 within `seconds`, and what went wrong, by kind.
+    """The result of a load: right answers with status 200 within `seconds`, and failures by kind.
 
-    Latencies in milliseconds, as the client saw them. `captured` pairs a latency with the header's value.
+    Latencies are those at the client, in milliseconds.
     """
 
     requests: int
@@ -62,19 +67,21 @@ class Result:
     p90_ms: float
     p99_ms: float
     failed: dict[str, int] = field(default_factory=dict)
-    captured: list[tuple[float, str]] = field(default_factory=list)
+    timed: list[TimedAnswer] = field(default_factory=list)
 
     @property
     def per_second(self) -> float:
         return self.requests / self.seconds if self.seconds > 0 else 0.0
 
 
-class LoadError(Exception):
-    """A load could not be run, or was not answered as it must be."""
+class LoadError(MeasurementError):
+    """A load could not be run, or some answers were wrong."""
 
 
-def percentile(ordered: Sequence[float], percent: float) -> float:
-    """The nearest-rank percentile of values in ascending order; NaN of none."""
-    if not ordered:
-        return float("nan")
-    return ordered[max(0, ceil(percent / 100 * len(ordered)) - 1)]
+def answer_of(server: Server, request: Request) -> tuple[dict[str, str], bytes]:
+    """Headers and body of one answer to `request`. Raises ServerError if its status is not 200."""
+    status, headers, body = server.call("POST", request.path, request.body, dict(request.headers))
+    if status != 200:
+        log = f"\n{server.said()}" if status >= 500 else ""
+        raise ServerError(f"{request.name}: status {status}, {body[:200]!r}{log}")
+    return headers, body

@@ -1,12 +1,12 @@
-"""Every policy against the optimum: `python -m loadtest.bench.policies`.
+"""Simulates every policy and compares it with the optimum: `python -m loadtest.bench.policies`.
 
-Six devices, three of them measured (docs/bench/profiles/) and three made up, each at six loads, Poisson arrivals, one
-batch at a time. The optimum is the exact least mean latency of any policy, or at the other objectives the least
-weighted cost (`app.scheduler.optimal.solver`).
+Six devices, three of them measured (docs/bench/profiles/) and three made up, at six loads each, with Poisson arrivals
+and one batch at a time. The optimum is the exact least mean latency of any policy, or for the other objectives the
+least weighted cost (`app.scheduler.optimal.solver`).
 
-The noise is taken out twice. All policies see the same arrivals; and the optimal policy itself is simulated on them,
-whose true mean is known: what its run is off by is taken off the others' (a control variate). Standard errors are over
-seeds. Writes docs/bench/policies.md, .json and a plot.
+Two things reduce the noise. All policies get the same arrivals. And the optimal policy, whose true mean is known, is
+simulated on the same arrivals: the error of its run is subtracted from the others (a control variate). Standard errors
+are over seeds. Writes docs/bench/policies.md, .json and a plot.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,27 +27,31 @@ from app.scheduler.optimal import tables as control
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import default_workers
 from app.sim import options
-from loadtest.papers import page
-from loadtest.papers.serve import FOREVER_MS, Instants, Policy, Server, serve, stepped
+from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.paths import DOCS, ROOT
+from loadtest.common.processes import spread
+from loadtest.common.samples import standard_error
+from loadtest.common.simulated import FOREVER_MS, Instants, Policy, Server, serve, stepped
 
 from . import policies_page
-from .load import ROOT
 
-PROFILES = ROOT / "docs" / "bench" / "profiles"
+PROFILES = DOCS / "profiles"
 MEASURED = ("mlp", "encoder", "resnet18")
 LOADS = (0.1, 0.3, 0.5, 0.7, 0.9, 0.95)
 DELAYS = (1, 2, 5, 10, 20)  # ms, of window, static and preferred
-_POWER = (0.0, 1.0)  # device time is what is weighed
-_WARM_NS = 3_000_000_000  # left out: `adaptive` knows no rate before the first tick, after a second
-_COOL = 100  # requests at the end, left out
-_LEAST_S = 20  # of a run
-_GROWS = 3.0  # the last quarter's latency over the first's, and the mean over the optimum: the queue grows without end
-_PATIENCE = 30  # a hold of the optimal policy ends after so many times what it waits for: chance exp(-30)
+_POWER = (0.0, 1.0)  # the cost of power is the time that the device is busy
+_WARM_NS = 3_000_000_000  # left out at the start: `adaptive` knows no rate until the first tick, after a second
+_COOL = 100  # requests at the end that are left out
+_LEAST_S = 20  # length of a run
+_SHOWN = (1, 2, 3, 4, 8, 16, 32)  # batch sizes, on the page
+#: If the last quarter's latency over the first's and the mean over the optimum are larger, the queue grows forever.
+_GROWS = 3.0
+_PATIENCE = 30  # a hold ends after that many times the expected wait; chance exp(-30)
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Seeds, and requests of each; more at loads from 0.9 on, where queues forget slowly."""
+    """Seeds and requests of each; `more` times as many at loads from 0.9 on, where queues change slowly."""
 
     seeds: int = 4
     requests: int = 10_000
@@ -56,7 +60,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Contender:
-    """A line of the table. Several delays: the one with the least mean latency on the first seed is taken."""
+    """A line of the table. Of several delays the one with the least mean latency on the first seed is used."""
 
     name: str
     policy: str
@@ -78,7 +82,7 @@ CONTENDERS = (
 
 
 def devices(folder: Path) -> dict[str, ModelProfile]:
-    """The measured profiles of a folder, and three made-up ones. Raises OSError and ValueError for a bad file."""
+    """The measured profiles of a folder and three made-up ones. Raises OSError and ValueError for a bad file."""
     flat = tuple(round((4 + max(0.0, 0.4 * (rows - 8))) * 1e6) for rows in range(1, 33))
     return {
         **{name: replace(options.profile(str(folder / f"{name}.json")), power=None) for name in MEASURED},
@@ -88,7 +92,7 @@ def devices(folder: Path) -> dict[str, ModelProfile]:
 
 
 def best_tables(profile: ModelProfile, rate: float, price: float) -> tuple[optimal.Optimum, ControlTables]:
-    """The optimum, and tables with which `adaptive` is it: one level, whatever the rate monitor says."""
+    """The optimum, and control tables that make `adaptive` the optimal policy at every measured rate."""
     best = optimal.solve(profile.batch_ns, rate, weight=price, power=_POWER, idling=True)
     waits = [waiting for waiting, rows in enumerate(best.table) if waiting and not rows]
     hold_ns = round(_PATIENCE * (waits[-1] + 1) / rate * 1e9) if waits else 0
@@ -96,9 +100,9 @@ def best_tables(profile: ModelProfile, rate: float, price: float) -> tuple[optim
 
 
 def simulate(server: Server, instants: Instants, price: float) -> dict[str, float]:
-    """Mean latency and cost (latency + price x utilisation) in ms. What a preset keeps for ever is left out."""
+    """Mean latency and cost (latency + price x utilisation) in ms. Requests that are never answered are left out."""
     served = serve(server, instants, warm=min(len(instants) // 2, int(np.searchsorted(instants, _WARM_NS))))
-    # Rows that are held when the arrivals end wait for nobody: they would count against policies that hold.
+    # Rows held at the end wait for arrivals that do not come: they would count against policies that hold.
     latency = served.latency_ms[: -min(_COOL, len(served.latency_ms) // 10)]
     latency, tally = latency[latency < FOREVER_MS / 2], served.tally
     mean = float(latency.mean())
@@ -110,7 +114,7 @@ def simulate(server: Server, instants: Instants, price: float) -> dict[str, floa
 
 
 def cell(given: tuple[str, ModelProfile, float, Scale]) -> list[dict[str, Any]]:
-    """All contenders of one device at one load."""
+    """All policies on one device at one load."""
     device, profile, load, scale = given
     requests = max(scale.requests * (scale.more if load >= 0.9 else 1), round(_LEAST_S * load * profile.peak))
     arrivals = [stepped([(requests, load * profile.peak)], seed) for seed in range(scale.seeds)]
@@ -133,7 +137,7 @@ def against(
     contender: Contender, profile: ModelProfile, arrivals: Sequence[Instants], price: float,
     simulated: Sequence[float], optimum: float,
 ) -> dict[str, Any]:  # fmt: skip
-    """One contender's figures. `simulated`: what the optimal policy cost on the same arrivals, over `optimum` in ms."""
+    """One policy's figures. `simulated`: the cost of the optimal policy on the same arrivals, over `optimum` in ms."""
     workers = default_workers(contender.policy, profile.max_batch)
 
     def runs_with(delay_ms: float, some: Sequence[Instants]) -> list[dict[str, float]]:
@@ -149,12 +153,13 @@ def against(
         **{key: mean[key] for key in ("mean_ms", "p99_ms", "cost_ms", "batch")},
         "delay_ms": delay if len(contender.delays_ms) > 1 else None,
         "overloaded": mean["late"] > _GROWS and mean["mean_ms"] > _GROWS * optimum,
-        "optimum_off": float(np.mean(simulated)) - 1, "above": float(np.mean(above)), "above_error": page.error(above),
+        "optimum_off": float(np.mean(simulated)) - 1, "above": float(np.mean(above)),
+        "above_error": standard_error(above),
     }  # fmt: skip
 
 
 def measure(folder: Path, budget_s: float) -> None:
-    """Profiles by `starling profile`, one thread a worker, as the table's one device at a time."""
+    """Measure profiles with `starling profile`, one thread and one unit at a time."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in MEASURED:
         subprocess.run(
@@ -164,29 +169,34 @@ def measure(folder: Path, budget_s: float) -> None:
         )  # fmt: skip
 
 
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m loadtest.bench.policies", description=__doc__)
+def described(profile: ModelProfile) -> policies_page.Device:
+    """A device as the page describes it."""
+    source = f"measured, {profile.device}, {profile.threads} thread" if profile.threads else "made up"
+    sizes = [size for size in _SHOWN if size <= profile.max_batch]
+    times = {str(size): profile.batch_ns[size - 1] / 1e6 for size in sizes}
+    return {"source": source, "times_ms": times, "peak": profile.peak, "best": profile.best}
+
+
+def options_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=Scale.seeds, help=f"runs of each cell [{Scale.seeds}]")
     parser.add_argument("--requests", type=int, default=Scale.requests, help=f"of a run [{Scale.requests}]")
     parser.add_argument("--profiles", type=Path, default=PROFILES, help="folder of the measured ones")
     parser.add_argument("--measure", type=float, metavar="S", default=0, help="measure them anew, S seconds each")
     parser.add_argument("--processes", type=int, default=2, help="processes [2]")
-    parser.add_argument("--out", type=Path, default=page.DOCS, help="folder for page, JSON and plot [docs/bench]")
-    chosen = parser.parse_args(arguments)
-    known = page.facts("python -m loadtest.bench.policies")
+
+
+def measure_all(chosen: argparse.Namespace, run: Run) -> Data:
     if chosen.measure:
         measure(chosen.profiles, chosen.measure)
     scale = Scale(chosen.seeds, chosen.requests)
-    profiles: Mapping[str, ModelProfile] = devices(chosen.profiles)
+    profiles = devices(chosen.profiles)
     given = [(name, profile, load, scale) for name, profile in profiles.items() for load in LOADS]
-    cells = [one for found in page.spread(cell, given, chosen.processes) for one in found]
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    policies_page.draw(cells, chosen.out / "policies.png")
-    parts = policies_page.parts(cells, profiles, scale)
-    for path in page.write("policies", chosen.out, parts, {"cells": cells}, known):
-        print(f"wrote {path.name}", file=sys.stderr)
-    return 0
+    cells = [one for found in spread(cell, given, chosen.processes) for one in found]
+    shown = {name: described(profile) for name, profile in profiles.items()}
+    return {"scale": asdict(scale), "devices": shown, "cells": cells}
 
+
+EXPERIMENT = Experiment("policies", "loadtest.bench.policies", __doc__, measure_all, policies_page.write, options_of)
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(EXPERIMENT.main(sys.argv[1:]))

@@ -1,72 +1,82 @@
-"""Policies against one another over HTTP: `python -m loadtest.bench.policies_live`. Writes docs/bench/policies-live.md.
+"""Compares the policies over HTTP: `python -m loadtest.bench.policies_live`. Writes docs/bench/policies-live.md.
 
-For each model its batch times are measured, then its server's own peak. At 30 and 70 % of that peak every policy gets
-the very same instants of the same seeds, one policy after the other within each seed, so that a change of the machine's
-mood meets all. All have the same device, `--at-once` units. `window` has the delay that serves the most rows a second
-of five. What is compared, and how sure it is, is in policies_live_figures.py.
+For each model it measures the batch times and then the server's own peak. At 30 and 70 % of the peak every policy gets
+the same arrivals of the same seeds, one policy after another within each seed, so that a change of the machine's speed
+affects all of them. All policies have the same device, `--at-once` units. `window` is run with two delays: the one of
+five that serves the most rows a second, and for each load the one with the least mean latency, found by simulation on
+the measured batch times. The statistics are in policies_live_statistics.py.
 
-Last the control: a convolutional network, for which batches gain nothing on a CPU. Its device time per row under
-`adaptive` stands beside that of batches of one row.
+The last part is a control: a convolutional network for which batches gain nothing on a CPU. Its device time per row
+under `adaptive` is compared with that of batches of one row.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
-import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+import numpy as np
 
-from app.bench.peak import Try, find_peak
 from app.bench.plan import Plan
-from app.bench.run import Lagging, Session, in_loop
+from app.bench.run import Session, in_loop
 from app.bench.stats import Repeat
+from app.scheduler.estimates import profile as profiles
+from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.policies.ebird import Ebird
 from app.settings import cpu_cores
+from app.sim.device import Shared
+from loadtest.common import command, simulated
+from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.live import peak_rate
+from loadtest.common.markdown import row
+from loadtest.common.paths import LOOPBACK, ROOT, ZOO
+from loadtest.common.servers import Server, starling
+from loadtest.common.simulated import Policy, serve, stepped
 
-from . import machine
-from . import policies_live_figures as figures
 from . import policies_live_page as page
-from .load import LOOPBACK, ROOT
-from .servers import Server, ServerError, starling
-from .simulation import command
-from .simulation.section import row
+from . import policies_live_statistics as statistics
+from .policies_live_data import Comparison, Control, Settings
 
-DOCS = ROOT / "docs" / "bench"
-ZOO = ROOT / "app" / "models" / "zoo"
 MODELS = ("mlp", "encoder")
 SHARES = (0.3, 0.7)  # of the peak
-DELAYS_MS = (1, 2, 5, 10, 20)
-CONTROL = "cnn"  # resnet18 is none: its 47 MB of weights make two rows cheaper than one (docs/bench/profiles)
+DELAYS_MS = (1, 2, 5, 10, 20)  # of which one serves the most rows
+#: The delays that are simulated to find the one with the least mean latency, with how many seeds and requests.
+SIMULATED_DELAYS_MS = (0.1, 0.2, 0.5, 1, 2, 3, 5, 7, 10, 15, 20, 30)
+SIMULATED_SEEDS, SIMULATED_REQUESTS = 4, 10_000
+CONTROL = "cnn"  # not resnet18, whose 47 MB of weights make two rows cheaper than one (docs/bench/profiles)
 SLO_MS = 200.0
+TRY_S = 5.0  # of each rate tried for the peak
 IN_FLIGHT = 64  # while the delay of `window` is chosen
 LARGEST = 32  # rows
-LAST = "preferred"  # within a seed: it may leave the longest backlog
-LOST = 3  # seeds with a mean beyond SLO_MS, after which a policy gets no more of that load
-TIMEOUT_S = 60.0  # of a request: the backlog of a run that was too much is waited for, not cut off
+LAST = "preferred"  # comes last in each seed, because it may leave the longest queue
+LOST = 3  # seeds with a mean beyond SLO_MS, after which a policy is given up at that load
+TIMEOUT_S = 60.0  # of a request: long enough to drain the queue of an overloaded run
 
-#: For the estimate, seconds: to start a server; to find a peak; between runs; warm-up of one policy at one load.
-_START_S, _PEAK_S, _BETWEEN_S, _WARM_S = 5.0, 80.0, 0.8, 2.5
+#: Seconds for the estimate: to start a server, to find a peak, between runs, to warm up one policy at one load, to
+#: simulate the delays of `window` at one load.
+_START_S, _PEAK_S, _BETWEEN_S, _WARM_S, _SIMULATE_S = 5.0, 80.0, 0.8, 2.5, 10.0
 
 
-def contenders(at_once: int, bound: int, delay_ms: int) -> dict[str, tuple[str, ...]]:
-    """The flags of each policy, so that each runs `at_once` units at once.
+def window_flags(at_once: int, delay_ms: float) -> tuple[str, ...]:
+    return ("--policy", "window", "--max-delay-ms", f"{delay_ms:g}", "--workers", ",".join([str(LARGEST)] * at_once))
 
-    `ebird` brings its own workers, and the engine runs `bound` of them, cores // threads: no flag makes it fewer. Where
-    that is another device it is left out.
+
+def contenders(at_once: int, bound: int, delay_ms: float) -> dict[str, tuple[str, ...]]:
+    """The server flags of each policy, so that each runs `at_once` units at once.
+
+    `ebird` has its own list of workers, of which the engine runs `bound` (cores // threads); no flag changes that. If
+    its device would be another one, it is left out.
     """
     workers = ("--workers", ",".join([str(LARGEST)] * at_once))
     found = {
         "adaptive": ("--policy", "adaptive", *workers),
         "no_wait": ("--policy", "no_wait", *workers),
-        f"window, {delay_ms} ms": ("--policy", "window", "--max-delay-ms", str(delay_ms), *workers),
+        f"window, {delay_ms:g} ms": window_flags(at_once, delay_ms),
         "preferred": ("--policy", "preferred", *workers),
     }
     if at_once == min(bound, len(Ebird.workers(LARGEST))):
@@ -74,22 +84,37 @@ def contenders(at_once: int, bound: int, delay_ms: int) -> dict[str, tuple[str, 
     return found
 
 
+def least_mean_ms(profile: ModelProfile, at_once: int, rate: float) -> float:
+    """The delay of `window` with the least mean latency at this rate, simulated on the measured batch times."""
+    arrivals = [stepped([(SIMULATED_REQUESTS, rate)], seed) for seed in range(SIMULATED_SEEDS)]
+
+    def mean(delay_ms: float) -> float:
+        server = simulated.Server(Policy("window", delay_ms), profile, (LARGEST,) * at_once, at_once)
+        means = [
+            serve(server, instants, Shared(profile, at_once) if at_once > 1 else None).latency_ms.mean()
+            for instants in arrivals
+        ]
+        return float(np.mean(means))
+
+    return min(SIMULATED_DELAYS_MS, key=mean)
+
+
 def order(names: Sequence[str], index: int) -> list[str]:
-    """Who comes when at seed `index`: another one first each time, LAST last."""
+    """The order of the policies at seed `index`: another one is first each time, LAST is last."""
     turning = [name for name in names if name != LAST]
     turn = index % len(turning)
     return [*turning[turn:], *turning[:turn], *(name for name in names if name == LAST)]
 
 
 def lost(repeats: Sequence[Repeat]) -> bool:
-    """A policy that was overloaded so often is so at the next seed, too, and costs the time to drain it."""
-    return sum(figures.mean_ms(one) > SLO_MS for one in repeats) >= LOST
+    """Whether a policy was overloaded so often that it is given up; draining its queue takes long."""
+    return sum(statistics.mean_ms(one) > SLO_MS for one in repeats) >= LOST
 
 
-class Contest:
-    """One model: a server for each policy, all up at once, all but one idle at any time."""
+class ModelRun:
+    """One model with a server for each policy; all run at once, and only one is asked at a time."""
 
-    def __init__(self, source: Path, chosen: argparse.Namespace, folder: str, say: Console) -> None:
+    def __init__(self, source: Path, chosen: argparse.Namespace, folder: str, say: Callable[[str], None]) -> None:
         self.model = source.name
         self.source = f"{self.model}={source}"
         self.chosen = chosen
@@ -109,47 +134,36 @@ class Contest:
             timeout_s=TIMEOUT_S, **options,
         )  # fmt: skip
 
-    def profile(self, at_once: int) -> dict[int, float]:
-        """Measured into the servers' folder, where they look for it; ms by batch size, one unit alone."""
-        together = ("--workers", str(at_once))
+    def profile(self, at_once: int) -> ModelProfile:
+        """Measure batch times into the folder where the servers look for them."""
         ran = command.starling(
             "profile", self.model, "--model", self.source, "--max-batch", str(LARGEST), "--threads",
-            str(self.chosen.threads), *together, "--budget-s", str(self.chosen.budget), "--no-suggest", "--json",
-            profile_dir=Path(self.folder),
+            str(self.chosen.threads), "--workers", str(at_once), "--budget-s", str(self.chosen.budget), "--no-suggest",
+            "--json", profile_dir=Path(self.folder),
         )  # fmt: skip
-        return {int(size): float(ms) for size, ms in ran.cell["batch_ms"].items()}
+        return profiles.parse(ran.cell)
 
     def peak(self, server: Server) -> float:
-        found = in_loop(find_peak(replace(self.plan(server), duration_s=5, repeats=1), SLO_MS, self._told))
-        rate = found.result.plan.rate
-        assert rate is not None
-        return rate
+        return peak_rate(self.plan(server), SLO_MS, TRY_S, lambda text: self.say(f"{self.model}: {text}"))
 
-    def _told(self, tried: Try) -> None:
-        self.say.print(f"{self.model}: peak: {tried.rate:.0f}/s {tried.why or 'kept'}", markup=False)
-
-    def delay_ms(self) -> int:
-        """The delay of `window` that serves the most rows a second, all requests there are in flight."""
-        rows: dict[int, float] = {}
+    def most_rows_ms(self) -> float:
+        """The delay of `window` that serves the most rows a second with IN_FLIGHT requests in flight."""
+        rows: dict[float, float] = {}
         for delay in DELAYS_MS:
-            flags = next(
-                flags
-                for name, flags in contenders(self.chosen.at_once, self.chosen.bound, delay).items()
-                if name.startswith("window")
-            )
-            with self.serve(*flags) as server:
+            with self.serve(*window_flags(self.chosen.at_once, delay)) as server:
                 server.wait_ready()
                 ran = in_loop(_once(self.plan(server, concurrency=IN_FLIGHT)))
             rows[delay] = len(ran.completed) / ran.elapsed_s
-            self.say.print(
-                f"{self.model}: window of {delay} ms: {rows[delay]:.0f} rows/s, {figures.busy([ran]):.2f} units at "
-                f"once in {figures.rows_a_batch([ran]):.1f} rows a batch", markup=False, soft_wrap=True,
-            )  # fmt: skip
+            self.say(
+                f"{self.model}: window of {delay} ms: {rows[delay]:.0f} rows/s, {statistics.busy([ran]):.2f} units at "
+                f"once in {statistics.rows_a_batch([ran]):.1f} rows a batch"
+            )
         return max(rows, key=lambda delay: rows[delay])
 
-    def run(self, found: page.Found) -> None:
-        """Both loads, into `found`."""
-        flags = contenders(self.chosen.at_once, self.chosen.bound, self.delay_ms())
+    def run(self, profile: ModelProfile, found: Comparison) -> None:
+        """Run both loads and add the results to `found`."""
+        tuned_ms = self.most_rows_ms()
+        flags = contenders(self.chosen.at_once, self.chosen.bound, tuned_ms)
         with ExitStack() as stack:
             servers = {name: stack.enter_context(self.serve(*given)) for name, given in flags.items()}
             for server in servers.values():
@@ -157,15 +171,26 @@ class Contest:
             found.peaks[self.model] = self.peak(servers["adaptive"])
             for share in SHARES:
                 rate = share * found.peaks[self.model]
-                runs = in_loop(self.alternate(servers, rate))
-                cells = figures.compare(self.model, share, rate, runs)
-                found.cells += cells
-                found.tails.append(figures.tail(self.model, share, runs))
-                for line in [*(row(page.texts(cell)) for cell in cells), *page.verdicts(cells, found.tails[-1:])]:
-                    self.say.print(line, markup=False, soft_wrap=True)
+                least_ms = least_mean_ms(profile, self.chosen.at_once, rate)
+                self.say(f"{self.model}: {share:.0%}: the least mean of window is simulated with {least_ms:g} ms")
+                with ExitStack() as only_here:
+                    beside = dict(servers)
+                    if least_ms != tuned_ms:
+                        server = self.serve(*window_flags(self.chosen.at_once, least_ms))
+                        beside[f"window, {least_ms:g} ms, least mean"] = only_here.enter_context(server)
+                        server.wait_ready()
+                    self.one_load(beside, share, rate, found)
 
-    async def alternate(self, servers: dict[str, Server], rate: float) -> dict[str, list[Repeat]]:
-        """All policies at each seed before the next seed."""
+    def one_load(self, servers: Mapping[str, Server], share: float, rate: float, found: Comparison) -> None:
+        runs = in_loop(self.alternate(servers, rate))
+        cells = statistics.compare(self.model, share, rate, runs)
+        found.cells += cells
+        found.tails.append(statistics.tail(self.model, share, runs))
+        for line in [*(row(page.texts(cell)) for cell in cells), *page.verdicts(cells, found.tails[-1:])]:
+            self.say(line)
+
+    async def alternate(self, servers: Mapping[str, Server], rate: float) -> dict[str, list[Repeat]]:
+        """Run all policies at each seed before the next seed."""
         runs: dict[str, list[Repeat]] = {name: [] for name in servers}
         async with AsyncExitStack() as stack:
             sessions = {}
@@ -179,7 +204,9 @@ class Contest:
                         continue
                     session = sessions[name]
                     runs[name].append(await session.once(session.plan, session.plan.seed + index, self.chosen.seconds))
-                    await session.settle()  # `once` has waited for all answers: nothing waits behind this one
+                    await (
+                        session.settle()
+                    )  # `once` has waited for all answers, so nothing is queued behind this request
         return runs
 
 
@@ -190,26 +217,29 @@ async def _once(plan: Plan) -> Repeat:
 
 
 def halved(chosen: argparse.Namespace) -> argparse.Namespace:
-    """Twice as many seeds of half the length: the machine's speed drifts less between the two of a pair."""
+    """Options with twice as many seeds of half the length, so that the machine drifts less between two runs."""
     return argparse.Namespace(**{**vars(chosen), "repeats": 2 * chosen.repeats, "seconds": chosen.seconds / 2})
 
 
-def control(chosen: argparse.Namespace, folder: str, say: Console) -> figures.Control:
-    """Device time per row at 30 % of the peak of batches of one row, those and `adaptive` in alternation."""
+def control(chosen: argparse.Namespace, folder: str, say: Callable[[str], None]) -> Control:
+    """Device time per row of `adaptive` and of batches of one row in turns, at 30 % of the latter's peak."""
     chosen = halved(chosen)
-    contest = Contest(ROOT / "loadtest" / "bench" / "models" / CONTROL, chosen, folder, say)
-    per_row = {size: ms / size for size, ms in contest.profile(1).items()}
+    model_run = ModelRun(ROOT / "loadtest" / "bench" / "models" / CONTROL, chosen, folder, say)
+    per_row = {size: ns / size / 1e6 for size, ns in enumerate(model_run.profile(1).batch_ns, 1)}
     alone = ("--workers", str(LARGEST))
-    with contest.serve("--policy", "adaptive", *alone) as adaptive, contest.serve("--max-batch", "1", *alone) as single:
+    with (
+        model_run.serve("--policy", "adaptive", *alone) as adaptive,
+        model_run.serve("--max-batch", "1", *alone) as single,
+    ):
         for server in (adaptive, single):
             server.wait_ready()
-        most = contest.peak(single)
-        runs = in_loop(contest.alternate({"adaptive": adaptive, "batch 1": single}, SHARES[0] * most))
-    return figures.control(CONTROL, most, SHARES[0] * most, runs, per_row)
+        most = model_run.peak(single)
+        runs = in_loop(model_run.alternate({"adaptive": adaptive, "batch 1": single}, SHARES[0] * most))
+    return statistics.control(CONTROL, most, SHARES[0] * most, runs, per_row)
 
 
 def estimate_s(chosen: argparse.Namespace) -> float:
-    """How long the whole command takes, a little more than less: as if every policy had all its seeds."""
+    """An upper estimate of the time of the whole command: as if no policy were given up."""
 
     def load_s(chosen: argparse.Namespace) -> float:
         return float(chosen.repeats * (chosen.seconds + _BETWEEN_S) + _WARM_S)
@@ -217,14 +247,13 @@ def estimate_s(chosen: argparse.Namespace) -> float:
     alone_s = chosen.budget + _START_S + _PEAK_S
     contest_s = len(SHARES) * load_s(chosen) + _START_S
     model_s = alone_s + len(DELAYS_MS) * (_START_S + _WARM_S + chosen.seconds)
-    model_s += len(contenders(chosen.at_once, chosen.bound, 0)) * contest_s
+    # one more: `window` with the delay of the least mean, whose simulation takes a while at each load
+    model_s += (len(contenders(chosen.at_once, chosen.bound, 0)) + 1) * contest_s + len(SHARES) * _SIMULATE_S
     control_s = 0.0 if chosen.no_control else alone_s + 2 * (_START_S + load_s(halved(chosen)))
     return float(len(chosen.models) * model_s + control_s)
 
 
-def options(arguments: Sequence[str]) -> argparse.Namespace:
-    """What was chosen, with `bound`, the units at once that cores and threads allow. Exits at what cannot be."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest.bench.policies_live", description=__doc__)
+def options_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", nargs="*", default=list(MODELS), help=f"[{' '.join(MODELS)}]")
     parser.add_argument("--seconds", type=float, default=7.0, help="length of a run [7]")
     parser.add_argument("--repeats", type=int, default=8, help="seeds at each load [8]")
@@ -234,8 +263,10 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--budget", type=float, default=50.0, help="seconds to measure batch times [50]")
     parser.add_argument("--max-lag-ms", type=float, default=2.0, help="of the load generator itself, at the peak [2]")
     parser.add_argument("--no-control", action="store_true", help=f"leave out {CONTROL}")
-    parser.add_argument("--out", type=Path, default=DOCS, help="folder for the page and the JSON")
-    chosen = parser.parse_args(arguments)
+
+
+def check(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> None:
+    """Add `cores` and `bound`, the units at once that cores and threads allow. Exits if the options are invalid."""
     chosen.cores = cpu_cores()
     if not 1 <= chosen.threads <= chosen.cores:
         parser.error(f"--threads: expected 1 to {chosen.cores}, the cores, got {chosen.threads}")
@@ -243,40 +274,35 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
     chosen.at_once = chosen.bound if chosen.at_once is None else chosen.at_once
     if not 1 <= chosen.at_once <= chosen.bound:
         parser.error(f"--at-once: expected 1 to {chosen.bound}, cores over threads, got {chosen.at_once}")
-    return chosen
 
 
-def main(arguments: Sequence[str]) -> int:
-    chosen = options(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds what stops the servers
-    say = Console(stderr=True, highlight=False)
-    say.print(f"takes about {estimate_s(chosen) / 60:.0f} minutes", markup=False)
-    facts = {
-        "command": " ".join(["`python -m loadtest.bench.policies_live", *arguments]) + "`",
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        **machine.describe(),
-    }
-    found = page.Found()
-    try:
-        with tempfile.TemporaryDirectory(prefix="starling-bench-") as folder:
-            for model in chosen.models:
-                contest = Contest(ZOO / model, chosen, folder, say)
-                contest.profile(chosen.at_once)
-                contest.run(found)
-            words = page.words(chosen, SLO_MS, LOST)
-            page.write(found, chosen, words, facts)  # half an hour's work, kept if the control fails
-            if not chosen.no_control:
-                found.control = control(chosen, folder, say)
-                say.print(page.control_text(found.control), markup=False)
-                page.write(found, chosen, words, facts)
-    except (Lagging, ValueError, ServerError, command.CommandError) as error:
-        say.print(str(error), style="red", markup=False)
-        return 1
-    return int(found.missed)
+def settings_of(chosen: argparse.Namespace) -> Settings:
+    return Settings(
+        at_once=chosen.at_once, threads=chosen.threads, cores=chosen.cores, bound=chosen.bound,
+        repeats=chosen.repeats, seconds=chosen.seconds, slo_ms=SLO_MS, lost=LOST, delays_ms=DELAYS_MS,
+        least_mean=True, block_s=statistics.BLOCK_S, draws=statistics.DRAWS,
+    )  # fmt: skip
 
+
+def measure(chosen: argparse.Namespace, run: Run) -> Data:
+    run.say(f"takes about {estimate_s(chosen) / 60:.0f} minutes")
+    found = Comparison(settings_of(chosen))
+    with tempfile.TemporaryDirectory(prefix="starling-bench-") as folder:
+        for model in chosen.models:
+            model_run = ModelRun(ZOO / model, chosen, folder, run.say)
+            model_run.run(model_run.profile(chosen.at_once), found)
+        run.keep(found.to_dict())  # so that half an hour's work is not lost if the control fails
+        if not chosen.no_control:
+            found.control = control(chosen, folder, run.say)
+            run.say(page.control_text(found.control))
+    return found.to_dict()
+
+
+EXPERIMENT = Experiment(
+    "policies-live", "loadtest.bench.policies_live", __doc__, measure, page.write, options_of, check,
+    missed=lambda data: Comparison.from_dict(data).missed(),
+    stored_as=lambda chosen: page.name_of(settings_of(chosen)),
+)  # fmt: skip
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except KeyboardInterrupt:  # the servers have been stopped on the way here
-        sys.exit(130)
+    sys.exit(EXPERIMENT.main(sys.argv[1:]))

@@ -1,14 +1,16 @@
-"""The page of the policies over HTTP: its words, tables and verdicts."""
+"""The page that compares the policies over HTTP."""
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
-from .policies_live_figures import BLOCK_S, DRAWS, P99_WITHIN, PER_ROW_WITHIN, Cell, Control, Tail, verdict
-from .simulation.section import row
+from loadtest.common import markdown
+from loadtest.common.markdown import plural
+
+from .policies_live_data import P99_WITHIN, PER_ROW_WITHIN, Cell, Comparison, Control, Settings, Tail
 
 HEADINGS = (
     "model", "of the peak", "rate/s", "policy", "mean", "beyond the lowest", "", "p99", "rows a batch", "units at once",
@@ -19,51 +21,43 @@ _SIZES = (1, 2, 3, 4, 8, 16, 32)  # of the control's profile that are shown
 TEXT = """\
 # Policies over HTTP
 
-{repeats} seeds of {seconds:g} s at each load, Poisson arrivals, binary payload, one row a request; every policy gets
-the same instants, in alternation: the order changes from seed to seed, `preferred` comes last in each. Loads are
-shares of the server's own peak (99th percentile within {slo:g} ms under `adaptive`). Latencies in ms, from the intended
-instant to the last byte; "lag" is how much of the mean the load generator itself was late. "units at once" is device
-time over time: the load of the device, {at_once} when full.
+Poisson arrivals, binary payload, one row per request, {repeats} seeds of {seconds:g} s at each load. Every policy gets
+the same arrivals. The policies take turns within each seed, in another order for each seed, with `preferred` always
+last. Loads are shares of the server's own peak (99th percentile within {slo_ms:g} ms under `adaptive`). Latencies are
+in ms, from the intended instant to the last byte; "lag" is the part of the mean by which the load generator itself was
+late. "units at once" is device time over time, {at_once} when the device is full.
 
-Device: every policy has the same one, {at_once} unit{s} at once with {threads} compute thread{threads_s} each, on
-{cores} cores that client and HTTP use, too. The batch times that `adaptive` goes by are measured with as many at once.
+Every policy has the same device, {at_once} unit{s} at once with {threads} compute thread{threads_s} each, on {cores}
+cores that client and HTTP use as well. The batch times that `adaptive` uses are measured with as many units at once.
 {ebird}
 
-"beyond the lowest" is the mean over seeds of the difference to the policy with the lowest mean, with its 95 % interval
-(Student's t); "same" where the interval holds 0. The ratio of the 99th percentiles is first the plain one, `adaptive`
-over the least of all. Then its 95 % interval, a paired bootstrap: {draws} draws of seeds and, within them, of blocks of
-{block:g} s of requests, the same draw for both policies. Which policy is best was seen in the same figures, which makes
-the plain ratio too high; the interval is of the ratio to the truly best: from the largest of the lower ends over all
-policies, at levels shared between them, to the largest of the upper ends.
+{window}
 
-A run ends when its last request has been answered, and one more goes through alone before the next policy's turn, so
-that no backlog is left. A policy whose mean was beyond {slo:g} ms at {lost} seeds gets no more at that load: it is
-compared at the seeds that it had.
+"beyond the lowest" is the mean difference to the policy with the lowest mean over the seeds, with its 95 % interval
+(Student's t); "same" means that the interval contains 0. The ratio of the 99th percentiles is given twice. The plain
+ratio is `adaptive` over the least of all policies; it is too high, because the best policy was chosen by the same
+figures. The 95 % interval is that of the ratio to the truly best policy, from the largest lower end over all policies,
+at levels shared between them, to the largest upper end. It is a paired bootstrap: {draws:,} draws of seeds and, within
+them, of blocks of {block_s:g} s of requests, the same draw for both policies.
+
+A run ends when its last request has been answered. One more request is sent alone before the next policy's turn, so
+that no queue is left. A policy whose mean was above {slo_ms:g} ms at {lost} seeds is given up at that load and compared
+at the seeds that it had.
 """
 
 EBIRD = {
-    True: "`ebird` has its own list of six workers, of which the engine runs no more at once; the others have\n"
-    "{workers}.",
-    False: "`ebird` is left out: with {threads} compute thread{threads_s} the engine runs {bound} of its six workers\n"
-    "at once. The others have {workers}.",
+    True: "`ebird` has its own list of six workers, of which the engine runs as many at once.\n"
+    "The others have {workers}.",
+    False: "`ebird` is left out: with {threads} compute thread{threads_s} the engine would run {bound} of its six\n"
+    "workers at once. The others have {workers}.",
 }
 
-
-@dataclass
-class Found:
-    """All that was measured. `peaks` in requests/s by model."""
-
-    peaks: dict[str, float] = field(default_factory=dict)
-    cells: list[Cell] = field(default_factory=list)
-    tails: list[Tail] = field(default_factory=list)
-    control: Control | None = None
-
-    @property
-    def missed(self) -> bool:
-        """A target is missed, going by the figures themselves and, of the means, by their interval."""
-        slower = any(cell.policy == "adaptive" and not cell.same for cell in self.cells)
-        near = all(tail.within for tail in self.tails)
-        return slower or not near or (self.control is not None and not self.control.within)
+WINDOW = {
+    False: "`window` has the delay of {delays} ms that serves the most rows a second.",
+    True: "`window` is run with two delays: the one of {delays} ms that serves the most rows a second, and as\n"
+    '"least mean" the one with the least mean latency at that load, found by simulation on the measured batch times.\n'
+    "If both are the same delay, it is run once.",
+}
 
 
 def texts(cell: Cell) -> list[str]:
@@ -76,7 +70,7 @@ def texts(cell: Cell) -> list[str]:
 
 
 def verdicts(cells: Sequence[Cell], tails: Sequence[Tail]) -> list[str]:
-    """Whether `adaptive` is lowest, or the same as the lowest, and its 99th percentile near the best, load by load."""
+    """For each load: whether `adaptive` has the lowest mean, and how its 99th percentile compares with the best."""
     own = {(cell.model, cell.share): cell for cell in cells if cell.policy == "adaptive"}
     lines = []
     for tail in tails:
@@ -104,26 +98,36 @@ def control_text(found: Control) -> str:
     )
 
 
-def words(chosen: argparse.Namespace, slo_ms: float, lost: int) -> str:
-    """The text above the table. `chosen` as the command has it."""
+def verdict(low: float, high: float, limit: float) -> str:
+    """Whether an interval lies below a limit, above it, or around it."""
+    if high <= limit:
+        return f"within {limit}"
+    return f"NOT within {limit}" if low > limit else f"not distinguishable from {limit}"
+
+
+def words(settings: Settings) -> str:
+    """The text above the table."""
     values = {
-        **vars(chosen), "slo": slo_ms, "lost": lost, "draws": f"{DRAWS:,}", "block": BLOCK_S,
-        "s": "s" * (chosen.at_once > 1), "threads_s": "s" * (chosen.threads > 1),
-        "workers": f"{chosen.at_once} of 32 rows",
+        **asdict(settings), "s": plural(settings.at_once), "threads_s": plural(settings.threads),
+        "workers": f"{settings.at_once} of 32 rows", "delays": ", ".join(f"{delay:g}" for delay in settings.delays_ms),
     }  # fmt: skip
-    return TEXT.format(**values, ebird=EBIRD[chosen.at_once == chosen.bound].format(**values))
+    ebird = EBIRD[settings.at_once == settings.bound].format(**values)
+    return TEXT.format(**values, ebird=ebird, window=WINDOW[settings.least_mean].format(**values))
 
 
-def write(found: Found, chosen: argparse.Namespace, words: str, facts: Mapping[str, str]) -> None:
-    """`policies-live.json` and `.md` into `chosen.out`; `policies-live-N` for N units at once where more would fit."""
-    name = "policies-live" if chosen.at_once == chosen.bound else f"policies-live-{chosen.at_once}"
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    data = {**facts, "at_once": chosen.at_once, "threads": chosen.threads, **asdict(found)}
-    (chosen.out / f"{name}.json").write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    lines = [words, f"Peaks: {', '.join(f'`{model}` {rate:.0f}/s' for model, rate in found.peaks.items())}.", ""]
-    lines += [row(HEADINGS), row(["---"] * len(HEADINGS)), *(row(texts(cell)) for cell in found.cells), ""]
-    lines += verdicts(found.cells, found.tails)
+def name_of(settings: Settings) -> str:
+    """The name of page and JSON, with the number of units if fewer run at once than would fit."""
+    return "policies-live" if settings.at_once == settings.bound else f"policies-live-{settings.at_once}"
+
+
+def write(data: Mapping[str, Any], folder: Path) -> list[str]:
+    found = Comparison.from_dict(data)
+    peaks = ", ".join(f"`{model}` {rate:.0f}/s" for model, rate in found.peaks.items())
+    parts = [
+        words(found.settings), f"Peaks: {peaks}.", markdown.table(HEADINGS, map(texts, found.cells)),
+        "\n".join(verdicts(found.cells, found.tails)),
+    ]  # fmt: skip
     if found.control is not None:
-        lines += ["", control_text(found.control)]
-    lines += ["", *(f"- {fact}: {value}" for fact, value in facts.items()), ""]
-    (chosen.out / f"{name}.md").write_text("\n".join(lines), encoding="utf-8")
+        parts.append(control_text(found.control))
+    path = folder / f"{name_of(found.settings)}.md"
+    return [markdown.write([*parts, markdown.facts_list(found.facts)], path)]

@@ -1,43 +1,80 @@
-"""The page of the policies against the optimum: tables, the worst cell of `adaptive`, and the plot."""
+"""The page that compares the policies with the optimum."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TypedDict
 
-from app.scheduler.estimates.profile import ModelProfile
-from loadtest.papers.page import ms, table
+from loadtest.common import markdown
+from loadtest.common.markdown import ms, table
 
-if TYPE_CHECKING:
-    from .policies import Scale
 
-Cell = dict[str, Any]
+class Cell(TypedDict):
+    """One policy on one device at one load. `above`: its distance to the optimum, as a share of the optimum."""
+
+    device: str
+    load: float
+    name: str
+    optimum_ms: float
+    mean_ms: float
+    p99_ms: float
+    cost_ms: float
+    batch: float
+    delay_ms: float | None  # the best of several that were tried
+    overloaded: bool  # the queue grows without end
+    optimum_off: float
+    above: float
+    above_error: float
+
+
+class Device(TypedDict):
+    """`source`: where its batch times are from. `times_ms`: of some sizes. `best`: the size with the most rows/s."""
+
+    source: str
+    times_ms: dict[str, float]
+    peak: float
+    best: int
+
+
+class Scale(TypedDict):
+    """Seeds, requests of each, and by which factor there are more at high load."""
+
+    seeds: int
+    requests: int
+    more: int
+
+
+class Policies(TypedDict):
+    facts: dict[str, str]
+    scale: Scale
+    devices: dict[str, Device]
+    cells: list[Cell]
+
 
 NOTES = """\
-What is left of `adaptive`'s distance is nearly all the choice of its table: the rate is known from counting, and tables
-are solved for a grid of loads. The first 3 s of each run, in which the monitor has hardly a window yet, and its last
-100 requests are left out. For curves that are lines there is little
-to gain over `no_wait`; where three rows take longer than four (mlp, resnet18 measured) there is much. Where `adaptive`
-looks better than the optimum it is by less than the noise that is left.
+Nearly all of the remaining distance of `adaptive` comes from the choice of its table: it knows the rate only by
+counting requests, and tables are solved for a grid of loads. The first 3 s of each run, in which the rate monitor has
+hardly one window, and the last 100 requests are left out. For curves that are lines there is little to gain over
+`no_wait`; if three rows take longer than four (mlp and resnet18, measured), there is much. If `adaptive` seems better
+than the optimum, the difference is less than the remaining noise.
 """
 
 TARGETS = {"adaptive": 0.02, "adaptive, balanced": 0.05, "adaptive, energy": 0.05}
 _FLOOR = 0.001  # of a distance in the plot
-_SHOWN = (1, 2, 3, 4, 8, 16, 32)  # batch sizes
 
 HEAD = """\
 # Policies against the optimum
 
-One device that runs one batch at a time, Poisson arrivals, six loads as shares of its best rows/s. The optimum is
-exact: the least mean latency of any policy, from the semi-Markov decision process (docs/simulation.md). Distances are
-of the mean latency; for `adaptive` at `balanced` and `energy` of the cost that they minimise, mean latency + price x
-share of time busy. Simulated: {seeds} seeds of {requests:,} requests, {more} times as many from load 0.9 on. All
-policies see the same arrivals, and the optimal policy is run on them, too: what its run is off the exact value is taken
-off the others'. ± is the standard error over seeds.
+Simulated: one device that runs one batch at a time, Poisson arrivals, six loads as shares of the device's best rows/s.
+The optimum is the exact least mean latency of any policy, from the semi-Markov decision process (docs/simulation.md).
+Distances are those of the mean latency; for `adaptive` with `balanced` and `energy` they are those of the cost that
+these minimise, mean latency + price x share of busy time. {seeds} seeds of {requests:,} requests, {more} times as many
+from load 0.9 on. All policies get the same arrivals. The optimal policy is run on them as well, and the error of its
+run is subtracted from the others. ± is the standard error over seeds.
 
-`window`, `static` and `preferred` have the delay of 1, 2, 5, 10, 20 ms with the least mean latency in that cell (in
-brackets). "literal" is `preferred` without a bound on the wait. `ebird` has the workers (1, 1, 2, 4, 8, 16), whose
+`window`, `static` and `preferred` have the delay of 1, 2, 5, 10, 20 ms with the least mean latency in that cell, given
+in brackets. "literal" is `preferred` without a bound on the wait. `ebird` has the workers (1, 1, 2, 4, 8, 16), whose
 units take turns on the one device; it never runs more than 16 rows at once. "grows": the queue grows without end.
 """
 
@@ -54,7 +91,7 @@ def worst(cells: Sequence[Cell], name: str) -> Cell:
 
 
 def worsts(cells: Sequence[Cell]) -> str:
-    """The worst cell of `adaptive` at each objective, against its target."""
+    """The worst cell of `adaptive` for each objective, and whether it meets its target."""
     rows = []
     for name, target in TARGETS.items():
         one = worst(cells, name)
@@ -76,61 +113,58 @@ def device_table(cells: Sequence[Cell], device: str) -> str:
     return table(("load", *(f"{load:g}" for load in loads)), rows)
 
 
-def parts(cells: Sequence[Cell], profiles: Mapping[str, ModelProfile], scale: Scale) -> list[str]:
+def write(data: Policies, folder: Path) -> list[str]:
+    folder.mkdir(parents=True, exist_ok=True)
+    draw(data["cells"], folder / "policies.png")
+    return ["policies.png", markdown.write(parts(data), folder / "policies.md")]
+
+
+def parts(data: Policies) -> list[str]:
+    cells = data["cells"]
     made = [
-        HEAD.format(seeds=scale.seeds, requests=scale.requests, more=scale.more), "## `adaptive`, worst of all cells",
+        HEAD.format(**data["scale"]), "## `adaptive`, worst of all cells",
         worsts(cells), NOTES, "![Distance to the optimum against load](policies.png)",
-        "In the plot 0.1 % stands for all that is no more; what grows without end is left out; dashed: 2 %.",
-        "The optimal policy's own runs were off the exact value by "
-        f"{max(abs(cell['optimum_off']) for cell in cells):.1%} at most: the noise that the common arrivals take out.",
+        "In the plot, distances below 0.1 % are drawn at 0.1 %, queues that grow without end are left out, and the "
+        "dashed line is at 2 %.",
+        "The runs of the optimal policy differed from the exact value by at most "
+        f"{max(abs(cell['optimum_off']) for cell in cells):.1%}, which is the noise that is subtracted.",
     ]  # fmt: skip
-    for device, profile in profiles.items():
-        one = worst([cell for cell in cells if cell["device"] == device], "adaptive")
-        times = ", ".join(
-            f"{size}: {profile.batch_ns[size - 1] / 1e6:.3g}" for size in _SHOWN if size <= profile.max_batch
-        )
-        source = f"measured, {profile.device}, {profile.threads} thread" if profile.threads else "made up"
+    for name, device in data["devices"].items():
+        one = worst([cell for cell in cells if cell["device"] == name], "adaptive")
+        times = ", ".join(f"{size}: {time:.3g}" for size, time in device["times_ms"].items())
         made += [
-            f"## {device}",
-            f"{source}; batch times in ms, {times}; {profile.peak:.1f} rows/s at best, in batches of {profile.best}. "
-            f"Worst of `adaptive` under `latency`: {distance(one)} at load {one['load']:g}.",
-            device_table(cells, device),
+            f"## {name}",
+            f"{device['source']}; batch times in ms, {times}; {device['peak']:.1f} rows/s at best, in batches of "
+            f"{device['best']}. Worst of `adaptive` under `latency`: {distance(one)} at load {one['load']:g}.",
+            device_table(cells, name),
         ]
-    return made
+    return [*made, markdown.facts_list(data["facts"])]
 
 
 def draw(cells: Sequence[Cell], path: Path) -> None:
-    """Distance to the optimum against load: a panel per device, a line per policy under `latency`."""
-    from matplotlib import pyplot as plt
-    from matplotlib.ticker import FuncFormatter
-
-    from loadtest.papers.plots import LOOKS, STYLE
+    """Plot the distance to the optimum against load: a panel per device, a line per policy."""
+    from loadtest.common.plots import LOOKS, legend_above, plain_numbers, saved_grid
 
     devices = list(dict.fromkeys(cell["device"] for cell in cells))
     names = [name for name in dict.fromkeys(cell["name"] for cell in cells) if name in LOOKS]
     rows = -(-len(devices) // 3)
-    with plt.rc_context({**STYLE, "figure.figsize": (13, 3.2 * rows + 0.9)}):
-        figure, grid = plt.subplots(rows, min(3, len(devices)), squeeze=False, sharey=True)
-        try:
-            for axes, device in zip(grid.flat, devices, strict=False):
-                for name in names:
-                    line = [c for c in cells if (c["device"], c["name"]) == (device, name) and not c["overloaded"]]
-                    colour, dash = LOOKS[name]
-                    axes.plot(
-                        [c["load"] for c in line], [100 * max(_FLOOR, c["above"]) for c in line], f"o{dash}",
-                        color=colour, label=name, zorder=3 if name == "adaptive" else 2,
-                    )  # fmt: skip
-                axes.axhline(100 * TARGETS["adaptive"], color="grey", linestyle="--", linewidth=1)
-                axes.set_yscale("log")
-                axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-                axes.set_title(device, fontsize=11)
-                axes.set_xlabel("load, share of the best throughput")
-                axes.set_xlim(0, 1)
-            for axes in grid[:, 0]:
-                axes.set_ylabel("mean latency above\nthe optimum, %")
-            handles, labels = grid.flat[0].get_legend_handles_labels()
-            figure.legend(handles, labels, loc="upper center", ncols=len(labels), fontsize=10)
-            figure.tight_layout(rect=(0, 0, 1, 1 - 0.4 / (3.2 * rows)))
-            figure.savefig(path)
-        finally:
-            plt.close(figure)
+    size = (13, 3.2 * rows + 0.9)
+    with saved_grid(path, rows, min(3, len(devices)), size, sharey=True) as (figure, grid):
+        for axes, device in zip(grid.flat, devices, strict=False):
+            for name in names:
+                line = [c for c in cells if (c["device"], c["name"]) == (device, name) and not c["overloaded"]]
+                colour, dash = LOOKS[name]
+                axes.plot(
+                    [c["load"] for c in line], [100 * max(_FLOOR, c["above"]) for c in line], f"o{dash}",
+                    color=colour, label=name, zorder=3 if name == "adaptive" else 2,
+                )  # fmt: skip
+            axes.axhline(100 * TARGETS["adaptive"], color="grey", linestyle="--", linewidth=1)
+            axes.set_yscale("log")
+            plain_numbers(axes.yaxis)
+            axes.set_title(device, fontsize=11)
+            axes.set_xlabel("load, share of the best throughput")
+            axes.set_xlim(0, 1)
+        for axes in grid[:, 0]:
+            axes.set_ylabel("mean latency above\nthe optimum, %")
+        legend_above(figure, grid)
+        figure.tight_layout(rect=(0, 0, 1, 1 - 0.4 / (3.2 * rows)))

@@ -1,36 +1,40 @@
-"""One run of the benchmarks: how long, with which client, and the server that its cases share."""
+"""One run of the benchmarks: its options, its load client, and the server that its cases share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypeVar
 
-from . import bodies, client, wrk
-from .load import CONNECTIONS, Load, LoadError, Request, Result
-from .servers import Server, ServerError, starling
+from loadtest.common.servers import Server, ServerError, starling
 
-#: The largest batch and the threads that the issue's table names; `bench` holds every model measured.
+from . import bodies, closed_loop, wrk
+from .load import CONNECTIONS, Load, LoadError, Request, Result, TimedAnswer, answer_of
+
+T = TypeVar("T")
+
+#: The targets are for this largest batch and number of threads; `bench` contains every measured model.
 FLAGS = ("--models", "bench", "--max-batch", "32", "--threads", "1")
 BATCH = 32
 THREADS = 1
+MOST_TIMED = 50_000  # answers of one load
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What the command line decides. `server` replaces the installed `starling`."""
+    """The options of a run. `server` replaces the installed `starling`."""
 
     rounds: int = 5
     seconds: float = 3.0
-    client: str = "asyncio"
+    client: str = "starling"
     server: tuple[str, ...] = ()
     say: Callable[[str], None] = print
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A load's result and the CPU time the server spent on each request, in microseconds (None: not known)."""
+    """A load's result, and the server's CPU time per request in microseconds (None if not known)."""
 
     result: Result
     cpu_us: float | None
@@ -41,14 +45,14 @@ class Measured:
 
 
 class Session:
-    """Runs loads for the cases, and starts what they share when it is first asked for. A context manager."""
+    """Runs loads for the cases and starts the shared server when it is first needed. A context manager."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.stack = ExitStack()
         self.shared: Server | None = None
-        self.unusable = ""  # why the shared server did not start: it is not tried for each case again
-        self.best: dict[str, float] = {}  # request name -> the highest rate any contender reached
+        self.unusable = ""  # why the shared server did not start; it is not started again for each case
+        self.best: dict[str, float] = {}  # request name -> the highest rate that any server reached
 
     def __enter__(self) -> Self:
         return self
@@ -57,7 +61,7 @@ class Session:
         self.stack.close()
 
     def starling(self) -> Server:
-        """The server under test with every benchmark model, idle while nobody loads it."""
+        """The server under test with every benchmark model."""
         if self.unusable:
             raise ServerError(self.unusable)
         if self.shared is None:
@@ -73,36 +77,38 @@ class Session:
         return self.shared
 
     def request(self, model: str, make: Callable[[dict[str, object]], Request]) -> Request:
-        """A request for `model`, tried once and its answer checked."""
+        """A request for `model`, sent once to check its answer."""
         request = make(self.starling().metadata(model))
-        bodies.check(request, *self.starling().infer(request))
+        bodies.check(request, *answer_of(self.starling(), request))
         return request
 
     def load(self, server: Server, request: Request, seconds: float | None = None) -> Measured:
-        """Saturate `server` with the chosen client. Raises LoadError unless every answer was a 200."""
+        """Saturate `server` with the chosen client. Raises LoadError unless every answer is a 200."""
         load = Load(server.port, request, self.plan.seconds if seconds is None else seconds)
         before = server.cpu_seconds()
-        result = (wrk.run if self.plan.client == "wrk" else client.run)(load)
+        result = (wrk.run if self.plan.client == "wrk" else closed_loop.run)(load)
         after = server.cpu_seconds()
         self.expect_clean(request, result)
         self.best[request.name] = max(self.best.get(request.name, 0.0), result.per_second)
         cpu_us = None if before is None or after is None else (after - before) / result.requests * 1e6
         return Measured(result, cpu_us)
 
-    def trace(self, request: Request, capture: str, connections: int, seconds: float | None = None) -> Result:
-        """Load the server under test with our own client, and keep each answer's header `capture`."""
+    def timed(self, request: Request, connections: int, seconds: float | None = None) -> list[TimedAnswer]:
+        """Load the server under test with our own client; returns the times that the server reports."""
         duration_s = self.plan.seconds if seconds is None else seconds
-        result = client.run(Load(self.starling().port, request, duration_s, connections, capture=capture))
+        result = closed_loop.run(Load(self.starling().port, request, duration_s, connections, timed=MOST_TIMED))
         self.expect_clean(request, result)
-        return result
+        if not result.timed:
+            raise LoadError(f"{request.name}: expected answers with Server-Timing, got none")
+        return result.timed
 
     def checked(self, server: Server, request: Request) -> None:
-        """Warm `server` up for a second with our own client, which compares each answer with the first."""
-        _, answer = server.infer(request)
-        self.expect_clean(request, client.run(Load(server.port, request, 1.0, answer=answer)))
+        """Warm up `server` for a second with our own client, which compares each answer with the first."""
+        _, answer = answer_of(server, request)
+        self.expect_clean(request, closed_loop.run(Load(server.port, request, 1.0, answer=answer)))
 
     def warm_up(self, server: Server, *requests: Request) -> None:
-        """A second of each load that is not counted: first calls allocate, and clock rates rise."""
+        """Run a second of each load that is not counted: first calls allocate, and clock rates rise."""
         for request in requests:
             self.load(server, request, seconds=1.0)
 
@@ -113,6 +119,20 @@ class Session:
 
 
 def clients() -> dict[str, str]:
-    """The clients there are, best first, with what they are."""
-    ours = {"asyncio": f"our asyncio client, {CONNECTIONS} connections"}
+    """The available clients with their description, the best first."""
+    ours = {"starling": f"the load generator of starling bench, {CONNECTIONS} connections"}
     return {"wrk": f"wrk, 1 thread, {CONNECTIONS} connections", **ours} if wrk.installed() else ours
+
+
+def alternate(rounds: int, *measures: Callable[[], T]) -> list[list[T]]:
+    """Run each in turns, A B A B ..., so that a change of the machine affects all of them; one list for each."""
+    results: list[list[T]] = [[] for _ in measures]
+    for _ in range(rounds):
+        for measured, contender in zip(results, measures, strict=True):
+            measured.append(contender())
+    return results
+
+
+def ratios(numerator: Sequence[float], denominator: Sequence[float]) -> tuple[float, ...]:
+    """Ratios by round: the two are close in time, so that drift cancels."""
+    return tuple(a / b for a, b in zip(numerator, denominator, strict=True))

@@ -1,7 +1,7 @@
-"""The bare torch loop: a shipped model, one batch, no server. What there is to reach in rows per second.
+"""A loop of bare torch without a server: the rows per second that serving could reach at most.
 
-`python -m loadtest.bench.torch_loop MODEL BATCH THREADS`: says `{}` when warm; for each line on stdin, a number of
-seconds, it runs for so long and says `{"rows": n, "seconds": s}`. Ends with its stdin.
+`python -m loadtest.bench.torch_loop MODEL BATCH THREADS` prints `{}` when it is warm. For each number of seconds on
+stdin it runs that long and prints `{"rows": n, "seconds": s}`. It ends with its stdin.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from app.models.loaders import load
 from app.models.samples import example_row
 from app.process import keep_freed_memory
 
-MAX_S = 120.0  # a loop ends by itself, whatever it is told
+MAX_S = 120.0  # the longest that one loop may run
 
 
 def main() -> None:
     name, batch, threads = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     torch.set_num_threads(threads)
     keep_freed_memory()  # as the server does
-    # The server's own loader: the very model that is served, in eval mode.
+    # The server's own loader, so that it is the same model, in eval mode.
     model = load(ModelSource(name, 1, Path(zoo.__file__).parent / name))
     torch.manual_seed(0)
     rows = [torch.randn(batch, *values.shape) for values in example_row(model.info.inputs).arrays]
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def measure(call: Callable[..., Any], rows: list[torch.Tensor], seconds: float) -> dict[str, float]:
-    """Call over and over for `seconds`."""
+    """Call the model again and again for `seconds`."""
     done = 0
     started_s = time.perf_counter()
     while (elapsed_s := time.perf_counter() - started_s) < seconds:

@@ -1,4 +1,4 @@
-"""The same loads sent by wrk, where it is installed: a client in C is further from being the bottleneck than ours."""
+"""Sends the same loads with wrk if it is installed: a client in C is less likely to be the bottleneck than ours."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from .load import GRACE_S, LOOPBACK, Load, LoadError, Result
+from loadtest.common.paths import LOOPBACK
+
+from .load import TIMEOUT_S, Load, LoadError, Result
 
 SCRIPT = Path(__file__).with_name("wrk.lua")
 
@@ -19,23 +21,23 @@ def installed() -> bool:
 
 
 def able(load: Load) -> bool:
-    """Whether wrk can run `load`: it neither compares answers nor keeps headers without running Lua for each call."""
-    return load.answer is None and not load.capture
+    """Whether wrk can run `load`. To compare answers or keep headers it would run Lua for each request."""
+    return load.answer is None and not load.timed
 
 
 def run(load: Load) -> Result:
-    """Run `load`, its seconds rounded up to whole ones. Raises LoadError if wrk fails. `max_requests` is not kept."""
+    """Run `load` with its seconds rounded up. Raises LoadError if wrk fails."""
     if not able(load):
-        raise ValueError("wrk can neither check answers nor capture headers")
+        raise ValueError("wrk can neither check answers nor keep what the server says of its times")
     seconds = math.ceil(load.seconds)
     with tempfile.NamedTemporaryFile(prefix="starling-bench-") as body:
         body.write(load.request.body)
         body.flush()
         # One thread: the servers here have one loop each, and a second thread would take a core from them.
-        command = ["wrk", "-t1", f"-c{load.connections}", f"-d{seconds}s", "--timeout", f"{GRACE_S:g}s"]
+        command = ["wrk", "-t1", f"-c{load.connections}", f"-d{seconds}s", "--timeout", f"{TIMEOUT_S:g}s"]
         command += ["-s", str(SCRIPT), f"http://{LOOPBACK}:{load.port}{load.request.path}", "--", body.name]
         command += [text for pair in load.request.headers for text in pair]
-        limit_s = seconds + 2 * GRACE_S
+        limit_s = seconds + 2 * TIMEOUT_S
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
         except subprocess.TimeoutExpired as error:
@@ -44,7 +46,7 @@ def run(load: Load) -> Result:
 
 
 def parse(stdout: str, stderr: str = "") -> Result:
-    """The result in what the script printed. Raises LoadError where there is none."""
+    """Parse the result that the Lua script prints. Raises LoadError if there is none."""
     line = next((line for line in stdout.splitlines() if line.startswith("RESULT ")), None)
     if line is None:
         raise LoadError(f"wrk gave no result: {(stderr or stdout).strip()[-500:]}")

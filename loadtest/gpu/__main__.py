@@ -1,10 +1,11 @@
-"""Everything that only a GPU can show: `python -m loadtest.gpu`, or in two calls `--part 1` and `--part 2`.
+"""All measurements that need a GPU: `python -m loadtest.gpu`, or in two calls `--part 1` and `--part 2`.
 
-Part 1: the tests marked `cuda`, then Ebird's Figures 6a, 11 and 6b and the effects of the engine's parts, each in a
-process of its own. Part 2: Figures 9 and 8 and the energy of a request, over HTTP. A part takes less than ten minutes:
-what there is no time for is left out and named. After each measurement the page, its JSON and plots are written, so a
-call that is cut off leaves what it had. `--page FILE...` joins the JSON of several calls into one page, and measures
-nothing; without a file the page has empty places. Exit status: 1 where something failed, 2 where there is no CUDA.
+Part 1 runs the tests marked `cuda`, then measures Ebird's Figures 6a, 11 and 6b and the effects of the engine's parts,
+each in its own process. Part 2 measures Figures 9 and 8 and the energy per request over HTTP, where all policies have
+the same workers, push depth and CUDA graphs. A part takes less than ten minutes: measurements that do not fit are left
+out and named on the page. Page, JSON and plots are written after each measurement, so a call that is cut off keeps
+what it has measured. `--page FILE...` merges the JSON of several calls into one page and measures nothing; without a
+file the page has empty sections. Exit status: 1 if something failed, 2 if there is no CUDA device.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from loadtest.bench.load import ROOT
+from app.scheduler.policies import default_workers
+from loadtest.common.paths import ROOT
 
-from .folders import NETWORKS
+from .data import NETWORKS
+from .measurements import Engine, largest_of
 
 DOCS = ROOT / "docs" / "bench" / "gpu"
 MODELS = ("resnet50", "resnet152", "vgg16", "bert-base")
@@ -38,18 +41,25 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--only", default="", help=f"comma-separated beginnings of names: {names} [all]")
     made.add_argument("--models", default="", help=f"[effects: {','.join(MODELS)}; live: {','.join(SERVED)}]")
     made.add_argument("--precisions", default=",".join(PRECISIONS), help=f"of the effects [{','.join(PRECISIONS)}]")
+    made.add_argument("--workers", default="", help="live: capacities of every policy's workers [Ebird's own six]")
+    made.add_argument("--push-depth", type=int, default=1, help="live: of every policy [1, the only one ebird has]")
+    made.add_argument("--no-graphs", action="store_true", help="live: no policy's server captures CUDA graphs")
     made.add_argument(
-        "--limit-s", type=float, default=LIMIT_S, help=f"nothing begins that would end later [{LIMIT_S:g}]"
+        "--limit-s", type=float, default=LIMIT_S, help=f"start no measurement that would end later [{LIMIT_S:g}]"
     )
-    made.add_argument("--plan", action="store_true", help="print what would be measured, and how long it should take")
-    made.add_argument("--page", type=Path, nargs="*", metavar="FILE", help="measure nothing: a page of these gpu.json")
+    made.add_argument("--plan", action="store_true", help="print what would be measured and how long it should take")
+    made.add_argument(
+        "--page", type=Path, nargs="*", metavar="FILE", help="make a page of these gpu.json; measure nothing"
+    )
     made.add_argument("--out", type=Path, default=DOCS, help="folder for page, JSON and plots [docs/bench/gpu]")
-    made.add_argument("--rehearse", action="store_true", help=argparse.SUPPRESS)  # toys on the CPU: tries the code
+    made.add_argument(
+        "--rehearse", action="store_true", help=argparse.SUPPRESS
+    )  # tiny networks on the CPU, to test the code
     return made
 
 
 def chosen_of(arguments: list[str]) -> argparse.Namespace:
-    """The options, checked; argparse ends the process with 2 where they do not fit."""
+    """Parse and check the options; argparse exits with status 2 if they are invalid."""
     made = parser()
     chosen = made.parse_args(arguments)
     given = tuple(filter(None, chosen.models.split(",")))
@@ -61,6 +71,14 @@ def chosen_of(arguments: list[str]) -> argparse.Namespace:
     for precision in chosen.precisions:
         if precision not in PRECISIONS:
             made.error(f"--precisions: expected {' or '.join(PRECISIONS)}, got {precision!r}")
+    largest = largest_of(chosen.rehearse)
+    workers = [int(text) if text.isdigit() else 0 for text in filter(None, chosen.workers.split(","))]
+    if any(not 1 <= capacity <= largest for capacity in workers):
+        made.error(f"--workers: expected capacities from 1 to {largest}, got {chosen.workers!r}")
+    if chosen.push_depth < 1:
+        made.error(f"--push-depth: expected at least 1, got {chosen.push_depth}")
+    capacities = tuple(workers) or default_workers("ebird", largest)
+    chosen.engine = Engine(capacities, chosen.push_depth, not chosen.no_graphs)
     chosen.out = chosen.out.resolve()
     if chosen.rehearse and chosen.out.is_relative_to(ROOT / "docs"):
         made.error("--out: expected a folder outside of docs/, which rehearsed figures must not enter")
@@ -68,26 +86,26 @@ def chosen_of(arguments: list[str]) -> argparse.Namespace:
 
 
 def wanted(chosen: argparse.Namespace) -> list[Any]:
-    """The measures asked for, in order. Figures 8 and 9 and the energy are one, for its servers and rates are."""
+    """The measurements asked for, in order. Figures 8 and 9 and the energy are one: they share servers and rates."""
     from .live import LIVE
-    from .measures import MEASURES
+    from .measurements import MEASUREMENTS
 
     starts = [
         {"figure8": "live", "figure9": "live", "energy": "live"}.get(name, name) for name in chosen.only.split(",")
     ]
     return [
         measure
-        for measure in [*MEASURES, LIVE]
+        for measure in [*MEASUREMENTS, LIVE]
         if chosen.part in (None, measure.part) and any(measure.name.startswith(start) for start in starts)
     ]
 
 
 def run(chosen: argparse.Namespace) -> int:
-    """Measure what is wanted, writing the page after each. Returns the exit status."""
-    from loadtest.papers.page import facts
+    """Run the measurements asked for and write the page after each. Returns the exit status."""
+    from loadtest.common.experiment import facts
 
     from . import child, page
-    from .measures import Session
+    from .measurements import Session
 
     known: dict[str, Any] = {"facts": {}}
     begin = time.monotonic()
@@ -96,7 +114,7 @@ def run(chosen: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="starling-gpu-") as repository:
         session = Session(
             chosen.rehearse, chosen.quick, Path(repository), chosen.effects, chosen.served, chosen.precisions,
-            begin + chosen.limit_s, lambda text: print(text, file=sys.stderr, flush=True),
+            begin + chosen.limit_s, lambda text: print(text, file=sys.stderr, flush=True), chosen.engine,
         )  # fmt: skip
         measures = wanted(chosen)
         show_plan(measures, session)

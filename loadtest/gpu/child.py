@@ -1,6 +1,6 @@
-"""One measurement in a process of its own: an error of the device ends no other, and memory starts from nothing.
+"""Runs one measurement in its own process, so that a device error ends no other and memory starts empty.
 
-`python -m loadtest.gpu.child RESULT JSON`; the parent is `measures`. The JSON is {"what", "rehearsed", "given"}.
+`python -m loadtest.gpu.child RESULT JSON`, started by `measurements`. The JSON is {"what", "rehearsed", "given"}.
 """
 
 from __future__ import annotations
@@ -14,18 +14,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from loadtest.bench.load import ROOT
-from loadtest.bench.servers import clean_environment
+from loadtest.common.paths import ROOT
+from loadtest.common.servers import clean_environment
 
 Found = dict[str, Any]
 
 
 class ChildError(Exception):
-    """A measurement ended with an error, or did not end in time."""
+    """A measurement failed or did not end in time."""
 
 
 def run(what: str, given: Found, *, rehearsed: bool, limit_s: float) -> Found:
-    """Do it in a child, which is killed after `limit_s`. Raises ChildError with the end of what it said."""
+    """Run a measurement in a child process, which is killed after `limit_s`.
+
+    Raises ChildError with the end of the child's output.
+    """
     order = json.dumps({"what": what, "rehearsed": rehearsed, "given": given})
     with tempfile.TemporaryDirectory(prefix="starling-gpu-") as folder:
         result = Path(folder) / "result.json"
@@ -43,40 +46,40 @@ def run(what: str, given: Found, *, rehearsed: bool, limit_s: float) -> Found:
         return found
 
 
-def _figure6a(bed: Any, given: Found) -> Found:
+def _figure6a(platform: Any, given: Found) -> Found:
     from . import figure6
 
-    found = figure6.figure6a(bed, given["repeats"], given["rows"], given["pixels"])
-    return {**found, "issue_us": figure6.issue_us(bed, given["rows"], given["pixels"])}
+    found = figure6.figure6a(platform, given["repeats"], given["rows"], given["pixels"])
+    return {**found, "issue_us": figure6.issue_us(platform, given["rows"], given["pixels"])}
 
 
-def _figure6b(bed: Any, given: Found) -> Found:
+def _figure6b(platform: Any, given: Found) -> Found:
     from .figure6 import figure6b
 
     options = (given["rows"], given["most"], given["eager"])
-    return figure6b(bed, Path(given["folder"]), given["precision"], given["repeats"], options)
+    return figure6b(platform, Path(given["folder"]), given["precision"], given["repeats"], options)
 
 
-def _effects(bed: Any, given: Found) -> Found:
+def _effects(platform: Any, given: Found) -> Found:
     from .effects import Scale, effects
 
-    return effects(bed, Path(given["folder"]), given["precisions"], Scale(**given["scale"]))
+    return effects(platform, Path(given["folder"]), given["precisions"], Scale(**given["scale"]))
 
 
-def _figure11(bed: Any, given: Found) -> Found:
+def _figure11(platform: Any, given: Found) -> Found:
     from .memory import figure11
 
-    return figure11(bed, Path(given["folder"]), given["case"], given["largest"])
+    return figure11(platform, Path(given["folder"]), given["case"], given["largest"])
 
 
-def _copies(bed: Any, given: Found) -> Found:
+def _copies(platform: Any, given: Found) -> Found:
     from .memory import copies
 
-    return copies(bed, Path(given["folder"]))
+    return copies(platform, Path(given["folder"]))
 
 
-def _facts(bed: Any, given: Found) -> Found:
-    return dict(bed.facts())
+def _facts(platform: Any, given: Found) -> Found:
+    return dict(platform.facts())
 
 
 WHAT: dict[str, Callable[[Any, Found], Found]] = {
@@ -94,13 +97,13 @@ def main(arguments: list[str]) -> int:
     from app.process import quiet_native_libraries
 
     quiet_native_libraries()
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING)  # the engine says there why it captured nothing
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING)  # the engine logs why it captured no graphs
     prepare()
-    from .bed import lay
+    from .platforms import open_platform
 
     order = json.loads(arguments[1])
-    with lay(order["rehearsed"]) as bed:
-        found = WHAT[order["what"]](bed, order["given"])
+    with open_platform(order["rehearsed"]) as platform:
+        found = WHAT[order["what"]](platform, order["given"])
     Path(arguments[0]).write_text(json.dumps(found), encoding="utf-8")
     return 0
 

@@ -1,4 +1,4 @@
-"""Ebird's Figure 6: does it cost anything to copy inputs one by one, and to compute a batch in parts?"""
+"""Ebird's Figure 6: the cost of copying inputs one by one, and of computing a batch in parts."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from app.engine.devices.streams.runtime import perform
 from app.models.base import normalise
 from app.models.placement import Placement, place
 
-from . import folders
-from .bed import Bed, together
-from .rig import Options, Rig
+from . import model_folders
+from .data import PIXELS
+from .driven_device import DrivenDevice, Options
+from .platforms import Platform, together
 
 ROWS = 256
-_WARM = 3  # runs before those that count
+_WARM = 3  # runs before the counted ones
 
 
 def _images(pixels: int) -> TensorSpec:
@@ -32,13 +33,13 @@ def powers(most: int) -> list[int]:
     return [1 << n for n in range(most.bit_length()) if 1 << n <= most]
 
 
-def figure6a(bed: Bed, repeats: int, rows: int = ROWS, pixels: int = folders.PIXELS) -> dict[str, Any]:
+def figure6a(platform: Platform, repeats: int, rows: int = ROWS, pixels: int = PIXELS) -> dict[str, Any]:
     """Figure 6a: `rows` images of float32 from pinned memory to the device, in 1 to `rows` copies on one stream.
 
-    Timed with events around all copies, so launches are part of it; medians of `repeats` runs. "bare" is nothing but
-    copies; "slots" is what the engine does for calls of so many rows: a copy each, and an in-event behind it.
+    Timed with events around all copies, launches included; medians of `repeats` runs. "bare" is copies alone; "slots"
+    is what the engine does for a call of that many rows: one copy and an event behind it.
     """
-    runtime = bed.runtime
+    runtime = platform.runtime
     spec = _images(pixels)
     pool = StagedPool([spec], rows, Copies(), (runtime.pinned, runtime.empty), lambda *_: None)
     source, target = pool.slabs[0], pool.rows[0]
@@ -59,50 +60,55 @@ def figure6a(bed: Bed, repeats: int, rows: int = ROWS, pixels: int = folders.PIX
                 pool.copy_in(runtime, stream, run)
 
         alone = [
-            _on_stream(bed, stream, lambda work=bare: runtime.enqueue(stream, work)) for _ in range(_WARM + repeats)
+            _on_stream(platform, stream, lambda work=bare: runtime.enqueue(stream, work))
+            for _ in range(_WARM + repeats)
         ]
-        events = [_on_stream(bed, stream, slots) for _ in range(_WARM + repeats)]
+        events = [_on_stream(platform, stream, slots) for _ in range(_WARM + repeats)]
         cells.append({"pieces": pieces, "bare_ms": alone[_WARM:], "slots_ms": events[_WARM:]})
     if not torch.equal(target.cpu(), source):  # after all timing: this one synchronises
         raise RuntimeError("what was copied differs from what was sent")
     return {"rows": rows, "row_bytes": source[0].nbytes, "cells": cells}
 
 
-def _on_stream(bed: Bed, stream: Any, work: Callable[[], object]) -> float:
-    begin = bed.mark(stream)
+def _on_stream(platform: Platform, stream: Any, work: Callable[[], object]) -> float:
+    begin = platform.mark(stream)
     work()
-    return bed.between(begin, bed.mark(stream))
+    return platform.between(begin, platform.mark(stream))
 
 
-def figure6b(bed: Bed, folder: Path, precision: str, repeats: int, options: tuple[int, int, bool]) -> dict[str, Any]:
-    """Figure 6b: N workers of M rows, N x M = 256, at once; the total time against one batch of 256.
+def figure6b(
+    platform: Platform, folder: Path, precision: str, repeats: int, options: tuple[int, int, bool]
+) -> dict[str, Any]:
+    """Figure 6b: total time of N workers of M rows at once, N x M = 256, against one batch of 256.
 
-    `options`: rows, the most workers, whether N runs of M rows may be launched without graphs (a second at 256 x 1).
-    Rows are on the device already, as in the paper. Bare: a stream each, torch alone, eagerly and as graphs; events
-    around all of it. Engine: a StreamDevice with N workers of M rows, from the first push to the last report, results
-    in pinned memory; the host's clock. Medians of `repeats` runs. torch has 32 streams of a priority, and the hardware
-    as many queues: beyond, workers share them.
+    `options`: rows, the largest N, and whether to run without graphs as well (a second at 256 x 1). Rows are already on
+    the device, as in the paper. "Bare" is torch alone with a stream for each part, eager and as graphs, timed with
+    events around all of it. "Engine" is a StreamDevice with N workers of M rows, from the first push to the last
+    report, results in pinned memory, timed by the host. Medians of `repeats` runs. Torch has 32 streams of each
+    priority, and the hardware as many queues; more workers than that share them.
     """
     rows, most, eager = options
     cells = []
     for count in powers(min(rows, most)):
         size = rows // count
         cell: dict[str, Any] = {"workers": count, "size": size}
-        cell |= bare(bed, folders.read(folder, rows), precision, (count, size, repeats), eager)
-        with Rig(bed, folders.read(folder, rows), Options((size,) * count, precision=precision)) as rig:
-            rig.warm([size])
-            cell["engine_ms"] = [rig.burst(size) for _ in range(_WARM + repeats)][_WARM:]
-            cell["engine_graphs"] = rig.captured
+        cell |= bare(platform, model_folders.read(folder, rows), precision, (count, size, repeats), eager)
+        with DrivenDevice(
+            platform, model_folders.read(folder, rows), Options((size,) * count, precision=precision)
+        ) as driven:
+            driven.warm([size])
+            cell["engine_ms"] = [driven.burst(size) for _ in range(_WARM + repeats)][_WARM:]
+            cell["engine_graphs"] = driven.captured
         cells.append(cell)
     return {"model": folder.name, "precision": precision, "rows": rows, "cells": cells}
 
 
-def bare(bed: Bed, model: Model, precision: str, shape: tuple[int, int, int], eager: bool) -> dict[str, Any]:
-    """`shape`: streams, rows on each, runs. One set of weights; streams are torch's own."""
+def bare(platform: Platform, model: Model, precision: str, shape: tuple[int, int, int], eager: bool) -> dict[str, Any]:
+    """Times with torch alone and one set of weights. `shape`: streams, rows on each, runs."""
     count, size, repeats = shape
-    runtime = bed.runtime
+    runtime = platform.runtime
     streams = [runtime.stream() for _ in range(count)]
-    placed, inputs = on_device(bed, model, precision, count * size)
+    placed, inputs = on_device(platform, model, precision, count * size)
     parts = [[values[first : first + size] for values in inputs] for first in range(0, count * size, size)]
     works = [forward(placed, part) for part in parts]
     found: dict[str, Any] = {}
@@ -111,37 +117,37 @@ def bare(bed: Bed, model: Model, precision: str, shape: tuple[int, int, int], ea
             perform(runtime, stream, work)
         if eager:
             pairs = list(zip(streams, works, strict=True))
-            found["eager_ms"] = [together(bed, pairs) for _ in range(_WARM + repeats)][_WARM:]
-        graphs = capture(bed, streams, works)
-        found["graphs_ms"] = [together(bed, graphs) for _ in range(_WARM + repeats)][_WARM:]
+            found["eager_ms"] = [together(platform, pairs) for _ in range(_WARM + repeats)][_WARM:]
+        graphs = capture(platform, streams, works)
+        found["graphs_ms"] = [together(platform, graphs) for _ in range(_WARM + repeats)][_WARM:]
     del graphs, works, placed, inputs, parts
-    bed.settle()
+    platform.settle()
     return found
 
 
-def on_device(bed: Bed, model: Model, precision: str, rows: int) -> tuple[Model, list[torch.Tensor]]:
-    """The model moved, and random rows on the device."""
+def on_device(platform: Platform, model: Model, precision: str, rows: int) -> tuple[Model, list[torch.Tensor]]:
+    """The model on the device, and random rows there."""
     placed: list[Model] = []
     inputs: list[torch.Tensor] = []
-    device = bed.runtime.device
+    device = platform.runtime.device
 
     def move() -> None:
         placed.append(place(model, Placement(device=device, precision=precision)))
-        inputs.extend(values.to(device) for values in folders.rows_of(model, rows))
+        inputs.extend(values.to(device) for values in model_folders.rows_of(model, rows))
 
-    perform(bed.runtime, bed.gate, move)
+    perform(platform.runtime, platform.gate, move)
     return placed[0], inputs
 
 
 def capture(
-    bed: Bed, streams: Sequence[Any], works: Sequence[Callable[[], list[torch.Tensor]]]
+    platform: Platform, streams: Sequence[Any], works: Sequence[Callable[[], list[torch.Tensor]]]
 ) -> list[tuple[Any, Callable[[], object]]]:
-    """Each work as a graph with memory of its own, and the stream it runs on. They are run once.
+    """Capture each work as a graph with its own memory and run it once; returns (stream, replay) pairs.
 
-    Captured on streams of their own, as the engine does: graphs keep the address of their stream's workspace. Beyond
-    torch's 32 streams graphs share workspaces, so their values are not to be used; their times are the same.
+    Graphs are captured on their own streams, as the engine does, because a graph keeps the address of its stream's
+    workspace. Beyond torch's 32 streams graphs share workspaces: their times are right, their values are not.
     """
-    runtime = bed.runtime
+    runtime = platform.runtime
     graphs = []
     for stream, work in zip(streams, works, strict=True):
         apart = runtime.stream()
@@ -154,7 +160,7 @@ def capture(
 
 
 class _Replay:
-    """A graph, and what it writes: the memory stays while it may run."""
+    """A captured graph and its outputs, whose memory must live as long as the graph may run."""
 
     def __init__(self, replay: Callable[[], None], outputs: list[torch.Tensor]) -> None:
         self._replay = replay
@@ -165,13 +171,13 @@ class _Replay:
 
 
 def forward(model: Model, inputs: Sequence[torch.Tensor]) -> Callable[[], list[torch.Tensor]]:
-    """The model's outputs for these inputs, as something to be done on a stream."""
+    """A function that computes the model's outputs for these inputs, to be run on a stream."""
     return lambda: normalise(model.call(*inputs), model.info.outputs)
 
 
-def issue_us(bed: Bed, copies: int = 256, pixels: int = folders.PIXELS) -> float:
-    """Microseconds of the host to enqueue one row's copy with its in-event: the launcher's price of a request."""
-    runtime = bed.runtime
+def issue_us(platform: Platform, copies: int = 256, pixels: int = PIXELS) -> float:
+    """Host time in microseconds to enqueue one row's copy and its event: what a request costs the launcher."""
+    runtime = platform.runtime
     spec = _images(pixels)
     pool = StagedPool([spec], copies, Copies(), (runtime.pinned, runtime.empty), lambda *_: None)
     stream = runtime.stream()

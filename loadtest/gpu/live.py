@@ -1,9 +1,9 @@
-"""Ebird's Figures 8 and 9 against servers on the GPU, and the energy of a request.
+"""Ebird's Figures 8 and 9 against servers on the GPU, and the energy per request.
 
-The baseline is `window` on one worker: one batch after another, on the same engine as all others, so its inputs are
-copied as they come. TF-Serving, the paper's baseline, joins them on the CPU first; that part of Ebird's gain is not
-here.
-All servers of a model are up at once and one at a time is asked; this process only sends and listens.
+All policies run on the same engine: the same workers, push depth and CUDA graphs. The baseline is `window`. On this
+engine it copies inputs as they arrive and runs units at once; TF-Serving, the paper's baseline, does neither, so that
+part of Ebird's gain is not measured here. All servers of a model run at the same time and are asked one after another;
+this process only sends requests and waits for answers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +25,14 @@ from app.bench.plan import Plan
 from app.bench.run import Lagging, Unusable, in_loop
 from app.bench.run import Session as Bench
 from app.bench.stats import Repeat
-from loadtest.bench.load import LOOPBACK
-from loadtest.bench.servers import Server, ServerError, starling
-from loadtest.bench.simulation import command
-from loadtest.papers.serve import stepped
+from loadtest.common import command
+from loadtest.common.paths import LOOPBACK
+from loadtest.common.servers import Server, ServerError, starling
+from loadtest.common.simulated import stepped
 
-from .measures import Found, Measure, OutOfTimeError, Session
+from .data import COUNTS, HIGH, LOW, QOS_MS, Found
+from .measurements import Engine, Measurement, OutOfTimeError, Session
 
-QOS_MS = 200.0
-LOW, HIGH = 0.3, 0.9  # of the baseline's largest rate within QoS
-COUNTS = (150, 250)  # requests at the low rate, then at the high
 DELAY_SHARE = 1 / 3  # of T(32): the paper's 30 ms for ResNet-152 on its GPU, whose T(32) was about 90 ms
 _MAX_LAG_MS = 20.0  # of this process: a tenth of the QoS
 _JOULES = re.compile(r'^starling_energy_joules_total\{source="(\w+)"\} (\S+)$', re.MULTILINE)
@@ -43,7 +41,8 @@ _FAULTS = (Lagging, Unusable, ValueError, ServerError, command.CommandError, OSE
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """`probe_s`: of each rate tried for Figure 9. `seeds` of Figure 8. `steady_s`: of each run for the energy."""
+    """`probe_s`: length of a run at each rate tried for Figure 9. `seeds`: runs of Figure 8. `steady_s`: length of the
+    runs for the energy."""
 
     probe_s: float = 1.2
     seeds: int = 4
@@ -58,22 +57,25 @@ def scale_of(session: Session) -> Scale:
     return Scale(1.0, 2, 1.5, 8.0) if session.quick else Scale()
 
 
-def flags_of(delay_ms: float, largest: int) -> dict[str, tuple[str, ...]]:
-    """By contender. One worker where the policy runs a batch at a time."""
-    one = ("--workers", str(largest))
+def contenders(delay_ms: float, engine: Engine) -> dict[str, tuple[str, ...]]:
+    """The server flags of each policy, all with the same engine.
+
+    `ebird` is left out if it cannot run on this engine: it needs a worker of capacity 1 and push depth 1.
+    """
     wait = ("--max-delay-ms", f"{delay_ms:.3f}")
-    return {
-        "window": ("--policy", "window", *wait, *one),
-        "static": ("--policy", "static", *wait, *one),
-        "no_wait": ("--policy", "no_wait", *one),
-        "ebird": ("--policy", "ebird"),
-        "adaptive": ("--policy", "adaptive", *one),
-        "adaptive, 6 workers": ("--policy", "adaptive", "--workers", ",".join([str(largest)] * 6)),
-    }
+    policies: dict[str, tuple[str, ...]] = {"window": wait, "static": wait, "no_wait": (), "ebird": (), "adaptive": ()}
+    if 1 not in engine.workers or engine.push_depth > 1:
+        del policies["ebird"]
+    return {policy: ("--policy", policy, *more, *flags_of(engine)) for policy, more in policies.items()}
 
 
-class Live:
-    """One model's contenders. Use `serve` around everything that asks them."""
+def flags_of(engine: Engine) -> tuple[str, ...]:
+    graphs = "--cuda-graphs" if engine.graphs else "--no-cuda-graphs"
+    return ("--workers", ",".join(map(str, engine.workers)), "--push-depth", str(engine.push_depth), graphs)
+
+
+class PolicyServers:
+    """One model's servers, one for each policy. They run inside `with serve(...)`."""
 
     def __init__(self, session: Session, model: str, scratch: Path) -> None:
         self.session = session
@@ -85,12 +87,14 @@ class Live:
         self.servers: dict[str, Server] = {}
 
     def profile(self) -> Found:
-        """Batch times into the folder where the servers look for them. Raises CommandError."""
+        """Measure batch times into the folder where the servers look for them. Raises CommandError."""
         out = self._scratch / f"{self.model}.json"
+        units = len(self.session.engine.workers)
+        at_once = ("--workers", str(units)) if units > 1 else ()
         command.starling(
             "profile", self.model, "--models", str(self._home), "--device", self._device, "--max-batch",
-            str(self.session.largest), "--budget-s", str(self.scale.budget_s), "--no-suggest", "--out", str(out),
-            profile_dir=self._profiles,
+            str(self.session.largest), *at_once, "--budget-s", str(self.scale.budget_s), "--no-suggest", "--out",
+            str(out), profile_dir=self._profiles,
         )  # fmt: skip
         found = json.loads(out.read_text(encoding="utf-8"))
         times = {size: found["batch_ms"][size] for size in ("1", str(self.session.largest))}
@@ -103,25 +107,25 @@ class Live:
 
     @contextmanager
     def serve(self, delay_ms: float) -> Iterator[None]:
-        """Start all, at the same time: they load on cores of their own. Raises ServerError."""
+        """Start all servers at the same time, since each loads on its own core. Raises ServerError."""
         common = ("--models", str(self._home), "--device", self._device, "--max-batch", str(self.session.largest),
                   "--profile-dir", str(self._profiles), "--profile-budget-s", "0")  # fmt: skip
         with ExitStack() as stack:
-            for name, flags in flags_of(delay_ms, self.session.largest).items():
+            for name, flags in contenders(delay_ms, self.session.engine).items():
                 self.servers[name] = stack.enter_context(starling((*common, *flags)))
             with ThreadPoolExecutor(len(self.servers)) as waiting:
                 list(waiting.map(lambda server: server.wait_ready(), self.servers.values()))
             yield
 
     def plan(self, name: str, **options: Any) -> Plan:
-        """Values are not compared: TF32 and other batch sizes move the last digits. The shapes and counts are."""
+        """Answers are checked for shape, not for values: TF32 and batch sizes change the last digits."""
         return Plan(
             url=f"http://{LOOPBACK}:{self.servers[name].port}", model=self.model, payload="binary", check="shapes",
             duration_s=self.scale.probe_s, warmup_s=0.5, repeats=1, connections=512, max_lag_ms=_MAX_LAG_MS, **options,
         )  # fmt: skip
 
     def peak(self, name: str) -> Found:
-        """Figure 9: the largest rate at which 99 % of the requests keep the QoS, to 5 %; by `find_peak`, Poisson."""
+        """Figure 9: the largest Poisson rate at which 99 % of the requests meet the QoS, to 5 % (`find_peak`)."""
         tries: list[Try] = []
         try:
             found = in_loop(find_peak(self.plan(name), QOS_MS, tries.append))
@@ -133,10 +137,10 @@ class Live:
                 "why": last, "tries": len(tries)}  # fmt: skip
 
     def burst(self, name: str, rates: tuple[float, float]) -> Found:
-        """Figure 8: requests at the low rate, then at the high, each timed from the instant it was due.
+        """Figure 8: requests at the low rate, then at the high rate, each timed from the instant it was due.
 
-        Latencies in ms in order of arrival, one row a seed; nan where there was no right answer. All contenders get the
-        same instants.
+        Latencies in ms in order of arrival, one list for each seed; NaN for a request without a right answer. All
+        policies get the same instants.
         """
         counts = self.scale.counts
         runs: list[Repeat] = []
@@ -162,9 +166,9 @@ class Live:
                 "errors": sum(sum(run.errors.values()) for run in runs)}  # fmt: skip
 
     def steady(self, name: str, rate: float) -> Found:
-        """A stable rate: mean latency, and joules of the counter before and after over requests answered.
+        """Mean latency and joules per answered request at a stable rate, from the energy counter before and after.
 
-        The counter is the whole GPU's, so idle power is part of it, and that of the idle servers' contexts.
+        The counter covers the whole GPU, including idle power and the contexts of the idle servers.
         """
         server = self.servers[name]
 
@@ -188,7 +192,7 @@ class Live:
 
 
 def joules_of(server: Server) -> tuple[float, str]:
-    """The server's counter of energy and its source. Raises ServerError where it shows none."""
+    """The server's energy counter and its source. Raises ServerError if it has none."""
     status, _, body = server.call("GET", "/metrics")
     found = _JOULES.search(body.decode())
     if status != 200 or found is None:
@@ -196,28 +200,31 @@ def joules_of(server: Server) -> tuple[float, str]:
     return float(found[2]), found[1]
 
 
-def contest(session: Session, model: str) -> Found:
-    """All of one model, one contender after another within each measurement. What there is no time for is left out."""
-    live = Live(session, model, session.repository)
-    found: Found = {"model": model, "profile": live.profile(), "peaks": {}, "burst": {}, "steady": {}, "left_out": []}
+def compare_policies(session: Session, model: str) -> Found:
+    """All measurements of one model, one policy after another. What does not fit into the time is left out."""
+    servers = PolicyServers(session, model, session.repository)
+    found: Found = {
+        "model": model, "engine": asdict(session.engine), "profile": servers.profile(), "peaks": {}, "burst": {},
+        "steady": {}, "left_out": [],
+    }  # fmt: skip
     delay = DELAY_SHARE * found["profile"]["batch_ms"][str(session.largest)]
     found["delay_ms"] = delay
-    with live.serve(delay):
-        names = list(live.servers)
+    with servers.serve(delay):
+        names = list(servers.servers)
         began = time.monotonic()
-        found["peaks"]["window"] = live.peak("window")
+        found["peaks"]["window"] = servers.peak("window")
         took = time.monotonic() - began
         most = found["peaks"]["window"]["rate"]
         if most is None:
             found["left_out"].append(f"all else: no rate of the baseline: {found['peaks']['window']['why']}")
             return found
         rates = (LOW * most, HIGH * most)
-        found["rates"], found["counts"] = rates, live.scale.counts
-        lasts = sum(count / rate for count, rate in zip(live.scale.counts, rates, strict=True)) + 0.7
+        found["rates"], found["counts"] = rates, servers.scale.counts
+        lasts = sum(count / rate for count, rate in zip(servers.scale.counts, rates, strict=True)) + 0.7
         each = {
-            "burst": (lambda name: live.burst(name, rates), live.scale.seeds * lasts + 1.5),
-            "peaks": (live.peak, 1.2 * took),
-            "steady": (lambda name: [live.steady(name, rate) for rate in rates], 2 * (live.scale.steady_s + 1.5)),
+            "burst": (lambda name: servers.burst(name, rates), servers.scale.seeds * lasts + 1.5),
+            "peaks": (servers.peak, 1.2 * took),
+            "steady": (lambda name: [servers.steady(name, rate) for rate in rates], 2 * (servers.scale.steady_s + 1.5)),
         }
         for figure, (measure, seconds) in each.items():
             _each(session, found, figure, (measure, seconds), names)
@@ -245,7 +252,7 @@ def live(session: Session) -> Found:
     for model in session.served:
         try:
             session.need(_start_s(session) + 40)
-            found["runs"].append(contest(session, model))
+            found["runs"].append(compare_policies(session, model))
             found["left_out"] += [f"{model}: {text}" for text in found["runs"][-1].pop("left_out")]
         except OutOfTimeError as exc:
             found["left_out"].append(f"{model}: {exc}")
@@ -256,16 +263,14 @@ def live(session: Session) -> Found:
 
 
 def _start_s(session: Session) -> float:
-    """The profile, and servers that capture their graphs side by side."""
+    """Seconds for the profile and for the servers to capture their graphs side by side."""
     return 20.0 + scale_of(session).budget_s + 45.0
 
 
 def _model_s(session: Session) -> float:
-    """Twelve rates for each contender's peak, and the rest as the scale says."""
-    scale, contenders = scale_of(session), len(flags_of(1.0, 1))
-    return _start_s(session) + contenders * (
-        12 * (scale.probe_s + 0.4) + scale.seeds * 1.8 + 2 * (scale.steady_s + 1.5)
-    )
+    """Seconds for one model: twelve rates for each policy's peak, and the rest as the scale says."""
+    scale, count = scale_of(session), len(contenders(1.0, session.engine))
+    return _start_s(session) + count * (12 * (scale.probe_s + 0.4) + scale.seeds * 1.8 + 2 * (scale.steady_s + 1.5))
 
 
-LIVE = Measure("live", 2, lambda session: len(session.served) * _model_s(session), live)
+LIVE = Measurement("live", 2, lambda session: len(session.served) * _model_s(session), live)

@@ -1,4 +1,4 @@
-"""Ebird's Figure 11: what the device's memory holds for one worker, and for six."""
+"""Ebird's Figure 11: device memory used by one worker and by six."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ from app.engine.devices.streams.runtime import perform
 from app.models.placement import Placement, place
 from app.scheduler.policies import default_workers
 
-from . import folders
-from .bed import Bed
-from .rig import Options, Rig
-
-LIMIT = 1.15  # six workers against one: the paper's own, whose workers have a copy of the weights each
+from . import model_folders
+from .driven_device import DrivenDevice, Options
+from .platforms import Platform
 
 
 def cases(largest: int) -> dict[str, Options]:
-    """By name. The paper compares its six workers with one of the largest batch."""
+    """The cases by name. The paper compares its six workers with one worker of the largest batch."""
     return {
         "one": Options((largest,)),
         "six, Ebird's": Options(default_workers("ebird", largest)),
@@ -32,63 +30,68 @@ def cases(largest: int) -> dict[str, Options]:
 
 
 def weights_of(model: nn.Module) -> int:
-    """Bytes of parameters and buffers, each storage once."""
+    """Bytes of parameters and buffers, each storage counted once."""
     tensors = [*model.parameters(), *model.buffers()]
     return sum({tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}.values())
 
 
-def figure11(bed: Bed, folder: Path, case: str, largest: int) -> dict[str, Any]:
+def figure11(platform: Platform, folder: Path, case: str, largest: int) -> dict[str, Any]:
     """One case, in a process of its own. Bytes of the device:
 
-    weights     parameters and buffers of the model as it serves, counted
-    tensors     all that is allocated outside of graphs' pools and workspaces: weights, slots, indices
+    weights     parameters and buffers of the model as it serves
+    tensors     everything allocated outside of graph pools and workspaces: weights, slots, indices
     pools       reserved for graphs, which keep their activations
-    workspaces  of the matrix library: one for each stream that a product was computed on
-    peak        the most the caching allocator reserved, all of the above and fragments
-    driver      what the driver counts more than before the model was opened, for all of the process, after what the
-                caching allocator held free has been returned, which a server does not do
+    workspaces  of the matrix library, one for each stream that computed a matrix product
+    peak        the most that the caching allocator reserved: all of the above and fragments
+    driver      the driver's count for this process since before the model was opened, read after the caching allocator
+                has returned its free memory, which a server does not do
 
-    All sizes that a server would capture have been captured, and all workers have run at once before it is read.
+    Before reading, all sizes that a server would capture are captured and all workers have run at once.
     """
     options = cases(largest)[case]
-    folders.loaded(folder)
-    before, base = bed.used(), bed.allocated()
-    model = folders.read(folder, largest)
+    model_folders.loaded(folder)
+    before, base = platform.used(), platform.allocated()
+    model = model_folders.read(folder, largest)
     assert isinstance(model.call, nn.Module)
-    with Rig(bed, model, options) as rig:
-        module = rig.executor.model.call
+    with DrivenDevice(platform, model, options) as driven:
+        module = driven.executor.model.call
         assert isinstance(module, nn.Module)
-        sizes = [size for size in rig.executor.sizes(largest) if options.graphs or size & (size - 1) == 0]
-        rig.warm(sizes)
-        rig.burst(min(options.workers))
-        rig.burst(min(options.workers))
+        sizes = [size for size in driven.executor.sizes(largest) if options.graphs or size & (size - 1) == 0]
+        driven.warm(sizes)
+        driven.burst(min(options.workers))
+        driven.burst(min(options.workers))
         gc.collect()
-        driver, peak = bed.used() - before, bed.peak()
-        with_workspaces = bed.allocated()
-        bed.drop_workspaces()
-        allocated = bed.allocated()
-        in_pools, reserved = bed.pools()
+        driver, peak = platform.used() - before, platform.peak()
+        with_workspaces = platform.allocated()
+        platform.drop_workspaces()
+        allocated = platform.allocated()
+        in_pools, reserved = platform.pools()
         return {
-            "model": folder.name, "case": case, "workers": list(options.workers), "captured": rig.captured,
-            "graphs": sum(len(seat.graphs) for seat in rig.executor.seats),
+            "model": folder.name, "case": case, "workers": list(options.workers), "captured": driven.captured,
+            "graphs": sum(len(seat.graphs) for seat in driven.executor.seats),
             "weights": weights_of(module), "tensors": allocated - in_pools - base, "pools": reserved,
             "workspaces": with_workspaces - allocated, "peak": peak, "driver": driver,
         }  # fmt: skip
 
 
-def copies(bed: Bed, folder: Path, count: int = 6) -> dict[str, Any]:
-    """What as many copies of the weights take, as the paper's workers have them: measured, not multiplied."""
-    folders.loaded(folder)
-    base = bed.allocated()
+def copies(platform: Platform, folder: Path, count: int = 6) -> dict[str, Any]:
+    """Memory of `count` copies of the weights, as the paper's workers have them; measured, not multiplied."""
+    model_folders.loaded(folder)
+    base = platform.allocated()
     held: list[nn.Module] = []
-    placed = folders.read(folder, 1)
+    placed = model_folders.read(folder, 1)
 
     def move() -> None:
-        first = place(placed, Placement(device=bed.runtime.device)).call
+        first = place(placed, Placement(device=platform.runtime.device)).call
         assert isinstance(first, nn.Module)
         held.append(first)
         held.extend(copy.deepcopy(first) for _ in range(count - 1))
 
     with torch.inference_mode():
-        perform(bed.runtime, bed.gate, move)
-    return {"model": folder.name, "copies": count, "allocated": bed.allocated() - base, "weights": weights_of(held[0])}
+        perform(platform.runtime, platform.gate, move)
+    return {
+        "model": folder.name,
+        "copies": count,
+        "allocated": platform.allocated() - base,
+        "weights": weights_of(held[0]),
+    }

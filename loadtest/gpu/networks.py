@@ -3,8 +3,8 @@
 This file is copied beside a model.toml as its model.py, so it imports nothing of ours. Every builder takes `tiny`,
 which keeps the shape of the network and makes it small enough to try on a CPU.
 
-No builder makes a network that reads a value back while it runs (no masks, no lengths): such a network could not be
-captured as a CUDA graph.
+No network reads a value back to the host while it runs (no masks, no lengths), since it could not be captured as a CUDA
+graph.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SEED = 0
 class Images(nn.Module):
     """images [n, 3, height, width] uint8 -> logits [n, classes], in the precision of the weights.
 
-    Pixels travel as bytes and are normalised where they are computed with, as an image server does.
+    Pixels are sent as bytes and normalised on the device, as an image server does.
     """
 
     def __init__(self, network: nn.Module) -> None:
@@ -62,7 +62,7 @@ def resnet(depths: list[int], tiny: bool = False, seed: int = _SEED) -> nn.Modul
 
 
 def vgg16(tiny: bool = False, seed: int = _SEED) -> nn.Module:
-    """Simonyan and Zisserman, 2014, configuration D, without dropout: it does nothing when serving."""
+    """Simonyan and Zisserman, 2014, configuration D, without dropout, which does nothing when serving."""
     widths = [4, 8] if tiny else [64, 128, 256, 512, 512]
     repeats = [1, 1] if tiny else [2, 2, 3, 3, 3]
     side, hidden = (4, 16) if tiny else (7, 4096)

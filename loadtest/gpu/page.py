@@ -1,4 +1,4 @@
-"""The page: what each figure stands for, how it was taken, and what came out, or an empty place for it."""
+"""The page: what each figure shows, how it was measured, and the result, or a note that it was not measured."""
 
 from __future__ import annotations
 
@@ -7,13 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from loadtest.papers.page import table
-
 from . import tables
-from .folders import PIXELS, TOKENS
-from .live import COUNTS, HIGH, LOW, QOS_MS
-
-Found = dict[str, Any]
+from .data import COUNTS, HIGH, LOW, PIXELS, QOS_MS, TOKENS, Found
 
 NOTHING = "Not measured yet."
 
@@ -21,86 +16,90 @@ HEAD = """\
 # On a GPU
 
 Figures 6, 8, 9 and 11 of Ebird (ICCD'19) and the effect of each part of the engine, measured on one GPU by
-`python -m loadtest.gpu`. Theirs: a Titan RTX with 72 SMs, CUDA 10.1, engines in C++. What has no figure here was not
-measured.
+`python -m loadtest.gpu`. The paper used a Titan RTX with 72 SMs, CUDA 10.1 and an engine in C++. A section without
+figures was not measured.
 """
-UNRUN = "**Nothing on this page has been measured: the program is written and has not run on a GPU.**"
-REHEARSED = "**A REHEARSAL ON A CPU. Every figure below is of a toy network on threads and means nothing.**"
+UNRUN = "**Nothing on this page has been measured: the program has not run on a GPU yet.**"
+REHEARSED = "**A REHEARSAL ON A CPU. Every figure below is of a tiny network on threads and means nothing.**"
 
 ASSUMED = f"""\
 ## How, and what is assumed
 
-- Networks have random weights from a seed and their published shape; {PIXELS} x {PIXELS} images, {TOKENS} tokens.
-  Images are sent as bytes and normalised by the model. Inputs are random. BERT gets no mask: every token counts.
+- Networks have their published shape and random weights from a seed; images are {PIXELS} x {PIXELS}, texts {TOKENS}
+  tokens. Images are sent as bytes and normalised by the model. Inputs are random. BERT gets no mask, so every token
+  counts.
 - "fp32" is torch's default: convolutions may use TF32, matrix products do not; the facts below say what was set.
-  "bf16" casts weights and activations. Layouts and algorithms are what torch chooses; nothing is compiled.
-- The clocks and all settings of the card are as they were found. Each measurement is warm: graphs are captured and
-  every size has run before. Tables show medians and, in brackets, least and most.
-- Part 1 has a process for each measurement. The engine is driven without HTTP and scheduler there: a closed loop
-  pushes the next unit of a worker as soon as one has ended, each of its rows is copied to the device anew, one by
-  one, and its results land in pinned memory. Rates are from the first report that counts to the last, by the host's
-  clock.
-- Part 2 is over HTTP on the same machine, binary payload, one row a request, Poisson arrivals. The baseline is
-  `window` with one worker on Starling's own engine: it copies inputs as they come, which the paper's TF-Serving does
-  not. So what Ebird gains by that is not part of the ratios here. The delay of `window` and `static` is a third of
-  T(32), which is what the paper's 30 ms are for ResNet-152 on its GPU.
-- One process reads all requests. Where a rate is limited by it and not by the GPU, policies cannot differ much; T(32)
-  of the profile tells: 32 over it is what the device alone could do.
+  "bf16" casts weights and activations. Torch chooses layouts and algorithms; nothing is compiled.
+- Clock rates and all other settings of the card are left as they are. Each measurement is warm: graphs have been
+  captured and every size has run. Tables show medians and, in brackets, the least and the most.
+- In part 1 each measurement has its own process. It drives the engine without HTTP and without a scheduler: a closed
+  loop pushes a worker's next unit as soon as one has ended, copies each of its rows to the device again, one by one,
+  and writes its results into pinned memory. Rates are measured from the first counted report to the last, by the
+  host's clock.
+- Part 2 is over HTTP on the same machine, binary payload, one row a request, Poisson arrivals. All policies have the
+  same engine: the same workers, push depth and CUDA graphs, named below; so the ratios are those of the policies
+  alone. The baseline is `window`, which on Starling's engine copies inputs as they come and runs units at once: what
+  Ebird gains by that over the paper's TF-Serving is not part of the ratios here. `--workers 32` gives all policies
+  the one worker of TF-Serving, and leaves `ebird` out, which needs a worker of one row. The delay of `window` and
+  `static` is a third of T(32), which is what the paper's 30 ms are for ResNet-152 on its GPU.
+- One process reads all requests. If it, not the GPU, limits a rate, policies cannot differ much. The profile tells:
+  32 / T(32) is what the device alone could do.
 """
 
 SIX_A = """\
 ## Figure 6a: one copy or many
 
-{rows} rows of {size} from pinned memory to the device, on one stream, in 1 to {rows} copies. Bare: torch alone.
-Slots: the engine's, with an in-event behind each copy. Events around all of it, launches included. Ebird: less than 1
-ms of difference in all, 3.9 us a request.
+{rows} rows of {size} are copied from pinned memory to the device on one stream, in 1 to {rows} copies. "Bare" is
+torch alone; "slots" is the engine, which records an event behind each copy. Timed with events around all of it,
+launches included. Ebird reports less than 1 ms of difference in all, 3.9 us a request.
 """
 SIX_B = """\
 ## Figure 6b: one batch or many workers
 
-N workers of M rows at once, N x M = {rows}: total time. Bare: a stream each, torch alone; events around all. Engine:
-a device of N workers, from the first push to the last report, results in pinned memory; the host's clock. torch has
-32 streams of a priority and the hardware as many queues, and a worker has two: beyond 16 workers they share. Ebird:
-flat up to 64 workers, worse at 128 and 256.
+Total time of N workers of M rows at once, N x M = {rows}. "Bare" is torch alone with a stream for each worker, timed
+with events. "Engine" is a device of N workers, from the first push to the last report, results in pinned memory, timed
+by the host. Torch has 32 streams of each priority and the hardware as many queues, and a worker has two streams: more
+than 16 workers share them. Ebird reports no loss up to 64 workers, and losses at 128 and 256.
 """
 ELEVEN = """\
 ## Figure 11: memory
 
-MiB of the device for {model} in fp32 after every graph has been captured and all workers have run at once. "tensors":
-all that is allocated but graphs' pools and workspaces, so weights, slots and indices; "x one": against the first
-line. Ebird: 15.2 % more for six workers, which have a copy of the weights each there. Asked for here: at most 1.15 x
-one, workspaces apart; with the pools counted, and without. "driver" is read after the allocator has returned what it
-held free; a server keeps that, up to "peak reserved".
+MiB of device memory for {model} in fp32, after every graph has been captured and all workers have run at once.
+"tensors" is everything allocated except graph pools and workspaces: weights, slots and indices. "x one" compares with
+the first line. Ebird reports 15.2 % more memory for six workers, each with its own copy of the weights. The target here
+is at most 1.15 x one, without workspaces, both with and without the pools. "driver" is read after the allocator has
+returned its free memory; a server keeps that memory, up to "peak reserved".
 """
 EFFECTS = """\
 ## What each part brings
 
-Rows per second in a closed loop. Workers: push depth 2, graphs. Graphs: against the same without, push depth 2.
-Depth: against depth 2. Sharing: total time of a unit on each of six streams, one set of weights against a copy each.
+Rows per second in a closed loop. "Workers" is with graphs at push depth 2. "Graphs" compares with no graphs at push
+depth 2. "Push depth" compares with depth 2. The last table is the total time of one unit on each of six streams, with
+shared weights and with a copy for each stream.
 """
 NINE = f"""\
 ## Figure 9: throughput under QoS
 
-The largest Poisson rate at which 99 % of the requests are answered within {QOS_MS:.0f} ms, to 5 %, and what was wrong
-at the next. Ebird: 34.4 % more than the baseline on average, 49.3 % at most.
+The largest Poisson rate at which 99 % of the requests are answered within {QOS_MS:.0f} ms, to 5 %, and why the next
+higher rate failed. Ebird reports 34.4 % more than its baseline on average, 49.3 % at most.
 """
 EIGHT = f"""\
 ## Figure 8: {COUNTS[0]} requests at the low rate, {COUNTS[1]} at the high
 
-{LOW} and {HIGH} of the baseline's largest rate of Figure 9; the paper gives no rates. Mean latencies over all seeds,
-all contenders at the same instants; the plot shows one seed. Ebird: 44.6 to 70.9 % lower at the low rate, 7.4 to 53.1
-% at the high.
+The rates are {LOW} and {HIGH} of the baseline's largest rate of Figure 9; the paper gives no rates. Mean latencies over
+all seeds; all policies get the same instants; the plot shows one seed. Ebird reports 44.6 to 70.9 % lower latency at
+the low rate, 7.4 to 53.1 % at the high.
 """
 ENERGY = """\
 ## Energy
 
-Joules a request at stable rates, from `starling_energy_joules_total` of the server before and after. The counter is
-the whole GPU's: power that is drawn idle is part of it, and falls on fewer requests at the low rate.
+Joules per request at stable rates, from the server's `starling_energy_joules_total` before and after. The counter
+covers the whole GPU including idle power, which falls on fewer requests at the low rate.
 """
 
 
 def page(known: Found, rehearsed: bool, plots: Sequence[str]) -> str:
-    """`known`: what was found by measurement, and "facts"; `plots`: names of those that stand beside the page."""
+    """The page's text. `known`: results by measurement, and "facts". `plots`: file names of the plots beside it."""
     parts = [HEAD]
     measured = [name for name in known if name != "facts"]
     if rehearsed:
@@ -115,7 +114,7 @@ def page(known: Found, rehearsed: bool, plots: Sequence[str]) -> str:
     parts += _plot("figure11", "Memory of one worker and of six", plots)
     parts += _section(known, "effects", tables.effects, EFFECTS)
     parts += _plot("effects", "Rows per second by workers", plots)
-    parts += _section(known, "live", tables.peaks, NINE, left=False)
+    parts += _section(known, "live", tables.peaks, NINE + tables.engines(known.get("live")), left=False)
     parts += _plot("figure9", "Throughput under QoS", plots)
     parts += _section(known, "live", tables.bursts, EIGHT, left=False)
     parts += _plot("figure8", "Latency against request number", plots)
@@ -137,7 +136,7 @@ def _section(known: Found, name: str, make: Callable[[list[Found]], str], text: 
     if left and found["left_out"]:
         parts.append("Left out: " + "; ".join(found["left_out"]) + ".")
     if left and found["failed"]:
-        # what a program says may hold paths of the machine, in lines of their own: the last line names the error
+        # a program's output may hold paths of this machine; only the last line, which names the error, is shown
         parts.append("Failed: " + "; ".join(text.splitlines()[-1][-300:] for text in found["failed"]) + ".")
     return parts
 
@@ -164,7 +163,7 @@ def _first(known: Found, name: str, key: str, otherwise: int) -> int:
 
 
 def write(known: Found, rehearsed: bool, folder: Path) -> list[Path]:
-    """gpu.md, and where something was measured gpu.json and the plots. Returns their paths."""
+    """Write gpu.md and, if anything was measured, gpu.json and the plots. Returns their paths."""
     from . import plots
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -181,7 +180,7 @@ def write(known: Found, rehearsed: bool, folder: Path) -> list[Path]:
 
 
 def join(paths: Sequence[Path]) -> tuple[Found, bool]:
-    """What several runs found, a later one's before an earlier one's; whether any of it was a rehearsal."""
+    """The merged results of several runs, later ones first, and whether any of them was a rehearsal."""
     known: Found = {"facts": {}}
     rehearsed = False
     for path in paths:
@@ -190,6 +189,3 @@ def join(paths: Sequence[Path]) -> tuple[Found, bool]:
         known["facts"] |= stored["known"].pop("facts", {})
         known |= stored["known"]
     return known, rehearsed
-
-
-__all__ = ["join", "page", "table", "write"]

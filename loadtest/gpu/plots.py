@@ -1,29 +1,22 @@
-"""The plots beside the page, from what was found: all can be drawn again from gpu.json."""
+"""The plots beside the page, drawn from the results in gpu.json."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter
 
-from app.commands.plots import STYLE
-from loadtest.papers import plots as papers
+from loadtest.common import plots
 
-from .bed import MIB
-from .live import QOS_MS
+from .data import MIB, QOS_MS, Found
 from .tables import rates, title
-
-Found = dict[str, Any]
 
 
 def draw(known: Found, folder: Path) -> list[Path]:
-    """What there are figures for; returns the paths. Eight files come back from a call: five plots at most."""
+    """Draw a plot of each result there is; returns the paths. At most five, since a lent machine returns few files."""
     made: list[Path] = []
 
     def one(name: str, wanted: Sequence[str], work: Callable[[Path], None]) -> None:
@@ -41,7 +34,7 @@ def draw(known: Found, folder: Path) -> list[Path]:
         names = list(measured[0]["peaks"])
         series = {name: [run["peaks"].get(name, {}).get("rate") or 0.0 for run in measured] for name in names}
         path = folder / "figure9.png"
-        papers.bars([title(run["model"]) for run in measured], series, f"rate/s with 99 % within {QOS_MS:.0f} ms", path)
+        plots.bars([title(run["model"]) for run in measured], series, f"rate/s with 99 % within {QOS_MS:.0f} ms", path)
         made.append(path)
     panels = [_burst(run) for run in contests if any("latency_ms" in one for one in run["burst"].values())]
     if panels:
@@ -50,30 +43,25 @@ def draw(known: Found, folder: Path) -> list[Path]:
     return made
 
 
-def _burst(run: Found) -> papers.Panel:
+def _burst(run: Found) -> plots.Panel:
     steps = list(zip(run["counts"], run["rates"], strict=True))
     lines = {name: one["latency_ms"][0] for name, one in run["burst"].items() if "latency_ms" in one}
     worst = max(float(np.nanmax(line)) for line in lines.values())
-    # far above all latencies, the line of the QoS would press them to the ground
-    return papers.Panel(title(run["model"]), steps, lines, qos_ms=QOS_MS if worst > QOS_MS / 3 else None)
+    # a QoS line far above all latencies would make them too small to see
+    return plots.Panel(title(run["model"]), steps, lines, qos_ms=QOS_MS if worst > QOS_MS / 3 else None)
 
 
-def _figure8(axes: Sequence[Axes], panels: Sequence[papers.Panel]) -> None:
+def _figure8(axes: Sequence[Axes], panels: Sequence[plots.Panel]) -> None:
     for place, panel in zip(axes, panels, strict=True):
-        papers._requests(place, panel)
+        plots.requests_panel(place, panel)
     axes[0].set_ylabel("latency, ms")
     axes[0].legend(loc="lower left", bbox_to_anchor=(0, 1.1), ncols=3, fontsize=9)
 
 
 def _panels(count: int, work: Callable[[Sequence[Axes]], None], path: Path, height: float = 3.6) -> None:
-    with plt.rc_context({**STYLE, "figure.figsize": (5 * count + 1, height)}):
-        figure, axes = plt.subplots(1, count, squeeze=False)
-        try:
-            work(list(axes[0]))
-            figure.tight_layout()
-            figure.savefig(path)
-        finally:
-            plt.close(figure)
+    with plots.saved_grid(path, 1, count, (5 * count + 1, height)) as (figure, grid):
+        work(list(grid[0]))
+        figure.tight_layout()
 
 
 def _figure6(known: Found, path: Path) -> None:
@@ -131,7 +119,7 @@ def _effects(runs: Sequence[Found], path: Path) -> None:
 
 def _log(axes: Axes, across: str, up: str) -> None:
     axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    plots.plain_numbers(axes.xaxis)
     axes.set_xlabel(across)
     axes.set_ylabel(up)
     axes.set_ylim(bottom=0)

@@ -1,4 +1,4 @@
-"""Tables of what was found, as Markdown."""
+"""Tables of the results, as Markdown."""
 
 from __future__ import annotations
 
@@ -8,13 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from loadtest.papers.page import ms, table
+from loadtest.common.markdown import ms, table
 
-from .bed import MIB
-from .folders import NETWORKS
-from .memory import LIMIT
-
-Found = dict[str, Any]
+from .data import MEMORY_LIMIT, MIB, NETWORKS, Found
 
 
 def title(name: str) -> str:
@@ -22,7 +18,7 @@ def title(name: str) -> str:
 
 
 def told(values: Sequence[float] | None, digits: int = 2) -> str:
-    """Median (least to most); empty where there are none."""
+    """Median (least to most); empty if there are no values."""
     if not values:
         return ""
     return f"{median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
@@ -78,8 +74,10 @@ def _verdicts(cases: Sequence[Found], one: Found | None) -> list[str]:
             continue
         bare = run["tensors"] / one["tensors"]
         pools = (run["tensors"] + run["pools"]) / (one["tensors"] + one["pools"])
-        kept = ["within" if ratio <= LIMIT else "NOT within" for ratio in (bare, pools)]
-        lines.append(f"- {run['case']}: {bare:.3f}, {kept[0]} {LIMIT}; with graphs' pools {pools:.3f}, {kept[1]}")
+        kept = ["within" if ratio <= MEMORY_LIMIT else "NOT within" for ratio in (bare, pools)]
+        lines.append(
+            f"- {run['case']}: {bare:.3f}, {kept[0]} {MEMORY_LIMIT}; with graphs' pools {pools:.3f}, {kept[1]}"
+        )
     return ["\n".join(lines)] if lines else []
 
 
@@ -105,7 +103,7 @@ def effects(runs: Sequence[Found]) -> str:
 
 
 def rates(run: Found, **wanted: Any) -> dict[tuple[str, int, int], list[float]]:
-    """Rows per second by (precision, size, workers), of the cells that have these values."""
+    """Rows per second by (precision, size, workers), of the cells with these values."""
     return {
         (cell["precision"], cell["size"], cell["workers"]): cell["rows_s"]
         for cell in run["cells"]
@@ -129,8 +127,7 @@ def _graphs(runs: Sequence[Found]) -> str:
     for run in runs:
         ours, theirs = rates(run, graphs=True, depth=2), rates(run, graphs=False, depth=2)
         rows += [
-            [_captured(run), key[0], str(key[1]), str(key[2]), told(ours[key], 0), told(theirs[key], 0),
-             f"{median(ours[key]) / median(theirs[key]):.2f}"]
+            [_captured(run), key[0], str(key[1]), str(key[2]), *_compared(ours[key], theirs[key], 0)]
             for key in ours
             if key in theirs
         ]  # fmt: skip
@@ -138,7 +135,7 @@ def _graphs(runs: Sequence[Found]) -> str:
 
 
 def _captured(run: Found) -> str:
-    """The model's name, and whether its graphs were none: then what should have them ran eagerly."""
+    """The model's title, and a note if no graphs were captured, so that all its units ran eagerly."""
     whole = all(cell["captured"] for cell in run["cells"] if cell["graphs"])
     return title(run["model"]) + ("" if whole else " (not captured)")
 
@@ -165,26 +162,39 @@ def _precisions(runs: Sequence[Found]) -> str:
         for precision, size, workers in found:
             base = found.get(("fp32", size, workers))
             if precision != "fp32" and base is not None:
-                ours = found[precision, size, workers]
-                rows.append(
-                    [title(run["model"]), str(size), str(workers), told(ours, 0), told(base, 0),
-                     f"{median(ours) / median(base):.2f}"]
-                )  # fmt: skip
+                pair = _compared(found[precision, size, workers], base, 0)
+                rows.append([title(run["model"]), str(size), str(workers), *pair])
     return table(("", "rows a unit", "workers", "bf16", "fp32", "x"), rows)
+
+
+def _compared(ours: Sequence[float], theirs: Sequence[float], digits: int) -> list[str]:
+    """Both medians and their ratio."""
+    return [told(ours, digits), told(theirs, digits), f"{median(ours) / median(theirs):.2f}"]
 
 
 def _sharing(runs: Sequence[Found]) -> str:
     rows = []
     for run in runs:
         times = {(cell["precision"], cell["size"], cell["copies"]): cell["ms"] for cell in run["sharing"]}
-        for precision, size, copies in times:
-            if copies > 1:
-                one, many = times[precision, size, 1], times[precision, size, copies]
-                rows.append(
-                    [title(run["model"]), precision, str(size), told(one, 3), told(many, 3),
-                     f"{median(one) / median(many):.2f}"]
-                )  # fmt: skip
+        rows += [
+            [title(run["model"]), precision, str(size), *_compared(times[precision, size, 1], many, 3)]
+            for (precision, size, copies), many in times.items()
+            if copies > 1
+        ]
     return table(("", "", "rows a unit", "shared", "copies", "x"), rows)
+
+
+def engines(live: Found | None) -> str:
+    """The engine that all policies had, for each model if they differ."""
+    told = {run["model"]: _engine(run["engine"]) for run in (live or {"runs": []})["runs"]}
+    if len(set(told.values())) < 2:
+        return "".join(f"\nAll policies: {text}.\n" for text in dict.fromkeys(told.values()))
+    return "\n" + "; ".join(f"{title(model)}: {text}" for model, text in told.items()) + ".\n"
+
+
+def _engine(engine: Found) -> str:
+    workers, graphs = ", ".join(map(str, engine["workers"])), "with" if engine["graphs"] else "without"
+    return f"workers of {workers} rows, push depth {engine['push_depth']}, {graphs} CUDA graphs"
 
 
 def peaks(runs: Sequence[Found]) -> str:

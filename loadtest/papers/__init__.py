@@ -1,4 +1,4 @@
-"""The papers' experiments in the simulator, one command each: our figures beside theirs, assumptions stated.
+"""Experiments of published papers, mostly simulated: our figures beside theirs, with all assumptions stated.
 
-`python -m loadtest.papers.ebird` and `python -m loadtest.papers.adaptive_batching` write pages into docs/bench/.
+`python -m loadtest.papers.ebird`, `...adaptive_batching` and `...steps` write pages into docs/bench/.
 """

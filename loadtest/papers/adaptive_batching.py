@@ -1,7 +1,7 @@
-"""Khan et al., adaptive batching, in the simulator: `python -m loadtest.papers.adaptive_batching`.
+"""Simulates the adaptive batching of Khan et al.: `python -m loadtest.papers.adaptive_batching`.
 
-Figure 2: the rate goes from 1 to 240 requests/s within 300 s. Their batches of the preferred size against the largest
-batch under a deadline and against ad hoc batches, and beside them `adaptive` at each objective: mean latency and
+Figure 2: the rate rises from 1 to 240 requests/s within 300 s. Compares the paper's batches of the preferred size with
+the largest batch under a deadline, with ad hoc batches, and with `adaptive` for each objective, by mean latency and
 requests per joule. Writes docs/bench/adaptive_batching.md, .json and a plot.
 """
 
@@ -9,31 +9,31 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from app.scheduler.estimates.profile import Power, linear
+from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.processes import spread
+from loadtest.common.simulated import FOREVER_MS, Instants, Policy, Server, serve
 
-from . import adaptive_page, page
-from .serve import FOREVER_MS, Instants, Policy, Server, serve
+from . import adaptive_batching_page
 
 MAX_BATCH = 32
 SECONDS = 300
 TOP = 240.0  # requests per second
 DEADLINE_MS = 200.0
-BOUND_MS = 20.0  # of the preset's wait
-#: Watts idle and busy with which the preset's requests per joule lie in the published range, 0.46 to 0.97.
+BOUND_MS = 20.0  # longest wait of the bounded preset
+#: Idle and busy watts for which the preset's requests per joule lie in the published range, 0.46 to 0.97.
 POWER = Power(100.0, 300.0)
 WEIGHTS = (0.85, 0.88, 0.9, 0.92, 0.94, 0.96, 0.97, 0.98, 0.99, 0.993, 0.996, 0.999)  # of power, for `sparing`
 
 
 @dataclass(frozen=True)
 class Network:
-    """Batch times in ms are `fixed_ms` + `row_ms` x b. `theirs_ms`: their mean latency."""
+    """Batch times in ms are `fixed_ms` + `row_ms` x b. `theirs_ms`: the published mean latency."""
 
     name: str
     fixed_ms: float
@@ -41,8 +41,8 @@ class Network:
     theirs_ms: float
 
 
-#: Nothing is said of the GPU or of batch times. These are round numbers for which the literal preset's mean latency is
-#: near the published one on the ramp: the latencies are fitted, the ratios are not.
+#: The paper states neither GPU nor batch times. These are round numbers for which the literal preset's mean latency on
+#: the ramp is near the published one: latencies are fitted, their ratios are not.
 NETWORKS = (
     Network("BertBase", 6.0, 2.8, 45.78),
     Network("VGG19", 0.8, 0.5, 6.11),
@@ -62,7 +62,7 @@ def ramp(seconds: int, top: float, seed: int) -> Instants:
 
 
 def shuffled(seconds: int, top: float, seed: int) -> Instants:
-    """The ramp's rates in random order, 5 s each: what lags behind the rate shows."""
+    """The ramp's rates in random order, 5 s each, which shows policies that follow the rate late."""
     length = 5
     rates = np.random.default_rng([seed, 1]).permutation(np.linspace(1, top, max(1, seconds // length)))
     random = np.random.default_rng(seed)
@@ -76,7 +76,7 @@ TRACES = {"ramp": ramp, "shuffled": shuffled}
 
 
 def policies(network: Network, deadline_ms: float = DEADLINE_MS, max_batch: int = MAX_BATCH) -> dict[str, Policy]:
-    """By their name on the page. Max batch waits as long as the deadline lets it, less the largest batch's own time."""
+    """The policies by name. Max batch waits as long as the deadline allows, less the time of the largest batch."""
     slack = max(0.0, deadline_ms - network.fixed_ms - network.row_ms * max_batch)
     return {
         "max batch": Policy("window", slack),
@@ -91,11 +91,11 @@ def policies(network: Network, deadline_ms: float = DEADLINE_MS, max_batch: int 
 
 
 def run(network: Network, policy: Policy, instants: Instants, max_batch: int = MAX_BATCH) -> dict[str, float]:
-    """One policy under one trace. Energy over the whole trace, idle time included."""
+    """Simulate one policy under one trace. Energy covers the whole trace, idle time included."""
     profile = replace(linear(network.fixed_ms, network.row_ms, max_batch), power=POWER)
     served = serve(Server(policy, profile, (max_batch,)), instants)
     tally = served.tally
-    # A literal preset keeps the last request for ever: those few are counted apart, as time after the trace is not.
+    # The literal preset never answers the last request. Those few are counted separately.
     answered = served.latency_ms[served.latency_ms < FOREVER_MS / 2]
     joules = (POWER.idle + (POWER.busy - POWER.idle) * served.busy) * float(instants[-1]) / 1e9
     return {
@@ -107,7 +107,7 @@ def run(network: Network, policy: Policy, instants: Instants, max_batch: int = M
 
 
 def sparing(network: Network, instants: Instants, least: float) -> tuple[str, dict[str, float]]:
-    """`adaptive` with the smallest of `WEIGHTS` that serves at least so many requests per joule, else the largest."""
+    """`adaptive` with the smallest of `WEIGHTS` that serves at least `least` requests per joule, else the largest."""
     for weight in WEIGHTS:
         found = run(network, Policy("adaptive", objective=str(weight)), instants)
         if found["per_joule"] >= least:
@@ -116,7 +116,7 @@ def sparing(network: Network, instants: Instants, least: float) -> tuple[str, di
 
 
 def study(given: tuple[Network, str, int, int]) -> dict[str, Any]:
-    """A network under one trace: each figure of each policy, by seed."""
+    """One network under one trace: each figure of each policy, by seed."""
     network, trace, seeds, seconds = given
     found: dict[str, Any] = {"network": network.name, "trace": trace, "theirs_ms": network.theirs_ms, "policies": {}}
     arrivals = [TRACES[trace](seconds, TOP, seed) for seed in range(seeds)]
@@ -131,7 +131,7 @@ def study(given: tuple[Network, str, int, int]) -> dict[str, Any]:
 
 
 def deadlines(given: tuple[Network, int]) -> dict[str, Any]:
-    """How the headline depends on what the paper leaves open: the deadline and the largest batch."""
+    """How the main result depends on what the paper does not state: the deadline and the largest batch."""
     network, seconds = given
     instants = ramp(seconds, TOP, 0)
     found: dict[str, Any] = {"network": network.name, "ratios": {}}
@@ -146,58 +146,28 @@ def deadlines(given: tuple[Network, int]) -> dict[str, Any]:
     return found
 
 
-def draw(studies: Sequence[dict[str, Any]], path: Path) -> None:
-    """Mean latency and requests per joule: groups of bars, a colour per policy."""
-    from matplotlib import pyplot as plt
-
-    from app.commands.plots import STYLE
-
-    ramps = [found for found in studies if found["trace"] == "ramp"]
-    names = [name for name in ramps[0]["policies"] if "padded" not in name]
-    with plt.rc_context({**STYLE, "figure.figsize": (11, 4.4)}):
-        figure, (left, right) = plt.subplots(1, 2)
-        try:
-            width = 0.84 / len(names)
-            for number, name in enumerate(names):
-                places = np.arange(len(ramps)) + (number - (len(names) - 1) / 2) * width
-                for axes, key in ((left, "mean_ms"), (right, "per_joule")):
-                    values = [np.mean(found["policies"][name][key]) for found in ramps]
-                    axes.bar(places, values, width, color=f"C{number}", label=name)
-            places = np.arange(len(ramps))
-            left.plot(places, [found["theirs_ms"] for found in ramps], "k_", markersize=30, label="published, theirs")
-            left.set_yscale("log")
-            left.set_ylabel("mean latency, ms")
-            right.set_ylabel("requests per joule")
-            for axes in (left, right):
-                axes.set_xticks(places, [found["network"] for found in ramps])
-                axes.grid(visible=False, axis="x")
-            handles, labels = left.get_legend_handles_labels()
-            figure.legend(handles, labels, loc="upper center", ncols=4, fontsize=9)
-            figure.tight_layout(rect=(0, 0, 1, 0.87))
-            figure.savefig(path)
-        finally:
-            plt.close(figure)
-
-
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m loadtest.papers.adaptive_batching", description=__doc__)
+def options_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=4, help="traces of each kind [4]")
     parser.add_argument("--seconds", type=int, default=SECONDS, help=f"length of a trace [{SECONDS}]")
     parser.add_argument("--processes", type=int, default=2, help="processes [2]")
-    parser.add_argument("--out", type=Path, default=page.DOCS, help="folder for page, JSON and plot [docs/bench]")
-    chosen = parser.parse_args(arguments)
-    known = page.facts("python -m loadtest.papers.adaptive_batching")
-    cells = [(network, trace, chosen.seeds, chosen.seconds) for trace in TRACES for network in NETWORKS]
-    studies = list(page.spread(study, cells, chosen.processes))
-    open_ones = list(page.spread(deadlines, [(network, chosen.seconds) for network in NETWORKS], chosen.processes))
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    draw(studies, chosen.out / "adaptive_batching.png")
-    parts = adaptive_page.parts(studies, open_ones, NETWORKS)
-    data = {"studies": studies, "max batch over preferred": open_ones}
-    for path in page.write("adaptive_batching", chosen.out, parts, data, known):
-        print(f"wrote {path.name}", file=sys.stderr)
-    return 0
 
+
+def measure(chosen: argparse.Namespace, run: Run) -> Data:
+    cells = [(network, trace, chosen.seeds, chosen.seconds) for trace in TRACES for network in NETWORKS]
+    settings = {
+        "max_batch": MAX_BATCH, "deadline_ms": DEADLINE_MS, "bound_ms": BOUND_MS, "idle_w": POWER.idle,
+        "busy_w": POWER.busy,
+    }  # fmt: skip
+    return {
+        "settings": settings, "networks": [asdict(network) for network in NETWORKS],
+        "studies": list(spread(study, cells, chosen.processes)),
+        "open_questions": list(spread(deadlines, [(one, chosen.seconds) for one in NETWORKS], chosen.processes)),
+    }  # fmt: skip
+
+
+EXPERIMENT = Experiment(
+    "adaptive_batching", "loadtest.papers.adaptive_batching", __doc__, measure, adaptive_batching_page.write, options_of
+)
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(EXPERIMENT.main(sys.argv[1:]))

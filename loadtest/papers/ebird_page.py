@@ -1,62 +1,66 @@
-"""The page of Ebird's experiments: theirs beside ours, assumptions, where ours is worse and why."""
+"""The page of Ebird's experiments: their figures beside ours, assumptions, and how much depends on them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
-from .gpu import COPY_GB_S, GAP_MS, LAYER_MS, QOS_MS, SMS
-from .page import error, ms, table
+from loadtest.common import markdown
+from loadtest.common.markdown import ms, table
+from loadtest.common.samples import standard_error
 
-Found = dict[str, Any]
+from .ebird_data import Corner, Doubt, EbirdData, Run, Settings, Study
 
 HEAD = """\
 # Ebird's experiments, simulated
 
-Figures 2, 8 and 9 of Ebird (ICCD'19): the scheduler that serves, in virtual time, on a modelled GPU. Nothing here was
-measured on a GPU. The model decides the latencies, the policies their ratios; the section on doubts says how much the
-ratios depend on the model. `no_wait`, `window` and `static` stand for TF-Serving, which joins a batch on the CPU and
-runs one batch after another; `ebird` is Algorithm 1 with the workers (1, 1, 2, 4, 8, 16); `adaptive` is Starling's
-default on six workers of 32 rows, as many units at once as Ebird's.
+Figures 2, 8 and 9 of Ebird (ICCD'19), run by Starling's scheduler in virtual time on a modelled GPU. Nothing on this
+page was measured on a GPU. The latencies follow from the model and the ratios from the policies; how much the ratios
+depend on the model is shown below. `no_wait`, `window` and `static` stand for TF-Serving, which joins a batch on the
+CPU and runs one batch after another. `ebird` is Algorithm 1 with the workers (1, 1, 2, 4, 8, 16). `adaptive` is
+Starling's default policy on six workers of 32 rows, so that it runs as many units at once as Ebird.
 """
 
-ASSUMED = f"""\
+ASSUMED = """\
 ## Assumptions
 
-- {SMS} SMs, largest batch 32, QoS {QOS_MS:.0f} ms. With all SMs busy an image takes `image` below: a third of the
-  published time per image of FP32 training on a Titan RTX with TensorFlow (ResNet-50 330 images/s, ResNet-152 129,
-  Inception v4 96), since a training step is about three forward passes. ResNet-101 by operations in between; VGG by
-  operations at 1.7 times a ResNet's rate.
-- Four images (two for a VGG) keep all SMs busy; fewer leave SMs idle and end no sooner. Each layer costs
-  {LAYER_MS * 1000:.0f} us of launches in which its unit computes nothing:
-  T(b) = layers x {LAYER_MS} + image x max(b, 4) ms.
-- Units that run at once share the SMs without loss. They slow down, all by one factor, only while they ask for more
-  than {SMS} SMs on average. The paper's Figure 6 found so up to 64 workers.
-- An input is copied at {COPY_GB_S:.0f} GB/s. Ebird and `adaptive` copy it when it comes, beside the units. The
-  baseline joins the batch in CPU memory at the same speed, copies it, computes, and then needs {GAP_MS:.0f} ms of
-  scheduling, all in turn (the paper's Figure 3). Outputs are small and left out, as are HTTP and clients.
-- Rates: low and high are 0.3 and 0.9 of the baseline's best throughput (32 rows over its T(32)); the paper gives none.
-  Poisson arrivals; the paper does not say. All policies see the same arrivals.
+- The GPU has {sms} SMs, the largest batch is 32, the QoS {qos_ms:.0f} ms. With all SMs busy an image takes a third of
+  the published time per image of FP32 training on a Titan RTX with TensorFlow (ResNet-50 330 images/s, ResNet-152 129,
+  Inception v4 96), because a training step is about three forward passes. ResNet-101 is interpolated by operations;
+  VGG is computed by operations at 1.7 times a ResNet's rate.
+- Four images (two for a VGG) keep all SMs busy. Fewer images leave SMs idle and take as long. Each layer costs
+  {layer_us:.0f} us of launches in which its unit computes nothing:
+  T(b) = layers x {layer_ms} + image x max(b, 4) ms.
+- Units that run at once share the SMs without loss. If they ask for more than {sms} SMs on average, all slow down by
+  the same factor. The paper's Figure 6 found this for up to 64 workers.
+- An input is copied at {copy_gb_s:g} GB/s. Ebird and `adaptive` copy it when it arrives, beside the units. The
+  baseline joins the batch in CPU memory at the same speed, copies it, computes, and then needs {gap_ms:g} ms for
+  scheduling, one after another (the paper's Figure 3). Outputs are small and left out, as are HTTP and clients.
+- The low and the high rate are 0.3 and 0.9 of the baseline's best throughput (32 rows over its T(32)); the paper gives
+  no rates. Arrivals are Poisson; the paper does not say. All policies get the same arrivals.
 - OPT Wait is `window`. The paper's delay is 30 ms for ResNet-152, scaled here by T(32) for the others ("paper's").
   "tuned" is the delay of 1, 2, 5, 10, 20, 30, 50 ms with the least mean latency at the high rate; `static` likewise.
-- MaxInf is not given; the workers' sum, 32, bounds the rows alive.
+- "{threads} threads" is `no_wait` on a server that hands over up to {threads} batches without waiting for the ones
+  before, one for each thread of the paper's CPU. It has {threads} workers of 32 rows on the baseline's device, which
+  runs their batches one after another, each with its own join, copy and gap. No CPU is modelled.
+- The paper does not give MaxInf. At most 32 rows, the sum of the workers, are on the device.
 """
 
 
-def reduction(runs: Found, name: str, base: str, part: str) -> tuple[float, float]:
-    """Share by which the mean latency of `name` is below that of `base`, and its standard error over seeds."""
+def reduction(runs: Mapping[str, Run], name: str, base: str, part: str) -> tuple[float, float]:
+    """By which share the mean latency of `name` is below that of `base`, with its standard error over seeds."""
     ours, theirs = np.asarray(runs[name][f"{part}_ms"]), np.asarray(runs[base][f"{part}_ms"])
     ratio = float(ours.mean() / theirs.mean())
-    return 1 - ratio, error((ours - ratio * theirs) / theirs.mean())  # of a ratio of means over common seeds
+    return 1 - ratio, standard_error((ours - ratio * theirs) / theirs.mean())  # of a ratio of means over common seeds
 
 
 def span(values: Sequence[float]) -> str:
     return f"{min(values):.1%} to {max(values):.1%}"
 
 
-def headlines(studies: Sequence[Found]) -> str:
+def headlines(studies: Sequence[Study]) -> str:
     def over(figure: str, name: str, base: str, part: str) -> str:
         return span([reduction(found[figure], name, base, part)[0] for found in studies])
 
@@ -82,7 +86,7 @@ def headlines(studies: Sequence[Found]) -> str:
     return table(("", "Ebird, published", "`ebird` here", "`adaptive` here"), rows)
 
 
-def networks(studies: Sequence[Found]) -> str:
+def networks(studies: Sequence[Study]) -> str:
     rows = [
         [found["network"], *(ms(found["times_ms"][key]) for key in ("1", "32", "copy", "joined 32")),
          f"{found['capacity']:.0f}", f"{found['gpu_peak']:.0f}"]
@@ -95,14 +99,14 @@ def networks(studies: Sequence[Found]) -> str:
     )  # fmt: skip
 
 
-def bursts(studies: Sequence[Found], figure: str) -> str:
+def bursts(studies: Sequence[Study], figure: str) -> str:
     rows = []
     for found in studies:
         runs = found[figure]
         for name, run in runs.items():
             delay = found["delays_ms"].get(name)
             cells = [found["network"], name + (f" ({delay:.3g} ms)" if delay else "")]
-            cells += [f"{ms(np.mean(run[part]))} ± {ms(error(run[part]))}" for part in ("low_ms", "high_ms")]
+            cells += [f"{ms(np.mean(run[part]))} ± {ms(standard_error(run[part]))}" for part in ("low_ms", "high_ms")]
             cells += [ms(run["high_p99_ms"]), f"{run['over_qos']:.1%}"]
             for base in ("window, paper's", "window, tuned"):
                 if name in ("ebird", "adaptive"):
@@ -117,7 +121,7 @@ def bursts(studies: Sequence[Found], figure: str) -> str:
     )  # fmt: skip
 
 
-def climbs(found: Found, shares: Sequence[float]) -> str:
+def climbs(found: Study, shares: Sequence[float]) -> str:
     rows = [
         [name, *map(ms, run["means_ms"]), f"{run['over_qos']:.1%}"]
         for name, run in found["climb"].items()
@@ -126,7 +130,7 @@ def climbs(found: Found, shares: Sequence[float]) -> str:
     return table(("mean of each 150, ms", *rates, "over QoS"), rows)
 
 
-def throughputs(studies: Sequence[Found]) -> str:
+def throughputs(studies: Sequence[Study]) -> str:
     names = list(studies[0]["throughput"])
     rows = []
     for found in studies:
@@ -137,16 +141,16 @@ def throughputs(studies: Sequence[Found]) -> str:
     return table(("rows/s", *names, "ebird against window, tuned", "adaptive"), rows)
 
 
-def engines(found: Found) -> str:
+def engines(found: Study) -> str:
     rows = [
-        [name, *(f"{ms(np.mean(run[part]))} ± {ms(error(run[part]))}" for part in ("low_ms", "high_ms")),
+        [name, *(f"{ms(np.mean(run[part]))} ± {ms(standard_error(run[part]))}" for part in ("low_ms", "high_ms")),
          ms(run["high_p99_ms"])]
         for name, run in found["variants"].items()
     ]  # fmt: skip
     return table(("", "mean at low, ms", "mean at high, ms", "99 % at high, ms"), rows)
 
 
-def doubted(doubts: Sequence[Found]) -> str:
+def doubted(doubts: Sequence[Doubt]) -> str:
     rows = [
         [found["doubt"], *(span(found[key]) for key in ("low", "high", "adaptive_low", "adaptive_high"))]
         for found in doubts
@@ -154,84 +158,144 @@ def doubted(doubts: Sequence[Found]) -> str:
     return table(("", "ebird, low", "ebird, high", "adaptive, low", "adaptive, high"), rows)
 
 
-def parts(studies: Sequence[Found], doubts: Sequence[Found]) -> list[str]:
-    """The page in parts; what bulk only plots need is taken out of `studies`."""
-    from .ebird import STEPS
+def gains(corner: Corner, server: str) -> list[float]:
+    """Throughput over that of the tuned window, less one, for each network."""
+    pairs = zip(corner["throughput"][server], corner["throughput"]["window, tuned"], strict=True)
+    return [rate / base - 1 if base else float("nan") for rate, base in pairs]
 
+
+def cornered(corners: Sequence[Corner]) -> str:
+    """The table of corners, of which the first has all assumptions as they are."""
+    whole = {server: float(np.mean(gains(corners[0], server))) for server in ("ebird", "adaptive")}
+    rows = []
+    for corner in corners:
+        row = [corner["assumption"], corner["corner"]]
+        for server, base in whole.items():
+            found = gains(corner, server)
+            mean = float(np.mean(found))
+            row += [f"{mean:+.1%} ({min(found):+.1%} to {max(found):+.1%})", f"{mean / base:.0%}"]
+        rows.append(row)
+    headings = ["assumption", "at"]
+    for server, base in whole.items():
+        headings += [f"`{server}`, mean (least to most)", f"left of {base:+.1%}"]
+    return table(headings, rows)
+
+
+def assumed(settings: Settings) -> str:
+    return ASSUMED.format(**settings, layer_us=1000 * settings["layer_ms"])
+
+
+def parts(data: EbirdData) -> list[str]:
+    studies, settings = data["studies"], data["settings"]
     deep = next(found for found in studies if "variants" in found)
     made = [
-        HEAD, "## Headlines", headlines(studies), WORSE, ASSUMED, networks(studies),
+        HEAD, "## Headlines", headlines(studies), WORSE, assumed(settings), networks(studies),
         "## Figure 8: 150 requests at the low rate, 250 at the high",
         "Means over seeds of the first 150 and the last 250 requests, ± standard error; the plot shows one seed.",
         bursts(studies, "burst"), "![Latency against request number, low then high](ebird-burst.png)",
         "## Figure 2: the rate rises every 150 requests",
-        f"{deep['network']}, rates as shares of the baseline's best: {', '.join(map(str, STEPS))}. "
+        f"{deep['network']}, rates as shares of the baseline's best: {', '.join(map(str, settings['steps']))}. "
         "The plot shows one seed.",
-        climbs(deep, STEPS), STEPPED, "![Latency against request number, six rates](ebird-steps.png)",
+        climbs(deep, settings["steps"]), STEPPED, "![Latency against request number, six rates](ebird-steps.png)",
     ]  # fmt: skip
     if all("throughput" in found for found in studies):
         made += [
             "## Figure 9: throughput under QoS",
-            f"The largest stable rate at which 99 % of the requests keep {QOS_MS:.0f} ms (\"the latencies of the "
-            "inferences are shorter than the QoS target\"), to 1 % of what the SMs can do; 0: not at any rate tried.",
+            f"The largest stable rate at which 99 % of the requests keep {settings['qos_ms']:.0f} ms (\"the latencies "
+            "of the inferences are shorter than the QoS target\"), to 1 % of what the SMs can do; 0: not at any rate "
+            "tried.",
             throughputs(studies), "![Throughput under QoS](ebird-throughput.png)",
             "Figure 8 again with the paper's own notion of a high load: the largest rate of the tuned window.",
             bursts(studies, "near_qos"),
         ]  # fmt: skip
-    made += [
-        "## What is the engine's, what the policy's", ENGINE.format(network=deep["network"]), engines(deep),
-        "## Doubts", DOUBTED, doubted(doubts),
+    if data["corners"]:
+        made += ["## How much of the throughput rests on the assumptions", CORNERED, cornered(data["corners"])]
+    return [
+        *made, "## What is the engine's, what the policy's", ENGINE.format(network=deep["network"]), engines(deep),
+        "## Doubts", DOUBTED, doubted(data["doubts"]), markdown.facts_list(data["facts"]),
     ]  # fmt: skip
-    for found in studies:
-        _shorten(found)
-    return made
 
 
-def _shorten(found: Found) -> None:
-    """Runs are for plots and follow from the seed; of the seeds the mean and its error are kept."""
-    for figure in ("burst", "near_qos", "climb", "variants"):
-        for run in found.get(figure, {}).values():
-            run.pop("run", None)
-            for part in ("low_ms", "high_ms"):
-                if part in run:
-                    values = run[part]
-                    run[part], run[f"{part}_error"] = float(np.mean(values)), error(values)
+def draw(data: EbirdData, folder: Path) -> list[str]:
+    """Draw the plots, that of the throughput only if it was simulated; returns their names."""
+    from loadtest.common import plots
+
+    studies, settings = data["studies"], data["settings"]
+    shown = {"no_wait, 12 threads": "no_wait, 12 threads", "window, paper's": "window", "static": "static",
+             "ebird": "ebird", "adaptive": "adaptive"}  # fmt: skip
+
+    def panels(figure: str, shares: Sequence[tuple[int, float]], leave: Sequence[str] = ()) -> list[plots.Panel]:
+        return [
+            plots.Panel(
+                found["network"], [(count, share * found["capacity"]) for count, share in shares],
+                {title: found[figure][name]["run"] for name, title in shown.items() if name not in leave},
+                qos_ms=settings["qos_ms"],
+            )
+            for found in studies
+        ]  # fmt: skip
+
+    plots.latency_by_request(panels("climb", [(150, share) for share in settings["steps"]]), folder / "ebird-steps.png")
+    few = ("no_wait, 12 threads", "static")
+    steps = [(150, settings["low"]), (250, settings["high"])]
+    plots.latency_by_request(panels("burst", steps, few), folder / "ebird-burst.png")
+    if not all("throughput" in found for found in studies):
+        return ["ebird-steps.png", "ebird-burst.png"]
+    names = {"static": "static", "window, tuned": "window", "no_wait, 12 threads": "no_wait, 12 threads",
+             "ebird": "ebird", "adaptive": "adaptive"}  # fmt: skip
+    plots.bars(
+        [found["network"] for found in studies],
+        {title: [found["throughput"][name] for found in studies] for name, title in names.items()},
+        f"rate/s with 99 % within {settings['qos_ms']:.0f} ms", folder / "ebird-throughput.png",
+    )  # fmt: skip
+    return ["ebird-steps.png", "ebird-burst.png", "ebird-throughput.png"]
+
+
+def write(data: EbirdData, folder: Path) -> list[str]:
+    folder.mkdir(parents=True, exist_ok=True)
+    return [*draw(data, folder), markdown.write(parts(data), folder / "ebird.md")]
 
 
 WORSE = """\
 Where this differs from the paper, and why:
 
-- The published range at low load depends on OPT Wait's delay. With the paper's 30 ms a request at low load waits for
-  the delay; with the delay that is best at the high rate hardly any wait is left to remove, and the gain is that of
-  copies, gap and concurrency alone. For a VGG, which answers one image in 5 ms, 22 to 27 ms of delay are most of the
-  latency, so that our gain is above the published one.
-- At high load ours is far larger than the published 7.4 to 53.1 %. The model shares SMs without loss, and a load that
-  is 0.9 for the baseline is 0.60 to 0.76 for the SMs, since Ebird is spared copies, gaps and launches. The more images
-  it takes to fill the GPU the nearer the published range (see Doubts).
-- The paper's NO Wait collapses at high load; `no_wait` here does not, because all that has come while a batch ran
-  leaves as the next batch. What collapses is a server that hands batches over ahead: TF-Serving may have as many in
-  flight as it has threads, so that requests go to the GPU one by one and queue behind one another there ("12 threads",
-  the paper's CPU). That is our reading; the paper does not give its threads.
-- `ebird` against `no_wait` on the same workers is the price of the letter: a worker that the ready rows do not fill is
-  not started although the device has room (R = 3 with 8 and 16 idle). At low rates a request waits for one of the two
-  1-workers or the 2-worker to return.
-- `adaptive` is behind others in two places, see below: for a moment after a sudden burst with one worker only, and
-  where units that run at once slow one another more than by their share of the SMs.
+- At the low rate the result depends on the delay of OPT Wait. With the paper's 30 ms a request waits for the delay.
+  With the delay that is best at the high rate, hardly any wait is left to save, and the gain comes from copies, gap
+  and concurrency alone. A VGG answers one image in 5 ms, so that a delay of 22 to 27 ms is most of its latency, and
+  our gain is above the published one.
+- At the high rate our gain is far above the published 7.4 to 53.1 %. The model shares SMs without loss. A load of 0.9
+  for the baseline is only 0.60 to 0.76 for the SMs, because Ebird does not pay for copies, gaps and launches. The more
+  images it takes to fill the GPU, the closer the gain is to the published range (see Doubts).
+- The paper's NO Wait collapses at the high rate. `no_wait` here does not, because all requests that arrive during a
+  batch leave in the next batch. A server collapses if it hands batches over early: TF-Serving may have one batch in
+  flight for each thread, so that requests go to the GPU one by one and queue there ("12 threads", see Assumptions).
+  That is our interpretation; the paper names a CPU with 12 threads and does not say how many are used.
+- `ebird` is slower than `no_wait` on the same workers, because it follows the paper literally: it does not start a
+  worker that the ready rows do not fill, even if the device has room (3 rows with workers of 8 and 16 idle). At low
+  rates a request waits for one of the workers of 1 or 2 rows.
+- `adaptive` is behind others in two places, see below: shortly after a sudden burst with one worker, and if units that
+  run at once slow one another by more than their share of the SMs.
 """
 STEPPED = """\
-A static batch costs T(32) whatever is in it; NO Wait with 12 threads queues at the GPU from the second step on; the
-windows pay their delay at low rates. `ebird` and `adaptive` keep to about T(1) up to the baseline's best throughput.
+A static batch costs T(32) however many rows it holds. NO Wait with 12 threads queues at the GPU from the second step
+on. The windows cost their delay at low rates. `ebird` and `adaptive` stay near T(1) up to the baseline's best
+throughput.
 """
 ENGINE = """\
-{network}, Figure 8's load: other policies and workers on Ebird's engine (inputs copied as they come, units at once).
-Most of the gain is the engine's: `no_wait` with six streams has it, too. Against it `adaptive` has the shorter tail.
-With one worker `adaptive` may be a little slower than `no_wait` after the step: until enough rows wait to show that
-the rate has risen, it looks up the table of the low rate, which cuts a queue into smaller batches because it expects
-the queue to be a passing one. At a stable rate the two do not differ there.
+{network} under the load of Figure 8: other policies and workers on Ebird's engine, which copies inputs as they arrive
+and runs units at once. Most of the gain comes from the engine: `no_wait` with six streams has it as well. Compared with
+it, `adaptive` has the shorter tail. With one worker `adaptive` may be slightly slower than `no_wait` after the step:
+until enough rows wait to show that the rate has risen, it uses the table of the low rate, which cuts smaller batches
+because it expects the queue to pass. At a stable rate the two do not differ.
 """
 DOUBTED = """\
-The reductions in mean latency against the window with the paper's delay, over the six networks, when an assumption is
+The reductions of the mean latency against the window with the paper's delay, over the six networks, with an assumption
 changed for all of them (rates follow the baseline's best). In the last line six equal units at once cost a quarter more
-SM time: there six workers are too many for `adaptive`, whose tables take the number of workers as given. Ebird starts
-fewer units, because it never fills a worker partly.
+SM time. Six workers are too many for `adaptive` then, because its tables take the number of workers as given. Ebird
+starts fewer units, because it never fills a worker partly.
+"""
+CORNERED = """\
+Figure 9 again with one assumption at a time at its extremes, then with the same assumptions for both sides, then with
+all of them against Ebird. Means over the six networks; in brackets the least and the most. `window` is tuned again in
+each case. "left" is the gain over the gain as assumed. Copies that do not overlap with layers keep the whole GPU from
+computing. If the baseline's copies overlap, they cost it no time at all, which no real server reaches.
 """

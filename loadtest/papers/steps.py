@@ -1,36 +1,33 @@
-"""Ebird's steps against real servers and in the simulator: `python -m loadtest.papers.steps`.
+"""Ebird's Figures 2 and 8 with real servers and in the simulator: `python -m loadtest.papers.steps`.
 
-Figure 2, a rate that rises every 150 requests, and Figure 8, 150 requests at a low rate and 250 at a high one, as
-shares of each model's own peak. A model's batch times are measured first; then each policy's server gets the requests
-over HTTP, and the simulator the same requests at the very same instants with those batch times. Every policy has the
-same device: as many units at once. Writes docs/bench/steps.md, .json and a plot for each model.
+In Figure 2 the rate rises every 150 requests; in Figure 8 it is low for 150 requests and high for 250. Rates are shares
+of each model's own peak. A model's batch times are measured first. Then each policy's server gets the requests over
+HTTP, and the simulator gets the same requests at the same instants with the measured batch times. Every policy has the
+same number of units at once. Writes docs/bench/steps.md, .json and a plot for each model.
 """
 
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from app.bench.run import Lagging
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import POLICIES
 from app.settings import cpu_cores
-from loadtest.bench.servers import ServerError
-from loadtest.bench.simulation.command import CommandError
+from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.simulated import Policy, Server
 
-from . import page, steps_page
-from .serve import Policy, Server
-from .steps_runs import EXPERIMENTS, Told, capacities, compare, course, measured, simulated
+from . import steps_page
+from .steps_data import SCHEDULES, Settings
+from .steps_runs import WARM_S, Told, capacities, compare, measured, planned_run, simulated
 
-MODELS = ("mlp", "resnet18", "encoder")  # the slowest last: it gets the time that the others leave
+MODELS = ("mlp", "resnet18", "encoder")  # the slowest comes last and gets the time that the others leave
+SLO_MS = 200.0  # bound of the 99th percentile at the peak: the papers' QoS
 CHOSEN = ("no_wait", "window", "ebird", "adaptive")
 
 
@@ -40,37 +37,40 @@ def seeds_within(asked: int, each_s: float, left_s: float) -> int:
 
 
 def server_of(policy: str, chosen: argparse.Namespace, profile: ModelProfile, tables: ControlTables | None) -> Server:
-    """The simulated one: what its workers cannot run is no part of its profile, as in a real server."""
+    """The simulated server. Its profile ends with the largest batch that its workers can run, as in a real server."""
     workers = capacities(policy, chosen.at_once)
     return Server(Policy(policy, chosen.delay), profile.up_to(max(workers)), workers, chosen.at_once, 0, tables)
 
 
 def study(model: str, chosen: argparse.Namespace, rate: float | None, left_s: float, say: Told) -> dict[str, Any]:
-    """One model, within `left_s` as far as a seed allows. Raises what servers, commands and the load generator do."""
-    from .steps_live import Bed  # loads torch
+    """One model, within `left_s` but with at least one seed. Raises the errors of servers, commands and the client."""
+    from .steps_live import LiveServers  # loads torch
 
     began_s = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="starling-bench-") as folder, Bed(model, chosen, Path(folder)) as bed:
+    with (
+        tempfile.TemporaryDirectory(prefix="starling-bench-") as folder,
+        LiveServers(model, chosen, Path(folder)) as servers,
+    ):
         say(f"measuring batch times, {chosen.budget:g} s")
-        profile, tables = bed.profile()
+        profile, tables = servers.profile()
         say(f"profile: one row {profile.batch_ns[0] / 1e6:.2f} ms, best {profile.peak:.0f} rows/s alone")
-        bed.start()
-        peak = bed.peak(say) if rate is None else rate
-        each_s = len(chosen.policies) * sum(course(one, peak, 0).seconds for one in EXPERIMENTS)
+        servers.start()
+        peak = servers.peak(SLO_MS, say) if rate is None else rate
+        each_s = len(chosen.policies) * sum(planned_run(one, peak, 0).seconds for one in SCHEDULES)
         left_s -= time.monotonic() - began_s
         count = seeds_within(chosen.seeds, each_s, left_s)
         beyond = f", more than the {max(0, left_s):.0f} s left" if each_s > left_s else ""
         say(f"peak {peak:.0f}/s; {count} of {chosen.seeds} seeds, {each_s:.0f} s each: {count * each_s:.0f} s{beyond}")
-        courses = [{one.name: course(one, peak, seed) for one in EXPERIMENTS} for seed in range(count)]
-        repeats = bed.run(courses, say)
+        plans = [{one.name: planned_run(one, peak, seed) for one in SCHEDULES} for seed in range(count)]
+        repeats = servers.run(plans, say)
     found: dict[str, Any] = {
         "model": model, "peak": peak, "given": rate is not None, "seeds": count, "asked": chosen.seeds,
         "batch_ms": {str(size): profile.batch_ns[size - 1] / 1e6 for size in (1, 2, 4, 8, 16, 32)},
         "together": {str(units): profile.times(units)[-1] / profile.batch_ns[-1] for units in profile.concurrency_ns},
         "profile": profile.to_dict(),
     }  # fmt: skip
-    for one in EXPERIMENTS:
-        planned = [runs[one.name] for runs in courses]
+    for one in SCHEDULES:
+        planned = [runs[one.name] for runs in plans]
         found[one.name] = {}
         for policy in chosen.policies:
             server = server_of(policy, chosen, profile, tables)
@@ -79,8 +79,7 @@ def study(model: str, chosen: argparse.Namespace, rate: float | None, left_s: fl
     return found
 
 
-def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m loadtest.papers.steps", description=__doc__)
+def options_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", nargs="+", default=list(MODELS), help=f"of app/models/zoo [{' '.join(MODELS)}]")
     parser.add_argument("--policies", nargs="+", choices=list(POLICIES), default=list(CHOSEN), metavar="POLICY",
                         help=f"[{' '.join(CHOSEN)}]")  # fmt: skip
@@ -92,8 +91,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--at-once", type=int, default=0, help="units at once, for every policy [cores / threads]")
     parser.add_argument("--budget", type=float, default=20.0, help="seconds to measure a model's batch times [20]")
     parser.add_argument("--max-lag-ms", type=float, default=5.0, help="of the load generator, near the peak [5]")
-    parser.add_argument("--out", type=Path, default=page.DOCS, help="folder for page, JSON and plots [docs/bench]")
-    chosen = parser.parse_args(arguments)
+
+
+def check(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> None:
     fit = cpu_cores() // max(1, chosen.threads)
     chosen.at_once = chosen.at_once or fit
     if chosen.rate and len(chosen.rate) != len(chosen.models):
@@ -107,43 +107,26 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         )
     if chosen.seeds < 1:
         parser.error(f"seeds: expected at least 1, got {chosen.seeds}")
-    return chosen
 
 
-def main(arguments: list[str]) -> int:
-    chosen = parse(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds what stops the servers
-    console = Console(stderr=True, highlight=False)
+def measure(chosen: argparse.Namespace, run: Run) -> Data:
     began_s = time.monotonic()
-
-    def say(text: str) -> None:
-        passed = int(time.monotonic() - began_s)
-        console.print(f"{passed // 60}:{passed % 60:02d} {text}", markup=False, soft_wrap=True)
-
-    known = page.facts(" ".join(["python -m loadtest.papers.steps", *steps_page.shown(arguments)]))
+    settings: Settings = {
+        "at_once": chosen.at_once, "threads": chosen.threads, "cores": cpu_cores(), "delay_ms": chosen.delay,
+        "given": bool(chosen.rate), "slo_ms": SLO_MS, "warm_s": WARM_S,
+    }  # fmt: skip
     studies = []
-    try:
-        for place, model in enumerate(chosen.models):
-            left_s = (began_s + 60 * chosen.minutes - time.monotonic()) / (len(chosen.models) - place)
-            rate = chosen.rate[place] if chosen.rate else None
-            studies.append(study(model, chosen, rate, left_s, lambda text, model=model: say(f"{model}: {text}")))
-    except (Lagging, ValueError, ServerError, CommandError) as error:
-        console.print(str(error), style="red", markup=False)
-        return 1
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    for name in steps_page.draw(studies, chosen.out, EXPERIMENTS):
-        say(f"wrote {name}")
-    parts = steps_page.parts(studies, EXPERIMENTS, chosen)
-    for path in page.write("steps", chosen.out, parts, {"studies": steps_page.stored(studies, EXPERIMENTS)}, known):
-        say(f"wrote {path.name}")
-    lost = [line for found in studies for line in steps_page.failures(found, EXPERIMENTS)]
-    for line in lost:
-        console.print(line, style="red", markup=False, soft_wrap=True)
-    return int(bool(lost))
+    for place, model in enumerate(chosen.models):
+        left_s = (began_s + 60 * chosen.minutes - time.monotonic()) / (len(chosen.models) - place)
+        rate = chosen.rate[place] if chosen.rate else None
+        studies.append(study(model, chosen, rate, left_s, lambda text, model=model: run.say(f"{model}: {text}")))
+    schedules = [{"name": one.name, "steps": one.steps} for one in SCHEDULES]
+    return {"settings": settings, "schedules": schedules, "studies": studies}
 
+
+EXPERIMENT = Experiment(
+    "steps", "loadtest.papers.steps", __doc__, measure, steps_page.write, options_of, check, steps_page.missed
+)
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except KeyboardInterrupt:  # the servers have been stopped on the way here
-        sys.exit(130)
+    sys.exit(EXPERIMENT.main(sys.argv[1:]))

@@ -1,10 +1,8 @@
-"""The servers of the live half of `steps`: profiled, started, asked for their peak, and sent given instants."""
+"""The servers of `steps`: profiles and starts them, finds the peak, and sends requests at given instants."""
 
 from __future__ import annotations
 
 import argparse
-import os
-import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
@@ -12,7 +10,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from app.bench.peak import Try, find_peak
 from app.bench.plan import Plan
 from app.bench.run import Session, in_loop
 from app.bench.stats import Repeat
@@ -21,28 +18,27 @@ from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.optimal import tables as control
 from app.scheduler.optimal.tables import ControlTables
 from app.sim import options
-from loadtest.bench import servers
-from loadtest.bench.load import LOOPBACK, ROOT
-from loadtest.bench.simulation import command
+from loadtest.common import command, servers
+from loadtest.common.live import OtherProcesses, peak_rate
+from loadtest.common.paths import LOOPBACK, ZOO
 
-from .gpu import MAX_BATCH
-from .steps_runs import Course, Sent, Told, alternate, capacities
+from .modelled_gpu import MAX_BATCH
+from .steps_runs import PlannedRun, Sent, Told, alternate, capacities
 
-SLO_MS = 200.0  # the peak keeps it: the papers' QoS
-TRY_S = 3.0  # a rate that is tried for the peak
+TRY_S = 3.0  # of each rate tried for the peak
 _WAITS = ("window", "static", "preferred")
-_PATIENCE_S = 300.0  # no request is given up in a run
+_PATIENCE_S = 300.0  # time limit of a request, longer than any run
 _WARM_FLYING, _WARM_S = 64, 1.0  # opens the connections that steps near the peak need
 
 
-class Bed:
-    """A server for each policy, all up at once, all but one idle at any time. A context manager."""
+class LiveServers:
+    """A server for each policy. All run at once, and only one is asked at a time. A context manager."""
 
     def __init__(self, model: str, chosen: argparse.Namespace, folder: Path) -> None:
         self.model = model
         self._chosen = chosen
         self._folder = folder
-        self._source = f"{model}={ROOT / 'app' / 'models' / 'zoo' / model}"
+        self._source = f"{model}={ZOO / model}"
         self._stack = ExitStack()
         self._servers: dict[str, servers.Server] = {}
 
@@ -55,7 +51,7 @@ class Bed:
         self._stack.close()
 
     def profile(self) -> tuple[ModelProfile, ControlTables]:
-        """Measured with the servers' settings; it and the tables solved from it lie where the servers look for them."""
+        """Measure batch times with the servers' settings and solve control tables, in the folder that servers read."""
         path = self._folder / "profile.json"
         command.starling(
             "profile", self.model, "--model", self._source, "--max-batch", str(MAX_BATCH), "--threads",
@@ -63,7 +59,7 @@ class Bed:
             profile_dir=self._folder,
         )  # fmt: skip
         profile = options.profile(str(path))
-        # Solved before the servers start: until its tables are there, `adaptive` does as `no_wait`.
+        # Solved before the servers start, because `adaptive` acts like `no_wait` until its tables are there.
         return profile, tables_of(profile, self._chosen.at_once, control.weight_of("latency"), self._folder)
 
     def start(self) -> None:
@@ -78,22 +74,15 @@ class Bed:
         for server in self._servers.values():
             server.wait_ready()
 
-    def peak(self, say: Told) -> float:
-        """The largest rate whose 99th percentile stays within SLO_MS under `adaptive`."""
+    def peak(self, slo_ms: float, say: Told) -> float:
+        """The largest rate whose 99th percentile stays within `slo_ms` under `adaptive`."""
+        return peak_rate(self._plan("adaptive"), slo_ms, TRY_S, say)
 
-        def told(tried: Try) -> None:
-            say(f"peak: {tried.rate:.0f}/s {tried.why or 'kept'}")
+    def run(self, plans: Sequence[dict[str, PlannedRun]], say: Told) -> dict[tuple[str, str], list[Sent]]:
+        """Run all; returns a run for each seed, by schedule and policy."""
+        return in_loop(self._run(plans, say))
 
-        plan = replace(self._plan("adaptive"), duration_s=TRY_S, repeats=1)
-        rate = in_loop(find_peak(plan, SLO_MS, told)).result.plan.rate
-        assert rate is not None
-        return rate
-
-    def run(self, courses: Sequence[dict[str, Course]], say: Told) -> dict[tuple[str, str], list[Sent]]:
-        """By experiment and policy: a run for each seed."""
-        return in_loop(self._run(courses, say))
-
-    async def _run(self, courses: Sequence[dict[str, Course]], say: Told) -> Any:
+    async def _run(self, plans: Sequence[dict[str, PlannedRun]], say: Told) -> Any:
         async with AsyncExitStack() as stack:
             sessions: dict[str, Session] = {}
             for policy in self._servers:
@@ -101,25 +90,12 @@ class Bed:
                 await session.once(replace(session.plan, concurrency=_WARM_FLYING), 0, _WARM_S)
                 sessions[policy] = session
 
-            async def send(policy: str, planned: Course, seed: int) -> Sent:
-                before_s, began_s = self._others_s(), time.perf_counter()
+            async def send(policy: str, planned: PlannedRun, seed: int) -> Sent:
+                others = OtherProcesses(list(self._servers.values()))
                 repeat = await send_at(sessions[policy], planned, seed, self._folder / "instants.txt")
-                after_s, took_s = self._others_s(), time.perf_counter() - began_s
-                if before_s is None or after_s is None:
-                    return Sent(repeat)
-                return Sent(repeat, max(0.0, after_s - before_s) / took_s)
+                return Sent(repeat, others.cores())
 
-            return await alternate(self._chosen.policies, courses, send, say)
-
-    def _others_s(self) -> float | None:
-        """CPU time that all processes but the servers and this one have used since the machine began (Linux only)."""
-        used = [server.cpu_seconds() for server in self._servers.values()]
-        known = [seconds for seconds in used if seconds is not None]
-        if len(known) < len(used):
-            return None
-        ticks = [int(text) for text in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-        idle = ticks[3] + ticks[4]
-        return (sum(ticks) - idle) / os.sysconf("SC_CLK_TCK") - sum(known) - time.process_time()
+            return await alternate(self._chosen.policies, plans, send, say)
 
     def _plan(self, policy: str) -> Plan:
         return Plan(
@@ -129,7 +105,7 @@ class Bed:
 
 
 def server_flags(policy: str, at_once: int, delay_ms: float) -> tuple[str, ...]:
-    """Of a policy's server. `ebird` has its own workers unless told otherwise."""
+    """The flags of a policy's server. `ebird` has its own workers by default."""
     flags = ["--policy", policy]
     if policy != "ebird":
         flags += ["--workers", ",".join(map(str, capacities(policy, at_once)))]
@@ -138,13 +114,13 @@ def server_flags(policy: str, at_once: int, delay_ms: float) -> tuple[str, ...]:
     return tuple(flags)
 
 
-def recorded(planned: Course, trace: Path) -> str:
-    """The arrivals of `starling bench` that are these instants, written to `trace`: seconds to the nanosecond."""
+def recorded(planned: PlannedRun, trace: Path) -> str:
+    """Write the instants to `trace` and return the `arrivals` option that sends them: seconds to the nanosecond."""
     trace.write_text("".join(f"{at / 1e9:.9f}\n" for at in planned.instants.tolist()), encoding="ascii")
     return f"trace:{trace}"
 
 
-async def send_at(session: Session, planned: Course, seed: int, trace: Path) -> Repeat:
-    """Send these instants, as a trace that is written to `trace`, and wait for every answer."""
+async def send_at(session: Session, planned: PlannedRun, seed: int, trace: Path) -> Repeat:
+    """Send requests at these instants and wait for every answer. They are written to `trace`."""
     plan = replace(session.plan, arrivals=recorded(planned, trace))
     return await session.once(plan, seed, (int(planned.instants[-1]) + 1) / 1e9)

@@ -1,4 +1,4 @@
-"""One run of `steps`, live or simulated: its requests, what came of each, and one policy's runs side by side."""
+"""One run of `steps`, live or simulated: its requests, their latencies, and the comparison of both."""
 
 from __future__ import annotations
 
@@ -13,33 +13,20 @@ from app.bench.stats import Repeat
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.policies import default_workers
 from app.sim.device import Shared
+from loadtest.common.simulated import Instants, Server, serve, stepped
 
-from .ebird import HIGH, LOW, STEPS
-from .gpu import MAX_BATCH
-from .serve import Instants, Server, serve, stepped
+from .modelled_gpu import MAX_BATCH
+from .steps_data import Schedule
 
-WARM_S = 2.0  # at the first rate, sent to both and left out: the rate monitor closes a whole window of 1 s in it
+WARM_S = 2.0  # at the first rate, left out; the rate monitor sees a whole window of 1 s in it
 
 Column = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Experiment:
-    """`steps`: requests, and their rate as a share of the peak."""
-
-    name: str
-    steps: tuple[tuple[int, float], ...]
-
-
-EXPERIMENTS = (
-    Experiment("climb", tuple((150, share) for share in STEPS)),
-    Experiment("burst", ((150, LOW), (250, HIGH))),
-)
-
-
-@dataclass(frozen=True)
-class Course:
-    """The requests of one run: `instants` in ns from the first, `warm` of them before the steps of these `sizes`."""
+class PlannedRun:
+    """The requests of one run: `instants` in ns from the first one. The first `warm` come before the steps, which have
+    these `sizes`."""
 
     instants: Instants
     warm: int
@@ -50,28 +37,28 @@ class Course:
         return float(self.instants[-1]) / 1e9
 
     def parts(self, values: Column) -> list[Column]:
-        """The values of each step's requests, from one for each request of the run."""
+        """Split one value for each request of the run into the values of each step."""
         if len(values) != len(self.instants):
             raise ValueError(f"requests: expected {len(self.instants)}, got {len(values)}")
         return np.split(values[self.warm :], np.cumsum(self.sizes)[:-1])
 
 
-def course(experiment: Experiment, peak: float, seed: int, warm_s: float = WARM_S) -> Course:
-    """Poisson arrivals at the rates of the steps. A recorded trace begins at 0, so this does."""
-    steps = [(count, share * peak) for count, share in experiment.steps]
+def planned_run(schedule: Schedule, peak: float, seed: int, warm_s: float = WARM_S) -> PlannedRun:
+    """Poisson arrivals at the rates of the steps, beginning at 0 as recorded traces do."""
+    steps = [(count, share * peak) for count, share in schedule.steps]
     warm = max(1, round(warm_s * steps[0][1]))
     instants = stepped([(warm, steps[0][1]), *steps], seed)
-    return Course(instants - instants[0], warm, tuple(count for count, _ in steps))
+    return PlannedRun(instants - instants[0], warm, tuple(count for count, _ in steps))
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run of one policy, a value for each request in order of arrival, ms; NaN where there was no right answer.
+    """A run of one policy: latencies in ms in order of arrival, NaN for a request without a right answer.
 
-    `served_ms`: from arrival to the end of the batch, as the server says; simulated it is the latency itself.
-    `rows`, `unit_ms`: rows and time of a batch, mean over batches. Of live runs only: `against`, the time of all
-    batches over what the profile says of their sizes, by number of units at once; `late_ms`, the 99th percentile of
-    the sender's own lag; `others`, see Sent.
+    `served_ms`: from arrival to the end of the batch, as the server reports it; in a simulation the latency itself.
+    `rows`, `unit_ms`: rows and time of a batch, means over batches. Only of live runs: `against`, the time of all
+    batches over the profiled time of their sizes, by number of units at once; `late_ms`, the 99th percentile of the
+    load generator's lag; `others`, see Sent.
     """
 
     latency_ms: Column
@@ -84,8 +71,8 @@ class Run:
     others: float | None = None
 
 
-def measured(sent: Sent, planned: Course, profile: ModelProfile) -> Run:
-    """What the load generator noted. Raises ValueError where it was not sent as simulated, or nothing came of it."""
+def measured(sent: Sent, planned: PlannedRun, profile: ModelProfile) -> Run:
+    """A live run. Raises ValueError if its instants are not the planned ones, or if no answer says its batch."""
     repeat = sent.repeat
     if not np.array_equal(repeat.intended_ns, planned.instants):
         raise ValueError("instants: expected those of the simulator, got others")
@@ -109,8 +96,8 @@ def measured(sent: Sent, planned: Course, profile: ModelProfile) -> Run:
     )  # fmt: skip
 
 
-def simulated(server: Server, planned: Course) -> Run:
-    """The same requests in virtual time. Raises RuntimeError where the policy keeps some for ever."""
+def simulated(server: Server, planned: PlannedRun) -> Run:
+    """The same requests in virtual time. Raises RuntimeError if the policy never answers some of them."""
     device = Shared(server.profile, len(server.workers)) if server.running > 1 else None
     served = serve(server, planned.instants, device)
     tally = served.tally
@@ -119,26 +106,26 @@ def simulated(server: Server, planned: Course) -> Run:
 
 @dataclass(frozen=True)
 class Sent:
-    """A run as the load generator noted it. `others`: cores that processes with no part in it used meanwhile; None
-    where the platform does not tell."""
+    """A run as the load generator recorded it. `others`: cores that processes with no part in the run used; None if
+    the platform does not report it."""
 
     repeat: Repeat
     others: float | None = None
 
 
-Send = Callable[[str, Course, int], Awaitable[Sent]]  # policy, requests, seed
+Send = Callable[[str, PlannedRun, int], Awaitable[Sent]]  # policy, requests, seed
 Told = Callable[[str], None]
 
 
 async def alternate(
-    policies: Sequence[str], courses: Sequence[dict[str, Course]], send: Send, told: Told
+    policies: Sequence[str], plans: Sequence[dict[str, PlannedRun]], send: Send, told: Told
 ) -> dict[tuple[str, str], list[Sent]]:
-    """Each seed's experiments, one policy after the other within each, the first another one for each seed.
+    """Run each seed's schedules, and in each schedule one policy after another; for each seed another policy is first.
 
-    By experiment and policy: a run for each seed. So a change of the machine's mood meets all policies.
+    So a change of the machine's speed affects all policies. Returns a run for each seed, by schedule and policy.
     """
     found: dict[tuple[str, str], list[Sent]] = {}
-    for seed, runs in enumerate(courses):
+    for seed, runs in enumerate(plans):
         first = seed % len(policies)
         for name, planned in runs.items():
             means = []
@@ -148,12 +135,12 @@ async def alternate(
                 done = sent.repeat.completed
                 means.append(f"{policy} {done.mean() / 1e6:.1f} ms" if len(done) else f"{policy} no answer")
                 means[-1] += "".join(f", {count} x {kind}" for kind, count in sent.repeat.errors.items())
-            told(f"seed {seed + 1} of {len(courses)}, {name}: {'; '.join(means)}")
+            told(f"seed {seed + 1} of {len(plans)}, {name}: {'; '.join(means)}")
     return found
 
 
-def by_step(planned: Sequence[Course], values: Sequence[Column]) -> list[list[float | None]]:
-    """For each seed the mean of each step; None where no request of a step was answered."""
+def by_step(planned: Sequence[PlannedRun], values: Sequence[Column]) -> list[list[float | None]]:
+    """The mean of each step, for each seed; None if no request of a step was answered."""
 
     def mean(part: Column) -> float | None:
         right = part[~np.isnan(part)]
@@ -162,13 +149,18 @@ def by_step(planned: Sequence[Course], values: Sequence[Column]) -> list[list[fl
     return [[mean(part) for part in one.parts(column)] for one, column in zip(planned, values, strict=True)]
 
 
-def compare(planned: Sequence[Course], live: Sequence[Run], virtual: Sequence[Run]) -> dict[str, Any]:
-    """One policy in one experiment, a run for each seed: the page's figures, and the first seed request by request."""
+def compare(planned: Sequence[PlannedRun], live: Sequence[Run], virtual: Sequence[Run]) -> dict[str, Any]:
+    """The figures of one policy in one schedule over all seeds, and the latencies of the first seed."""
     failed: dict[str, int] = {}
     for run in live:
         for kind, count in run.failed.items():
             failed[kind] = failed.get(kind, 0) + count
     warm = planned[0].warm
+
+    def first(runs: Sequence[Run]) -> list[float | None]:
+        """The first seed without its warm-up; None for a request without a right answer."""
+        return [None if np.isnan(value) else round(float(value), 3) for value in runs[0].latency_ms[warm:]]
+
     return {
         "live_ms": by_step(planned, [run.latency_ms for run in live]),
         "served_ms": by_step(planned, [run.served_ms for run in live]),
@@ -179,10 +171,10 @@ def compare(planned: Sequence[Course], live: Sequence[Run], virtual: Sequence[Ru
         "against": {str(units): float(np.mean([run.against[units] for run in live])) for units in live[0].against},
         "late_ms": max(run.late_ms for run in live),
         "others": [run.others for run in live],
-        "run": {"live": live[0].latency_ms[warm:], "simulated": virtual[0].latency_ms[warm:]},
+        "run": {"live": first(live), "simulated": first(virtual)},
     }  # fmt: skip
 
 
 def capacities(policy: str, at_once: int) -> tuple[int, ...]:
-    """`ebird` brings its own workers, of which as many run at once."""
+    """The workers of a policy. `ebird` has its own list, of which `at_once` run at once."""
     return default_workers(policy, MAX_BATCH) if policy == "ebird" else (MAX_BATCH,) * at_once

@@ -27,8 +27,8 @@ def judged(*given: tuple[int, Any], values: bool = True) -> list[str]:
     """Faults of answers to (body, answer), in order."""
     found = Answers(Model.parse(json.dumps(METADATA).encode()), BODIES, values=values)
     numbers = [found.note(body, response(answer)) for body, answer in given]
-    found.judge()
-    return [found.faults[number] for number in numbers]
+    faults = found.judge()
+    return [faults[number] for number in numbers]
 
 
 def test_right_and_nearly_equal() -> None:
@@ -93,6 +93,6 @@ def test_what_is_no_float_agrees_exactly(datatype: str, values: list[Any]) -> No
     found = Answers(Model.parse(json.dumps({"inputs": [], "outputs": [tensor]}).encode()), BODIES, values=True)
     for data in (values, values[::-1]):
         found.note(0, response({"outputs": [{**tensor, "shape": [2], "data": data}]}))
-    found.judge()
-    assert found.faults[0] == ""
-    assert found.faults[1].startswith("wrong values")
+    faults = found.judge()
+    assert faults[0] == ""
+    assert faults[1].startswith("wrong values")

@@ -227,3 +227,13 @@ async def test_tls_is_spoken_where_the_url_says_so() -> None:
     target = Target.parse("https://127.0.0.1:1")
     pool = Pool(target, [], lambda pick, response: 0, limit=1, timeout_s=1)
     assert isinstance(pool._tls, ssl.SSLContext)
+
+
+def test_a_log_grows_in_steps_and_ends_with_the_last_request() -> None:
+    log = Log((), ())
+    numbers = [log.add(at, at % 3) for at in range(5000)]
+    log.trim()
+    assert numbers == list(range(5000)) == log.intended.tolist()
+    assert log.picks.tolist() == [at % 3 for at in range(5000)]
+    columns = (log.offered, log.sent, log.ended, log.status, log.answers, log.headers)
+    assert {len(column) for column in columns} == {5000}

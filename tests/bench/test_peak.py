@@ -87,7 +87,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "LAG_P50_MS", 1e6)
     monkeypatch.setattr(bench, "LAG_P99_MS", 1e6)
     monkeypatch.setattr(bench, "_SETTLE_S", 0.01)
-    monkeypatch.setattr(bench, "_no_collections", nullcontext)  # a collection of all that pytest holds, for each try
+    monkeypatch.setattr(bench, "without_collections", nullcontext)  # of all that pytest holds, for each try
     monkeypatch.setattr(peak, "_STEPS_DOWN", 2)
 
 

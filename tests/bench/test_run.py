@@ -190,7 +190,7 @@ def test_lag_that_met_short_answers_does_no_harm() -> None:
 
 
 @pytest.mark.usefixtures("_real_limits")
-def test_closed_loop_has_beats() -> None:
+def test_closed_loop_has_lags() -> None:
     beats = np.array([2 * MS] * 7)
     result(repeat([30.0] * 100, lag_ns=beats), rate=None, concurrency=3).check_lag()
     with pytest.raises(Lagging, match=r"2.000 ms of the latency's median are its own, limit 1.000 ms"):

@@ -77,7 +77,7 @@ def test_collect() -> None:
     log.answers = array("q", [right, 0, wrong, UNCHECKED])
     log.headers[0] = (b"8", b"queue;dur=0.5, compute;dur=1.25, total;dur=3")
     log.faults[1] = "status 429: full"
-    found = collect(log, 990 * MS, 0.04, 7, answers, ())
+    found = collect(log, 990 * MS, 0.04, 7, answers.judge(), ())
     assert found.intended_ns.tolist() == [10 * MS, 20 * MS, 30 * MS, 40 * MS]
     assert found.latency_ns.tolist() == [5 * MS, -1, -1, 5 * MS]
     assert (found.lag_ns.tolist(), found.wait_ns.tolist()) == ([MS] * 4, [2 * MS] * 4)

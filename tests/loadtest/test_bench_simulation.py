@@ -7,6 +7,7 @@ import os
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,29 +17,34 @@ from app.bench.run import Result
 from app.bench.stats import Repeat
 from app.scheduler.estimates.profile import linear
 from app.sim.fleet import Setup, run
-from loadtest.bench import live_vs_sim
-from loadtest.bench.load import ROOT
-from loadtest.bench.simulation import command, sections
-from loadtest.bench.simulation.section import Section, keep
+from loadtest.bench import live_vs_sim, live_vs_sim_page
+from loadtest.bench.simulation import __main__ as simulation
+from loadtest.bench.simulation import page, sections
+from loadtest.common import command
+from loadtest.common.paths import ROOT
 
 MS = 1_000_000
 
 
-def section(name: str, *cells: str) -> Section:
-    return Section(name, name.title(), "Text.", ("a", "b"), [cells], facts={"cpu": "some"})
+def test_sections_replace_one_another_and_keep_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
 
+    def optimum(folder: Path, say: Any) -> dict[str, Any]:
+        made.append("optimum")
+        return {"above": {f"curve {len(made)}": {"0.1": 0.25, "0.2": -1e-13}}}
 
-def test_sections_replace_one_another_and_keep_their_order(tmp_path: Path) -> None:
-    order = ("speed", "fleet")
-    keep(section("fleet", "1", "2"), tmp_path, order)
-    keep(section("speed", "3", "4"), tmp_path, order)
-    keep(section("fleet", "5", "6"), tmp_path, order)
-    page = (tmp_path / "simulation.md").read_text()
-    assert page.index("## Speed") < page.index("## Fleet")
-    assert "| 5 | 6 |" in page
-    assert "| 1 | 2 |" not in page
-    assert "`python -m loadtest.bench.simulation fleet`; cpu: some" in page
-    assert list(json.loads((tmp_path / "simulation.json").read_text())) == ["speed", "fleet"]
+    def sizing(folder: Path, say: Any) -> dict[str, Any]:
+        return {"profile": "p.json", "shell": ["$ starling"]}
+
+    monkeypatch.setattr(simulation, "SECTIONS", {"sizing": sizing, "optimum": optimum})
+    for names in (["optimum"], ["sizing"], ["optimum"]):
+        assert simulation.EXPERIMENT.main([*names, "--out", str(tmp_path)]) == 0
+    text = (tmp_path / "simulation.md").read_text()
+    assert text.index("## Sizing") < text.index("## Serving all that waits")
+    assert "| curve 2 | 25.0% | 0.1 | 0.0% |" in text
+    assert "curve 1" not in text
+    assert "`python -m loadtest.bench.simulation optimum`; date: " in text
+    assert list(json.loads((tmp_path / "simulation.json").read_text()))[:2] == ["sizing", "optimum"]
 
 
 def test_command_is_timed_and_what_it_printed_kept() -> None:
@@ -57,7 +63,9 @@ def test_command_that_fails_says_why() -> None:
 def test_memory_of_a_process_and_of_shares_of_a_run() -> None:
     assert command.resident_mib(os.getpid()) > 10
     ran = command.Ran("", 10.0, 9.0, [(1, 5.0), (3, 7.0), (9, 6.0)])
-    assert [ran.mib(0, 1), ran.mib(0.25, 0.5), ran.mib(0.75, 1), ran.mib(0.4, 0.5)] == [7, 7, 6, 0]
+    assert ran.peak_mib == 7
+    told = {"wall_s": ran.wall_s, "samples": ran.samples}
+    assert [page.memory_mib(told, *part) for part in ((0.25, 0.5), (0.75, 1), (0.4, 0.5))] == [7, 6, 0]
 
 
 def test_optimum_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +73,7 @@ def test_optimum_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(sections, "CURVES", {sections.MLP: sections.CURVES[sections.MLP]})
     monkeypatch.setattr(sections, "LOADS", (0.2,))
     made = sections.optimum(tmp_path, lambda text: None)
-    assert made.rows == [["an MLP on one CPU thread", "24.0%", "0.2", "24.0%"]]
+    assert "| an MLP on one CPU thread | 24.0% | 0.2 | 24.0% |" in page.optimum(made)[-1]
 
 
 def repeat(seed: int, server_ns: list[int], batch: list[int]) -> Repeat:
@@ -88,11 +96,12 @@ def test_live_beside_simulated() -> None:
     assert (tally.requests, tally.completed) == (5, 5)
     assert quantiles == [2] * 99  # one row at a time, alone
     row = live_vs_sim.compare(0.3, live, tally, tally, profile)
-    assert (row.requests, row.client_ms, row.server_ms, row.simulated_ms) == (4, 5, 4, 2)
-    assert row.off == -0.5
-    assert row.profiled_ms == 2.5  # two requests in batches of one, two in a batch of two
-    assert row.drift == pytest.approx(3 / 7)  # three batches of 1 ms, by the profile 2, 2 and 3 ms
-    assert "NO" in row.cells()
+    assert [row[name] for name in ("requests", "client_ms", "server_ms", "simulated_ms")] == [4, 5, 4, 2]
+    assert live_vs_sim_page.off(row) == -0.5
+    assert row["profiled_ms"] == 2.5  # two requests in batches of one, two in a batch of two
+    assert row["drift"] == pytest.approx(3 / 7)  # three batches of 1 ms, by the profile 2, 2 and 3 ms
+    assert "NO" in live_vs_sim_page.cells(row)
+    assert live_vs_sim_page.missed({"rows": [row]}) == ["30% of the peak: -50.0%"]
 
 
 def test_simulated_seeds_are_those_of_the_load_generator() -> None:
@@ -108,7 +117,7 @@ def test_plot_of_quantiles(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     line = list(np.linspace(1, 9, 99))
     path = tmp_path / "plot.png"
-    live_vs_sim.draw([{"share": 0.3, "live_ms": line, "simulated_ms": line}], path)
+    live_vs_sim_page.draw([{"share": 0.3, "live_ms": line, "simulated_ms": line}], path)
     assert path.read_bytes()[:4] == b"\x89PNG"
 
 

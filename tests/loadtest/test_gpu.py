@@ -16,12 +16,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from app.models.repository import Repository
 from app.settings import Settings
-from loadtest.bench.load import ROOT
-from loadtest.bench.servers import ServerError
+from loadtest.common.paths import ROOT
+from loadtest.common.servers import ServerError
 from loadtest.gpu import __main__ as script
-from loadtest.gpu import child, effects, figure6, folders, live, measures, memory, networks
-from loadtest.gpu.bed import Bed, lay
-from loadtest.gpu.rig import Failed, Loop, Options, Rig
+from loadtest.gpu import child, data, effects, figure6, live, measurements, memory, model_folders, networks
+from loadtest.gpu.driven_device import DrivenDevice, Failed, Loop, Options
+from loadtest.gpu.platforms import Platform, open_platform
 
 #: Parameters as published, for 1000 classes; BERT without its pooler.
 PUBLISHED = {
@@ -30,18 +30,22 @@ PUBLISHED = {
 }  # fmt: skip
 
 
+ENGINE = measurements.Engine((1, 1, 2, 4, 8, 16))
+
+
 @pytest.fixture
-def bed() -> Iterator[Bed]:
-    with lay(rehearsed=True) as bed:
-        yield bed
+def platform() -> Iterator[Platform]:
+    with open_platform(rehearsed=True) as platform:
+        yield platform
 
 
-def session(tmp_path: Path, **changes: Any) -> measures.Session:
+def session(tmp_path: Path, **changes: Any) -> measurements.Session:
     given: dict[str, Any] = {
         "rehearsed": True, "quick": False, "repository": tmp_path, "models": ("resnet50",), "served": ("resnet50",),
         "precisions": ("fp32",), "ends": time.monotonic() + 1000, "say": lambda text: None,
+        "engine": ENGINE,
     }  # fmt: skip
-    return measures.Session(**given | changes)
+    return measurements.Session(**given | changes)
 
 
 class Watch(TorchDispatchMode):
@@ -58,7 +62,7 @@ class Watch(TorchDispatchMode):
 
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
 def test_networks_have_their_published_size(name: str) -> None:
-    network = folders.NETWORKS[name]
+    network = data.NETWORKS[name]
     kwargs: dict[str, Any] = {}
     exec(network.kwargs.replace("\n", ";"), kwargs)
     del kwargs["__builtins__"]
@@ -67,14 +71,14 @@ def test_networks_have_their_published_size(name: str) -> None:
     assert sum(weight.numel() for weight in built.parameters()) == PUBLISHED[name]
 
 
-@pytest.mark.parametrize("name", sorted(folders.NETWORKS))
+@pytest.mark.parametrize("name", sorted(data.NETWORKS))
 def test_no_network_reads_a_value_back(name: str, tmp_path: Path) -> None:
     """Else it could not be captured."""
-    folder = folders.write(name, tmp_path, tiny=True, max_batch=4)
-    model = folders.read(folder, 4)
+    folder = model_folders.write(name, tmp_path, tiny=True, max_batch=4)
+    model = model_folders.read(folder, 4)
     assert isinstance(model.call, nn.Module)
     with torch.inference_mode(), Watch() as watch:
-        result = model.call(*folders.rows_of(model, 3))
+        result = model.call(*model_folders.rows_of(model, 3))
     assert result.shape == (3, *model.info.outputs[0].shape)
     assert torch.isfinite(result).all()
     assert watch.seen
@@ -82,9 +86,9 @@ def test_no_network_reads_a_value_back(name: str, tmp_path: Path) -> None:
 
 
 def test_a_folder_is_a_repository_and_weights_are_the_readers(tmp_path: Path) -> None:
-    folder = folders.write("vgg16", tmp_path, tiny=True, max_batch=4)
+    folder = model_folders.write("vgg16", tmp_path, tiny=True, max_batch=4)
     assert Repository(tmp_path).names() == ["vgg16"]
-    one, other = folders.read(folder, 4), folders.read(folder, 7)
+    one, other = model_folders.read(folder, 4), model_folders.read(folder, 7)
     assert (one.info.batching.max_batch, other.info.batching.max_batch) == (4, 7)
     assert isinstance(one.call, nn.Module)
     assert isinstance(other.call, nn.Module)
@@ -93,24 +97,24 @@ def test_a_folder_is_a_repository_and_weights_are_the_readers(tmp_path: Path) ->
         assert mine.data_ptr() != theirs.data_ptr()
 
 
-def test_figure6a_times_copies_that_arrive(bed: Bed) -> None:
-    found = figure6.figure6a(bed, 2, 8, 4)
+def test_figure6a_times_copies_that_arrive(platform: Platform) -> None:
+    found = figure6.figure6a(platform, 2, 8, 4)
     assert [cell["pieces"] for cell in found["cells"]] == [1, 2, 4, 8]
     assert found["row_bytes"] == 3 * 4 * 4 * 4
     assert all(len(cell[key]) == 2 and min(cell[key]) > 0 for cell in found["cells"] for key in ("bare_ms", "slots_ms"))
 
 
-def test_figure6b_runs_every_split(bed: Bed, tmp_path: Path) -> None:
-    folder = folders.write("resnet50", tmp_path, tiny=True, max_batch=4)
-    found = figure6.figure6b(bed, folder, "fp32", 1, (4, 2, True))
+def test_figure6b_runs_every_split(platform: Platform, tmp_path: Path) -> None:
+    folder = model_folders.write("resnet50", tmp_path, tiny=True, max_batch=4)
+    found = figure6.figure6b(platform, folder, "fp32", 1, (4, 2, True))
     assert [(cell["workers"], cell["size"]) for cell in found["cells"]] == [(1, 4), (2, 2)]
     assert all(cell[key][0] > 0 for cell in found["cells"] for key in ("eager_ms", "graphs_ms", "engine_ms"))
     assert all(cell["engine_graphs"] for cell in found["cells"])
 
 
-def test_effects_cover_workers_depths_graphs_and_sharing(bed: Bed, tmp_path: Path) -> None:
-    folder = folders.write("resnet50", tmp_path, tiny=True, max_batch=2)
-    found = effects.effects(bed, folder, ["fp32"], effects.Scale(1, 0.005, (2,), 2, 1))
+def test_effects_cover_workers_depths_graphs_and_sharing(platform: Platform, tmp_path: Path) -> None:
+    folder = model_folders.write("resnet50", tmp_path, tiny=True, max_batch=2)
+    found = effects.effects(platform, folder, ["fp32"], effects.Scale(1, 0.005, (2,), 2, 1))
     cells = {(cell["graphs"], cell["workers"], cell["size"], cell["depth"]) for cell in found["cells"]}
     with_graphs = {(True, workers, 2, depth) for workers in (1, 2) for depth in (1, 2, 3)}
     assert cells == with_graphs | {(False, 1, 2, 2), (False, 2, 2, 2)}
@@ -118,16 +122,16 @@ def test_effects_cover_workers_depths_graphs_and_sharing(bed: Bed, tmp_path: Pat
     assert {(cell["copies"], cell["size"]) for cell in found["sharing"]} == {(1, 2), (2, 2)}
 
 
-def test_a_loop_leaves_nothing_for_the_next(bed: Bed, tmp_path: Path) -> None:
+def test_a_loop_leaves_nothing_for_the_next(platform: Platform, tmp_path: Path) -> None:
     """A report of a loop that was counted by what came after would end that too early."""
-    model = folders.read(folders.write("resnet50", tmp_path, tiny=True, max_batch=2), 2)
-    with Rig(bed, model, Options((2, 2), depth=2)) as rig:
-        rig.warm([1, 2])
+    model = model_folders.read(model_folders.write("resnet50", tmp_path, tiny=True, max_batch=2), 2)
+    with DrivenDevice(platform, model, Options((2, 2), depth=2)) as driven:
+        driven.warm([1, 2])
         for loop in (Loop(2, 1, 2), Loop(1, 2, 1), Loop(2, 2, 2)):
-            assert rig.closed(loop, 0.01) > 0
-            assert rig._ended.empty()
-        assert rig.burst(2) > 0
-        assert rig._ended.empty()
+            assert driven.closed(loop, 0.01) > 0
+            assert driven._ended.empty()
+        assert driven.burst(2) > 0
+        assert driven._ended.empty()
 
 
 class Fails(nn.Module):
@@ -141,23 +145,23 @@ class Fails(nn.Module):
         return torch.zeros(len(images), 1000)
 
 
-def test_a_unit_that_fails_is_told(bed: Bed, tmp_path: Path) -> None:
+def test_a_unit_that_fails_is_told(platform: Platform, tmp_path: Path) -> None:
     from dataclasses import replace
 
-    model = folders.read(folders.write("resnet50", tmp_path, tiny=True, max_batch=2), 2)
-    with Rig(bed, replace(model, call=Fails()), Options((2,), graphs=False)) as rig:
-        rig.warm([2])
+    model = model_folders.read(model_folders.write("resnet50", tmp_path, tiny=True, max_batch=2), 2)
+    with DrivenDevice(platform, replace(model, call=Fails()), Options((2,), graphs=False)) as driven:
+        driven.warm([2])
         with pytest.raises(Failed, match="random rows"):
-            rig.burst(2)
+            driven.burst(2)
 
 
-def test_weights_are_there_once_for_six_workers(bed: Bed, tmp_path: Path) -> None:
-    folder = folders.write("bert-large", tmp_path, tiny=True, max_batch=4)
-    one = memory.figure11(bed, folder, "one", 4)
-    six = memory.figure11(bed, folder, "six of the largest", 4)
+def test_weights_are_there_once_for_six_workers(platform: Platform, tmp_path: Path) -> None:
+    folder = model_folders.write("bert-large", tmp_path, tiny=True, max_batch=4)
+    one = memory.figure11(platform, folder, "one", 4)
+    six = memory.figure11(platform, folder, "six of the largest", 4)
     assert one["weights"] == six["weights"] > 0
     assert one["weights"] <= one["tensors"] <= six["tensors"] < 1.15 * one["tensors"]
-    copied = memory.copies(bed, folder)
+    copied = memory.copies(platform, folder)
     assert copied["allocated"] >= 6 * copied["weights"]
 
 
@@ -173,7 +177,7 @@ def test_what_fails_or_finds_no_time_ends_nothing_else(tmp_path: Path) -> None:
         raise child.ChildError("broken")
 
     late = session(tmp_path, rehearsed=False, ends=time.monotonic() + 5)
-    found = measures.several(late, [fail, lambda: late.child("figure6a", 100), lambda: {"ran": True}])
+    found = measurements.run_all(late, [fail, lambda: late.child("figure6a", 100), lambda: {"ran": True}])
     assert found["runs"] == [{"ran": True}]
     assert found["failed"] == ["broken"]
     assert len(found["left_out"]) == 1
@@ -190,7 +194,7 @@ def test_what_fails_or_finds_no_time_ends_nothing_else(tmp_path: Path) -> None:
     ],
 )
 def test_results_of_pytest(output: str, code: int, passed: int, failed: list[str]) -> None:
-    found = measures.read_tests(output, code)
+    found = measurements.read_tests(output, code)
     assert (found["passed"], found["failed"]) == (passed, failed)
 
 
@@ -236,11 +240,40 @@ def test_a_part_fits_into_a_call(arguments: list[str], tmp_path: Path) -> None:
     assert sum(measure.seconds(whole) for measure in script.wanted(chosen)) <= script.LIMIT_S < 600
 
 
-def test_contenders_are_settings_of_the_server() -> None:
-    for flags in live.flags_of(1.5, 32).values():
-        names = [flag.removeprefix("--").replace("-", "_") for flag in flags[::2]]
-        settings = Settings(**dict(zip(names, flags[1::2], strict=True)))
-        assert settings.policy
+@pytest.mark.parametrize(
+    "engine", [ENGINE, measurements.Engine((32, 32), 2, graphs=False), measurements.Engine((1, 8), 2)]
+)
+def test_all_policies_have_the_same_engine(engine: measurements.Engine) -> None:
+    found = {}
+    for policy, flags in live.contenders(1.5, engine).items():
+        graphs = flags[-1] == "--cuda-graphs"
+        names = [flag.removeprefix("--").replace("-", "_") for flag in flags[:-1:2]]
+        settings = Settings(**dict(zip(names, flags[1:-1:2], strict=True)), cuda_graphs=graphs)
+        assert settings.policy == policy
+        found[policy] = (settings.workers, settings.push_depth, settings.cuda_graphs)
+    assert set(found.values()) == {(engine.workers, engine.push_depth, engine.graphs)}
+    assert ("ebird" in found) == (engine == ENGINE)  # it needs a worker of one row, and depth 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "engine"),
+    [
+        ([], ENGINE),
+        (["--workers", "32", "--push-depth", "2", "--no-graphs"], measurements.Engine((32,), 2, graphs=False)),
+        (["--rehearse", "--out", "out"], measurements.Engine((1, 1, 2))),
+    ],
+)
+def test_the_engine_is_chosen_once_for_all(arguments: list[str], engine: measurements.Engine) -> None:
+    assert script.chosen_of(arguments).engine == engine
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--workers", "33"], ["--workers", "0,1"], ["--workers", "x"], ["--push-depth", "0"]]
+)
+def test_an_engine_that_cannot_be_is_refused(arguments: list[str], capsys: Any) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        script.chosen_of(arguments)
+    assert f"{arguments[0]}: expected" in capsys.readouterr().err
 
 
 class Scraped:

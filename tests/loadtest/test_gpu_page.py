@@ -28,7 +28,8 @@ def found(runs: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
 
 
 CONTEST = {
-    "model": "resnet152", "delay_ms": 4.5, "rates": [300.0, 900.0], "counts": [2, 3],
+    "model": "resnet152", "engine": {"workers": [1, 2], "push_depth": 1, "graphs": True},
+    "delay_ms": 4.5, "rates": [300.0, 900.0], "counts": [2, 3],
     "profile": {"batch_ms": {"1": 5.0, "32": 16.0}, "largest": 32},
     "peaks": {
         "window": {"rate": 1000.0, "p99_ms": 150.0, "mean_batch": 20.0, "why": "99th percentile above 200 ms"},
@@ -103,6 +104,7 @@ def test_a_page_of_all_shows_it_and_its_plots(tmp_path: Path) -> None:
         "| ResNet-152 | ebird | 5.00 | 15.0 | 15.0 | 50.0% | 25.0% | 1 | 0.20 |",
         "| ResNet-152 | window | 300 | 9.00 | 0.2500 | nvml |",
         "Left out: effects of bert-base.",
+        "All policies: workers of 1, 2 rows, push depth 1, with CUDA graphs.",
         "`pytest -m cuda tests/engine`: 3 passed in 2s.",
     ):
         assert line in text, line

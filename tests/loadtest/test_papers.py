@@ -12,9 +12,9 @@ import pytest
 from app.scheduler.estimates.profile import linear
 from app.scheduler.types import Formed, Unit
 from app.sim.device import Shared
-from loadtest.papers import adaptive_batching, ebird, page, plots
-from loadtest.papers.gpu import MAX_BATCH, NETWORKS, SMS, Network, SharedSms
-from loadtest.papers.serve import FOREVER_MS, Policy, Server, serve, stepped
+from loadtest.common.simulated import FOREVER_MS, Policy, Server, serve, stepped
+from loadtest.papers import adaptive_batching, ebird, ebird_page
+from loadtest.papers.modelled_gpu import MAX_BATCH, NETWORKS, SMS, Network, SharedSms
 
 MS = 1_000_000
 NETWORK = Network("net", 50, 1.0)  # 2 ms of launches, 1 ms an image from 4 images on
@@ -37,6 +37,24 @@ def test_the_joined_batch_pays_join_copy_and_gap() -> None:
     copy = 224 * 224 * 3 * 4 / 3e9 * 1e3
     assert NETWORK.copy_ms == pytest.approx(copy)
     assert NETWORK.joined().batch_ns[7] == pytest.approx((10 + 2 * 8 * copy + 1) * MS, abs=1)
+
+
+def test_what_the_servers_are_charged_can_be_varied() -> None:
+    """Copies that do not overlap are part of the unit and stop all others; those of the baseline may be hidden."""
+    copy = NETWORK.copy_ms
+    stopped = replace(NETWORK, overlap=0.0)
+    assert stopped.alone_ms(32) == pytest.approx(34 + 32 * copy)
+    assert stopped.busy_sms(32) == pytest.approx(SMS * (32 + 32 * copy) / (34 + 32 * copy))
+    assert replace(NETWORK, own_gap_ms=1.0).alone_ms(32) == 35
+    assert replace(NETWORK, own_gap_ms=1.0).busy_sms(32) == pytest.approx(SMS * 32 / 35)
+    for changes, joined in (
+        ({"join": 0.0}, 34 + 32 * copy + 1),
+        ({"join": 0.0, "joined_overlap": 1.0}, 34 + 1),
+        ({"join": 0.0, "joined_overlap": 1.0, "copy_gb_s": 0.03}, 32 * 100 * copy + 1),  # more to copy than to compute
+        ({"gap_ms": 0.0}, 34 + 2 * 32 * copy),
+        ({"overlap": 0.0, "own_gap_ms": 9.0}, 34 + 2 * 32 * copy + 1),  # of the other server
+    ):
+        assert replace(NETWORK, **changes).joined().batch_ns[31] == pytest.approx(joined * MS, abs=1)
 
 
 def test_units_that_fit_do_not_slow_one_another_and_no_sm_time_is_lost_beyond() -> None:
@@ -134,10 +152,13 @@ def test_ebird_page_and_plots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(ebird, "NETWORKS", [network for network in NETWORKS if network.name == "ResNet-152"])
     monkeypatch.setattr(ebird, "DOUBTS", {"as assumed": {}})
     monkeypatch.setattr(ebird, "DELAYS", (5.0,))
-    assert ebird.main(["--seeds", "2", "--stable", "2", "--processes", "1", "--out", str(tmp_path)]) == 0
+    corners = {"as assumed": {"": {}}, "copy rate": {"12 GB/s": {"copy_gb_s": 12.0}}}
+    monkeypatch.setattr(ebird, "CORNERS", corners)
+    assert ebird.EXPERIMENT.main(["--seeds", "2", "--stable", "2", "--processes", "1", "--out", str(tmp_path)]) == 0
     text = (tmp_path / "ebird.md").read_text()
-    for heading in ("Headlines", "Assumptions", "Figure 8", "Figure 2", "Figure 9", "Doubts"):
+    for heading in ("Headlines", "Assumptions", "Figure 8", "Figure 2", "Figure 9", "How much", "Doubts"):
         assert f"## {heading}" in text
+    assert "| copy rate | 12 GB/s |" in text
     assert "44.6 to 70.9 %" in text
     data = json.loads((tmp_path / "ebird.json").read_text())
     (study,) = data["studies"]
@@ -145,6 +166,26 @@ def test_ebird_page_and_plots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert data["facts"]["cores"]
     for name in ("ebird-steps", "ebird-burst", "ebird-throughput"):
         assert (tmp_path / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_corner_is_told_as_a_share_of_the_gain() -> None:
+    """25 % and 35 % more on two networks; in the corner 15 % and 15 %, half of it."""
+    base = {"window, tuned": [100.0, 100.0], "adaptive": [120.0, 120.0]}
+    corners = [
+        {"assumption": "as assumed", "corner": "", "throughput": {**base, "ebird": [125.0, 135.0]}},
+        {"assumption": "gap", "corner": "none", "throughput": {**base, "ebird": [115.0, 115.0]}},
+    ]
+    rows = ebird_page.cornered(corners).splitlines()
+    assert "left of +30.0%" in rows[0]
+    assert "| gap | none | +15.0% (+15.0% to +15.0%) | 50% | +20.0% (+20.0% to +20.0%) | 100% |" in rows
+
+
+def test_every_corner_is_one_of_the_model() -> None:
+    first, *others = ebird.CORNERS.items()
+    assert first == ("as assumed", {"": {}})
+    for _, corners in others:
+        for changes in corners.values():
+            assert replace(NETWORK, **changes) != NETWORK
 
 
 # adaptive batching
@@ -188,32 +229,12 @@ def test_adaptive_batching_page_and_plot(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(adaptive_batching, "NETWORKS", adaptive_batching.NETWORKS[1:2])
     monkeypatch.setattr(adaptive_batching, "WEIGHTS", (0.9,))
     arguments = ["--seeds", "1", "--seconds", "10", "--processes", "1", "--out", str(tmp_path)]
-    assert adaptive_batching.main(arguments) == 0
+    assert adaptive_batching.EXPERIMENT.main(arguments) == 0
     text = (tmp_path / "adaptive_batching.md").read_text()
     for word in ("preferred, literal", "adaptive, energy", "VGG19, shuffled", "0.8 + 0.5 b", "published"):
         assert word in text
     assert len(json.loads((tmp_path / "adaptive_batching.json").read_text())["studies"]) == 2
     assert (tmp_path / "adaptive_batching.png").read_bytes()[:4] == b"\x89PNG"
-
-
-# the page
-
-
-def test_page_has_facts_and_json_holds_arrays(tmp_path: Path) -> None:
-    page.write("x", tmp_path, ["# X", page.table(("a",), [["1"]])], {"v": np.arange(2)}, {"cores": "2"})
-    assert (tmp_path / "x.md").read_text() == "# X\n\n| a |\n| --- |\n| 1 |\n\n- cores: 2\n"
-    assert json.loads((tmp_path / "x.json").read_text()) == {"facts": {"cores": "2"}, "v": [0, 1]}
-
-
-def test_work_spreads_over_processes_in_order() -> None:
-    assert list(page.spread(abs, [-1, 2, -3], 2)) == [1, 2, 3]
-    assert list(page.spread(abs, [-1, 2], 1)) == [1, 2]
-
-
-def test_live_latencies_lie_over_simulated_ones(tmp_path: Path) -> None:
-    panel = plots.Panel("m", [(2, 10.0), (2, 20.0)], {"ebird": [1, 2, 3, 4]}, live={"ebird": [1, 2, 2, 5]})
-    plots.latency_by_request([panel], tmp_path / "a.png")
-    assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_largest_batch_is_the_paper_s() -> None:

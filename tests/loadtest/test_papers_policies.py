@@ -10,7 +10,7 @@ import pytest
 from app.scheduler.estimates.profile import linear
 from app.scheduler.optimal import solver as optimal
 from loadtest.bench import policies, policies_page
-from loadtest.papers.serve import Policy, Server, serve, stepped
+from loadtest.common.simulated import Policy, Server, serve, stepped
 
 PROFILE = linear(0.2, 3, 8)
 
@@ -89,7 +89,9 @@ def test_page_and_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policies, "LOADS", (0.3,))
     monkeypatch.setattr(policies, "devices", lambda folder: {"made up": PROFILE, "other": linear(7, 0.6, 8)})
     monkeypatch.setattr(policies, "_LEAST_S", 0)
-    assert policies.main(["--seeds", "1", "--requests", "120", "--processes", "1", "--out", str(tmp_path)]) == 0
+    assert (
+        policies.EXPERIMENT.main(["--seeds", "1", "--requests", "120", "--processes", "1", "--out", str(tmp_path)]) == 0
+    )
     text = (tmp_path / "policies.md").read_text()
     for word in ("## made up", "## other", "`adaptive`, worst of all cells", "ebird, ms", "optimum, ms", "8: 24.2"):
         assert word in text

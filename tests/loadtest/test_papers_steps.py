@@ -16,30 +16,29 @@ from app.bench.plan import Plan
 from app.bench.run import Session
 from app.bench.stats import Repeat
 from app.scheduler.estimates.profile import ModelProfile, linear, parse
-from loadtest.bench.load import LOOPBACK, ROOT
-from loadtest.bench.servers import starling
+from loadtest.common.paths import LOOPBACK, ROOT
+from loadtest.common.servers import starling
+from loadtest.common.simulated import Policy, Server
 from loadtest.papers import steps, steps_live, steps_page
-from loadtest.papers.serve import Policy, Server
+from loadtest.papers.steps_data import SCHEDULES, Schedule
 from loadtest.papers.steps_runs import (
-    EXPERIMENTS,
-    Course,
-    Experiment,
+    PlannedRun,
     Sent,
     alternate,
     capacities,
     compare,
-    course,
     measured,
+    planned_run,
     simulated,
 )
 
 MS = 1_000_000
-SHORT = Experiment("short", ((3, 0.5), (2, 1.0)))
-FIVE = Course(np.arange(6) * 10 * MS, 1, (3, 2))  # one to warm up, then both steps of SHORT
+SHORT = Schedule("short", ((3, 0.5), (2, 1.0)))
+FIVE = PlannedRun(np.arange(6) * 10 * MS, 1, (3, 2))  # one to warm up, then both steps of SHORT
 PROFILE = linear(4, 1, 32)
 
 
-def repeat(planned: Course, latencies_ms: list[float], **more: Any) -> Repeat:
+def repeat(planned: PlannedRun, latencies_ms: list[float], **more: Any) -> Repeat:
     """Answers to the requests of a run; below 0 is none. Of each ms of latency 1 is HTTP, 4 the batch."""
     latency = np.array([round(value * MS) if value >= 0 else -1 for value in latencies_ms], np.int64)
     count, right = len(latency), latency >= 0
@@ -56,10 +55,10 @@ def repeat(planned: Course, latencies_ms: list[float], **more: Any) -> Repeat:
 # the requests
 
 
-@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda one: one.name)
-def test_what_is_sent_is_what_is_simulated(experiment: Experiment, tmp_path: Path) -> None:
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda one: one.name)
+def test_what_is_sent_is_what_is_simulated(schedule: Schedule, tmp_path: Path) -> None:
     """To the nanosecond, through the file that the load generator reads."""
-    planned = course(experiment, 317.3, 3)
+    planned = planned_run(schedule, 317.3, 3)
     plan = Plan(url="localhost:1", model="m", arrivals=steps_live.recorded(planned, tmp_path / "trace"))
     sent = plan.instants(None, 0, (int(planned.instants[-1]) + 1) / 1e9)
     assert sent.tolist() == planned.instants.tolist()
@@ -67,14 +66,14 @@ def test_what_is_sent_is_what_is_simulated(experiment: Experiment, tmp_path: Pat
 
 
 def test_each_step_has_its_requests_at_its_rate() -> None:
-    climb = EXPERIMENTS[0]
-    planned = course(climb, 1000.0, 0)
+    climb = SCHEDULES[0]
+    planned = planned_run(climb, 1000.0, 0)
     assert planned.sizes == (150,) * 6
     assert planned.warm == 200  # 2 s at a tenth of the peak
     assert len(planned.instants) == 200 + 900
     for (_, share), times in zip(climb.steps, planned.parts(planned.instants), strict=True):
         assert 150 / np.ptp(times) * 1e9 == pytest.approx(1000 * share, rel=0.3)
-    low, high = course(EXPERIMENTS[1], 1000.0, 0).parts(course(EXPERIMENTS[1], 1000.0, 0).instants)
+    low, high = planned_run(SCHEDULES[1], 1000.0, 0).parts(planned_run(SCHEDULES[1], 1000.0, 0).instants)
     assert (len(low), len(high)) == (150, 250)
 
 
@@ -86,8 +85,8 @@ def test_parts_leave_the_warm_up_out_and_nothing_else() -> None:
 
 
 def test_seeds_differ_and_rates_scale_the_same_gaps() -> None:
-    assert course(SHORT, 10.0, 0).instants.tolist() != course(SHORT, 10.0, 1).instants.tolist()
-    slow, fast = course(SHORT, 10.0, 0, warm_s=0), course(SHORT, 20.0, 0, warm_s=0)
+    assert planned_run(SHORT, 10.0, 0).instants.tolist() != planned_run(SHORT, 10.0, 1).instants.tolist()
+    slow, fast = planned_run(SHORT, 10.0, 0, warm_s=0), planned_run(SHORT, 20.0, 0, warm_s=0)
     assert np.allclose(slow.instants, 2 * fast.instants, rtol=0, atol=3)
 
 
@@ -95,18 +94,18 @@ def test_seeds_differ_and_rates_scale_the_same_gaps() -> None:
 
 
 async def test_policies_alternate_and_meet_the_same_requests() -> None:
-    calls: list[tuple[str, Course, int]] = []
+    calls: list[tuple[str, PlannedRun, int]] = []
 
-    async def send(policy: str, planned: Course, seed: int) -> Sent:
+    async def send(policy: str, planned: PlannedRun, seed: int) -> Sent:
         calls.append((policy, planned, seed))
         return Sent(repeat(planned, [5.0] * 5 + [-1]))
 
-    courses = [{"a": FIVE, "b": replace(FIVE, warm=2, sizes=(2, 2))}, {"a": FIVE, "b": FIVE}]
+    plans = [{"a": FIVE, "b": replace(FIVE, warm=2, sizes=(2, 2))}, {"a": FIVE, "b": FIVE}]
     said: list[str] = []
-    found = await alternate(("x", "y"), courses, send, said.append)
+    found = await alternate(("x", "y"), plans, send, said.append)
     order = [(policy, seed) for policy, _, seed in calls]
     assert order == [("x", 0), ("y", 0), ("x", 0), ("y", 0), ("y", 1), ("x", 1), ("y", 1), ("x", 1)]
-    assert calls[0][1] is calls[1][1] is courses[0]["a"]
+    assert calls[0][1] is calls[1][1] is plans[0]["a"]
     assert {key: len(runs) for key, runs in found.items()} == {(n, p): 2 for n in "ab" for p in "xy"}
     assert said[0] == "seed 1 of 2, a: x 5.0 ms, 1 x status 503; y 5.0 ms, 1 x status 503"
 
@@ -122,7 +121,7 @@ def test_a_live_run_in_order_of_arrival_with_its_holes() -> None:
 
 def test_batches_count_once_however_many_requests_report_them() -> None:
     """Two rows in one batch of 8 ms, one alone in 4 ms; in the profile 6 and 5 ms, beside another unit 12 and 5."""
-    planned = Course(np.arange(3) * MS, 0, (3,))
+    planned = PlannedRun(np.arange(3) * MS, 0, (3,))
     both = {"batch": np.array([2, 2, 1]), "compute_ns": np.array([8, 8, 4]) * MS}
     data = PROFILE.to_dict() | {"concurrency": {"2": {"1": 5.0, "2": 12.0, "32": 40.0}}}
     run = measured(Sent(repeat(planned, [20, 20, 20], **both)), planned, parse(data))
@@ -140,7 +139,7 @@ def test_other_instants_and_runs_without_answers_are_errors() -> None:
 
 def test_the_simulator_runs_as_many_units_as_the_server() -> None:
     """Two requests at once: one after the other on one worker, beside one another on two."""
-    planned = Course(np.array([0, 1, 1000 * MS, 1000 * MS + 1]), 2, (2,))
+    planned = PlannedRun(np.array([0, 1, 1000 * MS, 1000 * MS + 1]), 2, (2,))
     shared = ModelProfile(PROFILE.batch_ns, concurrency_ns={2: PROFILE.batch_ns})
     alone = simulated(Server(Policy("no_wait"), shared, capacities("no_wait", 1), 1), planned)
     beside = simulated(Server(Policy("no_wait"), shared, capacities("no_wait", 2), 2), planned)
@@ -194,18 +193,12 @@ def test_failed_requests_are_named_and_left_out_of_means() -> None:
     assert f"- FAILED: {line}" in list(steps_page.section(holed, [SHORT]))
     assert steps_page.means(holed, [SHORT])[1][0] == ["no_wait", "live", "6.00", "12.0"]
     first = holed["short"]["no_wait"]["run"]["live"]
-    assert np.array_equal(first, [5, np.nan, 7, 11, 13], equal_nan=True)  # without the warm-up
+    assert first == [5, None, 7, 11, 13]  # without the warm-up
     whole = found([99, 5, 6, 7, 11, 13])
     assert "Every request was answered, and rightly." in list(steps_page.section(whole, [SHORT]))
 
 
-def test_the_command_is_shown_without_folders() -> None:
-    assert steps_page.shown(["--models", "mlp", "--out", "/somewhere", "--seeds", "2"]) == [
-        "--models", "mlp", "--seeds", "2",
-    ]  # fmt: skip
-
-
-class FakeBed:
+class FakeServers:
     """Sends into a simulated server; HTTP takes 1 ms, and `lost` says which request has no answer."""
 
     lost = -1
@@ -223,9 +216,9 @@ class FakeBed:
 
     def start(self) -> None: ...
 
-    def run(self, courses: list[dict[str, Course]], say: Any) -> dict[tuple[str, str], list[Sent]]:
+    def run(self, plans: list[dict[str, PlannedRun]], say: Any) -> dict[tuple[str, str], list[Sent]]:
         found: dict[tuple[str, str], list[Sent]] = {}
-        for runs in courses:
+        for runs in plans:
             for name, planned in runs.items():
                 for policy in self.chosen.policies:
                     server = Server(Policy(policy, self.chosen.delay), PROFILE, capacities(policy, 1), 1)
@@ -240,8 +233,8 @@ ARGUMENTS = ["--models", "mlp", "--policies", "no_wait", "window", "--rate", "20
 
 
 def run_main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *more: str) -> tuple[int, dict[str, Any], str]:
-    monkeypatch.setattr(steps_live, "Bed", FakeBed)
-    code = steps.main([*ARGUMENTS, "--at-once", "1", "--out", str(tmp_path), *more])
+    monkeypatch.setattr(steps_live, "LiveServers", FakeServers)
+    code = steps.EXPERIMENT.main([*ARGUMENTS, "--at-once", "1", "--out", str(tmp_path), *more])
     (data,) = json.loads((tmp_path / "steps.json").read_text())["studies"]
     return code, data, (tmp_path / "steps.md").read_text()
 
@@ -256,7 +249,7 @@ def test_the_whole_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     climb = data["climb"]["window"]
     assert np.allclose(np.array(climb["live_ms"]) - 1, climb["simulated_ms"])
     assert np.allclose(climb["served_ms"], climb["simulated_ms"])
-    assert "run" not in climb
+    assert len(climb["run"]["live"]) == 900
     assert "simulated is +0% off in the middle of 16 means (+0% to +0%)" in text
     assert "given on the command line" in text
 
@@ -264,7 +257,7 @@ def test_the_whole_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_lost_request_ends_the_command_with_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(FakeBed, "lost", 300)
+    monkeypatch.setattr(FakeServers, "lost", 300)
     code, data, text = run_main(tmp_path, monkeypatch, "--seeds", "1")
     assert code == 1
     assert "FAILED: mlp, climb, no_wait: 1 x status 503" in text
@@ -283,7 +276,7 @@ def test_a_lost_request_ends_the_command_with_1(
 )
 def test_what_cannot_be_run_is_named(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        steps.parse(arguments)
+        steps.EXPERIMENT.parse(arguments)
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
 
@@ -295,7 +288,7 @@ def test_what_cannot_be_run_is_named(arguments: list[str], message: str, capsys:
 async def test_a_real_server_gets_the_instants(tmp_path: Path) -> None:
     source = f"echo={ROOT / 'app' / 'models' / 'demo' / 'echo'}"
     flags = ("--model", source, "--threads", "1", "--profile-budget-s", "0", *steps_live.server_flags("window", 1, 2))
-    planned = course(SHORT, 200.0, 0, warm_s=0.05)
+    planned = planned_run(SHORT, 200.0, 0, warm_s=0.05)
     with starling(flags) as server:
         server.wait_ready()
         plan = Plan(url=f"http://{LOOPBACK}:{server.port}", model="echo", payload="binary")

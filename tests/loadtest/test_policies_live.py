@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from app.bench.run import Session
+from app.bench.run import Session, in_loop
 from app.bench.stats import Repeat
 from app.engine.devices.cpu.device import CpuDevice
+from app.scheduler.estimates.profile import ModelProfile, linear, parse
 from app.settings import Settings
 from loadtest.bench import policies_live as live
-from loadtest.bench import policies_live_figures as figures
 from loadtest.bench import policies_live_page as page
+from loadtest.bench import policies_live_statistics as statistics
+from loadtest.bench.policies_live_data import Cell, Comparison, Control, Tail
+from loadtest.common import experiment
+from loadtest.common.paths import ZOO
+from loadtest.common.simulated import Policy, Server, serve, stepped
 
 MS = 1_000_000
 SECONDS = 7
@@ -40,8 +46,8 @@ def runs(**means: tuple[float, ...]) -> dict[str, list[Repeat]]:
     return {name: [repeat(seed, mean, mean) for seed, mean in enumerate(found)] for name, found in means.items()}
 
 
-def compare(found: dict[str, list[Repeat]]) -> dict[str, figures.Cell]:
-    return {cell.policy: cell for cell in figures.compare("m", 0.3, 100.0, found)}
+def compare(found: dict[str, list[Repeat]]) -> dict[str, Cell]:
+    return {cell.policy: cell for cell in statistics.compare("m", 0.3, 100.0, found)}
 
 
 def drawn(scale: float, seed: int, seeds: int = 8, requests: int = 700) -> list[Repeat]:
@@ -51,7 +57,7 @@ def drawn(scale: float, seed: int, seeds: int = 8, requests: int = 700) -> list[
 
 
 def verdicts(found: dict[str, list[Repeat]]) -> str:
-    (line,) = page.verdicts(list(compare(found).values()), [figures.tail("m", 0.3, found, draws=200)])
+    (line,) = page.verdicts(list(compare(found).values()), [statistics.tail("m", 0.3, found, draws=200)])
     return line
 
 
@@ -93,7 +99,7 @@ class TestMeans:
         """Two batches of two rows and two of one, 3.5 s each, within 7 s: two units at once."""
         full = repeat(0, 1, 1, 1, 1, 1, 1, compute_ms=3500)
         full.batch[:] = (2, 2, 2, 2, 1, 1)
-        assert figures.busy([full]) == pytest.approx(2)
+        assert statistics.busy([full]) == pytest.approx(2)
 
     def test_errors_are_counted(self) -> None:
         assert compare({"adaptive": [repeat(0, 1, errors=2), repeat(1, 1, errors=1)]})["adaptive"].errors == 3
@@ -110,14 +116,14 @@ class TestTails:
         ],
     )
     def test_what_an_interval_says(self, low: float, high: float, says: str) -> None:
-        assert figures.verdict(low, high, 1.1) == says
+        assert page.verdict(low, high, 1.1) == says
 
     def test_the_best_itself_has_ratio_one(self) -> None:
-        tail = figures.tail("m", 0.3, {"adaptive": drawn(1, 0), "no_wait": drawn(2, 1)}, draws=500)
+        tail = statistics.tail("m", 0.3, {"adaptive": drawn(1, 0), "no_wait": drawn(2, 1)}, draws=500)
         assert (tail.best, tail.ratio, tail.low, tail.high) == ("adaptive", 1, 1, 1)
 
     def test_a_clear_loss_is_one(self) -> None:
-        tail = figures.tail("m", 0.3, {"adaptive": drawn(2, 0), "no_wait": drawn(1, 1), "ebird": drawn(3, 2)}, 500)
+        tail = statistics.tail("m", 0.3, {"adaptive": drawn(2, 0), "no_wait": drawn(1, 1), "ebird": drawn(3, 2)}, 500)
         assert tail.best == "no_wait"
         assert 1.1 < tail.low < tail.ratio < tail.high
         assert tail.low < 2 < tail.high
@@ -125,7 +131,7 @@ class TestTails:
     def test_likes_are_not_told_apart(self) -> None:
         """The plain ratio of `adaptive` to the luckiest of four like it is above 1; the interval holds the truth."""
         found = {name: drawn(1, seed) for seed, name in enumerate(("adaptive", "a", "b", "c", "d"), 20)}
-        tail = figures.tail("m", 0.3, found, draws=500)
+        tail = statistics.tail("m", 0.3, found, draws=500)
         assert 1 < tail.ratio < tail.high
         assert tail.low == 1
 
@@ -133,7 +139,7 @@ class TestTails:
         """One more hopeless rival makes the lower end lower: which of them is best was not known beforehand."""
         two = {"adaptive": drawn(2, 0), "no_wait": drawn(1, 1)}
         more = two | {name: drawn(9, seed) for seed, name in enumerate(("a", "b", "c"), 2)}
-        assert figures.tail("m", 0.3, more, 1000).low < figures.tail("m", 0.3, two, 1000).low
+        assert statistics.tail("m", 0.3, more, 1000).low < statistics.tail("m", 0.3, two, 1000).low
 
     def test_what_both_met_is_not_noise(self) -> None:
         """Seeds and seconds differ by tens, the policies by 1.05 in each request: drawn together, the ratio is that."""
@@ -146,33 +152,33 @@ class TestTails:
             "adaptive": [repeat(seed, *(1.05 * latency)) for seed, latency in enumerate(own)],
             "no_wait": [repeat(seed, *latency) for seed, latency in enumerate(own)],
         }
-        tail = figures.tail("m", 0.3, found, draws=300)
+        tail = statistics.tail("m", 0.3, found, draws=300)
         assert (tail.low, tail.high) == (pytest.approx(1.05), pytest.approx(1.05))
 
     def test_a_seed_that_differs_widens_the_interval(self) -> None:
         """The machine was slow in two of the eight runs of `adaptive`, in all their seconds."""
         steady = {"adaptive": drawn(1, 0), "no_wait": drawn(1, 1)}
         moody = {"adaptive": [*drawn(1, 0)[:6], *drawn(3, 2)[6:]], "no_wait": drawn(1, 1)}
-        tight, wide = (figures.tail("m", 0.3, found, 500) for found in (steady, moody))
+        tight, wide = (statistics.tail("m", 0.3, found, 500) for found in (steady, moody))
         assert wide.low < tight.high < wide.high / 2
 
     def test_weights_are_counts_of_blocks(self) -> None:
         """Drawn once each, the 99th percentile is that of all; a draw without the slow block does not see it."""
         one = repeat(0, *([1.0] * 600), *([50.0] * 100))
         weights = np.array([[1] * 7, [1] * 6 + [0]])
-        assert figures._drawn([one], weights, 7).tolist() == [50 * MS, MS]
+        assert statistics._drawn([one], weights, 7).tolist() == [50 * MS, MS]
 
     def test_no_answer_takes_for_ever(self) -> None:
         """A rival that lets the slow ones time out does not win by it."""
         dropping = repeat(0, *([1.0] * 90))
         dropping.latency_ns[::9] = -1  # some in each second
-        tail = figures.tail("m", 0.3, {"adaptive": [repeat(0, *([2.0] * 90))], "preferred": [dropping]}, 100)
+        tail = statistics.tail("m", 0.3, {"adaptive": [repeat(0, *([2.0] * 90))], "preferred": [dropping]}, 100)
         assert (tail.best, tail.high) == ("adaptive", 1)
 
     def test_only_common_seeds_count(self) -> None:
         """`preferred` was not run at the slow seed."""
         found = {"adaptive": [*drawn(1, 0, 2), repeat(2, *([900.0] * 700))], "preferred": drawn(1, 1, 2)}
-        assert figures.tail("m", 0.3, found, 200).ratio < 1.5
+        assert statistics.tail("m", 0.3, found, 200).ratio < 1.5
 
 
 class TestVerdicts:
@@ -189,27 +195,35 @@ class TestVerdicts:
         line = verdicts(found)
         assert "x the best (`no_wait`), NOT within 1.1; interval" in line
         assert line.endswith("not distinguishable from 1.1")
-        tails = [figures.tail("m", 0.3, found, 200)]
-        assert page.Found(cells=[], tails=tails).missed  # the bar is the plain one
+        tails = [statistics.tail("m", 0.3, found, 200)]
+        assert compared(tails=tails).missed()  # the bar is the plain one
 
     def test_what_is_missed(self) -> None:
-        good = figures.Tail("m", 0.3, "adaptive", 1, 1, 1.3)
-        bad = figures.Tail("m", 0.3, "no_wait", 1.11, 1, 1.3)
+        good = Tail("m", 0.3, "adaptive", 1, 1, 1.3)
+        bad = Tail("m", 0.3, "no_wait", 1.11, 1, 1.3)
         won = list(compare(runs(adaptive=(1, 2), no_wait=(2, 3))).values())
         lost = list(compare(runs(adaptive=(2, 3), no_wait=(1, 2))).values())
-        assert not page.Found(cells=won, tails=[good]).missed
-        assert page.Found(cells=won, tails=[good, bad]).missed
-        assert page.Found(cells=lost, tails=[good]).missed
-        assert page.Found(cells=won, tails=[good], control=control((1.04, 1.04), (1, 1))).missed
+        assert not compared(cells=won, tails=[good]).missed()
+        assert compared(cells=won, tails=[good, bad]).missed()
+        assert compared(cells=lost, tails=[good]).missed()
+        assert compared(cells=won, tails=[good], control=control((1.04, 1.04), (1, 1))).missed()
 
 
-def control(adaptive: Sequence[float], single: Sequence[float], batch: int = 1) -> figures.Control:
+def settings(*arguments: str) -> live.Settings:
+    return live.settings_of(live.EXPERIMENT.parse(arguments))
+
+
+def compared(**found: Any) -> Comparison:
+    return Comparison(settings(), **found)
+
+
+def control(adaptive: Sequence[float], single: Sequence[float], batch: int = 1) -> Control:
     """Milliseconds of a batch at each seed."""
     found = {
         "adaptive": [repeat(seed, 9, 9, batch=batch, compute_ms=ms) for seed, ms in enumerate(adaptive)],
         "batch 1": [repeat(seed, 9, 9, compute_ms=ms) for seed, ms in enumerate(single)],
     }
-    return figures.control("cnn", 70, 21, found, {1: 1.0, 2: 1.1})
+    return statistics.control("cnn", 70, 21, found, {1: 1.0, 2: 1.1})
 
 
 class TestControl:
@@ -254,18 +268,19 @@ class TestDevice:
         assert all(flags[flags.index("--workers") + 1] == ",".join(["32"] * at_once) for flags in found.values())
 
     def test_the_page_says_so(self) -> None:
-        alone = SimpleNamespace(**vars(live.options(["--at-once", "1"])))
-        alone.bound = 2
-        assert "`ebird` is left out: with 1 compute thread the engine runs 2" in page.words(alone, 200, 3)
-        both = SimpleNamespace(**{**vars(alone), "at_once": 2})
-        assert "2 units at once with 1 compute thread each" in page.words(both, 200, 3)
-        assert "left out" not in page.words(both, 200, 3)
+        alone = replace(settings("--at-once", "1"), bound=2)
+        assert "`ebird` is left out: with 1 compute thread the engine would run 2" in page.words(alone)
+        both = replace(alone, at_once=2)
+        assert "2 units at once with 1 compute thread each" in page.words(both)
+        assert "left out" not in page.words(both)
+        assert '"least mean" the one with the least mean latency at that load' in page.words(both)
+        assert "least mean" not in page.words(replace(both, least_mean=False))
 
     def test_as_many_as_fit_by_default(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(live, "cpu_cores", lambda: 4)
-        assert live.options([]).at_once == 4
-        assert live.options(["--threads", "2"]).at_once == 2
-        assert live.options(["--at-once", "1"]).at_once == 1
+        assert live.EXPERIMENT.parse([]).at_once == 4
+        assert live.EXPERIMENT.parse(["--threads", "2"]).at_once == 2
+        assert live.EXPERIMENT.parse(["--at-once", "1"]).at_once == 1
 
     @pytest.mark.parametrize("wrong", [["--at-once", "3"], ["--at-once", "0"], ["--threads", "3"]])
     def test_more_than_fits_is_refused(
@@ -273,7 +288,7 @@ class TestDevice:
     ) -> None:
         monkeypatch.setattr(live, "cpu_cores", lambda: 2)
         with pytest.raises(SystemExit):
-            live.options(wrong)
+            live.EXPERIMENT.parse(wrong)
         assert f"{wrong[0]}: expected 1 to 2" in capsys.readouterr().err
 
 
@@ -315,9 +330,9 @@ class TestOrder:
         names = ["adaptive", "no_wait", "preferred"]
         servers = {name: SimpleNamespace(port=port) for port, name in enumerate(names, 1)}
         ports_of_slow = [str(servers[name].port) for name in slow]
-        chosen = live.options(["--repeats", "4", "--seed", "10"])
-        contest = live.Contest(live.ZOO / "mlp", chosen, "", live.Console())
-        found = live.in_loop(contest.alternate(servers, 9.0))  # type: ignore[arg-type]
+        chosen = live.EXPERIMENT.parse(["--repeats", "4", "--seed", "10"])
+        model_run = live.ModelRun(ZOO / "mlp", chosen, "", print)
+        found = in_loop(model_run.alternate(servers, 9.0))  # type: ignore[arg-type]
         assert {name: [one.seed for one in repeats] for name, repeats in found.items()} == {
             name: [10, 11, 12] if name in slow else [10, 11, 12, 13] for name in names
         }
@@ -328,31 +343,32 @@ class TestOrder:
         assert [url for url, _ in at[6:12:2]] == ["2", "1", "3"]
 
 
+class Up:
+    def __init__(self, flags: tuple[str, ...]) -> None:
+        self.flags = flags
+
+    def __enter__(self) -> Up:
+        return self
+
+    def __exit__(self, *exc: object) -> None: ...
+
+    def wait_ready(self) -> None: ...
+
+
 def test_the_controls_rate_is_a_share_of_single_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both servers run one unit at once; 70/s is what single rows reach, 500/s what any other would."""
     served: list[tuple[str, ...]] = []
     rates: list[float] = []
     profiled: list[int] = []
 
-    class Up:
-        def __init__(self, flags: tuple[str, ...]) -> None:
-            self.flags = flags
-
-        def __enter__(self) -> Up:
-            return self
-
-        def __exit__(self, *exc: object) -> None: ...
-
-        def wait_ready(self) -> None: ...
-
-    class Played(live.Contest):
+    class Played(live.ModelRun):
         def serve(self, *flags: str) -> Up:  # type: ignore[override]
             served.append(flags)
             return Up(flags)
 
-        def profile(self, at_once: int) -> dict[int, float]:
+        def profile(self, at_once: int) -> ModelProfile:
             profiled.append(at_once)
-            return {1: 13.0, 2: 26.0}
+            return linear(0, 13, 2)
 
         def peak(self, server: Up) -> float:  # type: ignore[override]
             return 70.0 if "--max-batch" in server.flags else 500.0
@@ -361,8 +377,8 @@ def test_the_controls_rate_is_a_share_of_single_rows(monkeypatch: pytest.MonkeyP
             rates.append(rate)
             return {name: [repeat(0, 9), repeat(1, 9)] for name in servers}
 
-    monkeypatch.setattr(live, "Contest", Played)
-    found = live.control(live.options([]), "", live.Console())
+    monkeypatch.setattr(live, "ModelRun", Played)
+    found = live.control(live.EXPERIMENT.parse([]), "", print)
     assert (found.peak, found.rate, rates) == (70, pytest.approx(21), [pytest.approx(21)])
     assert profiled == [1]
     assert all(flags[flags.index("--workers") + 1] == "32" for flags in served)
@@ -370,33 +386,107 @@ def test_the_controls_rate_is_a_share_of_single_rows(monkeypatch: pytest.MonkeyP
     assert found.profiled_ms == {1: 13.0, 2: 13.0}
 
 
+def test_the_delay_of_the_least_mean_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where one row takes as long as eight, waiting pays at a load that single rows exceed; for a line it does not."""
+    monkeypatch.setattr(live, "SIMULATED_REQUESTS", 1500)
+    monkeypatch.setattr(live, "SIMULATED_SEEDS", 1)
+    line = linear(0.2, 3, 32)
+    assert live.least_mean_ms(line, 1, 0.3 * line.peak) == min(live.SIMULATED_DELAYS_MS)
+    peaked = parse({"batch_ms": {"1": 4.6, "2": 9.5, "3": 14.0, "4": 10.0, "8": 11.7, "32": 25.3}})
+    rate = 0.3 * peaked.peak
+    found = live.least_mean_ms(peaked, 1, rate)
+    arrivals = stepped([(1500, rate)], 0)
+    means = {
+        delay: serve(Server(Policy("window", delay), peaked, (32,)), arrivals).latency_ms.mean()
+        for delay in live.SIMULATED_DELAYS_MS
+    }
+    assert found == min(means, key=lambda delay: means[delay])
+
+
+def test_the_delay_is_that_of_as_many_units_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two units at once that do not slow each other: at a rate that one could not serve no wait is needed."""
+    monkeypatch.setattr(live, "SIMULATED_REQUESTS", 500)
+    monkeypatch.setattr(live, "SIMULATED_SEEDS", 1)
+    profile = linear(5, 0.1, 32)
+    both = ModelProfile(profile.batch_ns, concurrency_ns={2: profile.batch_ns})
+    assert live.least_mean_ms(both, 2, 40.0) == min(live.SIMULATED_DELAYS_MS)
+    with pytest.raises(ValueError, match="concurrency"):
+        live.least_mean_ms(profile, 2, 40.0)
+
+
+class PlayedModelRun(live.ModelRun):
+    """Servers that only have flags; the policy whose delay serves the most rows is that of 20 ms."""
+
+    least_ms = 1.0
+
+    def serve(self, *flags: str) -> Any:
+        started.append(flags)
+        return Up(flags)
+
+    def most_rows_ms(self) -> float:
+        return 20.0
+
+    def peak(self, server: Any) -> float:
+        return 100.0
+
+    async def alternate(self, servers: Any, rate: float) -> dict[str, list[Repeat]]:
+        rounds.append((rate, list(servers)))
+        return {name: [repeat(0, 9), repeat(1, 9)] for name in servers}
+
+
+started: list[tuple[str, ...]] = []
+rounds: list[tuple[float, list[str]]] = []
+
+
+def test_window_is_run_with_both_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the high load the simulated delay is the one that serves the most rows: it is not run twice."""
+    started.clear()
+    rounds.clear()
+    monkeypatch.setattr(live, "least_mean_ms", lambda profile, at_once, rate: 20.0 if rate > 50 else 2.5)
+    found = compared()
+    model_run = PlayedModelRun(ZOO / "mlp", live.EXPERIMENT.parse(["--at-once", "1"]), "", lambda text: None)
+    model_run.run(linear(1, 1, 32), found)
+    (low, names), (high, fewer) = rounds
+    assert (low, high) == (30, 70)
+    assert set(names) - set(fewer) == {"window, 2.5 ms, least mean"}
+    assert "window, 20 ms" in fewer
+    windows = [flags for flags in started if "window" in flags]
+    assert [flags[flags.index("--max-delay-ms") + 1] for flags in windows] == ["20", "2.5"]
+    assert {cell.policy for cell in found.cells if cell.share == 0.3} == set(names)
+
+
 def test_the_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "cpu_cores", lambda: 2)
-    usual = live.estimate_s(live.options([]))
-    assert usual < 35 * 60
-    assert live.estimate_s(live.options(["--no-control"])) < usual
-    assert live.estimate_s(live.options(["--models", "mlp"])) < usual
-    more = live.estimate_s(live.options(["--repeats", "16"])) - usual
-    runs_s = 8 * 7 * (2 * 2 * 5 + 2)  # two models, two loads, five policies; the control's two
+    usual = live.estimate_s(live.EXPERIMENT.parse([]))
+    assert usual < 40 * 60
+    assert live.estimate_s(live.EXPERIMENT.parse(["--no-control"])) < usual
+    assert live.estimate_s(live.EXPERIMENT.parse(["--models", "mlp"])) < usual
+    more = live.estimate_s(live.EXPERIMENT.parse(["--repeats", "16"])) - usual
+    runs_s = 8 * 7 * (2 * 2 * 6 + 2)  # two models, two loads, five policies, one of them twice; the control's two
     assert runs_s < more < 1.2 * runs_s
 
 
 def test_the_page_and_its_json(tmp_path: Path) -> None:
     names = {"adaptive": drawn(1, 0), "no_wait": drawn(1, 1)}
-    found = page.Found(
-        {"m": 333.0}, list(compare(names).values()), [figures.tail("m", 0.3, names, 100)], control((1.0, 1.1), (1, 1))
-    )
-    chosen = live.options(["--out", str(tmp_path)])
-    page.write(found, chosen, page.words(chosen, 200, 3), {"cpu": "some"})
-    kept = json.loads((tmp_path / "policies-live.json").read_text(encoding="utf-8"))
-    assert kept["tails"][0]["low"] <= kept["tails"][0]["ratio"] <= kept["tails"][0]["high"]
-    assert kept["at_once"] == chosen.at_once
+    found = compared(
+        facts={"cpu": "some"}, peaks={"m": 333.0}, cells=list(compare(names).values()),
+        tails=[statistics.tail("m", 0.3, names, 100)], control=control((1.0, 1.1), (1, 1)),
+    )  # fmt: skip
+    experiment.store(found.to_dict(), tmp_path / "x.json")
+    kept = experiment.load(tmp_path / "x.json")
+    assert Comparison.from_dict(kept) == found
+    assert page.write(kept, tmp_path) == ["policies-live.md"]
     text = (tmp_path / "policies-live.md").read_text(encoding="utf-8")
     assert "`m` 333/s" in text
+    assert "- cpu: some" in text
     assert all(line in text for line in page.verdicts(found.cells, found.tails))
     assert all(len(page.texts(cell)) == len(page.HEADINGS) for cell in found.cells)
+    assert max(map(len, page.words(found.settings).splitlines())) <= 120
+
+
+def test_fewer_units_at_once_have_a_page_of_their_own(tmp_path: Path) -> None:
+    chosen = live.EXPERIMENT.parse([])
     chosen.bound = 2 * chosen.at_once
-    page.write(found, chosen, "of fewer units", {})
-    assert text == (tmp_path / "policies-live.md").read_text(encoding="utf-8")  # beside that of all units
-    assert "of fewer" in (tmp_path / f"policies-live-{chosen.at_once}.md").read_text(encoding="utf-8")
-    assert max(map(len, page.words(chosen, 200, 3).splitlines())) <= 120
+    assert live.EXPERIMENT.stored_as is not None
+    assert live.EXPERIMENT.stored_as(chosen) == f"policies-live-{chosen.at_once}"
+    assert page.name_of(live.settings_of(chosen)) == f"policies-live-{chosen.at_once}"

@@ -18,7 +18,7 @@ from app.scheduler.optimal.solver import solve
 from app.scheduler.policies import POLICIES, BasePolicy, Cut, Hold, KeyView
 from app.scheduler.record import Entry, RecordingScheduler
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Formed, Step
+from app.scheduler.types import AT_ONCE, Formed, Step
 from app.sim.fleet import Setup
 from app.sim.replay import replay
 from app.sim.report import Tally
@@ -141,10 +141,16 @@ SETUPS = {
     "gamma": Setup(linear(7, 0.6, 8), 300, service="gamma:2", arrivals="gamma:3", policy="no_wait"),
     "workers": Setup(linear(7, 0.6, 8), 300, workers=(1, 2, 8), policy="no_wait"),
     "shared": Setup(SHARED, 600, device="shared", workers=(8, 8, 8), policy="no_wait"),
+    "deep": Setup(linear(7, 0.6, 32), 700, policy="no_wait", push_depth=2, push_ahead_ns=AT_ONCE, launch_ns=300_000),
+    "deep, shared": Setup(
+        COPIED, 500, policy="no_wait", device="shared", workers=(8, 8), push_depth=3,
+        push_ahead_ns=2_000_000, launch_ns=300_000,
+        transfers="overlap", service="gamma:0.5",
+    ),
     "overlap": Setup(COPIED, 500, policy="no_wait", transfers="overlap", service="gamma:0.5"),
     "serial copies": Setup(COPIED, 300, policy="no_wait", device="shared", workers=(8, 8), transfers="serial"),
     "shared, random": Setup(SHARED, 500, device="shared", workers=(1, 2, 4, 8), service="gamma:0.5", policy="window"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SETUPS)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from tiers import few
 
-from app.scheduler.estimates.profile import ModelProfile, linear, parse
+from app.scheduler.estimates.profile import linear, parse
 from app.sim.fleet import Setup, run
-from app.sim.report import Tally
-from app.sim.simulator import Simulator
 from app.sim.transfers import TRANSFERS, CopyEngine, copy_ns, with_copies
 
-MS = 1_000_000
+from .runs import MS, latencies
+
 #: Batches take 10, 12, 14 ms and their copies 3, 4, 5 ms.
 PROFILE = parse({"batch_ms": {"1": 10, "3": 14}, "transfer_ms": {"1": 3, "3": 5}})
 PAIR = parse(
@@ -24,23 +22,6 @@ PAIR = parse(
         "transfer_ms": {"1": 5},
     }
 )
-
-
-class Kept(list[int]):
-    """Latencies that are still there when they have been folded away."""
-
-    def clear(self) -> None:
-        pass
-
-
-def latencies(profile: ModelProfile, times_ms: list[int], **options: Any) -> tuple[list[float], float, float]:
-    """Milliseconds of each request, in the order of its answer; busy and last millisecond."""
-    setup = Setup(profile, 1, policy="no_wait", **options)
-    tally = Tally(latencies=Kept())
-    simulator = Simulator([setup.node(0)], tally, deadline_ns=setup.deadline_ns)
-    simulator.feed([time * MS for time in times_ms])
-    simulator.drain()
-    return [latency / MS for latency in tally.latencies], tally.busy_ns / MS, tally.end_ns / MS
 
 
 def test_none_leaves_copies_out() -> None:

@@ -19,6 +19,7 @@ from app.models.base import verify
 from app.models.row_check import Run
 from app.models.samples import example_row, full_lengths, longest, stretched
 from app.models.trial import fit_row, staying, try_full_length
+from app.scheduler.estimates.profile import interpolate
 from app.scheduler.types import Profile
 
 log = logging.getLogger("starling.engine")
@@ -105,17 +106,7 @@ def write_rows(pool: Pool, slots: Slots, rows: Sequence[SampleRow]) -> None:
 
 def filled(times: dict[int, int], max_batch: int) -> tuple[int, ...]:
     """A time for each size 1..max_batch; sizes left out lie on the line between their neighbours."""
-    sizes = sorted(times)
-    found: list[int] = []
-    for size in range(1, max_batch + 1):
-        if size in times:
-            found.append(times[size])
-            continue
-        below = max(s for s in sizes if s < size)
-        above = min(s for s in sizes if s > size)
-        share = (size - below) / (above - below)
-        found.append(int(times[below] + share * (times[above] - times[below])))
-    return tuple(found)
+    return tuple(map(int, interpolate(times, range(1, max_batch + 1))))
 
 
 def _time(device: Device, executor: Executor, rows: Sequence[SampleRow], size: int) -> int:

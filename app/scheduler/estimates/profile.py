@@ -16,7 +16,8 @@ Milliseconds outside, integer nanoseconds inside.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -82,10 +83,8 @@ class ModelProfile:
             return tables[units]
         if not 1 < units < max(tables):
             raise ValueError(f"concurrency: expected 1 to {max(tables)} units, the most measured, got {units}")
-        low, high = max(k for k in tables if k < units), min(k for k in tables if k > units)
-        share = (units - low) / (high - low)
-        pairs = zip(tables[low], tables[high], strict=True)
-        return tuple(round(below + share * (above - below)) for below, above in pairs)
+        by_size = ({count: times[index] for count, times in tables.items()} for index in range(self.max_batch))
+        return tuple(round(interpolate(known, [units])[0]) for known in by_size)
 
     def stage(self, running: int | None = None) -> Profile:
         """What the scheduler needs of it, for up to `running` units at once; None for as many as were measured."""
@@ -177,6 +176,26 @@ def linear(fixed_ms: float, row_ms: float, max_batch: int) -> ModelProfile:
     return ModelProfile(times, model="linear", device=f"{fixed_ms:g}+{row_ms:g}b ms")
 
 
+def interpolate(known: Mapping[int, float], points: Iterable[int]) -> list[float]:
+    """The value at each point: what is known there, or what lies on the line between the neighbours that are.
+
+    Raises ValueError for a point below or above all that are known.
+    """
+    places = sorted(known)
+    values = []
+    for point in points:
+        above = bisect_left(places, point)
+        if above < len(places) and places[above] == point:
+            values.append(known[point])
+            continue
+        if not 0 < above < len(places):
+            raise ValueError(f"interpolate: expected points from {places[0]} to {places[-1]}, got {point}")
+        low, high = places[above - 1], places[above]
+        share = (point - low) / (high - low)
+        values.append(known[low] + share * (known[high] - known[low]))
+    return values
+
+
 def padded(batch_ns: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The curve made monotone by padding: T'(b) = min over b' >= b of T(b'), and the size b' at which b rows then run.
 
@@ -204,13 +223,7 @@ def _times(given: Any, key: str, max_batch: int | None, least_ns: int = 1) -> tu
             raise ValueError(f"{key}.{size}: expected a time for {size} row{'s' * (size > 1)}, got nothing")
     if max(known) > largest:
         raise ValueError(f"{key}.{max(known)}: expected sizes up to max_batch, {largest}")
-    sizes = sorted(known)
-    times = [0] * largest
-    for low, high in zip(sizes, [*sizes[1:], largest], strict=True):
-        for size in range(low, high + 1):
-            share = (size - low) / (high - low) if high > low else 0.0
-            times[size - 1] = round((known[low] + share * (known[high] - known[low])) * _MS)
-    return tuple(times)
+    return tuple(round(time * _MS) for time in interpolate(known, range(1, largest + 1)))
 
 
 def _concurrency(given: Any, max_batch: int) -> dict[int, tuple[int, ...]]:

@@ -1,51 +1,48 @@
-"""`python -m loadtest.bench.simulation [SECTION ...]`: the simulator's figures, into docs/bench/simulation.md."""
+"""The simulator's figures, into docs/bench/simulation.md: `python -m loadtest.bench.simulation [SECTION ...]`.
+
+About 15 minutes in full, most of it for `fleet`. A section that is made again replaces the earlier one.
+"""
 
 from __future__ import annotations
 
 import argparse
-import datetime
-import signal
 import sys
-from pathlib import Path
 
-from rich.console import Console
+from loadtest.common import experiment
+from loadtest.common.experiment import Data, Experiment, Run
 
-from .. import machine
-from ..load import ROOT
-from .section import keep
+from . import page
 from .sections import SECTIONS
 
-DOCS = ROOT / "docs" / "bench"
 
-
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtest.bench.simulation",
-        description="Make the simulator's figures: tables and plots. About 15 minutes in full, most of it for fleet.",
-        epilog=" ".join(f"{name}: {section.__doc__}" for name, section in SECTIONS.items()),
-    )
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = " ".join(f"{name}: {section.__doc__}" for name, section in SECTIONS.items())
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"{', '.join(SECTIONS)} [all, in this order]")
-    parser.add_argument("--out", type=Path, default=DOCS, help="folder for simulation.md, .json and plots [docs/bench]")
-    options = parser.parse_args(arguments)
-    unknown = [name for name in options.sections if name not in SECTIONS]
+
+
+def check(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> None:
+    unknown = [name for name in chosen.sections if name not in SECTIONS]
     if unknown:
         parser.error(f"unknown section {', '.join(unknown)}; there are {', '.join(SECTIONS)}")
-    # A terminated run must stop its child too: SystemExit unwinds what waits for it, the default action does not.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    console = Console(stderr=True, highlight=False)
-    options.out.mkdir(parents=True, exist_ok=True)
-    for name in options.sections or SECTIONS:
-        date = datetime.datetime.now(datetime.UTC).date().isoformat()
-        facts = {"date": date, **machine.describe()}
-        section = SECTIONS[name](options.out, console.print)
-        section.facts = facts
-        keep(section, options.out, tuple(SECTIONS))
-        console.print(section.markdown(), markup=False, soft_wrap=True)
-    return 0
 
+
+def measure(chosen: argparse.Namespace, run: Run) -> Data:
+    """The sections asked for, beside those that were made before."""
+    path = chosen.out / "simulation.json"
+    known = experiment.load(path) if path.exists() else {}
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    for name in chosen.sections or SECTIONS:
+        facts = experiment.facts(f"python -m loadtest.bench.simulation {name}")
+        del facts["command"]  # it stands beside them
+        known[name] = {"facts": facts, **SECTIONS[name](chosen.out, run.say)}
+        known = {section: known[section] for section in SECTIONS if section in known}
+        run.keep(known)
+    return known
+
+
+EXPERIMENT = Experiment(
+    "simulation", "loadtest.bench.simulation", __doc__, measure, page.write, options, check
+)  # fmt: skip
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except KeyboardInterrupt:  # the child has been stopped on the way here
-        sys.exit(130)
+    sys.exit(EXPERIMENT.main(sys.argv[1:]))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiers import few
 
-from app.scheduler.estimates.profile import ModelProfile, fit, linear, padded, parse
+from app.scheduler.estimates.profile import ModelProfile, fit, interpolate, linear, padded, parse
 from app.scheduler.types import Profile
 
 EXAMPLES = settings(max_examples=few(100))
@@ -56,6 +56,15 @@ def test_only_times_are_needed() -> None:
 def test_sizes_left_out_are_interpolated() -> None:
     profile = parse({"batch_ms": {"8": 9.0, "1": 4, "4": 10.0}})
     assert [time / 1e6 for time in profile.batch_ns] == [4, 6, 8, 10, 9.75, 9.5, 9.25, 9]
+
+
+def test_interpolation_keeps_what_is_known_and_stays_within_it() -> None:
+    known = {1: 10, 3: 20, 7: 0}
+    assert interpolate(known, range(1, 8)) == [10, 15, 20, 15, 10, 5, 0]
+    assert interpolate({4: 9}, [4, 4]) == [9, 9]
+    for beyond in (0, 8):
+        with pytest.raises(ValueError, match=f"expected points from 1 to 7, got {beyond}"):
+            interpolate(known, [beyond])
 
 
 def test_unknown_keys_are_kept() -> None:

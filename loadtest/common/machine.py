@@ -1,4 +1,4 @@
-"""What the figures were measured on: enough to compare, nothing that identifies the machine."""
+"""The machine that figures were measured on: enough to compare, nothing that identifies it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PACKAGES = ("starling-serve", "torch", "uvicorn", "uvloop", "httptools", "orjson
 
 
 def cpu_model() -> str:
-    """The processor's name; its architecture where the name is not to be had."""
+    """The processor's name, or its architecture if the name is not available."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             name, _, value = line.partition(":")
@@ -28,7 +28,7 @@ def cores() -> int:
 
 
 def load_average() -> float | None:
-    """Runnable processes over the last minute; None where the platform does not tell."""
+    """Average number of runnable processes over the last minute; None if the platform does not report it."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 
@@ -43,7 +43,7 @@ def versions() -> dict[str, str]:
 
 
 def describe() -> dict[str, str]:
-    """Words for the head of a report. The load average is that of this moment: call before measuring."""
+    """Facts for a page. Call it before measuring, because it reads the load average."""
     load = load_average()
     return {
         "cpu": cpu_model(),

@@ -1,7 +1,7 @@
-"""What measurements run on: a runtime of the engine, a clock on its streams, and its memory's books.
+"""What measurements run on: a runtime of the engine, a clock on its streams, and counters of its memory.
 
-`Cuda` is a GPU. `Host` is the runtime of the tests whose streams are threads: it exists to try the measurements where
-there is no GPU, and its figures mean nothing.
+`CudaPlatform` is a GPU. `HostPlatform` is the runtime of the tests, whose streams are threads: it exists to try the
+measurements where there is no GPU, and its figures mean nothing.
 """
 
 from __future__ import annotations
@@ -18,51 +18,49 @@ from typing import Any, Protocol
 import torch
 
 from app.engine.devices.streams.runtime import Runtime
-from loadtest.bench.load import ROOT
-
-MIB = 1 << 20
+from loadtest.common.paths import ROOT
 
 
-class Bed(Protocol):
-    """All bytes are of the device."""
+class Platform(Protocol):
+    """The hardware that is measured. All byte counts are of device memory."""
 
     runtime: Runtime
     rehearsed: bool
-    gate: Any  #: a stream for what begins and ends a measurement
+    gate: Any  #: the stream on which a measurement begins and ends
 
     def mark(self, stream: Any) -> Any:
-        """A point on the stream."""
+        """Record a point in time on the stream."""
         ...
 
     def between(self, first: Any, last: Any) -> float:
-        """Milliseconds from one point to a later one. Waits for it."""
+        """Milliseconds from one point to a later one; waits for the later one."""
         ...
 
     def settle(self) -> None:
-        """Wait for the device, and let go of what nobody refers to."""
+        """Wait for the device and free unused memory."""
         ...
 
     def allocated(self) -> int: ...
     def peak(self) -> int:
-        """The most that was reserved since the process began."""
+        """The most memory reserved since the process began."""
         ...
 
     def pools(self) -> tuple[int, int]:
-        """Memory that graphs have to themselves: held by tensors, reserved."""
+        """Memory of the graphs' own pools: allocated to tensors, and reserved."""
         ...
 
     def drop_workspaces(self) -> None:
-        """Free the matrix library's workspaces: no graph may be replayed afterwards."""
+        """Free the matrix library's workspaces; no graph may be replayed afterwards."""
         ...
 
     def used(self) -> int:
-        """By all processes, as the driver counts."""
+        """Memory used by all processes, as the driver counts it."""
         ...
 
     def facts(self) -> dict[str, str]: ...
 
 
-class Cuda:
+class CudaPlatform:
     rehearsed = False
 
     def __init__(self) -> None:
@@ -115,8 +113,8 @@ class Cuda:
         }
 
 
-class Host:
-    """Use as a context manager: its streams are threads."""
+class HostPlatform:
+    """The tests' runtime on the CPU, whose streams are threads."""
 
     rehearsed = True
 
@@ -125,7 +123,7 @@ class Host:
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module  # dataclasses look themselves up
+        sys.modules[spec.name] = module  # dataclasses look up their own module
         spec.loader.exec_module(module)
         self.runtime = module.HostRuntime()
         self.gate = self.runtime.stream()
@@ -169,23 +167,23 @@ class Host:
 
 
 @contextmanager
-def lay(rehearsed: bool) -> Iterator[Bed]:
-    """The bed of this process."""
+def open_platform(rehearsed: bool) -> Iterator[Platform]:
+    """Open the platform that this process measures on."""
     if not rehearsed:
-        yield Cuda()
+        yield CudaPlatform()
         return
-    host = Host()
+    host = HostPlatform()
     with host.runtime:
         yield host
 
 
-def together(bed: Bed, works: Sequence[tuple[Any, Callable[[], object]]]) -> float:
-    """Milliseconds until every work has been done on its stream, from a point before the first was enqueued.
+def together(platform: Platform, works: Sequence[tuple[Any, Callable[[], object]]]) -> float:
+    """Milliseconds from before the first work is enqueued until all works have ended on their streams.
 
-    The launches are part of it: one thread enqueues all, as the engine's launcher does.
+    Includes the launches: one thread enqueues all works, as the engine's launcher does.
     """
-    runtime, gate = bed.runtime, bed.gate
-    begin = bed.mark(gate)
+    runtime, gate = platform.runtime, platform.gate
+    begin = platform.mark(gate)
     opened = runtime.event()
     runtime.record(opened, gate)
     for stream, _ in works:
@@ -196,7 +194,7 @@ def together(bed: Bed, works: Sequence[tuple[Any, Callable[[], object]]]) -> flo
         ended = runtime.event()
         runtime.record(ended, stream)
         runtime.wait(gate, ended)
-    return bed.between(begin, bed.mark(gate))
+    return platform.between(begin, platform.mark(gate))
 
 
 def _yes(on: bool) -> str:

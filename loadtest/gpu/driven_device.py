@@ -1,4 +1,4 @@
-"""One model on a device of streams, driven without a scheduler: units at once, or a closed loop on some workers."""
+"""Drives one model on a stream device without a scheduler: units at once, or a closed loop on some workers."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from app.engine.profiling.warmup import try_batch
 from app.models.placement import Placement
 from app.scheduler.types import WorkerSpec
 
-from .bed import Bed
-from .folders import rows_of
+from .model_folders import rows_of
+from .platforms import Platform
 
 _CLOSE_S = 30.0
-_LEAST = 4  # units of each worker that a closed loop counts
+_LEAST = 4  # units per worker that a closed loop counts at least
 
 
 class Failed(RuntimeError):
-    """A unit of the model ended with an error; the message is the engine's."""
+    """A unit failed; the message is the engine's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`workers`: capacities. `depth`: units of a worker that are handed over at one time, at most."""
+    """`workers`: their capacities. `depth`: units that one worker may hold at a time."""
 
     workers: tuple[int, ...]
     graphs: bool = True
@@ -50,17 +50,19 @@ class Loop:
     depth: int
 
 
-class Rig:
-    """A context manager. The model is moved, as the server moves it; give each rig one of its own."""
+class DrivenDevice:
+    """A context manager. The model is moved to the device, as the server does; give each instance its own copy."""
 
-    def __init__(self, bed: Bed, model: Model, options: Options) -> None:
-        self._bed = bed
+    def __init__(self, platform: Platform, model: Model, options: Options) -> None:
+        self._bed = platform
         self._options = options
         self._model = model
         workers = tuple(WorkerSpec(capacity) for capacity in options.workers)
         placement = Placement(precision=options.precision)
         self.device = StreamDevice(
-            bed.runtime, workers, DeviceOptions(placement=placement, push_depth=options.depth, graphs=options.graphs)
+            platform.runtime,
+            workers,
+            DeviceOptions(placement=placement, push_depth=options.depth, graphs=options.graphs),
         )
         self.executor: StagedExecutor
         self._seats: list[list[Sequence[int]]] = []  # by worker and depth: slots
@@ -82,7 +84,7 @@ class Rig:
     def __exit__(self, *exc: object) -> None:
         self.device.free(self.executor)
         ended = self.device.close(_CLOSE_S)
-        # Graphs that go later would take workspaces of streams with them that the next rig may use.
+        # A graph freed later would free stream workspaces that the next device may use.
         del self.executor, self.device
         self._bed.settle()
         if not ended:
@@ -90,11 +92,11 @@ class Rig:
 
     @property
     def captured(self) -> bool:
-        """Every unit of a size that was warmed runs as a graph."""
+        """Whether every unit of a warmed size runs as a graph."""
         return self._options.graphs and self.executor.graphs
 
     def warm(self, sizes: Sequence[int]) -> None:
-        """Capture and run these sizes on every worker that takes them; then have random rows copied to the device."""
+        """Capture and run these sizes on every worker that can run them, then copy random rows to the device."""
         for size in sizes:
             try_batch(self.device, self.executor, size, {})
         pool = self.executor.pool
@@ -118,7 +120,7 @@ class Rig:
         return (last - begin) / 1e6
 
     def closed(self, loop: Loop, seconds: float) -> float:
-        """Rows per second. Each unit's rows are copied to the device anew, one by one, before it is pushed."""
+        """Rows per second. The rows of each unit are copied to the device again, one by one, before it is pushed."""
         self._loop, self._pushed = loop, 0
         self._going = [(worker, place) for worker in range(loop.workers) for place in range(loop.depth)]
         with self._lock:
@@ -132,7 +134,8 @@ class Rig:
             self._loop = None
             left = self._pushed - len(times)
         times += [self._next() for _ in range(left)]
-        # Not the first of each, which began on an idle device, nor the last, beside which others had stopped.
+        # Leave out the first unit of each worker, which began on an idle device, and the last ones, beside which other
+        # workers had stopped.
         counted = sorted(times)[len(self._going) - 1 : -len(self._going)]
         return loop.size * (len(counted) - 1) * 1e9 / (counted[-1] - counted[0])
 
@@ -151,7 +154,7 @@ class Rig:
         self.device.push(worker, Job(unit, self.executor, slots, size))
 
     def _report(self, completion: Completion) -> None:
-        """On a completer's thread. The worker's next unit goes first."""
+        """Called on a completer thread. Pushes the worker's next unit before anything else."""
         moment = time.perf_counter_ns()
         fault = completion.message if completion.ran is None else ""
         with self._lock:
@@ -161,13 +164,13 @@ class Rig:
         self._ended.put((moment, fault))
 
 
-def rounds(rig: Rig, loops: Sequence[Loop], count: int, seconds: float) -> dict[Loop, list[float]]:
-    """Rows per second of each loop, `count` times in turn: a device that drifts does not favour one of them."""
+def rounds(driven: DrivenDevice, loops: Sequence[Loop], count: int, seconds: float) -> dict[Loop, list[float]]:
+    """Rows per second of each loop, `count` times in turn, so that a drifting device favours none of them."""
     found: dict[Loop, list[float]] = {loop: [] for loop in loops}
     with torch.inference_mode():
         for _ in range(count):
             for loop in loops:
-                found[loop].append(round(rig.closed(loop, seconds), 2))
+                found[loop].append(round(driven.closed(loop, seconds), 2))
     return found
 
 

@@ -1,4 +1,4 @@
-"""One simulated server under given arrivals, with the latency of each request in order of arrival."""
+"""Simulates one server under given arrivals and records the latency of each request in order of arrival."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from app.sim.transfers import CopyEngine
 
 Instants = NDArray[np.int64]
 
-FOREVER_MS = 3_600_000.0  # a delay that no run outlasts
-_QUEUE = 1 << 30  # rows that may wait: latency is shown, so nothing is refused
+FOREVER_MS = 3_600_000.0  # a delay longer than any run
+_QUEUE = 1 << 30  # rows that may wait: nothing is refused, because latencies are what is compared
 _solve = lru_cache(maxsize=64)(control.solve)
 
 
@@ -36,7 +36,7 @@ class Policy:
 
 
 class Recorder(Scheduler):
-    """Notes each call's latency by its number, which counts in order of arrival."""
+    """A scheduler that records each call's latency by its number; calls are numbered in order of arrival."""
 
     def __init__(self, device: DeviceSpec) -> None:
         super().__init__(device)
@@ -51,17 +51,18 @@ class Recorder(Scheduler):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What serves. `running` units at once on workers of these capacities; `copy_ns`: of a row, beside the units."""
+    """The simulated server: `running` units at once on workers of these capacities. `copy_ns`: time to copy one row to
+    the device, beside the units."""
 
     policy: Policy
     profile: ModelProfile
     workers: tuple[int, ...]
     running: int = 1
     copy_ns: int = 0
-    tables: ControlTables | None = None  # of adaptive; solved from the profile where they are not given
+    tables: ControlTables | None = None  # of adaptive; solved from the profile if not given
 
     def node(self, device: Device | None = None) -> Node:
-        """A fresh one; without a device, units take turns in the profile's times."""
+        """A new node. Without a device, units run one after another and take the profile's times."""
         program = Program(
             PROGRAM, self.profile.model, (Stage(self.profile.stage(self.running)),), self.policy.name,
             self.profile.max_batch, _QUEUE, round(self.policy.delay_ms * 1e6),
@@ -81,9 +82,9 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """`latency_ms` of each request in order of arrival, without the first `warm`; the tally is folded and closed.
+    """`latency_ms` of each request in order of arrival, without the first `warm` ones.
 
-    `busy`: share of time in which a unit ran, from the last warm-up request to the last of all.
+    `busy`: share of time in which a unit ran, from the last warm-up request to the last request.
     """
 
     latency_ms: NDArray[np.float64]
@@ -92,7 +93,7 @@ class Served:
 
 
 def serve(server: Server, instants: Instants, device: Device | None = None, warm: int = 0) -> Served:
-    """Run it. Raises RuntimeError where a policy kept requests for ever: their latency would be a hole."""
+    """Simulate the arrivals. Raises RuntimeError if a policy never answered some of the requests."""
     tally = Tally()
     node = server.node(device)
     simulator = Simulator([node], tally)
@@ -112,7 +113,7 @@ def serve(server: Server, instants: Instants, device: Device | None = None, warm
 
 
 def stepped(steps: Sequence[tuple[int, float]], seed: int) -> Instants:
-    """Poisson arrivals: for each step so many requests at so many per second. Rates scale the same random gaps."""
+    """Poisson arrivals: each step is a number of requests and their rate. Rates scale the same random gaps."""
     rates = np.repeat([rate for _, rate in steps], [count for count, _ in steps])
     gaps = np.random.default_rng(seed).exponential(size=len(rates)) / rates
     return np.rint(gaps.cumsum() * 1e9).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Runs `starling` as a user would, and watches what it and its children take of time and memory."""
+"""Runs `starling` as a user would and measures the time and memory that it and its children use."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..load import ROOT
-from ..servers import clean_environment
+from loadtest.common.paths import ROOT
+from loadtest.common.servers import MeasurementError, clean_environment
 
 SAMPLE_S = 1.0
 _MIB = 1024  # KiB
 
 
-class CommandError(Exception):
-    """A command ended with another status than 0."""
+class CommandError(MeasurementError):
+    """A command failed: its exit status was not 0."""
 
 
 @dataclass
 class Ran:
-    """A command that has ended. `samples`: (seconds since its start, MiB resident of it and all below it)."""
+    """A finished command. `samples`: (seconds since its start, resident MiB of it and all its descendants)."""
 
     output: str
     wall_s: float
-    cpu_s: float  # of it and all below it, user and system: what others do on the machine shows less there
+    cpu_s: float  # user and system, descendants included; other load on the machine affects it less than wall time
     samples: list[tuple[float, float]] = field(default_factory=list)
 
     @property
@@ -39,16 +39,16 @@ class Ran:
         assert isinstance(cell, dict)
         return cell
 
-    def mib(self, begin: float, end: float) -> float:
-        """The most memory between two shares of the run; 0 where it was too short for a sample."""
-        inside = [mib for at, mib in self.samples if begin * self.wall_s <= at <= end * self.wall_s]
-        return max(inside, default=0.0)
+    @property
+    def peak_mib(self) -> float:
+        """The largest memory sample; 0 if the run was too short for one."""
+        return max((mib for _, mib in self.samples), default=0.0)
 
 
 def starling(*arguments: str, profile_dir: Path | None = None) -> Ran:
-    """Run `starling` with these arguments to its end. Raises CommandError with what it said.
+    """Run `starling` with these arguments until it ends. Raises CommandError with its error output.
 
-    Profiles are kept in `profile_dir`, or with the run: what is measured here is not for the user's servers.
+    Profiles are stored in `profile_dir`, or deleted after the run: the user's servers must not use them.
     """
     command = [sys.executable, "-m", "app", *arguments]
     started_s, cpu_before_s = time.perf_counter(), _children_cpu_s()
@@ -80,19 +80,19 @@ def starling(*arguments: str, profile_dir: Path | None = None) -> Ran:
 
 
 def said(*arguments: str) -> list[str]:
-    """The command as typed, and the lines it printed, but for paths of this machine."""
+    """The command as typed and the lines that it printed, without lines that hold paths of this machine."""
     lines = starling(*arguments).output.rstrip().splitlines()
     return [f"$ starling {' '.join(arguments)}", *(line for line in lines if not line.startswith("kept "))]
 
 
 def _children_cpu_s() -> float:
-    """CPU time of all children that have ended, and of theirs."""
+    """CPU time of all ended children and their descendants."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def resident_mib(pid: int) -> float:
-    """Resident memory of a process and all below it, MiB; what has ended meanwhile counts nothing (Linux only)."""
+    """Resident memory of a process and all its descendants in MiB (Linux only)."""
     return sum(map(_resident_kib, _below(pid))) / _MIB
 
 

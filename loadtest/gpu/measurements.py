@@ -1,4 +1,4 @@
-"""What is measured in part 1, each in children; how long it should take, and in which order."""
+"""The measurements of part 1, each in child processes: their order and how long they should take."""
 
 from __future__ import annotations
 
@@ -11,53 +11,62 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loadtest.bench.load import ROOT
-from loadtest.bench.servers import clean_environment
+from loadtest.common.paths import ROOT
+from loadtest.common.servers import clean_environment
 
-from . import child, folders
+from . import child, model_folders
+from .data import PIXELS, TINY_PIXELS, Found
 
-Found = dict[str, Any]
-
-_START_S = 9.0  # of a child: torch, transformers, a context, a network drawn
+_START_S = 9.0  # of a child: import torch and transformers, open a context, draw a network
 _CHILD_LIMIT_S = 240.0
 
 
 class OutOfTimeError(Exception):
-    """What is left of the call is less than the measurement should take."""
+    """The rest of the call is shorter than the measurement should take."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """The engine that all compared policies share: capacities of the workers, push depth, CUDA graphs or none."""
+
+    workers: tuple[int, ...]
+    push_depth: int = 1
+    graphs: bool = True
 
 
 @dataclass(frozen=True)
 class Session:
-    """What is asked for. `ends`: when the call must be over, on the monotonic clock."""
+    """What was asked for. `ends`: when the call must be over, on the monotonic clock."""
 
     rehearsed: bool
     quick: bool
-    repository: Path  # of folders that hold a model.toml
+    repository: Path  # of model_folders that hold a model.toml
     models: tuple[str, ...]  # of the effects
     served: tuple[str, ...]  # of what is measured over HTTP
     precisions: tuple[str, ...]
     ends: float
     say: Callable[[str], None]
+    engine: Engine  # of every server that is compared over HTTP
 
     def left(self) -> float:
         return self.ends - time.monotonic()
 
     def need(self, seconds: float) -> None:
-        """Raises OutOfTimeError. A rehearsal takes the time it takes."""
+        """Raises OutOfTimeError if less than `seconds` are left. A rehearsal has no time limit."""
         if not self.rehearsed and self.left() < seconds:
             raise OutOfTimeError(f"{self.left():.0f} s were left of the call, about {seconds:.0f} s wanted")
 
     def folder(self, name: str) -> Path:
-        """The model's folder in a repository of its own, made at the first call."""
+        """The model's folder in its own repository, made at the first call."""
         home = self.repository / f"only-{name}"
         if not home.exists():
-            folders.write(name, home, tiny=self.rehearsed, max_batch=self.largest)
+            model_folders.write(name, home, tiny=self.rehearsed, max_batch=self.largest)
         return home / name
 
     @property
     def largest(self) -> int:
         """Rows of the largest batch that is served."""
-        return 4 if self.rehearsed else 32
+        return largest_of(self.rehearsed)
 
     def child(self, what: str, seconds: float, **given: Any) -> Found:
         self.need(seconds)
@@ -68,9 +77,13 @@ class Session:
         return found
 
 
+def largest_of(rehearsed: bool) -> int:
+    return 4 if rehearsed else 32
+
+
 @dataclass(frozen=True)
-class Measure:
-    """`run` gives what is kept under `name`; parts that there was no time for stand in its "left_out"."""
+class Measurement:
+    """`run` returns the result that is stored under `name`; parts that did not fit are named in its "left_out"."""
 
     name: str
     part: int
@@ -78,8 +91,8 @@ class Measure:
     run: Callable[[Session], Found]
 
 
-def several(session: Session, orders: Sequence[Callable[[], Found]]) -> Found:
-    """Each in turn, under "runs". What fails or finds no time ends none of the others."""
+def run_all(session: Session, orders: Sequence[Callable[[], Found]]) -> Found:
+    """Run each in turn, results under "runs". One that fails or does not fit into the time ends none of the others."""
     found: Found = {"runs": [], "left_out": [], "failed": []}
     for order in orders:
         try:
@@ -93,7 +106,7 @@ def several(session: Session, orders: Sequence[Callable[[], Found]]) -> Found:
 
 
 def tests(session: Session) -> Found:
-    """The tests marked `cuda`, first: where they fail, figures mean nothing. All there are lie in tests/engine."""
+    """The tests marked `cuda`, which are all in tests/engine. They come first: if they fail, figures mean nothing."""
     begin = time.monotonic()
     command = [sys.executable, "-m", "pytest", "-m", "cuda", "-q", "-p", "no:cacheprovider", "tests/engine"]
     try:
@@ -106,7 +119,7 @@ def tests(session: Session) -> Found:
 
 
 def read_tests(output: str, code: int) -> Found:
-    """pytest's last line and the names of what failed. Not one test passed is a failure as well."""
+    """pytest's last line and the names of failed tests. No passed test at all counts as a failure, too."""
     lines = output.strip().splitlines()
     last = lines[-1].strip("= ") if lines else ""
     passed = re.search(r"(\d+) passed", last)
@@ -120,17 +133,17 @@ def read_tests(output: str, code: int) -> Found:
 def figure6a(session: Session) -> Found:
     tiny = session.rehearsed
     given = {"repeats": 3 if tiny else 30, "rows": 8 if tiny else 256,
-             "pixels": folders.TINY_PIXELS if tiny else folders.PIXELS}  # fmt: skip
-    return several(session, [lambda: session.child("figure6a", _START_S + 5, **given)])
+             "pixels": TINY_PIXELS if tiny else PIXELS}  # fmt: skip
+    return run_all(session, [lambda: session.child("figure6a", _START_S + 5, **given)])
 
 
 def figure6b(session: Session) -> Found:
-    """ResNet-50 in each precision, and BERT-base in the first of them."""
+    """ResNet-50 in each precision, and BERT-base in the first one."""
     tiny = session.rehearsed
     wanted = [("resnet50", precision) for precision in session.precisions]
     wanted += [] if session.quick else [("bert-base", session.precisions[0])]
     given = {"repeats": 2 if tiny else 10, "rows": 8 if tiny else 256, "most": 4 if tiny else 64, "eager": True}
-    return several(
+    return run_all(
         session,
         [
             lambda model=model, precision=precision: session.child(
@@ -149,7 +162,7 @@ def figure11(session: Session) -> Found:
         lambda case=case: session.child("figure11", _START_S + 10, folder=folder, case=case, largest=session.largest)
         for case in cases(session.largest)
     ]
-    return several(session, [*orders, lambda: session.child("copies", _START_S + 3, folder=folder)])
+    return run_all(session, [*orders, lambda: session.child("copies", _START_S + 3, folder=folder)])
 
 
 def effects(session: Session) -> Found:
@@ -164,7 +177,7 @@ def effects(session: Session) -> Found:
             "repeats": 20,
         }
     seconds = _START_S + _effects_s(session) * len(session.precisions)
-    return several(
+    return run_all(
         session,
         [
             lambda model=model: session.child(
@@ -176,16 +189,16 @@ def effects(session: Session) -> Found:
 
 
 def _effects_s(session: Session) -> float:
-    """Of one precision: two rigs, 36 loops and three rounds, graphs of twelve streams."""
+    """Seconds for one precision: two devices, 36 loops and three rounds, graphs of twelve streams."""
     return 14.0 if session.quick else 20.0
 
 
-MEASURES = [
-    Measure("tests", 1, lambda session: 45.0, tests),
-    Measure("figure6a", 1, lambda session: _START_S + 5, figure6a),
-    Measure("figure11", 1, lambda session: 5 * (_START_S + 9), figure11),
-    Measure("figure6b", 1, lambda session: (2 if session.quick else 3) * (_START_S + 25), figure6b),
-    Measure(
+MEASUREMENTS = [
+    Measurement("tests", 1, lambda session: 45.0, tests),
+    Measurement("figure6a", 1, lambda session: _START_S + 5, figure6a),
+    Measurement("figure11", 1, lambda session: 5 * (_START_S + 9), figure11),
+    Measurement("figure6b", 1, lambda session: (2 if session.quick else 3) * (_START_S + 25), figure6b),
+    Measurement(
         "effects", 1,
         lambda session: len(session.models) * (_START_S + _effects_s(session) * len(session.precisions)), effects,
     ),

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import pytest
 
-from loadtest.bench import machine, profile, wrk
-from loadtest.bench.cases import server_timing
+from loadtest.bench import hot_path_page, http_page, profile, wrk
+from loadtest.bench.http_data import Figure, Report, Target
 from loadtest.bench.load import LoadError
-from loadtest.bench.measure import Figure, Target, alternate, ratios
-from loadtest.bench.report import Report, verdict, write
-from loadtest.bench.servers import Child
+from loadtest.bench.session import alternate, ratios
+from loadtest.common import experiment, machine
+from loadtest.common.servers import Child
 
 
 def test_alternate_takes_turns() -> None:
@@ -36,25 +35,23 @@ def test_alternate_takes_turns() -> None:
     ],
 )
 def test_verdict(target: Target | None, value: float, text: str) -> None:
-    assert verdict(Figure("x", "ratio", (value, value, value), target)) == text
+    assert http_page.verdict(Figure("x", "ratio", (value, value, value), target)) == text
 
 
 def test_report_files(tmp_path: Path) -> None:
-    figure = Figure("echo", "requests/s", (1000.0, 3000.0, 2000.0), Target(1500), note="why")
-    report = Report("make bench", "2000-01-01", "wrk", 3, 1.0, {"cores": "2"}, {"echo": [figure]}, {"mlp": "gone"})
-    page, data = write(report, tmp_path)
-    assert "| echo | 2,000 requests/s | 1,000 – 3,000 | at least 1500 | yes | why |" in page.read_text("utf-8")
-    assert "`mlp` could not be measured: gone" in page.read_text("utf-8")
-    read = json.loads(data.read_text("utf-8"))
-    assert read["cases"]["echo"][0]["rounds"] == [1000.0, 3000.0, 2000.0]
-    assert read["failed"] == {"mlp": "gone"}
-
-
-def test_server_timing() -> None:
-    text = "queue;dur=0.12, compute;dur=4.5, total;dur=5.0"
-    assert server_timing(text) == {"queue": 0.12, "compute": 4.5, "total": 5.0}
-    with pytest.raises(ValueError, match="float"):
-        server_timing("")
+    """The page is made of the stored figures alone."""
+    figure = Figure("echo", "requests/s", (1000.0, 3000.0, 2000.0), Target(1500, aim=1800), note="why")
+    report = Report({"client": "wrk", "cores": "2"}, {"echo": [figure]}, {"mlp": "gone"})
+    experiment.store(report.to_dict(), tmp_path / "http.json")
+    read = experiment.load(tmp_path / "http.json")
+    assert Report.from_dict(read) == report
+    assert read["cases"]["echo"][0]["median"] == 2000.0
+    assert http_page.write(read, tmp_path) == ["http.md"]
+    text = (tmp_path / "http.md").read_text("utf-8")
+    row = "| echo | 2,000 requests/s | 1,000 – 3,000 | at least 1500, aim 1800 | yes, and the aim | why |"
+    assert row in text
+    assert "`mlp` could not be measured: gone" in text
+    assert "- client: wrk" in text
 
 
 def test_wrk_output() -> None:
@@ -78,6 +75,18 @@ def test_profile_separates_threads() -> None:
     main, worker = profile.parse(raw)
     assert (main.name, main.samples, worker.name, worker.samples) == ("MainThread", 100, "worker", 30)
     assert main.top() == [("loop (b.py)", 0.8, 0.8), ("main (a.py)", 0.2, 1.0)]
+
+
+def test_the_page_of_the_hot_path_leaves_idle_threads_out(tmp_path: Path) -> None:
+    busy, idle = profile.Thread("MainThread"), profile.Thread("idle")
+    busy.add(["main (a.py)", "loop (b.py)"], profile.RATE_HZ)
+    idle.add(["wait (c.py)"], 1)
+    threads = profile.busy([busy, idle], 2)
+    hot_path_page.write({"facts": {"cores": "2"}, "threads": threads}, tmp_path)
+    text = (tmp_path / "hot-path.md").read_text()
+    assert "## MainThread: running 50% of the time" in text
+    assert "| 100.0% | 100.0% | `loop (b.py)` |" in text
+    assert "idle" not in text.partition("##")[2]
 
 
 def test_a_child_is_stopped_and_its_words_kept() -> None:

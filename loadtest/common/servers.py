@@ -1,10 +1,9 @@
-"""Contenders as child processes: started on a free loopback port, always stopped by their own process id."""
+"""Servers and other programs as child processes, on free loopback ports, stopped by their own process ids."""
 
 from __future__ import annotations
 
 import json
 import os
-import selectors
 import socket
 import subprocess
 import sys
@@ -15,23 +14,27 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any, Self
 
-from .load import LOOPBACK, ROOT, Request
+from loadtest.common.paths import LOOPBACK, ROOT
 
 READY_PATH = "/v2/health/ready"
-BARE_LIMIT_S = 30.0  # contenders that load nothing
+BARE_LIMIT_S = 30.0  # of servers that load no model
 READY_LIMIT_S = 120.0  # a cold import of torch and the warm-up of every model, on a slow machine
 STOP_LIMIT_S = 10.0
-PATIENCE_S = 5.0  # before a server that is not ready is asked why
-POLL_S = 0.005  # bounds the error of a measured start
-POLL_SHARE = 0.01  # later on, of the time that has passed: polling must not slow what it waits for
+PATIENCE_S = 5.0  # until a server that is not ready is asked why
+POLL_S = 0.005  # the largest error of a measured start
+POLL_SHARE = 0.01  # of the time that has passed: polling must not slow down the start of the server
 
 
-class ServerError(Exception):
-    """A contender did not start, or ended too early."""
+class MeasurementError(Exception):
+    """A measurement failed; the message says what failed and why."""
+
+
+class ServerError(MeasurementError):
+    """A server did not start, ended too early, or did not answer as it must."""
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on at this moment."""
+    """A loopback port that is free at this moment."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         port = probe.getsockname()[1]
@@ -40,12 +43,12 @@ def free_port() -> int:
 
 
 def clean_environment() -> dict[str, str]:
-    """Ours without STARLING_*: what is measured depends on the flags given here alone."""
+    """This process's environment without STARLING_*, so that only the given flags configure a server."""
     return {name: value for name, value in os.environ.items() if not name.startswith("STARLING_")}
 
 
 class Child:
-    """A child process and its output. A context manager: at the end it is told to stop, then killed if it does not."""
+    """A child process and its output. A context manager, which terminates the child and kills it if it does not end."""
 
     def __init__(self, command: Sequence[str], *, stdin: int = subprocess.DEVNULL, stdout: int | None = None) -> None:
         self.command = list(command)
@@ -67,7 +70,7 @@ class Child:
         self.stop()
 
     def stop(self) -> None:
-        """Ask the process to end, kill it if it has not within STOP_LIMIT_S, and wait for it."""
+        """Terminate the process, kill it after STOP_LIMIT_S, and wait for it."""
         try:
             self.process.terminate()
             self.process.wait(STOP_LIMIT_S)
@@ -81,7 +84,7 @@ class Child:
             self.log.close()
 
     def said(self, characters: int = 800) -> str:
-        """The end of what the process wrote."""
+        """The last characters that the process wrote."""
         self.log.seek(0)
         return self.log.read().decode("utf-8", "replace").strip()[-characters:]
 
@@ -91,7 +94,7 @@ class Child:
         return " ".join([Path(self.command[0]).name, *self.command[1:3]])
 
     def cpu_seconds(self) -> float | None:
-        """CPU time the process has used, user and system; None where the platform does not tell."""
+        """User and system CPU time of the process; None if the platform does not report it."""
         try:
             fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
@@ -111,7 +114,7 @@ class Server(Child):
             self.process.stdin.close()
 
     def wait_ready(self, path: str = READY_PATH, limit_s: float = READY_LIMIT_S) -> float:
-        """Poll `path` until it answers 200; returns seconds since the process was started. Raises ServerError."""
+        """Poll `path` until it answers 200; returns the seconds since the process was started. Raises ServerError."""
         while (elapsed_s := time.perf_counter() - self.started_s) < limit_s:
             if self.process.poll() is not None:
                 raise ServerError(f"{self.name} ended with {self.process.returncode}: {self.said()}")
@@ -124,14 +127,14 @@ class Server(Child):
         raise ServerError(f"{self.name} was not ready after {elapsed_s:.0f} s: {self.said()}")
 
     def probe(self, path: str) -> int:
-        """The status that `path` answers with; 0 while nobody does."""
+        """The status of `path`; 0 while nothing answers."""
         try:
             return self.call("GET", path, timeout_s=2)[0]
         except (OSError, HTTPException):
             return 0
 
     def expect_loading(self) -> None:
-        """Raise ServerError if a model has failed to load: readiness would be waited for in vain."""
+        """Raise ServerError if a model has failed to load, since the server will not become ready then."""
         _, _, body = self.call("POST", "/v2/repository/index")
         failed = [model for model in json.loads(body) if model.get("state") == "UNAVAILABLE"]
         if failed:
@@ -145,7 +148,7 @@ class Server(Child):
         headers: dict[str, str] | None = None,
         timeout_s: float = 30,
     ) -> tuple[int, dict[str, str], bytes]:
-        """One request on a connection of its own: status, headers in lower case, body."""
+        """Send one request on a new connection; returns status, headers in lower case, and body."""
         connection = HTTPConnection(LOOPBACK, self.port, timeout=timeout_s)
         try:
             connection.request(method, path, body, headers or {})
@@ -162,61 +165,11 @@ class Server(Child):
         metadata: dict[str, Any] = json.loads(body)
         return metadata
 
-    def infer(self, request: Request) -> tuple[dict[str, str], bytes]:
-        """Headers and body that answer `request`. Raises ServerError on any other status than 200."""
-        status, headers, body = self.call("POST", request.path, request.body, dict(request.headers))
-        if status != 200:
-            log = f"\n{self.said()}" if status >= 500 else ""
-            raise ServerError(f"{request.name}: status {status}, {body[:200]!r}{log}")
-        return headers, body
-
 
 def starling(flags: Sequence[str], command: Sequence[str] = ()) -> Server:
-    """The server under test. `command` replaces the installed `starling`, for comparing builds."""
+    """Start the server under test. `command` replaces the installed `starling`, to compare builds."""
     installed = Path(sys.executable).with_name("starling")
     base = list(command) or ([str(installed)] if installed.exists() else [sys.executable, "-m", "app"])
     port = free_port()
-    # The grace is for load balancers; nothing here waits for one.
+    # The grace period is for load balancers, and there is none here.
     return Server([*base, "serve", "--port", str(port), "--drain-grace-s", "0", *flags], port)
-
-
-def bare_echo() -> Server:
-    port = free_port()
-    return Server([sys.executable, "-m", "loadtest.bench.echo_app", str(port)], port)
-
-
-def constant(answer: bytes) -> Server:
-    """A do-nothing server whose every response has `answer` as its body."""
-    port = free_port()
-    return Server([sys.executable, "-m", "loadtest.bench.constant", str(port)], port, feed=answer)
-
-
-class TorchLoop(Child):
-    """A bare torch loop over one batch, in a process of its own; idle unless it measures."""
-
-    def __init__(self, model: str, batch: int, threads: int) -> None:
-        command = [sys.executable, "-m", "loadtest.bench.torch_loop", model, str(batch), str(threads)]
-        super().__init__(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-
-    def wait_ready(self, limit_s: float = READY_LIMIT_S) -> None:
-        """Wait until the model is built and warm."""
-        self.read(limit_s)
-
-    def rows_per_second(self, seconds: float) -> float:
-        """Run the loop for `seconds`."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(b"%f\n" % seconds)
-        self.process.stdin.flush()
-        answer = self.read(seconds + 30)
-        return float(answer["rows"]) / float(answer["seconds"])
-
-    def read(self, limit_s: float) -> dict[str, Any]:
-        """The child's next line, which is one JSON object. Raises ServerError if none comes in time."""
-        assert self.process.stdout is not None
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.process.stdout, selectors.EVENT_READ)
-            line = self.process.stdout.readline() if selector.select(limit_s) else b""
-        if not line:
-            raise ServerError(f"the torch loop said nothing within {limit_s:.0f} s: {self.said()}")
-        answer: dict[str, Any] = json.loads(line)
-        return answer

@@ -1,10 +1,10 @@
-"""The networks as models that `starling` serves: a folder with a model.toml and the code beside it."""
+"""Model folders that `starling` serves: a model.toml and the network's code beside it."""
 
 from __future__ import annotations
 
 import copy
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -13,38 +13,11 @@ import torch
 from app.contract import Model, ModelSource
 from app.models.loaders import load
 
+from .data import NETWORKS
+
 HERE = Path(__file__).parent
-PIXELS, TOKENS = 224, 128
-TINY_PIXELS, TINY_TOKENS = 32, 8
-_VOCABULARY = 30_000  # ids drawn below it; BERT's has 30,522
+_VOCABULARY = 30_000  # upper bound of drawn ids; BERT's has 30,522
 
-
-@dataclass(frozen=True, slots=True)
-class Network:
-    """How one is built: a function of `networks`, its keywords as TOML, and the width of its output."""
-
-    title: str
-    build: str
-    kwargs: str
-    images: bool
-    width: int = 1000
-    tiny_width: int = 1000
-
-    def row(self, tiny: bool) -> tuple[int, ...]:
-        """Shape of one row of the input."""
-        if self.images:
-            side = TINY_PIXELS if tiny else PIXELS
-            return (3, side, side)
-        return (TINY_TOKENS if tiny else TOKENS,)
-
-
-NETWORKS = {
-    "resnet50": Network("ResNet-50", "resnet", "depths = [3, 4, 6, 3]", True),
-    "resnet152": Network("ResNet-152", "resnet", "depths = [3, 8, 36, 3]", True),
-    "vgg16": Network("VGG-16", "vgg16", "", True),
-    "bert-base": Network("BERT-base", "bert", "layers = 12\nhidden = 768\nheads = 12", False, 768, 32),
-    "bert-large": Network("BERT-large", "bert", "layers = 24\nhidden = 1024\nheads = 16", False, 1024, 32),
-}
 
 _TOML = """\
 source = "model.py:{build}"
@@ -70,7 +43,7 @@ max_batch = {max_batch}
 
 
 def write(name: str, repository: Path, *, tiny: bool = False, max_batch: int = 32) -> Path:
-    """Put the model into a repository folder; returns its own folder. Raises KeyError for a name not in NETWORKS."""
+    """Write the model into a repository folder; returns its own folder. Raises KeyError for unknown names."""
     network = NETWORKS[name]
     folder = repository / name
     folder.mkdir(parents=True)
@@ -87,19 +60,19 @@ def write(name: str, repository: Path, *, tiny: bool = False, max_batch: int = 3
 
 @lru_cache(maxsize=2)
 def loaded(folder: Path) -> Model:
-    """Not to be moved: `read` copies from it, which is quicker than to draw the weights again."""
+    """The loaded model, which must stay on the CPU: `read` copies it, faster than drawing weights again."""
     return load(ModelSource(folder.name, 1, folder))
 
 
 def read(folder: Path, max_batch: int) -> Model:
-    """The model as the server loads it, on the CPU, with another largest batch; its weights belong to the caller."""
+    """A copy of the model, on the CPU, with this largest batch; the caller owns its weights."""
     model = loaded(folder)
     batching = replace(model.info.batching, max_batch=max_batch)
     return replace(model, call=copy.deepcopy(model.call), info=replace(model.info, batching=batching))
 
 
 def rows_of(model: Model, count: int, seed: int = 0) -> list[torch.Tensor]:
-    """Random rows, one tensor [count, ...] for each input. Never ones: they may compute faster than what is served."""
+    """Random rows, one tensor [count, ...] per input. Random, because constants may compute faster than real inputs."""
     random = torch.Generator().manual_seed(seed)
     found = []
     for spec in model.info.inputs:

@@ -1,31 +1,30 @@
-"""What runs of the policies say: means paired by seed, and 99th percentiles whose ratio has an interval.
+"""Statistics of the policies over HTTP: means paired by seed, and the ratio of 99th percentiles with an interval.
 
-`adaptive` is compared with the best of the others, and which one that is was seen in the same runs. The minimum of
-several noisy figures is too low, so its ratio is bounded without choosing: the ratio to the truly best is the largest
-of the ratios to all. Its interval reaches from the largest of their lower ends, at a level shared by all of them
+`adaptive` is compared with the best of the other policies, which is chosen by the same runs. The minimum of several
+noisy figures is too low, so the ratio is bounded without choosing: the ratio to the truly best policy is the largest of
+the ratios to all policies. Its interval reaches from the largest of their lower ends, at a level shared by all of them
 (Bonferroni), to the largest of their upper ends.
 
-Each ratio's own interval is a paired bootstrap. Common seeds are drawn with replacement, and in each its blocks of a
-second; both policies get the same draw. Requests of a second share the queue that they met, so they are not drawn one
-by one; runs of a seed share the machine's mood, so the seconds of all seeds are not drawn as if they were alike. Seeds
-alone give too narrow an interval: in simulated queues, 8 seeds of 7 s at 60/s and an equal ratio each time, they held
-the truth in 92 % of 120 contests, both stages in 97 to 99 %. There the plain ratio was 1.09 between policies alike.
+The interval of each ratio is a paired bootstrap: common seeds are drawn with replacement, and in each seed blocks of a
+second; both policies get the same draw. Requests of the same second meet the same queue, so they are not drawn one by
+one. Runs of one seed are affected by the same state of the machine, so seconds are not drawn across seeds. Drawing
+seeds alone gives too narrow an interval: in 120 simulated comparisons (8 seeds of 7 s at 60/s, equal policies) it
+contained the true ratio in 92 % of the cases, both stages together in 97 to 99 %. The plain ratio was 1.09 there.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.bench.stats import Repeat, interval
 
-P99_WITHIN = 1.1  # of the best
-PER_ROW_WITHIN = 1.03  # of batches of one row
-BLOCK_S = 1.0  # long beside a queue's memory below 0.7 of the peak, some 0.1 s
+from .policies_live_data import Cell, Control, Tail
+
+BLOCK_S = 1.0  # much longer than queues below 0.7 of the peak stay correlated, about 0.1 s
 DRAWS = 4000
 _LEVEL = 0.05
 _SHARE = 0.99
@@ -34,88 +33,14 @@ Runs = Mapping[str, Sequence[Repeat]]
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One policy at one load; ms. `beyond_ms` to the policy with the lowest mean, paired by seed.
-
-    `busy`: units that ran at once, on average over time. `lag_ms` of the mean is the load generator's own.
-    """
-
-    model: str
-    share: float
-    rate: float
-    policy: str
-    seeds: int
-    requests: int
-    mean_ms: float
-    beyond_ms: float
-    ci95_ms: float
-    p99_ms: float
-    batch: float
-    busy: float
-    lag_ms: float
-    errors: int
-
-    @property
-    def same(self) -> bool:
-        return self.beyond_ms - self.ci95_ms <= 0
-
-
-@dataclass(frozen=True)
-class Tail:
-    """The 99th percentile of `adaptive` over that of the best, 1 where it is the best itself, with 95 % ends."""
-
-    model: str
-    share: float
-    best: str
-    ratio: float
-    low: float
-    high: float
-
-    @property
-    def within(self) -> bool:
-        return self.ratio <= P99_WITHIN
-
-
-@dataclass(frozen=True)
-class Control:
-    """Device time of a row under `adaptive` over that in batches of one; ms. `profiled_ms`: by size, per row.
-
-    `mixed`: the same ratio from the profile, for the sizes that `adaptive` ran: no machine's mood is in it.
-    """
-
-    model: str
-    peak: float
-    rate: float
-    adaptive_ms: float
-    single_ms: float
-    ratio: float
-    low: float
-    high: float
-    batch: float
-    mixed: float
-    profiled_ms: dict[int, float]
-
-    @property
-    def within(self) -> bool:
-        return self.ratio <= PER_ROW_WITHIN
-
-
-def verdict(low: float, high: float, limit: float) -> str:
-    """What an interval says of a limit."""
-    if high <= limit:
-        return f"within {limit}"
-    return f"NOT within {limit}" if low > limit else f"not distinguishable from {limit}"
-
-
 def mean_ms(repeat: Repeat) -> float:
-    """Of the right answers; infinite where there is none."""
+    """Mean latency of the right answers; infinite if there is none."""
     done = repeat.completed
     return float(done.mean()) / 1e6 if len(done) else math.inf
 
 
 def row_ms(repeat: Repeat) -> float:
-    """Device time of a row: each of the b rows of a batch reports the batch's time and b."""
+    """Device time per row. Each of the b rows of a batch reports the batch's time and b."""
     told = (repeat.compute_ns >= 0) & (repeat.batch > 0)
     return float((repeat.compute_ns[told] / repeat.batch[told]).mean()) / 1e6
 
@@ -126,19 +51,19 @@ def rows_a_batch(repeats: Sequence[Repeat]) -> float:
 
 
 def busy(repeats: Sequence[Repeat]) -> float:
-    """Units that ran at once, on average: device time over time."""
+    """Average number of units that ran at once: device time over time."""
     device_s = sum(row_ms(one) * int((one.batch > 0).sum()) / 1e3 for one in repeats)
     return device_s / sum(one.elapsed_s for one in repeats)
 
 
 def pairs(one: Sequence[Repeat], other: Sequence[Repeat]) -> list[tuple[Repeat, Repeat]]:
-    """The runs of the seeds that both have."""
+    """Pairs of runs with the same seed."""
     known = {repeat.seed: repeat for repeat in other}
     return [(repeat, known[repeat.seed]) for repeat in one if repeat.seed in known]
 
 
 def compare(model: str, share: float, rate: float, runs: Runs) -> list[Cell]:
-    """The cells of one load. The lowest mean is that of the policy with the least difference to `adaptive`."""
+    """The cells of one load. The policy with the least difference to `adaptive` has the lowest mean."""
 
     def beyond(name: str, least: str) -> list[float]:
         return [mean_ms(own) - mean_ms(best) for own, best in pairs(runs[name], runs[least])]
@@ -161,18 +86,18 @@ def compare(model: str, share: float, rate: float, runs: Runs) -> list[Cell]:
 
 
 def _half(values: Sequence[float]) -> float:
-    """Half the interval; one value alone says nothing of the next, so it is the same as any."""
+    """Half the width of the interval; infinite for one value."""
     half = interval(values)
     return math.inf if half is None else half
 
 
 def p99(latencies: NDArray[np.int64] | Floats) -> float:
-    """By nearest rank."""
+    """The 99th percentile by nearest rank."""
     return float(np.sort(latencies)[math.ceil(_SHARE * len(latencies)) - 1])
 
 
 def tail(model: str, share: float, runs: Runs, draws: int = DRAWS) -> Tail:
-    """The ratio to the best, seen on the seeds that each of the others shares with `adaptive`, and its interval."""
+    """The ratio of `adaptive` to the best policy on the seeds that both have, and its interval."""
     rivals = [name for name in runs if name != "adaptive"]
     best, ratio, low, high = "adaptive", 1.0, 1.0, 1.0
     for name in rivals:
@@ -187,7 +112,7 @@ def tail(model: str, share: float, runs: Runs, draws: int = DRAWS) -> Tail:
 
 
 def resampled(shared: Sequence[tuple[Repeat, Repeat]], draws: int) -> Floats:
-    """Ratios of the 99th percentiles in so many draws of seeds, and of blocks within them; the same at each call."""
+    """Ratios of the 99th percentiles in draws of seeds and of blocks within them; the same at each call."""
     random = np.random.default_rng(0)
     each = max(1, round(shared[0][0].duration_s / BLOCK_S))
     seeds = random.multinomial(len(shared), np.full(len(shared), 1 / len(shared)), size=draws)
@@ -197,19 +122,19 @@ def resampled(shared: Sequence[tuple[Repeat, Repeat]], draws: int) -> Floats:
 
 
 def _ratio(own: Floats, other: Floats) -> Floats:
-    """Infinite where `own` is, whatever the other."""
+    """`own` over `other`; infinite where `own` is infinite."""
     lost = np.isinf(own)
     return np.where(lost, np.inf, own / np.where(lost, 1.0, other))
 
 
 def _latencies(repeats: Sequence[Repeat]) -> Floats:
-    """Of all requests; one without a right answer took for ever."""
+    """Latencies of all requests, infinite for one without a right answer."""
     latency = np.concatenate([one.latency_ns for one in repeats])
     return np.where(latency >= 0, latency, np.inf)
 
 
 def _drawn(repeats: Sequence[Repeat], weights: NDArray[np.int64], each: int) -> Floats:
-    """The 99th percentile of each draw, which takes block i of all seeds' blocks weights[draw, i] times."""
+    """The 99th percentile of each draw, which contains block i of all seeds weights[draw, i] times."""
     latency = _latencies(repeats)
     block = np.concatenate(
         [
@@ -227,7 +152,7 @@ def _drawn(repeats: Sequence[Repeat], weights: NDArray[np.int64], each: int) -> 
 
 
 def control(model: str, peak: float, rate: float, runs: Runs, profiled_ms: dict[int, float]) -> Control:
-    """Runs of `adaptive` and of `batch 1`, paired by seed: the mean of their log ratios, Student's interval."""
+    """Compare `adaptive` with `batch 1` by the mean of the log ratios over common seeds, with Student's interval."""
     logs = [math.log(row_ms(own) / row_ms(single)) for own, single in pairs(runs["adaptive"], runs["batch 1"])]
     middle, half = float(np.mean(logs)), _half(logs)
     means = {name: float(np.mean([row_ms(one) for one in repeats])) for name, repeats in runs.items()}

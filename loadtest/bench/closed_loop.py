@@ -1,0 +1,119 @@
+"""Runs a closed loop of one request with the load generator of `starling bench`, in its own process.
+
+A client that shares the server's interpreter lock measures itself. So `run` starts `python -m
+loadtest.bench.closed_loop`, which reads a load as JSON from stdin and writes the result as JSON to stdout.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import itertools
+import json
+import subprocess
+import sys
+
+import numpy as np
+
+from app.bench.client import Pool
+from app.bench.drive import ClosedLoop
+from app.bench.http import Response
+from app.bench.plan import Target
+from app.bench.run import in_loop, without_collections
+from app.bench.stats import Repeat, collect, percentile
+from loadtest.common.paths import LOOPBACK, ROOT
+
+from .load import TIMEOUT_S, Load, LoadError, Request, Result, TimedAnswer
+
+_START_S = 20.0  # the interpreter's own start on a busy machine
+_RIGHT, _WRONG = 0, 1  # numbers of answers
+_FAULTS = ("", "wrong answer")  # by number
+
+
+async def drive(load: Load) -> Result:
+    """Run `load` in the current event loop."""
+
+    def note(pick: int, response: Response) -> int:
+        return _RIGHT if load.answer is None or response.body == load.answer else _WRONG
+
+    target = Target.parse(f"http://{LOOPBACK}:{load.port}")
+    payload = load.request.encode(load.port)
+    async with Pool(target, [payload], note, limit=load.connections, timeout_s=TIMEOUT_S) as pool:
+        # First one request on each connection, so that opening connections is not measured.
+        opened = ClosedLoop(pool, itertools.repeat(0), load.connections, 0, None)
+        await opened.run()
+        loop = ClosedLoop(pool, itertools.repeat(0), load.connections, load.seconds, None)
+        with without_collections():
+            await loop.run()
+    return result_of(collect(loop.log, loop.start_ns, load.seconds, 0, _FAULTS, ()), load)
+
+
+def result_of(repeat: Repeat, load: Load) -> Result:
+    """The result of the load's seconds. Later answers do not count, since fewer and fewer connections are busy then."""
+    ended_ns = repeat.intended_ns + repeat.latency_ns
+    counted = (repeat.latency_ns >= 0) & (ended_ns <= load.seconds * 1e9)
+    latency = repeat.latency_ns[counted]
+    p50, p90, p99 = (percentile(latency, share) for share in (0.5, 0.9, 0.99))
+    columns = [repeat.latency_ns, repeat.server_ns, repeat.queue_ns, repeat.compute_ns]
+    told = np.flatnonzero(counted & (repeat.server_ns >= 0))[: load.timed]
+    times = np.array([column[told] for column in columns]).T / 1e6
+    return Result(
+        requests=len(latency),
+        seconds=load.seconds,
+        p50_ms=float("nan") if p50 is None else p50,
+        p90_ms=float("nan") if p90 is None else p90,
+        p99_ms=float("nan") if p99 is None else p99,
+        failed=dict(repeat.errors),
+        timed=[
+            TimedAnswer(*row, batch=batch)
+            for row, batch in zip(times.tolist(), repeat.batch[told].tolist(), strict=True)
+        ],
+    )
+
+
+def run(load: Load) -> Result:
+    """Run `load` in a child process and wait for it. Raises LoadError if the process fails."""
+    command = [sys.executable, "-m", "loadtest.bench.closed_loop"]
+    limit_s = load.seconds + TIMEOUT_S + _START_S
+    try:
+        done = subprocess.run(
+            command, input=write_job(load), capture_output=True, text=True, timeout=limit_s, cwd=ROOT, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise LoadError(f"the load client did not end within {limit_s:g} s") from error
+    if done.returncode:
+        raise LoadError(f"the load client failed: {done.stderr.strip()[-500:]}")
+    fields = json.loads(done.stdout)
+    return Result(**{**fields, "timed": [TimedAnswer(**one) for one in fields["timed"]]})
+
+
+def write_job(load: Load) -> str:
+    """A load as JSON for the child process, with bodies in base64."""
+    job = dataclasses.asdict(load)
+    job["request"]["body"] = base64.b64encode(load.request.body).decode()
+    job["answer"] = None if load.answer is None else base64.b64encode(load.answer).decode()
+    return json.dumps(job)
+
+
+def read_job(text: str) -> Load:
+    """The load that `write_job` wrote."""
+    job = json.loads(text)
+    request, answer = job["request"], job["answer"]
+    headers = tuple((name, value) for name, value in request["headers"])
+    body = base64.b64decode(request["body"])
+    return Load(
+        **{
+            **job,
+            "request": Request(request["name"], request["path"], headers, body),
+            "answer": None if answer is None else base64.b64decode(answer),
+        }
+    )
+
+
+def main() -> None:
+    result = in_loop(drive(read_job(sys.stdin.read())))
+    json.dump(dataclasses.asdict(result), sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

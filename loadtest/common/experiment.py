@@ -1,0 +1,178 @@
+"""What every experiment's command does: run, store the figures as JSON, and make a page from the JSON alone.
+
+A page module turns figures into Markdown and plots and imports nothing that runs servers or simulations. So a page can
+be made again from its JSON without measuring anything, for example after a change of its text: `--page FILE.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from app.bench.run import Lagging
+from loadtest.common import machine
+from loadtest.common.paths import DOCS
+from loadtest.common.servers import MeasurementError
+
+Data = dict[str, Any]
+
+#: Errors of a run that are no fault of the program: they give a message and status 1, no traceback.
+EXPECTED = (Lagging, MeasurementError, ValueError, OSError)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of an experiment. `keep` stores figures and makes their page; long runs call it before they end."""
+
+    facts: dict[str, str]
+    say: Callable[[str], None]
+    keep: Callable[[Data], None]
+
+
+def _no_options(parser: argparse.ArgumentParser) -> None:
+    """For experiments without options of their own."""
+
+
+def _accept(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> None:
+    """For experiments whose options can be combined freely."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """The command of an experiment. `name` is that of its JSON and page, `text` is shown by `--help`.
+
+    `measure` returns the figures as plain JSON values. `write` belongs to the page module: it writes the page and the
+    plots of such figures into a folder and returns their names. `check` may reject options with `parser.error` and add
+    derived ones. `missed` lists the targets that the figures miss, which makes the exit status 1.
+    """
+
+    name: str
+    module: str
+    text: str | None
+    measure: Callable[[argparse.Namespace, Run], Data]
+    write: Callable[[Data, Path], list[str]]
+    options: Callable[[argparse.ArgumentParser], None] = _no_options
+    check: Callable[[argparse.ArgumentParser, argparse.Namespace], None] = _accept
+    missed: Callable[[Data], Sequence[str]] = field(default=lambda data: ())
+    stored_as: Callable[[argparse.Namespace], str] | None = None  # the name, if it depends on the options
+
+    def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Parse the options. Exits with status 2 if they are invalid."""
+        parser = argparse.ArgumentParser(prog=f"python -m {self.module}", description=self.text)
+        self.options(parser)
+        parser.add_argument("--out", type=Path, default=DOCS, help="folder for the page, JSON and plots [docs/bench]")
+        parser.add_argument("--page", type=Path, metavar="FILE.json", help="page of these figures; run nothing")
+        chosen = parser.parse_args(list(arguments))
+        if chosen.page is None:
+            self.check(parser, chosen)
+        return chosen
+
+    def main(self, arguments: Sequence[str]) -> int:
+        """Run the experiment, or only make its page; returns the exit status."""
+        chosen = self.parse(arguments)
+        console = Console(stderr=True, highlight=False)
+        say = clocked(console)
+        try:
+            if chosen.page is not None:
+                data = load(chosen.page)
+                tell_written(self.write(data, chosen.out), say)
+                return 0
+            # SystemExit runs the `finally` blocks that stop child processes; the default action of SIGTERM does not.
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+            known = facts(command_of(self.module, arguments))
+
+            path = chosen.out / f"{self.stored_as(chosen) if self.stored_as else self.name}.json"
+
+            def keep(figures: Data) -> None:
+                store({**figures, "facts": known}, path)
+                # read back, so that the page cannot use anything that the JSON lacks
+                tell_written([path.name, *self.write(load(path), chosen.out)], say)
+
+            figures = self.measure(chosen, Run(known, say, keep))
+            keep(figures)
+        except EXPECTED as error:
+            console.print(f"{type(error).__name__}: {error}", style="red", markup=False, soft_wrap=True)
+            return 1
+        except KeyboardInterrupt:  # the children have been stopped on the way here
+            return 130
+        missed = self.missed(load(path))
+        for line in missed:
+            console.print(line, style="red", markup=False, soft_wrap=True)
+        return int(bool(missed))
+
+
+def clocked(console: Console) -> Callable[[str], None]:
+    """A function that prints lines, each after the time that has passed since now."""
+    began_s = time.monotonic()
+
+    def say(text: str) -> None:
+        passed = int(time.monotonic() - began_s)
+        console.print(f"{passed // 60}:{passed % 60:02d} {text}", markup=False, soft_wrap=True)
+
+    return say
+
+
+def tell_written(names: Sequence[str], say: Callable[[str], None]) -> None:
+    for name in names:
+        say(f"wrote {name}")
+
+
+def command_of(module: str, arguments: Sequence[str]) -> str:
+    """The command line of the same run, without paths of this machine."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--out")
+    kept = parser.parse_known_args(list(arguments))[1]
+    return " ".join([f"python -m {module}", *map(shlex.quote, kept)])
+
+
+def facts(command: str) -> dict[str, str]:
+    """Command, date and machine. Call it before measuring, because it reads the load average."""
+    date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    return {"command": f"`{command}`", "date": date, **machine.describe()}
+
+
+def store(data: Data, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(_text(data)) + "\n", encoding="utf-8")
+
+
+def load(path: Path) -> Data:
+    """Read stored figures. Raises OSError and ValueError if the file holds none."""
+    data = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(data, dict):
+        raise ValueError(f"{path.name}: expected figures that a run stored, got {type(data).__name__}")  # noqa: TRY004
+    return data
+
+
+_NESTED = (dict, list, tuple, np.ndarray)
+
+
+def _text(value: Any, indent: str = "\n") -> Iterator[str]:
+    """JSON with one line for each entry of an object and one line for a whole list of plain values."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    inner = indent + " "
+    if isinstance(value, dict) and value:
+        for number, (key, entry) in enumerate(value.items()):
+            yield f"{',' if number else '{'}{inner}{json.dumps(str(key), ensure_ascii=False)}: "
+            yield from _text(entry, inner)
+        yield indent + "}"
+    elif isinstance(value, list | tuple) and any(isinstance(entry, _NESTED) for entry in value):
+        for number, entry in enumerate(value):
+            yield f"{',' if number else '['}{inner}"
+            yield from _text(entry, inner)
+        yield indent + "]"
+    else:
+        yield json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,11 @@
+"""Paths in the checkout, and the only address that the experiments use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+#: The checkout. Child processes start here, so that they can import this package.
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs" / "bench"
+ZOO = ROOT / "app" / "models" / "zoo"
+LOOPBACK = "127.0.0.1"

@@ -1,0 +1,125 @@
+"""The closed loop counts whole 200s within its seconds; the constant server answers each request once."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from bench.made import repeat
+from bench.scripted import http, serving
+
+from loadtest.bench import bodies
+from loadtest.bench.closed_loop import drive, read_job, result_of, write_job
+from loadtest.bench.constant import Constant, request_length
+from loadtest.bench.load import Load, Request
+from loadtest.common.paths import LOOPBACK
+
+REQUEST = Request("test", "/x", (("Content-Type", "text/plain"),), b"hello")
+MS = 1_000_000
+
+
+def load(port: int = 1, **changes: object) -> Load:
+    return dataclasses.replace(Load(port, REQUEST, seconds=0.02, connections=2), **changes)
+
+
+async def test_counts_right_answers_and_keeps_what_the_server_says() -> None:
+    told = {"X_Batch_Size": 4, "Server_Timing": "queue;dur=0.5, compute;dur=1.5, total;dur=2.5"}
+    async with serving(lambda connection, request: http(b"yes", **told)) as server:
+        result = await drive(load(server.port, answer=b"yes", timed=3))
+    assert result.failed == {}
+    assert result.requests > 3 == len(result.timed)
+    assert {(one.total_ms, one.queue_ms, one.compute_ms, one.batch) for one in result.timed} == {(2.5, 0.5, 1.5, 4)}
+    assert all(one.latency_ms > 0 for one in result.timed)
+    assert result.per_second == result.requests / 0.02
+
+
+@pytest.mark.parametrize(
+    ("answer", "failure"), [(http(b"yes", status=503), "status 503"), (http(b"no!"), "wrong answer")]
+)
+async def test_failures_are_told_apart(answer: bytes, failure: str) -> None:
+    async with serving(lambda connection, request: answer) as server:
+        result = await drive(load(server.port, answer=b"yes"))
+    assert result.requests == 0
+    assert list(result.failed) == [failure]
+
+
+async def test_nobody_listening_is_a_failure() -> None:
+    async with serving(lambda connection, request: b"") as server:
+        pass
+    result = await drive(load(server.port))
+    assert (result.requests, result.failed) == (0, {"connect": 2})
+
+
+def test_answers_after_the_end_do_not_count() -> None:
+    """One request every 10 ms, answered after 5, 5 and 25 ms: the last one after the load's 40 ms."""
+    result = result_of(repeat([5.0, 5.0, 25.0]), load(seconds=0.04))
+    assert (result.requests, result.p50_ms, result.per_second) == (2, 5.0, 50.0)
+
+
+@asynccontextmanager
+async def constant(body: bytes) -> AsyncIterator[int]:
+    listening = await asyncio.get_running_loop().create_server(lambda: Constant(body), LOOPBACK, 0)
+    async with listening:
+        yield listening.sockets[0].getsockname()[1]
+
+
+async def test_the_constant_server_answers_each_request_once() -> None:
+    big = dataclasses.replace(REQUEST, body=b"x" * 300_000)  # arrives in several pieces
+    async with constant(http(b"yes")) as port:
+        result = await drive(load(port, request=big, answer=b"yes"))
+    assert result.failed == {}
+    assert result.requests > 2
+
+
+def test_the_constant_server_reads_lengths() -> None:
+    request = REQUEST.encode(1)
+    assert request_length(request[:20]) == 0
+    assert request_length(request) == len(request)
+    assert request_length(b"GET / HTTP/1.1\r\n\r\n") == 18
+
+
+def test_a_load_survives_the_way_to_its_process() -> None:
+    original = load(1234, answer=b"\x00\xff", timed=7)
+    assert read_job(write_job(original)) == original
+
+
+METADATA = {"name": "mlp", "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}]}
+
+
+def test_json_and_binary_carry_the_same_values() -> None:
+    text, raw = bodies.v2_json(METADATA), bodies.v2_binary(METADATA)
+    (tensor,) = json.loads(text.body)["inputs"]
+    head = int(dict(raw.headers)["Inference-Header-Content-Length"])
+    assert tensor["shape"] == json.loads(raw.body[:head])["inputs"][0]["shape"] == [1, 3]
+    assert struct.pack("<3f", *tensor["data"]) == raw.body[head:]
+
+
+def test_checking_an_answer() -> None:
+    good = b'{"outputs":[{"name":"y","shape":[1,2],"data":[1,2]}]}'
+    bodies.check(bodies.v2_json(METADATA), {}, good)
+    with pytest.raises(ValueError, match="shape"):
+        bodies.check(bodies.v2_json(METADATA), {}, good.replace(b"[1,2]}", b"[1]}"))
+    head = b'{"outputs":[{"name":"y","shape":[1,2],"parameters":{"binary_data_size":8}}]}'
+    length = {"inference-header-content-length": str(len(head))}
+    bodies.check(bodies.v2_binary(METADATA), length, head + bytes(8))
+    with pytest.raises(ValueError, match="raw bytes"):
+        bodies.check(bodies.v2_binary(METADATA), length, head + bytes(7))
+
+
+def test_an_echo_may_shorten_its_digits_but_not_change_them() -> None:
+    request = bodies.v2_json({**METADATA, "name": "echo"})
+    sent = json.loads(request.body)["inputs"][0]["data"]
+    short = [round(number, 9) for number in sent]
+    assert short != sent
+    bodies.check(request, {}, answer_with(short))
+    with pytest.raises(ValueError, match="not the input"):
+        bodies.check(request, {}, answer_with([*short[:2], 0.5]))
+
+
+def answer_with(data: list[float]) -> bytes:
+    return json.dumps({"outputs": [{"name": "y", "shape": [1, 3], "data": data}]}).encode()

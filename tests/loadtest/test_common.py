@@ -1,0 +1,117 @@
+"""What all experiments share: options, figures kept as JSON, the page made of them, and nothing of it run twice."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadtest.common import experiment, markdown, plots
+from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.processes import spread
+from loadtest.common.samples import standard_error
+from loadtest.common.servers import ServerError
+
+
+def write(data: Data, folder: Path) -> list[str]:
+    parts = ["# X", markdown.table(("seeds",), [[str(seed)] for seed in data["seeds"]]), *data["facts"]]
+    return [markdown.write(parts, folder / "x.md")]
+
+
+def made(measure: Any, **more: Any) -> Experiment:
+    return Experiment(
+        "x", "loadtest.x", "Text.", measure, write,
+        lambda parser: parser.add_argument("--seeds", type=int, default=2), **more,
+    )  # fmt: skip
+
+
+def seeds(chosen: argparse.Namespace, run: Run) -> Data:
+    return {"seeds": np.arange(chosen.seeds)}
+
+
+def test_figures_are_kept_and_the_page_is_made_of_them(tmp_path: Path) -> None:
+    assert made(seeds).main(["--seeds", "3", "--out", str(tmp_path)]) == 0
+    data = json.loads((tmp_path / "x.json").read_text())
+    assert data["seeds"] == [0, 1, 2]
+    assert data["facts"]["command"] == "`python -m loadtest.x --seeds 3`"  # without this machine's folder
+    assert data["facts"]["cores"]
+    assert "| 2 |" in (tmp_path / "x.md").read_text()
+
+
+def test_a_page_is_made_again_and_nothing_is_run(tmp_path: Path) -> None:
+    (tmp_path / "old.json").write_text('{"facts": {}, "seeds": [7]}')
+
+    def run_again(chosen: argparse.Namespace, run: Run) -> Data:
+        raise AssertionError("measured")
+
+    assert made(run_again).main(["--page", str(tmp_path / "old.json"), "--out", str(tmp_path)]) == 0
+    assert "| 7 |" in (tmp_path / "x.md").read_text()
+    assert made(run_again).main(["--page", str(tmp_path / "none.json"), "--out", str(tmp_path)]) == 1
+
+
+def test_what_was_kept_before_a_fault_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def half(chosen: argparse.Namespace, run: Run) -> Data:
+        run.keep({"seeds": [1]})
+        raise ServerError("the server ended")
+
+    assert made(half).main(["--out", str(tmp_path)]) == 1
+    assert "the server ended" in capsys.readouterr().err
+    assert "| 1 |" in (tmp_path / "x.md").read_text()
+
+
+def test_missed_targets_are_the_status_and_another_name_is_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    strict = made(seeds, missed=lambda data: ["too few"], stored_as=lambda chosen: f"x-{chosen.seeds}")
+    assert strict.main(["--out", str(tmp_path)]) == 1
+    assert "too few" in capsys.readouterr().err
+    assert (tmp_path / "x-2.json").exists()
+
+
+def test_options_that_cannot_be_are_refused_but_not_for_a_page(tmp_path: Path) -> None:
+    def check(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> None:
+        parser.error("seeds: no")
+
+    with pytest.raises(SystemExit) as ended:
+        made(seeds, check=check).parse([])
+    assert ended.value.code == 2
+    made(seeds, check=check).parse(["--page", "x.json"])
+
+
+@pytest.mark.parametrize(
+    "value", [{}, [], {"a": []}, {"a": [1, 2.5, None]}, {"a": [[1], [2]], "b": {"c": [{"d": "é"}, "e"]}}, [1, [2, {}]]]
+)
+def test_json_keeps_every_value(value: Any, tmp_path: Path) -> None:
+    text = "".join(experiment._text(value))
+    assert json.loads(text) == value
+    experiment.store({"v": value}, tmp_path / "x.json")
+    assert experiment.load(tmp_path / "x.json") == {"v": value}
+
+
+def test_lists_of_plain_values_are_one_line() -> None:
+    assert "".join(experiment._text({"a": [1, 2], "b": [[3], []]})) == '{\n "a": [1, 2],\n "b": [\n  [3],\n  []\n ]\n}'
+
+
+def test_a_page_in_parts(tmp_path: Path) -> None:
+    assert markdown.write(["# X\n", markdown.table(("a",), [["1"]]), "end "], tmp_path / "x.md") == "x.md"
+    assert (tmp_path / "x.md").read_text() == "# X\n\n| a |\n| --- |\n| 1 |\n\nend\n"
+
+
+def test_standard_error() -> None:
+    assert standard_error([1.0]) == 0
+    assert standard_error([1.0, 3.0]) == pytest.approx(1.0)
+
+
+def test_work_spreads_over_processes_in_order() -> None:
+    assert list(spread(abs, [-1, 2, -3], 2)) == [1, 2, 3]
+    assert list(spread(abs, [-1, 2], 1)) == [1, 2]
+
+
+def test_live_latencies_lie_over_simulated_ones(tmp_path: Path) -> None:
+    panel = plots.Panel("m", [(2, 10.0), (2, 20.0)], {"ebird": [1, 2, 3, 4]}, live={"ebird": [1, 2, 2, 5]})
+    plots.latency_by_request([panel], tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"

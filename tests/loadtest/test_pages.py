@@ -1,0 +1,42 @@
+"""The pages in docs/bench are what their JSON says: made again from it, each is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadtest.bench import ahead_page, hot_path_page, http_page, live_vs_sim_page, policies_live_page, policies_page
+from loadtest.bench.simulation import page as simulation_page
+from loadtest.common import experiment
+from loadtest.common.paths import DOCS
+from loadtest.papers import adaptive_batching_page, ebird_page, steps_page
+
+PAGES: dict[str, Callable[[Any, Path], list[str]]] = {
+    "ahead": ahead_page.write,
+    "http": http_page.write,
+    "hot-path": hot_path_page.write,
+    "live-vs-sim": live_vs_sim_page.write,
+    "policies": policies_page.write,
+    "policies-live": policies_live_page.write,
+    "policies-live-1": policies_live_page.write,
+    "simulation": simulation_page.write,
+    "adaptive_batching": adaptive_batching_page.write,
+    "ebird": ebird_page.write,
+    "steps": steps_page.write,
+}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_page_is_what_its_json_says(name: str, tmp_path: Path) -> None:
+    made = PAGES[name](experiment.load(DOCS / f"{name}.json"), tmp_path)
+    assert f"{name}.md" in made
+    assert (tmp_path / f"{name}.md").read_text("utf-8") == (DOCS / f"{name}.md").read_text("utf-8")
+    plots = [one for one in made if one.endswith(".png")]
+    assert all((tmp_path / plot).read_bytes()[:4] == b"\x89PNG" and (DOCS / plot).exists() for plot in plots)
+
+
+def test_every_page_is_among_them() -> None:
+    assert {path.stem for path in DOCS.glob("*.md")} == set(PAGES)

@@ -1,0 +1,29 @@
+"""Small runs of the simulator whose latencies can be computed by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.scheduler.estimates.profile import ModelProfile
+from app.sim.fleet import Setup
+from app.sim.report import Tally
+from app.sim.simulator import Simulator
+
+MS = 1_000_000
+
+
+class Kept(list[int]):
+    """Latencies that are still there when they have been folded away."""
+
+    def clear(self) -> None:
+        pass
+
+
+def latencies(profile: ModelProfile, times_ms: list[int], **options: Any) -> tuple[list[float], float, float]:
+    """Milliseconds of each request, in the order of its answer; busy and last millisecond."""
+    setup = Setup(profile, 1, **{"policy": "no_wait", **options})
+    tally = Tally(latencies=Kept())
+    simulator = Simulator([setup.node(0)], tally, deadline_ns=setup.deadline_ns)
+    simulator.feed([time * MS for time in times_ms])
+    simulator.drain()
+    return [latency / MS for latency in tally.latencies], tally.busy_ns / MS, tally.end_ns / MS

@@ -1,0 +1,82 @@
+"""Launch cost and push depth: when a unit starts that was handed to an idle worker, or behind a running one."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from app.scheduler.estimates.profile import ModelProfile, parse
+from app.scheduler.record import Entry, RecordingScheduler
+from app.scheduler.types import AT_ONCE
+from app.sim.fleet import Setup
+from app.sim.report import Tally
+from app.sim.simulator import Simulator
+
+from .runs import MS, latencies
+
+#: Batches take 10, 12, 14 ms and copies of a row 3 ms.
+PROFILE = parse({"batch_ms": {"1": 10, "3": 14}, "transfer_ms": {"1": 3, "3": 5}})
+DEEP = {"push_depth": 2, "push_ahead_ns": AT_ONCE}
+PAIR = parse({"batch_ms": {"1": 10}, "concurrency": {"2": {"1": 20}}})
+
+
+def test_a_unit_behind_another_runs_when_that_one_has_ended() -> None:
+    """The second unit is formed at 1 from one row; the third row finds the worker full until 10."""
+    assert latencies(PROFILE, [0, 1, 2], **DEEP) == ([10, 19, 28], 30, 30)
+
+
+def test_a_unit_pushed_shortly_before_the_end_has_all_rows_that_came() -> None:
+    """At 7 the first unit is predicted to end within 3: both rows that wait are handed over and start at 10."""
+    ahead = DEEP | {"push_ahead_ns": 3 * MS}
+    assert latencies(PROFILE, [0, 1, 2, 8], **ahead) == ([10, 21, 20, 24], 32, 32)
+
+
+def test_units_of_one_worker_run_in_the_order_they_were_handed_over() -> None:
+    """Depth 4: all four stand in the queue of the one worker from the start, a row each."""
+    assert latencies(PROFILE, [0, 1, 2, 3], **DEEP | {"push_depth": 4}) == ([10, 19, 28, 37], 40, 40)
+
+
+def test_each_worker_has_a_queue_of_its_own() -> None:
+    """Four units on two workers that slow each other: two end at 20, and those behind them at 40."""
+    found, busy, _ = latencies(PAIR, [0, 0, 0, 0], **DEEP, device="shared", workers=(1, 1))
+    assert found == pytest.approx([20, 20, 40, 40], abs=1e-4)
+    assert busy == pytest.approx(40, abs=1e-4)
+
+
+def test_an_idle_worker_waits_for_the_launch() -> None:
+    """Each unit is handed over when the one before it has ended: 2 + 10, then 2 + 12. The launch is no work."""
+    assert latencies(PROFILE, [0, 1, 2], launch_ns=2 * MS) == ([12, 25, 24], 22, 26)
+
+
+def test_the_launch_of_a_unit_behind_another_costs_nothing() -> None:
+    """The second unit is launched from 1 to 3, while the first runs from 2 to 12; the third from 12 to 14."""
+    assert latencies(PROFILE, [0, 1, 2], **DEEP, launch_ns=2 * MS) == ([12, 21, 30], 30, 32)
+
+
+def test_a_launch_may_take_longer_than_the_unit_before() -> None:
+    """Launched by 30, 35 and 70. The third is handed over at 40, when the first has ended."""
+    profile = ModelProfile((10 * MS,))
+    assert latencies(profile, [0, 5, 20], **DEEP, launch_ns=30 * MS) == ([40, 45, 60], 30, 80)
+    assert latencies(profile, [0, 25], **DEEP, launch_ns=30 * MS) == ([40, 40], 20, 65)
+
+
+def test_rows_are_copied_during_the_launch() -> None:
+    assert latencies(PROFILE, [0], transfers="overlap", launch_ns=2 * MS) == ([13], 10, 13)
+    assert latencies(PROFILE, [0], transfers="overlap", launch_ns=5 * MS) == ([15], 10, 15)
+
+
+def test_workers_launch_at_once() -> None:
+    found = latencies(PAIR, [0, 0], launch_ns=2 * MS, device="shared", workers=(1, 1))[0]
+    assert found == pytest.approx([22, 22], abs=1e-4)
+
+
+def test_the_scheduler_hears_of_the_launch_when_it_is_over() -> None:
+    """The step that follows is recorded as well, so that the record replays."""
+    entries: list[Entry] = []
+    setup = Setup(PROFILE, 1, policy="no_wait", launch_ns=2 * MS)
+    simulator = Simulator([setup.node(0, partial(RecordingScheduler, sink=entries.append))], Tally())
+    simulator.feed([0])
+    simulator.drain()
+    names = [(entry.get("in", "step"), entry["t"] // MS) for entry in entries[2:]]
+    assert names == [("submit", 0), ("step", 0), ("launched", 2), ("step", 2), ("finished", 12), ("step", 12)]
