@@ -113,12 +113,7 @@ def profile(
 
     loaded = _load(model, models, extra or [], max_batch)
     asked = Plan(
-        threads=threads,
-        length=length,
-        repeats=repeats,
-        budget_s=budget_s,
-        precision=precision,
-        compile=compile,
+        threads=threads, length=length, repeats=repeats, budget_s=budget_s, precision=precision, compile=compile
     )
     plan = _plan(loaded, device, workers or [], asked)
     measured, key = _measure(loaded, plan, suggest)

@@ -16,14 +16,8 @@ from app.contract import ModelInfo
 from app.errors import BadRequest, StarlingError, TooLarge
 
 from ..catalog import spec
+from .models import ECHO, TEXT, TOKENS
 
-ECHO = ModelInfo("echo", "1", "pytorch", (spec("x", "FP32", 4),), (spec("y", "FP32", 4),))
-TEXT = ModelInfo("text", "1", "pytorch", (spec("t", "BYTES", 1),), (spec("u", "BYTES", 1),))
-TOKENS = ModelInfo(
-    "tokens", "2", "pytorch",
-    (spec("ids", "INT64", "n", bound=8), spec("mask", "BOOL", "n", bound=8)),
-    (spec("out", "INT64", "n", bound=8), spec("sum", "FP64")),
-)  # fmt: skip
 BRAIN = ModelInfo("brain", "1", "pytorch", (spec("x", "BF16", 2),), (spec("y", "BF16", 2),))
 MIB = 1 << 20
 
