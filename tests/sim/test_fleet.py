@@ -41,7 +41,7 @@ def test_figures_of_one_replica() -> None:
 
 def test_energy_where_the_profile_has_power() -> None:
     profile = parse({"batch_ms": {"1": 10}, "power_w": {"idle": 10, "busy": 60}})
-    cell = run(Setup(profile, 50, "no_wait", arrivals="uniform", requests=1000))
+    cell = run(Setup(profile, 50, "no_wait", arrivals="uniform", requests=few(1000)))
     assert cell["energy_j_per_request"] == pytest.approx((10 + 60) * 0.01, rel=0.01)  # half of 20 ms each
 
 

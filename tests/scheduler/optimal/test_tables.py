@@ -16,8 +16,8 @@ from app.scheduler.types import Profile
 
 MS = 1_000_000
 CURVES = {
-    "overhead": linear(7, 0.6, 8).batch_ns,
     "jagged": parse({"batch_ms": {"1": 4.6, "2": 9.5, "3": 14.0, "4": 10.0, "8": 11.7}}).batch_ns,
+    "overhead": linear(7, 0.6, 8).batch_ns,
 }
 GRID = (0.1, 0.5, 0.9)
 POWER = (20.0, 65.0)
@@ -121,7 +121,7 @@ def test_tables_are_the_optimum_of_their_load(curve: str, weight: float) -> None
         assert (tables.tail, tables.sizes) == (best.tail, best.sizes)
 
 
-@pytest.mark.parametrize("curve", CURVES)
+@pytest.mark.parametrize("curve", some(CURVES))
 def test_latency_never_idles_while_rows_wait(curve: str) -> None:
     tables = solved(curve, 0.0)
     for level in range(len(GRID)):
