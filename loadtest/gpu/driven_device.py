@@ -15,7 +15,7 @@ import torch
 from app.contract import Model
 from app.engine.devices.base import Completion, DeviceOptions, Job
 from app.engine.devices.streams.device import StreamDevice
-from app.engine.devices.streams.executor import StagedExecutor
+from app.engine.devices.streams.executor import StreamExecutor
 from app.engine.profiling.warmup import try_batch
 from app.models.placement import Placement
 from app.scheduler.types import WorkerSpec
@@ -64,7 +64,7 @@ class DrivenDevice:
             workers,
             DeviceOptions(placement=placement, push_depth=options.depth, graphs=options.graphs),
         )
-        self.executor: StagedExecutor
+        self.executor: StreamExecutor
         self._seats: list[list[Sequence[int]]] = []  # by worker and depth: slots
         self._ended: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -77,7 +77,7 @@ class DrivenDevice:
         slots = options.depth * sum(options.workers)
         self.device.start(self._report)
         executor = self.device.open(self._model, slots)
-        assert isinstance(executor, StagedExecutor)
+        assert isinstance(executor, StreamExecutor)
         self.executor = executor
         return self
 

@@ -1,12 +1,12 @@
 """A device of streams: copies, batches and results that overlap, kept in order by events (Ebird, sections V and VI).
 
 Threads
-    The event loop announces rows (`arrive`) and units (`push`) and does nothing else: both put a message into one
-    queue. One launcher takes the messages in order and enqueues all work on all streams; several would fight for the
-    interpreter lock. Each worker has a completer, which blocks on the out-event of its oldest unit and then reports it.
-    One completer for all workers would make a result wait for another stream's; a host function on the stream would
-    need the lock on a thread of the driver, and hold up the stream until it has it. Blocking on an event needs neither
-    the lock nor a core, and nothing polls.
+    The event loop announces rows (`arrive`) and units (`push`): both put a message into one queue. One launcher takes
+    the messages in order and enqueues all work on all streams; several would fight for the interpreter lock. Each
+    worker has a completer, which blocks on the out-event of its oldest unit and then reports it. One completer for all
+    workers would make a result wait for another stream's; a host function on the stream would need the lock on a
+    thread of the driver, and hold up the stream until it has it. Blocking on an event needs neither the lock nor a
+    core, and nothing polls.
 Streams
     One in-stream for all rows that arrive; per worker a stream to compute on and an out-stream for its results.
 Bounds
@@ -19,16 +19,12 @@ Failure
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
-
-import torch
 
 from app.contract import Array, Model
 from app.engine.devices.base import (
@@ -44,19 +40,21 @@ from app.engine.devices.base import (
     Report,
     Transfer,
     failed,
-    fault_of,
 )
 from app.engine.devices.pool import Pool, Slots
-from app.engine.devices.streams.captures import Stock
-from app.engine.devices.streams.executor import StagedExecutor
-from app.engine.devices.streams.lanes import Flight, Lane
-from app.engine.devices.streams.pool import Copies, StagedPool
-from app.engine.devices.streams.runtime import Runtime, perform
+from app.engine.devices.streams.completer import Completer, CopyWatcher
+from app.engine.devices.streams.executor import StreamExecutor
+from app.engine.devices.streams.graphs.captures import Streams
+from app.engine.devices.streams.launcher import Launcher
+from app.engine.devices.streams.loading import Loader
+from app.engine.devices.streams.memory.pool import Copies, StreamPool
+from app.engine.devices.streams.runtime import Runtime
 from app.engine.devices.streams.transfers import TransferBench
-from app.engine.devices.streams.warmup import try_on_each
+from app.engine.devices.streams.unit import UnitInFlight
+from app.engine.devices.streams.worker import StreamWorker
 from app.errors import ConfigError
-from app.models.placement import movable, place, warn_of_indices
-from app.scheduler.types import DeviceSpec, Fault, Outcome, WorkerSpec
+from app.models.placement import movable
+from app.scheduler.types import DeviceSpec, Fault, WorkerSpec
 
 log = logging.getLogger("starling.engine")
 
@@ -89,21 +87,23 @@ class StreamDevice:
         ahead = _PUSH_AHEAD_NS if options.push_ahead_ns is None else options.push_ahead_ns
         self.spec = DeviceSpec(workers, len(workers), alive, depth, ahead)
         self.runtime = runtime
-        self._placement = replace(options.placement, device=runtime.device)
         self._graphs = options.graphs
         self._clock = clock
         self.copies = Copies()
-        self._messages: queue.SimpleQueue[tuple[Any, ...] | None] = queue.SimpleQueue()
-        self._watched: queue.SimpleQueue[tuple[Any, int, StagedPool, Slots] | None] = queue.SimpleQueue()
+        self.launcher = Launcher("launcher", runtime, self._lose, self._launcher_ended)
+        self.watcher = CopyWatcher(runtime, self.copies, self._copied, self._lose)
+        self.workers: list[StreamWorker] = []
+        self.completers: list[Completer] = []
         self._in: Any = None  # the in-stream
-        self.lanes: list[Lane] = []
         self._host = host
         self._host_started = False
         self._threads: list[threading.Thread] = []
-        self._stock = Stock(runtime.stream)
+        self._streams = Streams(runtime.stream)
+        placement = replace(options.placement, device=runtime.device)
+        self._loader = Loader(self, runtime, self._streams, self.copies, placement, self._keep)
         self.lost: str | None = None  # why, once the device has failed
         self._closed = False
-        self._report: Report = _unheard
+        self._report: Report = _nobody_hears
         self._launched: Launched | None = None
         self._freed: Freed = _give_back
 
@@ -125,33 +125,11 @@ class StreamDevice:
         A model that cannot be moved runs on the CPU, on a thread of its worker. Raises ConfigError.
         """
         self._begin()
-        runtime = self.runtime
-        runtime.attach()
+        self.runtime.attach()
         if not movable(model):
             log.warning("model %s: no nn.Module with tensors alone: it runs on the CPU", model.info.name)
             return self._open_on_host(model, slots)
-        warn_of_indices(model)
-        placed: list[Model] = []
-        load = self._stock.take(0)
-        try:
-            perform(runtime, load, lambda: placed.append(place(model, self._placement)))
-            pool = StagedPool(model.info.client_inputs, slots, self.copies, (runtime.pinned, runtime.empty), self._keep)
-            # A graph is captured before the first row has come: what lies there must be input that no model chokes on,
-            # and an id out of range would be an assertion on the device, which loses it. As bytes: not all types fill.
-            perform(runtime, load, lambda: [rows.view(torch.uint8).zero_() for rows in pool.rows if rows is not None])
-            executor = StagedExecutor(placed[0], pool, self._graphs)
-            for lane in self.lanes:
-                seat = executor.seat(runtime, lane.spec.capacity, self.spec.push_depth)
-                perform(runtime, load, lambda seat=seat: seat.index.zero_())  # type: ignore[misc]
-            with suppress(BaseException):  # warming up says what is wrong with a model
-                perform(runtime, load, executor.first_use)
-        except torch.OutOfMemoryError as exc:
-            raise ConfigError(f"model {model.info.name!r}: does not fit into the device's memory: {exc}") from exc
-        finally:
-            self._stock.give_back(0, load)
-        if executor.graphs:
-            self._find_streams(executor)
-        return executor
+        return self._loader.open(model, slots, self.workers, self.spec.push_depth, self._graphs)
 
     def _open_on_host(self, model: Model, slots: int) -> Executor:
         if self._host is None:
@@ -164,56 +142,37 @@ class StreamDevice:
         return self._host.open(model, slots)
 
     def trial(self, executor: Executor, slots: Slots, size: int) -> Ran:
-        """On every worker that takes it, twice each: the first run has costs of its own. Captures graphs at need."""
-        if not isinstance(executor, StagedExecutor):
-            assert self._host is not None  # it placed this model
-            return self._host.trial(executor, slots, size)
-        for slot in slots:
-            executor.pool.numbers[slot] = 0  # written anew, so to be copied anew
-        before = executor.versions()
-        rans = try_on_each(self, executor, slots, size)
-        if executor.versions() != before:
-            executor.copies = True
-        return min(rans, key=lambda ran: ran.busy_ns)
+        if isinstance(executor, StreamExecutor):
+            return self._loader.trial(executor, slots, size, self.workers)
+        assert self._host is not None  # it placed this model
+        return self._host.trial(executor, slots, size)
 
     def transfer(self, executor: Executor, rows: int, outputs: list[Array]) -> Transfer | None:
-        if not isinstance(executor, StagedExecutor):
+        if not isinstance(executor, StreamExecutor):
             return None
         return TransferBench(self.runtime).measure(executor.pool, rows, outputs)
 
-    def _find_streams(self, executor: StagedExecutor) -> None:
-        """To capture the model's graphs on, one for each worker."""
-        for lane, seat in zip(self.lanes, executor.seats, strict=True):
-            seat.capture = self._stock.capture(lane.index, lane.spec.priority)
-            if seat.capture is None:
-                log.warning(
-                    "model %s: no stream is left to capture on: it runs without graphs", executor.model.info.name
-                )
-                executor.graphs = False
-                return
-            seat.pool = self.runtime.graph_pool()
-
     def arrive(self, executor: Executor, slots: Slots) -> None:
         """The rows in these slots have been written: let their copy begin. Returns at once; any thread."""
-        if isinstance(executor, StagedExecutor):
+        if isinstance(executor, StreamExecutor):
             copies = self.copies
             with copies.lock:
                 copies.last += 1
                 executor.pool.arrive(slots, copies.last)
                 if not self._closed:
-                    self._messages.put((self._copy, executor.pool, slots))
+                    self.launcher.send(self._copy, executor.pool, slots)
 
     def push(self, worker: int, job: Job) -> None:
         """Hand over a unit. Returns at once. Rows that nobody announced are copied first."""
-        if isinstance(job.executor, StagedExecutor):
-            self.submit(self.lanes[worker], job, self._report)
+        if isinstance(job.executor, StreamExecutor):
+            self.submit(self.workers[worker], job, self._report)
         else:
             assert self._host is not None  # it placed this model
             self._host.push(worker, job)
 
     def free(self, executor: Executor) -> None:
         """The model has been unloaded and nothing of it is in flight: its graphs and streams go."""
-        if isinstance(executor, StagedExecutor):
+        if isinstance(executor, StreamExecutor):
             self.send(self._free, executor)
 
     def dead(self) -> str | None:
@@ -228,7 +187,7 @@ class StreamDevice:
         """End the threads after what they have; False if one hangs."""
         with self.copies.lock:
             self._closed = True
-            self._messages.put(None)
+            self.launcher.end()
         ended = self._host.close(timeout_s) if self._host is not None and self._host_started else True
         for thread in self._threads:
             thread.join(timeout_s)
@@ -236,155 +195,95 @@ class StreamDevice:
 
     # messages
 
-    def send(self, method: Callable[..., None], *args: Any) -> bool:
+    def send(self, function: Callable[..., None], *args: Any) -> bool:
         """Have the launcher call this; False if it takes no more."""
         with self.copies.lock:
             if not self._closed:
-                self._messages.put((method, *args))
+                self.launcher.send(function, *args)
             return not self._closed
 
-    def submit(self, lane: Lane, job: Job, report: Report) -> None:
+    def submit(self, worker: StreamWorker, job: Job, report: Report) -> None:
         """Have the launcher launch a unit; `report` is told of its end."""
         executor = job.executor
-        assert isinstance(executor, StagedExecutor)
+        assert isinstance(executor, StreamExecutor)
         new = [slot for slot in job.slots if not executor.pool.numbers[slot]]
         if new:
             self.arrive(executor, new)
-        if not self.send(self._launch, lane, job, report):
+        if not self.send(self._launch, worker, job, report):
             report(failed(job.unit_id, Fault.DEVICE, RuntimeError("the device is closed")))
 
-    def _keep(self, pool: StagedPool, slots: Slots) -> None:
-        """Slots were given back whose copies may not be over."""
-        self.send(self._watch, pool, slots)
-
-    def outcome(self, done: Future[Any]) -> Any:
+    def result(self, done: Future[Any]) -> Any:
         """Wait for what the launcher or a completer will bring. Raises what it raised."""
         return done.result()
 
-    # the launcher
+    # on the launcher
 
-    def handle(self, message: tuple[Any, ...]) -> None:
-        method, *args = message
-        try:
-            method(*args)
-        except BaseException as exc:
-            self._lose(exc)
-
-    def _copy(self, pool: StagedPool, slots: Slots) -> None:
+    def _copy(self, pool: StreamPool, slots: Slots) -> None:
         if self.lost is None:
             pool.copy_in(self.runtime, self._in, slots)
 
-    def _launch(self, lane: Lane, job: Job, report: Report) -> None:
+    def _launch(self, worker: StreamWorker, job: Job, report: Report) -> None:
         try:
             if self.lost is not None:
                 raise RuntimeError(self.lost)
-            flight = Flight(job, lane, report, self._clock())
+            unit = UnitInFlight(job, worker.index, report, self._clock())
         except BaseException as exc:  # also where there is no pinned memory for another block
             self._lose(exc)
             completion = failed(job.unit_id, Fault.DEVICE, exc)
-            completion.worker = lane.index
+            completion.worker = worker.index
             report(completion)
             return
         try:
-            flight.enqueue(self.runtime, lane)
+            unit.enqueue(self.runtime, worker.stream, worker.out)
         except BaseException as exc:
-            flight.lost = exc
+            unit.lost = exc
             self._lose(exc)
         else:
-            flight.launched = self._clock()
+            unit.launched = self._clock()
             if self._launched is not None and report is self._report:
                 self._launched(job.unit_id)
-        lane.flights.put(flight)
+        worker.units.put(unit)
 
-    def _watch(self, pool: StagedPool, slots: Slots) -> None:
+    def _keep(self, pool: StreamPool, slots: Slots) -> None:
+        """Slots were given back whose copies may not be over. Any thread."""
+        self.send(self._watch, pool, slots)
+
+    def _watch(self, pool: StreamPool, slots: Slots) -> None:
         if self.lost is None:
             number, event = pool.in_event(slots)
-            self._watched.put((event, number, pool, slots))
+            self.watcher.items.put((event, number, pool, slots))
 
-    def _free(self, executor: StagedExecutor) -> None:
-        for seat in executor.seats:
-            if seat.capture is not None:
-                self._stock.release(seat.capture, seat.graphs)
-        executor.seats.clear()
-        # Slots that were never given back, those of warming up, refer to flights, and these to the executor: a cycle,
-        # which the collector may have been told to leave alone (`app/process.py`).
-        executor.pool.flights[:] = [None] * len(executor.pool.flights)
-
-    # the completers
-
-    def complete(self, lane: Lane, flight: Flight) -> None:
-        """Wait until the unit is over, and report it."""
-        try:
-            if flight.lost is not None:
-                raise flight.lost
-            self.runtime.synchronize(flight.block.computed)
-            computed = self._clock()
-            self.runtime.synchronize(flight.block.landed)
-            self.copies.over(flight.number)
-            completion = self._completion(lane, flight, computed)
-            lane.ended = computed
-        except BaseException as exc:
-            # Nobody knows what the device still writes to: the block is never used again.
-            flight.lost = exc
-            self._lose(exc)
-            completion = failed(flight.unit_id, Fault.DEVICE, exc)
-        completion.worker = lane.index
-        flight.outputs, flight.graph = (), None
-        flight.report(completion)
-
-    def _completion(self, lane: Lane, flight: Flight, computed: int) -> Completion:
-        error = flight.error
-        if error is None:
-            ran = flight.settle(computed, lane.ended, self._clock)
-            return Completion(Outcome(flight.unit_id, None, ran.busy_ns), ran)
-        flight.seat.landing.give_back(flight.block)
-        completion = failed(flight.unit_id, fault_of(error), error)
-        if completion.outcome.error is Fault.DEVICE:
-            self._lose(error)
-        return completion
-
-    def watched(self, event: Any, number: int, pool: StagedPool, slots: Slots) -> None:
-        """Wait until copies whose rows nobody wants any more are over, and free their slots."""
-        try:
-            self.runtime.synchronize(event)
-        except BaseException as exc:
-            self._lose(exc)
-        else:
-            self.copies.over(number)
-            self._freed(pool, slots)
+    def _free(self, executor: StreamExecutor) -> None:
+        for memory in executor.memories:
+            if memory.capture is not None:
+                self._streams.release(memory.capture, memory.graphs)
+        executor.memories.clear()
 
     # threads and streams
 
     def _begin(self) -> None:
-        if self.lanes:
+        if self.workers:
             return
         self.runtime.attach()
-        self._in = self._stock.take(0)
-        self.lanes = [Lane(index, spec, self._stock.take) for index, spec in enumerate(self.spec.workers)]
+        self._in = self._streams.take(0)
+        self.workers = [StreamWorker(index, spec, self._streams.take) for index, spec in enumerate(self.spec.workers)]
+        self.completers = [
+            Completer(worker, self.runtime, self.copies, self._clock, self._lose) for worker in self.workers
+        ]
         self._spawn()
 
     def _spawn(self) -> None:
-        mains: list[tuple[str, Callable[[], None]]] = [("launcher", self._launch_main), ("arrivals", self._watch_main)]
-        mains += [(f"worker {lane.index}", _completer(self, lane)) for lane in self.lanes]
-        # Daemons: a device that hangs must not keep a process alive that has been told to end.
-        self._threads = [threading.Thread(target=main, name=name, daemon=True) for name, main in mains]
+        self._threads = [self.launcher.thread, self.watcher.thread, *(one.thread for one in self.completers)]
         for thread in self._threads:
             thread.start()
 
-    def _launch_main(self) -> None:
-        self.runtime.attach()
-        with torch.inference_mode():
-            while (message := self._messages.get()) is not None:
-                self.handle(message)
-                del message  # it may hold a model that has been unloaded
-        for lane in self.lanes:
-            lane.flights.put(None)
-        self._watched.put(None)
+    def _launcher_ended(self) -> None:
+        for worker in self.workers:
+            worker.units.put(None)
+        self.watcher.items.put(None)
 
-    def _watch_main(self) -> None:
-        self.runtime.attach()
-        while (item := self._watched.get()) is not None:
-            self.watched(*item)
+    def _copied(self, pool: StreamPool, slots: Slots) -> None:
+        self._freed(pool, slots)
 
     def _host_report(self, completion: Completion) -> None:
         self._report(completion)
@@ -395,18 +294,7 @@ class StreamDevice:
             log.error("%s: the device has failed: %s", self.name, self.lost)
 
 
-def _completer(device: StreamDevice, lane: Lane) -> Callable[[], None]:
-    def main() -> None:
-        device.runtime.attach()
-        with torch.inference_mode():
-            while (flight := lane.flights.get()) is not None:
-                device.complete(lane, flight)
-                del flight  # outputs belong to the callers now
-
-    return main
-
-
-def _unheard(completion: Completion) -> None:
+def _nobody_hears(completion: Completion) -> None:
     log.warning("a unit of worker %d ended before the device was started", completion.worker)
 
 

@@ -1,9 +1,7 @@
-"""One program on a device of streams: what a unit enqueues, and on which stream.
+"""One model on a device of streams: how a batch is gathered, run and checked.
 
-A unit on its worker's stream waits for the in-event of its last slot, gathers its rows, runs the model; on the worker's
-out-stream the outputs are copied into a block of pinned memory and the out-event is recorded. Everything a stream does
-is a closure given to the runtime, so that it runs in the stream's order and not in the launcher's: on CUDA that is the
-same, on the runtimes of the tests it is not.
+Everything here runs on a stream of a worker, inside a closure that the runtime was given. So it runs in the stream's
+order and not in the launcher's: on CUDA that is the same, on the runtimes of the tests it is not.
 
 Rows of inputs without a largest length have no memory on the device: a unit puts its own together in pinned memory and
 copies them on its worker's stream.
@@ -27,9 +25,9 @@ import torch
 
 from app.contract import Model, TensorSpec
 from app.engine.devices.pool import Slots
-from app.engine.devices.streams.captures import Capture
-from app.engine.devices.streams.pool import StagedPool
-from app.engine.devices.streams.results import Block, Landing, result_bytes
+from app.engine.devices.streams.graphs.captures import CaptureStream
+from app.engine.devices.streams.memory.pool import StreamPool
+from app.engine.devices.streams.memory.results import HostBlock, HostBlocks, result_bytes
 from app.engine.devices.streams.runtime import Runtime, perform
 from app.engine.devices.tensors import SIGNED, adjacent, check_shape, pad_beyond, padded, stack
 from app.errors import ConfigError
@@ -51,15 +49,15 @@ class Graph:
     outputs: list[torch.Tensor]
 
 
-class Seat:
+class WorkerMemory:
     """What one worker holds for one model."""
 
-    def __init__(self, index: torch.Tensor, landing: Landing) -> None:
+    def __init__(self, index: torch.Tensor, blocks: HostBlocks) -> None:
         self.index = index  # on the device; the graphs read it, so there is one for good
-        self.landing = landing
+        self.blocks = blocks
         self.graphs: dict[int, Graph] = {}
         self.sizes: list[int] = []  # of the graphs, ascending
-        self.capture: Capture | None = None  # where graphs are captured, and nothing else happens
+        self.capture: CaptureStream | None = None  # graphs are captured there, and nothing else happens there
         self.pool: Any = None
         #: The out-event of the last unit that ran as a graph: until it fires the graphs' outputs are being read.
         self.read: Any = None
@@ -74,14 +72,14 @@ class Seat:
         self.sizes = sorted(self.graphs)
 
 
-class StagedExecutor:
+class StreamExecutor:
     """Implements devices.base.Executor. Made by `StreamDevice.open`, used by its launcher."""
 
     keeps_memory = True  # torch's allocator, for each stream
 
-    def __init__(self, model: Model, pool: StagedPool, graphs: bool) -> None:
+    def __init__(self, model: Model, pool: StreamPool, graphs: bool) -> None:
         self.model = model
-        self.pool: StagedPool = pool
+        self.pool: StreamPool = pool
         self.copies = False
         #: Names of the variable axes, in the order of the rows of a block's index.
         self.axes = sorted(pool.lengths)
@@ -89,42 +87,42 @@ class StagedExecutor:
         self._buffers = [rows for rows in pool.rows if rows is not None]
         self._makes = len(model.info.inputs) > len(pool.specs)  # some inputs are made on the device
         self.graphs = graphs and self._fixed and not model.takes_parameters
-        self.seats: list[Seat] = []
+        self.memories: list[WorkerMemory] = []  # by worker
 
     def sizes(self, largest: int) -> list[int]:
         """Batch sizes that get a graph of their own on a worker of so many rows."""
         powers = [1 << n for n in range(_EACH.bit_length(), largest.bit_length()) if 1 << n < largest]
         return sorted({*range(1, min(largest, _EACH) + 1), *powers, largest})
 
-    def seat(self, runtime: Runtime, capacity: int, push_depth: int) -> Seat:
+    def add_memory(self, runtime: Runtime, capacity: int, push_depth: int) -> WorkerMemory:
         """Memory for the next worker."""
         largest = min(capacity, self.model.info.batching.max_batch)
         shape = (1 + len(self.axes), largest)
         nbytes = result_bytes(self.model.info.outputs, largest)
-        landing = Landing(partial(Block, runtime, shape, nbytes), push_depth, _SPARE)
-        seat = Seat(runtime.empty(shape, torch.int64), landing)
-        self.seats.append(seat)
-        return seat
+        blocks = HostBlocks(partial(HostBlock, runtime, shape, nbytes), push_depth, _SPARE)
+        memory = WorkerMemory(runtime.empty(shape, torch.int64), blocks)
+        self.memories.append(memory)
+        return memory
 
     # a batch, on a stream
 
     def forward(
-        self, seat: Seat, block: Block, slots: Slots, size: int, longest: Mapping[str, int]
+        self, memory: WorkerMemory, block: HostBlock, slots: Slots, size: int, longest: Mapping[str, int]
     ) -> list[torch.Tensor]:
         """The unit run eagerly: its outputs on the device. Neighbours are a view of the slots and are not gathered."""
         inputs: list[torch.Tensor]
         if self._fixed and not self.copies and size == len(slots) and adjacent(slots):
             inputs = [rows[slots[0] : slots[0] + size] for rows in self._buffers]
         else:
-            seat.index.copy_(block.index, non_blocking=True)
+            memory.index.copy_(block.index, non_blocking=True)
             inputs = [
                 self._stage_rows(position, block, slots, size)
                 if rows is None
-                else self._gather_rows(rows, self.pool.specs[position], seat, size, longest)
+                else self._gather_rows(rows, self.pool.specs[position], memory, size, longest)
                 for position, rows in enumerate(self.pool.rows)
             ]
         if self._makes:
-            lengths = {axis: seat.index[row, :size] for row, axis in enumerate(self.axes, 1)}
+            lengths = {axis: memory.index[row, :size] for row, axis in enumerate(self.axes, 1)}
             inputs = with_made(self.model.info.inputs, inputs, lengths, longest)
         keywords: dict[str, Any] = {}
         if self.model.takes_parameters:
@@ -132,25 +130,25 @@ class StagedExecutor:
         return self._outputs(self.model.call(*inputs, **keywords), size, longest)
 
     def _gather_rows(
-        self, rows: torch.Tensor, spec: TensorSpec, seat: Seat, size: int, longest: Mapping[str, int]
+        self, rows: torch.Tensor, spec: TensorSpec, memory: WorkerMemory, size: int, longest: Mapping[str, int]
     ) -> torch.Tensor:
         """As `CpuExecutor._gather_variable`, with the lengths on the device."""
         for dim, axis in enumerate(spec.axes):
             if axis:
                 rows = rows.narrow(dim + 1, 0, longest[axis])
-        batch = _select(rows, seat.index[0, :size])
+        batch = _select(rows, memory.index[0, :size])
         for dim, axis in enumerate(spec.axes):
             if axis:
-                pad_beyond(batch, dim + 1, seat.index[1 + self.axes.index(axis), :size], spec.pad_value)
+                pad_beyond(batch, dim + 1, memory.index[1 + self.axes.index(axis), :size], spec.pad_value)
         return batch
 
-    def _stage_rows(self, position: int, block: Block, slots: Slots, size: int) -> torch.Tensor:
+    def _stage_rows(self, position: int, block: HostBlock, slots: Slots, size: int) -> torch.Tensor:
         """Rows of any length have no slots on the device: they are put together here and copied as the unit begins."""
         spec, values = self.pool.specs[position], self.pool.objects[position]
         assert values is not None  # an input has a slab or objects, see Pool
         rows = [values[slot] for slot in padded(slots, size)]
         batch = torch.from_numpy(stack(rows, spec, partial(block.stage, position)))
-        device = self.seats[0].index.device
+        device = self.memories[0].index.device
         return batch.view(TORCH_DTYPES[spec.datatype]).to(device, non_blocking=True, copy=True)
 
     def _outputs(self, result: Any, size: int, longest: Mapping[str, int]) -> list[torch.Tensor]:
@@ -173,7 +171,7 @@ class StagedExecutor:
         Compiling takes up to minutes and libraries make their plans: not on the launcher, on which other models wait.
         """
         lengths = dict.fromkeys(self.axes, _FIRST_LENGTH)
-        device = self.seats[0].index.device
+        device = self.memories[0].index.device
         with torch.inference_mode():
             for size in range(1, min(2, self.model.info.batching.max_batch) + 1):
                 inputs = [
@@ -194,12 +192,12 @@ class StagedExecutor:
         Many models cannot be captured, for as many reasons: a value read back, work on the CPU. Such a model runs
         eagerly. Raises ConfigError or OutOfMemoryError where it would not run so either.
         """
-        seat = self.seats[worker]
-        size = next(captured for captured in self.sizes(seat.index.shape[1]) if captured >= size)
-        if size in seat.graphs or not self.graphs:
+        memory = self.memories[worker]
+        size = next(captured for captured in self.sizes(memory.index.shape[1]) if captured >= size)
+        if size in memory.graphs or not self.graphs:
             return
         try:
-            self._capture(runtime, seat, size)
+            self._capture(runtime, memory, size)
         except (ConfigError, torch.OutOfMemoryError):
             raise
         except Exception as exc:
@@ -209,19 +207,19 @@ class StagedExecutor:
                 self.model.info.name, worker, size, type(exc).__name__, exc,
             )  # fmt: skip
 
-    def _capture(self, runtime: Runtime, seat: Seat, size: int) -> None:
-        """Where nothing else happens, see `stock`. The graphs of one worker and model do not run at the same time, so
-        they share a memory pool.
+    def _capture(self, runtime: Runtime, memory: WorkerMemory, size: int) -> None:
+        """Where nothing else happens, see `captures.py`. The graphs of one worker and model do not run at the same
+        time, so they share a memory pool.
         """
 
         def batch() -> list[torch.Tensor]:
-            inputs = [_select(rows, seat.index[0, :size]) for rows in self._buffers]
+            inputs = [_select(rows, memory.index[0, :size]) for rows in self._buffers]
             return self._outputs(self.model.call(*inputs), size, {})
 
-        assert seat.capture is not None  # `graphs` says so
-        stream = seat.capture.stream
+        assert memory.capture is not None  # `graphs` says so
+        stream = memory.capture.stream
         perform(runtime, stream, batch)  # what happens at first use must not happen in the capture
-        seat.add(size, Graph(*runtime.capture(stream, seat.pool, batch)))
+        memory.add(size, Graph(*runtime.capture(stream, memory.pool, batch)))
 
     def versions(self) -> list[int]:
         """Counters that every write into the device's rows moves, without the copies that the pool itself made."""

@@ -1,7 +1,7 @@
-"""What a device of streams is made of: CUDA's handful of primitives, as a protocol.
+"""What a device of streams is made of: the few primitives of CUDA that it needs, as a protocol.
 
-`cuda.py` implements it. The tests have two that need no GPU: one that runs streams in every order that events allow and
-notices what must not happen, and one whose streams are threads.
+`cuda.py` implements it for a GPU. The tests have runtimes that need no GPU: one that runs streams in every order that
+events allow and notices what must not happen, and others that simply run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 
 
 class Runtime(Protocol):
-    """Any call may raise once the device has failed; none blocks but `synchronize`.
+    """Any call may raise once the device has failed; only `synchronize` blocks.
 
     Streams are first in, first out, and independent of one another but for events. An event that is recorded again is a
     new event to those who wait for it from then on.
@@ -24,7 +24,7 @@ class Runtime(Protocol):
     device: torch.device  # where `empty` allocates, and modules go
 
     def attach(self) -> None:
-        """To be called first on each thread that calls the others."""
+        """Each thread calls this before it calls anything else here."""
         ...
 
     def stream(self, priority: int = 0) -> Any:
@@ -43,7 +43,7 @@ class Runtime(Protocol):
         ...
 
     def enqueue(self, stream: Any, work: Callable[[], None]) -> None:
-        """Let `work`, which does not raise, be done on the stream."""
+        """Do `work` on the stream. It must not raise."""
         ...
 
     def graph_pool(self) -> Any:
@@ -53,9 +53,10 @@ class Runtime(Protocol):
     def capture(
         self, stream: Any, pool: Any, work: Callable[[], list[torch.Tensor]]
     ) -> tuple[Callable[[], None], list[torch.Tensor]]:
-        """Note down what `work` does: what is returned does it, within `enqueue`, and writes these tensors each time.
+        """Record what `work` does as a graph, without doing it.
 
-        Raises what `work` raises.
+        Returns what replays the graph, to be called within `enqueue`, and the tensors that each replay writes. Raises
+        what `work` raises.
         """
         ...
 
@@ -64,12 +65,12 @@ class Runtime(Protocol):
         ...
 
     def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Host memory that the device copies from and to by itself."""
+        """Host memory that the device reads and writes by itself."""
         ...
 
 
 def perform(runtime: Runtime, stream: Any, work: Callable[[], object]) -> None:
-    """Run something on a stream and wait for it. Raises what it raises. At load only."""
+    """Run something on a stream and wait for it. Raises what it raises. For loading and measuring only."""
     errors: list[BaseException] = []
 
     def attempt() -> None:

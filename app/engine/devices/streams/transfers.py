@@ -13,7 +13,7 @@ import torch
 
 from app.contract import Array
 from app.engine.devices.base import Transfer
-from app.engine.devices.streams.pool import StagedPool
+from app.engine.devices.streams.memory.pool import StreamPool
 from app.engine.devices.streams.runtime import Runtime, perform
 
 _VISITS = 5  # that count, after one that does not
@@ -28,7 +28,7 @@ class TransferBench:
         self._clock = clock
         self._stream = runtime.stream()
 
-    def measure(self, pool: StagedPool, rows: int, outputs: Sequence[Array]) -> Transfer:
+    def measure(self, pool: StreamPool, rows: int, outputs: Sequence[Array]) -> Transfer:
         """A batch of the pool's first `rows` slots, whose outputs are as these. The rows are on the device already."""
         pairs = zip(pool.rows, pool.slabs, strict=True)
         inputs = [(device[:rows], host[:rows]) for device, host in pairs if device is not None and host is not None]

@@ -116,7 +116,7 @@ async def test_weights_are_there_once_and_staging_is_pinned(runtime: CudaRuntime
     async with host.serving(runtime, options=DeviceOptions(graphs=False)) as engine:
         served = await host.started(engine, model)
         assert served.pool.slabs[0].is_pinned()
-        assert served.executor.seats[0].landing.take().memory.is_pinned()
+        assert served.executor.memories[0].blocks.take().memory.is_pinned()
         used = allocated(runtime) - before
         assert used < 1.5 * sum(weight.nbytes for weight in big.parameters())
 
@@ -151,7 +151,7 @@ async def test_a_model_that_cannot_be_captured_leaves_capturing_to_others(runtim
         torch.cuda.empty_cache()
         other = await host.started(engine, make_model(network(), *wide, name="other", max_batch=4))
         assert other.executor.graphs
-        assert all(seat.graphs for seat in other.executor.seats)
+        assert all(memory.graphs for memory in other.executor.memories)
         assert (await ask(other, row)).outputs[0].shape == (1, 10)
 
 

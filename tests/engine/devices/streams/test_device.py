@@ -1,5 +1,5 @@
 """Invariant: in whatever order streams and threads take their turns, a unit reads rows that have arrived, a result
-leaves when it has landed and not before, a slot is reused by nobody too early, and each unit is reported once.
+leaves after its out-event and not before, a slot is reused by nobody too early, and each unit is reported once.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def warmed(world: World) -> World:
     """With what was captured for each size."""
     for size in range(1, 5):
         try_batch(world.device, world.executor, size, dict.fromkeys(world.executor.axes, 4))
-    assert [seat.sizes for seat in world.executor.seats] == [
-        [] if world.executor.axes else list(range(1, lane.spec.capacity + 1)) for lane in world.device.lanes
+    assert [memory.sizes for memory in world.executor.memories] == [
+        [] if world.executor.axes else list(range(1, worker.spec.capacity + 1)) for worker in world.device.workers
     ]
     return world
 
@@ -117,7 +117,7 @@ MAKERS = {
 def test_any_order_gives_each_row_its_own_result(kind: str, lends: bool, seed: int, length: int):
     with pytest.MonkeyPatch.context() as patch:
         if lends:
-            patch.setattr("app.engine.devices.streams.results._SMALL", -1)
+            patch.setattr("app.engine.devices.streams.memory.results._SMALL", -1)
         world = MAKERS[kind](FakeRuntime(seed))
         for _ in range(length):
             world.act()
@@ -177,7 +177,7 @@ def test_the_worker_is_taken_until_its_unit_has_computed() -> None:
     assert completion.ran is not None
     assert (completion.ran.input_ns, completion.ran.infer_ns, completion.ran.output_ns) == (1, 1, 1)
     assert completion.outcome.compute_ns == 2
-    assert device.lanes[0].ended == 3
+    assert device.workers[0].ended == 3
 
 
 class Inline(FakeRuntime):

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from runtimes import FakeRuntime
 
-from app.engine.devices.streams.pool import Copies, StagedPool
+from app.engine.devices.streams.memory.pool import Copies, StreamPool
 from app.engine.devices.streams.transfers import TransferBench
 
 from ...rig import tensor
@@ -21,8 +21,8 @@ class Counting(FakeRuntime):
         return 800 * self.done
 
 
-def pool_on(runtime: FakeRuntime) -> StagedPool:
-    pool = StagedPool(INPUTS, 8, Copies(), (runtime.pinned, runtime.empty), lambda pool, slots: None)
+def pool_on(runtime: FakeRuntime) -> StreamPool:
+    pool = StreamPool(INPUTS, 8, Copies(), (runtime.pinned, runtime.empty), lambda pool, slots: None)
     pool.write(range(4), 0, np.arange(12, dtype=np.float32).reshape(4, 3))
     pool.write(range(4), 1, np.arange(4))
     return pool

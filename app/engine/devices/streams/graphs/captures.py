@@ -1,13 +1,17 @@
 """The streams of a device: made, lent, and used again; and which of them graphs are captured on.
 
-torch makes 32 streams of a priority and then hands out the same again. That only costs overlap, but for capturing: a
-graph keeps the address of the cuBLAS workspace of the stream that it was captured on. So
+torch makes 32 streams of a priority and then hands out the same again. For ordinary work that only costs overlap. For
+capturing it matters, because a graph keeps the address of its capture stream's cuBLAS workspace. So
 
     1. graphs that may run at the same time must not have been captured on the same stream;
-    2. a graph that is destroyed takes the workspace of its stream with it, which others captured there use still.
+    2. a graph that is destroyed frees the workspace of its capture stream, also for others that were captured there.
 
-While there are streams left, each model has its own for each worker. Then the models share those of their worker, whose
-units run one after another, and the graphs of one that is unloaded stay until the last that shares them has gone.
+While there are streams left, each model has its own for each worker. Then models share those of their worker, whose
+units run one after another, and the graphs of a model that is unloaded stay until the last that shares them has gone.
+
+Sharing keeps graphs for models beyond the first few: with 6 workers two models have capture streams of their own, with
+4 workers five. The next model would otherwise launch hundreds of kernels a unit, where a graph is one call. What
+sharing costs is memory: graphs that stay after their model was unloaded.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ _DISTINCT = 31  # of the 32, one is the runtime's own
 
 
 @dataclass(eq=False)
-class Capture:
+class CaptureStream:
     """A stream that one worker's graphs are captured on. `kept`: graphs of models that have gone, see rule 2."""
 
     worker: int
@@ -32,7 +36,7 @@ class Capture:
     kept: list[dict[int, Any]] = field(default_factory=list)
 
 
-class Stock:
+class Streams:
     """Models are loaded on one thread and freed on another, hence the lock."""
 
     def __init__(self, make: Callable[[int], Any]) -> None:
@@ -40,7 +44,7 @@ class Stock:
         self._lock = threading.Lock()
         self._free: list[tuple[int, Any]] = []  # priority, stream
         self._made: Counter[int] = Counter()  # by priority
-        self._captures: list[Capture] = []
+        self._captures: list[CaptureStream] = []
 
     def take(self, priority: int) -> Any:
         """A stream; one that was used before, where there is one."""
@@ -51,11 +55,11 @@ class Stock:
         with self._lock:
             self._free.append((priority, stream))
 
-    def capture(self, worker: int, priority: int) -> Capture | None:
-        """Where a model's graphs for this worker may be captured; None where every stream is somebody else's."""
+    def capture(self, worker: int, priority: int) -> CaptureStream | None:
+        """Where a model's graphs for this worker may be captured; None if no stream is free or may be shared."""
         with self._lock:
             if self._made[priority] < _DISTINCT or any(theirs == priority for theirs, _ in self._free):
-                made = Capture(worker, priority, self._take(priority))
+                made = CaptureStream(worker, priority, self._take(priority))
                 self._captures.append(made)
                 return made
             shared = min((one for one in self._captures if one.worker == worker), key=_users, default=None)
@@ -63,7 +67,7 @@ class Stock:
                 shared.users += 1
             return shared
 
-    def release(self, capture: Capture, graphs: dict[int, Any]) -> None:
+    def release(self, capture: CaptureStream, graphs: dict[int, Any]) -> None:
         """A model's graphs are to go: at once, or with the last that were captured there. Empties `graphs`."""
         with self._lock:
             capture.users -= 1
@@ -83,5 +87,5 @@ class Stock:
         return self._make(priority)
 
 
-def _users(capture: Capture) -> int:
+def _users(capture: CaptureStream) -> int:
     return capture.users

@@ -1,0 +1,107 @@
+"""The threads that wait for the device: one for each worker's units, and one for copies that nobody waits for."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from app.engine.devices.base import Completion, failed, fault_of
+from app.engine.devices.pool import Slots
+from app.engine.devices.streams.memory.pool import Copies, StreamPool
+from app.engine.devices.streams.runtime import Runtime
+from app.engine.devices.streams.unit import UnitInFlight
+from app.engine.devices.streams.worker import StreamWorker
+from app.scheduler.types import Fault, Outcome
+
+
+class Completer:
+    """Waits for the units of one worker, the oldest first, and reports them. `lose` is told that the device failed."""
+
+    def __init__(
+        self,
+        worker: StreamWorker,
+        runtime: Runtime,
+        copies: Copies,
+        clock: Callable[[], int],
+        lose: Callable[[BaseException], None],
+    ) -> None:
+        self._worker = worker
+        self._runtime = runtime
+        self._copies = copies
+        self._clock = clock
+        self._lose = lose
+        self.thread = threading.Thread(target=self._main, name=f"worker {worker.index}", daemon=True)
+
+    def complete(self, unit: UnitInFlight) -> None:
+        """Wait until the unit is over, and report it."""
+        try:
+            if unit.lost is not None:
+                raise unit.lost
+            self._runtime.synchronize(unit.block.computed)
+            computed = self._clock()
+            self._runtime.synchronize(unit.block.out_event)
+            self._copies.over(unit.number)
+            completion = self._completion(unit, computed)
+            self._worker.ended = computed
+        except BaseException as exc:
+            # Nobody knows what the device still writes to: the block is never used again.
+            unit.lost = exc
+            self._lose(exc)
+            completion = failed(unit.unit_id, Fault.DEVICE, exc)
+        completion.worker = self._worker.index
+        unit.outputs, unit.graph = (), None
+        unit.report(completion)
+
+    def _completion(self, unit: UnitInFlight, computed: int) -> Completion:
+        error = unit.error
+        if error is None:
+            ran = unit.settle(computed, self._worker.ended, self._clock)
+            return Completion(Outcome(unit.unit_id, None, ran.busy_ns), ran)
+        unit.memory.blocks.give_back(unit.block)
+        completion = failed(unit.unit_id, fault_of(error), error)
+        if completion.outcome.error is Fault.DEVICE:
+            self._lose(error)
+        return completion
+
+    def _main(self) -> None:
+        self._runtime.attach()
+        with torch.inference_mode():
+            while (unit := self._worker.units.get()) is not None:
+                self.complete(unit)
+                del unit  # outputs belong to the callers now
+
+
+class CopyWatcher:
+    """Waits for copies whose rows nobody wants any more, and frees their slots."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        copies: Copies,
+        freed: Callable[[StreamPool, Slots], None],
+        lose: Callable[[BaseException], None],
+    ) -> None:
+        self._runtime = runtime
+        self._copies = copies
+        self._freed = freed
+        self._lose = lose
+        self.items: queue.SimpleQueue[tuple[Any, int, StreamPool, Slots] | None] = queue.SimpleQueue()
+        self.thread = threading.Thread(target=self._main, name="arrivals", daemon=True)
+
+    def handle(self, event: Any, number: int, pool: StreamPool, slots: Slots) -> None:
+        try:
+            self._runtime.synchronize(event)
+        except BaseException as exc:
+            self._lose(exc)
+        else:
+            self._copies.over(number)
+            self._freed(pool, slots)
+
+    def _main(self) -> None:
+        self._runtime.attach()
+        while (item := self.items.get()) is not None:
+            self.handle(*item)
