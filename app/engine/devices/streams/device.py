@@ -99,8 +99,8 @@ class StreamDevice:
         self._host_started = False
         self._threads: list[threading.Thread] = []
         self._streams = Streams(runtime.stream)
-        placement = replace(options.placement, device=runtime.device)
-        self._loader = Loader(self, runtime, self._streams, self.copies, placement, self._keep)
+        self._placement = replace(options.placement, device=runtime.device)
+        self._loader: Loader
         self.lost: str | None = None  # why, once the device has failed
         self._closed = False
         self._report: Report = _nobody_hears
@@ -129,7 +129,7 @@ class StreamDevice:
         if not movable(model):
             log.warning("model %s: no nn.Module with tensors alone: it runs on the CPU", model.info.name)
             return self._open_on_host(model, slots)
-        return self._loader.open(model, slots, self.workers, self.spec.push_depth, self._graphs)
+        return self._loader.open(model, slots, self._graphs)
 
     def _open_on_host(self, model: Model, slots: int) -> Executor:
         if self._host is None:
@@ -143,14 +143,14 @@ class StreamDevice:
 
     def trial(self, executor: Executor, slots: Slots, size: int) -> Ran:
         if isinstance(executor, StreamExecutor):
-            return self._loader.trial(executor, slots, size, self.workers)
+            return self._loader.trial(executor, slots, size)
         assert self._host is not None  # it placed this model
         return self._host.trial(executor, slots, size)
 
     def transfer(self, executor: Executor, rows: int, outputs: list[Array]) -> Transfer | None:
         if not isinstance(executor, StreamExecutor):
             return None
-        return TransferBench(self.runtime).measure(executor.pool, rows, outputs)
+        return TransferBench(self.runtime, self._loader.stream).measure(executor.pool, rows, outputs)
 
     def arrive(self, executor: Executor, slots: Slots) -> None:
         """The rows in these slots have been written: let their copy begin. Returns at once; any thread."""
@@ -244,7 +244,7 @@ class StreamDevice:
                 self._launched(job.unit_id)
         worker.units.put(unit)
 
-    def _keep(self, pool: StreamPool, slots: Slots) -> None:
+    def keep(self, pool: StreamPool, slots: Slots) -> None:
         """Slots were given back whose copies may not be over. Any thread."""
         self.send(self._watch, pool, slots)
 
@@ -270,6 +270,7 @@ class StreamDevice:
         self.completers = [
             Completer(worker, self.runtime, self.copies, self._clock, self._lose) for worker in self.workers
         ]
+        self._loader = Loader(self, self._streams, self._placement)
         self._spawn()
 
     def _spawn(self) -> None:

@@ -7,7 +7,7 @@ whole device, and must not happen to a request.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Protocol
@@ -24,74 +24,65 @@ from app.engine.devices.streams.runtime import Runtime, perform
 from app.engine.devices.streams.worker import StreamWorker
 from app.errors import ConfigError
 from app.models.placement import Placement, place, warn_of_indices
+from app.scheduler.types import DeviceSpec
 
 log = logging.getLogger("starling.engine")
 
 
-class Launching(Protocol):
-    """What loading needs of the device."""
+class Placing(Protocol):
+    """What loading needs of the device. `keep` is told of slots that are given back during their copy."""
 
+    runtime: Runtime
+    copies: Copies
+    workers: list[StreamWorker]
+    spec: DeviceSpec
     lost: str | None
 
     def submit(self, worker: StreamWorker, job: Job, report: Report) -> None: ...
     def send(self, function: Callable[..., None], *args: Any) -> bool: ...
     def result(self, done: Future[Any]) -> Any: ...
+    def keep(self, pool: StreamPool, slots: Slots) -> None: ...
 
 
 class Loader:
-    """Places models and tries them. Blocks: for any thread but the event loop's and the device's own.
+    """Places models and tries them, on a stream of its own. Blocks: not for the event loop nor the device's threads."""
 
-    `keep` is told of slots that are given back during their copy, see `StreamPool`.
-    """
-
-    def __init__(
-        self,
-        device: Launching,
-        runtime: Runtime,
-        streams: Streams,
-        copies: Copies,
-        placement: Placement,
-        keep: Callable[[StreamPool, Slots], None],
-    ) -> None:
+    def __init__(self, device: Placing, streams: Streams, placement: Placement) -> None:
         self._device = device
-        self._runtime = runtime
+        self._runtime = device.runtime
         self._streams = streams
-        self._copies = copies
         self._placement = placement
-        self._keep = keep
+        self.stream = streams.take(0)
 
-    def open(
-        self, model: Model, slots: int, workers: Sequence[StreamWorker], push_depth: int, graphs: bool
-    ) -> StreamExecutor:
+    def open(self, model: Model, slots: int, graphs: bool) -> StreamExecutor:
         """Move the model's weights and allocate its memory."""
-        runtime = self._runtime
+        device, runtime = self._device, self._runtime
         warn_of_indices(model)
         placed: list[Model] = []
-        load = self._streams.take(0)
         try:
-            perform(runtime, load, lambda: placed.append(place(model, self._placement)))
-            pool = StreamPool(
-                model.info.client_inputs, slots, self._copies, (runtime.pinned, runtime.empty), self._keep
-            )
+            self._perform(lambda: placed.append(place(model, self._placement)))
+            allocate = runtime.pinned, runtime.empty
+            pool = StreamPool(model.info.client_inputs, slots, device.copies, allocate, device.keep)
             # A graph is captured before the first row has come: what lies there must be input that no model chokes on,
             # and an id out of range would be an assertion on the device, which loses it. As bytes: not all types fill.
-            perform(runtime, load, lambda: [rows.view(torch.uint8).zero_() for rows in pool.rows if rows is not None])
+            self._perform(lambda: [rows.view(torch.uint8).zero_() for rows in pool.rows if rows is not None])
             executor = StreamExecutor(placed[0], pool, graphs)
-            for worker in workers:
-                memory = executor.add_memory(runtime, worker.spec.capacity, push_depth)
-                perform(runtime, load, lambda memory=memory: memory.index.zero_())  # type: ignore[misc]
+            for worker in device.workers:
+                memory = executor.add_memory(runtime, worker.spec.capacity, device.spec.push_depth)
+                self._perform(memory.index.zero_)
             with suppress(BaseException):  # warming up says what is wrong with a model
-                perform(runtime, load, executor.first_use)
+                self._perform(executor.first_use)
         except torch.OutOfMemoryError as exc:
             raise ConfigError(f"model {model.info.name!r}: does not fit into the device's memory: {exc}") from exc
-        finally:
-            self._streams.give_back(0, load)
         if executor.graphs:
-            self._find_capture_streams(executor, workers)
+            self._find_capture_streams(executor)
         return executor
 
-    def _find_capture_streams(self, executor: StreamExecutor, workers: Sequence[StreamWorker]) -> None:
-        for worker, memory in zip(workers, executor.memories, strict=True):
+    def _perform(self, work: Callable[[], object]) -> None:
+        perform(self._runtime, self.stream, work)
+
+    def _find_capture_streams(self, executor: StreamExecutor) -> None:
+        for worker, memory in zip(self._device.workers, executor.memories, strict=True):
             memory.capture = self._streams.capture(worker.index, worker.spec.priority)
             if memory.capture is None:
                 log.warning(
@@ -101,7 +92,7 @@ class Loader:
                 return
             memory.pool = self._runtime.graph_pool()
 
-    def trial(self, executor: StreamExecutor, slots: Slots, size: int, workers: Sequence[StreamWorker]) -> Ran:
+    def trial(self, executor: StreamExecutor, slots: Slots, size: int) -> Ran:
         """Run the rows in `slots` as a batch of `size` on each worker that takes it, after its graph has been captured.
 
         Twice, and the fastest second run is returned: the first has costs of its own. Raises what the model raises.
@@ -110,7 +101,7 @@ class Loader:
             executor.pool.numbers[slot] = 0  # written anew, so to be copied anew
         before = executor.versions()
         rans: list[Ran] = []
-        for worker in workers:
+        for worker in self._device.workers:
             if worker.spec.capacity < size:
                 continue
             if executor.graphs:

@@ -54,7 +54,7 @@ def test_streams_have_the_priority_of_their_worker():
     runtime = FakeRuntime()
     device = StreamDevice(runtime, (WorkerSpec(4, -1), WorkerSpec(4)))
     device.open(make_model(Double(), max_batch=4), 8)
-    # in-stream; stream and out-stream of each worker; weights, on which the second's graphs are captured later; the
-    # stream that those of the first are captured on
-    assert [stream.priority for stream in runtime.streams] == [0, -1, -1, 0, 0, 0, -1]
+    in_stream, loading, captures = [0], [0], [-1, 0]
+    of_workers = [-1, -1, 0, 0]  # to compute on and for results
+    assert [stream.priority for stream in runtime.streams] == in_stream + of_workers + loading + captures
     assert device.close(10)

@@ -31,7 +31,9 @@ def pool_on(runtime: FakeRuntime) -> StreamPool:
 def test_a_visit_is_shared_by_its_copies() -> None:
     """A visit is two pieces of work, the copies and the event behind them, and eight rounds of copies."""
     runtime = Counting()
-    transfer = TransferBench(runtime, runtime.clock).measure(pool_on(runtime), 4, [np.zeros((4, 2), np.float32)])
+    transfer = TransferBench(runtime, runtime.stream(), runtime.clock).measure(
+        pool_on(runtime), 4, [np.zeros((4, 2), np.float32)]
+    )
     assert transfer == (200, 200)
 
 
@@ -40,6 +42,8 @@ def test_the_rows_are_copied_and_no_others() -> None:
     pool = pool_on(runtime)
     for rows in pool.rows:
         rows.fill_(-1)
-    TransferBench(runtime).measure(pool, 2, [np.zeros((2, 2), np.float32), np.zeros((2, 0), np.int64)])
+    TransferBench(runtime, runtime.stream()).measure(
+        pool, 2, [np.zeros((2, 2), np.float32), np.zeros((2, 0), np.int64)]
+    )
     assert torch.equal(pool.rows[0][:, 0], torch.tensor([0.0, 3, -1, -1, -1, -1, -1, -1]))
     assert pool.rows[1].tolist() == [0, 1, -1, -1, -1, -1, -1, -1]

@@ -1,7 +1,8 @@
 """The streams of a device: made, lent, and used again; and which of them graphs are captured on.
 
-torch makes 32 streams of a priority and then hands out the same again. For ordinary work that only costs overlap. For
-capturing it matters, because a graph keeps the address of its capture stream's cuBLAS workspace. So
+torch has 32 streams of a priority, which it hands out in turn, to whoever asks: beyond them, and to models that make
+streams of their own, it gives the same again. For ordinary work that only costs overlap. For capturing it matters,
+because a graph keeps the address of its capture stream's cuBLAS workspace. So
 
     1. graphs that may run at the same time must not have been captured on the same stream;
     2. a graph that is destroyed frees the workspace of its capture stream, also for others that were captured there.
@@ -17,12 +18,11 @@ sharing costs is memory: graphs that stay after their model was unloaded.
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-_DISTINCT = 31  # of the 32, one is the runtime's own
+_OF_TORCH = 32
 
 
 @dataclass(eq=False)
@@ -43,13 +43,14 @@ class Streams:
         self._make = make
         self._lock = threading.Lock()
         self._free: list[tuple[int, Any]] = []  # priority, stream
-        self._made: Counter[int] = Counter()  # by priority
+        self._made: list[Any] = []
         self._captures: list[CaptureStream] = []
 
     def take(self, priority: int) -> Any:
         """A stream; one that was used before, where there is one."""
         with self._lock:
-            return self._take(priority)
+            stream = self._unused(priority)
+            return self._make(priority) if stream is None else stream
 
     def give_back(self, priority: int, stream: Any) -> None:
         with self._lock:
@@ -58,8 +59,9 @@ class Streams:
     def capture(self, worker: int, priority: int) -> CaptureStream | None:
         """Where a model's graphs for this worker may be captured; None if no stream is free or may be shared."""
         with self._lock:
-            if self._made[priority] < _DISTINCT or any(theirs == priority for theirs, _ in self._free):
-                made = CaptureStream(worker, priority, self._take(priority))
+            stream = self._unused(priority)
+            if stream is not None:
+                made = CaptureStream(worker, priority, stream)
                 self._captures.append(made)
                 return made
             shared = min((one for one in self._captures if one.worker == worker), key=_users, default=None)
@@ -78,13 +80,18 @@ class Streams:
                 self._captures.remove(capture)
                 self._free.append((capture.priority, capture.stream))
 
-    def _take(self, priority: int) -> Any:
+    def _unused(self, priority: int) -> Any:
+        """A stream that nobody here uses; None if torch has no other."""
         for at, (theirs, stream) in enumerate(self._free):
             if theirs == priority:
                 del self._free[at]
                 return stream
-        self._made[priority] += 1
-        return self._make(priority)
+        for _ in range(_OF_TORCH):
+            stream = self._make(priority)
+            if stream not in self._made:
+                self._made.append(stream)
+                return stream
+        return None
 
 
 def _users(capture: CaptureStream) -> int:

@@ -16,8 +16,8 @@ class Graph:
 
 
 def torch_like() -> Callable[[int], int]:
-    """Streams by number; after 32 of a priority, the first again. The runtime has one of them."""
-    made: dict[int, int] = {0: 1}
+    """Streams by number; after 32 of a priority, the first again."""
+    made: dict[int, int] = {}
 
     def make(priority: int) -> int:
         made[priority] = made.get(priority, 0) + 1
@@ -47,7 +47,7 @@ def test_graphs_go_with_their_model_before_the_stream_is_anothers() -> None:
 
 def test_no_stream_is_left_for_a_worker_that_has_none() -> None:
     streams = Streams(torch_like())
-    taken = [streams.take(0) for _ in range(31)]
+    taken = [streams.take(0) for _ in range(32)]
     assert streams.capture(0, 0) is None
     streams.give_back(0, taken[7])
     capture = streams.capture(0, 0)
@@ -55,6 +55,17 @@ def test_no_stream_is_left_for_a_worker_that_has_none() -> None:
     assert capture.stream == taken[7]
     assert streams.capture(1, 0) is None
     assert streams.capture(0, 0) is capture
+
+
+def test_streams_that_others_make_do_not_bring_back_those_in_use() -> None:
+    make = torch_like()
+    streams = Streams(make)
+    mine = [streams.take(0) for _ in range(5)]
+    for _ in range(27):  # a model's own, say: torch hands out all of its streams in turn
+        make(0)
+    capture = streams.capture(0, 0)
+    assert capture is not None
+    assert capture.stream not in mine
 
 
 @given(
