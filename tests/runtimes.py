@@ -1,4 +1,4 @@
-"""Two runtimes without a GPU, for a device of streams: one that looks for trouble, and one that simply runs.
+"""Runtimes without a GPU, for a device of streams: one that looks for trouble, and two that simply run.
 
 A FakeRuntime executes nothing when it is enqueued. `step` lets a random stream do its next piece of work, so streams
 run in every order that events allow, a result exists only once its stream got there, and what happens too early sees
@@ -10,6 +10,7 @@ from __future__ import annotations
 import queue
 import random
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ import torch
 
 Batch = Callable[[], list[torch.Tensor]]
 GARBAGE = -77  # what memory holds before anything was written to it
+TICK_NS = 1_000  # what a piece of work takes by the clock of a FakeRuntime
 
 
 class Deadlock(AssertionError):
@@ -33,10 +35,18 @@ def broken() -> torch.AcceleratorError:
 
 
 @dataclass(eq=False)
-class FakeEvent:
-    """`fired` of the latest record; each record is a new cell, as those who waited before wait for the old one."""
+class Mark:
+    """One record of an event."""
 
-    fired: list[bool] = field(default_factory=lambda: [True])  # never recorded: nothing to wait for, as on CUDA
+    fired: bool = False
+    at: int = 0
+
+
+@dataclass(eq=False)
+class FakeEvent:
+    """Each record is a new mark, as those who waited before wait for the old one."""
+
+    mark: Mark = field(default_factory=lambda: Mark(fired=True))  # never recorded: nothing to wait for, as on CUDA
 
 
 @dataclass(eq=False)
@@ -48,11 +58,11 @@ class FakeStream:
     @property
     def ready(self) -> bool:
         """Whether it can do something now."""
-        return bool(self.work) and not (self.work[0][0] == "wait" and not self.work[0][1][0])
+        return bool(self.work) and not (self.work[0][0] == "wait" and not self.work[0][1].fired)
 
 
 class FakeRuntime:
-    """Implements engine.runtime.Runtime on one thread. `breaks_at`: the piece of work at which the device fails."""
+    """Implements streams.runtime.Runtime on one thread. `breaks_at`: the piece of work at which the device fails."""
 
     name = "fake"
     uuid = ""
@@ -66,6 +76,10 @@ class FakeRuntime:
         self.done = 0
         self._graphs: dict[int, list[torch.Tensor]] = {}
 
+    def clock(self) -> int:
+        """Nanoseconds: the time that events note."""
+        return self.done * TICK_NS
+
     def attach(self) -> None:
         pass
 
@@ -73,29 +87,34 @@ class FakeRuntime:
         self.streams.append(FakeStream(len(self.streams), priority))
         return self.streams[-1]
 
-    def event(self) -> FakeEvent:
+    def event(self, timed: bool = False) -> FakeEvent:
         return FakeEvent()
 
     def record(self, event: FakeEvent, stream: FakeStream) -> None:
         self._check()
-        event.fired = [False]
-        stream.work.append(("fire", event.fired))
+        event.mark = Mark()
+        stream.work.append(("fire", event.mark))
 
     def wait(self, stream: FakeStream, event: FakeEvent) -> None:
         self._check()
-        stream.work.append(("wait", event.fired))
+        stream.work.append(("wait", event.mark))
 
     def enqueue(self, stream: FakeStream, work: Callable[[], None]) -> None:
         self._check()
         stream.work.append(("run", work))
 
     def synchronize(self, event: FakeEvent) -> None:
-        fired = event.fired
-        while not fired[0]:
+        mark = event.mark
+        while not mark.fired:
             self._check()
             if not self.step() and not self.broken:
                 raise Deadlock("nothing that is enqueued fires this event")
         self._check()
+
+    def elapsed_ns(self, first: FakeEvent, last: FakeEvent) -> int:
+        assert first.mark.fired
+        assert last.mark.fired
+        return last.mark.at - first.mark.at
 
     def graph_pool(self) -> int:
         self._graphs[len(self._graphs)] = []
@@ -134,7 +153,7 @@ class FakeRuntime:
             with torch.inference_mode():
                 what()
         elif kind == "fire":
-            what[0] = True
+            what.fired, what.at = True, self.clock()
         return True
 
     def _check(self) -> None:
@@ -155,8 +174,20 @@ def held(work: Batch) -> tuple[Callable[[], None], list[torch.Tensor]]:
 
 
 class HostEvent:
+    """`mark` is of the latest record: whether it has fired, and when."""
+
+    def __init__(self) -> None:
+        self.mark = HostMark()
+        self.mark.fire()
+
+
+class HostMark:
     def __init__(self) -> None:
         self.fired = threading.Event()
+        self.at = 0
+
+    def fire(self) -> None:
+        self.at = time.perf_counter_ns()
         self.fired.set()
 
 
@@ -176,7 +207,7 @@ class HostStream:
 
 
 class HostRuntime:
-    """Implements engine.runtime.Runtime with threads. Use as a context manager, which ends them."""
+    """Implements streams.runtime.Runtime with threads. Use as a context manager, which ends them."""
 
     name = "host"
     uuid = ""
@@ -202,21 +233,24 @@ class HostRuntime:
         self.streams.append(HostStream())
         return self.streams[-1]
 
-    def event(self) -> HostEvent:
+    def event(self, timed: bool = False) -> HostEvent:
         return HostEvent()
 
     def record(self, event: HostEvent, stream: HostStream) -> None:
-        event.fired = threading.Event()
-        stream.work.put(event.fired.set)
+        event.mark = HostMark()
+        stream.work.put(event.mark.fire)
 
     def wait(self, stream: HostStream, event: HostEvent) -> None:
-        stream.work.put(event.fired.wait)
+        stream.work.put(event.mark.fired.wait)
 
     def enqueue(self, stream: HostStream, work: Callable[[], None]) -> None:
         stream.work.put(work)
 
     def synchronize(self, event: HostEvent) -> None:
-        assert event.fired.wait(30), "an event that never fires"
+        assert event.mark.fired.wait(30), "an event that never fires"
+
+    def elapsed_ns(self, first: HostEvent, last: HostEvent) -> int:
+        return last.mark.at - first.mark.at
 
     def graph_pool(self) -> None:
         return None

@@ -41,12 +41,9 @@ class Completer:
         try:
             if unit.lost is not None:
                 raise unit.lost
-            self._runtime.synchronize(unit.block.computed)
-            computed = self._clock()
             self._runtime.synchronize(unit.block.out_event)
             self._copies.over(unit.number)
-            completion = self._completion(unit, computed)
-            self._worker.ended = computed
+            completion = self._completion(unit)
         except BaseException as exc:
             # Nobody knows what the device still writes to: the block is never used again.
             unit.lost = exc
@@ -56,10 +53,10 @@ class Completer:
         unit.outputs, unit.graph = (), None
         unit.report(completion)
 
-    def _completion(self, unit: UnitInFlight, computed: int) -> Completion:
+    def _completion(self, unit: UnitInFlight) -> Completion:
         error = unit.error
         if error is None:
-            ran = unit.settle(computed, self._worker.ended, self._clock)
+            ran, self._worker.ended = unit.settle(self._runtime, self._worker.ended, self._clock)
             return Completion(Outcome(unit.unit_id, None, ran.busy_ns), ran)
         unit.memory.blocks.give_back(unit.block)
         completion = failed(unit.unit_id, fault_of(error), error)

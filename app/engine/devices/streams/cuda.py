@@ -63,8 +63,8 @@ class CudaRuntime:
     def stream(self, priority: int = 0) -> torch.cuda.Stream:
         return torch.cuda.Stream(self.device, priority=priority)  # type: ignore[no-untyped-call]
 
-    def event(self) -> torch.cuda.Event:
-        return torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+    def event(self, timed: bool = False) -> torch.cuda.Event:
+        return torch.cuda.Event(enable_timing=timed, blocking=True)  # type: ignore[no-untyped-call]
 
     def record(self, event: torch.cuda.Event, stream: torch.cuda.Stream) -> None:
         event.record(stream)
@@ -74,6 +74,9 @@ class CudaRuntime:
 
     def synchronize(self, event: torch.cuda.Event) -> None:
         event.synchronize()
+
+    def elapsed_ns(self, first: torch.cuda.Event, last: torch.cuda.Event) -> int:
+        return round(float(first.elapsed_time(last)) * 1e6)  # from milliseconds
 
     def enqueue(self, stream: torch.cuda.Stream, work: Callable[[], object]) -> None:
         with torch.cuda.stream(stream):

@@ -239,7 +239,6 @@ class StreamDevice:
             unit.lost = exc
             self._lose(exc)
         else:
-            unit.launched = self._clock()
             if self._launched is not None and report is self._report:
                 self._launched(job.unit_id)
         worker.units.put(unit)

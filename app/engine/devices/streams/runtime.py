@@ -31,7 +31,10 @@ class Runtime(Protocol):
         """A stream; the lower the number, the sooner its work is taken up."""
         ...
 
-    def event(self) -> Any: ...
+    def event(self, timed: bool = False) -> Any:
+        """`timed`: it notes when it fires, for `elapsed_ns`."""
+        ...
+
     def record(self, event: Any, stream: Any) -> None: ...
 
     def wait(self, stream: Any, event: Any) -> None:
@@ -40,6 +43,10 @@ class Runtime(Protocol):
 
     def synchronize(self, event: Any) -> None:
         """Block this thread, without the interpreter lock, until the event has fired."""
+        ...
+
+    def elapsed_ns(self, first: Any, last: Any) -> int:
+        """Nanoseconds on the device between two timed events that have fired."""
         ...
 
     def enqueue(self, stream: Any, work: Callable[[], None]) -> None:

@@ -18,7 +18,7 @@ class UnitInFlight:
     """A unit between its launch and its report. `error` is set by whichever stream meets it."""
 
     __slots__ = (
-        "begun", "block", "error", "executor", "graph", "launched", "longest", "lost", "memory", "number", "outputs",
+        "begun", "block", "error", "executor", "graph", "longest", "lost", "memory", "number", "outputs",
         "report", "size", "slots", "unit_id",
     )  # fmt: skip
 
@@ -29,7 +29,7 @@ class UnitInFlight:
         self.executor = executor
         self.slots = job.slots
         self.report = report
-        self.begun = self.launched = begun
+        self.begun = begun
         self.memory = executor.memories[worker]
         self.size, self.graph = self.memory.graph(job.size)
         self.block: HostBlock = self.memory.blocks.take()
@@ -53,6 +53,7 @@ class UnitInFlight:
         runtime.wait(stream, in_event)
         if self.graph is not None and self.memory.read is not None:
             runtime.wait(stream, self.memory.read)
+        runtime.record(block.began, stream)
         runtime.enqueue(stream, self._compute)
         runtime.record(block.computed, stream)
         runtime.wait(out, block.computed)
@@ -87,13 +88,16 @@ class UnitInFlight:
             except BaseException as exc:
                 self.error = exc
 
-    def settle(self, computed: int, last: int, clock: Callable[[], int]) -> Ran:
-        """What the unit gave, after its out-event; `computed` is when its outputs were there, on the device.
+    def settle(self, runtime: Runtime, last: int, clock: Callable[[], int]) -> tuple[Ran, int]:
+        """What the unit gave, after its out-event, and when it had computed, by the host's clock.
 
-        Times are the host's. The unit begins when it is launched, or when the worker's unit before it had computed, at
-        `last`, if that came later. `input_ns` is the launcher's part; `output_ns` the copies, until they are in hand.
+        Computing and the copies of the outputs are timed by events on the device. What is left counts as input: since
+        the unit was launched, or since the worker's unit before it had computed, at `last`, if that came later. It is
+        the wait for the rows' copies, the launch, and the time that this thread took to wake up.
         """
-        outputs = self.memory.blocks.collect(self.block, self.executor.model.info.outputs)
-        start = max(self.begun, last)
-        launched = max(start, self.launched)
-        return Ran(outputs, launched - start, max(0, computed - launched), clock() - computed, overlapped=True)
+        block, now = self.block, clock()
+        infer = runtime.elapsed_ns(block.began, block.computed)
+        computed = now - runtime.elapsed_ns(block.computed, block.out_event)
+        waited = max(0, computed - infer - max(self.begun, last))
+        outputs = self.memory.blocks.collect(block, self.executor.model.info.outputs)
+        return Ran(outputs, waited, infer, clock() - computed, overlapped=True), computed

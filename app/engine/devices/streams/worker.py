@@ -19,4 +19,4 @@ class StreamWorker:
         self.stream = stream(spec.priority)
         self.out = stream(spec.priority)
         self.units: queue.SimpleQueue[UnitInFlight | None] = queue.SimpleQueue()
-        self.ended = 0  # when its last unit had computed
+        self.ended = 0  # when its last unit had computed, by the host's clock

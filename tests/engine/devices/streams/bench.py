@@ -48,14 +48,14 @@ class Bench:
         while not self.device.launcher.messages.empty():
             self.device.launch_next()
 
-    def run(self, stream: FakeStream, *, until_stuck: bool = True) -> int:
-        """One stream does what it can; how much that was."""
+    def run(self, stream: FakeStream, at_most: int = 1000) -> int:
+        """One stream does what it can, or so many pieces of work; how many it did."""
         others = [other.work for other in self.runtime.streams if other is not stream]
         held = [(work, list(work)) for work in others]
         done = 0
         for work in others:
             work.clear()
-        while stream.ready and (until_stuck or not done):
+        while stream.ready and done < at_most:
             self.runtime.step()
             done += 1
         for work, items in held:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from runtimes import FakeRuntime
+from runtimes import FakeRuntime, Mark
 
 from app.contract import Array, Model
 from app.engine.devices.base import Completion, DeviceOptions, Job
@@ -29,14 +29,14 @@ class WatchedSlots(StreamPool):
     """Fails where a slot is handed out, or its device row written, while anything still uses it."""
 
     copying: Counter[int]
-    out: dict[int, list[bool]]  # per slot: whether the out-event of the last unit that read it has fired
-    before: deque[list[list[bool]]]  # the same for each copy on the in-stream
+    out: dict[int, Mark]  # per slot: the out-event of the last unit that read it
+    before: deque[list[Mark]]  # the same for each copy on the in-stream
 
     def take(self, n: int) -> Slots:
         slots = super().take(n)
         for slot in slots:
             assert not self.copying[slot], "handed out before its in-event"
-            assert self.out.get(slot, [True])[0], "handed out before its unit's out-event"
+            assert slot not in self.out or self.out[slot].fired, "handed out before its unit's out-event"
         return slots
 
     def copy_in(self, runtime: Any, stream: Any, slots: Slots) -> None:
@@ -45,7 +45,7 @@ class WatchedSlots(StreamPool):
         super().copy_in(runtime, stream, slots)
 
     def _move(self, slots: Slots) -> None:
-        assert all(fired for (fired,) in self.before.popleft()), "overwritten while a unit reads it"
+        assert all(mark.fired for mark in self.before.popleft()), "overwritten while a unit reads it"
         self.copying.subtract(slots)
         super()._move(slots)
 
@@ -64,7 +64,8 @@ class Stepped(StreamDevice):
     """No threads: `turn` does one thing that one of them, or a stream, might do next."""
 
     def __init__(self, runtime: FakeRuntime, capacities: Sequence[int], options: DeviceOptions | None = None) -> None:
-        super().__init__(runtime, tuple(WorkerSpec(capacity) for capacity in capacities), options)
+        specs = tuple(WorkerSpec(capacity) for capacity in capacities)
+        super().__init__(runtime, specs, options, clock=runtime.clock)
         self.fake = runtime
 
     def _spawn(self) -> None:
@@ -110,18 +111,18 @@ class Stepped(StreamDevice):
         super()._launch(worker, job, report)
         pool = job.executor.pool
         if isinstance(pool, WatchedSlots) and self.lost is None:
-            pool.out.update((slot, worker.units.latest.block.out_event.fired) for slot in job.slots)
+            pool.out.update((slot, worker.units.latest.block.out_event.mark) for slot in job.slots)
 
     def complete_next(self, index: int) -> None:
         """A worker's completer waits for one unit and reports it."""
         units = self.workers[index].units
         unit = units.get_nowait()
         assert unit is not None
-        out = unit.block.out_event.fired
+        out = unit.block.out_event.mark
         heard = unit.report
 
         def report(completion: Completion) -> None:
-            assert out[0] or unit.lost is not None, "reported before its out-event"
+            assert out.fired or unit.lost is not None, "reported before its out-event"
             heard(completion)
 
         unit.report = report

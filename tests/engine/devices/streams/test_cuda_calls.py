@@ -46,8 +46,17 @@ def test_streams_and_events(calls):
     stream.wait_event.assert_called_once_with(event)
     event.synchronize.assert_called_once_with()
     assert call("Stream", (runtime.device,), {"priority": -1}) in calls.made.mock_calls
-    assert call("Event", (), {"blocking": True}) in calls.made.mock_calls
+    assert call("Event", (), {"enable_timing": False, "blocking": True}) in calls.made.mock_calls
     torch.cuda.set_device.assert_called_once_with(runtime.device)
+
+
+def test_time_between_events(calls):
+    runtime = cuda.CudaRuntime(0)
+    first, last = runtime.event(timed=True), runtime.event(timed=True)
+    assert call("Event", (), {"enable_timing": True, "blocking": True}) in calls.made.mock_calls
+    first.elapsed_time.return_value = 1.5  # milliseconds
+    assert runtime.elapsed_ns(first, last) == 1_500_000
+    first.elapsed_time.assert_called_once_with(last)
 
 
 def test_work_is_enqueued_on_its_stream(calls):

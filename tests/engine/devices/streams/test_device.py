@@ -4,7 +4,6 @@ leaves after its out-event and not before, a slot is reused by nobody too early,
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable
 
@@ -17,7 +16,7 @@ from runtimes import FakeRuntime, FakeStream
 from torch import nn
 
 from app.contract import UNBOUNDED
-from app.engine.devices.base import Completion, DeviceOptions, Job
+from app.engine.devices.base import DeviceOptions
 from app.engine.devices.streams.device import StreamDevice
 from app.engine.profiling.warmup import try_batch, warm_up
 from app.scheduler.types import Fault, WorkerSpec
@@ -158,26 +157,6 @@ def test_a_device_that_fails_reports_each_unit_once_and_no_wrong_result(seed: in
     assert {unit.fault for unit in world.units} <= {None, Fault.DEVICE}
     if world.lost:
         assert "AcceleratorError" in (world.device.dead() or "")
-
-
-def test_the_worker_is_taken_until_its_unit_has_computed() -> None:
-    """Each look at the clock is one later: launched from 1 to 2, computed at 3, in hand at 4."""
-    looks = itertools.count(1)
-    device = Stepped(FakeRuntime(), [2])
-    device._clock = looks.__next__
-    heard: list[Completion] = []
-    device.start(heard.append)
-    executor = device.open(make_model(Affine(), max_batch=4), 4)
-    executor.pool.take(1)
-    executor.pool.write([0], 0, np.ones((1, 2), np.float32))
-    device.push(0, Job(0, executor, [0], 1))
-    while device.turn():
-        pass
-    (completion,) = heard
-    assert completion.ran is not None
-    assert (completion.ran.input_ns, completion.ran.infer_ns, completion.ran.output_ns) == (1, 1, 1)
-    assert completion.outcome.compute_ns == 2
-    assert device.workers[0].ended == 3
 
 
 class Inline(FakeRuntime):

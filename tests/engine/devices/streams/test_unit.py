@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from runtimes import TICK_NS
 from torch import nn
 
 from app.scheduler.types import Fault
@@ -23,6 +24,43 @@ def test_a_result_does_not_wait_for_another_workers():
     bench.device.complete_next(1)
     assert [report.outcome.unit_id for report in bench.reports] == [1]
     assert bench.device.workers[0].stream.work, "the first has not begun"
+
+
+def test_a_unit_takes_its_own_time_and_not_that_of_copies() -> None:
+    """Each piece of work of a stream is a tick. Another stream works for ten before the row's copy begins."""
+    bench = Bench()
+    bench.push(bench.arrive(1.0))
+    bench.launch()
+    busy = bench.runtime.stream()
+    for _ in range(10):
+        bench.runtime.enqueue(busy, lambda: None)
+    for stream in (busy, bench.arrivals, bench.device.workers[0].stream, bench.device.workers[0].out):
+        bench.run(stream)
+    bench.device.complete_next(0)
+    (completion,) = bench.reports
+    ran = completion.ran
+    assert ran is not None
+    copied, waited = 2, 2  # copy, in-event; wait for it, began
+    computed, out = 2, 3  # model, computed; wait for it, copy, out-event
+    ticks = (10 + copied + waited, computed, out)
+    assert (ran.input_ns, ran.infer_ns, ran.output_ns) == tuple(tick * TICK_NS for tick in ticks)
+    assert completion.outcome.compute_ns == computed * TICK_NS
+
+
+def test_a_unit_behind_another_waits_from_when_that_one_has_computed() -> None:
+    bench = Bench()
+    for unit in range(2):
+        bench.push(bench.arrive(1.0), unit=unit)
+    bench.launch()
+    worker = bench.device.workers[0]
+    bench.run(bench.arrivals)
+    for _ in range(2):
+        bench.run(worker.stream, at_most=4)  # wait for the copy, began, model, computed
+        bench.run(worker.out)
+        bench.device.complete_next(0)
+    first, second = (completion.ran.input_ns // TICK_NS for completion in bench.reports)
+    assert first == 4 + 2  # two copies with their events, since its launch
+    assert second == 3 + 2  # the first's results, since it had computed
 
 
 def test_outputs_are_held_until_their_out_event():

@@ -41,8 +41,9 @@ class HostBlock:
         self.table: Array = self.index.numpy()
         self.table[:] = 0  # graphs may gather beyond a unit's rows: slots must stand there
         self.memory = runtime.pinned((nbytes,), torch.uint8)
-        self.computed = runtime.event()  # the outputs are in the device's memory
-        self.out_event = runtime.event()  # the outputs are in this block
+        self.began = runtime.event(timed=True)  # the rows are on the device, and the stream is free
+        self.computed = runtime.event(timed=True)  # the outputs are in the device's memory
+        self.out_event = runtime.event(timed=True)  # the outputs are in this block
         self.places: list[Place] = []
         self._layouts: dict[tuple[Any, ...], list[Place]] = {}
         self._staged: dict[int, torch.Tensor] = {}

@@ -38,11 +38,11 @@ def test_a_worker_waits_for_its_last_slot_and_for_no_later_one():
     bench.launch()
     worker = bench.device.workers[0].stream
     assert bench.run(worker) == 0
-    bench.run(bench.arrivals, until_stuck=False)  # the first copy
-    bench.run(bench.arrivals, until_stuck=False)  # its event
+    bench.run(bench.arrivals, at_most=1)  # the first copy
+    bench.run(bench.arrivals, at_most=1)  # its event
     assert bench.run(worker) == 0, "the last slot's copy is not over"
-    bench.run(bench.arrivals, until_stuck=False)
-    bench.run(bench.arrivals, until_stuck=False)
+    bench.run(bench.arrivals, at_most=1)
+    bench.run(bench.arrivals, at_most=1)
     assert bench.run(worker) > 0
     assert len(bench.arrivals.work) == 2, "the third row's copy has not begun"
 
