@@ -44,13 +44,13 @@ class Completer:
             self._runtime.synchronize(unit.block.out_event)
             self._copies.over(unit.number)
             completion = self._completion(unit)
+            unit.outputs, unit.graph = (), None
         except BaseException as exc:
-            # Nobody knows what the device still writes to: the block is never used again.
+            # Nobody knows what the device still reads and writes: the unit keeps what it has, for good.
             unit.lost = exc
             self._lose(exc)
             completion = failed(unit.unit_id, Fault.DEVICE, exc)
         completion.worker = self._worker.index
-        unit.outputs, unit.graph = (), None
         unit.report(completion)
 
     def _completion(self, unit: UnitInFlight) -> Completion:

@@ -254,8 +254,8 @@ class StreamDevice:
 
     def _free(self, executor: StreamExecutor) -> None:
         for memory in executor.memories:
-            if memory.capture is not None:
-                self._streams.release(memory.capture, memory.graphs)
+            if memory.graphs is not None:
+                self._streams.release(memory.graphs.capture, memory.graphs.graphs)
         executor.memories.clear()
 
     # threads and streams

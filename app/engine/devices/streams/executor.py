@@ -14,9 +14,7 @@ parameters runs eagerly.
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -25,7 +23,7 @@ import torch
 
 from app.contract import Model, TensorSpec
 from app.engine.devices.pool import Slots
-from app.engine.devices.streams.graphs.captures import CaptureStream
+from app.engine.devices.streams.graphs.replay import Graph, WorkerGraphs
 from app.engine.devices.streams.memory.pool import StreamPool
 from app.engine.devices.streams.memory.results import HostBlock, HostBlocks, result_bytes
 from app.engine.devices.streams.runtime import Runtime, perform
@@ -41,35 +39,22 @@ _FIRST_LENGTH = 2  # of variable axes: 1 would be compiled as a case of its own
 _SPARE = 2  # blocks of a worker that answers may keep; more answers at a time get copies
 
 
-@dataclass(slots=True, weakref_slot=True, eq=False)
-class Graph:
-    """A captured batch: what replays it, and the tensors that it writes each time."""
-
-    replay: Callable[[], None]
-    outputs: list[torch.Tensor]
-
-
 class WorkerMemory:
     """What one worker holds for one model."""
 
     def __init__(self, index: torch.Tensor, blocks: HostBlocks) -> None:
         self.index = index  # on the device; the graphs read it, so there is one for good
         self.blocks = blocks
-        self.graphs: dict[int, Graph] = {}
-        self.sizes: list[int] = []  # of the graphs, ascending
-        self.capture: CaptureStream | None = None  # graphs are captured there, and nothing else happens there
-        self.pool: Any = None
-        #: The out-event of the last unit that ran as a graph: until it fires the graphs' outputs are being read.
-        self.read: Any = None
+        self.graphs: WorkerGraphs | None = None
+
+    @property
+    def largest(self) -> int:
+        """Rows of the largest batch that this worker runs."""
+        return self.index.shape[1]
 
     def graph(self, size: int) -> tuple[int, Graph | None]:
         """The size to run so many rows at, and its graph where there is one."""
-        at = bisect_left(self.sizes, size)
-        return (self.sizes[at], self.graphs[self.sizes[at]]) if at < len(self.sizes) else (size, None)
-
-    def add(self, size: int, graph: Graph) -> None:
-        self.graphs[size] = graph
-        self.sizes = sorted(self.graphs)
+        return (size, None) if self.graphs is None else self.graphs.find(size)
 
 
 class StreamExecutor:
@@ -193,11 +178,12 @@ class StreamExecutor:
         eagerly. Raises ConfigError or OutOfMemoryError where it would not run so either.
         """
         memory = self.memories[worker]
-        size = next(captured for captured in self.sizes(memory.index.shape[1]) if captured >= size)
-        if size in memory.graphs or not self.graphs:
+        graphs = memory.graphs
+        size = next(captured for captured in self.sizes(memory.largest) if captured >= size)
+        if graphs is None or size in graphs.graphs or not self.graphs:
             return
         try:
-            self._capture(runtime, memory, size)
+            self._capture(runtime, memory, graphs, size)
         except (ConfigError, torch.OutOfMemoryError):
             raise
         except Exception as exc:
@@ -207,19 +193,15 @@ class StreamExecutor:
                 self.model.info.name, worker, size, type(exc).__name__, exc,
             )  # fmt: skip
 
-    def _capture(self, runtime: Runtime, memory: WorkerMemory, size: int) -> None:
-        """Where nothing else happens, see `captures.py`. The graphs of one worker and model do not run at the same
-        time, so they share a memory pool.
-        """
-
+    def _capture(self, runtime: Runtime, memory: WorkerMemory, graphs: WorkerGraphs, size: int) -> None:
         def batch() -> list[torch.Tensor]:
             inputs = [_select(rows, memory.index[0, :size]) for rows in self._buffers]
             return self._outputs(self.model.call(*inputs), size, {})
 
-        assert memory.capture is not None  # `graphs` says so
-        stream = memory.capture.stream
+        stream = graphs.capture.stream
         perform(runtime, stream, batch)  # what happens at first use must not happen in the capture
-        memory.add(size, Graph(*runtime.capture(stream, memory.pool, batch)))
+        replay, outputs = runtime.capture(stream, graphs.pool, batch)
+        graphs.add(size, replay, outputs, runtime.empty)
 
     def versions(self) -> list[int]:
         """Counters that every write into the device's rows moves, without the copies that the pool itself made."""

@@ -19,6 +19,7 @@ from app.engine.devices.base import Completion, Job, Ran, Report
 from app.engine.devices.pool import Slots
 from app.engine.devices.streams.executor import StreamExecutor
 from app.engine.devices.streams.graphs.captures import Streams
+from app.engine.devices.streams.graphs.replay import WorkerGraphs
 from app.engine.devices.streams.memory.pool import Copies, StreamPool
 from app.engine.devices.streams.runtime import Runtime, perform
 from app.engine.devices.streams.worker import StreamWorker
@@ -83,14 +84,14 @@ class Loader:
 
     def _find_capture_streams(self, executor: StreamExecutor) -> None:
         for worker, memory in zip(self._device.workers, executor.memories, strict=True):
-            memory.capture = self._streams.capture(worker.index, worker.spec.priority)
-            if memory.capture is None:
+            capture = self._streams.capture(worker.index, worker.spec.priority)
+            if capture is None:
                 log.warning(
                     "model %s: no stream is left to capture on: it runs without graphs", executor.model.info.name
                 )
                 executor.graphs = False
                 return
-            memory.pool = self._runtime.graph_pool()
+            memory.graphs = WorkerGraphs(self._runtime.graph_pool(), capture)
 
     def trial(self, executor: StreamExecutor, slots: Slots, size: int) -> Ran:
         """Run the rows in `slots` as a batch of `size` on each worker that takes it, after its graph has been captured.

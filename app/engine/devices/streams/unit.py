@@ -51,16 +51,25 @@ class UnitInFlight:
         self.number, in_event = self.executor.pool.in_event(self.slots)
         self._tell()
         runtime.wait(stream, in_event)
-        if self.graph is not None and self.memory.read is not None:
-            runtime.wait(stream, self.memory.read)
         runtime.record(block.began, stream)
         runtime.enqueue(stream, self._compute)
         runtime.record(block.computed, stream)
-        runtime.wait(out, block.computed)
+        if self.graph is None:
+            runtime.wait(out, block.computed)
+        else:
+            self._enqueue_aside(runtime, stream)
+            runtime.wait(out, block.aside)
         runtime.enqueue(out, self._copy_out)
         runtime.record(block.out_event, out)
-        if self.graph is not None:
-            self.memory.read = block.out_event
+
+    def _enqueue_aside(self, runtime: Runtime, stream: Any) -> None:
+        graphs = self.memory.graphs
+        assert graphs is not None  # one of them is this unit's
+        if graphs.left is not None:
+            runtime.wait(stream, graphs.left)
+        runtime.enqueue(stream, self._set_aside)
+        runtime.record(self.block.aside, stream)
+        graphs.left = self.block.out_event
 
     def _tell(self) -> None:
         """Write into the block which slots the batch is made of; padding repeats the last row."""
@@ -77,9 +86,17 @@ class UnitInFlight:
             else:
                 self.memory.index.copy_(self.block.index, non_blocking=True)
                 self.graph.replay()
-                self.outputs = self.graph.outputs
         except BaseException as exc:  # a model's: reported when the out-event has fired, for its slots are being read
             self.error = exc
+
+    def _set_aside(self) -> None:
+        assert self.graph is not None  # it was replayed
+        if self.error is None:
+            try:
+                self.graph.set_aside()
+                self.outputs = self.graph.aside
+            except BaseException as exc:
+                self.error = exc
 
     def _copy_out(self) -> None:
         if self.error is None:

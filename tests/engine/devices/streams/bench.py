@@ -10,7 +10,8 @@ from runtimes import FakeRuntime, FakeStream
 from torch import nn
 
 from app.engine.devices.base import Completion, DeviceOptions, Job
-from app.engine.devices.streams.executor import Graph, StreamExecutor
+from app.engine.devices.streams.executor import StreamExecutor
+from app.engine.devices.streams.graphs.replay import Graph
 
 from ...rig import make_model, rows_of
 from .stepped import Stepped
@@ -70,7 +71,7 @@ class Bench:
 
 
 def graphs_of(executor: StreamExecutor) -> list[Graph]:
-    return [graph for memory in executor.memories for graph in memory.graphs.values()]
+    return [graph for memory in executor.memories for graph in memory.graphs.graphs.values()]
 
 
 def raising(error: Exception) -> Callable[..., Any]:

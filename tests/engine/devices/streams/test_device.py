@@ -93,7 +93,7 @@ def warmed(world: World) -> World:
     """With what was captured for each size."""
     for size in range(1, 5):
         try_batch(world.device, world.executor, size, dict.fromkeys(world.executor.axes, 4))
-    assert [memory.sizes for memory in world.executor.memories] == [
+    assert [memory.graphs.sizes if memory.graphs else [] for memory in world.executor.memories] == [
         [] if world.executor.axes else list(range(1, worker.spec.capacity + 1)) for worker in world.device.workers
     ]
     return world

@@ -24,7 +24,7 @@ _LAYOUTS = 256  # remembered per block; only outputs of variable length have mor
 
 
 class Place(NamedTuple):
-    """Where one output of a unit lies in its block: the target of the copy, its offset and bytes in the block."""
+    """Where one output of a unit lies in a block of memory: the target of the copy, its offset and bytes."""
 
     target: torch.Tensor
     offset: int
@@ -43,6 +43,7 @@ class HostBlock:
         self.memory = runtime.pinned((nbytes,), torch.uint8)
         self.began = runtime.event(timed=True)  # the rows are on the device, and the stream is free
         self.computed = runtime.event(timed=True)  # the outputs are in the device's memory
+        self.aside = runtime.event()  # the outputs of a graph are where its next replay does not write
         self.out_event = runtime.event(timed=True)  # the outputs are in this block
         self.places: list[Place] = []
         self._layouts: dict[tuple[Any, ...], list[Place]] = {}
@@ -71,17 +72,11 @@ class HostBlock:
             place.target.copy_(value[:rows], non_blocking=True)
 
     def _lay_out(self, values: Sequence[torch.Tensor], rows: int) -> list[Place]:
-        sizes = [rows * prod(value.shape[1:]) * value.dtype.itemsize for value in values]
-        ends = [0]
-        for nbytes in sizes:
-            ends.append(ends[-1] + aligned(nbytes))
-        if ends[-1] > self.memory.numel():  # an output without bounds
-            self.memory = self._runtime.pinned((ends[-1],), torch.uint8)
+        nbytes = laid_out_bytes(values, rows)
+        if nbytes > self.memory.numel():  # an output without bounds
+            self.memory = self._runtime.pinned((nbytes,), torch.uint8)
             self._layouts.clear()
-        return [
-            Place(self.memory[at : at + nbytes].view(value.dtype).view(rows, *value.shape[1:]), at, nbytes)
-            for value, at, nbytes in zip(values, ends, sizes, strict=False)
-        ]
+        return lay_out(self.memory, values, rows)
 
 
 class HostBlocks:
@@ -136,6 +131,22 @@ class HostBlocks:
         del self._lent[ticket]
         self._free.append(block)
         self._spare.append(ticket)
+
+
+def lay_out(memory: torch.Tensor, values: Sequence[torch.Tensor], rows: int) -> list[Place]:
+    """Places for so many rows of the values, one after another in `memory`, which is bytes and large enough."""
+    places = []
+    at = 0
+    for value in values:
+        nbytes = rows * prod(value.shape[1:]) * value.dtype.itemsize
+        target = memory[at : at + nbytes].view(value.dtype).view(rows, *value.shape[1:])
+        places.append(Place(target, at, nbytes))
+        at += aligned(nbytes)
+    return places
+
+
+def laid_out_bytes(values: Sequence[torch.Tensor], rows: int) -> int:
+    return sum(aligned(rows * prod(value.shape[1:]) * value.dtype.itemsize) for value in values)
 
 
 def aligned(nbytes: int) -> int:
