@@ -1,8 +1,9 @@
-"""Runtimes without a GPU, for a device of streams: one that looks for trouble, and two that simply run.
+"""Runtimes without a GPU, for a device of streams: one that looks for trouble, and others that simply run.
 
 A FakeRuntime executes nothing when it is enqueued. `step` lets a random stream do its next piece of work, so streams
 run in every order that events allow, a result exists only once its stream got there, and what happens too early sees
-memory that is not filled yet. A HostRuntime has a thread for each stream: whole engines run on it.
+memory that is not filled yet. A HostRuntime has a thread for each stream: whole engines run on it. An InlineRuntime
+does all at once, on the thread that enqueues it, as CUDA does with the Python of a model.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import queue
 import random
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -51,9 +53,12 @@ class FakeEvent:
 
 @dataclass(eq=False)
 class FakeStream:
+    """`graphs`: captured on it and still there. They share a workspace with all that runs on it."""
+
     number: int
     priority: int
     work: deque[tuple[str, Any]] = field(default_factory=deque)
+    graphs: weakref.WeakSet[Callable[[], None]] = field(default_factory=weakref.WeakSet)
 
     @property
     def ready(self) -> bool:
@@ -74,6 +79,7 @@ class FakeRuntime:
         self.broken = False
         self.streams: list[FakeStream] = []
         self.done = 0
+        self.captures = 0  # that are open
         self._graphs: dict[int, list[torch.Tensor]] = {}
 
     def clock(self) -> int:
@@ -101,6 +107,7 @@ class FakeRuntime:
 
     def enqueue(self, stream: FakeStream, work: Callable[[], None]) -> None:
         self._check()
+        assert not stream.graphs, "work on a stream whose workspace graphs use that may be running"
         stream.work.append(("run", work))
 
     def synchronize(self, event: FakeEvent) -> None:
@@ -123,7 +130,11 @@ class FakeRuntime:
     def capture(self, stream: FakeStream, pool: int, work: Batch) -> tuple[Callable[[], None], list[torch.Tensor]]:
         """The outputs of all graphs of a pool are overwritten by each replay: their memory may overlap."""
         self._check()
-        again, outputs = held(work)
+        self.captures += 1
+        try:
+            again, outputs = held(work)
+        finally:
+            self.captures -= 1
         self._graphs[pool] += outputs
 
         def replay() -> None:
@@ -131,6 +142,7 @@ class FakeRuntime:
                 tensor.fill_(GARBAGE)
             again()
 
+        stream.graphs.add(replay)
         return replay, outputs
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -262,3 +274,20 @@ class HostRuntime:
         return torch.empty(shape, dtype=dtype)
 
     pinned = empty
+
+
+class InlineRuntime(HostRuntime):
+    """Implements streams.runtime.Runtime without streams: what is enqueued is done at once, and events fire at once."""
+
+    def stream(self, priority: int = 0) -> Any:
+        return object()
+
+    def record(self, event: HostEvent, stream: Any) -> None:
+        event.mark = HostMark()
+        event.mark.fire()
+
+    def wait(self, stream: Any, event: HostEvent) -> None:
+        pass
+
+    def enqueue(self, stream: Any, work: Callable[[], None]) -> None:
+        work()

@@ -8,6 +8,7 @@ does, so the caching allocator never moves it from one stream to another.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -46,7 +47,9 @@ def name_of(index: int) -> str:
 
 
 class CudaRuntime:
-    """Implements engine.runtime.Runtime."""
+    """Implements streams.runtime.Runtime."""
+
+    _capturing = threading.Lock()  # torch allows one capture at a time in a process
 
     def __init__(self, index: int) -> None:
         prepare()
@@ -89,10 +92,10 @@ class CudaRuntime:
         self, stream: torch.cuda.Stream, pool: Any, work: Callable[[], list[torch.Tensor]]
     ) -> tuple[Callable[[], None], list[torch.Tensor]]:
         """By hand, because `torch.cuda.graph` waits for the whole device first and empties the allocator's cache, while
-        other models serve. Other threads wait for events and may allocate meanwhile, hence thread_local.
+        other models serve. Other threads launch, wait for events and allocate meanwhile, hence thread_local.
         """
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(stream):
+        with self._capturing, torch.cuda.stream(stream):
             try:
                 graph.capture_begin(pool=pool, capture_error_mode="thread_local")
                 outputs = work()

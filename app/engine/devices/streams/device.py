@@ -90,8 +90,8 @@ class StreamDevice:
         self._graphs = options.graphs
         self._clock = clock
         self.copies = Copies()
-        self.launcher = Launcher("launcher", runtime, self._lose, self._launcher_ended)
-        self.watcher = CopyWatcher(runtime, self.copies, self._copied, self._lose)
+        self.launcher = Launcher("launcher", runtime, self.lose, self._launcher_ended)
+        self.watcher = CopyWatcher(runtime, self.copies, self._copied, self.lose)
         self.workers: list[StreamWorker] = []
         self.completers: list[Completer] = []
         self._in: Any = None  # the in-stream
@@ -228,7 +228,7 @@ class StreamDevice:
                 raise RuntimeError(self.lost)
             unit = UnitInFlight(job, worker.index, report, self._clock())
         except BaseException as exc:  # also where there is no pinned memory for another block
-            self._lose(exc)
+            self.lose(exc)
             completion = failed(job.unit_id, Fault.DEVICE, exc)
             completion.worker = worker.index
             report(completion)
@@ -237,7 +237,7 @@ class StreamDevice:
             unit.enqueue(self.runtime, worker.stream, worker.out)
         except BaseException as exc:
             unit.lost = exc
-            self._lose(exc)
+            self.lose(exc)
         else:
             if self._launched is not None and report is self._report:
                 self._launched(job.unit_id)
@@ -267,7 +267,7 @@ class StreamDevice:
         self._in = self._streams.take(0)
         self.workers = [StreamWorker(index, spec, self._streams.take) for index, spec in enumerate(self.spec.workers)]
         self.completers = [
-            Completer(worker, self.runtime, self.copies, self._clock, self._lose) for worker in self.workers
+            Completer(worker, self.runtime, self.copies, self._clock, self.lose) for worker in self.workers
         ]
         self._loader = Loader(self, self._streams, self._placement)
         self._spawn()
@@ -288,7 +288,7 @@ class StreamDevice:
     def _host_report(self, completion: Completion) -> None:
         self._report(completion)
 
-    def _lose(self, exc: BaseException) -> None:
+    def lose(self, exc: BaseException) -> None:
         if self.lost is None:
             self.lost = f"{type(exc).__name__}: {exc}"
             log.error("%s: the device has failed: %s", self.name, self.lost)

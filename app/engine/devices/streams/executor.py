@@ -1,7 +1,7 @@
 """One model on a device of streams: how a batch is gathered, run and checked.
 
-Everything here runs on a stream of a worker, inside a closure that the runtime was given. So it runs in the stream's
-order and not in the launcher's: on CUDA that is the same, on the runtimes of the tests it is not.
+A batch runs on a stream, inside a closure that the runtime was given. So it runs in the stream's order and not in the
+launcher's: on CUDA that is the same, on the runtimes of the tests it is not.
 
 Rows of inputs without a largest length have no memory on the device: a unit puts its own together in pinned memory and
 copies them on its worker's stream.
@@ -13,7 +13,6 @@ parameters runs eagerly.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -21,21 +20,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from app.contract import Model, TensorSpec
+from app.contract import Array, Model, TensorSpec
 from app.engine.devices.pool import Slots
 from app.engine.devices.streams.graphs.replay import Graph, WorkerGraphs
 from app.engine.devices.streams.memory.pool import StreamPool
 from app.engine.devices.streams.memory.results import HostBlock, HostBlocks, result_bytes
-from app.engine.devices.streams.runtime import Runtime, perform
+from app.engine.devices.streams.runtime import Runtime
 from app.engine.devices.tensors import SIGNED, adjacent, check_shape, pad_beyond, padded, stack
 from app.errors import ConfigError
-from app.models.base import TORCH_DTYPES, normalise, row_shape
+from app.models.base import TORCH_DTYPES, normalise
 from app.models.made import with_made
 
-log = logging.getLogger("starling.engine")
+_NOT_STAGED: Mapping[int, torch.Tensor] = {}
 
 _EACH = 16  # every size up to here has a graph of its own, then powers of two: 21 graphs for 512 rows
-_FIRST_LENGTH = 2  # of variable axes: 1 would be compiled as a case of its own
 _SPARE = 2  # blocks of a worker that answers may keep; more answers at a time get copies
 
 
@@ -70,9 +68,12 @@ class StreamExecutor:
         self.axes = sorted(pool.lengths)
         self._fixed = not self.axes
         self._buffers = [rows for rows in pool.rows if rows is not None]
+        self._staged = [position for position, rows in enumerate(pool.rows) if rows is None]
         self._makes = len(model.info.inputs) > len(pool.specs)  # some inputs are made on the device
         self.graphs = graphs and self._fixed and not model.takes_parameters
         self.memories: list[WorkerMemory] = []  # by worker
+        #: Sizes, with the longest rows, that have run before the model serves.
+        self.warm: set[tuple[int, ...]] = set()
 
     def sizes(self, largest: int) -> list[int]:
         """Batch sizes that get a graph of their own on a worker of so many rows."""
@@ -95,46 +96,63 @@ class StreamExecutor:
         self, memory: WorkerMemory, block: HostBlock, slots: Slots, size: int, longest: Mapping[str, int]
     ) -> list[torch.Tensor]:
         """The unit run eagerly: its outputs on the device. Neighbours are a view of the slots and are not gathered."""
-        inputs: list[torch.Tensor]
-        if self._fixed and not self.copies and size == len(slots) and adjacent(slots):
-            inputs = [rows[slots[0] : slots[0] + size] for rows in self._buffers]
-        else:
-            memory.index.copy_(block.index, non_blocking=True)
-            inputs = [
-                self._stage_rows(position, block, slots, size)
-                if rows is None
-                else self._gather_rows(rows, self.pool.specs[position], memory, size, longest)
-                for position, rows in enumerate(self.pool.rows)
-            ]
-        if self._makes:
-            lengths = {axis: memory.index[row, :size] for row, axis in enumerate(self.axes, 1)}
-            inputs = with_made(self.model.info.inputs, inputs, lengths, longest)
         keywords: dict[str, Any] = {}
         if self.model.takes_parameters:
             keywords["parameters"] = [self.pool.parameters[slot] or {} for slot in padded(slots, size)]
+        if self._fixed and not self.copies and size == len(slots) and adjacent(slots):
+            views = [rows[slots[0] : slots[0] + size] for rows in self._buffers]
+            return self._outputs(self.model.call(*views, **keywords), size, longest)
+        memory.index.copy_(block.index, non_blocking=True)
+        return self.batch(memory.index, size, longest, self.stage(slots, size, block), **keywords)
+
+    def batch(
+        self,
+        index: torch.Tensor,
+        size: int,
+        longest: Mapping[str, int],
+        staged: Mapping[int, torch.Tensor] = _NOT_STAGED,
+        **keywords: Any,
+    ) -> list[torch.Tensor]:
+        """The first `size` rows of the index, gathered, padded to the `longest` of each axis, and run.
+
+        `staged`: by position the inputs whose rows are not in the pool's memory.
+        """
+        inputs = [
+            staged[position] if rows is None else self._gather_rows(rows, spec, index, size, longest)
+            for position, (spec, rows) in enumerate(zip(self.pool.specs, self.pool.rows, strict=True))
+        ]
+        if self._makes:
+            lengths = {axis: index[row, :size] for row, axis in enumerate(self.axes, 1)}
+            inputs = with_made(self.model.info.inputs, inputs, lengths, longest)
         return self._outputs(self.model.call(*inputs, **keywords), size, longest)
 
     def _gather_rows(
-        self, rows: torch.Tensor, spec: TensorSpec, memory: WorkerMemory, size: int, longest: Mapping[str, int]
+        self, rows: torch.Tensor, spec: TensorSpec, index: torch.Tensor, size: int, longest: Mapping[str, int]
     ) -> torch.Tensor:
         """As `CpuExecutor._gather_variable`, with the lengths on the device."""
         for dim, axis in enumerate(spec.axes):
             if axis:
                 rows = rows.narrow(dim + 1, 0, longest[axis])
-        batch = _select(rows, memory.index[0, :size])
+        batch = _select(rows, index[0, :size])
         for dim, axis in enumerate(spec.axes):
             if axis:
-                pad_beyond(batch, dim + 1, memory.index[1 + self.axes.index(axis), :size], spec.pad_value)
+                pad_beyond(batch, dim + 1, index[1 + self.axes.index(axis), :size], spec.pad_value)
         return batch
 
-    def _stage_rows(self, position: int, block: HostBlock, slots: Slots, size: int) -> torch.Tensor:
-        """Rows of any length have no slots on the device: they are put together here and copied as the unit begins."""
-        spec, values = self.pool.specs[position], self.pool.objects[position]
-        assert values is not None  # an input has a slab or objects, see Pool
-        rows = [values[slot] for slot in padded(slots, size)]
-        batch = torch.from_numpy(stack(rows, spec, partial(block.stage, position)))
-        device = self.memories[0].index.device
-        return batch.view(TORCH_DTYPES[spec.datatype]).to(device, non_blocking=True, copy=True)
+    def stage(self, slots: Slots, size: int, block: HostBlock | None = None) -> dict[int, torch.Tensor]:
+        """Inputs whose rows have no slots on the device, by position, as `batch` takes them.
+
+        They are put together in the block's pinned memory, or in ordinary memory, and copied on the current stream.
+        """
+        staged = {}
+        for position in self._staged:
+            spec, values = self.pool.specs[position], self.pool.objects[position]
+            assert values is not None  # an input has a slab or objects, see Pool
+            rows = [values[slot] for slot in padded(slots, size)]
+            batch = torch.from_numpy(stack(rows, spec, np.empty if block is None else partial(block.stage, position)))
+            device = self.memories[0].index.device
+            staged[position] = batch.view(TORCH_DTYPES[spec.datatype]).to(device, non_blocking=True, copy=True)
+        return staged
 
     def _outputs(self, result: Any, size: int, longest: Mapping[str, int]) -> list[torch.Tensor]:
         """What the model returned, checked, as dense tensors. ConfigError where it is not what was declared."""
@@ -148,60 +166,16 @@ class StreamExecutor:
             outputs.append(tensor.contiguous())
         return outputs
 
-    # before it serves
+    def longest(self, slots: Slots) -> dict[str, int]:
+        """The length of the longest row along each variable axis."""
+        return {axis: int(self.pool.lengths[axis][list(slots)].max()) for axis in self.axes}
 
-    def first_use(self) -> None:
-        """Call the model for one row and for two, on what lies in the slots, whatever comes of it.
-
-        Compiling takes up to minutes and libraries make their plans: not on the launcher, on which other models wait.
-        """
-        lengths = dict.fromkeys(self.axes, _FIRST_LENGTH)
-        device = self.memories[0].index.device
-        with torch.inference_mode():
-            for size in range(1, min(2, self.model.info.batching.max_batch) + 1):
-                inputs = [
-                    torch.zeros(size, *row_shape(spec, lengths), dtype=TORCH_DTYPES[spec.datatype], device=device)
-                    if rows is None
-                    else rows[(slice(size), *map(slice, row_shape(spec, lengths)))]
-                    for spec, rows in zip(self.pool.specs, self.pool.rows, strict=True)
-                ]
-                if self._makes:
-                    tensors = {axis: torch.full((size,), _FIRST_LENGTH, device=device) for axis in self.axes}
-                    inputs = with_made(self.model.info.inputs, inputs, tensors, lengths)
-                keywords: dict[str, Any] = {"parameters": [{}] * size} if self.model.takes_parameters else {}
-                self.model.call(*inputs, **keywords)
-
-    def prepare(self, runtime: Runtime, worker: int, size: int) -> None:
-        """Make the worker's graph for this size, if it is to have one and has not. On the launcher, at load.
-
-        Many models cannot be captured, for as many reasons: a value read back, work on the CPU. Such a model runs
-        eagerly. Raises ConfigError or OutOfMemoryError where it would not run so either.
-        """
-        memory = self.memories[worker]
-        graphs = memory.graphs
-        size = next(captured for captured in self.sizes(memory.largest) if captured >= size)
-        if graphs is None or size in graphs.graphs or not self.graphs:
-            return
-        try:
-            self._capture(runtime, memory, graphs, size)
-        except (ConfigError, torch.OutOfMemoryError):
-            raise
-        except Exception as exc:
-            self.graphs = False
-            log.warning(
-                "model %s: runs without CUDA graphs, worker %d could not capture %d rows: %s: %s",
-                self.model.info.name, worker, size, type(exc).__name__, exc,
-            )  # fmt: skip
-
-    def _capture(self, runtime: Runtime, memory: WorkerMemory, graphs: WorkerGraphs, size: int) -> None:
-        def batch() -> list[torch.Tensor]:
-            inputs = [_select(rows, memory.index[0, :size]) for rows in self._buffers]
-            return self._outputs(self.model.call(*inputs), size, {})
-
-        stream = graphs.capture.stream
-        perform(runtime, stream, batch)  # what happens at first use must not happen in the capture
-        replay, outputs = runtime.capture(stream, graphs.pool, batch)
-        graphs.add(size, replay, outputs, runtime.empty)
+    def tell(self, slots: Slots, size: int, table: Array) -> None:
+        """Write what a batch of `size` rows is made of, as `HostBlock.index` has it; padding repeats the last row."""
+        rows = padded(slots, size)
+        table[0, :size] = rows
+        for row, axis in enumerate(self.axes, 1):
+            table[row, :size] = self.pool.lengths[axis][rows]
 
     def versions(self) -> list[int]:
         """Counters that every write into the device's rows moves, without the copies that the pool itself made."""

@@ -1,7 +1,16 @@
 """Before a model serves on a device of streams: it is placed, its graphs are captured, every worker runs every size.
 
-Whatever happens at first use, an allocation, a kernel that is loaded, a library that makes its plans, may hold up the
-whole device, and must not happen to a request.
+Models are loaded while others serve, so nothing here goes through the launcher but units that have run before.
+    1. A batch that is new to the model runs first on the loading thread and its stream. Compiling takes up to minutes;
+       allocations, kernels that are loaded and libraries that make their plans take milliseconds.
+    2. Graphs are captured on the loading thread too. CUDA records what is enqueued on the capture stream; what other
+       threads enqueue on other streams runs as ever. The capture is thread-local: calls that a capture forbids, such
+       as waiting or freeing memory, are forbidden to this thread alone. torch's allocator serves the capture from the
+       pool of its graph by looking at the stream that asks, so what other threads allocate stays out of it. While a
+       capture is open they cannot give cached memory back to the driver: who then runs out of memory fails, and is
+       tried again with fewer rows.
+    3. A capture records and runs nothing, so a batch never runs on a capture stream. It would use the same cuBLAS
+       workspace as graphs captured there before, which may be running on their worker.
 """
 
 from __future__ import annotations
@@ -9,7 +18,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import Any, Protocol
 
 import torch
@@ -17,7 +25,7 @@ import torch
 from app.contract import Model
 from app.engine.devices.base import Completion, Job, Ran, Report
 from app.engine.devices.pool import Slots
-from app.engine.devices.streams.executor import StreamExecutor
+from app.engine.devices.streams.executor import StreamExecutor, WorkerMemory
 from app.engine.devices.streams.graphs.captures import Streams
 from app.engine.devices.streams.graphs.replay import WorkerGraphs
 from app.engine.devices.streams.memory.pool import Copies, StreamPool
@@ -37,12 +45,11 @@ class Placing(Protocol):
     copies: Copies
     workers: list[StreamWorker]
     spec: DeviceSpec
-    lost: str | None
 
     def submit(self, worker: StreamWorker, job: Job, report: Report) -> None: ...
-    def send(self, function: Callable[..., None], *args: Any) -> bool: ...
     def result(self, done: Future[Any]) -> Any: ...
     def keep(self, pool: StreamPool, slots: Slots) -> None: ...
+    def lose(self, exc: BaseException) -> None: ...
 
 
 class Loader:
@@ -71,8 +78,6 @@ class Loader:
             for worker in device.workers:
                 memory = executor.add_memory(runtime, worker.spec.capacity, device.spec.push_depth)
                 self._perform(memory.index.zero_)
-            with suppress(BaseException):  # warming up says what is wrong with a model
-                self._perform(executor.first_use)
         except torch.OutOfMemoryError as exc:
             raise ConfigError(f"model {model.info.name!r}: does not fit into the device's memory: {exc}") from exc
         if executor.graphs:
@@ -80,7 +85,18 @@ class Loader:
         return executor
 
     def _perform(self, work: Callable[[], object]) -> None:
-        perform(self._runtime, self.stream, work)
+        try:
+            perform(self._runtime, self.stream, work)
+        except BaseException:
+            self._try_device()
+            raise
+
+    def _try_device(self) -> None:
+        """Something failed: was it the device? If so, say it now and not when the next request comes."""
+        try:
+            perform(self._runtime, self.stream, lambda: None)
+        except BaseException as exc:
+            self._device.lose(exc)
 
     def _find_capture_streams(self, executor: StreamExecutor) -> None:
         for worker, memory in zip(self._device.workers, executor.memories, strict=True):
@@ -98,21 +114,74 @@ class Loader:
 
         Twice, and the fastest second run is returned: the first has costs of its own. Raises what the model raises.
         """
+        workers = [worker for worker in self._device.workers if worker.spec.capacity >= size]
+        with torch.inference_mode():
+            self._runtime.attach()
+            before = executor.versions()
+            self._perform(lambda: executor.pool.move(slots))
+            self._warm(executor, slots, size)
+            for worker in workers:
+                if executor.graphs:
+                    self._prepare(executor, slots, worker.index, size)
         for slot in slots:
             executor.pool.numbers[slot] = 0  # written anew, so to be copied anew
-        before = executor.versions()
-        rans: list[Ran] = []
-        for worker in self._device.workers:
-            if worker.spec.capacity < size:
-                continue
-            if executor.graphs:
-                self._prepare(executor, worker, size)
-            job = Job(-1, executor, slots, size)
-            self._run(worker, job)
-            rans.append(self._run(worker, job))
+        job = Job(-1, executor, slots, size)
+        rans = [(self._run(worker, job), self._run(worker, job))[1] for worker in workers]
         if executor.versions() != before:
             executor.copies = True
         return min(rans, key=lambda ran: ran.busy_ns)
+
+    def _warm(self, executor: StreamExecutor, slots: Slots, size: int) -> None:
+        """Run a batch of this size for the first time, of the rows in these slots."""
+        longest = executor.longest(slots)
+        shape = (size, *longest.values())
+        if shape in executor.warm:
+            return
+        index = next(memory.index for memory in executor.memories if memory.largest >= size)
+        table = torch.zeros(index.shape, dtype=torch.int64)
+        executor.tell(slots, size, table.numpy())
+        keywords: dict[str, Any] = {"parameters": [{}] * size} if executor.model.takes_parameters else {}
+
+        def run() -> None:
+            index.copy_(table)
+            executor.batch(index, size, longest, executor.stage(slots, size), **keywords)
+
+        self._perform(run)
+        executor.warm.add(shape)
+
+    def _prepare(self, executor: StreamExecutor, slots: Slots, worker: int, size: int) -> None:
+        """Capture the worker's graph for this size, if it has none; but first that of its largest batch.
+
+        The memory of the largest serves all others of the pool; a pool that grew with each would hold the sum of them.
+        """
+        memory = executor.memories[worker]
+        graphs = memory.graphs
+        assert graphs is not None  # `executor.graphs` says so
+        wanted = next(captured for captured in executor.sizes(memory.largest) if captured >= size)
+        for captured in (memory.largest, wanted):
+            if executor.graphs and captured not in graphs.graphs:
+                self._warm(executor, slots, captured)
+                self._capture(executor, memory, graphs, captured)
+
+    def _capture(self, executor: StreamExecutor, memory: WorkerMemory, graphs: WorkerGraphs, size: int) -> None:
+        """Many models cannot be captured, for as many reasons: a value read back, work on the CPU. Such a model runs
+        eagerly. Raises ConfigError or OutOfMemoryError where it would not run so either.
+        """
+        try:
+            replay, outputs = self._runtime.capture(
+                graphs.capture.stream, graphs.pool, lambda: executor.batch(memory.index, size, {})
+            )
+        except (ConfigError, torch.OutOfMemoryError):
+            raise
+        except Exception as exc:
+            self._try_device()
+            executor.graphs = False
+            log.warning(
+                "model %s: runs without CUDA graphs, %d rows could not be captured: %s: %s",
+                executor.model.info.name, size, type(exc).__name__, exc,
+            )  # fmt: skip
+        else:
+            graphs.add(size, replay, outputs, self._runtime.empty)
 
     def _run(self, worker: StreamWorker, job: Job) -> Ran:
         done: Future[Completion] = Future()
@@ -121,21 +190,3 @@ class Loader:
         if completion.ran is None:
             raise completion.cause or ConfigError(completion.message)
         return completion.ran
-
-    def _prepare(self, executor: StreamExecutor, worker: StreamWorker, size: int) -> None:
-        """Captures are the launcher's: it alone enqueues work, so nothing of others gets into them."""
-        done: Future[None] = Future()
-
-        def prepare() -> None:
-            try:
-                if self._device.lost is not None:
-                    raise ConfigError(f"the device is lost: {self._device.lost}")
-                executor.prepare(self._runtime, worker.index, size)
-            except BaseException as exc:
-                done.set_exception(exc)
-            else:
-                done.set_result(None)
-
-        if not self._device.send(prepare):
-            raise ConfigError("the device is closed")
-        self._device.result(done)

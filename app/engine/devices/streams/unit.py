@@ -9,9 +9,8 @@ import torch
 
 from app.engine.devices.base import Job, Ran, Report
 from app.engine.devices.streams.executor import StreamExecutor
-from app.engine.devices.streams.memory.results import HostBlock, index_table
+from app.engine.devices.streams.memory.results import HostBlock
 from app.engine.devices.streams.runtime import Runtime
-from app.engine.devices.tensors import padded
 
 
 class UnitInFlight:
@@ -34,7 +33,7 @@ class UnitInFlight:
         self.size, self.graph = self.memory.graph(job.size)
         self.block: HostBlock = self.memory.blocks.take()
         self.number = 0
-        self.longest: dict[str, int] = {}
+        self.longest = executor.longest(self.slots)
         #: Held until the out-event has fired: memory of the worker's stream that the out-stream still reads must not
         #: go back to an allocator that would hand it to the worker's next batch.
         self.outputs: Sequence[torch.Tensor] = ()
@@ -49,7 +48,7 @@ class UnitInFlight:
         """
         block = self.block
         self.number, in_event = self.executor.pool.in_event(self.slots)
-        self._tell()
+        self.executor.tell(self.slots, self.size, block.table)
         runtime.wait(stream, in_event)
         runtime.record(block.began, stream)
         runtime.enqueue(stream, self._compute)
@@ -70,14 +69,6 @@ class UnitInFlight:
         runtime.enqueue(stream, self._set_aside)
         runtime.record(self.block.aside, stream)
         graphs.left = self.block.out_event
-
-    def _tell(self) -> None:
-        """Write into the block which slots the batch is made of; padding repeats the last row."""
-        pool = self.executor.pool
-        lengths = [pool.lengths[axis] for axis in self.executor.axes]
-        index_table(padded(self.slots, self.size), lengths, self.block.table)
-        for row, axis in enumerate(self.executor.axes, 1):
-            self.longest[axis] = int(self.block.table[row, : self.size].max())
 
     def _compute(self) -> None:
         try:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from runtimes import FakeRuntime
 from torch import nn
 
 from app.engine.devices.base import DeviceOptions
+from app.engine.devices.streams.device import StreamDevice
 from app.engine.profiling.warmup import try_batch
+from app.scheduler.types import WorkerSpec
 
-from ...rig import answers, rows_of
-from .bench import EAGER, Bench
+from ...rig import answers, make_model, rows_of, tensor
+from .bench import EAGER, Bench, Double
 
 
 def test_a_model_that_leaves_its_inputs_alone_reads_them_where_they_are():
@@ -49,6 +52,18 @@ def test_a_model_that_writes_into_its_inputs_gets_copies():
         while bench.device.turn():
             pass
         assert np.array_equal(bench.reports[-1].ran.outputs[0], answers(rows_of(3.0, 4.0)))
+
+
+def test_a_batch_is_told_slots_and_lengths() -> None:
+    executor = StreamDevice(FakeRuntime(), (WorkerSpec(4),)).open(
+        make_model(Double(), [tensor("x", "FP32", ("n", 60))], max_batch=4), 6
+    )
+    executor.pool.set_lengths([5], {"n": 50})
+    executor.pool.set_lengths([2], {"n": 7})
+    table = np.zeros((2, 4), np.int64)
+    executor.tell([5, 2], 3, table)
+    assert table.tolist() == [[5, 2, 2, 0], [50, 7, 7, 0]]
+    assert executor.longest([2, 5]) == {"n": 50}
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,148 @@
 from __future__ import annotations
 
 import gc
+import queue
+import threading
 import weakref
+from typing import Any
 
-from runtimes import FakeRuntime
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from runtimes import FakeRuntime, HostRuntime, InlineRuntime
+from torch import nn
 
-from app.engine.devices.base import DeviceOptions
+from app.engine.devices.base import Completion, DeviceOptions, Job
 from app.engine.devices.streams.device import StreamDevice
 from app.engine.profiling.warmup import try_batch
 from app.scheduler.types import WorkerSpec
 
-from ...rig import make_model
+from ...rig import make_model, rows_of
 from .bench import Bench, Double, graphs_of
+from .stepped import Stepped
+from .worlds import fixed, warmed
+
+
+class Gate(nn.Module):
+    """y = 2 x + 1. Once armed, its next batch waits at the gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.armed = False
+        self.reached, self.opened = threading.Event(), threading.Event()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.armed:
+            self.armed = False
+            self.reached.set()
+            assert self.opened.wait(10)
+        return x * 2 + 1
+
+
+@pytest.mark.parametrize("where", ["first run", "capture"])
+def test_loading_does_not_hold_up_units_of_other_models(where: str) -> None:
+    """The gate opens when another model's unit has ended: in vain if that waits for the gate."""
+    reports: queue.SimpleQueue[Completion] = queue.SimpleQueue()
+    with HostRuntime() as runtime:
+        device = StreamDevice(runtime, (WorkerSpec(2),))
+        device.start(reports.put)
+        serving, gate = device.open(make_model(Double(), max_batch=2), 4), Gate()
+        try_batch(device, serving, 2, {})
+        loading = device.open(make_model(gate, name="loading", max_batch=2), 4)
+        capture = runtime.capture
+
+        def captured(*args: Any) -> Any:
+            gate.armed = where == "capture"
+            return capture(*args)
+
+        runtime.capture = captured  # type: ignore[method-assign]
+        gate.armed = where == "first run"
+        trial = threading.Thread(target=try_batch, args=(device, loading, 2, {}), daemon=True)
+        trial.start()
+        assert gate.reached.wait(10)
+        serving.pool.write(serving.pool.take(1), 0, rows_of(3.0))
+        device.push(0, Job(7, serving, [0], 1))
+        assert reports.get(timeout=10).outcome.unit_id == 7
+        gate.opened.set()
+        trial.join(10)
+        assert [sorted(memory.graphs.graphs) for memory in loading.memories] == [[2]]
+        assert device.close(10)
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=30, deadline=None)
+def test_units_are_launched_and_end_while_a_capture_is_open(seed: int) -> None:
+    """In any order; the runtime notices work on a stream that graphs are captured on."""
+    world = warmed(fixed(Stepped(FakeRuntime(seed), (4, 2))))
+
+    class Beside(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for _ in range(20):
+                world.act()
+            return x * 2 + 1
+
+    loading = world.device.open(make_model(Beside(), name="loading", max_batch=4), 8)
+    for size in (1, 4):
+        try_batch(world.device, loading, size, {})
+    assert any(unit.reports for unit in world.units)
+    world.settle()
+
+
+def test_a_batch_runs_first_on_the_thread_that_loads() -> None:
+    """Compiling takes up to minutes, and other models' units wait in the launcher's queue."""
+    calls: list[tuple[str, int]] = []
+
+    class Sees(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            calls.append((threading.current_thread().name, len(x)))
+            return x * 2 + 1
+
+    device = StreamDevice(InlineRuntime(), (WorkerSpec(4),), DeviceOptions(graphs=False))
+    device.start(lambda completion: None)
+    executor = device.open(make_model(Sees(), max_batch=4), 8)
+    for size in (4, 4, 3):
+        try_batch(device, executor, size, {})
+    loader = threading.current_thread().name
+    runs = [("launcher", 4)] * 2
+    assert calls == [(loader, 4), *runs, *runs, (loader, 3), ("launcher", 3), ("launcher", 3)]
+    assert device.close(10)
+
+
+def test_a_model_that_fails_on_rows_of_zeros_is_tried_on_the_rows_it_is_given() -> None:
+    class NoZeros(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if bool((x == 0).any()):
+                raise ValueError("zero")
+            return x * 2 + 1
+
+    bench = Bench(options=DeviceOptions(), model=NoZeros())
+    for size in (1, 4, 3):
+        try_batch(bench.device, bench.executor, size, {})
+
+
+def test_a_device_that_fails_while_a_model_is_loaded_is_lost_at_once() -> None:
+    bench = Bench(options=DeviceOptions())
+    bench.runtime.breaks_at = bench.runtime.done + 3
+    with pytest.raises(torch.AcceleratorError):
+        try_batch(bench.device, bench.executor, 1, {})
+    assert "illegal memory access" in (bench.device.dead() or "")
+
+
+def test_the_largest_batch_is_captured_first() -> None:
+    """Its memory serves the others."""
+    captured: list[int] = []
+
+    class Sees(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if bench.runtime.captures:
+                captured.append(len(x))
+            return x * 2 + 1
+
+    bench = Bench(options=DeviceOptions(), model=Sees())
+    for size in (1, 2):
+        try_batch(bench.device, bench.executor, size, {})
+    assert captured == [4, 1, 2]
 
 
 def test_an_unloaded_model_goes_at_once():

@@ -86,6 +86,10 @@ class StreamPool(Pool):
         runtime.record(event, stream)
 
     def _move(self, slots: Slots) -> None:
+        self.move(slots)
+
+    def move(self, slots: Slots) -> None:
+        """Copy the rows to the device, on the current stream."""
         for first, end in runs(slots):
             self.moves += 1
             for host, device in zip(self.slabs, self.rows, strict=True):

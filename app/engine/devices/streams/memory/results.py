@@ -156,10 +156,3 @@ def aligned(nbytes: int) -> int:
 def result_bytes(specs: Sequence[TensorSpec], rows: int) -> int:
     """Memory for the outputs of a batch at their bounds; those without bounds count as nothing."""
     return sum(aligned(max(0, rows * prod(spec.bounds) * spec.dtype.itemsize)) for spec in specs)
-
-
-def index_table(slots: Sequence[int], lengths: Sequence[Array], table: Array) -> None:
-    """Write slots and their rows' lengths, as `HostBlock.index` has them."""
-    table[0, : len(slots)] = slots
-    for row, values in enumerate(lengths, 1):
-        table[row, : len(slots)] = values[np.asarray(slots)]

@@ -9,7 +9,7 @@ import torch
 from runtimes import FakeRuntime
 
 from app.contract import Array
-from app.engine.devices.streams.memory.results import HostBlock, HostBlocks, index_table, result_bytes
+from app.engine.devices.streams.memory.results import HostBlock, HostBlocks, result_bytes
 
 from ....rig import Y, rows_of, tensor
 
@@ -85,9 +85,3 @@ def test_outputs_of_every_kind_lie_side_by_side():
 def test_memory_for_results():
     assert result_bytes([Y, tensor("b", "BOOL", 65)], 3) == 64 + 256
     assert result_bytes([tensor("u", "FP32", ("n", -1))], 3) == 0
-
-
-def test_index_holds_slots_and_lengths():
-    table = np.zeros((2, 4), np.int64)
-    index_table([5, 2], [np.array([0, 1, 2, 3, 4, 50])], table)
-    assert table.tolist() == [[5, 2, 0, 0], [50, 2, 0, 0]]
