@@ -25,7 +25,7 @@ from app.engine.devices.pool import Slots
 from app.engine.devices.streams.graphs.replay import Graph, WorkerGraphs
 from app.engine.devices.streams.memory.pool import StreamPool
 from app.engine.devices.streams.memory.results import HostBlock, HostBlocks, result_bytes
-from app.engine.devices.streams.runtime import Runtime
+from app.engine.devices.streams.runtime import Runtime, perform
 from app.engine.devices.tensors import SIGNED, adjacent, check_shape, pad_beyond, padded, stack
 from app.errors import ConfigError
 from app.models.base import TORCH_DTYPES, normalise
@@ -80,15 +80,15 @@ class StreamExecutor:
         powers = [1 << n for n in range(_EACH.bit_length(), largest.bit_length()) if 1 << n < largest]
         return sorted({*range(1, min(largest, _EACH) + 1), *powers, largest})
 
-    def add_memory(self, runtime: Runtime, capacity: int, push_depth: int) -> WorkerMemory:
+    def add_memory(self, runtime: Runtime, stream: Any, capacity: int, push_depth: int) -> None:
         """Memory for the next worker."""
         largest = min(capacity, self.model.info.batching.max_batch)
         shape = (1 + len(self.axes), largest)
         nbytes = result_bytes(self.model.info.outputs, largest)
         blocks = HostBlocks(partial(HostBlock, runtime, shape, nbytes), push_depth, _SPARE)
-        memory = WorkerMemory(runtime.empty(shape, torch.int64), blocks)
-        self.memories.append(memory)
-        return memory
+        index = runtime.empty(shape, torch.int64)
+        perform(runtime, stream, index.zero_)  # as in a block: whatever it gathers are slots
+        self.memories.append(WorkerMemory(index, blocks))
 
     # a batch, on a stream
 

@@ -71,13 +71,9 @@ class Loader:
             self._perform(lambda: placed.append(place(model, self._placement)))
             allocate = runtime.pinned, runtime.empty
             pool = StreamPool(model.info.client_inputs, slots, device.copies, allocate, device.keep)
-            # A graph is captured before the first row has come: what lies there must be input that no model chokes on,
-            # and an id out of range would be an assertion on the device, which loses it. As bytes: not all types fill.
-            self._perform(lambda: [rows.view(torch.uint8).zero_() for rows in pool.rows if rows is not None])
             executor = StreamExecutor(placed[0], pool, graphs)
             for worker in device.workers:
-                memory = executor.add_memory(runtime, worker.spec.capacity, device.spec.push_depth)
-                self._perform(memory.index.zero_)
+                executor.add_memory(runtime, self.stream, worker.spec.capacity, device.spec.push_depth)
         except torch.OutOfMemoryError as exc:
             raise ConfigError(f"model {model.info.name!r}: does not fit into the device's memory: {exc}") from exc
         if executor.graphs:

@@ -39,7 +39,7 @@ class HostBlock:
         #: [1 + named axes, largest size]: the slot of each row, then each row's length along every named axis.
         self.index = runtime.pinned(index_shape, torch.int64)
         self.table: Array = self.index.numpy()
-        self.table[:] = 0  # graphs may gather beyond a unit's rows: slots must stand there
+        self.table[:] = 0  # slots, also beyond a unit's rows: whatever gathers more rows stays within the memory
         self.memory = runtime.pinned((nbytes,), torch.uint8)
         self.began = runtime.event(timed=True)  # the rows are on the device, and the stream is free
         self.computed = runtime.event(timed=True)  # the outputs are in the device's memory
