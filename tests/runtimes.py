@@ -145,6 +145,11 @@ class FakeRuntime:
         stream.graphs.add(replay)
         return replay, outputs
 
+    def refuse_in_capture(self) -> None:
+        """For models: raise as CUDA does when something that waits for the device is to be captured."""
+        if self.captures:
+            raise RuntimeError("operation not permitted when stream is capturing")
+
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         self._check()
         return torch.full(shape, 0 if dtype == torch.uint8 else GARBAGE).to(dtype)
@@ -277,7 +282,26 @@ class HostRuntime:
 
 
 class InlineRuntime(HostRuntime):
-    """Implements streams.runtime.Runtime without streams: what is enqueued is done at once, and events fire at once."""
+    """Implements streams.runtime.Runtime without streams: what is enqueued is done at once, and events fire at once.
+
+    A thread may not wait for events while it captures, as on CUDA.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._capturing = threading.local()
+
+    def synchronize(self, event: HostEvent) -> None:
+        if getattr(self._capturing, "now", False):
+            raise RuntimeError("operation not permitted when stream is capturing")
+        super().synchronize(event)
+
+    def capture(self, stream: Any, pool: Any, work: Batch) -> tuple[Callable[[], None], list[torch.Tensor]]:
+        self._capturing.now = True
+        try:
+            return held(work)
+        finally:
+            self._capturing.now = False
 
     def stream(self, priority: int = 0) -> Any:
         return object()

@@ -1,17 +1,16 @@
-"""The threads that wait for the device: one for each worker's units, and one for copies that nobody waits for."""
+"""The threads that wait for the device: one for each worker's units, and one for whatever else must be over."""
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from app.engine.devices.base import Completion, failed, fault_of
-from app.engine.devices.pool import Slots
-from app.engine.devices.streams.memory.pool import Copies, StreamPool
+from app.engine.devices.streams.memory.pool import Copies
 from app.engine.devices.streams.runtime import Runtime
 from app.engine.devices.streams.unit import UnitInFlight
 from app.engine.devices.streams.worker import StreamWorker
@@ -72,33 +71,38 @@ class Completer:
                 del unit  # outputs belong to the callers now
 
 
-class CopyWatcher:
-    """Waits for copies whose rows nobody wants any more, and frees their slots."""
+class EventWatcher:
+    """Waits for events that no unit waits for, and then calls what was sent with them. One after another."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        copies: Copies,
-        freed: Callable[[StreamPool, Slots], None],
-        lose: Callable[[BaseException], None],
-    ) -> None:
+    def __init__(self, runtime: Runtime, lose: Callable[[BaseException], None]) -> None:
         self._runtime = runtime
-        self._copies = copies
-        self._freed = freed
         self._lose = lose
-        self.items: queue.SimpleQueue[tuple[Any, int, StreamPool, Slots] | None] = queue.SimpleQueue()
-        self.thread = threading.Thread(target=self._main, name="arrivals", daemon=True)
+        self.items: queue.SimpleQueue[tuple[Sequence[Any], Callable[[], None]] | None] = queue.SimpleQueue()
+        self.thread = threading.Thread(target=self._main, name="event watcher", daemon=True)
 
-    def handle(self, event: Any, number: int, pool: StreamPool, slots: Slots) -> None:
+    def send(self, events: Sequence[Any], then: Callable[[], None]) -> None:
+        """Call `then` when the events have fired; never, if the device fails."""
+        self.items.put((events, then))
+
+    def end(self) -> None:
+        self.items.put(None)
+
+    def next(self) -> bool:
+        """Handle one item, waiting for it; False at the end."""
+        item = self.items.get()
+        if item is None:
+            return False
+        events, then = item
         try:
-            self._runtime.synchronize(event)
+            for event in events:
+                self._runtime.synchronize(event)
         except BaseException as exc:
             self._lose(exc)
         else:
-            self._copies.over(number)
-            self._freed(pool, slots)
+            then()
+        return True
 
     def _main(self) -> None:
         self._runtime.attach()
-        while (item := self.items.get()) is not None:
-            self.handle(*item)
+        while self.next():
+            pass

@@ -2,8 +2,9 @@
 
 Threads
     The event loop announces rows (`arrive`) and units (`push`): both put a message into one queue. One launcher takes
-    the messages in order and enqueues all work on all streams; several would fight for the interpreter lock. Each
-    worker has a completer, which blocks on the out-event of its oldest unit and then reports it. One completer for all
+    the messages in order and enqueues the work on all streams, but for models that block their thread: those have
+    launchers of their own. Models are loaded on the caller's thread, beside the launcher (`loading.py`). Each worker
+    has a completer, which blocks on the out-event of its oldest unit and then reports it. One completer for all
     workers would make a result wait for another stream's; a host function on the stream would need the lock on a
     thread of the driver, and hold up the stream until it has it. Blocking on an event needs neither the lock nor a
     core, and nothing polls.
@@ -24,6 +25,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from app.contract import Array, Model
@@ -42,10 +44,10 @@ from app.engine.devices.base import (
     failed,
 )
 from app.engine.devices.pool import Pool, Slots
-from app.engine.devices.streams.completer import Completer, CopyWatcher
+from app.engine.devices.streams.completer import Completer, EventWatcher
 from app.engine.devices.streams.executor import StreamExecutor
 from app.engine.devices.streams.graphs.captures import Streams
-from app.engine.devices.streams.launcher import Launcher
+from app.engine.devices.streams.launcher import Launchers
 from app.engine.devices.streams.loading import Loader
 from app.engine.devices.streams.memory.pool import Copies, StreamPool
 from app.engine.devices.streams.runtime import Runtime
@@ -90,8 +92,8 @@ class StreamDevice:
         self._graphs = options.graphs
         self._clock = clock
         self.copies = Copies()
-        self.launcher = Launcher("launcher", runtime, self.lose, self._launcher_ended)
-        self.watcher = CopyWatcher(runtime, self.copies, self._copied, self.lose)
+        self.launchers = Launchers(runtime, self._start, self.lose, self._launchers_ended)
+        self.watcher = EventWatcher(runtime, self.lose)
         self.workers: list[StreamWorker] = []
         self.completers: list[Completer] = []
         self._in: Any = None  # the in-stream
@@ -160,7 +162,7 @@ class StreamDevice:
                 copies.last += 1
                 executor.pool.arrive(slots, copies.last)
                 if not self._closed:
-                    self.launcher.send(self._copy, executor.pool, slots)
+                    self.launchers.shared.send(self._copy, executor.pool, slots)
 
     def push(self, worker: int, job: Job) -> None:
         """Hand over a unit. Returns at once. Rows that nobody announced are copied first."""
@@ -171,9 +173,12 @@ class StreamDevice:
             self._host.push(worker, job)
 
     def free(self, executor: Executor) -> None:
-        """The model has been unloaded and nothing of it is in flight: its graphs and streams go."""
+        """The model has been unloaded. What it holds goes when all that was enqueued until now is over.
+
+        Units that were pushed before run and are reported; a unit that is pushed later fails.
+        """
         if isinstance(executor, StreamExecutor):
-            self.send(self._free, executor)
+            self.send(self._unload, executor)
 
     def dead(self) -> str | None:
         """Why the device can do no more work, or None."""
@@ -181,17 +186,19 @@ class StreamDevice:
             return self.lost
         if self._host is not None and self._host_started and (gone := self._host.dead()) is not None:
             return gone
-        return next((f"{thread.name} has died" for thread in self._threads if not thread.is_alive()), None)
+        return next((f"{thread.name} has died" for thread in self._running() if not thread.is_alive()), None)
 
     def close(self, timeout_s: float) -> bool:
         """End the threads after what they have; False if one hangs."""
         with self.copies.lock:
             self._closed = True
-            self.launcher.end()
+            self.launchers.shared.end()
+        threads = self._running()
+        end = time.monotonic() + timeout_s
         ended = self._host.close(timeout_s) if self._host is not None and self._host_started else True
-        for thread in self._threads:
-            thread.join(timeout_s)
-        return ended and not any(thread.is_alive() for thread in self._threads)
+        for thread in threads:
+            thread.join(max(0.0, end - time.monotonic()))
+        return ended and not any(thread.is_alive() for thread in threads)
 
     # messages
 
@@ -199,7 +206,7 @@ class StreamDevice:
         """Have the launcher call this; False if it takes no more."""
         with self.copies.lock:
             if not self._closed:
-                self.launcher.send(function, *args)
+                self.launchers.shared.send(function, *args)
             return not self._closed
 
     def submit(self, worker: StreamWorker, job: Job, report: Report) -> None:
@@ -223,6 +230,18 @@ class StreamDevice:
             pool.copy_in(self.runtime, self._in, slots)
 
     def _launch(self, worker: StreamWorker, job: Job, report: Report) -> None:
+        executor = job.executor
+        assert isinstance(executor, StreamExecutor)
+        if executor.unloaded:
+            completion = failed(job.unit_id, Fault.MODEL, RuntimeError("the model has been unloaded"))
+            completion.worker = worker.index
+            report(completion)
+        elif executor.launcher is None:
+            self._launch_now(worker, job, report)
+        else:
+            executor.launcher.send(self._launch_now, worker, job, report)
+
+    def _launch_now(self, worker: StreamWorker, job: Job, report: Report) -> None:
         try:
             if self.lost is not None:
                 raise RuntimeError(self.lost)
@@ -250,9 +269,34 @@ class StreamDevice:
     def _watch(self, pool: StreamPool, slots: Slots) -> None:
         if self.lost is None:
             number, event = pool.in_event(slots)
-            self.watcher.items.put((event, number, pool, slots))
+            self.watcher.send([event], partial(self._copied, number, pool, slots))
 
-    def _free(self, executor: StreamExecutor) -> None:
+    def _unload(self, executor: StreamExecutor) -> None:
+        executor.unloaded = True
+        if executor.launcher is None:
+            self._release_later(executor)
+        else:
+            executor.launcher.send(self._release_later, executor)
+            executor.launcher.end()
+
+    def _release_later(self, executor: StreamExecutor) -> None:
+        """On the model's launcher, which has enqueued all of its units. Until the streams have come this far, a graph
+        may be running, and rows may be on their way into memory that the next model would be given.
+        """
+        if self.lost is None:
+            streams = [self._in, *(stream for worker in self.workers for stream in (worker.stream, worker.out))]
+            events = [self.runtime.event() for _ in streams]
+            for event, stream in zip(events, streams, strict=True):
+                self.runtime.record(event, stream)
+            self.watcher.send(events, partial(self._release, executor))
+
+    # on the event watcher
+
+    def _copied(self, number: int, pool: StreamPool, slots: Slots) -> None:
+        self.copies.over(number)
+        self._freed(pool, slots)
+
+    def _release(self, executor: StreamExecutor) -> None:
         for memory in executor.memories:
             if memory.graphs is not None:
                 self._streams.release(memory.graphs.capture, memory.graphs.graphs)
@@ -270,20 +314,26 @@ class StreamDevice:
             Completer(worker, self.runtime, self.copies, self._clock, self.lose) for worker in self.workers
         ]
         self._loader = Loader(self, self._streams, self._placement)
+        self._threads = [self.watcher.thread, *(completer.thread for completer in self.completers)]
         self._spawn()
 
     def _spawn(self) -> None:
-        self._threads = [self.launcher.thread, self.watcher.thread, *(one.thread for one in self.completers)]
+        self.launchers.start()
         for thread in self._threads:
-            thread.start()
+            self._start(thread)
 
-    def _launcher_ended(self) -> None:
+    def _start(self, thread: threading.Thread) -> None:
+        thread.start()
+
+    def _running(self) -> list[threading.Thread]:
+        """The threads that have begun and should be alive."""
+        threads = [*(launcher.thread for launcher in list(self.launchers.live)), *self._threads]
+        return [thread for thread in threads if thread.ident is not None]
+
+    def _launchers_ended(self) -> None:
         for worker in self.workers:
             worker.units.put(None)
-        self.watcher.items.put(None)
-
-    def _copied(self, pool: StreamPool, slots: Slots) -> None:
-        self._freed(pool, slots)
+        self.watcher.end()
 
     def _host_report(self, completion: Completion) -> None:
         self._report(completion)

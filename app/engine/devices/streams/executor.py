@@ -23,6 +23,7 @@ import torch
 from app.contract import Array, Model, TensorSpec
 from app.engine.devices.pool import Slots
 from app.engine.devices.streams.graphs.replay import Graph, WorkerGraphs
+from app.engine.devices.streams.launcher import Launcher
 from app.engine.devices.streams.memory.pool import StreamPool
 from app.engine.devices.streams.memory.results import HostBlock, HostBlocks, result_bytes
 from app.engine.devices.streams.runtime import Runtime, perform
@@ -72,6 +73,10 @@ class StreamExecutor:
         self._makes = len(model.info.inputs) > len(pool.specs)  # some inputs are made on the device
         self.graphs = graphs and self._fixed and not model.takes_parameters
         self.memories: list[WorkerMemory] = []  # by worker
+        #: A model that waits for the device while it is launched has a launcher of its own.
+        self.launcher: Launcher | None = None
+        self.known = False  # whether it does
+        self.unloaded = False
         #: Sizes, with the longest rows, that have run before the model serves.
         self.warm: set[tuple[int, ...]] = set()
 

@@ -9,7 +9,12 @@ Models are loaded while others serve, so nothing here goes through the launcher 
        pool of its graph by looking at the stream that asks, so what other threads allocate stays out of it. While a
        capture is open they cannot give cached memory back to the driver: who then runs out of memory fails, and is
        tried again with fewer rows.
-    3. A capture records and runs nothing, so a batch never runs on a capture stream. It would use the same cuBLAS
+    3. A model that waits for the device while it is launched, for a value that it reads, gets a launcher of its own.
+       The capture finds it: CUDA refuses to record a wait. A model that is not to have graphs is captured once for
+       that alone. torch's debug mode for synchronisation would find less (`torch.cuda.synchronize` passes) and is one
+       flag for the process: it would warn or raise in the threads that serve. Other things cannot be captured either,
+       and for such a model the launcher is a thread too many, no more.
+    4. A capture records and runs nothing, so a batch never runs on a capture stream. It would use the same cuBLAS
        workspace as graphs captured there before, which may be running on their worker.
 """
 
@@ -18,6 +23,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -25,9 +32,10 @@ import torch
 from app.contract import Model
 from app.engine.devices.base import Completion, Job, Ran, Report
 from app.engine.devices.pool import Slots
-from app.engine.devices.streams.executor import StreamExecutor, WorkerMemory
+from app.engine.devices.streams.executor import StreamExecutor
 from app.engine.devices.streams.graphs.captures import Streams
 from app.engine.devices.streams.graphs.replay import WorkerGraphs
+from app.engine.devices.streams.launcher import Launchers
 from app.engine.devices.streams.memory.pool import Copies, StreamPool
 from app.engine.devices.streams.runtime import Runtime, perform
 from app.engine.devices.streams.worker import StreamWorker
@@ -44,6 +52,7 @@ class Placing(Protocol):
     runtime: Runtime
     copies: Copies
     workers: list[StreamWorker]
+    launchers: Launchers
     spec: DeviceSpec
 
     def submit(self, worker: StreamWorker, job: Job, report: Report) -> None: ...
@@ -116,9 +125,12 @@ class Loader:
             before = executor.versions()
             self._perform(lambda: executor.pool.move(slots))
             self._warm(executor, slots, size)
-            for worker in workers:
-                if executor.graphs:
+            if executor.graphs:
+                for worker in workers:
                     self._prepare(executor, slots, worker.index, size)
+            elif not executor.known:
+                self._probe(executor, slots, size)
+            executor.known = True
         for slot in slots:
             executor.pool.numbers[slot] = 0  # written anew, so to be copied anew
         job = Job(-1, executor, slots, size)
@@ -133,17 +145,25 @@ class Loader:
         shape = (size, *longest.values())
         if shape in executor.warm:
             return
+        batch = self._batch(executor, slots, size)
+        self._perform(batch)
+        executor.warm.add(shape)
+
+    def _batch(self, executor: StreamExecutor, slots: Slots, size: int) -> Callable[[], list[torch.Tensor]]:
+        """The rows in these slots as a batch of `size`."""
         index = next(memory.index for memory in executor.memories if memory.largest >= size)
+        longest = executor.longest(slots)
         table = torch.zeros(index.shape, dtype=torch.int64)
         executor.tell(slots, size, table.numpy())
-        keywords: dict[str, Any] = {"parameters": [{}] * size} if executor.model.takes_parameters else {}
+        staged: dict[int, torch.Tensor] = {}
 
-        def run() -> None:
+        def put() -> None:
             index.copy_(table)
-            executor.batch(index, size, longest, executor.stage(slots, size), **keywords)
+            staged.update(executor.stage(slots, size))
 
-        self._perform(run)
-        executor.warm.add(shape)
+        self._perform(put)
+        keywords: dict[str, Any] = {"parameters": [{}] * size} if executor.model.takes_parameters else {}
+        return lambda: executor.batch(index, size, longest, staged, **keywords)
 
     def _prepare(self, executor: StreamExecutor, slots: Slots, worker: int, size: int) -> None:
         """Capture the worker's graph for this size, if it has none; but first that of its largest batch.
@@ -157,27 +177,39 @@ class Loader:
         for captured in (memory.largest, wanted):
             if executor.graphs and captured not in graphs.graphs:
                 self._warm(executor, slots, captured)
-                self._capture(executor, memory, graphs, captured)
+                work = partial(executor.batch, memory.index, captured, {})
+                found = self._capture(executor, graphs.capture.stream, graphs.pool, work)
+                if found is None:
+                    executor.graphs = False
+                else:
+                    graphs.add(captured, *found, self._runtime.empty)
 
-    def _capture(self, executor: StreamExecutor, memory: WorkerMemory, graphs: WorkerGraphs, size: int) -> None:
-        """Many models cannot be captured, for as many reasons: a value read back, work on the CPU. Such a model runs
-        eagerly. Raises ConfigError or OutOfMemoryError where it would not run so either.
+    def _probe(self, executor: StreamExecutor, slots: Slots, size: int) -> None:
+        """Find out whether a model that has no graphs waits for the device."""
+        with suppress(torch.OutOfMemoryError):  # a capture has memory of its own; a wait would have come before
+            self._capture(executor, self.stream, self._runtime.graph_pool(), self._batch(executor, slots, size))
+
+    def _capture(
+        self, executor: StreamExecutor, stream: Any, pool: Any, work: Callable[[], list[torch.Tensor]]
+    ) -> tuple[Callable[[], None], list[torch.Tensor]] | None:
+        """What `work` does, as a graph. None if it cannot be captured; the model has a launcher of its own then.
+
+        Raises ConfigError or OutOfMemoryError where the model would not run eagerly either.
         """
         try:
-            replay, outputs = self._runtime.capture(
-                graphs.capture.stream, graphs.pool, lambda: executor.batch(memory.index, size, {})
-            )
+            return self._runtime.capture(stream, pool, work)
         except (ConfigError, torch.OutOfMemoryError):
             raise
         except Exception as exc:
             self._try_device()
-            executor.graphs = False
+            name = executor.model.info.name
             log.warning(
-                "model %s: runs without CUDA graphs, %d rows could not be captured: %s: %s",
-                executor.model.info.name, size, type(exc).__name__, exc,
+                "model %s: runs without CUDA graphs, launched by a thread of its own: a batch could not be captured: "
+                "%s: %s", name, type(exc).__name__, exc,
             )  # fmt: skip
-        else:
-            graphs.add(size, replay, outputs, self._runtime.empty)
+            if executor.launcher is None:
+                executor.launcher = self._device.launchers.own(name)
+            return None
 
     def _run(self, worker: StreamWorker, job: Job) -> Ran:
         done: Future[Completion] = Future()

@@ -27,8 +27,10 @@ class Double(nn.Module):
 class Bench:
     """A stepped device with one model, and what it reported. Streams move only when told."""
 
-    def __init__(self, *capacities: int, options: DeviceOptions = EAGER, model: nn.Module | None = None) -> None:
-        self.runtime = FakeRuntime()
+    def __init__(
+        self, *capacities: int, options: DeviceOptions = EAGER, model: nn.Module | None = None, seed: int = 0
+    ) -> None:
+        self.runtime = FakeRuntime(seed)
         self.device = Stepped(self.runtime, capacities or (4,), options)
         self.executor = self.device.watched_executor(make_model(model or Double(), max_batch=4), 8)
         self.pool = self.executor.pool
@@ -46,8 +48,7 @@ class Bench:
 
     def launch(self) -> None:
         """The launcher does what it has."""
-        while not self.device.launcher.messages.empty():
-            self.device.launch_next()
+        self.device.launch()
 
     def run(self, stream: FakeStream, at_most: int = 1000) -> int:
         """One stream does what it can, or so many pieces of work; how many it did."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -72,6 +73,9 @@ class Stepped(StreamDevice):
         for worker in self.workers:
             worker.units = Units()
 
+    def _start(self, thread: threading.Thread) -> None:
+        pass
+
     def result(self, done: Future[Any]) -> Any:
         while not done.done():
             assert self.turn(), "nothing is left to do, and nobody has answered"
@@ -87,28 +91,26 @@ class Stepped(StreamDevice):
     def turn(self) -> bool:
         """One random thing happens; False if nothing can."""
         choices: list[Callable[[], object]] = []
-        if not self.launcher.messages.empty():
-            choices.append(self.launch_next)
+        choices += [launcher.next for launcher in self.launchers.live if not launcher.messages.empty()]
         if any(stream.ready for stream in self.fake.streams) and not self.fake.broken:
             choices += [self.fake.step] * 2
         choices += [
             partial(self.complete_next, index) for index, one in enumerate(self.workers) if not one.units.empty()
         ]
         if not self.watcher.items.empty():
-            choices.append(self._watch_next)
+            choices.append(self.watcher.next)
         if choices:
             with torch.inference_mode():
                 self.fake.random.choice(choices)()
         return bool(choices)
 
-    def launch_next(self) -> None:
-        """The launcher handles one message."""
-        message = self.launcher.messages.get_nowait()
-        assert message is not None
-        self.launcher.handle(message)
+    def launch(self) -> None:
+        """The launchers do what they have."""
+        while waiting := [launcher for launcher in self.launchers.live if not launcher.messages.empty()]:
+            waiting[0].next()
 
-    def _launch(self, worker: StreamWorker, job: Job, report: Callable[[Completion], None]) -> None:
-        super()._launch(worker, job, report)
+    def _launch_now(self, worker: StreamWorker, job: Job, report: Callable[[Completion], None]) -> None:
+        super()._launch_now(worker, job, report)
         pool = job.executor.pool
         if isinstance(pool, WatchedSlots) and self.lost is None:
             pool.out.update((slot, worker.units.latest.block.out_event.mark) for slot in job.slots)
@@ -130,11 +132,6 @@ class Stepped(StreamDevice):
         unit.report = heard  # or the two would keep one another alive
         if units.latest is unit:
             units.latest = None
-
-    def _watch_next(self) -> None:
-        item = self.watcher.items.get_nowait()
-        assert item is not None
-        self.watcher.handle(*item)
 
 
 @dataclass(eq=False)

@@ -8,6 +8,7 @@ import threading
 import weakref
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -18,9 +19,9 @@ from torch import nn
 from app.engine.devices.base import Completion, DeviceOptions, Job
 from app.engine.devices.streams.device import StreamDevice
 from app.engine.profiling.warmup import try_batch
-from app.scheduler.types import WorkerSpec
+from app.scheduler.types import Fault, WorkerSpec
 
-from ...rig import make_model, rows_of
+from ...rig import answers, make_model, rows_of
 from .bench import Bench, Double, graphs_of
 from .stepped import Stepped
 from .worlds import fixed, warmed
@@ -106,8 +107,9 @@ def test_a_batch_runs_first_on_the_thread_that_loads() -> None:
     for size in (4, 4, 3):
         try_batch(device, executor, size, {})
     loader = threading.current_thread().name
-    runs = [("launcher", 4)] * 2
-    assert calls == [(loader, 4), *runs, *runs, (loader, 3), ("launcher", 3), ("launcher", 3)]
+    loading = [(loader, 4)] * 2  # a first run, and a capture that finds out whether the model waits for the device
+    launched = [("launcher", 4)] * 2
+    assert calls == [*loading, *launched, *launched, (loader, 3), ("launcher", 3), ("launcher", 3)]
     assert device.close(10)
 
 
@@ -161,7 +163,8 @@ def test_an_unloaded_model_goes_at_once():
     gc.disable()
     try:
         bench.device.free(bench.executor)
-        bench.launch()
+        while bench.device.turn():
+            pass
         assert {graph() for graph in graphs} == {None}
         del bench.executor, bench.pool
         bench.reports.clear()
@@ -171,12 +174,61 @@ def test_an_unloaded_model_goes_at_once():
             gc.enable()
 
 
+@given(seed=st.integers(0, 2**32 - 1), units=st.integers(0, 4), own_launcher=st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_a_model_may_be_unloaded_whatever_is_in_flight(seed: int, units: int, own_launcher: bool) -> None:
+    """What was pushed before runs to its end with all that it needs; what is pushed later fails, and nothing else."""
+    bench = Bench(2, 2, options=DeviceOptions(), seed=seed)
+    for size in (1, 2):
+        try_batch(bench.device, bench.executor, size, {})
+    if own_launcher:
+        bench.executor.launcher = bench.device.launchers.own("m")
+    pushed = {}
+    for unit in range(units):
+        values = (10.0 + unit, 20.0 + unit)
+        bench.push(bench.arrive(*values), worker=unit % 2, unit=unit)
+        pushed[unit] = rows_of(*values)
+    for _ in range(bench.runtime.random.randrange(30)):
+        bench.device.turn()
+    graphs = [weakref.ref(graph) for graph in graphs_of(bench.executor)]
+    bench.device.free(bench.executor)
+    bench.push([0], unit=99)
+    while bench.device.turn():
+        assert all(graph() is not None for graph in graphs) or not any(stream.work for stream in bench.runtime.streams)
+    assert sorted(report.outcome.unit_id for report in bench.reports) == [*pushed, 99]
+    for report in bench.reports:
+        unit = report.outcome.unit_id
+        if unit == 99:
+            assert (report.outcome.error, report.message) == (Fault.MODEL, "RuntimeError: the model has been unloaded")
+        else:
+            assert np.array_equal(report.ran.outputs[0], answers(pushed[unit]))
+    assert {graph() for graph in graphs} == {None}
+    assert bench.device.dead() is None
+
+
+def test_memory_stays_until_the_rows_that_are_on_their_way_have_come() -> None:
+    """Nobody waits for them any more; another model would be given the memory that they are written to."""
+    bench = Bench()
+    bench.arrive(3.0)
+    bench.launch()
+    bench.device.free(bench.executor)
+    executor = weakref.ref(bench.executor)
+    bench.launch()
+    del bench.executor, bench.pool
+    assert executor() is not None
+    while bench.device.turn():
+        pass
+    gc.collect()
+    assert executor() is None
+
+
 def test_streams_of_an_unloaded_model_are_used_again():
     bench = Bench(4, 2, options=DeviceOptions())
     before = len(bench.runtime.streams)
     for _ in range(3):
         bench.device.free(bench.executor)
-        bench.launch()
+        while bench.device.turn():
+            pass
         bench.executor = bench.device.watched_executor(make_model(Double(), max_batch=4), 8)
     assert len(bench.runtime.streams) == before
 

@@ -31,9 +31,9 @@ class Totals(nn.Module):
         return x.sum(1, keepdim=True)
 
 
-def fixed(device: Stepped, slots: int = 12, **batching: int) -> World:
-    """A world of rows of two numbers."""
-    executor = device.watched_executor(make_model(Affine(), max_batch=4, **batching), slots)
+def fixed(device: Stepped, slots: int = 12, model: nn.Module | None = None) -> World:
+    """A world of rows of two numbers, each of which the model doubles and adds 1 to."""
+    executor = device.watched_executor(make_model(model or Affine(), max_batch=4), slots)
     return World(
         device,
         executor,
@@ -74,11 +74,12 @@ def made(device: Stepped, bound: int) -> World:
     )
 
 
-def warmed(world: World) -> World:
-    """With what was captured for each size."""
+def warmed(world: World, graphs: bool = True) -> World:
+    """Every size has been tried; with graphs, for rows of one length, each has been captured."""
     for size in range(1, 5):
         try_batch(world.device, world.executor, size, dict.fromkeys(world.executor.axes, 4))
     assert [memory.graphs.sizes if memory.graphs else [] for memory in world.executor.memories] == [
-        [] if world.executor.axes else list(range(1, worker.spec.capacity + 1)) for worker in world.device.workers
+        list(range(1, worker.spec.capacity + 1)) if graphs and not world.executor.axes else []
+        for worker in world.device.workers
     ]
     return world
