@@ -25,7 +25,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from app.contract import Array, Model
@@ -48,11 +47,11 @@ from app.engine.devices.streams.completer import Completer, EventWatcher
 from app.engine.devices.streams.executor import StreamExecutor
 from app.engine.devices.streams.graphs.captures import Streams
 from app.engine.devices.streams.launcher import Launchers
+from app.engine.devices.streams.launches import Callbacks, Launches
 from app.engine.devices.streams.loading import Loader
 from app.engine.devices.streams.memory.pool import Copies, StreamPool
-from app.engine.devices.streams.runtime import Runtime
+from app.engine.devices.streams.runtime import Health, Runtime
 from app.engine.devices.streams.transfers import TransferBench
-from app.engine.devices.streams.unit import UnitInFlight
 from app.engine.devices.streams.worker import StreamWorker
 from app.errors import ConfigError
 from app.models.placement import movable
@@ -92,22 +91,19 @@ class StreamDevice:
         self._graphs = options.graphs
         self._clock = clock
         self.copies = Copies()
-        self.launchers = Launchers(runtime, self._start, self.lose, self._launchers_ended)
-        self.watcher = EventWatcher(runtime, self.lose)
+        self.health = Health(self.name)
+        self.launchers = Launchers(runtime, self._start, self.health.lose, self._launchers_ended)
+        self.watcher = EventWatcher(runtime, self.health.lose)
         self.workers: list[StreamWorker] = []
         self.completers: list[Completer] = []
-        self._in: Any = None  # the in-stream
         self._host = host
         self._host_started = False
         self._threads: list[threading.Thread] = []
         self._streams = Streams(runtime.stream)
         self._placement = replace(options.placement, device=runtime.device)
+        self.launches: Launches
         self._loader: Loader
-        self.lost: str | None = None  # why, once the device has failed
         self._closed = False
-        self._report: Report = _nobody_hears
-        self._launched: Launched | None = None
-        self._freed: Freed = _give_back
 
     @property
     def uuid(self) -> str:
@@ -117,9 +113,8 @@ class StreamDevice:
     # what the engine asks
 
     def start(self, report: Report, launched: Launched | None = None, freed: Freed | None = None) -> None:
-        self._report, self._launched = report, launched
-        self._freed = freed or _give_back
         self._begin()
+        self.launches.callbacks = Callbacks(report, launched, freed or _give_back)
 
     def open(self, model: Model, slots: int) -> Executor:
         """Move the model's weights and allocate its memory. Blocks: not for the loop of a server that serves.
@@ -162,12 +157,12 @@ class StreamDevice:
                 copies.last += 1
                 executor.pool.arrive(slots, copies.last)
                 if not self._closed:
-                    self.launchers.shared.send(self._copy, executor.pool, slots)
+                    self.launchers.shared.send(self.launches.copy, executor.pool, slots)
 
     def push(self, worker: int, job: Job) -> None:
         """Hand over a unit. Returns at once. Rows that nobody announced are copied first."""
         if isinstance(job.executor, StreamExecutor):
-            self.submit(self.workers[worker], job, self._report)
+            self.submit(self.workers[worker], job, self.launches.callbacks.report)
         else:
             assert self._host is not None  # it placed this model
             self._host.push(worker, job)
@@ -178,12 +173,12 @@ class StreamDevice:
         Units that were pushed before run and are reported; a unit that is pushed later fails.
         """
         if isinstance(executor, StreamExecutor):
-            self.send(self._unload, executor)
+            self._send(self.launches.unload, executor)
 
     def dead(self) -> str | None:
         """Why the device can do no more work, or None."""
-        if self.lost is not None:
-            return self.lost
+        if self.health.lost is not None:
+            return self.health.lost
         if self._host is not None and self._host_started and (gone := self._host.dead()) is not None:
             return gone
         return next((f"{thread.name} has died" for thread in self._running() if not thread.is_alive()), None)
@@ -202,7 +197,7 @@ class StreamDevice:
 
     # messages
 
-    def send(self, function: Callable[..., None], *args: Any) -> bool:
+    def _send(self, function: Callable[..., None], *args: Any) -> bool:
         """Have the launcher call this; False if it takes no more."""
         with self.copies.lock:
             if not self._closed:
@@ -216,91 +211,18 @@ class StreamDevice:
         new = [slot for slot in job.slots if not executor.pool.numbers[slot]]
         if new:
             self.arrive(executor, new)
-        if not self.send(self._launch, worker, job, report):
-            report(failed(job.unit_id, Fault.DEVICE, RuntimeError("the device is closed")))
+        if not self._send(self.launches.launch, worker, job, report):
+            completion = failed(job.unit_id, Fault.DEVICE, RuntimeError("the device is closed"))
+            completion.worker = worker.index
+            report(completion)
 
     def result(self, done: Future[Any]) -> Any:
         """Wait for what the launcher or a completer will bring. Raises what it raised."""
         return done.result()
 
-    # on the launcher
-
-    def _copy(self, pool: StreamPool, slots: Slots) -> None:
-        if self.lost is None:
-            pool.copy_in(self.runtime, self._in, slots)
-
-    def _launch(self, worker: StreamWorker, job: Job, report: Report) -> None:
-        executor = job.executor
-        assert isinstance(executor, StreamExecutor)
-        if executor.unloaded:
-            completion = failed(job.unit_id, Fault.MODEL, RuntimeError("the model has been unloaded"))
-            completion.worker = worker.index
-            report(completion)
-        elif executor.launcher is None:
-            self._launch_now(worker, job, report)
-        else:
-            executor.launcher.send(self._launch_now, worker, job, report)
-
-    def _launch_now(self, worker: StreamWorker, job: Job, report: Report) -> None:
-        try:
-            if self.lost is not None:
-                raise RuntimeError(self.lost)
-            unit = UnitInFlight(job, worker.index, report, self._clock())
-        except BaseException as exc:  # also where there is no pinned memory for another block
-            self.lose(exc)
-            completion = failed(job.unit_id, Fault.DEVICE, exc)
-            completion.worker = worker.index
-            report(completion)
-            return
-        try:
-            unit.enqueue(self.runtime, worker.stream, worker.out)
-        except BaseException as exc:
-            unit.lost = exc
-            self.lose(exc)
-        else:
-            if self._launched is not None and report is self._report:
-                self._launched(job.unit_id)
-        worker.units.put(unit)
-
     def keep(self, pool: StreamPool, slots: Slots) -> None:
-        """Slots were given back whose copies may not be over. Any thread."""
-        self.send(self._watch, pool, slots)
-
-    def _watch(self, pool: StreamPool, slots: Slots) -> None:
-        if self.lost is None:
-            number, event = pool.in_event(slots)
-            self.watcher.send([event], partial(self._copied, number, pool, slots))
-
-    def _unload(self, executor: StreamExecutor) -> None:
-        executor.unloaded = True
-        if executor.launcher is None:
-            self._release_later(executor)
-        else:
-            executor.launcher.send(self._release_later, executor)
-            executor.launcher.end()
-
-    def _release_later(self, executor: StreamExecutor) -> None:
-        """On the model's launcher, which has enqueued all of its units. Until the streams have come this far, a graph
-        may be running, and rows may be on their way into memory that the next model would be given.
-        """
-        if self.lost is None:
-            streams = [self._in, *(stream for worker in self.workers for stream in (worker.stream, worker.out))]
-            events = [self.runtime.event() for _ in streams]
-            for event, stream in zip(events, streams, strict=True):
-                self.runtime.record(event, stream)
-            self.watcher.send(events, partial(self._release, executor))
-
-    # on the event watcher
-
-    def _copied(self, number: int, pool: StreamPool, slots: Slots) -> None:
-        self.copies.over(number)
-        self._freed(pool, slots)
-
-    def _release(self, executor: StreamExecutor) -> None:
-        for memory in executor.memories:
-            if memory.graphs is not None:
-                self._streams.release(memory.graphs.capture, memory.graphs.graphs)
-        executor.memories.clear()
+        """Slots were given back whose copies may not be over: they come back later. Any thread."""
+        self._send(self.launches.watch, pool, slots)
 
     # threads and streams
 
@@ -308,11 +230,13 @@ class StreamDevice:
         if self.workers:
             return
         self.runtime.attach()
-        self._in = self._streams.take(0)
-        self.workers = [StreamWorker(index, spec, self._streams.take) for index, spec in enumerate(self.spec.workers)]
-        self.completers = [
-            Completer(worker, self.runtime, self.copies, self._clock, self.lose) for worker in self.workers
-        ]
+        runtime, lose = self.runtime, self.health.lose
+        self.launches = Launches(
+            runtime, self.health, self._streams, self.workers, self.copies, self.watcher, self._clock
+        )
+        self.launches.callbacks = Callbacks(_nobody_hears, None, _give_back)
+        self.workers += [StreamWorker(index, spec, self._streams.take) for index, spec in enumerate(self.spec.workers)]
+        self.completers = [Completer(worker, runtime, self.copies, self._clock, lose) for worker in self.workers]
         self._loader = Loader(self, self._streams, self._placement)
         self._threads = [self.watcher.thread, *(completer.thread for completer in self.completers)]
         self._spawn()
@@ -336,12 +260,7 @@ class StreamDevice:
         self.watcher.end()
 
     def _host_report(self, completion: Completion) -> None:
-        self._report(completion)
-
-    def lose(self, exc: BaseException) -> None:
-        if self.lost is None:
-            self.lost = f"{type(exc).__name__}: {exc}"
-            log.error("%s: the device has failed: %s", self.name, self.lost)
+        self.launches.callbacks.report(completion)
 
 
 def _nobody_hears(completion: Completion) -> None:

@@ -37,7 +37,7 @@ from app.engine.devices.streams.graphs.captures import Streams
 from app.engine.devices.streams.graphs.replay import WorkerGraphs
 from app.engine.devices.streams.launcher import Launchers
 from app.engine.devices.streams.memory.pool import Copies, StreamPool
-from app.engine.devices.streams.runtime import Runtime, perform
+from app.engine.devices.streams.runtime import Health, Runtime, perform
 from app.engine.devices.streams.worker import StreamWorker
 from app.errors import ConfigError
 from app.models.placement import Placement, place, warn_of_indices
@@ -53,12 +53,12 @@ class Placing(Protocol):
     copies: Copies
     workers: list[StreamWorker]
     launchers: Launchers
+    health: Health
     spec: DeviceSpec
 
     def submit(self, worker: StreamWorker, job: Job, report: Report) -> None: ...
     def result(self, done: Future[Any]) -> Any: ...
     def keep(self, pool: StreamPool, slots: Slots) -> None: ...
-    def lose(self, exc: BaseException) -> None: ...
 
 
 class Loader:
@@ -101,7 +101,7 @@ class Loader:
         try:
             perform(self._runtime, self.stream, lambda: None)
         except BaseException as exc:
-            self._device.lose(exc)
+            self._device.health.lose(exc)
 
     def _find_capture_streams(self, executor: StreamExecutor) -> None:
         for worker, memory in zip(self._device.workers, executor.memories, strict=True):

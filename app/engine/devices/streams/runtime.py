@@ -6,10 +6,13 @@ events allow and notices what must not happen, and others that simply run.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
+
+log = logging.getLogger("starling.engine")
 
 
 class Runtime(Protocol):
@@ -74,6 +77,19 @@ class Runtime(Protocol):
     def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """Host memory that the device reads and writes by itself."""
         ...
+
+
+class Health:
+    """Whether the device works. `lost`: why not, once it has failed. Any thread may say so."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.lost: str | None = None
+
+    def lose(self, exc: BaseException) -> None:
+        if self.lost is None:
+            self.lost = f"{type(exc).__name__}: {exc}"
+            log.error("%s: the device has failed: %s", self._name, self.lost)
 
 
 def perform(runtime: Runtime, stream: Any, work: Callable[[], object]) -> None:

@@ -66,7 +66,7 @@ class Bench:
 
     @property
     def arrivals(self) -> FakeStream:
-        stream = self.device._in
+        stream = self.device.launches.in_stream
         assert isinstance(stream, FakeStream)
         return stream
 

@@ -22,7 +22,6 @@ from app.engine.devices.streams.device import StreamDevice
 from app.engine.devices.streams.executor import StreamExecutor
 from app.engine.devices.streams.memory.pool import StreamPool
 from app.engine.devices.streams.unit import UnitInFlight
-from app.engine.devices.streams.worker import StreamWorker
 from app.scheduler.types import Fault, WorkerSpec
 
 
@@ -52,12 +51,14 @@ class WatchedSlots(StreamPool):
 
 
 class Units(queue.SimpleQueue):
-    """A worker's units; `latest` is the one that was launched last."""
+    """A worker's units; `latest` is the one that was launched last. Notes which unit reads a slot."""
 
     latest: UnitInFlight | None = None
 
     def put(self, unit: UnitInFlight | None) -> None:
         self.latest = unit
+        if unit is not None and unit.lost is None and isinstance(unit.executor.pool, WatchedSlots):
+            unit.executor.pool.out.update((slot, unit.block.out_event.mark) for slot in unit.slots)
         super().put(unit)
 
 
@@ -108,12 +109,6 @@ class Stepped(StreamDevice):
         """The launchers do what they have."""
         while waiting := [launcher for launcher in self.launchers.live if not launcher.messages.empty()]:
             waiting[0].next()
-
-    def _launch_now(self, worker: StreamWorker, job: Job, report: Callable[[Completion], None]) -> None:
-        super()._launch_now(worker, job, report)
-        pool = job.executor.pool
-        if isinstance(pool, WatchedSlots) and self.lost is None:
-            pool.out.update((slot, worker.units.latest.block.out_event.mark) for slot in job.slots)
 
     def complete_next(self, index: int) -> None:
         """A worker's completer waits for one unit and reports it."""

@@ -141,9 +141,32 @@ def test_an_answer_that_cannot_be_stored_is_a_lost_unit_and_the_completer_goes_o
     assert bench.device.dead() == "MemoryError: no memory"
 
 
+def test_a_unit_without_memory_for_its_results_runs_out_of_memory_and_the_device_lives(monkeypatch) -> None:
+    bench = Bench()
+    bench.executor.memories[0].blocks._free.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.runtime, "pinned", raising(MemoryError("no pinned memory")))
+        bench.push(bench.arrive(1.0))
+        bench.launch()
+    bench.push(bench.arrive(2.0), unit=1)
+    while bench.device.turn():
+        pass
+    assert [report.outcome.error for report in bench.reports] == [Fault.OOM, None]
+    assert bench.device.dead() is None
+
+
+def test_a_unit_is_reported_though_the_callback_of_its_launch_raises() -> None:
+    bench = Bench()
+    bench.device.start(bench.reports.append, raising(ValueError("no")))
+    bench.push(bench.arrive(1.0))
+    while bench.device.turn():
+        pass
+    assert len(bench.reports) == 1
+
+
 def test_push_after_close_is_reported():
     bench = Bench()
     slots = bench.arrive(1.0)
     bench.device.close(0)
     bench.push(slots)
-    assert [report.outcome.error for report in bench.reports] == [Fault.DEVICE]
+    assert [(report.outcome.error, report.worker) for report in bench.reports] == [(Fault.DEVICE, 0)]
