@@ -204,14 +204,14 @@ class StreamDevice:
                 self.launchers.shared.send(function, *args)
             return not self._closed
 
-    def submit(self, worker: StreamWorker, job: Job, report: Report) -> None:
-        """Have the launcher launch a unit; `report` is told of its end."""
+    def submit(self, worker: StreamWorker, job: Job, report: Report, length: int = 0) -> None:
+        """Have the launcher launch a unit; `report` is told of its end. `length`: see `UnitInFlight`."""
         executor = job.executor
         assert isinstance(executor, StreamExecutor)
         new = [slot for slot in job.slots if not executor.pool.numbers[slot]]
         if new:
             self.arrive(executor, new)
-        if not self._send(self.launches.launch, worker, job, report):
+        if not self._send(self.launches.launch, worker, job, report, length):
             completion = failed(job.unit_id, Fault.DEVICE, RuntimeError("the device is closed"))
             completion.worker = worker.index
             report(completion)
@@ -232,7 +232,14 @@ class StreamDevice:
         self.runtime.attach()
         runtime, lose = self.runtime, self.health.lose
         self.launches = Launches(
-            runtime, self.health, self._streams, self.workers, self.copies, self.watcher, self._clock
+            runtime,
+            self.health,
+            self.workers,
+            streams=self._streams,
+            copies=self.copies,
+            watcher=self.watcher,
+            own_launcher=self.launchers.own,
+            clock=self._clock,
         )
         self.launches.callbacks = Callbacks(_nobody_hears, None, _give_back)
         self.workers += [StreamWorker(index, spec, self._streams.take) for index, spec in enumerate(self.spec.workers)]

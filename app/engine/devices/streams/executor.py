@@ -6,9 +6,9 @@ launcher's: on CUDA that is the same, on the runtimes of the tests it is not.
 Rows of inputs without a largest length have no memory on the device: a unit puts its own together in pinned memory and
 copies them on its worker's stream.
 
-Each worker has a CUDA graph for each of some batch sizes, captured at load: one call instead of hundreds, so that one
-launcher can serve all streams. Sizes in between are padded to the next. A model with inputs of variable length or with
-parameters runs eagerly.
+Each worker has CUDA graphs of some batches, captured at load: one call instead of hundreds, so that one launcher can
+serve all streams (`graphs/`). A model with several variable axes, with one without bound, or with parameters runs
+eagerly.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import torch
 from app.contract import Array, Model, TensorSpec
 from app.engine.devices.pool import Slots
 from app.engine.devices.streams.graphs.replay import Graph, WorkerGraphs
+from app.engine.devices.streams.graphs.shapes import Shape, lengths_of, sizes_of, variable_axis
 from app.engine.devices.streams.launcher import Launcher
 from app.engine.devices.streams.memory.pool import StreamPool
 from app.engine.devices.streams.memory.results import HostBlock, HostBlocks, result_bytes
@@ -34,7 +35,6 @@ from app.models.made import with_made
 
 _NOT_STAGED: Mapping[int, torch.Tensor] = {}
 
-_EACH = 16  # every size up to here has a graph of its own, then powers of two: 21 graphs for 512 rows
 _SPARE = 2  # blocks of a worker that answers may keep; more answers at a time get copies
 
 
@@ -45,15 +45,16 @@ class WorkerMemory:
         self.index = index  # on the device; the graphs read it, so there is one for good
         self.blocks = blocks
         self.graphs: WorkerGraphs | None = None
+        self.ran: set[Shape] = set()  # graphs that have been replayed before the model serves
 
     @property
     def largest(self) -> int:
         """Rows of the largest batch that this worker runs."""
         return self.index.shape[1]
 
-    def graph(self, size: int) -> tuple[int, Graph | None]:
-        """The size to run so many rows at, and its graph where there is one."""
-        return (size, None) if self.graphs is None else self.graphs.find(size)
+    def graph(self, size: int, length: int) -> Graph | None:
+        """The graph that runs a batch of so many rows, the longest so long."""
+        return None if self.graphs is None else self.graphs.find(size, length)
 
 
 class StreamExecutor:
@@ -71,19 +72,33 @@ class StreamExecutor:
         self._buffers = [rows for rows in pool.rows if rows is not None]
         self._staged = [position for position, rows in enumerate(pool.rows) if rows is None]
         self._makes = len(model.info.inputs) > len(pool.specs)  # some inputs are made on the device
-        self.graphs = graphs and self._fixed and not model.takes_parameters
+        self._axis = variable_axis(model.info)
+        self.graphs = graphs and (self._fixed or self._axis is not None) and not model.takes_parameters
         self.memories: list[WorkerMemory] = []  # by worker
+        self.without_graph: set[Shape] = set()  # in which the model fails
         #: A model that waits for the device while it is launched has a launcher of its own.
         self.launcher: Launcher | None = None
-        self.known = False  # whether it does
+        self.known = False  # whether it does: a batch has run before the model serves
         self.unloaded = False
-        #: Sizes, with the longest rows, that have run before the model serves.
-        self.warm: set[tuple[int, ...]] = set()
+        self.warm: set[tuple[int, ...]] = set()  # sizes, with lengths, that have run before the model serves
 
     def sizes(self, largest: int) -> list[int]:
-        """Batch sizes that get a graph of their own on a worker of so many rows."""
-        powers = [1 << n for n in range(_EACH.bit_length(), largest.bit_length()) if 1 << n < largest]
-        return sorted({*range(1, min(largest, _EACH) + 1), *powers, largest})
+        """Batch sizes that get graphs on a worker of so many rows."""
+        return sizes_of(largest, self._fixed)
+
+    def shapes(self, largest: int, size: int) -> list[Shape]:
+        """The graphs for batches of `size` rows on a worker of `largest`: one for each length, the longest first."""
+        sizes = self.sizes(largest)
+        padded_size = next(one for one in sizes if one >= size)
+        if self._axis is None:
+            return [Shape(padded_size)]
+        _, bound = self._axis
+        lengths = lengths_of(bound, self.model.info.batching.length_buckets, len(sizes))
+        return [Shape(padded_size, length) for length in reversed(lengths)]
+
+    def padded_to(self, length: int) -> dict[str, int]:
+        """The length along each axis of a batch that is padded to the length of a graph."""
+        return {} if self._axis is None else {self._axis[0]: length}
 
     def add_memory(self, runtime: Runtime, stream: Any, capacity: int, push_depth: int) -> None:
         """Memory for the next worker."""

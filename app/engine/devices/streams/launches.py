@@ -12,6 +12,7 @@ from app.engine.devices.pool import Slots
 from app.engine.devices.streams.completer import EventWatcher
 from app.engine.devices.streams.executor import StreamExecutor
 from app.engine.devices.streams.graphs.captures import Streams
+from app.engine.devices.streams.launcher import Launcher
 from app.engine.devices.streams.memory.pool import Copies, StreamPool
 from app.engine.devices.streams.runtime import Health, Runtime
 from app.engine.devices.streams.unit import UnitInFlight
@@ -35,10 +36,12 @@ class Launches:
         self,
         runtime: Runtime,
         health: Health,
-        streams: Streams,
         workers: Sequence[StreamWorker],
+        *,
+        streams: Streams,
         copies: Copies,
         watcher: EventWatcher,
+        own_launcher: Callable[[str], Launcher],
         clock: Callable[[], int],
     ) -> None:
         self._runtime = runtime
@@ -47,6 +50,7 @@ class Launches:
         self._workers = workers
         self._copies = copies
         self._watcher = watcher
+        self._own_launcher = own_launcher
         self._clock = clock
         self.in_stream = streams.take(0)
         self.callbacks: Callbacks
@@ -55,23 +59,26 @@ class Launches:
         if self._health.lost is None:
             pool.copy_in(self._runtime, self.in_stream, slots)
 
-    def launch(self, worker: StreamWorker, job: Job, report: Report) -> None:
+    def launch(self, worker: StreamWorker, job: Job, report: Report, length: int = 0) -> None:
         """Launch a unit, or have the model's own launcher do it."""
         executor = job.executor
         assert isinstance(executor, StreamExecutor)
         if executor.unloaded:
             _fail(worker, job, report, Fault.MODEL, RuntimeError("the model has been unloaded"))
-        elif executor.launcher is None:
-            self.launch_now(worker, job, report)
+            return
+        if executor.launcher is None and not executor.known:  # no batch has run yet: it may block, or compile
+            executor.launcher = self._own_launcher(executor.model.info.name)
+        if executor.launcher is None:
+            self.launch_now(worker, job, report, length)
         else:
-            executor.launcher.send(self.launch_now, worker, job, report)
+            executor.launcher.send(self.launch_now, worker, job, report, length)
 
-    def launch_now(self, worker: StreamWorker, job: Job, report: Report) -> None:
+    def launch_now(self, worker: StreamWorker, job: Job, report: Report, length: int) -> None:
         if self._health.lost is not None:
             _fail(worker, job, report, Fault.DEVICE, RuntimeError(self._health.lost))
             return
         try:
-            unit = UnitInFlight(job, worker.index, report, self._clock())
+            unit = UnitInFlight(job, worker.index, report, self._clock(), length)
         except BaseException as exc:  # no pinned memory for another block, if not worse
             fault = fault_of(exc)
             if fault is not Fault.OOM:

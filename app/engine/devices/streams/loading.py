@@ -21,7 +21,7 @@ Models are loaded while others serve, so nothing here goes through the launcher 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -32,12 +32,14 @@ import torch
 from app.contract import Model
 from app.engine.devices.base import Completion, Job, Ran, Report
 from app.engine.devices.pool import Slots
-from app.engine.devices.streams.executor import StreamExecutor
+from app.engine.devices.streams.executor import StreamExecutor, WorkerMemory
 from app.engine.devices.streams.graphs.captures import Streams
 from app.engine.devices.streams.graphs.replay import WorkerGraphs
+from app.engine.devices.streams.graphs.shapes import Shape
 from app.engine.devices.streams.launcher import Launchers
 from app.engine.devices.streams.memory.pool import Copies, StreamPool
 from app.engine.devices.streams.runtime import Health, Runtime, perform
+from app.engine.devices.streams.unit import AS_LONG_AS_ITS_ROWS
 from app.engine.devices.streams.worker import StreamWorker
 from app.errors import ConfigError
 from app.models.placement import Placement, place, warn_of_indices
@@ -56,7 +58,7 @@ class Placing(Protocol):
     health: Health
     spec: DeviceSpec
 
-    def submit(self, worker: StreamWorker, job: Job, report: Report) -> None: ...
+    def submit(self, worker: StreamWorker, job: Job, report: Report, length: int = 0) -> None: ...
     def result(self, done: Future[Any]) -> Any: ...
     def keep(self, pool: StreamPool, slots: Slots) -> None: ...
 
@@ -124,7 +126,7 @@ class Loader:
             self._runtime.attach()
             before = executor.versions()
             self._perform(lambda: executor.pool.move(slots))
-            self._warm(executor, slots, size)
+            self._warm(executor, slots, size, executor.longest(slots))
             if executor.graphs:
                 for worker in workers:
                     self._prepare(executor, slots, worker.index, size)
@@ -134,25 +136,45 @@ class Loader:
         for slot in slots:
             executor.pool.numbers[slot] = 0  # written anew, so to be copied anew
         job = Job(-1, executor, slots, size)
-        rans = [(self._run(worker, job), self._run(worker, job))[1] for worker in workers]
+        rans = [self._run_on(worker, job) for worker in workers]
         if executor.versions() != before:
             executor.copies = True
         return min(rans, key=lambda ran: ran.busy_ns)
 
-    def _warm(self, executor: StreamExecutor, slots: Slots, size: int) -> None:
-        """Run a batch of this size for the first time, of the rows in these slots."""
-        longest = executor.longest(slots)
-        shape = (size, *longest.values())
-        if shape in executor.warm:
-            return
-        batch = self._batch(executor, slots, size)
-        self._perform(batch)
-        executor.warm.add(shape)
+    def _run_on(self, worker: StreamWorker, job: Job) -> Ran:
+        """Run a batch twice, and before that each graph that has not run yet: the first run has costs of its own.
 
-    def _batch(self, executor: StreamExecutor, slots: Slots, size: int) -> Callable[[], list[torch.Tensor]]:
-        """The rows in these slots as a batch of `size`."""
+        Returns the times of the batch as it will be served, and outputs of rows that were padded no further than the
+        longest of them. The row check compares these. If it compared outputs of graphs, where short rows are padded to
+        one length, a model that depends on padding would pass.
+        """
+        executor = job.executor
+        assert isinstance(executor, StreamExecutor)
+        memory = executor.memories[worker.index]
+        for shape in executor.shapes(memory.largest, job.size):
+            graph = memory.graph(shape.size, shape.length)
+            if graph is not None and graph.shape not in memory.ran:
+                self._run(worker, job, shape.length)
+                memory.ran.add(graph.shape)
+        self._run(worker, job)
+        ran = self._run(worker, job)
+        longest = max(executor.longest(job.slots).values(), default=0)
+        graph = memory.graph(job.size, longest)
+        if graph is not None and graph.shape.length > longest:
+            ran.outputs = self._run(worker, job, AS_LONG_AS_ITS_ROWS).outputs
+        return ran
+
+    def _warm(self, executor: StreamExecutor, slots: Slots, size: int, longest: Mapping[str, int]) -> None:
+        """Run the rows in these slots as a batch of this shape, if none has run before."""
+        shape = (size, *longest.values())
+        if shape not in executor.warm:
+            self._perform(self._batch(executor, slots, size, longest))
+            executor.warm.add(shape)
+
+    def _batch(
+        self, executor: StreamExecutor, slots: Slots, size: int, longest: Mapping[str, int]
+    ) -> Callable[[], list[torch.Tensor]]:
         index = next(memory.index for memory in executor.memories if memory.largest >= size)
-        longest = executor.longest(slots)
         table = torch.zeros(index.shape, dtype=torch.int64)
         executor.tell(slots, size, table.numpy())
         staged: dict[int, torch.Tensor] = {}
@@ -166,39 +188,57 @@ class Loader:
         return lambda: executor.batch(index, size, longest, staged, **keywords)
 
     def _prepare(self, executor: StreamExecutor, slots: Slots, worker: int, size: int) -> None:
-        """Capture the worker's graph for this size, if it has none; but first that of its largest batch.
+        """Capture the worker's graphs for batches of this size, if it has none; but first that of its largest batch.
 
         The memory of the largest serves all others of the pool; a pool that grew with each would hold the sum of them.
         """
         memory = executor.memories[worker]
+        assert memory.graphs is not None  # `executor.graphs` says so
+        largest, *_ = executor.shapes(memory.largest, memory.largest)
+        for shape in (largest, *executor.shapes(memory.largest, size)):
+            if executor.graphs and shape not in memory.graphs.graphs and shape not in executor.without_graph:
+                self._capture_shape(executor, slots, memory, shape)
+
+    def _capture_shape(self, executor: StreamExecutor, slots: Slots, memory: WorkerMemory, shape: Shape) -> None:
+        """A shape in which the model fails has no graph, and is no fault of the shape that is being tried."""
         graphs = memory.graphs
-        assert graphs is not None  # `executor.graphs` says so
-        wanted = next(captured for captured in executor.sizes(memory.largest) if captured >= size)
-        for captured in (memory.largest, wanted):
-            if executor.graphs and captured not in graphs.graphs:
-                self._warm(executor, slots, captured)
-                work = partial(executor.batch, memory.index, captured, {})
-                found = self._capture(executor, graphs.capture.stream, graphs.pool, work)
-                if found is None:
-                    executor.graphs = False
-                else:
-                    graphs.add(captured, *found, self._runtime.empty)
+        assert graphs is not None  # see `_prepare`
+        longest = executor.padded_to(shape.length)
+        work = partial(executor.batch, memory.index, shape.size, longest)
+        try:
+            self._warm(executor, slots, shape.size, longest)
+            found = self._capture(executor, graphs.capture.stream, graphs.pool, work)
+        except Exception as exc:
+            if self._device.health.lost is not None:
+                raise
+            executor.without_graph.add(shape)
+            log.info(
+                "model %s: batches of %d rows%s have no graph: %s: %s",
+                executor.model.info.name, shape.size, f" of length {shape.length}" * (shape.length > 0),
+                type(exc).__name__, exc,
+            )  # fmt: skip
+            return
+        if found is None:
+            executor.graphs = False
+        else:
+            graphs.add(shape, *found, self._runtime.empty)
 
     def _probe(self, executor: StreamExecutor, slots: Slots, size: int) -> None:
         """Find out whether a model that has no graphs waits for the device."""
+        work = self._batch(executor, slots, size, executor.longest(slots))
         with suppress(torch.OutOfMemoryError):  # a capture has memory of its own; a wait would have come before
-            self._capture(executor, self.stream, self._runtime.graph_pool(), self._batch(executor, slots, size))
+            self._capture(executor, self.stream, self._runtime.graph_pool(), work)
 
     def _capture(
         self, executor: StreamExecutor, stream: Any, pool: Any, work: Callable[[], list[torch.Tensor]]
     ) -> tuple[Callable[[], None], list[torch.Tensor]] | None:
-        """What `work` does, as a graph. None if it cannot be captured; the model has a launcher of its own then.
+        """What `work` does, as a graph. None if it cannot be captured: the model has a launcher of its own then.
 
-        Raises ConfigError or OutOfMemoryError where the model would not run eagerly either.
+        Raises OutOfMemoryError.
         """
         try:
             return self._runtime.capture(stream, pool, work)
-        except (ConfigError, torch.OutOfMemoryError):
+        except torch.OutOfMemoryError:
             raise
         except Exception as exc:
             self._try_device()
@@ -211,9 +251,9 @@ class Loader:
                 executor.launcher = self._device.launchers.own(name)
             return None
 
-    def _run(self, worker: StreamWorker, job: Job) -> Ran:
+    def _run(self, worker: StreamWorker, job: Job, length: int = 0) -> Ran:
         done: Future[Completion] = Future()
-        self._device.submit(worker, job, done.set_result)
+        self._device.submit(worker, job, done.set_result, length)
         completion: Completion = self._device.result(done)
         if completion.ran is None:
             raise completion.cause or ConfigError(completion.message)

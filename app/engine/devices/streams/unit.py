@@ -12,6 +12,8 @@ from app.engine.devices.streams.executor import StreamExecutor
 from app.engine.devices.streams.memory.results import HostBlock
 from app.engine.devices.streams.runtime import Runtime
 
+AS_LONG_AS_ITS_ROWS = -1
+
 
 class UnitInFlight:
     """A unit between its launch and its report. `error` is set by whichever stream meets it."""
@@ -21,7 +23,11 @@ class UnitInFlight:
         "report", "size", "slots", "unit_id",
     )  # fmt: skip
 
-    def __init__(self, job: Job, worker: int, report: Report, begun: int) -> None:
+    def __init__(self, job: Job, worker: int, report: Report, begun: int, length: int = 0) -> None:
+        """`length`: what its rows are padded to, if they are shorter, where there is a graph for that.
+
+        AS_LONG_AS_ITS_ROWS: to the longest of them, without a graph.
+        """
         executor = job.executor
         assert isinstance(executor, StreamExecutor)
         self.unit_id = job.unit_id
@@ -30,10 +36,13 @@ class UnitInFlight:
         self.report = report
         self.begun = begun
         self.memory = executor.memories[worker]
-        self.size, self.graph = self.memory.graph(job.size)
+        self.longest = executor.longest(self.slots)
+        self.graph = None
+        if length != AS_LONG_AS_ITS_ROWS:
+            self.graph = self.memory.graph(job.size, max(length, *self.longest.values(), 0))
+        self.size = job.size if self.graph is None else self.graph.shape.size
         self.block: HostBlock = self.memory.blocks.take()
         self.number = 0
-        self.longest = executor.longest(self.slots)
         #: Held until the out-event has fired: memory of the worker's stream that the out-stream still reads must not
         #: go back to an allocator that would hand it to the worker's next batch.
         self.outputs: Sequence[torch.Tensor] = ()

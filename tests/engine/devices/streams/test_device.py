@@ -25,9 +25,9 @@ SEEDS = st.integers(0, 2**32 - 1)
 MAKERS = {
     "eager": lambda runtime: fixed(Stepped(runtime, (4, 2), DeviceOptions(graphs=False))),
     "graphs": lambda runtime: warmed(fixed(Stepped(runtime, (4, 2)))),
-    "variable": lambda runtime: warmed(variable(Stepped(runtime, (4, 2)))),
-    "made": lambda runtime: warmed(made(Stepped(runtime, (4, 2)), 4)),
-    "unbounded": lambda runtime: warmed(made(Stepped(runtime, (4, 2)), UNBOUNDED)),
+    "variable": lambda runtime: warmed(variable(Stepped(runtime, (4, 2))), [1, 2, 4]),
+    "made": lambda runtime: warmed(made(Stepped(runtime, (4, 2)), 4), [1, 2, 4]),
+    "unbounded": lambda runtime: warmed(made(Stepped(runtime, (4, 2)), UNBOUNDED), []),
     "deep": lambda runtime: warmed(fixed(Stepped(runtime, (4, 3, 1), DeviceOptions(push_depth=4)), 32)),
 }
 

@@ -129,7 +129,7 @@ class Waits(Affine):
 @settings(max_examples=20, deadline=None)
 def test_units_are_launched_behind_the_copies_of_their_rows(seed: int, length: int) -> None:
     runtime = FakeRuntime(seed)
-    world = warmed(fixed(Stepped(runtime, (4, 2)), model=Waits(runtime)), graphs=False)
+    world = warmed(fixed(Stepped(runtime, (4, 2)), model=Waits(runtime)), [])
     assert world.executor.launcher is not None
     for _ in range(length):
         world.act()
@@ -149,3 +149,13 @@ def test_a_model_that_fails_in_its_own_launcher_fails_alone() -> None:
         world.act()
     world.settle()
     assert world.device.dead() is None
+
+
+def test_a_model_that_was_never_tried_is_launched_by_a_thread_of_its_own() -> None:
+    """It may block, or be compiled: made-up rows may be none that it takes."""
+    world = fixed(Stepped(FakeRuntime(), (4,)))
+    assert world.executor.launcher is None
+    for _ in range(50):
+        world.act()
+    world.settle()
+    assert world.executor.launcher is not None

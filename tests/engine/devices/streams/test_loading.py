@@ -18,6 +18,7 @@ from torch import nn
 
 from app.engine.devices.base import Completion, DeviceOptions, Job
 from app.engine.devices.streams.device import StreamDevice
+from app.engine.devices.streams.graphs.shapes import Shape
 from app.engine.profiling.warmup import try_batch
 from app.scheduler.types import Fault, WorkerSpec
 
@@ -69,7 +70,7 @@ def test_loading_does_not_hold_up_units_of_other_models(where: str) -> None:
         assert reports.get(timeout=10).outcome.unit_id == 7
         gate.opened.set()
         trial.join(10)
-        assert [sorted(memory.graphs.graphs) for memory in loading.memories] == [[2]]
+        assert [sorted(memory.graphs.graphs) for memory in loading.memories] == [[Shape(2)]]
         assert device.close(10)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import nn
@@ -43,9 +46,10 @@ def fixed(device: Stepped, slots: int = 12, model: nn.Module | None = None) -> W
 
 
 def variable(device: Stepped) -> World:
-    """A world of rows of one to four numbers."""
+    """A world of rows of one to four numbers, with graphs for lengths 1, 2 and 4."""
     x, y = tensor("x", "FP32", ("n", 4)), tensor("y", "FP32", 1)
-    executor = device.watched_executor(make_model(Totals(), [x], [y], max_batch=4), 12)
+    model = make_model(Totals(), [x], [y], max_batch=4, length_buckets=(1, 2))
+    executor = device.watched_executor(model, 12)
     return World(
         device,
         executor,
@@ -65,7 +69,8 @@ def made(device: Stepped, bound: int) -> World:
     """A world of rows of one to four numbers, whose mask and lengths are made on the device."""
     x, y = tensor("x", "FP32", ("n", bound), pad_value=7), tensor("y", "FP32", 1)
     mask, n = tensor("mask", "FP32", ("n", bound), mask_of="x"), tensor("n", "INT32", lengths_of="n")
-    executor = device.watched_executor(make_model(Masked(), [mask, x, n], [y], max_batch=4), 12)
+    model = make_model(Masked(), [mask, x, n], [y], max_batch=4, length_buckets=(1, 2))
+    executor = device.watched_executor(model, 12)
     return World(
         device,
         executor,
@@ -74,12 +79,11 @@ def made(device: Stepped, bound: int) -> World:
     )
 
 
-def warmed(world: World, graphs: bool = True) -> World:
-    """Every size has been tried; with graphs, for rows of one length, each has been captured."""
+def warmed(world: World, lengths: Sequence[int] = (0,)) -> World:
+    """Every size has been tried, and captured in each of these lengths."""
     for size in range(1, 5):
         try_batch(world.device, world.executor, size, dict.fromkeys(world.executor.axes, 4))
-    assert [memory.graphs.sizes if memory.graphs else [] for memory in world.executor.memories] == [
-        list(range(1, worker.spec.capacity + 1)) if graphs and not world.executor.axes else []
-        for worker in world.device.workers
-    ]
+    for worker, memory in zip(world.device.workers, world.executor.memories, strict=True):
+        shapes = itertools.product(range(1, worker.spec.capacity + 1), lengths)
+        assert sorted(memory.graphs.graphs if memory.graphs else []) == list(shapes)
     return world

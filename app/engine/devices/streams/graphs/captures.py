@@ -33,7 +33,7 @@ class CaptureStream:
     priority: int
     stream: Any
     users: int = 1
-    kept: list[dict[int, Any]] = field(default_factory=list)
+    kept: list[dict[Any, Any]] = field(default_factory=list)
 
 
 class Streams:
@@ -69,7 +69,7 @@ class Streams:
                 shared.users += 1
             return shared
 
-    def release(self, capture: CaptureStream, graphs: dict[int, Any]) -> None:
+    def release(self, capture: CaptureStream, graphs: dict[Any, Any]) -> None:
         """A model's graphs are to go: at once, or with the last that were captured there. Empties `graphs`."""
         with self._lock:
             capture.users -= 1

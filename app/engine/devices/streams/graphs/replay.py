@@ -23,6 +23,7 @@ import torch
 
 from app.engine.devices.pool import Allocate
 from app.engine.devices.streams.graphs.captures import CaptureStream
+from app.engine.devices.streams.graphs.shapes import Shape
 from app.engine.devices.streams.memory.results import laid_out_bytes, lay_out
 
 
@@ -30,6 +31,7 @@ from app.engine.devices.streams.memory.results import laid_out_bytes, lay_out
 class Graph:
     """A captured batch: what replays it, the tensors that it writes each time, and where these are set aside."""
 
+    shape: Shape
     replay: Callable[[], None]
     outputs: list[torch.Tensor]
     aside: list[torch.Tensor]
@@ -40,7 +42,7 @@ class Graph:
 
 
 class WorkerGraphs:
-    """The graphs of one worker and model, by batch size.
+    """The graphs of one worker and model.
 
     They do not run at the same time, so they share a memory `pool`. Nothing else happens on their `capture` stream.
     """
@@ -48,22 +50,26 @@ class WorkerGraphs:
     def __init__(self, pool: Any, capture: CaptureStream) -> None:
         self.pool = pool
         self.capture = capture
-        self.graphs: dict[int, Graph] = {}
-        self.sizes: list[int] = []  # ascending
+        self.graphs: dict[Shape, Graph] = {}
         #: The out-event of the last unit whose outputs were set aside: until it fires the buffer is being read.
         self.left: Any = None
+        self._sizes: dict[int, list[int]] = {}  # by length, ascending both
         self._buffer = torch.empty(0, dtype=torch.uint8)
 
-    def find(self, size: int) -> tuple[int, Graph | None]:
-        """The size to run so many rows at, and its graph where there is one."""
-        at = bisect_left(self.sizes, size)
-        return (self.sizes[at], self.graphs[self.sizes[at]]) if at < len(self.sizes) else (size, None)
+    def find(self, size: int, length: int) -> Graph | None:
+        """The graph that a batch of so many rows, the longest so long, is padded to."""
+        for captured, sizes in self._sizes.items():
+            if captured >= length:
+                at = bisect_left(sizes, size)
+                return self.graphs[Shape(sizes[at], captured)] if at < len(sizes) else None
+        return None
 
-    def add(self, size: int, replay: Callable[[], None], outputs: list[torch.Tensor], empty: Allocate) -> None:
+    def add(self, shape: Shape, replay: Callable[[], None], outputs: list[torch.Tensor], empty: Allocate) -> None:
         """`empty` allocates device memory. The buffer grows with the largest; older graphs keep theirs."""
-        nbytes = laid_out_bytes(outputs, size)
+        nbytes = laid_out_bytes(outputs, shape.size)
         if nbytes > self._buffer.numel():
             self._buffer = empty((nbytes,), torch.uint8)
-        aside = [place.target for place in lay_out(self._buffer, outputs, size)]
-        self.graphs[size] = Graph(replay, outputs, aside)
-        self.sizes = sorted(self.graphs)
+        aside = [place.target for place in lay_out(self._buffer, outputs, shape.size)]
+        self.graphs[shape] = Graph(shape, replay, outputs, aside)
+        sizes = {length: sorted(one.size for one in self.graphs if one.length == length) for _, length in self.graphs}
+        self._sizes = dict(sorted(sizes.items()))

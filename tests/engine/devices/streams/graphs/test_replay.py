@@ -9,6 +9,7 @@ from runtimes import FakeRuntime
 from app.engine.devices.base import DeviceOptions
 from app.engine.devices.streams.graphs.captures import CaptureStream
 from app.engine.devices.streams.graphs.replay import WorkerGraphs
+from app.engine.devices.streams.graphs.shapes import Shape
 from app.engine.profiling.warmup import try_batch
 
 from ....rig import answers, rows_of
@@ -58,10 +59,12 @@ def test_outputs_are_set_aside_in_one_buffer_that_grows() -> None:
     small = [torch.ones(1, 3), torch.ones(1, 2, dtype=torch.int64)]
     large = [torch.full((4, 3), 2.0), torch.full((4, 2), 2, dtype=torch.int64)]
     for outputs in (small, large, small):
-        graphs.add(len(outputs[0]), lambda: None, outputs, FakeRuntime().empty)
-    memory = {size: {one.untyped_storage().data_ptr() for one in graph.aside} for size, graph in graphs.graphs.items()}
-    assert len(memory[4]) == 1, "the outputs of a batch lie side by side"
-    assert memory[1] == memory[4], "a graph that was captured after the buffer has grown uses it as it is"
+        graphs.add(Shape(len(outputs[0])), lambda: None, outputs, FakeRuntime().empty)
+    memory = {
+        shape: {one.untyped_storage().data_ptr() for one in graph.aside} for shape, graph in graphs.graphs.items()
+    }
+    assert len(memory[Shape(4)]) == 1, "the outputs of a batch lie side by side"
+    assert memory[Shape(1)] == memory[Shape(4)], "a graph that was captured after the buffer has grown uses it as it is"
     for graph in graphs.graphs.values():
         graph.set_aside()
         for output, aside in zip(graph.outputs, graph.aside, strict=True):
