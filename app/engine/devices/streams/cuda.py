@@ -1,8 +1,8 @@
 """CUDA as a runtime: each method is a call or two into torch.cuda, and nothing is decided here.
 
 Nothing synchronises but `synchronize`, on an event made to block rather than to spin, and nothing happens on the
-default stream, which would be a barrier for others. Memory that more than one stream uses lives as long as the model
-does, so the caching allocator never moves it from one stream to another.
+default stream, which would be a barrier for others. Memory that more than one stream uses lives until all streams have
+come past the model's last unit, so the caching allocator never moves it from one stream to another.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from typing import Any
 
 import torch
 
+from app.engine.devices.streams.memory.pinned import PinnedMemory
 from app.errors import ConfigError
+
+_SUCCESS = 0  # cudaSuccess
 
 
 def prepare() -> None:
@@ -57,7 +60,9 @@ class CudaRuntime:
         self.name = name_of(index)
         self.uuid = f"GPU-{torch.cuda.get_device_properties(index).uuid}"
         self._home = self.stream()
-        # A graph that is destroyed takes the workspace of its stream with it, also one whose capture failed.
+        self._pinned = PinnedMemory(self._register, self._unregister, _of_torch)
+        # Kept for good: torch's allocators may still ask a graph whose capture failed whether a stream belongs to it,
+        # and one that is destroyed takes the workspace of its stream with it.
         self._failed: list[torch.cuda.CUDAGraph] = []
 
     def attach(self) -> None:
@@ -122,4 +127,24 @@ class CudaRuntime:
             return torch.empty(shape, dtype=dtype, device=self.device)
 
     def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty(shape, dtype=dtype, pin_memory=True)
+        return self._pinned.allocate(shape, dtype)
+
+    def _register(self, address: int, nbytes: int) -> None:
+        """Pin pages. RuntimeError with the driver's reason."""
+        cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        result = cudart.cudaHostRegister(address, nbytes, 0)
+        if int(result) != _SUCCESS:
+            # The runtime keeps the error for the thread's next kernel launch: let one that does not matter find it.
+            with suppress(RuntimeError):
+                self.empty((1,), torch.uint8).fill_(0)
+            raise RuntimeError(cudart.cudaGetErrorString(result))
+
+    def _unregister(self, address: int) -> None:
+        cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        result = cudart.cudaHostUnregister(address)
+        if int(result) != _SUCCESS:
+            raise RuntimeError(cudart.cudaGetErrorString(result))
+
+
+def _of_torch(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, pin_memory=True)

@@ -116,9 +116,7 @@ class StreamExecutor:
         self, memory: WorkerMemory, block: HostBlock, slots: Slots, size: int, longest: Mapping[str, int]
     ) -> list[torch.Tensor]:
         """The unit run eagerly: its outputs on the device. Neighbours are a view of the slots and are not gathered."""
-        keywords: dict[str, Any] = {}
-        if self.model.takes_parameters:
-            keywords["parameters"] = [self.pool.parameters[slot] or {} for slot in padded(slots, size)]
+        keywords = self.keywords(slots, size)
         if self._fixed and not self.copies and size == len(slots) and adjacent(slots):
             views = [rows[slots[0] : slots[0] + size] for rows in self._buffers]
             return self._outputs(self.model.call(*views, **keywords), size, longest)
@@ -173,6 +171,12 @@ class StreamExecutor:
             device = self.memories[0].index.device
             staged[position] = batch.view(TORCH_DTYPES[spec.datatype]).to(device, non_blocking=True, copy=True)
         return staged
+
+    def keywords(self, slots: Slots, size: int) -> dict[str, Any]:
+        """What a model that takes parameters is called with beside its inputs."""
+        if not self.model.takes_parameters:
+            return {}
+        return {"parameters": [self.pool.parameters[slot] or {} for slot in padded(slots, size)]}
 
     def _outputs(self, result: Any, size: int, longest: Mapping[str, int]) -> list[torch.Tensor]:
         """What the model returned, checked, as dense tensors. ConfigError where it is not what was declared."""

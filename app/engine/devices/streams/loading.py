@@ -184,8 +184,7 @@ class Loader:
             staged.update(executor.stage(slots, size))
 
         self._perform(put)
-        keywords: dict[str, Any] = {"parameters": [{}] * size} if executor.model.takes_parameters else {}
-        return lambda: executor.batch(index, size, longest, staged, **keywords)
+        return partial(executor.batch, index, size, longest, staged, **executor.keywords(slots, size))
 
     def _prepare(self, executor: StreamExecutor, slots: Slots, worker: int, size: int) -> None:
         """Capture the worker's graphs for batches of this size, if it has none; but first that of its largest batch.

@@ -121,6 +121,22 @@ async def test_weights_are_there_once_and_staging_is_pinned(runtime: CudaRuntime
         assert used < 1.5 * sum(weight.nbytes for weight in big.parameters())
 
 
+def test_pinned_memory_is_as_large_as_asked_for(runtime: CudaRuntime):
+    """On the device's books, and for the copies that it makes by itself."""
+    before = torch.cuda.host_memory_stats()["allocated_bytes.current"]
+    host = runtime.pinned((65 << 20,), torch.uint8)  # torch would pin 128 MiB
+    assert host.is_pinned()
+    assert torch.cuda.host_memory_stats()["allocated_bytes.current"] == before
+    device = runtime.empty((65 << 20,), torch.uint8)
+    host.copy_(torch.arange(65 << 20) % 251)
+    stream, event = runtime.stream(), runtime.event()
+    with no_synchronisation():
+        runtime.enqueue(stream, lambda: device.copy_(host, non_blocking=True))
+        runtime.record(event, stream)
+    runtime.synchronize(event)
+    assert torch.equal(device.cpu(), host)
+
+
 async def test_a_reload_leaves_other_models_graphs_alone(runtime: CudaRuntime):
     """A graph that goes takes the cuBLAS workspace of its stream with it."""
     wide = [tensor("x", "FP32", WIDTH)], [tensor("y", "FP32", 10)]

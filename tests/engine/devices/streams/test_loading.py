@@ -126,6 +126,18 @@ def test_a_model_that_fails_on_rows_of_zeros_is_tried_on_the_rows_it_is_given() 
         try_batch(bench.device, bench.executor, size, {})
 
 
+def test_a_model_is_tried_with_the_parameters_of_its_rows() -> None:
+    class Scales(nn.Module):
+        def forward(self, x: torch.Tensor, parameters: list[dict[str, float]]) -> torch.Tensor:
+            return x * torch.tensor([[row["by"]] for row in parameters]) + 1
+
+    device = Stepped(FakeRuntime(), (4,))
+    executor = device.open(make_model(Scales(), max_batch=4, takes_parameters=True), 8)
+    executor.pool.write(range(2), 0, rows_of(1.0, 2.0))
+    executor.pool.parameters[:2] = [{"by": 2.0}, {"by": 3.0}]
+    assert np.array_equal(device.trial(executor, range(2), 3).outputs[0], [[3.0, 4.0], [7.0, 8.5]])
+
+
 def test_a_device_that_fails_while_a_model_is_loaded_is_lost_at_once() -> None:
     bench = Bench(options=DeviceOptions())
     bench.runtime.breaks_at = bench.runtime.done + 3

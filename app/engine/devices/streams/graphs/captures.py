@@ -10,8 +10,8 @@ because a graph keeps the address of its capture stream's cuBLAS workspace. So
 While there are streams left, each model has its own for each worker. Then models share those of their worker, whose
 units run one after another, and the graphs of a model that is unloaded stay until the last that shares them has gone.
 
-Sharing keeps graphs for models beyond the first few: with 6 workers two models have capture streams of their own, with
-4 workers five. The next model would otherwise launch hundreds of kernels a unit, where a graph is one call. What
+Sharing keeps graphs for models beyond the first few: with 6 workers three models have capture streams of their own,
+with 4 workers five. The next model would otherwise launch hundreds of kernels a unit, where a graph is one call. What
 sharing costs is memory: graphs that stay after their model was unloaded.
 """
 
