@@ -96,10 +96,9 @@ class EventWatcher:
         try:
             for event in events:
                 self._runtime.synchronize(event)
+            then()
         except BaseException as exc:
             self._lose(exc)
-        else:
-            then()
         return True
 
     def _main(self) -> None:

@@ -51,7 +51,6 @@ from app.engine.devices.streams.launches import Callbacks, Launches
 from app.engine.devices.streams.loading import Loader
 from app.engine.devices.streams.memory.pool import Copies, StreamPool
 from app.engine.devices.streams.runtime import Health, Runtime
-from app.engine.devices.streams.transfers import TransferBench
 from app.engine.devices.streams.worker import StreamWorker
 from app.errors import ConfigError
 from app.models.placement import movable
@@ -147,7 +146,7 @@ class StreamDevice:
     def transfer(self, executor: Executor, rows: int, outputs: list[Array]) -> Transfer | None:
         if not isinstance(executor, StreamExecutor):
             return None
-        return TransferBench(self.runtime, self._loader.stream).measure(executor.pool, rows, outputs)
+        return self._loader.transfer(executor, rows, outputs)
 
     def arrive(self, executor: Executor, slots: Slots) -> None:
         """The rows in these slots have been written: let their copy begin. Returns at once; any thread."""

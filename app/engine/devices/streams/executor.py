@@ -79,6 +79,8 @@ class StreamExecutor:
         #: A model that waits for the device while it is launched has a launcher of its own.
         self.launcher: Launcher | None = None
         self.known = False  # whether it does: a batch has run before the model serves
+        #: It may return memory that it writes into again, at its next batch, while the out-stream still reads.
+        self.returns_its_own = True
         self.unloaded = False
         self.warm: set[tuple[int, ...]] = set()  # sizes, with lengths, that have run before the model serves
 
@@ -119,9 +121,11 @@ class StreamExecutor:
         keywords = self.keywords(slots, size)
         if self._fixed and not self.copies and size == len(slots) and adjacent(slots):
             views = [rows[slots[0] : slots[0] + size] for rows in self._buffers]
-            return self._outputs(self.model.call(*views, **keywords), size, longest)
-        memory.index.copy_(block.index, non_blocking=True)
-        return self.batch(memory.index, size, longest, self.stage(slots, size, block), **keywords)
+            outputs = self._outputs(self.model.call(*views, **keywords), size, longest)
+        else:
+            memory.index.copy_(block.index, non_blocking=True)
+            outputs = self.batch(memory.index, size, longest, self.stage(slots, size, block), **keywords)
+        return [output.clone() for output in outputs] if self.returns_its_own else outputs
 
     def batch(
         self,

@@ -8,7 +8,8 @@ Models are loaded while others serve, so nothing here goes through the launcher 
        as waiting or freeing memory, are forbidden to this thread alone. torch's allocator serves the capture from the
        pool of its graph by looking at the stream that asks, so what other threads allocate stays out of it. While a
        capture is open they cannot give cached memory back to the driver: who then runs out of memory fails, and is
-       tried again with fewer rows.
+       tried again with fewer rows. Before torch 2.12 or so all captures shared the state of the random generator: there
+       a model that samples may fail while another is captured, and is tried again.
     3. A model that waits for the device while it is launched, for a value that it reads, gets a launcher of its own.
        The capture finds it: CUDA refuses to record a wait. A model that is not to have graphs is captured once for
        that alone. torch's debug mode for synchronisation would find less (`torch.cuda.synchronize` passes) and is one
@@ -21,7 +22,8 @@ Models are loaded while others serve, so nothing here goes through the launcher 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -29,8 +31,8 @@ from typing import Any, Protocol
 
 import torch
 
-from app.contract import Model
-from app.engine.devices.base import Completion, Job, Ran, Report
+from app.contract import Array, Model
+from app.engine.devices.base import Completion, Job, Ran, Report, Transfer
 from app.engine.devices.pool import Slots
 from app.engine.devices.streams.executor import StreamExecutor, WorkerMemory
 from app.engine.devices.streams.graphs.captures import Streams
@@ -39,6 +41,7 @@ from app.engine.devices.streams.graphs.shapes import Shape
 from app.engine.devices.streams.launcher import Launchers
 from app.engine.devices.streams.memory.pool import Copies, StreamPool
 from app.engine.devices.streams.runtime import Health, Runtime, perform
+from app.engine.devices.streams.transfers import TransferBench
 from app.engine.devices.streams.unit import AS_LONG_AS_ITS_ROWS
 from app.engine.devices.streams.worker import StreamWorker
 from app.errors import ConfigError
@@ -71,10 +74,15 @@ class Loader:
         self._runtime = device.runtime
         self._streams = streams
         self._placement = placement
+        self._lock = threading.Lock()  # held by whoever uses the stream
         self.stream = streams.take(0)
 
     def open(self, model: Model, slots: int, graphs: bool) -> StreamExecutor:
         """Move the model's weights and allocate its memory."""
+        with self._lock:
+            return self._open(model, slots, graphs)
+
+    def _open(self, model: Model, slots: int, graphs: bool) -> StreamExecutor:
         device, runtime = self._device, self._runtime
         warn_of_indices(model)
         placed: list[Model] = []
@@ -122,11 +130,13 @@ class Loader:
         Twice, and the fastest second run is returned: the first has costs of its own. Raises what the model raises.
         """
         workers = [worker for worker in self._device.workers if worker.spec.capacity >= size]
-        with torch.inference_mode():
+        with self._lock, torch.inference_mode():
             self._runtime.attach()
             before = executor.versions()
             self._perform(lambda: executor.pool.move(slots))
             self._warm(executor, slots, size, executor.longest(slots))
+            if not executor.known:
+                executor.returns_its_own = self._returns_its_own(executor, slots, size)
             if executor.graphs:
                 for worker in workers:
                     self._prepare(executor, slots, worker.index, size)
@@ -140,6 +150,11 @@ class Loader:
         if executor.versions() != before:
             executor.copies = True
         return min(rans, key=lambda ran: ran.busy_ns)
+
+    def transfer(self, executor: StreamExecutor, rows: int, outputs: Sequence[Array]) -> Transfer:
+        """What copying a batch costs, as these outputs."""
+        with self._lock:
+            return TransferBench(self._runtime, self.stream).measure(executor.pool, rows, outputs)
 
     def _run_on(self, worker: StreamWorker, job: Job) -> Ran:
         """Run a batch twice, and before that each graph that has not run yet: the first run has costs of its own.
@@ -185,6 +200,15 @@ class Loader:
 
         self._perform(put)
         return partial(executor.batch, index, size, longest, staged, **executor.keywords(slots, size))
+
+    def _returns_its_own(self, executor: StreamExecutor, slots: Slots, size: int) -> bool:
+        """Whether two batches, the outputs of the first being held, have outputs in the same memory."""
+        batch = self._batch(executor, slots, size, executor.longest(slots))
+        found: list[list[torch.Tensor]] = []
+        for _ in range(2):
+            self._perform(lambda: found.append(batch()))
+        first, second = ({output.untyped_storage().data_ptr() for output in outputs} for outputs in found)
+        return bool(first & second - {0})
 
     def _prepare(self, executor: StreamExecutor, slots: Slots, worker: int, size: int) -> None:
         """Capture the worker's graphs for batches of this size, if it has none; but first that of its largest batch.

@@ -108,7 +108,8 @@ def test_a_batch_runs_first_on_the_thread_that_loads() -> None:
     for size in (4, 4, 3):
         try_batch(device, executor, size, {})
     loader = threading.current_thread().name
-    loading = [(loader, 4)] * 2  # a first run, and a capture that finds out whether the model waits for the device
+    # A first run; two that show whether the model keeps its outputs; a capture that shows whether it waits.
+    loading = [(loader, 4)] * 4
     launched = [("launcher", 4)] * 2
     assert calls == [*loading, *launched, *launched, (loader, 3), ("launcher", 3), ("launcher", 3)]
     assert device.close(10)

@@ -33,7 +33,7 @@ class CaptureStream:
     priority: int
     stream: Any
     users: int = 1
-    kept: list[dict[Any, Any]] = field(default_factory=list)
+    kept: list[Any] = field(default_factory=list)
 
 
 class Streams:
@@ -73,10 +73,11 @@ class Streams:
         """A model's graphs are to go: at once, or with the last that were captured there. Empties `graphs`."""
         with self._lock:
             capture.users -= 1
-            capture.kept.append(dict(graphs))
+            capture.kept += graphs.values()
             graphs.clear()
             if not capture.users:
-                capture.kept.clear()  # before the stream is anybody else's
+                while capture.kept:  # before the stream is anybody else's; one by one, so that others get the
+                    capture.kept.pop()  # interpreter lock in between: a graph takes its time to go
                 self._captures.remove(capture)
                 self._free.append((capture.priority, capture.stream))
 

@@ -54,7 +54,8 @@ class HostBlock:
         nbytes = prod(shape) * dtype.itemsize
         memory = self._staged.get(position)
         if memory is None or memory.numel() < nbytes:
-            memory = self._staged[position] = self._runtime.pinned((nbytes,), torch.uint8)
+            # Rounded up, for making pinned memory takes long: it grows a few times and then no more.
+            memory = self._staged[position] = self._runtime.pinned((1 << (nbytes - 1).bit_length(),), torch.uint8)
         staged: Array = memory.numpy()[:nbytes].view(dtype).reshape(shape)
         return staged
 
