@@ -70,13 +70,14 @@ class StreamExecutor:
         self.axes = sorted(pool.lengths)
         self._fixed = not self.axes
         self._buffers = [rows for rows in pool.rows if rows is not None]
-        self._staged = [position for position, rows in enumerate(pool.rows) if rows is None]
+        #: Inputs whose rows have no slots on the device, by position.
+        self.staged = [position for position, rows in enumerate(pool.rows) if rows is None]
         self._makes = len(model.info.inputs) > len(pool.specs)  # some inputs are made on the device
         self._axis = variable_axis(model.info)
         self.graphs = graphs and (self._fixed or self._axis is not None) and not model.takes_parameters
         self.memories: list[WorkerMemory] = []  # by worker
         self.without_graph: set[Shape] = set()  # in which the model fails
-        #: A model that waits for the device while it is launched has a launcher of its own.
+        #: A model that blocks the thread which launches it has a launcher of its own.
         self.launcher: Launcher | None = None
         self.known = False  # whether it does: a batch has run before the model serves
         #: It may return memory that it writes into again, at its next batch, while the out-stream still reads.
@@ -167,7 +168,7 @@ class StreamExecutor:
         They are put together in the block's pinned memory, or in ordinary memory, and copied on the current stream.
         """
         staged = {}
-        for position in self._staged:
+        for position in self.staged:
             spec, values = self.pool.specs[position], self.pool.objects[position]
             assert values is not None  # an input has a slab or objects, see Pool
             rows = [values[slot] for slot in padded(slots, size)]

@@ -1,9 +1,10 @@
 """The threads that enqueue work on the streams of a device, message by message.
 
 One launcher serves all models: several would fight for the interpreter lock. So a model that blocks its thread would
-hold up all others, and some do: `.item()`, `.cpu()` or a branch on a value wait for the device in the midst of a batch.
-Such a model gets a launcher of its own, which launches its units and nothing else; see `loading.py` for how it is
-found. Messages for it go through the shared launcher all the same, so that they stay behind the copies of their rows.
+hold up all others, and some do: `.item()`, `.cpu()` or a branch on a value wait for the device in the midst of a batch,
+and rows without a largest length are put together in host memory first. Such a model gets a launcher of its own, which
+launches its units and nothing else; see `loading.py` for how it is found. Messages for it go through the shared
+launcher all the same, so that they stay behind the copies of their rows.
 """
 
 from __future__ import annotations

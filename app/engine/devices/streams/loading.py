@@ -97,6 +97,8 @@ class Loader:
             raise ConfigError(f"model {model.info.name!r}: does not fit into the device's memory: {exc}") from exc
         if executor.graphs:
             self._find_capture_streams(executor)
+        if executor.staged:  # whoever launches a unit puts its rows together
+            executor.launcher = device.launchers.own(model.info.name)
         return executor
 
     def _perform(self, work: Callable[[], object]) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from runtimes import FakeRuntime, InlineRuntime
 from torch import nn
 
-from app.contract import Model
+from app.contract import UNBOUNDED, Model
 from app.engine.devices.base import Completion, DeviceOptions, Job
 from app.engine.devices.streams.device import StreamDevice
 from app.engine.devices.streams.executor import StreamExecutor
@@ -23,7 +23,7 @@ from app.scheduler.types import Fault, WorkerSpec
 from ...rig import answers, make_model, rows_of
 from .bench import Double
 from .stepped import Stepped
-from .worlds import Affine, fixed, warmed
+from .worlds import Affine, fixed, made, warmed
 
 
 class Reads(nn.Module):
@@ -159,3 +159,9 @@ def test_a_model_that_was_never_tried_is_launched_by_a_thread_of_its_own() -> No
         world.act()
     world.settle()
     assert world.executor.launcher is not None
+
+
+def test_rows_of_any_length_are_put_together_by_a_launcher_of_the_models_own() -> None:
+    device = Stepped(FakeRuntime(), (4,))
+    assert made(device, UNBOUNDED).executor.launcher is not None
+    assert made(device, 4).executor.launcher is None

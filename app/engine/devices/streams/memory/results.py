@@ -54,8 +54,7 @@ class HostBlock:
         nbytes = prod(shape) * dtype.itemsize
         memory = self._staged.get(position)
         if memory is None or memory.numel() < nbytes:
-            # Rounded up, for making pinned memory takes long: it grows a few times and then no more.
-            memory = self._staged[position] = self._runtime.pinned((1 << (nbytes - 1).bit_length(),), torch.uint8)
+            memory = self._staged[position] = self._grown(nbytes)
         staged: Array = memory.numpy()[:nbytes].view(dtype).reshape(shape)
         return staged
 
@@ -75,9 +74,13 @@ class HostBlock:
     def _lay_out(self, values: Sequence[torch.Tensor], rows: int) -> list[Place]:
         nbytes = laid_out_bytes(values, rows)
         if nbytes > self.memory.numel():  # an output without bounds
-            self.memory = self._runtime.pinned((nbytes,), torch.uint8)
+            self.memory = self._grown(nbytes)
             self._layouts.clear()
         return lay_out(self.memory, values, rows)
+
+    def _grown(self, nbytes: int) -> torch.Tensor:
+        """Rounded up to a power of two: pinning takes long, so memory should grow a few times and then no more."""
+        return self._runtime.pinned((1 << (nbytes - 1).bit_length(),), torch.uint8)
 
 
 class HostBlocks:
