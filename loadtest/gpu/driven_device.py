@@ -98,7 +98,8 @@ class DrivenDevice:
     def warm(self, sizes: Sequence[int]) -> None:
         """Capture and run these sizes on every worker that can run them, then copy random rows to the device."""
         for size in sizes:
-            try_batch(self.device, self.executor, size, {})
+            if size <= max(self._options.workers):
+                try_batch(self.device, self.executor, size, {})
         pool = self.executor.pool
         self._seats = [[pool.take(capacity) for _ in range(self._options.depth)] for capacity in self._options.workers]
         for seed, seats in enumerate(self._seats):

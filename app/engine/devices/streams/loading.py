@@ -132,6 +132,8 @@ class Loader:
         Twice, and the fastest second run is returned: the first has costs of its own. Raises what the model raises.
         """
         workers = [worker for worker in self._device.workers if worker.spec.capacity >= size]
+        if not workers:
+            raise ConfigError(f"model {executor.model.info.name!r}: no worker takes a batch of {size} rows")
         with self._lock, torch.inference_mode():
             self._runtime.attach()
             before = executor.versions()

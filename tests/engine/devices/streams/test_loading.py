@@ -20,6 +20,7 @@ from app.engine.devices.base import Completion, DeviceOptions, Job
 from app.engine.devices.streams.device import StreamDevice
 from app.engine.devices.streams.graphs.shapes import Shape
 from app.engine.profiling.warmup import try_batch
+from app.errors import ConfigError
 from app.scheduler.types import Fault, WorkerSpec
 
 from ...rig import answers, make_model, rows_of
@@ -145,6 +146,12 @@ def test_a_device_that_fails_while_a_model_is_loaded_is_lost_at_once() -> None:
     with pytest.raises(torch.AcceleratorError):
         try_batch(bench.device, bench.executor, 1, {})
     assert "illegal memory access" in (bench.device.dead() or "")
+
+
+def test_a_batch_that_no_worker_takes_is_refused() -> None:
+    bench = Bench(2)
+    with pytest.raises(ConfigError, match="model 'm': no worker takes a batch of 3 rows"):
+        try_batch(bench.device, bench.executor, 3, {})
 
 
 def test_the_largest_batch_is_captured_first() -> None:
