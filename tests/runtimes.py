@@ -1,8 +1,9 @@
-"""Two runtimes without a GPU, for a device of streams: one that looks for trouble, and one that simply runs.
+"""Runtimes without a GPU, for a device of streams: one that looks for trouble, and others that simply run.
 
 A FakeRuntime executes nothing when it is enqueued. `step` lets a random stream do its next piece of work, so streams
 run in every order that events allow, a result exists only once its stream got there, and what happens too early sees
-memory that is not filled yet. A HostRuntime has a thread for each stream: whole engines run on it.
+memory that is not filled yet. A HostRuntime has a thread for each stream: whole engines run on it. An InlineRuntime
+does all at once, on the thread that enqueues it, as CUDA does with the Python of a model.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import queue
 import random
 import threading
+import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,6 +22,7 @@ import torch
 
 Batch = Callable[[], list[torch.Tensor]]
 GARBAGE = -77  # what memory holds before anything was written to it
+TICK_NS = 1_000  # what a piece of work takes by the clock of a FakeRuntime
 
 
 class Deadlock(AssertionError):
@@ -33,26 +37,37 @@ def broken() -> torch.AcceleratorError:
 
 
 @dataclass(eq=False)
-class FakeEvent:
-    """`fired` of the latest record; each record is a new cell, as those who waited before wait for the old one."""
+class Mark:
+    """One record of an event."""
 
-    fired: list[bool] = field(default_factory=lambda: [True])  # never recorded: nothing to wait for, as on CUDA
+    fired: bool = False
+    at: int = 0
+
+
+@dataclass(eq=False)
+class FakeEvent:
+    """Each record is a new mark, as those who waited before wait for the old one."""
+
+    mark: Mark = field(default_factory=lambda: Mark(fired=True))  # never recorded: nothing to wait for, as on CUDA
 
 
 @dataclass(eq=False)
 class FakeStream:
+    """`graphs`: captured on it and still there. They share a workspace with all that runs on it."""
+
     number: int
     priority: int
     work: deque[tuple[str, Any]] = field(default_factory=deque)
+    graphs: weakref.WeakSet[Callable[[], None]] = field(default_factory=weakref.WeakSet)
 
     @property
     def ready(self) -> bool:
         """Whether it can do something now."""
-        return bool(self.work) and not (self.work[0][0] == "wait" and not self.work[0][1][0])
+        return bool(self.work) and not (self.work[0][0] == "wait" and not self.work[0][1].fired)
 
 
 class FakeRuntime:
-    """Implements engine.runtime.Runtime on one thread. `breaks_at`: the piece of work at which the device fails."""
+    """Implements streams.runtime.Runtime on one thread. `breaks_at`: the piece of work at which the device fails."""
 
     name = "fake"
     uuid = ""
@@ -64,7 +79,12 @@ class FakeRuntime:
         self.broken = False
         self.streams: list[FakeStream] = []
         self.done = 0
+        self.captures = 0  # that are open
         self._graphs: dict[int, list[torch.Tensor]] = {}
+
+    def clock(self) -> int:
+        """Nanoseconds: the time that events note."""
+        return self.done * TICK_NS
 
     def attach(self) -> None:
         pass
@@ -73,29 +93,35 @@ class FakeRuntime:
         self.streams.append(FakeStream(len(self.streams), priority))
         return self.streams[-1]
 
-    def event(self) -> FakeEvent:
+    def event(self, timed: bool = False) -> FakeEvent:
         return FakeEvent()
 
     def record(self, event: FakeEvent, stream: FakeStream) -> None:
         self._check()
-        event.fired = [False]
-        stream.work.append(("fire", event.fired))
+        event.mark = Mark()
+        stream.work.append(("fire", event.mark))
 
     def wait(self, stream: FakeStream, event: FakeEvent) -> None:
         self._check()
-        stream.work.append(("wait", event.fired))
+        stream.work.append(("wait", event.mark))
 
     def enqueue(self, stream: FakeStream, work: Callable[[], None]) -> None:
         self._check()
+        assert not stream.graphs, "work on a stream whose workspace graphs use that may be running"
         stream.work.append(("run", work))
 
     def synchronize(self, event: FakeEvent) -> None:
-        fired = event.fired
-        while not fired[0]:
+        mark = event.mark
+        while not mark.fired:
             self._check()
             if not self.step() and not self.broken:
                 raise Deadlock("nothing that is enqueued fires this event")
         self._check()
+
+    def elapsed_ns(self, first: FakeEvent, last: FakeEvent) -> int:
+        assert first.mark.fired
+        assert last.mark.fired
+        return last.mark.at - first.mark.at
 
     def graph_pool(self) -> int:
         self._graphs[len(self._graphs)] = []
@@ -104,7 +130,11 @@ class FakeRuntime:
     def capture(self, stream: FakeStream, pool: int, work: Batch) -> tuple[Callable[[], None], list[torch.Tensor]]:
         """The outputs of all graphs of a pool are overwritten by each replay: their memory may overlap."""
         self._check()
-        again, outputs = held(work)
+        self.captures += 1
+        try:
+            again, outputs = held(work)
+        finally:
+            self.captures -= 1
         self._graphs[pool] += outputs
 
         def replay() -> None:
@@ -112,7 +142,13 @@ class FakeRuntime:
                 tensor.fill_(GARBAGE)
             again()
 
+        stream.graphs.add(replay)
         return replay, outputs
+
+    def refuse_in_capture(self) -> None:
+        """For models: raise as CUDA does when something that waits for the device is to be captured."""
+        if self.captures:
+            raise RuntimeError("operation not permitted when stream is capturing")
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         self._check()
@@ -134,7 +170,7 @@ class FakeRuntime:
             with torch.inference_mode():
                 what()
         elif kind == "fire":
-            what[0] = True
+            what.fired, what.at = True, self.clock()
         return True
 
     def _check(self) -> None:
@@ -155,8 +191,20 @@ def held(work: Batch) -> tuple[Callable[[], None], list[torch.Tensor]]:
 
 
 class HostEvent:
+    """`mark` is of the latest record: whether it has fired, and when."""
+
+    def __init__(self) -> None:
+        self.mark = HostMark()
+        self.mark.fire()
+
+
+class HostMark:
     def __init__(self) -> None:
         self.fired = threading.Event()
+        self.at = 0
+
+    def fire(self) -> None:
+        self.at = time.perf_counter_ns()
         self.fired.set()
 
 
@@ -176,7 +224,7 @@ class HostStream:
 
 
 class HostRuntime:
-    """Implements engine.runtime.Runtime with threads. Use as a context manager, which ends them."""
+    """Implements streams.runtime.Runtime with threads. Use as a context manager, which ends them."""
 
     name = "host"
     uuid = ""
@@ -202,21 +250,24 @@ class HostRuntime:
         self.streams.append(HostStream())
         return self.streams[-1]
 
-    def event(self) -> HostEvent:
+    def event(self, timed: bool = False) -> HostEvent:
         return HostEvent()
 
     def record(self, event: HostEvent, stream: HostStream) -> None:
-        event.fired = threading.Event()
-        stream.work.put(event.fired.set)
+        event.mark = HostMark()
+        stream.work.put(event.mark.fire)
 
     def wait(self, stream: HostStream, event: HostEvent) -> None:
-        stream.work.put(event.fired.wait)
+        stream.work.put(event.mark.fired.wait)
 
     def enqueue(self, stream: HostStream, work: Callable[[], None]) -> None:
         stream.work.put(work)
 
     def synchronize(self, event: HostEvent) -> None:
-        assert event.fired.wait(30), "an event that never fires"
+        assert event.mark.fired.wait(30), "an event that never fires"
+
+    def elapsed_ns(self, first: HostEvent, last: HostEvent) -> int:
+        return last.mark.at - first.mark.at
 
     def graph_pool(self) -> None:
         return None
@@ -228,3 +279,39 @@ class HostRuntime:
         return torch.empty(shape, dtype=dtype)
 
     pinned = empty
+
+
+class InlineRuntime(HostRuntime):
+    """Implements streams.runtime.Runtime without streams: what is enqueued is done at once, and events fire at once.
+
+    A thread may not wait for events while it captures, as on CUDA.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._capturing = threading.local()
+
+    def synchronize(self, event: HostEvent) -> None:
+        if getattr(self._capturing, "now", False):
+            raise RuntimeError("operation not permitted when stream is capturing")
+        super().synchronize(event)
+
+    def capture(self, stream: Any, pool: Any, work: Batch) -> tuple[Callable[[], None], list[torch.Tensor]]:
+        self._capturing.now = True
+        try:
+            return held(work)
+        finally:
+            self._capturing.now = False
+
+    def stream(self, priority: int = 0) -> Any:
+        return object()
+
+    def record(self, event: HostEvent, stream: Any) -> None:
+        event.mark = HostMark()
+        event.mark.fire()
+
+    def wait(self, stream: Any, event: HostEvent) -> None:
+        pass
+
+    def enqueue(self, stream: Any, work: Callable[[], None]) -> None:
+        work()

@@ -15,7 +15,7 @@ import torch
 from app.contract import Model
 from app.engine.devices.base import Completion, DeviceOptions, Job
 from app.engine.devices.streams.device import StreamDevice
-from app.engine.devices.streams.executor import StagedExecutor
+from app.engine.devices.streams.executor import StreamExecutor
 from app.engine.profiling.warmup import try_batch
 from app.models.placement import Placement
 from app.scheduler.types import WorkerSpec
@@ -64,7 +64,7 @@ class DrivenDevice:
             workers,
             DeviceOptions(placement=placement, push_depth=options.depth, graphs=options.graphs),
         )
-        self.executor: StagedExecutor
+        self.executor: StreamExecutor
         self._seats: list[list[Sequence[int]]] = []  # by worker and depth: slots
         self._ended: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -77,7 +77,7 @@ class DrivenDevice:
         slots = options.depth * sum(options.workers)
         self.device.start(self._report)
         executor = self.device.open(self._model, slots)
-        assert isinstance(executor, StagedExecutor)
+        assert isinstance(executor, StreamExecutor)
         self.executor = executor
         return self
 
@@ -98,7 +98,8 @@ class DrivenDevice:
     def warm(self, sizes: Sequence[int]) -> None:
         """Capture and run these sizes on every worker that can run them, then copy random rows to the device."""
         for size in sizes:
-            try_batch(self.device, self.executor, size, {})
+            if size <= max(self._options.workers):
+                try_batch(self.device, self.executor, size, {})
         pool = self.executor.pool
         self._seats = [[pool.take(capacity) for _ in range(self._options.depth)] for capacity in self._options.workers]
         for seed, seats in enumerate(self._seats):

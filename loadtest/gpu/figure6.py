@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from app.contract import Model, TensorSpec
-from app.engine.devices.streams.pool import Copies, StagedPool
+from app.engine.devices.streams.memory.pool import Copies, StreamPool
 from app.engine.devices.streams.runtime import perform
 from app.models.base import normalise
 from app.models.placement import Placement, place
@@ -41,7 +41,7 @@ def figure6a(platform: Platform, repeats: int, rows: int = ROWS, pixels: int = P
     """
     runtime = platform.runtime
     spec = _images(pixels)
-    pool = StagedPool([spec], rows, Copies(), (runtime.pinned, runtime.empty), lambda *_: None)
+    pool = StreamPool([spec], rows, Copies(), (runtime.pinned, runtime.empty), lambda *_: None)
     source, target = pool.slabs[0], pool.rows[0]
     assert source is not None
     source.copy_(torch.rand(source.shape, generator=torch.Generator().manual_seed(0)))
@@ -179,7 +179,7 @@ def issue_us(platform: Platform, copies: int = 256, pixels: int = PIXELS) -> flo
     """Host time in microseconds to enqueue one row's copy and its event: what a request costs the launcher."""
     runtime = platform.runtime
     spec = _images(pixels)
-    pool = StagedPool([spec], copies, Copies(), (runtime.pinned, runtime.empty), lambda *_: None)
+    pool = StreamPool([spec], copies, Copies(), (runtime.pinned, runtime.empty), lambda *_: None)
     stream = runtime.stream()
     for slot in range(copies):
         pool.copy_in(runtime, stream, range(slot, slot + 1))

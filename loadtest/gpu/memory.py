@@ -68,7 +68,7 @@ def figure11(platform: Platform, folder: Path, case: str, largest: int) -> dict[
         in_pools, reserved = platform.pools()
         return {
             "model": folder.name, "case": case, "workers": list(options.workers), "captured": driven.captured,
-            "graphs": sum(len(seat.graphs) for seat in driven.executor.seats),
+            "graphs": sum(len(memory.graphs.graphs) for memory in driven.executor.memories if memory.graphs),
             "weights": weights_of(module), "tensors": allocated - in_pools - base, "pools": reserved,
             "workspaces": with_workspaces - allocated, "peak": peak, "driver": driver,
         }  # fmt: skip

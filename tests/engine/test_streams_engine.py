@@ -227,7 +227,8 @@ async def test_a_model_that_fails_at_warm_up_is_named(runtime: Runtime):
         await crowd(served, 0, 10)
 
 
-async def test_a_model_whose_rows_depend_on_their_batch_is_refused(runtime: Runtime):
+@pytest.mark.parametrize("bound", [40, 512])
+async def test_a_model_whose_rows_depend_on_their_batch_is_refused(runtime: Runtime, bound: int):
     """The row check runs through slots, copies and streams as calls do, rows of different lengths too."""
 
     class Mean(nn.Module):
@@ -238,7 +239,7 @@ async def test_a_model_whose_rows_depend_on_their_batch_is_refused(runtime: Runt
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x.sum(1)
 
-    sequence = tensor("x", "FP32", ("tokens", 40), 2)
+    sequence = tensor("x", "FP32", ("tokens", bound), 2)  # graphs for lengths 10, 20 and 40; for 16, 32 and on
     async with serving(runtime) as engine:
         with pytest.raises(ConfigError, match=r"padded to length 16 \(axis 'tokens', its own length is 8\)"):
             await engine.start(make_model(Mean(), [sequence], [Y], max_batch=4, row_check="refuse"))

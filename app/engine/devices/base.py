@@ -41,7 +41,7 @@ class DeviceOptions:
 class Ran:
     """A finished batch: one array [rows, ...] per output, in memory of their own; nanoseconds of each part.
 
-    `overlapped`: the outputs were copied while the worker could already run its next batch.
+    `overlapped`: inputs and outputs were copied beside the worker, which could compute other batches meanwhile.
     """
 
     outputs: list[Array]
@@ -53,7 +53,7 @@ class Ran:
     @property
     def busy_ns(self) -> int:
         """How long the batch occupied its worker."""
-        return self.input_ns + self.infer_ns + (0 if self.overlapped else self.output_ns)
+        return self.infer_ns if self.overlapped else self.input_ns + self.infer_ns + self.output_ns
 
 
 class Executor(Protocol):

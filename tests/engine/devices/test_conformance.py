@@ -15,7 +15,7 @@ from runtimes import HostRuntime
 from torch import nn
 
 from app.contract import Model
-from app.engine.devices.base import Completion, Device, DeviceOptions, Job, Ran
+from app.engine.devices.base import Completion, Device, DeviceOptions, Job
 from app.engine.devices.cpu.device import CpuDevice
 from app.engine.devices.cpu.executor import CpuExecutor
 from app.engine.devices.streams.device import StreamDevice
@@ -34,10 +34,6 @@ class OnThreads:
 
     def next(self) -> Completion:
         return self._reports.get(timeout=10)
-
-    def taken_ns(self, ran: Ran) -> int:
-        """Of the worker's time."""
-        return ran.busy_ns
 
     def end(self) -> list[Completion]:
         """Close; what was reported and not asked for."""
@@ -58,9 +54,6 @@ class OnVirtualTime:
         while not self._reports:
             self._loop.run_until_complete(self._loop.passes(MS))
         return self._reports.popleft()
-
-    def taken_ns(self, ran: Ran) -> int:
-        return ran.busy_ns
 
     def end(self) -> list[Completion]:
         if self._loop.is_closed():
@@ -110,10 +103,6 @@ class OnStreamsAlone(OnStreams):
     def make(self) -> Device:
         return AsModules(self.runtime, (WorkerSpec(4), WorkerSpec(2)), DeviceOptions(graphs=False))
 
-    def taken_ns(self, ran: Ran) -> int:
-        """Its stream is free for the next unit while the outputs are copied."""
-        return ran.input_ns + ran.infer_ns
-
 
 def bench_of(kind) -> Iterator[OnThreads | OnVirtualTime]:
     threads = torch.get_num_threads()
@@ -148,7 +137,7 @@ def test_a_unit_is_reported_once_with_its_outputs(bench):
     completion = bench.next()
     assert (completion.outcome.unit_id, completion.outcome.error, completion.worker) == (7, None, 0)
     assert np.array_equal(completion.ran.outputs[0], answers(rows_of(12.0, 10.0)))
-    assert completion.outcome.compute_ns == bench.taken_ns(completion.ran) > 0
+    assert completion.outcome.compute_ns == completion.ran.busy_ns > 0
     assert bench.end() == []
 
 

@@ -1,20 +1,24 @@
 """CUDA as a runtime: each method is a call or two into torch.cuda, and nothing is decided here.
 
 Nothing synchronises but `synchronize`, on an event made to block rather than to spin, and nothing happens on the
-default stream, which would be a barrier for others. Memory that more than one stream uses lives as long as the model
-does, so the caching allocator never moves it from one stream to another.
+default stream, which would be a barrier for others. Memory that more than one stream uses lives until all streams have
+come past the model's last unit, so the caching allocator never moves it from one stream to another.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import torch
 
+from app.engine.devices.streams.memory.pinned import PinnedMemory
 from app.errors import ConfigError
+
+_SUCCESS = 0  # cudaSuccess
 
 
 def prepare() -> None:
@@ -46,7 +50,9 @@ def name_of(index: int) -> str:
 
 
 class CudaRuntime:
-    """Implements engine.runtime.Runtime."""
+    """Implements streams.runtime.Runtime."""
+
+    _capturing = threading.Lock()  # torch allows one capture at a time in a process
 
     def __init__(self, index: int) -> None:
         prepare()
@@ -54,7 +60,9 @@ class CudaRuntime:
         self.name = name_of(index)
         self.uuid = f"GPU-{torch.cuda.get_device_properties(index).uuid}"
         self._home = self.stream()
-        # A graph that is destroyed takes the workspace of its stream with it, also one whose capture failed.
+        self._pinned = PinnedMemory(self._register, self._unregister, _of_torch)
+        # Kept for good: torch's allocators may still ask a graph whose capture failed whether a stream belongs to it,
+        # and one that is destroyed takes the workspace of its stream with it.
         self._failed: list[torch.cuda.CUDAGraph] = []
 
     def attach(self) -> None:
@@ -63,8 +71,8 @@ class CudaRuntime:
     def stream(self, priority: int = 0) -> torch.cuda.Stream:
         return torch.cuda.Stream(self.device, priority=priority)  # type: ignore[no-untyped-call]
 
-    def event(self) -> torch.cuda.Event:
-        return torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+    def event(self, timed: bool = False) -> torch.cuda.Event:
+        return torch.cuda.Event(enable_timing=timed, blocking=True)  # type: ignore[no-untyped-call]
 
     def record(self, event: torch.cuda.Event, stream: torch.cuda.Stream) -> None:
         event.record(stream)
@@ -74,6 +82,9 @@ class CudaRuntime:
 
     def synchronize(self, event: torch.cuda.Event) -> None:
         event.synchronize()
+
+    def elapsed_ns(self, first: torch.cuda.Event, last: torch.cuda.Event) -> int:
+        return round(float(first.elapsed_time(last)) * 1e6)  # from milliseconds
 
     def enqueue(self, stream: torch.cuda.Stream, work: Callable[[], object]) -> None:
         with torch.cuda.stream(stream):
@@ -86,10 +97,10 @@ class CudaRuntime:
         self, stream: torch.cuda.Stream, pool: Any, work: Callable[[], list[torch.Tensor]]
     ) -> tuple[Callable[[], None], list[torch.Tensor]]:
         """By hand, because `torch.cuda.graph` waits for the whole device first and empties the allocator's cache, while
-        other models serve. Other threads wait for events and may allocate meanwhile, hence thread_local.
+        other models serve. Other threads launch, wait for events and allocate meanwhile, hence thread_local.
         """
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(stream):
+        with self._capturing, torch.cuda.stream(stream):
             try:
                 graph.capture_begin(pool=pool, capture_error_mode="thread_local")
                 outputs = work()
@@ -116,4 +127,24 @@ class CudaRuntime:
             return torch.empty(shape, dtype=dtype, device=self.device)
 
     def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty(shape, dtype=dtype, pin_memory=True)
+        return self._pinned.allocate(shape, dtype)
+
+    def _register(self, address: int, nbytes: int) -> None:
+        """Pin pages. RuntimeError with the driver's reason."""
+        cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        result = cudart.cudaHostRegister(address, nbytes, 0)
+        if int(result) != _SUCCESS:
+            # The runtime keeps the error for the thread's next kernel launch: let one that does not matter find it.
+            with suppress(RuntimeError):
+                self.empty((1,), torch.uint8).fill_(0)
+            raise RuntimeError(cudart.cudaGetErrorString(result))
+
+    def _unregister(self, address: int) -> None:
+        cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        result = cudart.cudaHostUnregister(address)
+        if int(result) != _SUCCESS:
+            raise RuntimeError(cudart.cudaGetErrorString(result))
+
+
+def _of_torch(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, pin_memory=True)

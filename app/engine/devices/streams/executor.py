@@ -1,157 +1,187 @@
-"""One program on a device of streams: what a unit enqueues, and on which stream.
+"""One model on a device of streams: how a batch is gathered, run and checked.
 
-A unit on its worker's stream waits for the in-event of its last slot, gathers its rows, runs the model; on the worker's
-out-stream the outputs are copied into a block of pinned memory and the out-event is recorded. Everything a stream does
-is a closure given to the runtime, so that it runs in the stream's order and not in the launcher's: on CUDA that is the
-same, on the runtimes of the tests it is not.
+A batch runs on a stream, inside a closure that the runtime was given. So it runs in the stream's order and not in the
+launcher's: on CUDA that is the same, on the runtimes of the tests it is not.
 
 Rows of inputs without a largest length have no memory on the device: a unit puts its own together in pinned memory and
 copies them on its worker's stream.
 
-Each worker has a CUDA graph for each of some batch sizes, captured at load: one call instead of hundreds, so that one
-launcher can serve all streams. Sizes in between are padded to the next. A model with inputs of variable length or with
-parameters runs eagerly.
+Each worker has CUDA graphs of some batches, captured at load: one call instead of hundreds, so that one launcher can
+serve all streams (`graphs/`). A model with several variable axes, with one without bound, or with parameters runs
+eagerly.
 """
 
 from __future__ import annotations
 
-import logging
-from bisect import bisect_left
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from app.contract import Model, TensorSpec
+from app.contract import Array, Model, TensorSpec
 from app.engine.devices.pool import Slots
-from app.engine.devices.streams.captures import Capture
-from app.engine.devices.streams.pool import StagedPool
-from app.engine.devices.streams.results import Block, Landing, result_bytes
+from app.engine.devices.streams.graphs.replay import Graph, WorkerGraphs
+from app.engine.devices.streams.graphs.shapes import Shape, lengths_of, sizes_of, variable_axis
+from app.engine.devices.streams.launcher import Launcher
+from app.engine.devices.streams.memory.pool import StreamPool
+from app.engine.devices.streams.memory.results import HostBlock, HostBlocks, result_bytes
 from app.engine.devices.streams.runtime import Runtime, perform
 from app.engine.devices.tensors import SIGNED, adjacent, check_shape, pad_beyond, padded, stack
 from app.errors import ConfigError
-from app.models.base import TORCH_DTYPES, normalise, row_shape
+from app.models.base import TORCH_DTYPES, normalise
 from app.models.made import with_made
 
-log = logging.getLogger("starling.engine")
+_NOT_STAGED: Mapping[int, torch.Tensor] = {}
 
-_EACH = 16  # every size up to here has a graph of its own, then powers of two: 21 graphs for 512 rows
-_FIRST_LENGTH = 2  # of variable axes: 1 would be compiled as a case of its own
 _SPARE = 2  # blocks of a worker that answers may keep; more answers at a time get copies
 
 
-@dataclass(slots=True, weakref_slot=True, eq=False)
-class Graph:
-    """A captured batch: what replays it, and the tensors that it writes each time."""
-
-    replay: Callable[[], None]
-    outputs: list[torch.Tensor]
-
-
-class Seat:
+class WorkerMemory:
     """What one worker holds for one model."""
 
-    def __init__(self, index: torch.Tensor, landing: Landing) -> None:
+    def __init__(self, index: torch.Tensor, blocks: HostBlocks) -> None:
         self.index = index  # on the device; the graphs read it, so there is one for good
-        self.landing = landing
-        self.graphs: dict[int, Graph] = {}
-        self.sizes: list[int] = []  # of the graphs, ascending
-        self.capture: Capture | None = None  # where graphs are captured, and nothing else happens
-        self.pool: Any = None
-        #: The out-event of the last unit that ran as a graph: until it fires the graphs' outputs are being read.
-        self.read: Any = None
+        self.blocks = blocks
+        self.graphs: WorkerGraphs | None = None
+        self.ran: set[Shape] = set()  # graphs that have been replayed before the model serves
 
-    def graph(self, size: int) -> tuple[int, Graph | None]:
-        """The size to run so many rows at, and its graph where there is one."""
-        at = bisect_left(self.sizes, size)
-        return (self.sizes[at], self.graphs[self.sizes[at]]) if at < len(self.sizes) else (size, None)
+    @property
+    def largest(self) -> int:
+        """Rows of the largest batch that this worker runs."""
+        return self.index.shape[1]
 
-    def add(self, size: int, graph: Graph) -> None:
-        self.graphs[size] = graph
-        self.sizes = sorted(self.graphs)
+    def graph(self, size: int, length: int) -> Graph | None:
+        """The graph that runs a batch of so many rows, the longest so long."""
+        return None if self.graphs is None else self.graphs.find(size, length)
 
 
-class StagedExecutor:
+class StreamExecutor:
     """Implements devices.base.Executor. Made by `StreamDevice.open`, used by its launcher."""
 
     keeps_memory = True  # torch's allocator, for each stream
 
-    def __init__(self, model: Model, pool: StagedPool, graphs: bool) -> None:
+    def __init__(self, model: Model, pool: StreamPool, graphs: bool) -> None:
         self.model = model
-        self.pool: StagedPool = pool
+        self.pool: StreamPool = pool
         self.copies = False
         #: Names of the variable axes, in the order of the rows of a block's index.
         self.axes = sorted(pool.lengths)
         self._fixed = not self.axes
         self._buffers = [rows for rows in pool.rows if rows is not None]
+        #: Inputs whose rows have no slots on the device, by position.
+        self.staged = [position for position, rows in enumerate(pool.rows) if rows is None]
         self._makes = len(model.info.inputs) > len(pool.specs)  # some inputs are made on the device
-        self.graphs = graphs and self._fixed and not model.takes_parameters
-        self.seats: list[Seat] = []
+        self._axis = variable_axis(model.info)
+        self.graphs = graphs and (self._fixed or self._axis is not None) and not model.takes_parameters
+        self.memories: list[WorkerMemory] = []  # by worker
+        self.without_graph: set[Shape] = set()  # in which the model fails
+        #: A model that blocks the thread which launches it has a launcher of its own.
+        self.launcher: Launcher | None = None
+        self.known = False  # whether it does: a batch has run before the model serves
+        #: It may return memory that it writes into again, at its next batch, while the out-stream still reads.
+        self.returns_its_own = True
+        self.unloaded = False
+        self.warm: set[tuple[int, ...]] = set()  # sizes, with lengths, that have run before the model serves
 
     def sizes(self, largest: int) -> list[int]:
-        """Batch sizes that get a graph of their own on a worker of so many rows."""
-        powers = [1 << n for n in range(_EACH.bit_length(), largest.bit_length()) if 1 << n < largest]
-        return sorted({*range(1, min(largest, _EACH) + 1), *powers, largest})
+        """Batch sizes that get graphs on a worker of so many rows."""
+        return sizes_of(largest, self._fixed)
 
-    def seat(self, runtime: Runtime, capacity: int, push_depth: int) -> Seat:
+    def shapes(self, largest: int, size: int) -> list[Shape]:
+        """The graphs for batches of `size` rows on a worker of `largest`: one for each length, the longest first."""
+        sizes = self.sizes(largest)
+        padded_size = next(one for one in sizes if one >= size)
+        if self._axis is None:
+            return [Shape(padded_size)]
+        _, bound = self._axis
+        lengths = lengths_of(bound, self.model.info.batching.length_buckets, len(sizes))
+        return [Shape(padded_size, length) for length in reversed(lengths)]
+
+    def padded_to(self, length: int) -> dict[str, int]:
+        """The length along each axis of a batch that is padded to the length of a graph."""
+        return {} if self._axis is None else {self._axis[0]: length}
+
+    def add_memory(self, runtime: Runtime, stream: Any, capacity: int, push_depth: int) -> None:
         """Memory for the next worker."""
         largest = min(capacity, self.model.info.batching.max_batch)
         shape = (1 + len(self.axes), largest)
         nbytes = result_bytes(self.model.info.outputs, largest)
-        landing = Landing(partial(Block, runtime, shape, nbytes), push_depth, _SPARE)
-        seat = Seat(runtime.empty(shape, torch.int64), landing)
-        self.seats.append(seat)
-        return seat
+        blocks = HostBlocks(partial(HostBlock, runtime, shape, nbytes), push_depth, _SPARE)
+        index = runtime.empty(shape, torch.int64)
+        perform(runtime, stream, index.zero_)  # as in a block: whatever it gathers are slots
+        self.memories.append(WorkerMemory(index, blocks))
 
     # a batch, on a stream
 
     def forward(
-        self, seat: Seat, block: Block, slots: Slots, size: int, longest: Mapping[str, int]
+        self, memory: WorkerMemory, block: HostBlock, slots: Slots, size: int, longest: Mapping[str, int]
     ) -> list[torch.Tensor]:
         """The unit run eagerly: its outputs on the device. Neighbours are a view of the slots and are not gathered."""
-        inputs: list[torch.Tensor]
+        keywords = self.keywords(slots, size)
         if self._fixed and not self.copies and size == len(slots) and adjacent(slots):
-            inputs = [rows[slots[0] : slots[0] + size] for rows in self._buffers]
+            views = [rows[slots[0] : slots[0] + size] for rows in self._buffers]
+            outputs = self._outputs(self.model.call(*views, **keywords), size, longest)
         else:
-            seat.index.copy_(block.index, non_blocking=True)
-            inputs = [
-                self._stage_rows(position, block, slots, size)
-                if rows is None
-                else self._gather_rows(rows, self.pool.specs[position], seat, size, longest)
-                for position, rows in enumerate(self.pool.rows)
-            ]
+            memory.index.copy_(block.index, non_blocking=True)
+            outputs = self.batch(memory.index, size, longest, self.stage(slots, size, block), **keywords)
+        return [output.clone() for output in outputs] if self.returns_its_own else outputs
+
+    def batch(
+        self,
+        index: torch.Tensor,
+        size: int,
+        longest: Mapping[str, int],
+        staged: Mapping[int, torch.Tensor] = _NOT_STAGED,
+        **keywords: Any,
+    ) -> list[torch.Tensor]:
+        """The first `size` rows of the index, gathered, padded to the `longest` of each axis, and run.
+
+        `staged`: by position the inputs whose rows are not in the pool's memory.
+        """
+        inputs = [
+            staged[position] if rows is None else self._gather_rows(rows, spec, index, size, longest)
+            for position, (spec, rows) in enumerate(zip(self.pool.specs, self.pool.rows, strict=True))
+        ]
         if self._makes:
-            lengths = {axis: seat.index[row, :size] for row, axis in enumerate(self.axes, 1)}
+            lengths = {axis: index[row, :size] for row, axis in enumerate(self.axes, 1)}
             inputs = with_made(self.model.info.inputs, inputs, lengths, longest)
-        keywords: dict[str, Any] = {}
-        if self.model.takes_parameters:
-            keywords["parameters"] = [self.pool.parameters[slot] or {} for slot in padded(slots, size)]
         return self._outputs(self.model.call(*inputs, **keywords), size, longest)
 
     def _gather_rows(
-        self, rows: torch.Tensor, spec: TensorSpec, seat: Seat, size: int, longest: Mapping[str, int]
+        self, rows: torch.Tensor, spec: TensorSpec, index: torch.Tensor, size: int, longest: Mapping[str, int]
     ) -> torch.Tensor:
         """As `CpuExecutor._gather_variable`, with the lengths on the device."""
         for dim, axis in enumerate(spec.axes):
             if axis:
                 rows = rows.narrow(dim + 1, 0, longest[axis])
-        batch = _select(rows, seat.index[0, :size])
+        batch = _select(rows, index[0, :size])
         for dim, axis in enumerate(spec.axes):
             if axis:
-                pad_beyond(batch, dim + 1, seat.index[1 + self.axes.index(axis), :size], spec.pad_value)
+                pad_beyond(batch, dim + 1, index[1 + self.axes.index(axis), :size], spec.pad_value)
         return batch
 
-    def _stage_rows(self, position: int, block: Block, slots: Slots, size: int) -> torch.Tensor:
-        """Rows of any length have no slots on the device: they are put together here and copied as the unit begins."""
-        spec, values = self.pool.specs[position], self.pool.objects[position]
-        assert values is not None  # an input has a slab or objects, see Pool
-        rows = [values[slot] for slot in padded(slots, size)]
-        batch = torch.from_numpy(stack(rows, spec, partial(block.stage, position)))
-        device = self.seats[0].index.device
-        return batch.view(TORCH_DTYPES[spec.datatype]).to(device, non_blocking=True, copy=True)
+    def stage(self, slots: Slots, size: int, block: HostBlock | None = None) -> dict[int, torch.Tensor]:
+        """Inputs whose rows have no slots on the device, by position, as `batch` takes them.
+
+        They are put together in the block's pinned memory, or in ordinary memory, and copied on the current stream.
+        """
+        staged = {}
+        for position in self.staged:
+            spec, values = self.pool.specs[position], self.pool.objects[position]
+            assert values is not None  # an input has a slab or objects, see Pool
+            rows = [values[slot] for slot in padded(slots, size)]
+            batch = torch.from_numpy(stack(rows, spec, np.empty if block is None else partial(block.stage, position)))
+            device = self.memories[0].index.device
+            staged[position] = batch.view(TORCH_DTYPES[spec.datatype]).to(device, non_blocking=True, copy=True)
+        return staged
+
+    def keywords(self, slots: Slots, size: int) -> dict[str, Any]:
+        """What a model that takes parameters is called with beside its inputs."""
+        if not self.model.takes_parameters:
+            return {}
+        return {"parameters": [self.pool.parameters[slot] or {} for slot in padded(slots, size)]}
 
     def _outputs(self, result: Any, size: int, longest: Mapping[str, int]) -> list[torch.Tensor]:
         """What the model returned, checked, as dense tensors. ConfigError where it is not what was declared."""
@@ -165,63 +195,16 @@ class StagedExecutor:
             outputs.append(tensor.contiguous())
         return outputs
 
-    # before it serves
+    def longest(self, slots: Slots) -> dict[str, int]:
+        """The length of the longest row along each variable axis."""
+        return {axis: int(self.pool.lengths[axis][list(slots)].max()) for axis in self.axes}
 
-    def first_use(self) -> None:
-        """Call the model for one row and for two, on what lies in the slots, whatever comes of it.
-
-        Compiling takes up to minutes and libraries make their plans: not on the launcher, on which other models wait.
-        """
-        lengths = dict.fromkeys(self.axes, _FIRST_LENGTH)
-        device = self.seats[0].index.device
-        with torch.inference_mode():
-            for size in range(1, min(2, self.model.info.batching.max_batch) + 1):
-                inputs = [
-                    torch.zeros(size, *row_shape(spec, lengths), dtype=TORCH_DTYPES[spec.datatype], device=device)
-                    if rows is None
-                    else rows[(slice(size), *map(slice, row_shape(spec, lengths)))]
-                    for spec, rows in zip(self.pool.specs, self.pool.rows, strict=True)
-                ]
-                if self._makes:
-                    tensors = {axis: torch.full((size,), _FIRST_LENGTH, device=device) for axis in self.axes}
-                    inputs = with_made(self.model.info.inputs, inputs, tensors, lengths)
-                keywords: dict[str, Any] = {"parameters": [{}] * size} if self.model.takes_parameters else {}
-                self.model.call(*inputs, **keywords)
-
-    def prepare(self, runtime: Runtime, worker: int, size: int) -> None:
-        """Make the worker's graph for this size, if it is to have one and has not. On the launcher, at load.
-
-        Many models cannot be captured, for as many reasons: a value read back, work on the CPU. Such a model runs
-        eagerly. Raises ConfigError or OutOfMemoryError where it would not run so either.
-        """
-        seat = self.seats[worker]
-        size = next(captured for captured in self.sizes(seat.index.shape[1]) if captured >= size)
-        if size in seat.graphs or not self.graphs:
-            return
-        try:
-            self._capture(runtime, seat, size)
-        except (ConfigError, torch.OutOfMemoryError):
-            raise
-        except Exception as exc:
-            self.graphs = False
-            log.warning(
-                "model %s: runs without CUDA graphs, worker %d could not capture %d rows: %s: %s",
-                self.model.info.name, worker, size, type(exc).__name__, exc,
-            )  # fmt: skip
-
-    def _capture(self, runtime: Runtime, seat: Seat, size: int) -> None:
-        """Where nothing else happens, see `stock`. The graphs of one worker and model do not run at the same time, so
-        they share a memory pool.
-        """
-
-        def batch() -> list[torch.Tensor]:
-            inputs = [_select(rows, seat.index[0, :size]) for rows in self._buffers]
-            return self._outputs(self.model.call(*inputs), size, {})
-
-        assert seat.capture is not None  # `graphs` says so
-        stream = seat.capture.stream
-        perform(runtime, stream, batch)  # what happens at first use must not happen in the capture
-        seat.add(size, Graph(*runtime.capture(stream, seat.pool, batch)))
+    def tell(self, slots: Slots, size: int, table: Array) -> None:
+        """Write what a batch of `size` rows is made of, as `HostBlock.index` has it; padding repeats the last row."""
+        rows = padded(slots, size)
+        table[0, :size] = rows
+        for row, axis in enumerate(self.axes, 1):
+            table[row, :size] = self.pool.lengths[axis][rows]
 
     def versions(self) -> list[int]:
         """Counters that every write into the device's rows moves, without the copies that the pool itself made."""

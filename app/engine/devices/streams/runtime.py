@@ -1,19 +1,22 @@
-"""What a device of streams is made of: CUDA's handful of primitives, as a protocol.
+"""What a device of streams is made of: the few primitives of CUDA that it needs, as a protocol.
 
-`cuda.py` implements it. The tests have two that need no GPU: one that runs streams in every order that events allow and
-notices what must not happen, and one whose streams are threads.
+`cuda.py` implements it for a GPU. The tests have runtimes that need no GPU: one that runs streams in every order that
+events allow and notices what must not happen, and others that simply run.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 
+log = logging.getLogger("starling.engine")
+
 
 class Runtime(Protocol):
-    """Any call may raise once the device has failed; none blocks but `synchronize`.
+    """Any call may raise once the device has failed; only `synchronize` blocks.
 
     Streams are first in, first out, and independent of one another but for events. An event that is recorded again is a
     new event to those who wait for it from then on.
@@ -24,14 +27,17 @@ class Runtime(Protocol):
     device: torch.device  # where `empty` allocates, and modules go
 
     def attach(self) -> None:
-        """To be called first on each thread that calls the others."""
+        """Each thread calls this before it calls anything else here."""
         ...
 
     def stream(self, priority: int = 0) -> Any:
         """A stream; the lower the number, the sooner its work is taken up."""
         ...
 
-    def event(self) -> Any: ...
+    def event(self, timed: bool = False) -> Any:
+        """`timed`: it notes when it fires, for `elapsed_ns`."""
+        ...
+
     def record(self, event: Any, stream: Any) -> None: ...
 
     def wait(self, stream: Any, event: Any) -> None:
@@ -42,8 +48,12 @@ class Runtime(Protocol):
         """Block this thread, without the interpreter lock, until the event has fired."""
         ...
 
+    def elapsed_ns(self, first: Any, last: Any) -> int:
+        """Nanoseconds on the device between two timed events that have fired."""
+        ...
+
     def enqueue(self, stream: Any, work: Callable[[], None]) -> None:
-        """Let `work`, which does not raise, be done on the stream."""
+        """Do `work` on the stream. It must not raise."""
         ...
 
     def graph_pool(self) -> Any:
@@ -53,9 +63,10 @@ class Runtime(Protocol):
     def capture(
         self, stream: Any, pool: Any, work: Callable[[], list[torch.Tensor]]
     ) -> tuple[Callable[[], None], list[torch.Tensor]]:
-        """Note down what `work` does: what is returned does it, within `enqueue`, and writes these tensors each time.
+        """Record what `work` does as a graph, without doing it.
 
-        Raises what `work` raises.
+        Returns what replays the graph, to be called within `enqueue`, and the tensors that each replay writes. Raises
+        what `work` raises.
         """
         ...
 
@@ -64,12 +75,25 @@ class Runtime(Protocol):
         ...
 
     def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Host memory that the device copies from and to by itself."""
+        """Host memory that the device reads and writes by itself."""
         ...
 
 
+class Health:
+    """Whether the device works. `lost`: why not, once it has failed. Any thread may say so."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.lost: str | None = None
+
+    def lose(self, exc: BaseException) -> None:
+        if self.lost is None:
+            self.lost = f"{type(exc).__name__}: {exc}"
+            log.error("%s: the device has failed: %s", self._name, self.lost)
+
+
 def perform(runtime: Runtime, stream: Any, work: Callable[[], object]) -> None:
-    """Run something on a stream and wait for it. Raises what it raises. At load only."""
+    """Run something on a stream and wait for it. Raises what it raises. For loading and measuring only."""
     errors: list[BaseException] = []
 
     def attempt() -> None:

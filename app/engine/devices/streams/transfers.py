@@ -8,12 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from statistics import median
+from typing import Any
 
 import torch
 
 from app.contract import Array
 from app.engine.devices.base import Transfer
-from app.engine.devices.streams.pool import StagedPool
+from app.engine.devices.streams.memory.pool import StreamPool
 from app.engine.devices.streams.runtime import Runtime, perform
 
 _VISITS = 5  # that count, after one that does not
@@ -21,14 +22,14 @@ _IN_A_ROW = 8  # copies of a visit, one enqueued behind another, so that all sha
 
 
 class TransferBench:
-    """Copies as the device's own streams make them, with nothing else on the device. Blocks."""
+    """Copies on a stream of the device, with nothing else on the device. Blocks."""
 
-    def __init__(self, runtime: Runtime, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+    def __init__(self, runtime: Runtime, stream: Any, clock: Callable[[], int] = time.perf_counter_ns) -> None:
         self._runtime = runtime
+        self._stream = stream
         self._clock = clock
-        self._stream = runtime.stream()
 
-    def measure(self, pool: StagedPool, rows: int, outputs: Sequence[Array]) -> Transfer:
+    def measure(self, pool: StreamPool, rows: int, outputs: Sequence[Array]) -> Transfer:
         """A batch of the pool's first `rows` slots, whose outputs are as these. The rows are on the device already."""
         pairs = zip(pool.rows, pool.slabs, strict=True)
         inputs = [(device[:rows], host[:rows]) for device, host in pairs if device is not None and host is not None]

@@ -2,37 +2,41 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from runtimes import FakeRuntime
+from runtimes import FakeRuntime, Mark
 
 from app.contract import Array, Model
 from app.engine.devices.base import Completion, DeviceOptions, Job
 from app.engine.devices.pool import Slots
-from app.engine.devices.streams.device import Lane, StreamDevice
-from app.engine.devices.streams.executor import StagedExecutor
-from app.engine.devices.streams.pool import StagedPool
+from app.engine.devices.streams.device import StreamDevice
+from app.engine.devices.streams.executor import StreamExecutor
+from app.engine.devices.streams.memory.pool import StreamPool
+from app.engine.devices.streams.unit import UnitInFlight
 from app.scheduler.types import Fault, WorkerSpec
 
 
-class WatchedSlots(StagedPool):
+class WatchedSlots(StreamPool):
     """Fails where a slot is handed out, or its device row written, while anything still uses it."""
 
     copying: Counter[int]
-    out: dict[int, list[bool]]  # per slot: whether the out-event of the last unit that read it has fired
-    before: deque[list[list[bool]]]  # the same for each copy on the in-stream
+    out: dict[int, Mark]  # per slot: the out-event of the last unit that read it
+    before: deque[list[Mark]]  # the same for each copy on the in-stream
 
     def take(self, n: int) -> Slots:
         slots = super().take(n)
         for slot in slots:
             assert not self.copying[slot], "handed out before its in-event"
-            assert self.out.get(slot, [True])[0], "handed out before its unit's out-event"
+            assert slot not in self.out or self.out[slot].fired, "handed out before its unit's out-event"
         return slots
 
     def copy_in(self, runtime: Any, stream: Any, slots: Slots) -> None:
@@ -41,29 +45,46 @@ class WatchedSlots(StagedPool):
         super().copy_in(runtime, stream, slots)
 
     def _move(self, slots: Slots) -> None:
-        assert all(fired for (fired,) in self.before.popleft()), "overwritten while a unit reads it"
+        assert all(mark.fired for mark in self.before.popleft()), "overwritten while a unit reads it"
         self.copying.subtract(slots)
         super()._move(slots)
+
+
+class Units(queue.SimpleQueue):
+    """A worker's units; `latest` is the one that was launched last. Notes which unit reads a slot."""
+
+    latest: UnitInFlight | None = None
+
+    def put(self, unit: UnitInFlight | None) -> None:
+        self.latest = unit
+        if unit is not None and unit.lost is None and isinstance(unit.executor.pool, WatchedSlots):
+            unit.executor.pool.out.update((slot, unit.block.out_event.mark) for slot in unit.slots)
+        super().put(unit)
 
 
 class Stepped(StreamDevice):
     """No threads: `turn` does one thing that one of them, or a stream, might do next."""
 
     def __init__(self, runtime: FakeRuntime, capacities: Sequence[int], options: DeviceOptions | None = None) -> None:
-        super().__init__(runtime, tuple(WorkerSpec(capacity) for capacity in capacities), options)
+        specs = tuple(WorkerSpec(capacity) for capacity in capacities)
+        super().__init__(runtime, specs, options, clock=runtime.clock)
         self.fake = runtime
 
     def _spawn(self) -> None:
+        for worker in self.workers:
+            worker.units = Units()
+
+    def _start(self, thread: threading.Thread) -> None:
         pass
 
-    def outcome(self, done: Future[Any]) -> Any:
+    def result(self, done: Future[Any]) -> Any:
         while not done.done():
             assert self.turn(), "nothing is left to do, and nobody has answered"
         return done.result()
 
-    def watched_executor(self, model: Model, slots: int) -> StagedExecutor:
+    def watched_executor(self, model: Model, slots: int) -> StreamExecutor:
         executor = self.open(model, slots)
-        assert isinstance(executor, StagedExecutor)
+        assert isinstance(executor, StreamExecutor)
         executor.pool.__class__ = WatchedSlots
         executor.pool.copying, executor.pool.out, executor.pool.before = Counter(), {}, deque()
         return executor
@@ -71,49 +92,41 @@ class Stepped(StreamDevice):
     def turn(self) -> bool:
         """One random thing happens; False if nothing can."""
         choices: list[Callable[[], object]] = []
-        if not self._messages.empty():
-            choices.append(self._take_message)
+        choices += [launcher.next for launcher in self.launchers.live if not launcher.messages.empty()]
         if any(stream.ready for stream in self.fake.streams) and not self.fake.broken:
             choices += [self.fake.step] * 2
-        choices += [lambda lane=lane: self._take_flight(lane) for lane in self.lanes if not lane.flights.empty()]
-        if not self._watched.empty():
-            choices.append(self._take_watched)
+        choices += [
+            partial(self.complete_next, index) for index, one in enumerate(self.workers) if not one.units.empty()
+        ]
+        if not self.watcher.items.empty():
+            choices.append(self.watcher.next)
         if choices:
             with torch.inference_mode():
                 self.fake.random.choice(choices)()
         return bool(choices)
 
-    def _take_message(self) -> None:
-        message = self._messages.get_nowait()
-        assert message is not None
-        self.handle(message)
+    def launch(self) -> None:
+        """The launchers do what they have."""
+        while waiting := [launcher for launcher in self.launchers.live if not launcher.messages.empty()]:
+            waiting[0].next()
 
-    def _launch(self, lane: Lane, job: Job, report: Callable[[Completion], None]) -> None:
-        super()._launch(lane, job, report)
-        pool = job.executor.pool
-        if isinstance(pool, WatchedSlots) and self.lost is None:
-            flight = pool.flights[job.slots[0]]
-            assert flight is not None
-            pool.out.update((slot, flight.block.landed.fired) for slot in job.slots)
-
-    def _take_flight(self, lane: Lane) -> None:
-        flight = lane.flights.get_nowait()
-        assert flight is not None
-        landed = flight.block.landed.fired
-        heard = flight.report
+    def complete_next(self, index: int) -> None:
+        """A worker's completer waits for one unit and reports it."""
+        units = self.workers[index].units
+        unit = units.get_nowait()
+        assert unit is not None
+        out = unit.block.out_event.mark
+        heard = unit.report
 
         def report(completion: Completion) -> None:
-            assert landed[0] or flight.lost is not None, "reported before its out-event"
+            assert out.fired or unit.lost is not None, "reported before its out-event"
             heard(completion)
 
-        flight.report = report
-        self.complete(lane, flight)
-        flight.report = heard  # or the two would keep one another alive
-
-    def _take_watched(self) -> None:
-        item = self._watched.get_nowait()
-        assert item is not None
-        self.watched(*item)
+        unit.report = report
+        self.completers[index].complete(unit)
+        unit.report = heard  # or the two would keep one another alive
+        if units.latest is unit:
+            units.latest = None
 
 
 @dataclass(eq=False)
@@ -137,7 +150,7 @@ class World:
     """
 
     device: Stepped
-    executor: StagedExecutor
+    executor: StreamExecutor
     rows: Callable[[float], Array]
     expected: Callable[[float], Array]
     bad: dict[float, Fault] = field(default_factory=dict)
@@ -154,7 +167,7 @@ class World:
         self.device.start(self.finished, self.launched.append)
 
     @property
-    def pool(self) -> StagedPool:
+    def pool(self) -> StreamPool:
         return self.executor.pool
 
     def arrive(self) -> None:
@@ -172,7 +185,7 @@ class World:
         self.device.arrive(self.executor, slots)
 
     def push(self) -> None:
-        worker = self.random.randrange(len(self.device.lanes))
+        worker = self.random.randrange(len(self.device.workers))
         spec = self.device.spec
         if self.flying[worker] == spec.push_depth or not self.waiting:
             return

@@ -116,9 +116,25 @@ async def test_weights_are_there_once_and_staging_is_pinned(runtime: CudaRuntime
     async with host.serving(runtime, options=DeviceOptions(graphs=False)) as engine:
         served = await host.started(engine, model)
         assert served.pool.slabs[0].is_pinned()
-        assert served.executor.seats[0].landing.take().memory.is_pinned()
+        assert served.executor.memories[0].blocks.take().memory.is_pinned()
         used = allocated(runtime) - before
         assert used < 1.5 * sum(weight.nbytes for weight in big.parameters())
+
+
+def test_pinned_memory_is_as_large_as_asked_for(runtime: CudaRuntime):
+    """On the device's books, and for the copies that it makes by itself."""
+    before = torch.cuda.host_memory_stats()["allocated_bytes.current"]
+    host = runtime.pinned((65 << 20,), torch.uint8)  # torch would pin 128 MiB
+    assert host.is_pinned()
+    assert torch.cuda.host_memory_stats()["allocated_bytes.current"] == before
+    device = runtime.empty((65 << 20,), torch.uint8)
+    host.copy_(torch.arange(65 << 20) % 251)
+    stream, event = runtime.stream(), runtime.event()
+    with no_synchronisation():
+        runtime.enqueue(stream, lambda: device.copy_(host, non_blocking=True))
+        runtime.record(event, stream)
+    runtime.synchronize(event)
+    assert torch.equal(device.cpu(), host)
 
 
 async def test_a_reload_leaves_other_models_graphs_alone(runtime: CudaRuntime):
@@ -151,7 +167,7 @@ async def test_a_model_that_cannot_be_captured_leaves_capturing_to_others(runtim
         torch.cuda.empty_cache()
         other = await host.started(engine, make_model(network(), *wide, name="other", max_batch=4))
         assert other.executor.graphs
-        assert all(seat.graphs for seat in other.executor.seats)
+        assert all(memory.graphs.graphs for memory in other.executor.memories)
         assert (await ask(other, row)).outputs[0].shape == (1, 10)
 
 

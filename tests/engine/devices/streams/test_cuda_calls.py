@@ -46,8 +46,17 @@ def test_streams_and_events(calls):
     stream.wait_event.assert_called_once_with(event)
     event.synchronize.assert_called_once_with()
     assert call("Stream", (runtime.device,), {"priority": -1}) in calls.made.mock_calls
-    assert call("Event", (), {"blocking": True}) in calls.made.mock_calls
+    assert call("Event", (), {"enable_timing": False, "blocking": True}) in calls.made.mock_calls
     torch.cuda.set_device.assert_called_once_with(runtime.device)
+
+
+def test_time_between_events(calls):
+    runtime = cuda.CudaRuntime(0)
+    first, last = runtime.event(timed=True), runtime.event(timed=True)
+    assert call("Event", (), {"enable_timing": True, "blocking": True}) in calls.made.mock_calls
+    first.elapsed_time.return_value = 1.5  # milliseconds
+    assert runtime.elapsed_ns(first, last) == 1_500_000
+    first.elapsed_time.assert_called_once_with(last)
 
 
 def test_work_is_enqueued_on_its_stream(calls):
@@ -96,6 +105,42 @@ def test_a_capture_that_fails_is_ended_for_the_allocator_too_and_its_graph_kept(
         runtime.capture(stream, (0, 7), work)
     ended.assert_called_once_with(1, (0, 7))
     assert len(runtime._failed) == 1
+
+
+class Cudart:
+    """torch.cuda.cudart(), as far as it pins memory."""
+
+    def __init__(self, result: int) -> None:
+        self.result = result
+        self.cudaHostRegister = Mock(side_effect=lambda address, nbytes, flags: result)
+        self.cudaHostUnregister = Mock(side_effect=lambda address: result)
+        self.cudaGetErrorString = Mock(return_value="not supported")
+
+
+def test_large_pinned_memory_is_registered_page_by_page(calls, monkeypatch):
+    cudart = Cudart(0)
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: cudart)
+    runtime = cuda.CudaRuntime(0)
+    tensor = runtime.pinned((3 << 20,), torch.uint8)
+    cudart.cudaHostRegister.assert_called_once_with(tensor.data_ptr(), 3 << 20, 0)
+    address = tensor.data_ptr()
+    del tensor
+    runtime.pinned((8 << 20,), torch.uint8)
+    cudart.cudaHostUnregister.assert_called_once_with(address)
+
+
+def test_a_refusal_leaves_no_error_behind(calls, monkeypatch, caplog):
+    """The runtime reports it again at the thread's next kernel launch; then torch's own allocator is asked."""
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: Cudart(801))
+    asked = Mock(side_effect=[torch.zeros(1), torch.zeros(3 << 20)])
+    launched = []
+    runtime = cuda.CudaRuntime(0)
+    monkeypatch.setattr(runtime, "empty", lambda *_: SimpleNamespace(fill_=launched.append))
+    monkeypatch.setattr(runtime._pinned, "_other", asked)
+    runtime.pinned((3 << 20,), torch.uint8)
+    assert launched == [0]
+    asked.assert_called_once_with((3 << 20,), torch.uint8)
+    assert "not supported" in caplog.text
 
 
 def test_the_driver_is_told_of_many_streams(monkeypatch):

@@ -1,111 +1,48 @@
 """Invariant: in whatever order streams and threads take their turns, a unit reads rows that have arrived, a result
-leaves when it has landed and not before, a slot is reused by nobody too early, and each unit is reported once.
+leaves after its out-event and not before, a slot is reused by nobody too early, and each unit is reported once.
 """
 
 from __future__ import annotations
 
-import itertools
-import threading
-from collections.abc import Callable
-
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runtimes import FakeRuntime, FakeStream
-from torch import nn
+from runtimes import FakeRuntime
 
 from app.contract import UNBOUNDED
-from app.engine.devices.base import Completion, DeviceOptions, Job
-from app.engine.devices.streams.device import StreamDevice
-from app.engine.profiling.warmup import try_batch, warm_up
-from app.scheduler.types import Fault, WorkerSpec
+from app.engine.devices.base import DeviceOptions
+from app.engine.profiling.warmup import warm_up
+from app.scheduler.types import Fault
 
 from ...rig import HEAVY, POISON, make_model, tensor
-from .stepped import Stepped, World
+from .bench import EAGER
+from .stepped import Stepped
+from .worlds import Affine, Totals, fixed, made, variable, warmed
 
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-class Affine(nn.Module):
-    """y = 2 x + 1, elementwise; rows may ask it to fail."""
+class Buffers(Affine):
+    """Writes each batch of a size into the same memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory: dict[int, torch.Tensor] = {}
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        first = set(x[:, 0].tolist())
-        if HEAVY in first:
-            raise torch.OutOfMemoryError("too heavy")
-        if POISON in first:
-            raise ValueError("poisoned")
-        return x * 2 + 1
-
-
-class Totals(nn.Module):
-    """The sum of each row: what is padded must not count."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.sum(1, keepdim=True)
-
-
-def fixed(device: Stepped, slots: int = 12, **batching: int) -> World:
-    """A world of rows of two numbers."""
-    executor = device.watched_executor(make_model(Affine(), max_batch=4, **batching), slots)
-    return World(
-        device,
-        executor,
-        lambda number: np.array([number, number + 0.5], np.float32),
-        lambda number: np.array([number * 2 + 1, number * 2 + 2], np.float32),
-    )
-
-
-def variable(device: Stepped) -> World:
-    """A world of rows of one to four numbers."""
-    x, y = tensor("x", "FP32", ("n", 4)), tensor("y", "FP32", 1)
-    executor = device.watched_executor(make_model(Totals(), [x], [y], max_batch=4), 12)
-    return World(
-        device,
-        executor,
-        lambda number: np.full(int(number) % 4 + 1, number, np.float32),
-        lambda number: np.array([number * (int(number) % 4 + 1)], np.float32),
-    )
-
-
-class Masked(nn.Module):
-    """The sum of each row's values, of which a mask tells, and its length a hundredfold; padding is not 0."""
-
-    def forward(self, mask: torch.Tensor, x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
-        return (x * mask).sum(1, keepdim=True) + 100 * n[:, None]
-
-
-def made(device: Stepped, bound: int) -> World:
-    """A world of rows of one to four numbers, whose mask and lengths are made on the device."""
-    x, y = tensor("x", "FP32", ("n", bound), pad_value=7), tensor("y", "FP32", 1)
-    mask, n = tensor("mask", "FP32", ("n", bound), mask_of="x"), tensor("n", "INT32", lengths_of="n")
-    executor = device.watched_executor(make_model(Masked(), [mask, x, n], [y], max_batch=4), 12)
-    return World(
-        device,
-        executor,
-        lambda number: np.full(int(number) % 4 + 1, number, np.float32),
-        lambda number: np.array([(number + 100) * (int(number) % 4 + 1)], np.float32),
-    )
-
-
-def warmed(world: World) -> World:
-    """With what was captured for each size."""
-    for size in range(1, 5):
-        try_batch(world.device, world.executor, size, dict.fromkeys(world.executor.axes, 4))
-    assert [seat.sizes for seat in world.executor.seats] == [
-        [] if world.executor.axes else list(range(1, lane.spec.capacity + 1)) for lane in world.device.lanes
-    ]
-    return world
+        answer = super().forward(x)
+        return self.memory.setdefault(len(x), torch.empty_like(answer)).copy_(answer)
 
 
 MAKERS = {
-    "eager": lambda runtime: fixed(Stepped(runtime, (4, 2), DeviceOptions(graphs=False))),
+    "one worker, buffers": lambda runtime: fixed(Stepped(runtime, (4,), EAGER), model=Buffers()),
+    "one worker, buffers, tried": lambda runtime: warmed(fixed(Stepped(runtime, (4,), EAGER), model=Buffers()), []),
+    "eager": lambda runtime: fixed(Stepped(runtime, (4, 2), EAGER)),
     "graphs": lambda runtime: warmed(fixed(Stepped(runtime, (4, 2)))),
-    "variable": lambda runtime: warmed(variable(Stepped(runtime, (4, 2)))),
-    "made": lambda runtime: warmed(made(Stepped(runtime, (4, 2)), 4)),
-    "unbounded": lambda runtime: warmed(made(Stepped(runtime, (4, 2)), UNBOUNDED)),
+    "variable": lambda runtime: warmed(variable(Stepped(runtime, (4, 2))), [1, 2, 4]),
+    "made": lambda runtime: warmed(made(Stepped(runtime, (4, 2)), 4), [1, 2, 4]),
+    "unbounded": lambda runtime: warmed(made(Stepped(runtime, (4, 2)), UNBOUNDED), []),
     "deep": lambda runtime: warmed(fixed(Stepped(runtime, (4, 3, 1), DeviceOptions(push_depth=4)), 32)),
 }
 
@@ -117,19 +54,12 @@ MAKERS = {
 def test_any_order_gives_each_row_its_own_result(kind: str, lends: bool, seed: int, length: int):
     with pytest.MonkeyPatch.context() as patch:
         if lends:
-            patch.setattr("app.engine.devices.streams.results._SMALL", -1)
+            patch.setattr("app.engine.devices.streams.memory.results._SMALL", -1)
         world = MAKERS[kind](FakeRuntime(seed))
         for _ in range(length):
             world.act()
         world.settle()
     assert sorted(world.launched) == list(range(len(world.units)))
-
-
-@pytest.mark.parametrize("bound", [4, UNBOUNDED])
-def test_the_first_use_of_a_model_has_all_its_inputs(bound: int):
-    """What it raises is left to warm-up, so nobody else would see it."""
-    world = made(Stepped(FakeRuntime(), (4, 2)), bound)
-    world.executor.first_use()
 
 
 @given(seed=SEEDS)
@@ -158,52 +88,6 @@ def test_a_device_that_fails_reports_each_unit_once_and_no_wrong_result(seed: in
     assert {unit.fault for unit in world.units} <= {None, Fault.DEVICE}
     if world.lost:
         assert "AcceleratorError" in (world.device.dead() or "")
-
-
-def test_the_worker_is_taken_until_its_unit_has_computed() -> None:
-    """Each look at the clock is one later: launched from 1 to 2, computed at 3, in hand at 4."""
-    looks = itertools.count(1)
-    device = Stepped(FakeRuntime(), [2])
-    device._clock = looks.__next__
-    heard: list[Completion] = []
-    device.start(heard.append)
-    executor = device.open(make_model(Affine(), max_batch=4), 4)
-    executor.pool.take(1)
-    executor.pool.write([0], 0, np.ones((1, 2), np.float32))
-    device.push(0, Job(0, executor, [0], 1))
-    while device.turn():
-        pass
-    (completion,) = heard
-    assert completion.ran is not None
-    assert (completion.ran.input_ns, completion.ran.infer_ns, completion.ran.output_ns) == (1, 1, 1)
-    assert completion.outcome.compute_ns == 2
-    assert device.lanes[0].ended == 3
-
-
-class Inline(FakeRuntime):
-    """Does at once, on the thread that enqueues it, what it is given: as CUDA does all that is Python."""
-
-    def enqueue(self, stream: FakeStream, work: Callable[[], None]) -> None:
-        work()
-
-
-def test_first_use_does_not_hold_up_the_launcher() -> None:
-    """Compiling takes up to minutes, and other models' units wait in the launcher's queue."""
-    calls: list[tuple[str, int]] = []
-
-    class Sees(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            calls.append((threading.current_thread().name, len(x)))
-            return x * 2 + 1
-
-    device = StreamDevice(Inline(), (WorkerSpec(4),))
-    device.start(lambda completion: None)
-    executor = device.open(make_model(Sees(), max_batch=4), 8)
-    opener = threading.current_thread().name
-    assert calls == [(opener, 1), (opener, 2)]
-    try_batch(device, executor, 4, {})
-    assert {name for name, _ in calls[2:]} == {"launcher"}
-    assert device.close(10)
 
 
 def test_the_largest_batch_is_run_at_full_length_where_memory_is_kept() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from runtimes import FakeRuntime
 
-from app.engine.devices.streams.pool import Copies, StagedPool
+from app.engine.devices.streams.memory.pool import Copies, StreamPool
 from app.engine.devices.streams.transfers import TransferBench
 
 from ...rig import tensor
@@ -21,8 +21,8 @@ class Counting(FakeRuntime):
         return 800 * self.done
 
 
-def pool_on(runtime: FakeRuntime) -> StagedPool:
-    pool = StagedPool(INPUTS, 8, Copies(), (runtime.pinned, runtime.empty), lambda pool, slots: None)
+def pool_on(runtime: FakeRuntime) -> StreamPool:
+    pool = StreamPool(INPUTS, 8, Copies(), (runtime.pinned, runtime.empty), lambda pool, slots: None)
     pool.write(range(4), 0, np.arange(12, dtype=np.float32).reshape(4, 3))
     pool.write(range(4), 1, np.arange(4))
     return pool
@@ -31,7 +31,9 @@ def pool_on(runtime: FakeRuntime) -> StagedPool:
 def test_a_visit_is_shared_by_its_copies() -> None:
     """A visit is two pieces of work, the copies and the event behind them, and eight rounds of copies."""
     runtime = Counting()
-    transfer = TransferBench(runtime, runtime.clock).measure(pool_on(runtime), 4, [np.zeros((4, 2), np.float32)])
+    transfer = TransferBench(runtime, runtime.stream(), runtime.clock).measure(
+        pool_on(runtime), 4, [np.zeros((4, 2), np.float32)]
+    )
     assert transfer == (200, 200)
 
 
@@ -40,6 +42,8 @@ def test_the_rows_are_copied_and_no_others() -> None:
     pool = pool_on(runtime)
     for rows in pool.rows:
         rows.fill_(-1)
-    TransferBench(runtime).measure(pool, 2, [np.zeros((2, 2), np.float32), np.zeros((2, 0), np.int64)])
+    TransferBench(runtime, runtime.stream()).measure(
+        pool, 2, [np.zeros((2, 2), np.float32), np.zeros((2, 0), np.int64)]
+    )
     assert torch.equal(pool.rows[0][:, 0], torch.tensor([0.0, 3, -1, -1, -1, -1, -1, -1]))
     assert pool.rows[1].tolist() == [0, 1, -1, -1, -1, -1, -1, -1]

@@ -9,24 +9,24 @@ import torch
 from runtimes import FakeRuntime
 
 from app.contract import Array
-from app.engine.devices.streams.results import Block, Landing, index_table, result_bytes
+from app.engine.devices.streams.memory.results import HostBlock, HostBlocks, result_bytes
 
-from ...rig import Y, rows_of, tensor
+from ....rig import Y, rows_of, tensor
 
 
-def landing(spare: int, nbytes: int) -> Landing:
+def blocks_of(spare: int, nbytes: int) -> HostBlocks:
     runtime = FakeRuntime()
-    return Landing(lambda: Block(runtime, (1, 4), nbytes), 2, spare)
+    return HostBlocks(lambda: HostBlock(runtime, (1, 4), nbytes), 2, spare)
 
 
-def land(where: Landing, block: Block, values: Array) -> Array:
-    block.land([torch.from_numpy(values)], len(values))
+def land(where: HostBlocks, block: HostBlock, values: Array) -> Array:
+    block.copy_out([torch.from_numpy(values)], len(values))
     (got,) = where.collect(block, [Y])
     return got
 
 
 def test_a_lent_block_comes_back_when_no_view_of_it_is_left():
-    where = landing(1, 80_000)
+    where = blocks_of(1, 80_000)
     big = np.arange(20_000, dtype=np.float32).reshape(2, 10_000)
     block = where.take()
     got = land(where, block, big)
@@ -41,7 +41,7 @@ def test_a_lent_block_comes_back_when_no_view_of_it_is_left():
 
 
 def test_a_slow_reader_costs_no_pinned_memory_beyond_the_spare():
-    where = landing(2, 80_000)
+    where = blocks_of(2, 80_000)
     blocks = {id(block) for block in where._free}
     big = np.zeros((2, 10_000), np.float32)
     kept = []
@@ -53,7 +53,7 @@ def test_a_slow_reader_costs_no_pinned_memory_beyond_the_spare():
 
 
 def test_small_outputs_are_copied():
-    where = landing(2, 64)
+    where = blocks_of(2, 64)
     block = where.take()
     got = land(where, block, rows_of(1.0, 2.0))
     assert not np.shares_memory(got, block.memory.numpy())
@@ -61,7 +61,7 @@ def test_small_outputs_are_copied():
 
 
 def test_a_block_grows_for_outputs_without_bounds():
-    where = landing(2, 0)
+    where = blocks_of(2, 0)
     block = where.take()
     got = land(where, block, rows_of(1.0, 2.0))
     assert np.array_equal(got, rows_of(1.0, 2.0))
@@ -69,12 +69,12 @@ def test_a_block_grows_for_outputs_without_bounds():
 
 def test_outputs_of_every_kind_lie_side_by_side():
     runtime = FakeRuntime()
-    block = Block(runtime, (1, 4), 0)
+    block = HostBlock(runtime, (1, 4), 0)
     specs = [tensor(name, name, 3) for name in ("BOOL", "UINT8", "FP64", "BF16", "INT64", "UINT32")]
     dtypes = [torch.bool, torch.uint8, torch.float64, torch.bfloat16, torch.int64, torch.uint32]
     values = [torch.tensor([[1, 0, 1], [0, 1, 1], [1, 1, 1]]).to(dtype) for dtype in dtypes]
-    where = Landing(lambda: block, 1, 0)
-    where.take().land(values, 2)
+    where = HostBlocks(lambda: block, 1, 0)
+    where.take().copy_out(values, 2)
     got = where.collect(block, specs)
     for spec, value, array in zip(specs, values, got, strict=True):
         bits = value.view(torch.uint16) if spec.datatype == "BF16" else value
@@ -85,9 +85,3 @@ def test_outputs_of_every_kind_lie_side_by_side():
 def test_memory_for_results():
     assert result_bytes([Y, tensor("b", "BOOL", 65)], 3) == 64 + 256
     assert result_bytes([tensor("u", "FP32", ("n", -1))], 3) == 0
-
-
-def test_index_holds_slots_and_lengths():
-    table = np.zeros((2, 4), np.int64)
-    index_table([5, 2], [np.array([0, 1, 2, 3, 4, 50])], table)
-    assert table.tolist() == [[5, 2, 0, 0], [50, 2, 0, 0]]

@@ -1,52 +1,32 @@
-"""Slots on a device of streams (Ebird, section V): what a slot is, and its rules.
+"""The slots of a model on a device of streams (Ebird, section V).
 
 Rules
-    1. Each input has one contiguous device buffer with a row for each slot. A row is copied there as its call arrives,
-       on the one in-stream, and the slot's in-event is recorded behind the copy.
+    1. Each input has one contiguous device buffer with a row for each slot. A row is copied there as its request
+       arrives, on the one in-stream, and the slot's in-event is recorded behind the copy.
     2. Copies run in the order in which they were enqueued. Slots are reused in any order, so each copy has a number,
-       and a worker waits for the in-event of the highest number among its slots, and for no other.
-    3. A staging row is not handed out again before its in-event has fired, nor a device row before its unit's out-event
-       has: until then `give_back` keeps the slot.
-    4. A result does not land in a slot: see `landing.py`.
+       and a unit waits for the in-event of the highest number among its slots, and for no other.
+    3. A staging row is not handed out again before its in-event has fired, nor a device row before the out-event of its
+       unit has: until then `give_back` keeps the slot.
+    4. Results are not written into slots: see `results.py`.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from app.contract import TensorSpec
 from app.engine.devices.pool import Allocate, Pool, Slots, has_slab
-from app.engine.devices.streams.results import Block
 from app.engine.devices.streams.runtime import Runtime
 from app.models.base import TORCH_DTYPES
 
 
-class InFlight(Protocol):
-    """What a slot needs of the unit that reads it."""
-
-    slots: Slots
-    block: Block
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """One slot, as the paper's Table I has it. Addresses per input and per output; None and () where there is none."""
-
-    index: int
-    in_dev_ptr: tuple[int, ...]
-    in_event: Any
-    out_cpu_ptr: tuple[int, ...]
-    out_event: Any
-
-
 class Copies:
-    """The order of the copies on the in-stream. `done`: every copy up to this number has been seen to be over."""
+    """The order of the copies on the in-stream. `done`: every copy up to this number is known to be over."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()  # held while a number is given and its copy handed on: the orders must be one
+        self.lock = threading.Lock()  # held while a number is given and its copy handed on, so both have one order
         self.last = 0
         self.done = 0
 
@@ -56,11 +36,11 @@ class Copies:
             self.done = number
 
 
-class StagedPool(Pool):
-    """A Pool whose slabs are pinned, with a device row for each slot.
+class StreamPool(Pool):
+    """A Pool in pinned memory, with a device row for each slot.
 
     `arrive` and `give_back` belong to the pool's owner, `copy_in` and `in_event` to the launcher. `keep` is told of
-    slots that were given back before their copy was over; it gives them back again once it is.
+    slots that were given back before their copy was over; it gives them back again when it is.
     """
 
     def __init__(
@@ -69,7 +49,7 @@ class StagedPool(Pool):
         slots: int,
         copies: Copies,
         memory: tuple[Allocate, Allocate],
-        keep: Callable[[StagedPool, Slots], None],
+        keep: Callable[[StreamPool, Slots], None],
     ) -> None:
         """`memory` allocates pinned host memory and device memory."""
         pinned, device = memory
@@ -80,11 +60,10 @@ class StagedPool(Pool):
             device((slots, *spec.bounds), TORCH_DTYPES[spec.datatype]) if has_slab(spec) else None for spec in specs
         ]
         #: Per slot the number of the copy of its row, 0 for none, and the slot whose in-event stands behind that copy:
-        #: the rows of a call are one copy where they are neighbours, and share one event in any case.
+        #: the rows of a request are one copy where they are neighbours, and share one event in any case.
         self.numbers = [0] * slots
         self.sources = [0] * slots
         self.events: list[Any] = [None] * slots
-        self.flights: list[InFlight | None] = [None] * slots
         #: Copies made into each of the device buffers.
         self.moves = 0
         self._keep = keep
@@ -102,11 +81,15 @@ class StagedPool(Pool):
         event = self.events[slots[0]]
         if event is None:
             event = self.events[slots[0]] = runtime.event()
-        # Recorded anew while a row of an older call still refers to it: that row then waits for a later copy than its
-        # own, which is longer than needed and never too short.
+        # A row of an older request may still refer to this event. It then waits for a later copy than its own, which
+        # is longer than needed and never too short.
         runtime.record(event, stream)
 
     def _move(self, slots: Slots) -> None:
+        self.move(slots)
+
+    def move(self, slots: Slots) -> None:
+        """Copy the rows to the device, on the current stream."""
         for first, end in runs(slots):
             self.moves += 1
             for host, device in zip(self.slabs, self.rows, strict=True):
@@ -114,34 +97,21 @@ class StagedPool(Pool):
                     device[first:end].copy_(host[first:end], non_blocking=True)
 
     def in_event(self, slots: Slots) -> tuple[int, Any]:
-        """The highest number among the slots' copies, and its event: the last-slot rule."""
+        """The highest number among the slots' copies, and its event: rule 2."""
         last = max(slots, key=self.numbers.__getitem__)
         return self.numbers[last], self.events[self.sources[last]]
 
     def give_back(self, slots: Slots) -> None:
-        """As any pool's; slots whose copy may not be over yet come back later."""
+        """As any pool does; slots whose copy may not be over yet come back later."""
         done, numbers = self.copies.done, self.numbers
         late = [slot for slot in slots if numbers[slot] > done]
         if late:
             slots = [slot for slot in slots if numbers[slot] <= done]
         for slot in slots:
             numbers[slot] = 0
-            self.flights[slot] = None
         super().give_back(slots)
         if late:
             self._keep(self, late)
-
-    def slot(self, index: int) -> Slot:
-        """A slot's five fields at this moment."""
-        flight = self.flights[index]
-        event = self.events[self.sources[index]] if self.numbers[index] else None
-        result: tuple[int, ...] = ()
-        if flight is not None:
-            result = flight.block.addresses(list(flight.slots).index(index), len(flight.slots))
-        out_event = flight.block.landed if flight is not None else None
-        return Slot(
-            index, tuple(rows[index].data_ptr() for rows in self.rows if rows is not None), event, result, out_event
-        )
 
 
 def runs(slots: Slots) -> list[tuple[int, int]]:

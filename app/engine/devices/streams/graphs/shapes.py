@@ -1,0 +1,59 @@
+"""Which batches of a model get CUDA graphs: their sizes, and their lengths if rows have a variable one.
+
+A graph is one shape. Batches between two shapes are padded to the next, in rows and in length. That is right for a
+model whose answers do not depend on padding, which is what the row check at load is for: it compares rows in batches of
+their own length and of longer ones. A model that is served in spite of it (`row_check`) may answer otherwise with
+graphs.
+
+Every graph takes memory and time to capture, on each worker, so there are at most `_MOST` for one worker and model: 64
+are some seconds of loading, if capturing one takes 30 ms. A model of fixed shapes has far fewer. One with a variable
+axis has fewer sizes and, for each, the lengths of its `length_buckets` or else its bound halved again and again: rows
+no shorter than the least of them are padded to less than twice their length.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from app.contract import ModelInfo
+
+_MOST = 64
+_EACH = 16  # of fixed shapes every size up to here has a graph of its own, then powers of two: 21 for 512 rows
+_LENGTHS = 6  # halvings of the bound
+_SHORTEST = 8  # a batch of shorter rows takes no less time, on a GPU
+
+
+class Shape(NamedTuple):
+    """Rows of a batch, and the length that they are padded to; 0 if they have none."""
+
+    size: int
+    length: int = 0
+
+
+def variable_axis(info: ModelInfo) -> tuple[str, int] | None:
+    """Name and bound of the one variable axis. None if there is none, or several, or it is without bound."""
+    inputs = info.client_inputs
+    bounds = {axis: bound for spec in inputs for axis, bound in zip(spec.axes, spec.bounds, strict=True) if axis}
+    if len(bounds) != 1 or not all(spec.bounded for spec in inputs):
+        return None
+    return next(iter(bounds.items()))
+
+
+def sizes_of(largest: int, fixed: bool) -> list[int]:
+    """Batch sizes that get graphs on a worker of so many rows."""
+    if fixed:
+        powers = [1 << n for n in range(_EACH.bit_length(), largest.bit_length()) if 1 << n < largest]
+        return sorted({*range(1, min(largest, _EACH) + 1), *powers, largest})
+    steps = {size for n in range(largest.bit_length()) for size in (1 << n, 3 << n)}  # 1, 2, 3, 4, 6, 8, 12, 16, ...
+    return sorted({size for size in steps if size < largest} | {largest})
+
+
+def lengths_of(bound: int, buckets: tuple[int, ...], sizes: int) -> list[int]:
+    """Lengths that batches are padded to, for so many sizes: ascending, the bound last."""
+    most = max(1, _MOST // sizes)
+    if buckets:
+        lengths = sorted({bucket for bucket in buckets if bucket < bound} | {bound})
+        step = -(-len(lengths) // most)
+        return lengths[::-1][::step][::-1]
+    halves = [-(-bound // (1 << n)) for n in range(min(most, _LENGTHS))]
+    return sorted({length for length in halves if length >= _SHORTEST} | {bound})

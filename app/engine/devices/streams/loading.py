@@ -1,0 +1,287 @@
+"""Before a model serves on a device of streams: it is placed, its graphs are captured, every worker runs every size.
+
+Models are loaded while others serve, so nothing here goes through the launcher but units that have run before.
+    1. A batch that is new to the model runs first on the loading thread and its stream. Compiling takes up to minutes;
+       allocations, kernels that are loaded and libraries that make their plans take milliseconds.
+    2. Graphs are captured on the loading thread too. CUDA records what is enqueued on the capture stream; what other
+       threads enqueue on other streams runs as ever. The capture is thread-local: calls that a capture forbids, such
+       as waiting or freeing memory, are forbidden to this thread alone. torch's allocator serves the capture from the
+       pool of its graph by looking at the stream that asks, so what other threads allocate stays out of it. While a
+       capture is open they cannot give cached memory back to the driver: who then runs out of memory fails, and is
+       tried again with fewer rows. Before torch 2.12 or so all captures shared the state of the random generator: there
+       a model that samples may fail while another is captured, and is tried again.
+    3. A model that waits for the device while it is launched, for a value that it reads, gets a launcher of its own.
+       The capture finds it: CUDA refuses to record a wait. A model that is not to have graphs is captured once for
+       that alone. torch's debug mode for synchronisation would find less (`torch.cuda.synchronize` passes) and is one
+       flag for the process: it would warn or raise in the threads that serve. Other things cannot be captured either,
+       and for such a model the launcher is a thread too many, no more.
+    4. A capture records and runs nothing, so a batch never runs on a capture stream. It would use the same cuBLAS
+       workspace as graphs captured there before, which may be running on their worker.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+
+from app.contract import Array, Model
+from app.engine.devices.base import Completion, Job, Ran, Report, Transfer
+from app.engine.devices.pool import Slots
+from app.engine.devices.streams.executor import StreamExecutor, WorkerMemory
+from app.engine.devices.streams.graphs.captures import Streams
+from app.engine.devices.streams.graphs.replay import WorkerGraphs
+from app.engine.devices.streams.graphs.shapes import Shape
+from app.engine.devices.streams.launcher import Launchers
+from app.engine.devices.streams.memory.pool import Copies, StreamPool
+from app.engine.devices.streams.runtime import Health, Runtime, perform
+from app.engine.devices.streams.transfers import TransferBench
+from app.engine.devices.streams.unit import AS_LONG_AS_ITS_ROWS
+from app.engine.devices.streams.worker import StreamWorker
+from app.errors import ConfigError
+from app.models.placement import Placement, place, warn_of_indices
+from app.scheduler.types import DeviceSpec
+
+log = logging.getLogger("starling.engine")
+
+
+class Placing(Protocol):
+    """What loading needs of the device. `keep` is told of slots that are given back during their copy."""
+
+    runtime: Runtime
+    copies: Copies
+    workers: list[StreamWorker]
+    launchers: Launchers
+    health: Health
+    spec: DeviceSpec
+
+    def submit(self, worker: StreamWorker, job: Job, report: Report, length: int = 0) -> None: ...
+    def result(self, done: Future[Any]) -> Any: ...
+    def keep(self, pool: StreamPool, slots: Slots) -> None: ...
+
+
+class Loader:
+    """Places models and tries them, on a stream of its own. Blocks: not for the event loop nor the device's threads."""
+
+    def __init__(self, device: Placing, streams: Streams, placement: Placement) -> None:
+        self._device = device
+        self._runtime = device.runtime
+        self._streams = streams
+        self._placement = placement
+        self._lock = threading.Lock()  # held by whoever uses the stream
+        self.stream = streams.take(0)
+
+    def open(self, model: Model, slots: int, graphs: bool) -> StreamExecutor:
+        """Move the model's weights and allocate its memory."""
+        with self._lock:
+            return self._open(model, slots, graphs)
+
+    def _open(self, model: Model, slots: int, graphs: bool) -> StreamExecutor:
+        device, runtime = self._device, self._runtime
+        warn_of_indices(model)
+        placed: list[Model] = []
+        try:
+            self._perform(lambda: placed.append(place(model, self._placement)))
+            allocate = runtime.pinned, runtime.empty
+            pool = StreamPool(model.info.client_inputs, slots, device.copies, allocate, device.keep)
+            executor = StreamExecutor(placed[0], pool, graphs)
+            for worker in device.workers:
+                executor.add_memory(runtime, self.stream, worker.spec.capacity, device.spec.push_depth)
+        except torch.OutOfMemoryError as exc:
+            raise ConfigError(f"model {model.info.name!r}: does not fit into the device's memory: {exc}") from exc
+        if executor.graphs:
+            self._find_capture_streams(executor)
+        if executor.staged:  # whoever launches a unit puts its rows together
+            executor.launcher = device.launchers.own(model.info.name)
+        return executor
+
+    def _perform(self, work: Callable[[], object]) -> None:
+        try:
+            perform(self._runtime, self.stream, work)
+        except BaseException:
+            self._try_device()
+            raise
+
+    def _try_device(self) -> None:
+        """Something failed: was it the device? If so, say it now and not when the next request comes."""
+        try:
+            perform(self._runtime, self.stream, lambda: None)
+        except BaseException as exc:
+            self._device.health.lose(exc)
+
+    def _find_capture_streams(self, executor: StreamExecutor) -> None:
+        for worker, memory in zip(self._device.workers, executor.memories, strict=True):
+            capture = self._streams.capture(worker.index, worker.spec.priority)
+            if capture is None:
+                log.warning(
+                    "model %s: no stream is left to capture on: it runs without graphs", executor.model.info.name
+                )
+                executor.graphs = False
+                return
+            memory.graphs = WorkerGraphs(self._runtime.graph_pool(), capture)
+
+    def trial(self, executor: StreamExecutor, slots: Slots, size: int) -> Ran:
+        """Run the rows in `slots` as a batch of `size` on each worker that takes it, after its graph has been captured.
+
+        Twice, and the fastest second run is returned: the first has costs of its own. Raises what the model raises.
+        """
+        workers = [worker for worker in self._device.workers if worker.spec.capacity >= size]
+        if not workers:
+            raise ConfigError(f"model {executor.model.info.name!r}: no worker takes a batch of {size} rows")
+        with self._lock, torch.inference_mode():
+            self._runtime.attach()
+            before = executor.versions()
+            self._perform(lambda: executor.pool.move(slots))
+            self._warm(executor, slots, size, executor.longest(slots))
+            if not executor.known:
+                executor.returns_its_own = self._returns_its_own(executor, slots, size)
+            if executor.graphs:
+                for worker in workers:
+                    self._prepare(executor, slots, worker.index, size)
+            elif not executor.known:
+                self._probe(executor, slots, size)
+            executor.known = True
+        for slot in slots:
+            executor.pool.numbers[slot] = 0  # written anew, so to be copied anew
+        job = Job(-1, executor, slots, size)
+        rans = [self._run_on(worker, job) for worker in workers]
+        if executor.versions() != before:
+            executor.copies = True
+        return min(rans, key=lambda ran: ran.busy_ns)
+
+    def transfer(self, executor: StreamExecutor, rows: int, outputs: Sequence[Array]) -> Transfer:
+        """What copying a batch costs, as these outputs."""
+        with self._lock:
+            return TransferBench(self._runtime, self.stream).measure(executor.pool, rows, outputs)
+
+    def _run_on(self, worker: StreamWorker, job: Job) -> Ran:
+        """Run a batch twice, and before that each graph that has not run yet: the first run has costs of its own.
+
+        Returns the times of the batch as it will be served, and outputs of rows that were padded no further than the
+        longest of them. The row check compares these. If it compared outputs of graphs, where short rows are padded to
+        one length, a model that depends on padding would pass.
+        """
+        executor = job.executor
+        assert isinstance(executor, StreamExecutor)
+        memory = executor.memories[worker.index]
+        for shape in executor.shapes(memory.largest, job.size):
+            graph = memory.graph(shape.size, shape.length)
+            if graph is not None and graph.shape not in memory.ran:
+                self._run(worker, job, shape.length)
+                memory.ran.add(graph.shape)
+        self._run(worker, job)
+        ran = self._run(worker, job)
+        longest = max(executor.longest(job.slots).values(), default=0)
+        graph = memory.graph(job.size, longest)
+        if graph is not None and graph.shape.length > longest:
+            ran.outputs = self._run(worker, job, AS_LONG_AS_ITS_ROWS).outputs
+        return ran
+
+    def _warm(self, executor: StreamExecutor, slots: Slots, size: int, longest: Mapping[str, int]) -> None:
+        """Run the rows in these slots as a batch of this shape, if none has run before."""
+        shape = (size, *longest.values())
+        if shape not in executor.warm:
+            self._perform(self._batch(executor, slots, size, longest))
+            executor.warm.add(shape)
+
+    def _batch(
+        self, executor: StreamExecutor, slots: Slots, size: int, longest: Mapping[str, int]
+    ) -> Callable[[], list[torch.Tensor]]:
+        index = next(memory.index for memory in executor.memories if memory.largest >= size)
+        table = torch.zeros(index.shape, dtype=torch.int64)
+        executor.tell(slots, size, table.numpy())
+        staged: dict[int, torch.Tensor] = {}
+
+        def put() -> None:
+            index.copy_(table)
+            staged.update(executor.stage(slots, size))
+
+        self._perform(put)
+        return partial(executor.batch, index, size, longest, staged, **executor.keywords(slots, size))
+
+    def _returns_its_own(self, executor: StreamExecutor, slots: Slots, size: int) -> bool:
+        """Whether two batches, the outputs of the first being held, have outputs in the same memory."""
+        batch = self._batch(executor, slots, size, executor.longest(slots))
+        found: list[list[torch.Tensor]] = []
+        for _ in range(2):
+            self._perform(lambda: found.append(batch()))
+        first, second = ({output.untyped_storage().data_ptr() for output in outputs} for outputs in found)
+        return bool(first & second - {0})
+
+    def _prepare(self, executor: StreamExecutor, slots: Slots, worker: int, size: int) -> None:
+        """Capture the worker's graphs for batches of this size, if it has none; but first that of its largest batch.
+
+        The memory of the largest serves all others of the pool; a pool that grew with each would hold the sum of them.
+        """
+        memory = executor.memories[worker]
+        assert memory.graphs is not None  # `executor.graphs` says so
+        largest, *_ = executor.shapes(memory.largest, memory.largest)
+        for shape in (largest, *executor.shapes(memory.largest, size)):
+            if executor.graphs and shape not in memory.graphs.graphs and shape not in executor.without_graph:
+                self._capture_shape(executor, slots, memory, shape)
+
+    def _capture_shape(self, executor: StreamExecutor, slots: Slots, memory: WorkerMemory, shape: Shape) -> None:
+        """A shape in which the model fails has no graph, and is no fault of the shape that is being tried."""
+        graphs = memory.graphs
+        assert graphs is not None  # see `_prepare`
+        longest = executor.padded_to(shape.length)
+        work = partial(executor.batch, memory.index, shape.size, longest)
+        try:
+            self._warm(executor, slots, shape.size, longest)
+            found = self._capture(executor, graphs.capture.stream, graphs.pool, work)
+        except Exception as exc:
+            if self._device.health.lost is not None:
+                raise
+            executor.without_graph.add(shape)
+            log.info(
+                "model %s: batches of %d rows%s have no graph: %s: %s",
+                executor.model.info.name, shape.size, f" of length {shape.length}" * (shape.length > 0),
+                type(exc).__name__, exc,
+            )  # fmt: skip
+            return
+        if found is None:
+            executor.graphs = False
+        else:
+            graphs.add(shape, *found, self._runtime.empty)
+
+    def _probe(self, executor: StreamExecutor, slots: Slots, size: int) -> None:
+        """Find out whether a model that has no graphs waits for the device."""
+        work = self._batch(executor, slots, size, executor.longest(slots))
+        with suppress(torch.OutOfMemoryError):  # a capture has memory of its own; a wait would have come before
+            self._capture(executor, self.stream, self._runtime.graph_pool(), work)
+
+    def _capture(
+        self, executor: StreamExecutor, stream: Any, pool: Any, work: Callable[[], list[torch.Tensor]]
+    ) -> tuple[Callable[[], None], list[torch.Tensor]] | None:
+        """What `work` does, as a graph. None if it cannot be captured: the model has a launcher of its own then.
+
+        Raises OutOfMemoryError.
+        """
+        try:
+            return self._runtime.capture(stream, pool, work)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as exc:
+            self._try_device()
+            name = executor.model.info.name
+            log.warning(
+                "model %s: runs without CUDA graphs, launched by a thread of its own: a batch could not be captured: "
+                "%s: %s", name, type(exc).__name__, exc,
+            )  # fmt: skip
+            if executor.launcher is None:
+                executor.launcher = self._device.launchers.own(name)
+            return None
+
+    def _run(self, worker: StreamWorker, job: Job, length: int = 0) -> Ran:
+        done: Future[Completion] = Future()
+        self._device.submit(worker, job, done.set_result, length)
+        completion: Completion = self._device.result(done)
+        if completion.ran is None:
+            raise completion.cause or ConfigError(completion.message)
+        return completion.ran

@@ -1,0 +1,120 @@
+"""A unit on a device of streams, from its launch to its report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from app.engine.devices.base import Job, Ran, Report
+from app.engine.devices.streams.executor import StreamExecutor
+from app.engine.devices.streams.memory.results import HostBlock
+from app.engine.devices.streams.runtime import Runtime
+
+AS_LONG_AS_ITS_ROWS = -1
+
+
+class UnitInFlight:
+    """A unit between its launch and its report. `error` is set by whichever stream meets it."""
+
+    __slots__ = (
+        "begun", "block", "error", "executor", "graph", "longest", "lost", "memory", "number", "outputs",
+        "report", "size", "slots", "unit_id",
+    )  # fmt: skip
+
+    def __init__(self, job: Job, worker: int, report: Report, begun: int, length: int = 0) -> None:
+        """`length`: what its rows are padded to, if they are shorter, where there is a graph for that.
+
+        AS_LONG_AS_ITS_ROWS: to the longest of them, without a graph.
+        """
+        executor = job.executor
+        assert isinstance(executor, StreamExecutor)
+        self.unit_id = job.unit_id
+        self.executor = executor
+        self.slots = job.slots
+        self.report = report
+        self.begun = begun
+        self.memory = executor.memories[worker]
+        self.longest = executor.longest(self.slots)
+        self.graph = None
+        if length != AS_LONG_AS_ITS_ROWS:
+            self.graph = self.memory.graph(job.size, max(length, *self.longest.values(), 0))
+        self.size = job.size if self.graph is None else self.graph.shape.size
+        self.block: HostBlock = self.memory.blocks.take()
+        self.number = 0
+        #: Held until the out-event has fired: memory of the worker's stream that the out-stream still reads must not
+        #: go back to an allocator that would hand it to the worker's next batch.
+        self.outputs: Sequence[torch.Tensor] = ()
+        self.error: BaseException | None = None
+        self.lost: BaseException | None = None  # the device failed while this was launched: there is no event
+
+    def enqueue(self, runtime: Runtime, stream: Any, out: Any) -> None:
+        """All of the unit's work, on its worker's two streams. Raises what the runtime raises when the device fails.
+
+        The unit waits for the in-event of its last slot, gathers its rows and runs the model; on the out-stream its
+        outputs are copied into a block of pinned memory, and the out-event is recorded.
+        """
+        block = self.block
+        self.number, in_event = self.executor.pool.in_event(self.slots)
+        self.executor.tell(self.slots, self.size, block.table)
+        runtime.wait(stream, in_event)
+        runtime.record(block.began, stream)
+        runtime.enqueue(stream, self._compute)
+        runtime.record(block.computed, stream)
+        if self.graph is None:
+            runtime.wait(out, block.computed)
+        else:
+            self._enqueue_aside(runtime, stream)
+            runtime.wait(out, block.aside)
+        runtime.enqueue(out, self._copy_out)
+        runtime.record(block.out_event, out)
+
+    def _enqueue_aside(self, runtime: Runtime, stream: Any) -> None:
+        graphs = self.memory.graphs
+        assert graphs is not None  # one of them is this unit's
+        if graphs.left is not None:
+            runtime.wait(stream, graphs.left)
+        runtime.enqueue(stream, self._set_aside)
+        runtime.record(self.block.aside, stream)
+        graphs.left = self.block.out_event
+
+    def _compute(self) -> None:
+        try:
+            if self.graph is None:
+                self.outputs = self.executor.forward(self.memory, self.block, self.slots, self.size, self.longest)
+            else:
+                self.memory.index.copy_(self.block.index, non_blocking=True)
+                self.graph.replay()
+        except BaseException as exc:  # a model's: reported when the out-event has fired, for its slots are being read
+            self.error = exc
+
+    def _set_aside(self) -> None:
+        assert self.graph is not None  # it was replayed
+        if self.error is None:
+            try:
+                self.graph.set_aside()
+                self.outputs = self.graph.aside
+            except BaseException as exc:
+                self.error = exc
+
+    def _copy_out(self) -> None:
+        if self.error is None:
+            try:
+                self.block.copy_out(self.outputs, len(self.slots))
+            except BaseException as exc:
+                self.error = exc
+
+    def settle(self, runtime: Runtime, last: int, clock: Callable[[], int]) -> tuple[Ran, int]:
+        """What the unit gave, after its out-event, and when it had computed, by the host's clock.
+
+        Computing and the copies of the outputs are timed by events on the device. What is left counts as input: since
+        the unit was launched, or since the worker's unit before it had computed, at `last`, if that came later. It is
+        the wait for the rows' copies, the launch, and the time that this thread took to wake up.
+        """
+        block, now = self.block, clock()
+        infer = runtime.elapsed_ns(block.began, block.computed)
+        computed = now - runtime.elapsed_ns(block.computed, block.out_event)
+        waited = max(0, computed - infer - max(self.begun, last))
+        outputs = self.memory.blocks.collect(block, self.executor.model.info.outputs)
+        return Ran(outputs, waited, infer, clock() - computed, overlapped=True), computed
