@@ -251,13 +251,14 @@ def _picks(random: np.random.Generator, count: int) -> Iterator[int]:
 @contextmanager
 def without_collections() -> Iterator[None]:
     """Disable the garbage collector, which would stop the loop for milliseconds; a run makes no cycles of objects."""
-    enabled = gc.isenabled()
+    enabled, frozen = gc.isenabled(), gc.get_freeze_count() > 0
     gc.collect()
     gc.freeze()
     gc.disable()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if not frozen:  # else they are not this run's alone
+            gc.unfreeze()
         if enabled:
             gc.enable()
