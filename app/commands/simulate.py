@@ -69,6 +69,11 @@ def simulate(
             help="Copies, from the profile's transfer_ms: none, serial (part of a unit), overlap (beside it)."
         ),
     ] = "none",
+    push_depth: Annotated[int, typer.Option(help="Batches handed to a worker and unfinished.")] = 1,
+    push_ahead_ms: Annotated[
+        float, typer.Option(help="How long before the predicted end of a batch the next one may be handed over.")
+    ] = 0,
+    launch_ms: Annotated[float, typer.Option(help="Time that the host needs to launch a batch.")] = 0,
     objective: ObjectiveOption = "latency",
     deadline_ms: Annotated[float, typer.Option(help="Deadline of each request. \\[none]", show_default=False)] = 0,
     max_queue: Annotated[int, typer.Option(help="Requests that may wait per replica; more are refused.")] = 1024,
@@ -117,6 +122,9 @@ def simulate(
                 replicas=count,
                 router=one_router,
                 objective=objective,
+                push_depth=push_depth,
+                push_ahead_ns=round(push_ahead_ms * _MS),
+                launch_ns=round(launch_ms * _MS),
             )
             for one_policy, (one_router, count) in product(
                 options.names(policy), options.fleets(router, options.counts("replicas", replicas))

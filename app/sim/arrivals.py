@@ -121,51 +121,55 @@ class Steps:
             yield np.rint((cycle * self._ends[-1] + within) * _S).astype(np.int64)
 
 
+@dataclass(frozen=True, slots=True)
 class Diurnal:
     """A sine around the rate by thinning (Lewis and Shedler): drawn at the peak, kept with probability rate / peak."""
 
-    def __init__(self, rate: float, period: float, amplitude: float, seed: int) -> None:
-        if period <= 0 or amplitude > 1:
+    rate: float
+    period: float  # seconds
+    amplitude: float
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.period <= 0 or self.amplitude > 1:
             raise ValueError(
-                f"arrivals: diurnal expected a period above 0 s, amplitude 0 to 1, got {period}:{amplitude}"
+                f"arrivals: diurnal expected a period above 0 s, amplitude 0 to 1, got {self.period}:{self.amplitude}"
             )
-        self.rate = rate
-        self.seed = seed
-        self._period = period
-        self._amplitude = amplitude
 
     def chunks(self) -> Iterator[Instants]:
         keep = np.random.default_rng([self.seed, 1])
-        top = 1 + self._amplitude
+        top = 1 + self.amplitude
         for instants in Gaps(self.rate * top, 1.0, self.seed).chunks():
-            height = 1 + self._amplitude * np.sin(instants * (2 * math.pi / (self._period * _S)))
+            height = 1 + self.amplitude * np.sin(instants * (2 * math.pi / (self.period * _S)))
             yield instants[keep.random(CHUNK) * top < height]
 
 
+@dataclass(frozen=True, slots=True)
 class Bursty:
     """An interrupted Poisson process: the gaps of a faster process with off periods inserted."""
 
-    def __init__(self, rate: float, on: float, off: float, seed: int) -> None:
-        if on <= 0:
-            raise ValueError(f"arrivals: bursty expected a time on above 0 s, got {on:g}")
-        self.rate = rate
-        self.seed = seed
-        self._on = on
-        self._off = off
+    rate: float
+    on: float  # mean seconds
+    off: float
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.on <= 0:
+            raise ValueError(f"arrivals: bursty expected a time on above 0 s, got {self.on:g}")
 
     def chunks(self) -> Iterator[Instants]:
         periods = np.random.default_rng([self.seed, 1])
         start = 0  # real time at the start of the chunk
         last = 0
-        share = self._on / (self._on + self._off)
+        share = self.on / (self.on + self.off)
         for clock in Gaps(self.rate / share, 1.0, self.seed).chunks():  # a clock that runs only while on
             gaps = np.diff(clock, prepend=last)
             last = int(clock[-1])
             # An exponential period on has no memory: the off periods in a gap are Poisson in its length, and the sum
             # of so many exponential ones is gamma-distributed.
-            pauses = periods.poisson(gaps / (self._on * _S))
-            if self._off > 0:
-                gaps = gaps + np.rint(periods.standard_gamma(pauses) * (self._off * _S)).astype(np.int64)
+            pauses = periods.poisson(gaps / (self.on * _S))
+            if self.off > 0:
+                gaps = gaps + np.rint(periods.standard_gamma(pauses) * (self.off * _S)).astype(np.int64)
             instants = start + gaps.cumsum()
             start = int(instants[-1])
             yield instants

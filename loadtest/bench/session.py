@@ -23,7 +23,7 @@ MOST_TIMED = 50_000  # answers of one load
 
 @dataclass(frozen=True)
 class Plan:
-    """The options of a run. `server` replaces the installed `starling`."""
+    """The options of a run. `server` replaces the server of this checkout."""
 
     rounds: int = 5
     seconds: float = 3.0

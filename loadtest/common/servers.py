@@ -167,9 +167,8 @@ class Server(Child):
 
 
 def starling(flags: Sequence[str], command: Sequence[str] = ()) -> Server:
-    """Start the server under test. `command` replaces the installed `starling`, to compare builds."""
-    installed = Path(sys.executable).with_name("starling")
-    base = list(command) or ([str(installed)] if installed.exists() else [sys.executable, "-m", "app"])
+    """Start the server of this checkout. `command` replaces it, to compare builds."""
+    base = list(command) or [sys.executable, "-m", "app"]
     port = free_port()
     # The grace period is for load balancers, and there is none here.
     return Server([*base, "serve", "--port", str(port), "--drain-grace-s", "0", *flags], port)

@@ -90,7 +90,8 @@ class PolicyServers:
         """Measure batch times into the folder where the servers look for them. Raises CommandError."""
         out = self._scratch / f"{self.model}.json"
         units = len(self.session.engine.workers)
-        at_once = ("--workers", str(units)) if units > 1 else ()
+        # a rehearsal's CPU may have fewer cores than there are workers
+        at_once = ("--workers", str(units)) if units > 1 and not self.session.rehearsed else ()
         command.starling(
             "profile", self.model, "--models", str(self._home), "--device", self._device, "--max-batch",
             str(self.session.largest), *at_once, "--budget-s", str(self.scale.budget_s), "--no-suggest", "--out",

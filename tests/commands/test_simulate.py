@@ -78,6 +78,16 @@ def test_transfers(tmp_path: Path) -> None:
     assert_refused("transfers: expected one of none, overlap, serial", *options, "fast")
 
 
+def test_a_launch_is_hidden_by_handing_over_ahead_of_time() -> None:
+    """One row at a time: each takes 10 ms and 1 ms to launch, which the device does not see with a depth of two."""
+    options = ("simulate", "--profile", "linear:0+10b", "--max-batch", "1", "--arrivals", "uniform", "--rate", "1000",
+               "--launch-ms", "1", *FAST)  # fmt: skip
+    late = printed(*options)
+    ahead = printed(*options, "--push-depth", "2", "--push-ahead-ms", "2")
+    assert late["throughput"] == pytest.approx(1000 / 11, rel=0.01)
+    assert ahead["throughput"] == pytest.approx(1000 / 10, rel=0.01)
+
+
 def test_ebird_shares_a_device_whose_profile_says_what_that_costs(tmp_path: Path) -> None:
     """Six workers of its own at once, or in turns; nobody else has more than one."""
     path = tmp_path / "gpu.json"
@@ -233,6 +243,7 @@ LINEAR = ("--profile", "linear:7+0.6b")
         (("simulate", *LINEAR, "--load", "1", "--policy", "best"), "policy: expected one of"),
         (("simulate", *LINEAR, "--load", "1", "--arrivals", "storm"), "arrivals: expected poisson"),
         (("simulate", *LINEAR, "--load", "1", "--max-batch", "-1"), "max_batch: expected at least 1"),
+        (("simulate", *LINEAR, "--load", "1", "--launch-ms", "-1"), "launch_ns: expected at least 0"),
         (("optimum", *LINEAR, "--load", "1.01"), "expected less than"),
         (("optimum", *LINEAR, "--load", "0.5", "--objective", "speed"), "objective: expected latency"),
     ],
