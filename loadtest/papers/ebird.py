@@ -229,10 +229,10 @@ CORNERS: dict[str, dict[str, dict[str, float]]] = {
         "none": {"gap_ms": 0.0}, "2 ms, the baseline's alone": {"gap_ms": 2.0}, "1 ms for both": {"own_gap_ms": 1.0},
         "1 ms, Ebird's alone": {"gap_ms": 0.0, "own_gap_ms": 1.0},
     },
-    "all alike": {
+    ebird_data.ALL_ALIKE: {
         "no joining, copies overlap, no gap": {"join": 0.0, "joined_overlap": 1.0, "gap_ms": 0.0},
     },
-    "all against Ebird": {
+    ebird_data.ALL_AGAINST: {
         f"no joining, the baseline's copies overlap and Ebird's do not, the gap is Ebird's; {rate:g} GB/s": {
             "join": 0.0, "joined_overlap": 1.0, "overlap": 0.0, "gap_ms": 0.0, "own_gap_ms": 1.0, "copy_gb_s": rate,
         }

@@ -49,6 +49,11 @@ class Doubt(TypedDict):
     adaptive_high: list[float]
 
 
+# Assumptions that the headlines name.
+ALL_ALIKE = "all alike"
+ALL_AGAINST = "all against Ebird"
+
+
 class Corner(TypedDict):
     """Throughput under QoS with an assumption at an extreme, by server, a value for each network."""
 
