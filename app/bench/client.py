@@ -28,6 +28,8 @@ _NO_HEADERS = (b"", b"")
 _LEAST_GROWTH = 1024  # requests
 
 Note = Callable[[int, Response], int]
+OnEnd = Callable[[int, str], int]  # see Pool.begin
+NO_REQUEST = -1
 
 
 class Log:
@@ -86,7 +88,7 @@ class Connection(asyncio.Protocol):
         self._parser = ResponseParser()
         self._heard = False  # an answer has begun
         self.served = 0
-        self.request = -1  # its number; -1: free
+        self.request = NO_REQUEST  # its number; -1: free
         self.transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -125,7 +127,7 @@ class Connection(asyncio.Protocol):
             self._pool.lost(self, "closed: the connection ended before the answer")
 
     def close(self) -> None:
-        self.request = -1
+        self.request = NO_REQUEST
         self._pool.forget(self)
         self.transport.abort()
 
@@ -150,7 +152,7 @@ class Pool:
         self._retried: set[int] = set()
         self._sweeper: asyncio.TimerHandle | None = None
         self._log = Log((), ())
-        self._on_end: Callable[[int, str], None] = _nothing
+        self._on_end: OnEnd = _nothing
         self.most = 0  # largest number of open connections
 
     async def __aenter__(self) -> Self:
@@ -171,20 +173,21 @@ class Pool:
         for connection in tuple(self._all):
             connection.close()
 
-    def begin(self, log: Log, on_end: Callable[[int, str], None]) -> None:
+    def begin(self, log: Log, on_end: OnEnd) -> None:
         """Begin a run: request numbers are those of this log. All requests of the run before must have ended.
 
-        `on_end(request, fault)` is called when a request has ended.
+        `on_end(request, fault)` is called when a request has ended. It returns the request to send next, -1 if none.
         """
         self._log, self._on_end = log, on_end
         self._retried.clear()
 
     def offer(self, request: int) -> None:
         """Send a request now, or as soon as a connection is free."""
-        self._log.offered[request] = clock()
         if self._free:
-            self._give(self._free.pop(), request)
-        elif len(self._waiting) >= _MAX_WAITING:
+            self._send(self._free.pop(), request)
+            return
+        self._log.offered[request] = clock()
+        if len(self._waiting) >= _MAX_WAITING:
             self._fail(request, f"client queue: {_MAX_WAITING} requests wait for a connection")
         else:
             self._waiting.append(request)
@@ -223,9 +226,15 @@ class Pool:
         self._log.sent[request] = clock()
         connection.send(request, self._payloads[self._log.picks[request]])
 
+    def _send(self, connection: Connection, request: int) -> None:
+        """Send a request that has not waited."""
+        log = self._log
+        log.offered[request] = log.sent[request] = clock()
+        connection.send(request, self._payloads[log.picks[request]])
+
     def answered(self, connection: Connection, response: Response, now: int) -> None:
         request, log = connection.request, self._log
-        connection.request = -1
+        connection.request = NO_REQUEST
         connection.served += 1
         log.ended[request] = now
         log.status[request] = response.status
@@ -236,13 +245,21 @@ class Pool:
         else:
             words = response.body[:200].decode("utf-8", "replace")
             fault = log.faults[request] = f"status {response.status}: {words}"
+        log.finished += 1
+        following = self._on_end(request, fault)
+        if response.keep and following >= 0 and not self._waiting:  # in a closed loop, almost always
+            self._send(connection, following)
+            return
         if response.keep:
             self._next(connection)
         else:
             connection.close()
             self._grow()
-        log.finished += 1
-        self._on_end(request, fault)
+        self._offer_following(following)
+
+    def _offer_following(self, request: int) -> None:
+        if request >= 0:
+            self.offer(request)
 
     def lost(self, connection: Connection, fault: str) -> None:
         """The request of this connection has failed without an answer."""
@@ -275,7 +292,7 @@ class Pool:
         self._log.faults[request] = fault
         self._log.ended[request] = clock()
         self._log.finished += 1
-        self._on_end(request, fault)
+        self._offer_following(self._on_end(request, fault))
 
     def _sweep(self) -> None:
         """Fail the requests that have waited for too long."""
@@ -290,5 +307,6 @@ class Pool:
                 self.lost(connection, fault)
 
 
-def _nothing(request: int, fault: str) -> None:
+def _nothing(request: int, fault: str) -> int:
     """Used between runs."""
+    return NO_REQUEST

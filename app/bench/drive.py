@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 from . import alarm
 from .alarm import clock
-from .client import Log, Pool
+from .client import NO_REQUEST, Log, Pool
 
 _BURST = 64  # requests sent without reading answers in between
 _CHECK_NS = 10_000_000  # closed loop: interval at which it checks how late this process is
@@ -66,7 +66,7 @@ class _Drive(ABC):
     def _ring(self) -> None: ...
 
     @abstractmethod
-    def _ended(self, request: int, fault: str) -> None: ...
+    def _ended(self, request: int, fault: str) -> int: ...
 
 
 class OpenLoop(_Drive):
@@ -92,9 +92,10 @@ class OpenLoop(_Drive):
         if self._next < self._count:
             self._alarm.set(intended[self._next])
 
-    def _ended(self, request: int, fault: str) -> None:
+    def _ended(self, request: int, fault: str) -> int:
         if self.log.finished == self._count:
             self._finish()
+        return NO_REQUEST
 
 
 class ClosedLoop(_Drive):
@@ -124,12 +125,12 @@ class ClosedLoop(_Drive):
         self._check_ns = now + _CHECK_NS
         self._alarm.set(self._check_ns)
 
-    def _ended(self, request: int, fault: str) -> None:
+    def _ended(self, request: int, fault: str) -> int:
         now = clock()
         # a request that could not connect is not followed by another, which would fail at once as well
         if now - self.start_ns < self._duration_ns and not (fault and fault.startswith("connect")):
-            self._pool.offer(self.log.add(now, next(self._picks)))
-            return
+            return self.log.add(now, next(self._picks))
         self._flying -= 1
         if not self._flying:
             self._finish()
+        return NO_REQUEST

@@ -17,7 +17,7 @@ class Malformed(Exception):
 
 @dataclass(slots=True)
 class Response:
-    """A complete response. `head`: the headers in lower case, from the line break before the first one."""
+    """A complete response. `head`: the status line and the headers, in lower case."""
 
     status: int
     head: bytes
@@ -36,11 +36,7 @@ def line_of(name: bytes) -> bytes:
 
 def value_of(head: bytes, line: bytes) -> bytes:
     """The value of the first header line that begins with `line`; empty if there is none."""
-    at = head.find(line)
-    if at < 0:
-        return b""
-    at += len(line)
-    return head[at : head.index(b"\r\n", at)].strip()
+    return head.partition(line)[2].partition(b"\r\n")[0].strip()
 
 
 _LENGTH, _CONNECTION, _ENCODING = map(line_of, (b"content-length", b"connection", b"transfer-encoding"))
@@ -52,13 +48,13 @@ def _plain(data: bytes) -> Response | None:
 
     This is a shortcut at a third of the parser's cost, with the same result.
     """
-    end = data.find(b"\r\n\r\n")
-    if end < 0 or not data.startswith(b"HTTP/1.1 200 "):
+    head, gap, body = data.partition(b"\r\n\r\n")
+    if not gap or not head.startswith(b"HTTP/1.1 200 "):
         return None
-    head = data[data.index(b"\r\n") : end + 2].lower()
+    head = head.lower()
     if _FRAMED_OTHERWISE.search(head):
         return None
-    length, body = value_of(head, _LENGTH), data[end + 4 :]
+    length = value_of(head, _LENGTH)
     if not length.isdigit() or int(length) != len(body):
         return None
     return Response(200, head, body, True)
@@ -119,14 +115,14 @@ class ResponseParser:
                 if len(self._buffer) > _MAX_HEAD:
                     raise Malformed(f"a head of more than {_MAX_HEAD} bytes")
                 return False
-            lines = bytes(self._buffer[: end + 2])
+            lines = bytes(self._buffer[:end])
             del self._buffer[: end + 4]
             version, _, rest = lines.partition(b" ")
             if version not in (b"HTTP/1.1", b"HTTP/1.0") or not rest[:3].isdigit():
                 raise Malformed(f"not an HTTP/1.1 answer: {lines[:40]!r}")
             self._status = int(rest[:3])
             if self._status >= 200:
-                self._frame(lines[lines.index(b"\r\n") :].lower(), version == b"HTTP/1.1")
+                self._frame(lines.lower(), version == b"HTTP/1.1")
                 return True
 
     def _frame(self, head: bytes, persistent: bool) -> None:

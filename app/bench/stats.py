@@ -170,5 +170,5 @@ def _column(values: array[int]) -> Column:
 
 
 def _timing(log: Log, pattern: re.Pattern[bytes]) -> Column:
-    found = (pattern.search(timing) for _, timing in log.headers)
+    found = (timing and pattern.search(timing) for _, timing in log.headers)
     return np.array([round(float(match[1]) * _MS) if match else -1 for match in found], np.int64)

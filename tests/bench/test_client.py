@@ -30,10 +30,11 @@ class Rig:
         self.log = Log([client.clock()] * count, range(count))
         pool.begin(self.log, self._end)
 
-    def _end(self, request: int, fault: str) -> None:
+    def _end(self, request: int, fault: str) -> int:
         self.ends.append((request, fault))
         if len(self.ends) == self._count:
             self._all.set_result(None)
+        return client.NO_REQUEST
 
     def offer(self) -> None:
         for request in range(self._count):
