@@ -249,6 +249,30 @@ async def test_a_model_whose_rows_depend_on_their_batch_is_refused(runtime: Runt
         await engine.start(make_model(nn.Softmax(1), [X], [Y], max_batch=4, row_check="refuse"))
 
 
+async def test_rows_are_padded_no_further_than_their_bucket(runtime: Runtime):
+    """So a model that depends on padding can be served: its buckets are all lengths. There are graphs for a few."""
+
+    class Mean(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.mean(1)
+
+    async def one(served: ServedModel, length: int) -> None:
+        values = np.arange(2 * length * 2, dtype=np.float32).reshape(2, length, 2)
+        with served.lease(2, lengths={"n": length}) as lease:
+            lease.write(0, values)
+            answer = await lease.run()
+        assert np.array_equal(answer.outputs[0], values.mean(1))
+
+    x, buckets = tensor("x", "FP32", ("n", 100), 2), tuple(range(1, 101))
+    async with serving(runtime) as engine:
+        model = make_model(Mean(), [x], [Y], max_batch=4, length_buckets=buckets, row_check="refuse")
+        served = await started(engine, model)
+        graphs = {shape.length for memory in served.executor.memories for shape in memory.graphs.graphs}
+        assert graphs
+        assert 100 not in graphs
+        await asyncio.gather(*(one(served, length) for length in (*buckets, *buckets)))
+
+
 async def test_a_device_that_fails_answers_every_call(runtime: Runtime):
     error = torch.AcceleratorError("an illegal memory access was encountered")
     device = StreamDevice(runtime, (WorkerSpec(4), WorkerSpec(2)))

@@ -13,6 +13,8 @@ eagerly.
 
 from __future__ import annotations
 
+import sys
+from bisect import bisect_left
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -51,10 +53,6 @@ class WorkerMemory:
     def largest(self) -> int:
         """Rows of the largest batch that this worker runs."""
         return self.index.shape[1]
-
-    def graph(self, size: int, length: int) -> Graph | None:
-        """The graph that runs a batch of so many rows, the longest so long."""
-        return None if self.graphs is None else self.graphs.find(size, length)
 
 
 class StreamExecutor:
@@ -98,6 +96,15 @@ class StreamExecutor:
         _, bound = self._axis
         lengths = lengths_of(bound, self.model.info.batching.length_buckets, len(sizes))
         return [Shape(padded_size, length) for length in reversed(lengths)]
+
+    def graph(self, worker: int, size: int, length: int) -> Graph | None:
+        """The worker's graph for a batch of so many rows, the longest so long."""
+        graphs = self.memories[worker].graphs
+        if graphs is None:
+            return None
+        ends = self.model.info.batching.length_buckets
+        at = bisect_left(ends, length)
+        return graphs.find(size, length, ends[at] if at < len(ends) else sys.maxsize)
 
     def padded_to(self, length: int) -> dict[str, int]:
         """The length along each axis of a batch that is padded to the length of a graph."""

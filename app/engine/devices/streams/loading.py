@@ -171,14 +171,14 @@ class Loader:
         assert isinstance(executor, StreamExecutor)
         memory = executor.memories[worker.index]
         for shape in executor.shapes(memory.largest, job.size):
-            graph = memory.graph(shape.size, shape.length)
+            graph = executor.graph(worker.index, shape.size, shape.length)
             if graph is not None and graph.shape not in memory.ran:
                 self._run(worker, job, shape.length)
                 memory.ran.add(graph.shape)
         self._run(worker, job)
         ran = self._run(worker, job)
         longest = max(executor.longest(job.slots).values(), default=0)
-        graph = memory.graph(job.size, longest)
+        graph = executor.graph(worker.index, job.size, longest)
         if graph is not None and graph.shape.length > longest:
             ran.outputs = self._run(worker, job, AS_LONG_AS_ITS_ROWS).outputs
         return ran

@@ -39,7 +39,7 @@ class UnitInFlight:
         self.longest = executor.longest(self.slots)
         self.graph = None
         if length != AS_LONG_AS_ITS_ROWS:
-            self.graph = self.memory.graph(job.size, max(length, *self.longest.values(), 0))
+            self.graph = executor.graph(worker, job.size, max(length, *self.longest.values(), 0))
         self.size = job.size if self.graph is None else self.graph.shape.size
         self.block: HostBlock = self.memory.blocks.take()
         self.number = 0

@@ -56,12 +56,12 @@ class WorkerGraphs:
         self._sizes: dict[int, list[int]] = {}  # by length, ascending both
         self._buffer = torch.empty(0, dtype=torch.uint8)
 
-    def find(self, size: int, length: int) -> Graph | None:
-        """The graph that a batch of so many rows, the longest so long, is padded to."""
+    def find(self, size: int, length: int, most: int) -> Graph | None:
+        """The graph that a batch of so many rows, the longest so long, is padded to: to a length of `most` at most."""
         for captured, sizes in self._sizes.items():
             if captured >= length:
                 at = bisect_left(sizes, size)
-                return self.graphs[Shape(sizes[at], captured)] if at < len(sizes) else None
+                return self.graphs[Shape(sizes[at], captured)] if captured <= most and at < len(sizes) else None
         return None
 
     def add(self, shape: Shape, replay: Callable[[], None], outputs: list[torch.Tensor], empty: Allocate) -> None:

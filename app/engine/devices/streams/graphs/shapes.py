@@ -3,12 +3,14 @@
 A graph is one shape. Batches between two shapes are padded to the next, in rows and in length. That is right for a
 model whose answers do not depend on padding, which is what the row check at load is for: it compares rows in batches of
 their own length and of longer ones. A model that is served in spite of it (`row_check`) may answer otherwise with
-graphs.
+graphs. `length_buckets` are a promise besides: no row is padded beyond the end of its bucket, by graphs neither, so a
+model that lists every length is never padded.
 
 Every graph takes memory and time to capture, on each worker, so there are at most `_MOST` for one worker and model: 64
 are some seconds of loading, if capturing one takes 30 ms. A model of fixed shapes has far fewer. One with a variable
-axis has fewer sizes and, for each, the lengths of its `length_buckets` or else its bound halved again and again: rows
-no shorter than the least of them are padded to less than twice their length.
+axis has fewer sizes and, for each, the ends of its buckets, the shortest first, for there a batch takes longest to
+launch compared with what it computes. Without buckets it has the bound and what is left of it when it is halved again
+and again, so that rows no shorter than the least of these lengths are padded to less than twice their own.
 """
 
 from __future__ import annotations
@@ -49,11 +51,9 @@ def sizes_of(largest: int, fixed: bool) -> list[int]:
 
 
 def lengths_of(bound: int, buckets: tuple[int, ...], sizes: int) -> list[int]:
-    """Lengths that batches are padded to, for so many sizes: ascending, the bound last."""
+    """Lengths that batches are padded to, for so many sizes, ascending."""
     most = max(1, _MOST // sizes)
     if buckets:
-        lengths = sorted({bucket for bucket in buckets if bucket < bound} | {bound})
-        step = -(-len(lengths) // most)
-        return lengths[::-1][::step][::-1]
+        return sorted({bucket for bucket in buckets if bucket < bound} | {bound})[:most]
     halves = [-(-bound // (1 << n)) for n in range(min(most, _LENGTHS))]
     return sorted({length for length in halves if length >= _SHORTEST} | {bound})
