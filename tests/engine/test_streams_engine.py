@@ -166,7 +166,7 @@ async def test_rows_of_different_lengths(runtime: Runtime, bound: int):
         assert np.array_equal(answer.outputs[0], values * 100 + 11 * values.shape[1])
 
     async with serving(runtime) as engine:
-        served = await started(engine, make_model(Count(), [x, mask, length], [y], max_batch=4))
+        served = await started(engine, make_model(Count(), [x, mask, length], [y], max_batch=4, row_check="refuse"))
         assert hasattr(served.executor, "graphs")  # it runs on the streams, not beside them
         await asyncio.gather(*(one(served, number) for number in range(1, 60)))
         assert served.pool.used == 0

@@ -7,8 +7,8 @@ Rows of inputs without a largest length have no memory on the device: a unit put
 copies them on its worker's stream.
 
 Each worker has CUDA graphs of some batches, captured at load: one call instead of hundreds, so that one launcher can
-serve all streams (`graphs/`). A model with several variable axes, with one without bound, or with parameters runs
-eagerly.
+serve all streams (`graphs/`). A model that takes parameters runs eagerly, and so do some of variable length, see
+`variable_axis`.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class StreamExecutor:
         #: Inputs whose rows have no slots on the device, by position.
         self.staged = [position for position, rows in enumerate(pool.rows) if rows is None]
         self._makes = len(model.info.inputs) > len(pool.specs)  # some inputs are made on the device
-        self._axis = variable_axis(model.info)
+        self._axis = variable_axis(model)
         self.graphs = graphs and (self._fixed or self._axis is not None) and not model.takes_parameters
         self.memories: list[WorkerMemory] = []  # by worker
         self.without_graph: set[Shape] = set()  # in which the model fails

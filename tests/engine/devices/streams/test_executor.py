@@ -109,7 +109,7 @@ def of_length(model: nn.Module, *, graphs: bool = True) -> Stepped:
     device = Stepped(FakeRuntime(), (4,), DeviceOptions(graphs=graphs))
     device.heard = []
     device.start(device.heard.append)
-    device.executor = device.open(make_model(model, [IDS], [SUM], max_batch=4), 8)
+    device.executor = device.open(make_model(model, [IDS], [SUM], max_batch=4, row_check="refuse"), 8)
     try_batch(device, device.executor, 3, {"n": 12})
     return device
 

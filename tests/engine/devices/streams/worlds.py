@@ -48,7 +48,7 @@ def fixed(device: Stepped, slots: int = 12, model: nn.Module | None = None) -> W
 def variable(device: Stepped) -> World:
     """A world of rows of one to four numbers, with graphs for lengths 1, 2 and 4."""
     x, y = tensor("x", "FP32", ("n", 4)), tensor("y", "FP32", 1)
-    model = make_model(Totals(), [x], [y], max_batch=4, length_buckets=(1, 2))
+    model = make_model(Totals(), [x], [y], max_batch=4, length_buckets=(1, 2), row_check="refuse")
     executor = device.watched_executor(model, 12)
     return World(
         device,
@@ -69,7 +69,7 @@ def made(device: Stepped, bound: int) -> World:
     """A world of rows of one to four numbers, whose mask and lengths are made on the device."""
     x, y = tensor("x", "FP32", ("n", bound), pad_value=7), tensor("y", "FP32", 1)
     mask, n = tensor("mask", "FP32", ("n", bound), mask_of="x"), tensor("n", "INT32", lengths_of="n")
-    model = make_model(Masked(), [mask, x, n], [y], max_batch=4, length_buckets=(1, 2))
+    model = make_model(Masked(), [mask, x, n], [y], max_batch=4, length_buckets=(1, 2), row_check="refuse")
     executor = device.watched_executor(model, 12)
     return World(
         device,

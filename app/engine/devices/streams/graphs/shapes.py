@@ -1,10 +1,10 @@
 """Which batches of a model get CUDA graphs: their sizes, and their lengths if rows have a variable one.
 
 A graph is one shape. Batches between two shapes are padded to the next, in rows and in length. That is right for a
-model whose answers do not depend on padding, which is what the row check at load is for: it compares rows in batches of
-their own length and of longer ones. A model that is served in spite of it (`row_check`) may answer otherwise with
-graphs. `length_buckets` are a promise besides: no row is padded beyond the end of its bucket, by graphs neither, so a
-model that lists every length is never padded.
+model whose answers do not depend on padding: the row check at load compares rows in batches of their own length and of
+longer ones, and a model that is served whatever it finds has no graphs of variable length. `length_buckets` are a
+promise besides: no row is padded beyond the end of its bucket, by graphs neither, so a model that lists every length
+is never padded.
 
 Every graph takes memory and time to capture, on each worker, so there are at most `_MOST` for one worker and model: 64
 are some seconds of loading, if capturing one takes 30 ms. A model of fixed shapes has far fewer. One with a variable
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from app.contract import ModelInfo
+from app.contract import Model
 
 _MOST = 64
 _EACH = 16  # of fixed shapes every size up to here has a graph of its own, then powers of two: 21 for 512 rows
@@ -32,11 +32,15 @@ class Shape(NamedTuple):
     length: int = 0
 
 
-def variable_axis(info: ModelInfo) -> tuple[str, int] | None:
-    """Name and bound of the one variable axis. None if there is none, or several, or it is without bound."""
-    inputs = info.client_inputs
+def variable_axis(model: Model) -> tuple[str, int] | None:
+    """Name and bound of the variable axis that batches may be padded along.
+
+    None if there is none, or several, if it is without bound, or if the row check does not refuse a model that depends
+    on padding.
+    """
+    inputs = model.info.client_inputs
     bounds = {axis: bound for spec in inputs for axis, bound in zip(spec.axes, spec.bounds, strict=True) if axis}
-    if len(bounds) != 1 or not all(spec.bounded for spec in inputs):
+    if len(bounds) != 1 or not all(spec.bounded for spec in inputs) or model.row_check != "refuse":
         return None
     return next(iter(bounds.items()))
 

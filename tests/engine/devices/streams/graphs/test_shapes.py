@@ -70,11 +70,14 @@ def test_few_graphs_cover_every_batch(largest: int, bound: int, buckets: tuple[i
         assert all(longer <= 2 * length for length, longer in itertools.pairwise(lengths))
 
 
-def test_one_variable_axis_with_a_bound_is_padded() -> None:
-    def axis(*inputs):
-        return variable_axis(make_model(None, inputs).info)
+def test_one_variable_axis_with_a_bound_is_padded_if_padding_is_checked() -> None:
+    def axis(*inputs, row_check="refuse"):
+        return variable_axis(make_model(None, inputs, row_check=row_check))
 
+    a, b = tensor("a", "FP32", ("n", 40), 3), tensor("b", "FP32", ("n", 40))
     assert axis(X) is None
-    assert axis(tensor("a", "FP32", ("n", 40), 3), tensor("b", "FP32", ("n", 40))) == ("n", 40)
+    assert axis(a, b, tensor("m", "BOOL", ("n", 40), mask_of="a")) == ("n", 40)
     assert axis(tensor("a", "FP32", ("h", 40), ("w", 30))) is None
     assert axis(tensor("a", "FP32", ("n", UNBOUNDED))) is None
+    assert axis(a, row_check="warn") is None
+    assert axis(a, row_check="off") is None
