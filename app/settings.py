@@ -56,7 +56,7 @@ class Settings(BaseModel):
         "fp32", description="fp32 leaves models as they are; bf16 and fp16 compute in that."
     )
     compile: bool = Field(False, description="Compile models with torch.compile; on a CPU it needs a C++ compiler.")
-    cuda_graphs: bool = Field(True, description="Capture CUDA graphs at load; models that cannot be run without.")
+    cuda_graphs: bool = Field(True, description="Capture CUDA graphs at load, of models that can be captured.")
     threads: int | None = Field(None, ge=1, description="Compute threads per worker. [cores - 1, at least 1]")
     workers: tuple[int, ...] = Field((), description="Capacities in rows, as 1,2,4: a worker each. [one of any size]")
     push_depth: int | None = Field(

@@ -107,6 +107,31 @@ async def test_two_models_share_the_workers_and_one_goes(runtime: Runtime):
         await asyncio.gather(crowd(again, 0, 40), crowd(two, 500, 40))
 
 
+async def test_models_are_loaded_while_others_serve(runtime: Runtime):
+    """Captures on one thread, replays and allocations on others: every answer is right, and no unit fails."""
+    async with serving(runtime) as engine:
+        graphs = await started(engine, make_model(Linear(), name="graphs", max_batch=4))
+        eager = await started(engine, make_model(Linear(looks=True), name="eager", max_batch=4))
+        over = asyncio.Event()
+
+        async def serve(served: ServedModel) -> int:
+            waves = 0
+            while not over.is_set():
+                await crowd(served, waves, 20)
+                waves += 1
+            return waves
+
+        waves = asyncio.gather(serve(graphs), serve(eager))
+        for version in range(3):
+            loaded = await started(engine, make_model(Linear(), name="loaded", version=str(version), max_batch=4))
+            assert all(memory.graphs.graphs for memory in loaded.executor.memories)
+            await crowd(loaded, 0, 10)
+            await engine.stop(loaded)
+        over.set()
+        assert min(await waves) > 0
+        assert engine.device.dead() is None
+
+
 async def test_a_row_that_fails_takes_down_its_call_alone(runtime: Runtime):
     async with serving(runtime, options=DeviceOptions(graphs=False)) as engine:
         served = await started(engine, make_model(Linear(looks=True), max_batch=4))

@@ -6,6 +6,7 @@ import asyncio
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch import nn
 from app.engine.devices.base import DeviceOptions
 from app.engine.devices.streams.cuda import CudaRuntime, device_index
 from app.engine.profiling.energy import find_meter
+from app.engine.served_model import ServedModel
 from app.models.placement import Placement
 
 from ... import test_streams_engine as host
@@ -25,11 +27,14 @@ from ...test_streams_engine import (  # noqa: F401  collected here as well, with
     test_a_model_that_cannot_be_captured_runs_eagerly,
     test_a_model_that_cannot_be_moved_runs_on_the_cpu,
     test_a_model_that_fails_at_warm_up_is_named,
+    test_a_model_whose_rows_depend_on_their_batch_is_refused,
     test_a_row_that_fails_takes_down_its_call_alone,
     test_callers_who_leave_free_their_slots,
     test_calls_get_their_own_answers,
     test_large_outputs_outlive_their_slots,
+    test_models_are_loaded_while_others_serve,
     test_precision_is_inside,
+    test_rows_are_padded_no_further_than_their_bucket,
     test_rows_of_different_lengths,
     test_two_models_share_the_workers_and_one_goes,
 )
@@ -99,6 +104,63 @@ async def test_graphs_give_what_eager_gives(runtime: CudaRuntime):
         rows = np.random.default_rng(0).standard_normal((40, WIDTH), np.float32)
         expected = network()(torch.from_numpy(rows)).numpy()
     assert np.allclose(with_graphs, expected, atol=1e-2)
+
+
+class Tokens(nn.Module):
+    """The mean of what is computed of each of a row's own tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = nn.Embedding(100, WIDTH)
+        self.layers = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 10))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        own = (ids != 0)[:, :, None]
+        return (self.layers(self.table(ids)) * own).sum(1) / own.sum(1)
+
+
+async def test_rows_of_variable_length_run_as_graphs(runtime: CudaRuntime):
+    x, y = replace(tensor("ids", "INT64", ("n", 100)), minimum=0, maximum=99), tensor("y", "FP32", 10)
+    reference = Tokens()
+    rng = np.random.default_rng(0)
+
+    async def one(served: ServedModel, length: int) -> None:
+        ids = rng.integers(1, 100, (1, length))
+        with served.lease(1, lengths={"n": length}) as lease:
+            lease.write(0, ids)
+            answer = await lease.run()
+        with torch.inference_mode():
+            expected = reference(torch.from_numpy(ids)).numpy()
+        assert np.allclose(answer.outputs[0], expected, atol=1e-2)
+
+    async with host.serving(runtime) as engine:
+        model = make_model(Tokens(), [x], [y], max_batch=4, row_check="refuse")
+        served = await host.started(engine, model)
+        shapes = {shape for memory in served.executor.memories for shape in memory.graphs.graphs}
+        assert {shape.length for shape in shapes} == {13, 25, 50, 100}
+        with no_synchronisation():
+            await asyncio.gather(*(one(served, 1 + 7 * number % 100) for number in range(80)))
+
+
+async def test_a_model_that_reads_a_value_is_launched_by_a_thread_of_its_own(runtime: CudaRuntime):
+    async with host.serving(runtime, options=DeviceOptions(graphs=False)) as engine:
+        plain = await host.started(engine, make_model(host.Linear(), name="plain", max_batch=4))
+        looks = await host.started(engine, make_model(host.Linear(looks=True), name="looks", max_batch=4))
+        assert plain.executor.launcher is None
+        assert looks.executor.launcher is not None
+        await asyncio.gather(host.crowd(plain, 0, 40), host.crowd(looks, 0, 40))
+
+
+async def test_a_batch_takes_its_own_time_and_not_that_of_copies(runtime: CudaRuntime):
+    async with host.serving(runtime) as engine:
+        served = await host.started(engine, make_model(host.Linear(), max_batch=4))
+        in_stream = engine.device._device.launches.in_stream
+        runtime.enqueue(in_stream, lambda: torch.cuda._sleep(1_000_000_000))  # half a second or so
+        answer = await ask(served, rows_of(3.0))
+        parts = served.stats.parts
+        assert np.array_equal(answer.outputs[0], answers(rows_of(3.0)))
+        assert parts.infer.ns < parts.input.ns
 
 
 def allocated(runtime: CudaRuntime) -> int:
