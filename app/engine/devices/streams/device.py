@@ -88,7 +88,7 @@ class StreamDevice:
         self.spec = DeviceSpec(workers, len(workers), alive, depth, ahead)
         self.runtime = runtime
         self._graphs = options.graphs
-        self._clock = clock
+        self.clock = clock
         self.copies = Copies()
         self.health = Health(self.name)
         self.launchers = Launchers(runtime, self._start, self.health.lose, self._launchers_ended)
@@ -238,11 +238,11 @@ class StreamDevice:
             copies=self.copies,
             watcher=self.watcher,
             own_launcher=self.launchers.own,
-            clock=self._clock,
+            clock=self.clock,
         )
         self.launches.callbacks = Callbacks(_nobody_hears, None, _give_back)
         self.workers += [StreamWorker(index, spec, self._streams.take) for index, spec in enumerate(self.spec.workers)]
-        self.completers = [Completer(worker, runtime, self.copies, self._clock, lose) for worker in self.workers]
+        self.completers = [Completer(worker, runtime, self.copies, self.clock, lose) for worker in self.workers]
         self._loader = Loader(self, self._streams, self._placement)
         self._threads = [self.watcher.thread, *(completer.thread for completer in self.completers)]
         self._spawn()

@@ -74,14 +74,20 @@ class StreamExecutor:
         self._axis = variable_axis(model)
         self.graphs = graphs and (self._fixed or self._axis is not None) and not model.takes_parameters
         self.memories: list[WorkerMemory] = []  # by worker
-        self.without_graph: set[Shape] = set()  # in which the model fails
+        self.without_graph: set[Shape] = set()  # in which the model fails, or takes long
         #: A model that blocks the thread which launches it has a launcher of its own.
         self.launcher: Launcher | None = None
         self.known = False  # whether it does: a batch has run before the model serves
         #: It may return memory that it writes into again, at its next batch, while the out-stream still reads.
         self.returns_its_own = True
         self.unloaded = False
-        self.warm: set[tuple[int, ...]] = set()  # sizes, with lengths, that have run before the model serves
+        #: By size and lengths, nanoseconds of batches that have run before the model serves.
+        self.warm: dict[tuple[int, ...], int] = {}
+
+    @property
+    def captured(self) -> bool:
+        """Whether there is a graph."""
+        return any(memory.graphs is not None and memory.graphs.graphs for memory in self.memories)
 
     def sizes(self, largest: int) -> list[int]:
         """Batch sizes that get graphs on a worker of so many rows."""

@@ -102,6 +102,8 @@ class Launches:
             self._watcher.send([event], partial(self._copied, number, pool, slots))
 
     def unload(self, executor: StreamExecutor) -> None:
+        if executor.unloaded:
+            return
         executor.unloaded = True
         if executor.launcher is None:
             self._release_later(executor)

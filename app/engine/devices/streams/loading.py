@@ -50,6 +50,8 @@ from app.scheduler.types import DeviceSpec
 
 log = logging.getLogger("starling.engine")
 
+_LONG_NS = 50_000_000  # of a batch: launching it takes 1 to 10 ms of that
+
 
 class Placing(Protocol):
     """What loading needs of the device. `keep` is told of slots that are given back during their copy."""
@@ -60,6 +62,7 @@ class Placing(Protocol):
     launchers: Launchers
     health: Health
     spec: DeviceSpec
+    clock: Callable[[], int]
 
     def submit(self, worker: StreamWorker, job: Job, report: Report, length: int = 0) -> None: ...
     def result(self, done: Future[Any]) -> Any: ...
@@ -144,7 +147,7 @@ class Loader:
             if executor.graphs:
                 for worker in workers:
                     self._prepare(executor, slots, worker.index, size)
-            elif not executor.known:
+            if not executor.known and not executor.captured and executor.launcher is None:
                 self._probe(executor, slots, size)
             executor.known = True
         for slot in slots:
@@ -183,12 +186,20 @@ class Loader:
             ran.outputs = self._run(worker, job, AS_LONG_AS_ITS_ROWS).outputs
         return ran
 
-    def _warm(self, executor: StreamExecutor, slots: Slots, size: int, longest: Mapping[str, int]) -> None:
-        """Run the rows in these slots as a batch of this shape, if none has run before."""
+    def _warm(self, executor: StreamExecutor, slots: Slots, size: int, longest: Mapping[str, int]) -> int:
+        """Run the rows in these slots as a batch of this shape, if none has run before. Returns its nanoseconds."""
         shape = (size, *longest.values())
         if shape not in executor.warm:
-            self._perform(self._batch(executor, slots, size, longest))
-            executor.warm.add(shape)
+            batch = self._batch(executor, slots, size, longest)
+            executor.warm[shape] = self._time(batch)
+            if executor.warm[shape] >= _LONG_NS:  # the first run may have been compiled
+                executor.warm[shape] = self._time(batch)
+        return executor.warm[shape]
+
+    def _time(self, work: Callable[[], object]) -> int:
+        begin = self._device.clock()
+        self._perform(work)
+        return self._device.clock() - begin
 
     def _batch(
         self, executor: StreamExecutor, slots: Slots, size: int, longest: Mapping[str, int]
@@ -227,13 +238,19 @@ class Loader:
                 self._capture_shape(executor, slots, memory, shape)
 
     def _capture_shape(self, executor: StreamExecutor, slots: Slots, memory: WorkerMemory, shape: Shape) -> None:
-        """A shape in which the model fails has no graph, and is no fault of the shape that is being tried."""
+        """A shape in which the model fails has no graph, and is no fault of the shape that is being tried.
+
+        Nor has one that takes so long that its launches do not matter, which run while the device computes. Its graph
+        would only cost memory, and padding.
+        """
         graphs = memory.graphs
         assert graphs is not None  # see `_prepare`
         longest = executor.padded_to(shape.length)
         work = partial(executor.batch, memory.index, shape.size, longest)
         try:
-            self._warm(executor, slots, shape.size, longest)
+            if self._warm(executor, slots, shape.size, longest) >= _LONG_NS:
+                executor.without_graph.add(shape)
+                return
             found = self._capture(executor, graphs.capture.stream, graphs.pool, work)
         except Exception as exc:
             if self._device.health.lost is not None:
@@ -251,7 +268,7 @@ class Loader:
             graphs.add(shape, *found, self._runtime.empty)
 
     def _probe(self, executor: StreamExecutor, slots: Slots, size: int) -> None:
-        """Find out whether a model that has no graphs waits for the device."""
+        """Find out whether a model of which nothing was captured waits for the device."""
         work = self._batch(executor, slots, size, executor.longest(slots))
         with suppress(torch.OutOfMemoryError):  # a capture has memory of its own; a wait would have come before
             self._capture(executor, self.stream, self._runtime.graph_pool(), work)

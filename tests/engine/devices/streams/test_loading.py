@@ -148,6 +148,58 @@ def test_a_device_that_fails_while_a_model_is_loaded_is_lost_at_once() -> None:
     assert "illegal memory access" in (bench.device.dead() or "")
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_batches_that_take_long_have_no_graphs(waits: bool) -> None:
+    """Whether such a model waits for the device is found out all the same."""
+    runtime = FakeRuntime()
+    now = [0]
+
+    class Slow(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if waits:
+                runtime.refuse_in_capture()
+            now[0] += 20_000_000 * len(x)
+            return x * 2 + 1
+
+    device = Stepped(runtime, (4,))
+    device.clock = lambda: now[0]
+    executor = device.open(make_model(Slow(), max_batch=4), 8)
+    for size in range(1, 5):
+        try_batch(device, executor, size, {})
+    (memory,) = executor.memories
+    if waits:
+        assert not memory.graphs.graphs
+        assert executor.launcher is not None
+    else:
+        assert set(memory.graphs.graphs) == {Shape(1), Shape(2)}
+        assert executor.launcher is None
+
+
+def test_a_first_run_that_is_compiled_says_nothing_of_the_time_of_a_batch() -> None:
+    runtime, now = FakeRuntime(), [0]
+
+    class Compiled(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            now[0] += 10**6 if now[0] else 10**12
+            return x * 2 + 1
+
+    device = Stepped(runtime, (4,))
+    device.clock = lambda: now[0]
+    executor = device.open(make_model(Compiled(), max_batch=4), 8)
+    try_batch(device, executor, 4, {})
+    assert executor.captured
+
+
+def test_a_model_may_be_unloaded_twice() -> None:
+    bench = Bench(options=DeviceOptions())
+    try_batch(bench.device, bench.executor, 1, {})
+    for _ in range(2):
+        bench.device.free(bench.executor)
+    while bench.device.turn():
+        pass
+    assert bench.device.dead() is None
+
+
 def test_a_batch_that_no_worker_takes_is_refused() -> None:
     bench = Bench(2)
     with pytest.raises(ConfigError, match="model 'm': no worker takes a batch of 3 rows"):
