@@ -252,6 +252,8 @@ class Loader:
                 executor.without_graph.add(shape)
                 return
             found = self._capture(executor, graphs.capture.stream, graphs.pool, work)
+            if found is not None:
+                graphs.add(shape, *found, self._runtime.empty)
         except Exception as exc:
             if self._device.health.lost is not None:
                 raise
@@ -264,8 +266,6 @@ class Loader:
             return
         if found is None:
             executor.graphs = False
-        else:
-            graphs.add(shape, *found, self._runtime.empty)
 
     def _probe(self, executor: StreamExecutor, slots: Slots, size: int) -> None:
         """Find out whether a model of which nothing was captured waits for the device."""

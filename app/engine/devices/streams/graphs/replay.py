@@ -68,7 +68,11 @@ class WorkerGraphs:
         """`empty` allocates device memory. The buffer grows with the largest; older graphs keep theirs."""
         nbytes = laid_out_bytes(outputs, shape.size)
         if nbytes > self._buffer.numel():
-            self._buffer = empty((nbytes,), torch.uint8)
+            try:
+                self._buffer = empty((nbytes,), torch.uint8)
+            except BaseException:
+                self.capture.kept.append(replay)  # no use, but it must not go before the others of its stream
+                raise
         aside = [place.target for place in lay_out(self._buffer, outputs, shape.size)]
         self.graphs[shape] = Graph(shape, replay, outputs, aside)
         sizes = {length: sorted(one.size for one in self.graphs if one.length == length) for _, length in self.graphs}

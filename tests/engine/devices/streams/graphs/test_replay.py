@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from runtimes import FakeRuntime
 
@@ -70,3 +71,19 @@ def test_outputs_are_set_aside_in_one_buffer_that_grows() -> None:
         for output, aside in zip(graph.outputs, graph.aside, strict=True):
             assert torch.equal(output, aside)
             assert aside.is_contiguous()
+
+
+def test_a_graph_without_memory_for_its_results_stays_with_its_stream() -> None:
+    """A graph that goes takes its stream's workspace from those that were captured there before."""
+
+    def no_memory(*_: object) -> torch.Tensor:
+        raise torch.OutOfMemoryError("full")
+
+    def replay() -> None:
+        pass
+
+    graphs = WorkerGraphs(None, CaptureStream(0, 0, None))
+    with pytest.raises(torch.OutOfMemoryError):
+        graphs.add(Shape(1), replay, [torch.ones(1, 3)], no_memory)
+    assert graphs.graphs == {}
+    assert graphs.capture.kept == [replay]
