@@ -90,6 +90,23 @@ def test_a_slot_given_back_during_its_copy_comes_back_after_it():
     assert bench.pool.used == 0
 
 
+def test_a_unit_that_ends_says_nothing_of_later_copies():
+    bench = Bench()
+    (first,), (later,) = bench.arrive(1.0), bench.arrive(2.0)
+    bench.push([first])
+    bench.launch()
+    bench.run(bench.arrivals, at_most=2)  # the first copy and its event
+    bench.run(bench.device.workers[0].stream)
+    bench.run(bench.device.workers[0].out)
+    bench.device.complete_next(0)
+    bench.pool.give_back([first])
+    bench.pool.give_back([later])
+    assert bench.pool.used == 1, "the later row is still on its way"
+    while bench.device.turn():
+        pass
+    assert bench.pool.used == 0
+
+
 def test_rows_that_nobody_announced_are_copied_first():
     bench = Bench()
     slots = list(bench.pool.take(2))
