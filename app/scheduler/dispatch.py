@@ -40,10 +40,10 @@ class Dispatch:
         held: list[Key] = []
         wake_at: int | None = None
         while True:
-            usable = workers.usable(now)
             ready = self._arbiter.first(held)
             if ready is None:
                 return wake_at
+            usable = workers.usable(now)
             if not usable:
                 return _earlier(wake_at, workers.next_opening(now))
             alive = ledger.alive

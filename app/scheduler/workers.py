@@ -40,6 +40,8 @@ class Workers:
     def usable(self, now: int) -> list[int]:
         """Workers that may be handed a unit now: idle ones, and those that are about to end what they have."""
         may_begin = self.busy < self._most
+        if self._depth == 1:  # the device most servers have
+            return [worker for worker, queue in enumerate(self._queues) if not queue] if may_begin else []
         return [
             worker
             for worker, queue in enumerate(self._queues)
@@ -74,6 +76,8 @@ class Workers:
 
     def running(self, usable: Sequence[int]) -> int:
         """Units at work when one of these workers has turned to one more."""
+        if self._depth == 1:  # a usable worker is an idle one
+            return min(self.busy + 1, self._most)
         idle = any(not self._queues[worker] for worker in usable)
         return min(self.busy + idle, self._most)
 
