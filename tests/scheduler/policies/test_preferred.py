@@ -89,8 +89,7 @@ class TestMonitor:
                 (2_249, 32),  # 32 in 14.2 ms: 2253.52; 31 in 13.85: 2238.27
                 (2_300, 32),  # more than can be served
                 (5_000, 32),
-            ],
-            2,
+            ]
         ),
     )
     def test_smallest_size_whose_throughput_exceeds_the_rate(self, rows: int, preferred: int) -> None:
