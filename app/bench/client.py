@@ -17,14 +17,12 @@ from types import TracebackType
 from typing import Self
 
 from .alarm import clock
-from .http import Malformed, Response, ResponseParser, line_of, value_of
+from .http import Malformed, Response, ResponseParser
 from .plan import Target
 
 _MAX_WAITING = 65_536  # requests without a connection; further ones fail
 _SWEEP_S = 0.25  # interval of the time limit's check, by which a request may exceed it
 _OK = 200
-_BATCH, _TIMING = line_of(b"x-batch-size"), line_of(b"server-timing")
-_NO_HEADERS = (b"", b"")
 _LEAST_GROWTH = 1024  # requests
 
 Note = Callable[[int, Response], int]
@@ -37,8 +35,8 @@ class Log:
 
     `intended`: when it should be sent; `offered`: when it was handed to the pool; `sent`: when it was written to a
     connection; `ended`: when the last byte of its answer arrived. `status`: of HTTP, 0 without an answer. `answers`:
-    the numbers that `note` returned. `faults`: why there is no right answer, by request. `headers`: X-Batch-Size and
-    Server-Timing.
+    the numbers that `note` returned. `faults`: why there is no right answer, by request. `heads`: `Response.head` of
+    the answers with status 200, which is read after the run.
     """
 
     def __init__(self, intended: Sequence[int], picks: Sequence[int]) -> None:
@@ -47,7 +45,7 @@ class Log:
         self.picks = array("q", picks)  # which body
         self.offered, self.sent, self.ended = array("q", zeros), array("q", zeros), array("q", zeros)
         self.status, self.answers = array("q", zeros), array("q", zeros)
-        self.headers: list[tuple[bytes, bytes]] = [_NO_HEADERS] * len(intended)
+        self.heads = [b""] * len(intended)
         self.faults: dict[int, str] = {}
         self.finished = 0
         self._count = len(intended)
@@ -68,13 +66,13 @@ class Log:
         zeros = bytes(8 * more)
         for column in self._columns():
             column.frombytes(zeros)
-        self.headers += [_NO_HEADERS] * more
+        self.heads += [b""] * more
 
     def trim(self) -> None:
         """Cut the columns after the last request, when no more will be added."""
         for column in self._columns():
             del column[self._count :]
-        del self.headers[self._count :]
+        del self.heads[self._count :]
 
     def _columns(self) -> tuple[array[int], ...]:
         return self.intended, self.picks, self.offered, self.sent, self.ended, self.status, self.answers
@@ -241,7 +239,7 @@ class Pool:
         fault = ""
         if response.status == _OK:
             log.answers[request] = self._note(log.picks[request], response)
-            log.headers[request] = value_of(response.head, _BATCH), value_of(response.head, _TIMING)
+            log.heads[request] = response.head
         else:
             words = response.body[:200].decode("utf-8", "replace")
             fault = log.faults[request] = f"status {response.status}: {words}"

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from .answers import UNCHECKED
 from .client import Log
+from .http import line_of, value_of
 
 _MS = 1e6
 Column = NDArray[np.int64]
@@ -23,6 +24,7 @@ _T95 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
     2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 )  # fmt: skip
+_BATCH, _TIMING = line_of(b"x-batch-size"), line_of(b"server-timing")
 _COMPUTE = re.compile(rb"compute;dur=([0-9.]+)")
 _QUEUE = re.compile(rb"queue;dur=([0-9.]+)")
 _TOTAL = re.compile(rb"total;dur=([0-9.]+)")
@@ -113,6 +115,8 @@ def collect(log: Log, start_ns: int, duration_s: float, seed: int, wrong: Sequen
         kind = fault.partition(":")[0]
         errors[kind] += 1
         examples.setdefault(kind, fault)
+    batches = [value_of(head, _BATCH) for head in log.heads]
+    timings = [value_of(head, _TIMING) for head in log.heads]
     last = int(ended.max()) - start_ns if len(ended) else 0
     return Repeat(
         seed=seed,
@@ -122,10 +126,10 @@ def collect(log: Log, start_ns: int, duration_s: float, seed: int, wrong: Sequen
         latency_ns=np.where(right, ended - intended, -1),
         wait_ns=np.where(sent > 0, sent - offered, -1),
         lag_ns=np.array(lags, np.int64) if len(lags) else offered - intended,
-        compute_ns=_timing(log, _COMPUTE),
-        server_ns=_timing(log, _TOTAL),
-        queue_ns=_timing(log, _QUEUE),
-        batch=np.array([int(size) if size.isdigit() else 0 for size, _ in log.headers], np.int64),
+        compute_ns=_timing(timings, _COMPUTE),
+        server_ns=_timing(timings, _TOTAL),
+        queue_ns=_timing(timings, _QUEUE),
+        batch=np.array([int(size) if size.isdigit() else 0 for size in batches], np.int64),
         status=Counter(status for status in log.status if status),
         errors=errors,
         examples=examples,
@@ -169,6 +173,6 @@ def _column(values: array[int]) -> Column:
     return np.array(values, np.int64)
 
 
-def _timing(log: Log, pattern: re.Pattern[bytes]) -> Column:
-    found = (timing and pattern.search(timing) for _, timing in log.headers)
+def _timing(timings: Sequence[bytes], pattern: re.Pattern[bytes]) -> Column:
+    found = (timing and pattern.search(timing) for timing in timings)
     return np.array([round(float(match[1]) * _MS) if match else -1 for match in found], np.int64)

@@ -75,7 +75,7 @@ def test_collect() -> None:
     log.ended = array("q", (at + 5 * MS for at in log.intended))
     log.status = array("q", [200, 429, 200, 200])
     log.answers = array("q", [right, 0, wrong, UNCHECKED])
-    log.headers[0] = (b"8", b"queue;dur=0.5, compute;dur=1.25, total;dur=3")
+    log.heads[0] = b"http/1.1 200 ok\r\nx-batch-size: 8\r\nserver-timing: queue;dur=0.5, compute;dur=1.25, total;dur=3"
     log.faults[1] = "status 429: full"
     found = collect(log, 990 * MS, 0.04, 7, answers.judge(), ())
     assert found.intended_ns.tolist() == [10 * MS, 20 * MS, 30 * MS, 40 * MS]
