@@ -8,8 +8,8 @@ Models are loaded while others serve, so nothing here goes through the launcher 
        as waiting or freeing memory, are forbidden to this thread alone. torch's allocator serves the capture from the
        pool of its graph by looking at the stream that asks, so what other threads allocate stays out of it. While a
        capture is open they cannot give cached memory back to the driver: who then runs out of memory fails, and is
-       tried again with fewer rows. Before torch 2.12 or so all captures shared the state of the random generator: there
-       a model that samples may fail while another is captured, and is tried again.
+       tried again with fewer rows. torch 2.13 has a state of the random generator for each capture; in releases that
+       have one for all, a model that samples may fail while another is captured.
     3. A model that waits for the device while it is launched, for a value that it reads, gets a launcher of its own.
        The capture finds it: CUDA refuses to record a wait. A model that is not to have graphs is captured once for
        that alone. torch's debug mode for synchronisation would find less (`torch.cuda.synchronize` passes) and is one
