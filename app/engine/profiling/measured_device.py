@@ -26,15 +26,12 @@ class MeasuredDevice:
         self._clock = clock
         self._report: Report
         self._loop: asyncio.AbstractEventLoop
-        # Live jobs that were pushed and that have ended. The first belongs to the loop; each place of the second to one
-        # worker's thread, so that neither needs a lock.
+        # Live jobs that were pushed, that have ended, and when the last one did. The first belongs to the loop; each
+        # place of the others to one worker's thread, so that nothing here needs a lock.
+        workers = len(device.spec.workers)
         self._pushed = 0
-        self._ended = [0] * len(device.spec.workers)
-        self._watching = False  # somebody waits for the device to be idle
-        self._idle_since: int | None = None  # None while a live job is there
-        self._need_ns = 0
-        self._quiet: asyncio.Future[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._ended = [0] * workers
+        self._ended_at = [0] * workers
         self._number = 0  # of the last measured unit
         self._running: dict[int, int] = {}  # measured unit -> worker
         self._kept: dict[int, list[Job]] = {}  # by worker that is measured: live jobs for it
@@ -62,8 +59,6 @@ class MeasuredDevice:
 
     def push(self, worker: int, job: Job) -> None:
         self._pushed += 1
-        if self._watching:
-            self._moved()
         if worker in self._kept:
             self._kept[worker].append(job)
         else:
@@ -81,21 +76,25 @@ class MeasuredDevice:
     # measuring
 
     async def quiet(self, need_ns: int) -> None:
-        """Return when no live job has been there for so long."""
-        self._watching = True
-        try:
-            self._moved()
-            while self._idle_since is None or self._clock() < self._idle_since + need_ns:
-                self._need_ns = need_ns
-                self._quiet = self._loop.create_future()
-                self._arm()
-                await self._quiet
-                self._moved()
-        finally:
-            self._watching = False
-            self._quiet = None
-            self._idle_since = None
-            self._disarm()
+        """Return when no live job has been there for so long, from now on.
+
+        Live jobs do not wake it, for that would cost each of them a turn of the loop: the timer is set for the earliest
+        time at which it can be quiet, and set again if jobs have come until then.
+        """
+        began = self._clock()
+        while (wait_ns := self._until_quiet(began, need_ns)) > 0:
+            passed = self._loop.create_future()
+            timer = self._loop.call_later(wait_ns / 1e9, passed.set_result, None)
+            try:
+                await passed
+            finally:
+                timer.cancel()
+
+    def _until_quiet(self, began: int, need_ns: int) -> int:
+        """Nanoseconds until there can have been no live job for so long."""
+        if self._pushed > sum(self._ended):
+            return need_ns
+        return max(began, *self._ended_at) + need_ns - self._clock()
 
     async def measure(self, executor: Executor, batches: Sequence[tuple[int, Slots]]) -> list[Completion]:
         """Run one batch on each of some workers, all begun together; what came of them, in order of their ends.
@@ -123,10 +122,9 @@ class MeasuredDevice:
                 self._report(completion)  # the engine has lost the device with it
             self._hand_over(self._measured, completion)
             return
+        self._ended_at[completion.worker] = self._clock()
         self._ended[completion.worker] += 1
         self._report(completion)
-        if self._watching:  # set before the counts are read, so that no end goes unseen
-            self._hand_over(self._moved)
 
     def _hand_over(self, what: Callable[..., None], *args: object) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody measures any more
@@ -139,31 +137,3 @@ class MeasuredDevice:
         self._completions.append(completion)
         if not self._running and self._done is not None:
             self._done.set_result(self._completions)
-
-    # idleness
-
-    def _moved(self) -> None:
-        """A live job has come or ended."""
-        if not self._watching:
-            return
-        if self._pushed > sum(self._ended):
-            self._idle_since = None
-            self._disarm()
-        elif self._idle_since is None:
-            self._idle_since = self._clock()
-            self._arm()
-
-    def _arm(self) -> None:
-        if self._idle_since is not None and self._quiet is not None and self._timer is None:
-            wait_ns = self._idle_since + self._need_ns - self._clock()
-            self._timer = self._loop.call_later(max(0, wait_ns) / 1e9, self._settle)
-
-    def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _settle(self) -> None:
-        self._timer = None
-        if self._quiet is not None and not self._quiet.done():
-            self._quiet.set_result(None)
