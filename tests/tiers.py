@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 import pytest
+from hypothesis import HealthCheck, Phase, settings
 
 T = TypeVar("T")
 
@@ -28,3 +29,14 @@ def few(times: int) -> int:
 def some(cases: Iterable[T], every: int = 4) -> list[T]:
     """All of the cases; in the core tier one in `every` of them, beginning with the first."""
     return list(cases)[:: every if core else 1]
+
+
+def repeatable(times: int) -> settings:
+    """Hypothesis with `times` examples, the same on every run: one that fails on another branch says nothing."""
+    return settings(
+        derandomize=True,
+        deadline=None,
+        max_examples=few(times),
+        phases=[Phase.generate],
+        suppress_health_check=[HealthCheck.too_slow],
+    )

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from fakes import FakeDevice, VirtualClock, VirtualLoop, virtual_loop
+from fakes import HANGS, FakeDevice, VirtualClock, VirtualLoop, virtual_loop
 
 from app.contract import Answer, Array, Batching, Model, ModelInfo, SampleRow, TensorSpec
 from app.engine.engine import Engine
@@ -154,3 +154,13 @@ async def serving(
             assert isinstance(served, ServedModel)
             rig.models.append(served)
         yield rig
+
+
+@asynccontextmanager
+async def hung() -> AsyncIterator[tuple[Rig, asyncio.Task[Answer]]]:
+    """A started engine whose unit never ends, and the call that waits for it."""
+    device = FakeDevice(virtual_loop(), 4, fate=lambda pushed: HANGS)
+    async with serving(device=device) as rig:
+        call = rig.ask(10.0)
+        await rig.loop.turn(2)
+        yield rig, call

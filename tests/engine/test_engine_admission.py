@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
 from fakes import HANGS, MS, FakeDevice, affine, virtual, virtual_loop
 
+from app.contract import Answer
 from app.errors import DeadlineExceeded, DeadlineUnreachable, NotReady, QueueFull
 from app.scheduler.types import AT_ONCE
 
-from .rig import answers, ask, make_model, rows_of, serving
+from .rig import Rig, answers, ask, make_model, rows_of, serving
+
+
+@asynccontextmanager
+async def busy(batch_ns: int, max_queue: int) -> AsyncIterator[tuple[Rig, list[asyncio.Task[Answer]]]]:
+    """An engine whose only worker, of one row, runs a call; that call, in a list."""
+    device = FakeDevice(virtual_loop(), 1, batch_ns=lambda size: batch_ns)
+    async with serving(make_model(max_batch=1, max_queue=max_queue), device=device) as rig:
+        calls = [rig.ask(10.0)]
+        await rig.loop.turn(2)
+        yield rig, calls
 
 
 @virtual
 async def test_full_queue_refuses_with_a_hint_from_the_backlog():
-    device = FakeDevice(virtual_loop(), 1, batch_ns=lambda size: 1_500 * MS)
-    async with serving(make_model(max_batch=1, max_queue=2), device=device) as rig:
-        calls = [rig.ask(10.0)]
-        await rig.loop.turn(2)
+    async with busy(1_500 * MS, max_queue=2) as (rig, calls):
         calls += [rig.ask(11.0), rig.ask(12.0)]
         await rig.loop.turn(2)
         with pytest.raises(QueueFull, match="'m': the queue of 2 rows is full") as refused:
@@ -134,10 +144,7 @@ async def test_admission_in_the_turn_in_which_the_queue_was_dropped():
 @virtual
 async def test_what_is_refused_is_part_of_the_arrival_rate():
     """For a full queue and for a deadline; a model that takes no calls at all has no rate."""
-    device = FakeDevice(virtual_loop(), 1, batch_ns=lambda size: 20_000 * MS)
-    async with serving(make_model(max_batch=1, max_queue=1), device=device) as rig:
-        calls = [rig.ask(10.0)]
-        await rig.loop.turn(2)
+    async with busy(20_000 * MS, max_queue=1) as (rig, calls):
         calls.append(rig.ask(11.0))
         await rig.loop.turn(2)
         for _ in range(5):

@@ -16,7 +16,7 @@ from app.engine.served_model import ServedModel
 from app.errors import ConfigError, DeadlineExceeded, NotReady
 from app.scheduler.scheduler import Scheduler
 
-from .rig import FATAL, Affine, answers, ask, make_model, rows_of, serving
+from .rig import FATAL, Affine, answers, ask, hung, make_model, rows_of, serving
 
 
 @virtual
@@ -117,10 +117,7 @@ async def test_largest_batch_is_the_models_or_the_workers():
 
 @virtual
 async def test_a_worker_that_hangs_at_the_end_is_said(caplog):
-    device = FakeDevice(virtual_loop(), 4, fate=lambda pushed: HANGS)
-    async with serving(device=device) as rig:
-        call = rig.ask(10.0)
-        await rig.loop.turn(2)
+    async with hung() as (_, call):
         call.cancel()
     assert "a worker did not end within" in caplog.text
 

@@ -20,9 +20,9 @@ from itertools import accumulate
 from typing import TypeVar
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiers import few, some
+from tiers import few, repeatable, some
 
 from app.scheduler.optimal.tables import ControlTables, solve
 from app.scheduler.policies import POLICIES
@@ -34,13 +34,7 @@ from .book import UNBOUNDED
 from .world import Arrival, Trace, World, make_call, make_device, make_program
 
 T = TypeVar("T")
-CI = settings(
-    derandomize=True,
-    deadline=None,
-    max_examples=few(60),
-    phases=[Phase.generate],
-    suppress_health_check=[HealthCheck.too_slow],
-)
+CI = repeatable(60)
 FEW = settings(CI, max_examples=few(20))
 
 MIXED = "mixed"

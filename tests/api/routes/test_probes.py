@@ -31,26 +31,15 @@ async def http(health: FakeHealth) -> AsyncIterator[httpx.AsyncClient]:
         yield opened
 
 
-@pytest.mark.parametrize("path", LIVE)
-async def test_live(http: httpx.AsyncClient, health: FakeHealth, path: str) -> None:
+@pytest.mark.parametrize(("path", "word"), [(path, "live") for path in LIVE] + [(path, "ready") for path in READY])
+async def test_a_probe_that_fails_says_why(http: httpx.AsyncClient, health: FakeHealth, path: str, word: str) -> None:
     answer = await http.get(path)
-    assert (answer.status_code, answer.json()) == (200, {"live": True})
-    health.live_reason = "worker 0 is dead"
+    assert (answer.status_code, answer.json()) == (200, {word: True})
+    reason = "a: loading; b: failed: no such file"
+    setattr(health, f"{word}_reason", reason)
     answer = await http.get(path)
-    assert (answer.status_code, answer.json()) == (503, {"live": False, "reason": "worker 0 is dead"})
-
-
-@pytest.mark.parametrize("path", READY)
-async def test_ready(http: httpx.AsyncClient, health: FakeHealth, path: str) -> None:
-    answer = await http.get(path)
-    assert (answer.status_code, answer.json()) == (200, {"ready": True})
-    health.ready_reason = "a: loading; b: failed: no such file"
-    answer = await http.get(path)
-    assert (answer.status_code, answer.json()) == (
-        503,
-        {"ready": False, "reason": "a: loading; b: failed: no such file"},
-    )
-    assert answer.headers["retry-after"] == "1"
+    assert (answer.status_code, answer.json()) == (503, {word: False, "reason": reason})
+    assert answer.headers.get("retry-after") == ("1" if word == "ready" else None)
 
 
 @pytest.mark.parametrize("path", LIVE + READY)

@@ -30,6 +30,13 @@ def origins(rig: Rig) -> list[str]:
     return [served.statistics()["starling"]["profile"]["origin"] for served in rig.models]
 
 
+async def begun(rig: Rig) -> None:
+    """Until the first batch is being measured."""
+    rig.engine.profiling.begin()
+    while not measured(rig):
+        await rig.loop.passes(MS)
+
+
 async def settled(rig: Rig) -> None:
     """Until nothing is left to measure."""
     while rig.engine.profiling._idle._task is not None:
@@ -92,9 +99,7 @@ async def test_without_a_budget_nothing_is_measured(tmp_path: Path):
 @virtual
 async def test_a_call_waits_for_one_batch_at_most():
     async with serving(profile_budget_s=BUDGET) as rig:
-        rig.engine.profiling.begin()
-        while not measured(rig):
-            await rig.loop.passes(MS)
+        await begun(rig)
         assert measured(rig)[-1].ended is None
         first = len(measured(rig))
         asked = [rig.ask(float(value)) for value in range(2, 8)]
@@ -212,9 +217,7 @@ async def test_batches_that_would_delay_a_call_too_long_keep_the_curve_of_warm_u
 async def test_models_are_measured_one_after_the_other_and_one_that_goes_is_not():
     models = [make_model(name=name) for name in ("a", "b", "c")]
     async with serving(*models, profile_budget_s=BUDGET) as rig:
-        rig.engine.profiling.begin()
-        while not measured(rig):
-            await rig.loop.passes(MS)
+        await begun(rig)
         await rig.engine.stop(rig.models[0])  # in the middle
         await rig.engine.stop(rig.models[2])  # not begun
         await settled(rig)
@@ -252,9 +255,7 @@ async def test_a_worker_that_dies_is_lost_as_under_a_call():
 @virtual
 async def test_stopping_ends_it():
     async with serving(profile_budget_s=BUDGET) as rig:
-        rig.engine.profiling.begin()
-        while not measured(rig):
-            await rig.loop.passes(MS)
+        await begun(rig)
     assert rig.engine.profiling._idle._task is None
 
 

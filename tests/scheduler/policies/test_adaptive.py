@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiers import few
+from tiers import few, repeatable
 
 from app.scheduler.estimates.profile import linear
 from app.scheduler.optimal.tables import ControlTables, solve
@@ -19,13 +19,7 @@ from app.scheduler.types import DeviceSpec, Outcome, Profile, Step, Unit
 from ..test_scheduler import calls_of
 from ..world import make_call, make_device, make_program
 
-CI = settings(
-    derandomize=True,
-    deadline=None,
-    max_examples=few(300),
-    phases=[Phase.generate],
-    suppress_health_check=[HealthCheck.too_slow],
-)
+CI = repeatable(300)
 FEW = settings(CI, max_examples=few(12))
 MS, S = 1_000_000, 1_000_000_000
 #: At low load one row waits for a second; at high load one and two wait for a third. Three rows are run as four.

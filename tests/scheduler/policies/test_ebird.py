@@ -9,9 +9,9 @@ from __future__ import annotations
 from itertools import combinations
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from tiers import few, some
+from tiers import repeatable, some
 
 from app.scheduler.policies import Cut, Hold, make
 from app.scheduler.policies.base import view_of
@@ -22,13 +22,7 @@ from app.scheduler.types import DeviceSpec, Formed, Klass, Outcome, Step, Unit, 
 from ..test_scheduler import calls_of, finish
 from ..world import make_call, make_device, make_program
 
-CI = settings(
-    derandomize=True,
-    deadline=None,
-    max_examples=few(200),
-    phases=[Phase.generate],
-    suppress_health_check=[HealthCheck.too_slow],
-)
+CI = repeatable(200)
 LARGEST = 32
 WORKERS = (1, 1, 2, 4, 8, 16)
 
