@@ -262,8 +262,9 @@ class Engine:
         if outcome.error is Fault.DEVICE:
             self._lose(f"worker {completion.worker} has died: {completion.message}")
         unit = self._units.pop(outcome.unit_id, None)
-        if unit is None:  # of a measurement, which ended with the device
-            self.abort(f"the device is lost: {self.lost}")
+        if unit is None:  # of a measurement: its end is heard here only when the device has ended with it
+            if self.lost is not None:
+                self.abort(f"the device is lost: {self.lost}")
             return
         served = self._served.get(unit.program)
         if served is None:  # given up, see `abort`: nobody waits

@@ -9,7 +9,8 @@ from tiers import some
 
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import POLICIES, Cut, Facts, Hold, make
-from app.scheduler.policies.base import view_of
+
+from .views import view_of
 
 #: One row waits for company, rows 3 are run as 4, and nothing is in the table beyond 8.
 TABLES = ControlTables((0.5,), ((0, 0, 2, 3, 4, 4, 6, 7, 8),), 8, (1, 2, 4, 4, 5, 6, 7, 8), (70,), 100.0)

@@ -14,8 +14,6 @@ from typing import Protocol
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.types import DeviceSpec, Formed
 
-_FOREVER = 1 << 62
-
 
 @dataclass(slots=True)
 class Facts:
@@ -134,13 +132,3 @@ class BasePolicy:
         """Serve what waits, up to the largest batch, as soon as a worker may be handed a unit."""
         rows = min(view.ready, view.limit)
         return Cut(rows, rows, Formed.FULL if rows == view.full else Formed.IDLE)
-
-
-def view_of(
-    ready: int, limit: int, full: int, oldest: int = 0, max_delay: int = 0, facts: Facts | None = None
-) -> KeyView:
-    """A view of a device with room for all and rows without deadlines."""
-    return KeyView(
-        ready=ready, limit=limit, full=full, oldest=oldest, max_delay=max_delay,
-        room=_FOREVER, due=_FOREVER, free=_FOREVER, running=1, facts=facts or Facts(),
-    )  # fmt: skip

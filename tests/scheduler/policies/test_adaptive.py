@@ -12,11 +12,11 @@ from tiers import few, repeatable
 from app.scheduler.estimates.profile import linear
 from app.scheduler.optimal.tables import ControlTables, solve
 from app.scheduler.policies import Cut, Facts, Hold, KeyView, make
-from app.scheduler.policies.base import view_of
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import DeviceSpec, Outcome, Profile, Step, Unit
 
 from ..test_scheduler import calls_of
+from ..views import view_of
 from ..world import make_call, make_device, make_program
 
 CI = repeatable(300)

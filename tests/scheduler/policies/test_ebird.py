@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from tiers import repeatable, some
 
 from app.scheduler.policies import Cut, Hold, make
-from app.scheduler.policies.base import view_of
 from app.scheduler.policies.ebird import Ebird
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import DeviceSpec, Formed, Klass, Outcome, Step, Unit, WorkerSpec
 
 from ..test_scheduler import calls_of, finish
+from ..views import view_of
 from ..world import make_call, make_device, make_program
 
 CI = repeatable(200)

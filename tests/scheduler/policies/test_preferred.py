@@ -7,11 +7,11 @@ from tiers import some
 
 from app.scheduler.estimates.profile import linear
 from app.scheduler.policies import Cut, Facts, Hold, make
-from app.scheduler.policies.base import view_of
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Outcome, Stage, Step, Unit
 
 from ..test_scheduler import calls_of
+from ..views import view_of
 from ..world import make_call, make_device, make_program
 
 MS, S = 1_000_000, 1_000_000_000

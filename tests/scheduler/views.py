@@ -1,0 +1,17 @@
+"""What a policy sees, made up."""
+
+from __future__ import annotations
+
+from app.scheduler.policies.base import Facts, KeyView
+
+_FOREVER = 1 << 62
+
+
+def view_of(
+    ready: int, limit: int, full: int, oldest: int = 0, max_delay: int = 0, facts: Facts | None = None
+) -> KeyView:
+    """A view of a device with room for all and rows without deadlines."""
+    return KeyView(
+        ready=ready, limit=limit, full=full, oldest=oldest, max_delay=max_delay,
+        room=_FOREVER, due=_FOREVER, free=_FOREVER, running=1, facts=facts or Facts(),
+    )  # fmt: skip
