@@ -17,7 +17,7 @@ from app.engine.profiling.idle import Known
 from app.errors import DeadlineUnreachable, NotReady, QueueFull, StarlingError
 from app.metrics import Gauges, ModelStats
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Call, Drop, Klass, Reason, Refusal, Row, RowState, Unit
+from app.scheduler.types import LOWEST_PRIORITY, Call, Drop, Klass, Reason, Refusal, Row, RowState, Unit
 
 log = logging.getLogger("starling.engine")
 
@@ -63,15 +63,19 @@ class ServedModel:
         self._timeout_ns = int(batching.default_timeout_ms * 1e6)
         self._priority = batching.default_priority
 
-    def admit(self, rows: int, deadline_ns: int | None = None) -> None:
-        """Raise QueueFull, DeadlineUnreachable or NotReady if a call of so many rows cannot be taken now."""
+    def admit(self, rows: int, deadline_ns: int | None = None, priority: int = LOWEST_PRIORITY) -> None:
+        """Raise QueueFull, DeadlineUnreachable or NotReady if a call of so many rows cannot be taken now.
+
+        Only the work that goes before a call of this `priority` counts against its deadline.
+        """
         engine = self.engine
         if self._closing is not None:
             raise NotReady(f"model {self.info.name!r} is being unloaded", retry_after_s=1)
         if engine.refusing is not None:
             raise NotReady(engine.refusing, retry_after_s=1)
         now = engine.clock()
-        refusal = engine.scheduler.admit(self.program, rows + self.reserved, Klass.REALTIME, deadline_ns, now)
+        asked = rows + self.reserved
+        refusal = engine.scheduler.admit(self.program, asked, Klass.REALTIME, deadline_ns, now, priority)
         if refusal is not None:
             if refusal.reason in (Reason.QUEUE_FULL, Reason.DEADLINE_UNREACHABLE):
                 engine.scheduler.refused(self.program, rows, now)
@@ -102,7 +106,8 @@ class ServedModel:
         arrived = self.engine.clock() if arrived_ns is None else arrived_ns
         timeout_ns = self._timeout_ns if timeout_us is None else timeout_us * 1000
         deadline = arrived + timeout_ns if timeout_ns else None
-        self.admit(rows, deadline)
+        priority = priority or self._priority
+        self.admit(rows, deadline, priority)
         try:
             slots = self.pool.take(rows)
         except MemoryError:  # calls that left are still being copied to the device
@@ -113,7 +118,7 @@ class ServedModel:
         if self.model.takes_parameters:
             for slot in slots:
                 self.pool.parameters[slot] = parameters
-        return Lease(self.engine.next_call(), self, slots, lengths, priority or self._priority, arrived, deadline)
+        return Lease(self.engine.next_call(), self, slots, lengths, priority, arrived, deadline)
 
     def finish(self, outcome: str, total_ns: int) -> None:
         """Count an answered call."""

@@ -161,3 +161,18 @@ async def test_what_is_refused_is_part_of_the_arrival_rate():
             rig.served.lease(1, timeout_us=1)
         await rig.loop.passes(1_000 * MS)
         assert rig.engine.scheduler.rate(rig.served.program) == pytest.approx(1)
+
+
+@virtual
+async def test_a_deadline_is_held_against_what_goes_before_the_call():
+    """One row runs for 20 ms more and nine of priority 2 wait: a call of priority 1 is next, one of 2 is the last."""
+    async with busy(20 * MS, max_queue=16) as (rig, calls):
+        calls += [rig.ask(float(value), priority=2) for value in range(11, 20)]
+        await rig.loop.turn(2)
+        with pytest.raises(DeadlineUnreachable):
+            rig.served.lease(1, priority=2, timeout_us=50_000)
+        urgent = rig.ask(30.0, priority=1, timeout_us=50_000)
+        assert np.array_equal((await urgent).outputs[0], answers(rows_of(30.0)))
+        assert not calls[-1].done()
+        await asyncio.gather(*calls)
+        rig.assert_settled()
