@@ -174,8 +174,19 @@ class Answer:
     batch: int
 
 
+class Waiter(Protocol):
+    """Who waits for an answer, on the event loop: an asyncio.Future is one. The last two are called at most once."""
+
+    def done(self) -> bool:
+        """Whether it has its answer, or waits no longer."""
+        ...
+
+    def set_result(self, answer: Answer, /) -> None: ...
+    def set_exception(self, error: Exception, /) -> None: ...
+
+
 class Lease(Protocol):
-    """The slots of one call, from admission to answer. Use as a context manager: slots are freed at its end."""
+    """The slots of one call, from admission to answer. Whoever takes it closes it, or uses it as a context manager."""
 
     def __enter__(self) -> Lease: ...
     def __exit__(self, *exc: object) -> None: ...
@@ -188,13 +199,16 @@ class Lease(Protocol):
         """
         ...
 
-    @property
-    def answered(self) -> bool:
-        """Nobody waits for this call's answer, or nobody does any more."""
+    def submit(self, waiter: Waiter) -> None:
+        """Submit the rows: the waiter hears of their outputs, or of a leaf of StarlingError."""
         ...
 
     def run(self) -> asyncio.Future[Answer]:
         """Submit the rows; the future gives their outputs. Raises a leaf of StarlingError."""
+        ...
+
+    def close(self) -> None:
+        """Nobody waits any more: slots are freed, as soon as nothing reads them. Any number of times."""
         ...
 
     def cancel(self) -> None:

@@ -13,7 +13,7 @@ from fastapi import FastAPI
 
 from app import __version__
 from app.api.errors import install_error_handlers
-from app.api.http import ASGIApp, Limits
+from app.api.http import Limits
 from app.api.inference import InferencePath
 from app.api.routes.control import router as control
 from app.api.routes.openapi import router as documentation
@@ -49,7 +49,7 @@ _OVERRIDES = ("policy", "objective", "max_batch", "max_delay_ms", "max_queue", "
 
 def create_app(
     settings: Settings, lifecycle: Lifecycle | None = None, *, on_ready: Callable[[Registry], None] | None = None
-) -> ASGIApp:
+) -> InferencePath:
     """The server as an ASGI application. `on_ready` is told when every model has been tried.
 
     Raises ConfigError when the models or the GPU cannot be found; what is wrong inside one model shows in the index.

@@ -16,12 +16,13 @@ import signal
 import socket
 import struct
 import sys
+from functools import partial
 from types import FrameType
 
 import uvicorn
 
 from app import process
-from app.api.http import ASGIApp
+from app.api.inference import InferencePath
 from app.errors import ConfigError
 from app.lifecycle import Lifecycle
 from app.protocol import HttpProtocol
@@ -118,11 +119,11 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
-def serve(app: ASGIApp, settings: Settings, lifecycle: Lifecycle, sock: socket.socket) -> int:
+def serve(app: InferencePath, settings: Settings, lifecycle: Lifecycle, sock: socket.socket) -> int:
     """Run until told to stop. The exit status is 0 after a drain, 1 if the engine was lost or the start failed."""
     config = uvicorn.Config(
         app,
-        http=HttpProtocol,
+        http=partial(HttpProtocol, handler=app.direct),  # type: ignore[arg-type]  # uvicorn calls it like the class
         interface="asgi3",  # stated, because uvicorn takes a plain function that returns a coroutine for ASGI 2
         proxy_headers=False,  # nothing here uses the client's address; the middleware costs a microsecond a request
         log_config=None,

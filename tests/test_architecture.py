@@ -25,7 +25,7 @@ OURS: dict[str, set[str] | None] = {
     "sim": {"scheduler"},
     "models": {"contract", "errors"},
     "engine": {"scheduler", "models", "contract", "errors", "metrics"},
-    "api": {"contract", "errors", "logs", "metrics", "__init__"},
+    "api": {"contract", "errors", "logs", "metrics", "protocol", "__init__"},
     "lifecycle": {"contract"},
     "logs": set(),
     "protocol": set(),

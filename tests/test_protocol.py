@@ -7,91 +7,70 @@ import inspect
 import json
 import re
 import tomllib
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvicorn
+from connections import Connection
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
-from uvicorn.server import ServerState
-
-from app.protocol import EXTENSION, HttpProtocol
 
 ROOT = Path(__file__).parents[1]
-App = Callable[[Any, Any, Any], Awaitable[None]]
-
-
-class Transport(asyncio.Transport):
-    """A connection whose other side is the test. Once it is lost, a write raises, as uvloop's do."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written = b""
-        self.closing = False
-        self.lost = False
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return ("127.0.0.1", 1) if name in ("sockname", "peername") else default
-
-    def write(self, data: bytes) -> None:  # type: ignore[override]
-        if self.lost:
-            raise RuntimeError("the handler is closed")
-        self.written += data
-
-    def is_closing(self) -> bool:
-        return self.closing
-
-    def close(self) -> None:
-        self.closing = True
-
-    def pause_reading(self) -> None: ...
-
-    def resume_reading(self) -> None: ...
-
-
-class Connection:
-    """A protocol with an application behind it and a Transport before it."""
-
-    def __init__(self, app: App) -> None:
-        config = uvicorn.Config(app, http=HttpProtocol, interface="asgi3", log_config=None, access_log=False)
-        config.load()
-        self.state = ServerState()
-        self.transport = Transport()
-        self.protocol = HttpProtocol(config, self.state, {}, asyncio.get_running_loop())
-        self.protocol.access_log = False
-        self.protocol.connection_made(self.transport)
-
-    def hang_up(self) -> None:
-        self.transport.closing = self.transport.lost = True
-        self.protocol.connection_lost(ConnectionResetError())
-
-    async def done(self) -> None:
-        """Until no request is being answered."""
-        async with asyncio.timeout(10):
-            while self.state.tasks:
-                await asyncio.wait(self.state.tasks)
-
-
 REQUEST = b"POST /%d HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nok"
-HEAD = b"content-length: 2\r\n"
 
 
-async def test_an_answer_in_one_piece() -> None:
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        assert scope["extensions"][EXTENSION](HEAD, b"ok", False)
+async def ok(scope: Any, receive: Any, send: Any) -> None:
+    """An ASGI application that answers "ok" when the body has come."""
+    while (await receive()).get("more_body", False):
+        pass
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"ok"})
 
-    connection = Connection(app)
-    connection.protocol.data_received(REQUEST % 1 + REQUEST % 2)
+
+async def test_every_answer_leaves_in_one_write() -> None:
+    connection = Connection(ok)
+    connection.send(REQUEST % 1 + REQUEST % 2)
     await connection.done()
-    assert connection.transport.written == b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok" * 2
+    assert connection.transport.writes == [b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"] * 2
     assert not connection.transport.closing
 
 
-@pytest.mark.parametrize("way", ["in one piece", "uvicorn's"])
+async def test_answers_without_a_body_and_in_parts() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["method"] == "HEAD":
+            await ok(scope, receive, send)
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for part in (b"one", b"two"):
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    connection = Connection(app)
+    connection.send(b"HEAD / HTTP/1.1\r\n\r\n")
+    await connection.done()
+    head = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
+    assert connection.transport.writes == [head]
+    connection.send(b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n")
+    await connection.done()
+    head = b"HTTP/1.1 200 OK\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
+    assert connection.transport.writes[1:] == [head + b"3\r\none\r\n", b"3\r\ntwo\r\n", b"0\r\n\r\n"]
+    assert connection.transport.closing
+
+
+async def test_100_continue_comes_before_the_body() -> None:
+    connection = Connection(ok)
+    connection.send(b"POST / HTTP/1.1\r\nContent-Length: 2\r\nExpect: 100-Continue\r\n\r\n")
+    await connection.transport.wrote.wait()
+    assert connection.transport.written == b"HTTP/1.1 100 Continue\r\n\r\n"
+    connection.send(b"ok")
+    await connection.done()
+    assert connection.transport.writes[1:] == [b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"]
+
+
 @pytest.mark.parametrize("answered", [0, 1])
-async def test_a_client_that_pipelines_and_hangs_up(way: str, answered: int, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_client_that_pipelines_and_hangs_up(answered: int, caplog: pytest.LogCaptureFixture) -> None:
     """The request at work hears of it, those behind it never start, and nothing is said of it in the log."""
     begun: list[str] = []
     heard: list[str] = []
@@ -103,14 +82,12 @@ async def test_a_client_that_pipelines_and_hangs_up(way: str, answered: int, cap
         if len(begun) > answered:
             waiting.set()
             heard.append((await receive())["type"])  # as a watch over the client does
-        if way == "in one piece" and scope["extensions"][EXTENSION](HEAD, b"ok", False):
-            return
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
         await send({"type": "http.response.body", "body": b"ok"})
 
     caplog.set_level("WARNING")
     connection = Connection(app)
-    connection.protocol.data_received(b"".join(REQUEST % n for n in range(50)))
+    connection.send(b"".join(REQUEST % n for n in range(50)))
     async with asyncio.timeout(10):
         await waiting.wait()
     connection.hang_up()
@@ -125,7 +102,7 @@ async def test_a_malformed_request_is_answered_in_json() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None: ...
 
     connection = Connection(app)
-    connection.protocol.data_received(b"GET /\xc3\xa9 HTTP/1.1\r\n\r\n")
+    connection.send(b"GET /\xc3\xa9 HTTP/1.1\r\n\r\n")
     head, _, body = connection.transport.written.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ")
     assert b"content-length: %d\r\n" % len(body) in head + b"\r\n"
@@ -154,7 +131,16 @@ def test_the_tested_release_of_uvicorn_is_the_only_one_allowed() -> None:
     ("method", "expected"),
     [
         (HttpToolsProtocol.__init__, ["self", "config", "server_state", "app_state", "_loop"]),
+        (HttpToolsProtocol.data_received, ["self", "data"]),
+        (HttpToolsProtocol.on_message_begin, ["self"]),
+        (HttpToolsProtocol.on_header, ["self", "name", "value"]),
         (HttpToolsProtocol.on_headers_complete, ["self"]),
+        (HttpToolsProtocol.on_body, ["self", "body"]),
+        (HttpToolsProtocol.on_message_complete, ["self"]),
+        (HttpToolsProtocol.on_response_complete, ["self"]),
+        (HttpToolsProtocol.resume_writing, ["self"]),
+        (HttpToolsProtocol.timeout_keep_alive_handler, ["self"]),
+        (HttpToolsProtocol._unset_keepalive_if_required, ["self"]),
         (HttpToolsProtocol._start_asgi_task, ["self", "cycle", "app"]),
         (HttpToolsProtocol.connection_lost, ["self", "exc"]),
         (HttpToolsProtocol.shutdown, ["self"]),
@@ -174,26 +160,28 @@ async def test_state_of_a_connection_and_of_a_request() -> None:
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         seen.append(connection.protocol._answering)  # type: ignore[arg-type]
-        assert scope["extensions"][EXTENSION](HEAD, b"ok", True)
+        assert not seen[-1].response_started
+        await ok(scope, receive, send)
 
     connection = Connection(app)
     protocol = connection.protocol
     assert protocol.cycle is None  # type: ignore[comparison-overlap]  # until the first request, see `shutdown`
-    protocol.data_received(REQUEST % 1 + REQUEST % 2)
+    connection.send(REQUEST % 1 + REQUEST % 2)
     assert [type(cycle) for cycle, _ in protocol.pipeline] == [RequestResponseCycle]
     assert protocol.scope["type"] == "http"
     await connection.done()
-    (cycle,) = seen
+    cycle = seen[0]
     assert isinstance(protocol.flow, FlowControl)
     assert cycle.flow.write_paused is False
     assert (cycle.disconnected, cycle.response_started, cycle.response_complete) == (False, True, True)
-    assert (cycle.keep_alive, cycle.access_log, cycle.default_headers) == (False, False, [])
-    assert cycle.scope["method"] == "POST"
-    assert cycle.transport is connection.transport
+    assert (cycle.keep_alive, cycle.access_log, cycle.scope["method"]) == (True, False, "POST")
     assert isinstance(cycle.message_event, asyncio.Event)
-    assert connection.transport.closing
     assert protocol in connection.state.connections
-    assert callable(cycle.on_response)
+    assert connection.state.default_headers == []
+    assert connection.state.total_requests == 2
+    assert protocol.timeout_keep_alive_task is not None
+    connection.hang_up()
+    assert protocol.timeout_keep_alive_task is None
 
 
 def test_state_of_a_server() -> None:

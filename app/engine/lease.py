@@ -1,4 +1,4 @@
-"""A lease: one call as the engine sees it. It is the scheduler's Call, and also owns the call's slots and its future.
+"""A lease: one call as the engine sees it. It is the scheduler's Call, and also owns the call's slots.
 
 It owns them from admission to answer. Slots are freed once, and never while a unit still reads them.
 """
@@ -6,16 +6,19 @@ It owns them from admission to answer. Slots are freed once, and never while a u
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, cast
 
 import numpy as np
 
-from app.contract import Answer, Array, ModelInfo, TensorSpec
+from app.contract import Answer, Array, ModelInfo, TensorSpec, Waiter
 from app.engine.devices.pool import Pool, Slots
 from app.errors import BadRequest, ClientGone, DeadlineExceeded, ModelFailed, NotReady, StarlingError
 from app.metrics import ModelStats
 from app.scheduler.types import Call, Drop, Klass, Reason, Row, RowState
+
+log = logging.getLogger("starling.engine")
 
 
 class Home(Protocol):
@@ -57,7 +60,7 @@ class Batch:
 class Lease(Call):
     """Implements contract.Lease over one served model's pool."""
 
-    __slots__ = ("_closed", "_future", "_lengths", "_served", "_submitted", "cause", "error", "places", "slots")
+    __slots__ = ("_closed", "_lengths", "_served", "_submitted", "_waiter", "cause", "error", "places", "slots")
 
     def __init__(
         self,
@@ -85,7 +88,7 @@ class Lease(Call):
         self._lengths = lengths
         self._closed = False
         self._submitted = False
-        self._future: asyncio.Future[Answer] | None = None
+        self._waiter: Waiter | None = None
         #: For each row that has ended, the batch that holds its outputs and the row's place in it. The engine writes
         #: this list; a dict would cost 3 us per call for its first key.
         self.places: list[tuple[Batch, int] | None] = [None] * len(self.rows)
@@ -106,24 +109,24 @@ class Lease(Call):
         pool.write(self.slots, index, values, self._lengths)
 
     def run(self) -> asyncio.Future[Answer]:
-        """Submit. The future raises a leaf of StarlingError; whoever cancels it takes the call out of the queue."""
+        """Submit. The future raises a leaf of StarlingError."""
+        future = self._served.future()
+        self.submit(future)
+        return future
+
+    def submit(self, waiter: Waiter) -> None:
+        """The rows have been written, and are to run; see contract.Lease."""
         served = self._served
-        self._future = future = served.future()
+        self._waiter = waiter
         if served.refusing is not None:  # since the lease was taken
             self.fail(NotReady(served.refusing, retry_after_s=1))
-            return future
+            return
         self._submitted = True
         served.submit(self)
-        return future
 
     @property
     def model(self) -> str:
         return self._served.info.name
-
-    @property
-    def answered(self) -> bool:
-        """Whether the call has its answer, or nobody waits for one."""
-        return self._future is None or self._future.done()
 
     def cancel(self) -> None:
         """The caller has gone."""
@@ -131,20 +134,27 @@ class Lease(Call):
 
     def fail(self, error: StarlingError) -> None:
         """Answer the call with an error, unless it has its answer."""
-        if self._future is not None and not self._future.done():
-            self._future.set_exception(error)
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            try:
+                waiter.set_exception(error)
+            except Exception:  # one caller's trouble must not end the engine's step
+                log.exception("a caller failed to take its error")
 
     def resolve(self) -> None:
         """All rows have ended: give the answer."""
-        future = self._future
-        if future is None or future.done():
+        waiter = self._waiter
+        if waiter is None or waiter.done():
             return
         try:
             answer = self._answer()
         except Exception as exc:  # the outputs of two batches do not fit together
-            future.set_exception(ModelFailed(f"model {self._served.info.name!r}: {type(exc).__name__}: {exc}"))
-        else:
-            future.set_result(answer)
+            self.fail(ModelFailed(f"model {self._served.info.name!r}: {type(exc).__name__}: {exc}"))
+            return
+        try:
+            waiter.set_result(answer)
+        except Exception:  # as in `fail`
+            log.exception("a caller failed to take its answer")
 
     def _answer(self) -> Answer:
         places = cast("list[tuple[Batch, int]]", self.places)  # all rows have ended
@@ -191,8 +201,9 @@ class Lease(Call):
             self.free_ended()
         elif not self._submitted:
             self._served.unused(self)
-        # Rows point back to their call: cut, so that the cycle collector has no work.
+        # Rows point back to their call, and the waiter to its lease: cut, so that the cycle collector has no work.
         self.rows = []
+        self._waiter = None
 
     def free_ended(self) -> None:
         """Give back the slots of rows that will not run again, after the call has left before its time."""

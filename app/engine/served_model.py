@@ -179,8 +179,9 @@ class ServedModel:
     def drop(self, drop: Drop, lost: str | None) -> None:
         """A call leaves without an answer. `lost`: why the device is, if it is."""
         lease = cast("Lease", drop.call)
-        lease.fail(error_of(drop, lease, lost))
-        lease.free_ended()
+        error = error_of(drop, lease, lost)
+        lease.free_ended()  # first: whoever hears of the error may take slots at once
+        lease.fail(error)
 
     # slots
 

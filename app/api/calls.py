@@ -1,0 +1,162 @@
+"""What both ways of taking an inference request share: which call a path means, its lease, its answer, its errors.
+
+One call: find the model, check admission, decode the body, take slots and write the inputs into them, wait, encode the
+outputs, answer. `direct.py` does so for plain requests, from the HTTP protocol; `inference.py` for all others, as an
+ASGI application.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import re
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from app.api.access import has_key
+from app.api.codecs.base import Codec, DecodedCall, RequestHeaders
+from app.api.codecs.friendly import Friendly
+from app.api.codecs.v1 import V1
+from app.api.codecs.v2 import V2
+from app.api.http import BodyReader, Limits
+from app.contract import Answer, Lease, Served
+from app.errors import BadRequest, ModelFailed, StarlingError
+from app.logs import CauseLog
+
+log = logging.getLogger("starling.http")
+
+_PATHS = re.compile(
+    r"/v2/models/(?P<v2>[^/]+)(?:/versions/(?P<version>[^/]+))?/infer"
+    r"|/v1/models/(?P<v1>[^/:]+)(?:/versions/(?P<v1_version>[^/:]+))?:predict"
+    r"|/predict/(?P<friendly>[^/]+)"
+)
+ROUTES, LONGEST_ROUTE = 1024, 512  # paths remembered, and characters of each: clients may send any number of others
+#: The head of an answer, formatted in one piece: a list of headers costs three times as much.
+_HEAD = (
+    b"x-request-id: %s\r\nserver-timing: queue;dur=%.3f, compute;dur=%.3f, total;dur=%.3f\r\nx-batch-size: %d\r\n"
+    b"%scontent-length: %d\r\n"
+)
+_JSON = b"content-type: application/json\r\n"
+_BINARY = b"content-type: application/octet-stream\r\ninference-header-content-length: %d\r\n"
+_COMPRESSED = b"content-encoding: %s\r\nvary: accept-encoding\r\n"
+_V2, _V1, _FRIENDLY = V2(), V1(), Friendly()
+_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What a path means: its protocol and its model."""
+
+    codec: Codec
+    model: str
+    version: str | None
+
+
+class Calls:
+    """Calls as HTTP sees them. `connections` returns how many connections the server has open."""
+
+    def __init__(self, limits: Limits, *, api_key: str | None, connections: Callable[[], int]) -> None:
+        self.limits = limits
+        self.bodies = BodyReader(limits)
+        self.key = api_key.encode() if api_key else None
+        self._connections = connections
+        self._causes = CauseLog(log)
+        self._routes: dict[str, Route] = {}
+        self._request_ids = (
+            b"%s-%x" % (prefix, n) for prefix in [secrets.token_hex(4).encode()] for n in itertools.count()
+        )
+
+    # who may come
+
+    def crowded(self) -> bool:
+        """Whether too many connections are open."""
+        return self._connections() > self.limits.connections
+
+    def allowed(self, headers: RequestHeaders) -> bool:
+        """Whether a request has the key, if one is needed."""
+        return self.key is None or has_key(headers, self.key)
+
+    # a request
+
+    def route(self, path: str) -> Route | None:
+        """What a path means; None for one that infers nothing."""
+        route = self._routes.get(path)
+        if route is not None:
+            return route
+        found = _PATHS.fullmatch(path)
+        if found is None:
+            return None
+        if found["v2"]:
+            route = Route(_V2, found["v2"], found["version"])
+        elif found["v1"]:
+            route = Route(_V1, found["v1"], found["v1_version"])
+        else:
+            route = Route(_FRIENDLY, found["friendly"], None)
+        if len(path) <= LONGEST_ROUTE:
+            if len(self._routes) >= ROUTES:
+                self._routes.clear()
+            self._routes[path] = route
+        return route
+
+    def request_id(self, headers: RequestHeaders) -> bytes:
+        """The id that the client gave, if it is one, or a new one."""
+        given = headers.get(b"x-request-id")
+        return given if given is not None and _REQUEST_ID.fullmatch(given) is not None else next(self._request_ids)
+
+    def lease(self, served: Served, call: DecodedCall, arrived: int) -> Lease:
+        """Take slots for a call. `arrived`: monotonic nanoseconds."""
+        limit = served.info.batching.max_queue
+        if call.rows > limit:
+            raise BadRequest(f"{call.rows} rows in one request: the queue of model {served.info.name!r} holds {limit}")
+        return served.lease(
+            call.rows, lengths=call.lengths, priority=call.priority, timeout_us=call.timeout_us,
+            parameters=call.parameters, arrived_ns=arrived,
+        )  # fmt: skip
+
+    # its answer
+
+    def succeeded(
+        self,
+        served: Served,
+        request_id: bytes,
+        arrived: int,
+        answer: Answer,
+        body: bytes,
+        json_length: int | None,
+        encoding: str | None = None,
+    ) -> bytes:
+        """Count a call that is answered with `body`, and return the header lines of its answer.
+
+        `json_length`: of the body's JSON part, where binary tensors follow; `encoding`: how the body is compressed.
+        """
+        total = time.monotonic_ns() - arrived
+        kind = _JSON if json_length is None else _BINARY % json_length
+        if encoding is not None:
+            kind += _COMPRESSED % encoding.encode()
+        served.finish("ok", total)
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s %s: ok, %.3f ms, batch %d", request_id.decode(), served.info.name, total / 1e6, answer.batch)
+        return _HEAD % (
+            request_id, answer.queue_ns / 1e6, answer.compute_ns / 1e6, total / 1e6, answer.batch, kind, len(body),
+        )  # fmt: skip
+
+    def failed(self, exc: Exception, served: Served | None, request_id: bytes, arrived: int, path: str) -> None:
+        """Count a call that is answered with an error, and log what people who run the server should know of it."""
+        if not isinstance(exc, StarlingError):
+            log.error("unexpected error on %s", path, exc_info=exc)
+        if served is not None:
+            code = exc.code if isinstance(exc, StarlingError) else "internal"
+            served.finish(code, time.monotonic_ns() - arrived)
+            self._log_cause(exc, served, request_id)
+        log.debug("%s %s: %s", request_id.decode(), path, exc)
+
+    def _log_cause(self, exc: Exception, served: Served, request_id: bytes) -> None:
+        """Log what the model's own code did wrong, if that is why the request failed."""
+        cause = exc.cause if isinstance(exc, StarlingError) else None
+        if cause is None and isinstance(exc, ModelFailed):
+            cause = exc  # nothing was raised: the model broke its promise
+        if cause is not None:
+            info = served.info
+            self._causes.log(cause, f"{info.name} version {info.version}", request_id.decode())

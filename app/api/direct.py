@@ -1,0 +1,201 @@
+"""Inference requests on the short way: taken from the HTTP protocol, without a task.
+
+A call here is its own waiter: when its batch ends, the engine calls `set_result` on the event loop, which encodes the
+outputs and writes the answer. Only what would keep the loop from other work (a model's `present` on many rows,
+compression of a large answer) is done by a task of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+from app.api.calls import LONGEST_ROUTE, ROUTES, Calls, Route
+from app.api.codecs.base import DecodedCall
+from app.api.errors import error_parts
+from app.api.http import QUICK_TO_COMPRESS, compress, wanted_encoding
+from app.contract import Answer, Catalog, Health, Lease, Served
+from app.errors import BodyTimeout, ClientGone, NotReady
+from app.protocol import Exchange, HttpProtocol, RequestHeaders
+
+#: Statuses after which a connection closes: the rest of a body that came too late, and a server that may be going.
+CLOSING = frozenset({408, 503})
+
+
+class DirectCalls:
+    """Implements protocol.Handler for the paths that infer."""
+
+    def __init__(self, calls: Calls) -> None:
+        self.calls = calls
+        self.body_timeout_s = calls.limits.body_timeout_s
+        self._routes: dict[bytes, Route] = {}
+
+    def take(self, connection: HttpProtocol, url: bytes, headers: RequestHeaders, length: int) -> Exchange | None:
+        """The call that a plain POST begins. None for what the ASGI way does: other paths, and refusals that close."""
+        calls = self.calls
+        route = self._routes.get(url) or self._match(url)
+        health: Health = connection.app_state["health"]
+        if route is None or health.closing or calls.crowded() or not calls.allowed(headers):
+            return None
+        call = DirectCall(connection, calls, route, headers, health)
+        catalog: Catalog = connection.app_state["catalog"]
+        try:
+            call.served = served = catalog.find(route.model, route.version)
+            served.admit(1)
+            calls.bodies.reserve(length)
+            call.held = length
+        except NotReady:
+            return None
+        except Exception as exc:
+            call.set_exception(exc)
+        return call
+
+    def _match(self, url: bytes) -> Route | None:
+        if b"?" in url or b"%" in url:  # rare: the ASGI way takes the target apart
+            return None
+        route = self.calls.route(url.decode("latin-1"))
+        if route is not None and len(url) <= LONGEST_ROUTE:
+            if len(self._routes) >= ROUTES:
+                self._routes.clear()
+            self._routes[url] = route
+        return route
+
+
+class DirectCall(Exchange):
+    """One request; implements contract.Waiter. Answers exactly once, unless its client has gone."""
+
+    __slots__ = (
+        "arrived", "call", "calls", "ended", "final", "headers", "health", "held", "lease", "request_id", "route",
+        "served",
+    )  # fmt: skip
+
+    def __init__(
+        self, connection: HttpProtocol, calls: Calls, route: Route, headers: RequestHeaders, health: Health
+    ) -> None:
+        # Exchange's own __init__, written out: a call more costs a tenth of a microsecond.
+        self.connection = connection
+        self.keep_alive = True
+        self.disconnected = self.response_complete = self.whole = False
+        self.arrived = time.monotonic_ns()
+        self.calls = calls
+        self.route = route
+        self.headers = headers
+        self.health = health
+        self.request_id = calls.request_id(headers)
+        self.served: Served | None = None
+        self.call: DecodedCall | None = None
+        self.lease: Lease | None = None
+        self.held = 0  # bytes of the body that count as held
+        self.ended = False  # the answer has been given
+        self.final = False  # it is one after which a connection closes
+
+    # told by the protocol
+
+    def received(self, body: bytes) -> bool:
+        served, calls, codec = self.served, self.calls, self.route.codec
+        assert served is not None  # `take` found it
+        try:
+            if codec.slow_to_decode(served, self.headers, body):
+                self._release()
+                return False
+            self.call = call = codec.decode(served, self.headers, body, calls.limits)
+            self.lease = lease = calls.lease(served, call, self.arrived)
+            for index, values in enumerate(call.arrays):
+                lease.write(index, values)
+            lease.submit(self)
+        except Exception as exc:
+            self.set_exception(exc)
+        return True
+
+    def late(self) -> None:
+        self.set_exception(BodyTimeout(f"the body did not arrive within {self.calls.limits.body_timeout_s:g} s"))
+
+    def left(self) -> None:
+        self.set_exception(ClientGone("the client went away before its answer"))
+
+    def closes(self) -> bool:
+        return self.final or self.health.closing
+
+    # told by the engine
+
+    def done(self) -> bool:
+        return self.ended
+
+    def set_result(self, answer: Answer) -> None:
+        """The batch has ended: encode the outputs and answer. Raises nothing."""
+        self._release()
+        served, call, codec = self.served, self.call, self.route.codec
+        assert served is not None  # see `take` and `received`
+        assert call is not None
+        try:
+            if codec.slow_to_encode(served, call):
+                self._in_a_task(self._encoded(answer))
+            else:
+                body, json_length = codec.encode(served, call, answer)
+                self._answer(answer, body, json_length)
+        except Exception as exc:
+            self.set_exception(exc)
+
+    def set_exception(self, exc: Exception) -> None:
+        """Answer with an error; nothing is written where the client has gone."""
+        if self.ended:
+            return
+        self.ended = True
+        self._release()
+        path = self.connection.url.decode("latin-1") if self.served is None else self.served.info.name
+        self.calls.failed(exc, self.served, self.request_id, self.arrived, path)
+        status, lines, body = error_parts(exc)
+        self.final = status in CLOSING
+        lines.append((b"x-request-id", self.request_id))
+        self.answer(status, b"".join([b"%s: %s\r\n" % line for line in lines]), body)
+
+    # inside
+
+    def _release(self) -> None:
+        """Nothing of the request is needed any more but its answer."""
+        if self.held:
+            self.calls.bodies.release(self.held)
+            self.held = 0
+        lease = self.lease
+        if lease is not None:
+            self.lease = None  # the two refer to one another: cut, so that the cycle collector has no work
+            lease.close()
+
+    def _answer(self, answer: Answer, body: bytes, json_length: int | None) -> None:
+        encoding = wanted_encoding(self.headers.get(b"accept-encoding"), len(body))
+        if encoding is None:
+            self._write(answer, body, json_length, None)
+        elif len(body) <= QUICK_TO_COMPRESS:
+            self._write(answer, compress(body, encoding), json_length, encoding)
+        else:
+            self._in_a_task(self._compressed(answer, body, json_length, encoding))
+
+    def _write(self, answer: Answer, body: bytes, json_length: int | None, encoding: str | None) -> None:
+        served = self.served
+        assert served is not None  # see `received`
+        if not self.ended:  # the client may have gone while a thread was at work
+            self.ended = True
+            head = self.calls.succeeded(served, self.request_id, self.arrived, answer, body, json_length, encoding)
+            self.answer(200, head, body)
+
+    def _in_a_task(self, work: Coroutine[Any, Any, None]) -> None:
+        """Go on in a task, which the server waits for when it stops."""
+        tasks = self.connection.tasks
+        task = self.connection.loop.create_task(self._guarded(work))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception as exc:
+            self.set_exception(exc)
+
+    async def _encoded(self, answer: Answer) -> None:
+        body, json_length = await asyncio.to_thread(self.route.codec.encode, self.served, self.call, answer)  # type: ignore[arg-type]  # see `received`
+        self._answer(answer, body, json_length)
+
+    async def _compressed(self, answer: Answer, body: bytes, json_length: int | None, encoding: str) -> None:
+        self._write(answer, await asyncio.to_thread(compress, body, encoding), json_length, encoding)

@@ -1,0 +1,101 @@
+"""Connections in memory: this server's HTTP protocol on a transport that only remembers what was written."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import io
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import uvicorn
+from uvicorn.server import ServerState
+
+from app.protocol import Handler, HttpProtocol
+
+App = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+class Transport(asyncio.Transport):
+    """A connection whose other side is the test. Once it is lost, a write raises, as uvloop's do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[bytes] = []
+        self.closing = False
+        self.lost = False
+        self.wrote = asyncio.Event()
+
+    @property
+    def written(self) -> bytes:
+        return b"".join(self.writes)
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("127.0.0.1", 1) if name in ("sockname", "peername") else default
+
+    def write(self, data: bytes) -> None:  # type: ignore[override]
+        if self.lost:
+            raise RuntimeError("the handler is closed")
+        self.writes.append(data)
+        self.wrote.set()
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def close(self) -> None:
+        self.closing = True
+        self.wrote.set()
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+
+class Connection:
+    """A protocol with an application behind it and a Transport before it. `state` is the lifespan's."""
+
+    def __init__(
+        self,
+        app: App,
+        handler: Handler | None = None,
+        state: dict[str, Any] | None = None,
+        loop: Any = None,
+        keep_alive_s: int = 5,
+    ) -> None:
+        config = uvicorn.Config(
+            app, http=HttpProtocol, interface="asgi3", log_config=None, access_log=False,
+            timeout_keep_alive=keep_alive_s,
+        )  # fmt: skip
+        config.load()
+        self.state = ServerState()
+        self.transport = Transport()
+        running = loop or asyncio.get_running_loop()
+        self.protocol = HttpProtocol(config, self.state, state or {}, running, handler=handler)
+        self.protocol.access_log = False
+        self.protocol.connection_made(self.transport)
+
+    def send(self, data: bytes) -> None:
+        self.protocol.data_received(data)
+
+    def hang_up(self) -> None:
+        self.transport.closing = self.transport.lost = True
+        self.protocol.connection_lost(ConnectionResetError())
+
+    async def done(self) -> None:
+        """Until no task answers a request."""
+        async with asyncio.timeout(10):
+            while self.state.tasks:
+                await asyncio.wait(self.state.tasks)
+
+
+def parsed(written: bytes, method: str = "POST") -> tuple[int, dict[str, str], bytes]:
+    """Status, headers (names in lower case) and body of one answer."""
+
+    class Socket:
+        def makefile(self, mode: str) -> io.BytesIO:
+            return io.BytesIO(written)
+
+    answer = http.client.HTTPResponse(Socket(), method=method)  # type: ignore[arg-type]
+    answer.begin()
+    body = answer.read()
+    return answer.status, {name.lower(): value for name, value in answer.getheaders()}, body

@@ -1,0 +1,346 @@
+"""The short way through the HTTP protocol: what it takes, what it leaves to uvicorn, and how its answers go out."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from typing import Any
+
+import pytest
+from connections import Connection, parsed
+
+from app.protocol import LONG_BODY, Exchange, HttpProtocol, RequestHeaders
+
+HEAD = b"content-length: 2\r\n"
+
+
+class Taken(Exchange):
+    """An exchange that the test answers."""
+
+    __slots__ = ("body", "final", "gone", "refuses", "timed_out")
+
+    def __init__(self, connection: HttpProtocol, refuses: bool) -> None:
+        super().__init__(connection)
+        self.body: bytes | None = None
+        self.gone = self.timed_out = self.final = False
+        self.refuses = refuses
+
+    def received(self, body: bytes) -> bool:
+        self.body = body
+        return not self.refuses
+
+    def late(self) -> None:
+        self.timed_out = self.final = True
+        self.answer(408, HEAD, b"no")
+
+    def left(self) -> None:
+        self.gone = True
+
+    def closes(self) -> bool:
+        return self.final
+
+    def ok(self) -> None:
+        self.answer(200, HEAD, b"ok")
+
+
+class Takes:
+    """A handler that takes all it is offered."""
+
+    body_timeout_s = 30.0
+
+    def __init__(self) -> None:
+        self.taken: list[Taken] = []
+        self.heads: list[tuple[bytes, RequestHeaders, int]] = []
+        self.refuses = False
+
+    def take(self, connection: HttpProtocol, url: bytes, headers: RequestHeaders, length: int) -> Exchange | None:
+        self.heads.append((url, headers, length))
+        self.taken.append(Taken(connection, self.refuses))
+        return self.taken[-1]
+
+
+class Clock:
+    """A loop whose timers the test lets go off."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.timers: list[tuple[float, Any, asyncio.TimerHandle]] = []
+        self._loop = asyncio.get_running_loop()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, delay: float, callback: Any, *args: Any) -> asyncio.TimerHandle:
+        handle = self._loop.call_later(3600, callback, *args)
+        self.timers.append((self.now + delay, callback, handle))
+        return handle
+
+    def pass_s(self, seconds: float) -> None:
+        end = self.now + seconds
+        while due := [timer for timer in self.timers if timer[0] <= end and not timer[2].cancelled()]:
+            timer = min(due, key=lambda entry: entry[0])
+            self.timers.remove(timer)
+            self.now = timer[0]
+            timer[2].cancel()
+            timer[1]()
+        self.now = end
+
+
+async def long_way(scope: Any, receive: Any, send: Any) -> None:
+    """The ASGI application behind: says how many bytes came."""
+    size, more = 0, True
+    while more:
+        message = await receive()
+        size, more = size + len(message.get("body", b"")), message.get("more_body", False)
+    text = b"%d %s" % (size, scope["path"].encode())
+    head = [(b"content-length", b"%d" % len(text)), (b"x-way", b"long")]
+    await send({"type": "http.response.start", "status": 200, "headers": head})
+    await send({"type": "http.response.body", "body": text})
+
+
+def post(path: bytes, body: bytes = b"hi", *lines: bytes) -> bytes:
+    head = b"".join(line + b"\r\n" for line in (b"Host: a", b"Content-Length: %d" % len(body), *lines))
+    return b"POST %s HTTP/1.1\r\n%s\r\n%s" % (path, head, body)
+
+
+ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+
+
+@pytest.fixture
+def handler() -> Takes:
+    return Takes()
+
+
+async def connected(handler: Takes, clock: Clock | None = None) -> Connection:
+    return Connection(long_way, handler, loop=clock)
+
+
+async def test_a_plain_post(handler: Takes) -> None:
+    connection = await connected(handler)
+    connection.send(post(b"/a", b"one", b"X-A: b"))
+    assert handler.heads == [(b"/a", {b"host": b"a", b"content-length": b"3", b"x-a": b"b"}, 3)]
+    assert handler.taken[0].body == b"one"
+    handler.taken[0].ok()
+    connection.send(post(b"/b", b"two"))
+    handler.taken[1].ok()
+    assert connection.transport.writes == [ANSWER, ANSWER]
+    assert (connection.state.total_requests, connection.state.tasks, connection.transport.closing) == (2, set(), False)
+
+
+async def test_a_request_in_any_pieces(handler: Takes) -> None:
+    request = post(b"/a", b"body")
+    connection = await connected(handler)
+    for cut in range(1, len(request)):
+        connection.send(request[:cut])
+        connection.send(request[cut:])
+        handler.taken[-1].ok()
+    for byte in request:
+        connection.send(bytes([byte]))
+    assert [taken.body for taken in handler.taken] == [b"body"] * len(request)
+    assert connection.transport.written == ANSWER * (len(request) - 1)
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"GET /a HTTP/1.1\r\n\r\n",
+        b"PUT /a HTTP/1.1\r\nContent-Length: 2\r\n\r\nhi",
+        b"POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n",
+        b"POST /a HTTP/1.1\r\n\r\n",
+        b"POST /a HTTP/1.0\r\nContent-Length: 2\r\n\r\nhi",
+        b"POST /a HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nhi",
+        post(b"/a", b"hi", b"Connection: close"),
+        post(b"/a", b"hi", b"Expect: 100-continue"),
+        post(b"/a", gzip.compress(b"hi"), b"Content-Encoding: gzip"),
+        post(b"/a", b"hi", b"Upgrade: h2c"),
+        post(b"/a", b"x" * (LONG_BODY + 1)),
+    ],
+    ids=["get", "put", "chunked", "no length", "1.0", "1.0 kept alive", "close", "expect", "gzip", "upgrade", "large"],
+)
+async def test_what_goes_uvicorns_way(handler: Takes, request_bytes: bytes) -> None:
+    connection = await connected(handler)
+    connection.send(request_bytes)
+    await connection.done()
+    assert handler.taken == []
+    written = connection.transport.written.removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n")
+    assert parsed(written)[1]["x-way"] == "long"
+
+
+async def test_a_largest_body_is_taken(handler: Takes) -> None:
+    connection = await connected(handler)
+    connection.send(post(b"/a", b"x" * LONG_BODY, b"Connection: keep-alive"))
+    assert handler.taken[0].body == b"x" * LONG_BODY
+
+
+async def test_one_that_is_given_back_goes_uvicorns_way(handler: Takes) -> None:
+    handler.refuses = True
+    connection = await connected(handler)
+    for size in (2, 100_000):
+        connection.send(post(b"/a%20b?c=d", b"x" * size))
+        await connection.done()
+        assert parsed(connection.transport.writes[-1])[2] == b"%d /a b" % size
+    handler.refuses = False
+    connection.send(post(b"/a"))
+    handler.taken[-1].ok()
+    assert connection.transport.writes[-1] == ANSWER
+
+
+async def test_requests_behind_one_another_are_answered_in_order(handler: Takes) -> None:
+    connection = await connected(handler)
+    connection.send(post(b"/1") + post(b"/2") + post(b"/3", b"abc"))
+    assert len(handler.taken) == 1
+    assert connection.state.tasks == set()
+    handler.taken[0].ok()
+    await connection.done()
+    first, second, third = connection.transport.writes
+    assert (first, parsed(second)[2], parsed(third)[2]) == (ANSWER, b"2 /2", b"3 /3")
+    connection.send(post(b"/4"))
+    handler.taken[1].ok()
+    assert connection.transport.writes[-1] == ANSWER
+
+
+async def test_an_answer_before_the_body(handler: Takes) -> None:
+    """The rest of the body is dropped, and the connection goes on."""
+    connection = await connected(handler)
+    connection.send(b"POST /a HTTP/1.1\r\nContent-Length: 4\r\n\r\nab")
+    handler.taken[0].ok()
+    connection.send(b"cd" + post(b"/b"))
+    assert (handler.taken[0].body, handler.taken[1].body) == (None, b"hi")
+    handler.taken[1].ok()
+    assert connection.transport.writes == [ANSWER, ANSWER]
+
+
+async def test_a_slow_reader_has_one_answer_held(handler: Takes) -> None:
+    connection = await connected(handler)
+    connection.send(post(b"/a") + post(b"/b"))
+    connection.protocol.pause_writing()
+    handler.taken[0].final = False
+    handler.taken[0].ok()
+    assert connection.transport.writes == []
+    handler.taken[0].final = True  # the server has been told to stop meanwhile
+    connection.protocol.resume_writing()
+    assert connection.transport.writes == [ANSWER.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")]
+    assert connection.transport.closing
+    assert len(handler.taken) == 1
+
+
+async def test_nothing_is_taken_while_an_earlier_answer_is_unread(handler: Takes) -> None:
+    connection = await connected(handler)
+    connection.protocol.pause_writing()
+    connection.send(post(b"/a"))
+    assert handler.taken == []
+    connection.protocol.resume_writing()
+    await connection.done()
+    assert parsed(connection.transport.written)[2] == b"2 /a"
+
+
+@pytest.mark.parametrize("sent", [b"POST /a HTTP/1.1\r\nContent-Length: 4\r\n\r\nab", post(b"/a") + post(b"/b")])
+async def test_a_client_that_leaves(handler: Takes, sent: bytes) -> None:
+    connection = await connected(handler)
+    connection.send(sent)
+    connection.hang_up()
+    (taken,) = handler.taken
+    assert (taken.gone, taken.timed_out) == (True, False)
+    taken.ok()  # too late: nothing is written to a closed connection
+    assert connection.transport.writes == []
+    assert connection.state.connections == set()
+
+
+async def test_a_client_that_leaves_while_its_answer_is_held(handler: Takes) -> None:
+    connection = await connected(handler)
+    connection.send(post(b"/a"))
+    connection.protocol.pause_writing()
+    handler.taken[0].ok()
+    connection.hang_up()
+    assert connection.transport.writes == []
+
+
+async def test_a_body_that_does_not_come(handler: Takes) -> None:
+    clock = Clock()
+    connection = await connected(handler, clock)
+    connection.send(b"POST /a HTTP/1.1\r\nContent-Length: 4\r\n\r\n")
+    clock.pass_s(29)
+    connection.send(b"ab")  # a client that sends now and then gets no more time
+    clock.pass_s(0.9)
+    assert connection.transport.writes == []
+    clock.pass_s(0.2)
+    status, headers, _ = parsed(connection.transport.written)
+    assert (status, headers["connection"], handler.taken[0].timed_out) == (408, "close", True)
+    assert not connection.transport.closing  # what the client still sends is read, or it would lose the answer
+    connection.send(b"c")
+    clock.pass_s(5)
+    assert connection.transport.closing
+
+
+async def test_a_body_that_comes_too_late_is_dropped(handler: Takes) -> None:
+    clock = Clock()
+    connection = await connected(handler, clock)
+    connection.send(b"POST /a HTTP/1.1\r\nContent-Length: 4\r\n\r\n")
+    clock.pass_s(31)
+    connection.send(b"abcd" + post(b"/b") + b"GET / HTTP/1.1\r\n\r\n")
+    assert (len(handler.taken), handler.taken[0].body, connection.transport.closing) == (1, None, True)
+    assert len(connection.transport.writes) == 1
+    assert connection.state.tasks == set()
+
+
+async def test_a_body_in_time_leaves_no_timer(handler: Takes) -> None:
+    clock = Clock()
+    connection = await connected(handler, clock)
+    connection.send(b"POST /a HTTP/1.1\r\nContent-Length: 4\r\n\r\n")
+    connection.send(b"abcd")
+    clock.pass_s(100)
+    assert (handler.taken[0].body, handler.taken[0].timed_out) == (b"abcd", False)
+
+
+async def test_idle_connections_close(handler: Takes) -> None:
+    """After the last answer, not the first; one timer serves all answers."""
+    clock = Clock()
+    connection = await connected(handler, clock)
+    for _ in range(3):
+        connection.send(post(b"/a"))
+        handler.taken[-1].ok()
+        clock.pass_s(4)
+        assert (connection.transport.closing, len(clock.timers)) == (False, 1)
+    connection.send(b"GET /b HTTP/1.1\r\n\r\n")
+    await connection.done()
+    clock.pass_s(4.9)
+    assert not connection.transport.closing
+    clock.pass_s(0.2)
+    assert connection.transport.closing
+
+
+async def test_a_connection_with_a_request_is_not_idle(handler: Takes) -> None:
+    clock = Clock()
+    connection = await connected(handler, clock)
+    connection.send(post(b"/a"))
+    handler.taken[0].ok()
+    connection.send(post(b"/a"))
+    clock.pass_s(20)
+    assert not connection.transport.closing
+    handler.taken[1].ok()
+    clock.pass_s(4.9)
+    assert not connection.transport.closing
+    clock.pass_s(0.2)
+    assert connection.transport.closing
+
+
+async def test_shutdown_waits_for_an_answer_and_closes_with_it(handler: Takes) -> None:
+    connection = await connected(handler)
+    connection.send(post(b"/a"))
+    connection.protocol.shutdown()
+    assert not connection.transport.closing
+    handler.taken[0].ok()
+    assert connection.transport.writes == [ANSWER.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")]
+    assert connection.transport.closing
+
+
+async def test_headers_that_uvicorn_adds_to_every_answer(handler: Takes) -> None:
+    connection = await connected(handler)
+    for date in (b"one", b"two"):
+        connection.state.default_headers = [(b"date", date)]
+        connection.send(post(b"/a"))
+        handler.taken[-1].ok()
+        assert connection.transport.writes[-1].startswith(b"HTTP/1.1 200 OK\r\ndate: %s\r\ncontent-length" % date)
