@@ -25,7 +25,7 @@ from app import process
 from app.api.inference import InferencePath
 from app.errors import ConfigError
 from app.lifecycle import Lifecycle
-from app.protocol import HttpProtocol
+from app.protocol.connection import HttpProtocol
 from app.settings import Settings, cpu_cores
 
 log = logging.getLogger("starling.server")

@@ -11,7 +11,8 @@ from typing import Any
 import uvicorn
 from uvicorn.server import ServerState
 
-from app.protocol import Handler, HttpProtocol
+from app.protocol.connection import HttpProtocol
+from app.protocol.exchange import Handler
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from connections import Connection, parsed
 
-from app.protocol import LONG_BODY, Exchange, HttpProtocol, RequestHeaders
+from app.protocol.connection import LONG_BODY
+from app.protocol.exchange import Connection as AnyConnection
+from app.protocol.exchange import Exchange, RequestHeaders
 
 HEAD = b"content-length: 2\r\n"
 
@@ -19,7 +21,7 @@ class Taken(Exchange):
 
     __slots__ = ("body", "final", "gone", "refuses", "timed_out")
 
-    def __init__(self, connection: HttpProtocol, refuses: bool) -> None:
+    def __init__(self, connection: AnyConnection, refuses: bool) -> None:
         super().__init__(connection)
         self.body: bytes | None = None
         self.gone = self.timed_out = self.final = False
@@ -31,7 +33,7 @@ class Taken(Exchange):
 
     def late(self) -> None:
         self.timed_out = self.final = True
-        self.answer(408, HEAD, b"no")
+        self.connection.send_answer(self, 408, HEAD, b"no")
 
     def left(self) -> None:
         self.gone = True
@@ -40,7 +42,7 @@ class Taken(Exchange):
         return self.final
 
     def ok(self) -> None:
-        self.answer(200, HEAD, b"ok")
+        self.connection.send_answer(self, 200, HEAD, b"ok")
 
 
 class Takes:
@@ -53,7 +55,7 @@ class Takes:
         self.heads: list[tuple[bytes, RequestHeaders, int]] = []
         self.refuses = False
 
-    def take(self, connection: HttpProtocol, url: bytes, headers: RequestHeaders, length: int) -> Exchange | None:
+    def take(self, connection: AnyConnection, url: bytes, headers: RequestHeaders, length: int) -> Exchange | None:
         self.heads.append((url, headers, length))
         self.taken.append(Taken(connection, self.refuses))
         return self.taken[-1]

@@ -18,7 +18,7 @@ from app.api.errors import error_parts
 from app.api.http import QUICK_TO_COMPRESS, compress, wanted_encoding
 from app.contract import Answer, Catalog, Health, Lease, Served
 from app.errors import BodyTimeout, ClientGone, NotReady
-from app.protocol import Exchange, HttpProtocol, RequestHeaders
+from app.protocol.exchange import Connection, Exchange, RequestHeaders
 
 #: Statuses after which a connection closes: the rest of a body that came too late, and a server that may be going.
 CLOSING = frozenset({408, 503})
@@ -32,14 +32,14 @@ class DirectCalls:
         self.body_timeout_s = calls.limits.body_timeout_s
         self._routes: dict[bytes, Route] = {}
 
-    def take(self, connection: HttpProtocol, url: bytes, headers: RequestHeaders, length: int) -> Exchange | None:
+    def take(self, connection: Connection, url: bytes, headers: RequestHeaders, length: int) -> Exchange | None:
         """The call that a plain POST begins. None for what the ASGI way does: other paths, and refusals that close."""
         calls = self.calls
         route = self._routes.get(url) or self._match(url)
         health: Health = connection.app_state["health"]
         if route is None or health.closing or calls.crowded() or not calls.allowed(headers):
             return None
-        call = DirectCall(connection, calls, route, headers, health)
+        call = DirectCall(connection, calls, route, url, headers, health)
         catalog: Catalog = connection.app_state["catalog"]
         try:
             call.served = served = catalog.find(route.model, route.version)
@@ -68,11 +68,17 @@ class DirectCall(Exchange):
 
     __slots__ = (
         "arrived", "call", "calls", "ended", "final", "headers", "health", "held", "lease", "request_id", "route",
-        "served",
+        "served", "url",
     )  # fmt: skip
 
     def __init__(
-        self, connection: HttpProtocol, calls: Calls, route: Route, headers: RequestHeaders, health: Health
+        self,
+        connection: Connection,
+        calls: Calls,
+        route: Route,
+        url: bytes,
+        headers: RequestHeaders,
+        health: Health,
     ) -> None:
         # Exchange's own __init__, written out: a call more costs a tenth of a microsecond.
         self.connection = connection
@@ -81,6 +87,7 @@ class DirectCall(Exchange):
         self.arrived = time.monotonic_ns()
         self.calls = calls
         self.route = route
+        self.url = url
         self.headers = headers
         self.health = health
         self.request_id = calls.request_id(headers)
@@ -144,12 +151,11 @@ class DirectCall(Exchange):
             return
         self.ended = True
         self._release()
-        path = self.connection.url.decode("latin-1") if self.served is None else self.served.info.name
-        self.calls.failed(exc, self.served, self.request_id, self.arrived, path)
+        self.calls.failed(exc, self.served, self.request_id, self.arrived, self.url.decode("latin-1"))
         status, lines, body = error_parts(exc)
         self.final = status in CLOSING
         lines.append((b"x-request-id", self.request_id))
-        self.answer(status, b"".join([b"%s: %s\r\n" % line for line in lines]), body)
+        self.connection.send_answer(self, status, b"".join([b"%s: %s\r\n" % line for line in lines]), body)
 
     # inside
 
@@ -178,7 +184,7 @@ class DirectCall(Exchange):
         if not self.ended:  # the client may have gone while a thread was at work
             self.ended = True
             head = self.calls.succeeded(served, self.request_id, self.arrived, answer, body, json_length, encoding)
-            self.answer(200, head, body)
+            self.connection.send_answer(self, 200, head, body)
 
     def _in_a_task(self, work: Coroutine[Any, Any, None]) -> None:
         """Go on in a task, which the server waits for when it stops."""

@@ -5,36 +5,35 @@ answers when it likes, in one write. It costs neither a task nor a scope, nor a 
 unchanged: chunked bodies, Expect, Content-Encoding, upgrades, requests behind another one on the same connection,
 HTTP/1.0, `Connection: close`, large bodies, slow readers, and everything while there is an access log.
 
+The same head again. Most clients send the same head with each request on a connection. One that has been taken before
+is recognised by its bytes, and not parsed again: parsing calls back nine times for a small request.
+
 Four things differ from uvicorn on its own way too. tests/test_protocol.py checks the internals that all this relies on.
-
-Answers in one write. uvicorn writes the head of an answer and then its body: two segments, and some clients that only
-look at the status (tritonclient.aio's `is_model_ready`) never release a connection whose body came apart from its head.
-
-First requests. When the server stops, uvicorn closes connections on which it has seen no request. The first request of
-a connection that was just opened may be on its way, so such a connection stays open for a moment longer.
-
-Disconnects of pipelining clients. uvicorn notifies only the request that it read last. Without the change, the request
-that is being answered would run to its end and then write to a closed connection, which raises.
-
-Malformed requests. uvicorn answers them in plain text; all errors of this server are JSON.
+Answers leave in one write (`OneWrite`). When the server stops, uvicorn closes connections on which it has seen no
+request; the first request of a connection that was just opened may be on its way, so such a connection stays open for a
+moment longer. When a client leaves, uvicorn notifies only the request that it read last; here the one that is being
+answered hears of it, and does not write to a closed connection, which raises. uvicorn answers malformed requests in
+plain text; all errors of this server are JSON.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Protocol
+from typing import Any, NamedTuple
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-RequestHeaders = dict[bytes, bytes]
+from app.protocol.exchange import Exchange, Handler, RequestHeaders
+from app.protocol.one_write import OneWrite
 
 #: Bytes of a body from which a request goes uvicorn's way: decoding so much JSON takes about a millisecond.
 LONG_BODY = 128 << 10
 _FIRST_REQUEST_S = 0.5  # how long a connection without a request stays open when the server stops
 _LINGER_S = 5.0  # how long a client may go on sending a body that came too late
 _RARE = frozenset({b"transfer-encoding", b"expect", b"content-encoding", b"upgrade"})  # headers of uvicorn's way
+_METHOD, _END_OF_HEAD = b"POST ", b"\r\n\r\n"
 _CLOSE = b"connection: close\r\n"
 _MALFORMED = json.dumps({"error": "the request is not valid HTTP/1.1"}).encode()
 _MALFORMED_ANSWER = (
@@ -42,56 +41,13 @@ _MALFORMED_ANSWER = (
 ) % (len(_MALFORMED), _MALFORMED)
 
 
-class _Unheard:
-    """In place of the event by which uvicorn wakes who waits for a request's messages: nobody does."""
+class Head(NamedTuple):
+    """The head of a request that was taken: its bytes, and what they mean."""
 
-    def set(self) -> None: ...
-
-
-class Exchange(ABC):
-    """One request and its answer, on the short way. To uvicorn's own code it looks like a cycle."""
-
-    __slots__ = ("connection", "disconnected", "keep_alive", "response_complete", "whole")
-
-    message_event: ClassVar[_Unheard] = _Unheard()
-
-    def __init__(self, connection: HttpProtocol) -> None:
-        self.connection = connection
-        self.keep_alive = True
-        self.disconnected = False
-        self.response_complete = False
-        self.whole = False  # the body has come
-
-    @abstractmethod
-    def received(self, body: bytes) -> bool:
-        """The body is there. False: the request is to go uvicorn's way after all, and nothing of it was done."""
-
-    @abstractmethod
-    def late(self) -> None:
-        """The body did not come in time. Answers with an error."""
-
-    @abstractmethod
-    def left(self) -> None:
-        """The client has gone before it had its answer."""
-
-    @abstractmethod
-    def closes(self) -> bool:
-        """Whether the connection closes with this answer; asked when it is written."""
-
-    def answer(self, status: int, head: bytes, body: bytes) -> None:
-        """Answer: `head` is header lines, content-length among them. Held while the client reads too slowly."""
-        if not (self.disconnected or self.response_complete):
-            self.connection.send_answer(self, status, head, body)
-
-
-class Handler(Protocol):
-    """Who has exchanges for requests."""
-
-    body_timeout_s: float
-
-    def take(self, connection: HttpProtocol, url: bytes, headers: RequestHeaders, length: int) -> Exchange | None:
-        """The exchange for a POST whose head has come, `length` its Content-Length; None: it goes uvicorn's way."""
-        ...
+    text: bytes
+    url: bytes
+    headers: RequestHeaders
+    length: int
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -104,6 +60,10 @@ class HttpProtocol(HttpToolsProtocol):
         self._handler = handler
         #: The request that is being answered. uvicorn's `cycle` is the one that was read last.
         self._answering: RequestResponseCycle | Exchange | None = None
+        self._parsing = False  # the parser is within a request
+        self._chunk: bytes | None = None  # what is being parsed, if the first request in it begins with it
+        self._known: Head | None = None  # the last head that was taken
+        self._missing = 0  # bytes of the body of a request whose head was known
         self._collecting: Exchange | None = None  # its body is coming
         self._parts: list[bytes] = []
         self._body_timer: asyncio.TimerHandle | None = None
@@ -115,11 +75,39 @@ class HttpProtocol(HttpToolsProtocol):
     # reading
 
     def data_received(self, data: bytes) -> None:
-        HttpToolsProtocol.data_received(self, data)
+        known = self._known
+        if self._missing:
+            self._collect(data)
+        elif known is not None and data.startswith(known.text) and not self._parsing and self._free():
+            self._take_known(known, data)
+        else:
+            self._parse(data)
         if self._collecting is not None and self._body_timer is None and self._handler is not None:
             self._body_timer = self.loop.call_later(self._handler.body_timeout_s, self._body_late)
 
+    def _parse(self, data: bytes) -> None:
+        self._chunk = None if self._parsing else data
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self._known = None
+            self.logger.warning("Invalid HTTP request received.")
+            self.send_400_response("")
+        except httptools.HttpParserUpgrade:
+            self._known = None
+            if self._should_upgrade():
+                self.handle_websocket_upgrade()
+            else:
+                self._unsupported_upgrade_warning()
+        self._chunk = None
+
+    def _free(self) -> bool:
+        """Whether nothing is being answered on this connection, and the last answer has been read."""
+        answering = self._answering
+        return (answering is None or answering.response_complete) and not self.flow.write_paused
+
     def on_message_begin(self) -> None:
+        self._parsing = True
         self.url = b""
         self.headers = []
 
@@ -134,15 +122,11 @@ class HttpProtocol(HttpToolsProtocol):
         self.cycle = self._answering = exchange  # type: ignore[assignment]  # see Exchange
         if not exchange.response_complete:
             self._collecting = exchange
-            self._parts = []
 
     def _take(self) -> Exchange | None:
         """The exchange for the request whose head has just come, if it is plain and the handler has one."""
-        answering, parser, handler = self._answering, self.parser, self._handler
-        if (
-            handler is None or (answering is not None and not answering.response_complete)
-            or parser.get_method() != b"POST" or self.flow.write_paused or self.access_log
-        ):  # fmt: skip
+        parser, handler = self.parser, self._handler
+        if handler is None or parser.get_method() != b"POST" or self.access_log or not self._free():
             return None
         headers = dict(self.headers)
         length = headers.get(b"content-length")
@@ -151,7 +135,14 @@ class HttpProtocol(HttpToolsProtocol):
         if b"connection" in headers and parser.get_http_version() != "1.1":
             return None
         size = int(length)
-        return None if size > LONG_BODY else handler.take(self, self.url, headers, size)
+        if size > LONG_BODY:
+            return None
+        exchange = handler.take(self, self.url, headers, size)
+        chunk = self._chunk
+        if exchange is not None and chunk is not None and chunk.startswith(_METHOD):
+            # A head ends with the first empty line, so these bytes will always mean the same.
+            self._known = Head(chunk[: chunk.find(_END_OF_HEAD) + len(_END_OF_HEAD)], self.url, headers, size)
+        return exchange
 
     def _uvicorns_way(self) -> None:
         if self._lingers:
@@ -166,7 +157,7 @@ class HttpProtocol(HttpToolsProtocol):
         before = self.cycle
         HttpToolsProtocol.on_headers_complete(self)
         if self.cycle is not before:
-            self.cycle.transport = _OneWrite(self.cycle)  # type: ignore[assignment]
+            self.cycle.transport = OneWrite(self.cycle)  # type: ignore[assignment]
 
     def on_body(self, body: bytes) -> None:
         if self._collecting is not None:
@@ -175,25 +166,74 @@ class HttpProtocol(HttpToolsProtocol):
             HttpToolsProtocol.on_body(self, body)
 
     def on_message_complete(self) -> None:
+        self._parsing = False
+        self._chunk = None
         exchange = self._collecting
         if self._lingers:
             self.transport.close()
-            return
-        if exchange is None:
+        elif exchange is None:
             HttpToolsProtocol.on_message_complete(self)
+        else:
+            body = self._collected()
+            exchange.whole = True
+            if not exchange.received(body):
+                exchange.response_complete = True  # for uvicorn, which would queue the request behind it
+                self._uvicorns_way()
+                HttpToolsProtocol.on_body(self, body)
+                HttpToolsProtocol.on_message_complete(self)
+
+    # a head that is known: the parser, which is between two requests, hears nothing of this one
+
+    def _take_known(self, known: Head, data: bytes) -> None:
+        handler = self._handler
+        exchange = None if handler is None else handler.take(self, known.url, known.headers, known.length)
+        if exchange is None:
+            self._parse(data)
             return
-        self._end_collecting()
-        parts, self._parts = self._parts, []
-        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        self.cycle = self._answering = exchange  # type: ignore[assignment]  # see Exchange
+        rest = data[len(known.text) :]
+        if len(rest) == known.length and not exchange.response_complete:  # nearly always
+            self._received_known(exchange, known, rest)
+            return
+        if not exchange.response_complete:
+            self._collecting = exchange
+        self._missing = known.length
+        self._collect(rest)
+
+    def _collect(self, data: bytes) -> None:
+        """More of the body of a request whose head was known; behind it another request may begin."""
+        part = data[: self._missing]
+        self._missing -= len(part)
+        exchange, known = self._collecting, self._known
+        if exchange is not None:
+            self._parts.append(part)
+        if self._missing:
+            return
+        if self._lingers:
+            self.transport.close()
+        elif exchange is not None and known is not None:
+            self._received_known(exchange, known, self._collected())
+        if len(data) > len(part):
+            self.data_received(data[len(part) :])
+
+    def _received_known(self, exchange: Exchange, known: Head, body: bytes) -> None:
         exchange.whole = True
         if not exchange.received(body):
-            exchange.response_complete = True  # for uvicorn, which would queue the request behind it
-            self._uvicorns_way()
-            HttpToolsProtocol.on_body(self, body)
-            HttpToolsProtocol.on_message_complete(self)
+            exchange.response_complete = True
+            handler, self._handler = self._handler, None
+            self._parse(known.text + body)
+            self._handler = handler
+
+    def _collected(self) -> bytes:
+        """The body, which is whole."""
+        parts = self._parts
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        self._end_collecting()
+        return body
 
     def _end_collecting(self) -> None:
         self._collecting = None
+        self._parts = []
         if self._body_timer is not None:
             self._body_timer.cancel()
             self._body_timer = None
@@ -211,27 +251,27 @@ class HttpProtocol(HttpToolsProtocol):
     # answering
 
     def send_answer(self, exchange: Exchange, status: int, head: bytes, body: bytes) -> None:
-        """Write a whole answer; see Exchange.answer."""
+        """See exchange.Connection."""
         if self.flow.write_paused:
             self._held = (exchange, status, head, body)
             return
-        defaults, lines = self._default_lines
-        if defaults is not self.server_state.default_headers:  # uvicorn makes a new list every second, for the date
-            defaults = self.server_state.default_headers
-            lines = b"".join([b"%s: %s\r\n" % header for header in self.server_state.default_headers])
-            self._default_lines = defaults, lines
+        if exchange.disconnected or exchange.response_complete:
+            return
+        defaults = self.server_state.default_headers
+        if defaults is not self._default_lines[0]:  # uvicorn makes a new list every second, for the date
+            self._default_lines = defaults, b"".join([b"%s: %s\r\n" % header for header in defaults])
         if closing := not exchange.keep_alive or exchange.closes():
             head += _CLOSE
-        self.transport.write(b"%s%s%s\r\n%s" % (STATUS_LINE[status], lines, head, body))
+        self.transport.write(b"%s%s%s\r\n%s" % (STATUS_LINE[status], self._default_lines[1], head, body))
         exchange.response_complete = True
         if not exchange.whole:
             self._end_collecting()  # the rest of the body is dropped
-        if closing and not exchange.whole:
-            # To close while the client still sends would reset the connection, and the client would lose the answer.
-            self._lingers = True
-            self._handler = None
-            self.loop.call_later(_LINGER_S, self.transport.close)
-            return
+            if closing:
+                # To close while the client still sends would reset the connection: the client would lose the answer.
+                self._lingers = True
+                self._handler = None
+                self.loop.call_later(_LINGER_S, self.transport.close)
+                return
         if closing:
             self.transport.close()
         self.on_response_complete()
@@ -240,12 +280,12 @@ class HttpProtocol(HttpToolsProtocol):
         HttpToolsProtocol.resume_writing(self)
         if self._held is not None:
             (exchange, status, head, body), self._held = self._held, None
-            exchange.answer(status, head, body)
+            self.send_answer(exchange, status, head, body)
 
     def on_response_complete(self) -> None:
         """A request has its answer: begin the next one, or wait for it. In place of uvicorn's, for both ways."""
         if isinstance(self._answering, RequestResponseCycle):
-            self._answering.transport.flush()  # type: ignore[attr-defined]  # see _OneWrite
+            self._answering.transport.flush()  # type: ignore[attr-defined]  # see OneWrite
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
@@ -263,9 +303,6 @@ class HttpProtocol(HttpToolsProtocol):
     def _wait_idle(self, seconds: float) -> None:
         self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
 
-    def _unset_keepalive_if_required(self) -> None:
-        """uvicorn calls this with each read. The timer goes on: it looks whether the connection is idle."""
-
     def timeout_keep_alive_handler(self) -> None:
         self.timeout_keep_alive_task = None
         if not self.cycle.response_complete or self.transport.is_closing():
@@ -280,10 +317,8 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_collecting()
-        self._held = None
-        if self.timeout_keep_alive_task is not None:
-            self.timeout_keep_alive_task.cancel()
-            self.timeout_keep_alive_task = None
+        self._held = self._known = None
+        self._unset_keepalive_if_required()
         answering = self._answering
         if answering is not None and not answering.response_complete:
             answering.disconnected = True
@@ -304,36 +339,3 @@ class HttpProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         self.transport.write(_MALFORMED_ANSWER)
         self.transport.close()
-
-
-class _OneWrite:
-    """What a cycle of uvicorn writes to: keeps the head of an answer until its body comes, or its end."""
-
-    __slots__ = ("_cycle", "_head", "_transport")
-
-    def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle = cycle
-        self._transport = cycle.transport
-        self._head: bytes | None = b""  # None: it has been written
-
-    def write(self, data: bytes) -> None:
-        if self._head is None or not self._cycle.response_started:  # 100 Continue comes before an answer
-            self._transport.write(data)
-        elif self._head:
-            self._transport.write(self._head + data)
-            self._head = None
-        else:
-            self._head = data
-
-    def flush(self) -> None:
-        """The answer is over: that to a HEAD has no body."""
-        if self._head:
-            self._transport.write(self._head)
-            self._head = None
-
-    def is_closing(self) -> bool:
-        return self._transport.is_closing()
-
-    def close(self) -> None:
-        self.flush()
-        self._transport.close()

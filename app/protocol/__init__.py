@@ -1,0 +1,1 @@
+"""HTTP connections: uvicorn's protocol, with a short way for plain requests."""

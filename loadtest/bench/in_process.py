@@ -1,0 +1,193 @@
+"""CPU time of a request in process, without sockets: `python -m loadtest.bench.in_process`.
+
+The server's HTTP protocol, its engine and the model `echo` run on one event loop; a transport that keeps nothing stands
+for each connection, and batches run on the loop itself. So neither the kernel, nor a client, nor the hand-over to a
+worker's thread is measured: only the server's own Python, which other load on the machine disturbs least. The bare ASGI
+echo runs in the same way beside it, in alternation. `--profile` prints the functions that take most of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import cProfile
+import pstats
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import uvicorn
+import uvloop
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from app import process
+from app.api.http import Limits
+from app.api.inference import InferencePath
+from app.contract import ModelSource, Served
+from app.engine.devices.base import Freed, Job, Launched, Report
+from app.engine.devices.cpu.device import CpuDevice
+from app.engine.devices.cpu.worker import run
+from app.engine.engine import Engine
+from app.engine.profiling.service import Profiling
+from app.models.loaders import load
+from app.models.repository import SETS
+from app.protocol.connection import HttpProtocol
+from app.scheduler.scheduler import Scheduler
+
+from . import bodies
+from .echo_app import app as bare_app
+from .load import Request
+
+MIB = 1 << 20
+METADATA = {"name": "echo", "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}]}
+LIMITS = Limits(body=MIB, json=MIB, inflight=64 * MIB, pixels=1, body_timeout_s=30, connections=10_000)
+
+
+class OnLoop(CpuDevice):
+    """A CPU device whose worker is the event loop."""
+
+    def start(self, report: Report, launched: Launched | None = None, freed: Freed | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._heard = report
+
+    def push(self, worker: int, job: Job) -> None:
+        self._loop.call_soon(self._run, worker, job)
+
+    def _run(self, worker: int, job: Job) -> None:
+        completion = run(job)
+        completion.worker = worker
+        self._heard(completion)
+
+    def dead(self) -> str | None:
+        return None
+
+    def close(self, timeout_s: float) -> bool:
+        return True
+
+
+class Catalog:
+    """The one model."""
+
+    def __init__(self, served: Served) -> None:
+        self._served = served
+
+    def find(self, name: str, version: str | None = None) -> Served:
+        return self._served
+
+
+class Sink(asyncio.Transport):
+    """A connection that keeps nothing. `missing`: answers still to come on all of them, then `whole` is told."""
+
+    missing = 0
+    whole: asyncio.Future[None]
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("127.0.0.1", 1) if name in ("sockname", "peername") else default
+
+    def write(self, data: bytes) -> None:  # type: ignore[override]
+        if data.startswith(b"HTTP/1.1 "):
+            Sink.missing -= 1
+            if not Sink.missing:
+                Sink.whole.set_result(None)
+
+    def is_closing(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        raise AssertionError("the server closed a connection")
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+
+def connections(count: int, make: Callable[[], HttpToolsProtocol]) -> list[HttpToolsProtocol]:
+    made = [make() for _ in range(count)]
+    for protocol in made:
+        protocol.access_log = False
+        protocol.connection_made(Sink())
+    return made
+
+
+async def turns(protocols: list[HttpToolsProtocol], request: bytes, count: int) -> float:
+    """CPU microseconds per request: so often, one request on each connection at once."""
+    loop = asyncio.get_running_loop()
+    begin = time.process_time_ns()
+    for _ in range(count):
+        Sink.missing = len(protocols)
+        Sink.whole = loop.create_future()
+        for protocol in protocols:
+            protocol.data_received(request)
+        await Sink.whole
+    return (time.process_time_ns() - begin) / 1e3 / count / len(protocols)
+
+
+def on_the_wire(request: Request) -> bytes:
+    lines = (("Host", "127.0.0.1:8000"), ("Content-Length", str(len(request.body))), *request.headers)
+    head = "".join(f"{name}: {value}\r\n" for name, value in lines)
+    return f"POST {request.path} HTTP/1.1\r\n{head}\r\n".encode() + request.body
+
+
+async def measure(options: argparse.Namespace) -> None:
+    torch.set_num_threads(1)
+    device = OnLoop((32,), 1, 2)
+    async with Engine(Profiling(device), Scheduler(device.spec)) as engine:
+        model = load(ModelSource("echo", 1, SETS["demo"]["echo"]))
+        served = await engine.start(model)
+        path = InferencePath(bare_app, LIMITS)
+        state = {"catalog": Catalog(served), "health": SimpleNamespace(closing=False)}
+        config = uvicorn.Config(
+            path, interface="asgi3", log_config=None, access_log=False, proxy_headers=False, timeout_keep_alive=600
+        )
+        bare = uvicorn.Config(
+            bare_app, interface="asgi3", log_config=None, access_log=False, proxy_headers=False, timeout_keep_alive=600
+        )
+        for one in (config, bare):
+            one.load()
+        shared = ServerState()
+        loop = asyncio.get_running_loop()
+        ours = connections(options.connections, lambda: HttpProtocol(config, shared, state, loop, handler=path.direct))
+        theirs = connections(options.connections, lambda: HttpToolsProtocol(bare, shared, {}, loop))
+        process.spare_the_collector()
+        for form, make in {"JSON": bodies.v2_json, "binary": bodies.v2_binary}.items():
+            request = on_the_wire(make(METADATA))
+            await turns(ours, request, 50)
+            await turns(theirs, request, 50)
+            if options.profile:
+                await profiled(partial(turns, ours, request, options.turns))
+                continue
+            found: dict[str, list[float]] = {"starling": [], "bare echo": []}
+            for _ in range(options.rounds):
+                found["starling"].append(await turns(ours, request, options.turns))
+                found["bare echo"].append(await turns(theirs, request, options.turns))
+            for name, values in found.items():
+                print(f"{form}, {name}: {median(values):.2f} us ({min(values):.2f} to {max(values):.2f})")
+
+
+async def profiled(work: Callable[[], Any]) -> None:
+    profile = cProfile.Profile()
+    profile.enable()
+    await work()
+    profile.disable()
+    pstats.Stats(profile).sort_stats("tottime").print_stats(40)
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m loadtest.bench.in_process", description=__doc__)
+    parser.add_argument("--connections", type=int, default=64, help="that send at once [64]")
+    parser.add_argument("--turns", type=int, default=200, help="requests on each, a round [200]")
+    parser.add_argument("--rounds", type=int, default=7, help="[7]")
+    parser.add_argument("--profile", action="store_true", help="print where the time goes instead")
+    options = parser.parse_args(arguments)
+    uvloop.run(measure(options))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
