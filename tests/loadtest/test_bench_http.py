@@ -56,9 +56,10 @@ def test_report_files(tmp_path: Path) -> None:
 
 def test_wrk_output() -> None:
     failed = '"failed":{"connect":0,"read":2,"write":0,"status":10,"timeout":0}'
-    line = f'RESULT {{"requests":110,"us":2000000,"p50_us":1500,"p90_us":2000,"p99_us":3000,{failed}}}'
+    line = f'RESULT {{"requests":100,"refused":40,"us":2000000,"p50_us":1500,"p90_us":2000,"p99_us":3000,{failed}}}'
     result = wrk.parse(f"Running 2s test\n{line}\n")
     assert (result.requests, result.per_second, result.p50_ms) == (100, 50.0, 1.5)
+    assert (result.refused, result.refused_per_second) == (40, 20.0)
     assert result.failed == {"read": 2, "status": 10}
     with pytest.raises(LoadError, match="no such host"):
         wrk.parse("", "no such host")
