@@ -28,7 +28,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     available = clients()
     parser = argparse.ArgumentParser(
         prog="python -m loadtest.bench",
-        description="Measure this machine: the server against what there is to reach. About six minutes in full.",
+        description="Measure this machine: the server against what there is to reach. About eight minutes in full.",
         epilog=" ".join(f"{name}: {(case.__doc__ or '').strip()}" for name, case in CASES.items()),
     )
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"{', '.join(CASES)} [all, in this order]")

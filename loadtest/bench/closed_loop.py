@@ -15,7 +15,7 @@ import sys
 
 import numpy as np
 
-from app.bench.client import Pool
+from app.bench.client import Log, Pool
 from app.bench.drive import ClosedLoop
 from app.bench.http import Response
 from app.bench.plan import Target
@@ -23,7 +23,7 @@ from app.bench.run import in_loop, without_collections
 from app.bench.stats import Repeat, collect, percentile
 from loadtest.common.paths import LOOPBACK, ROOT
 
-from .load import TIMEOUT_S, Load, LoadError, Request, Result, TimedAnswer
+from .load import REFUSED, TIMEOUT_S, Load, LoadError, Request, Result, TimedAnswer
 
 _START_S = 20.0  # the interpreter's own start on a busy machine
 _RIGHT, _WRONG = 0, 1  # numbers of answers
@@ -45,7 +45,8 @@ async def drive(load: Load) -> Result:
         loop = ClosedLoop(pool, itertools.repeat(0), load.connections, load.seconds, None)
         with without_collections():
             await loop.run()
-    return result_of(collect(loop.log, loop.start_ns, load.seconds, 0, _FAULTS, ()), load)
+    result = result_of(collect(loop.log, loop.start_ns, load.seconds, 0, _FAULTS, ()), load)
+    return with_refusals(result, loop.log, loop.start_ns) if load.refusals else result
 
 
 def result_of(repeat: Repeat, load: Load) -> Result:
@@ -69,6 +70,14 @@ def result_of(repeat: Repeat, load: Load) -> Result:
             for row, batch in zip(times.tolist(), repeat.batch[told].tolist(), strict=True)
         ],
     )
+
+
+def with_refusals(result: Result, log: Log, start_ns: int) -> Result:
+    """The result with the answers of status 429 within its seconds counted, and none of them among the failures."""
+    status, ended_ns = np.array(log.status), np.array(log.ended)
+    refused = (status == REFUSED) & (ended_ns - start_ns <= result.seconds * 1e9)
+    failed = {kind: count for kind, count in result.failed.items() if kind != f"status {REFUSED}"}
+    return dataclasses.replace(result, refused=int(refused.sum()), failed=failed)
 
 
 def run(load: Load) -> Result:

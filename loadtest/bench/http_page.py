@@ -16,8 +16,10 @@ from .http_data import Figure, Report
 METHOD = """\
 Client and servers are processes of one machine and talk over loopback. What a ratio compares is measured in
 alternation, A B A B, each idle while the other is measured; a ratio is taken round by round, and its median is what is
-compared with the target. Every answer has to be a 200. The client's ceiling is its rate against a server that sends
-one prepared response without reading the request: where it is well above a rate, the client was not what limited it.
+compared with the target. Every answer has to be a 200; only `refusals` counts those with status 429. `latency` is
+measured by a client with one blocking socket. The client's ceiling is its rate against a server that sends one prepared
+response without reading the request: where it is well above a rate, the client was not what limited it. What each row
+means is told in [Measuring a server](../bench.md#the-figures-of-make-bench).
 """
 
 HEADINGS = ("what", "median", "min – max", "target", "met", "note")

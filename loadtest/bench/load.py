@@ -10,6 +10,8 @@ from loadtest.common.servers import MeasurementError, Server, ServerError
 CONNECTIONS = 64
 #: A request without an answer after so many seconds has failed.
 TIMEOUT_S = 10.0
+#: The status of a request that was not admitted.
+REFUSED = 429
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Load:
     """`connections` clients, each sending `request` again as soon as it is answered, for `seconds`.
 
     If `answer` is given, each body must equal it. `timed`: the number of answers whose server times are returned.
+    With `refusals` answers with status 429 are counted, too; without it they are failures.
     """
 
     port: int
@@ -41,6 +44,7 @@ class Load:
     connections: int = CONNECTIONS
     answer: bytes | None = None
     timed: int = 0
+    refusals: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,9 +60,9 @@ class TimedAnswer:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a load: right answers with status 200 within `seconds`, and failures by kind.
+    """The result of a load: right answers with status 200 and those with 429 within `seconds`, and failures by kind.
 
-    Latencies are those at the client, in milliseconds.
+    `refused` is 0 unless the load counts refusals. Latencies are those at the client, in milliseconds.
     """
 
     requests: int
@@ -68,10 +72,15 @@ class Result:
     p99_ms: float
     failed: dict[str, int] = field(default_factory=dict)
     timed: list[TimedAnswer] = field(default_factory=list)
+    refused: int = 0
 
     @property
     def per_second(self) -> float:
         return self.requests / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def refused_per_second(self) -> float:
+        return self.refused / self.seconds if self.seconds > 0 else 0.0
 
 
 class LoadError(MeasurementError):

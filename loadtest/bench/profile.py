@@ -1,7 +1,8 @@
 """Samples where the server spends its time: `python -m loadtest.bench.profile`.
 
 py-spy reads the server's stacks from outside while 64 connections post V2 JSON to `echo`. The ten functions with the
-largest own share of each busy thread are written to docs/bench/hot-path.md.
+largest own share of each busy thread are written to docs/bench/hot-path.md; with `--before`, those of an older run
+beside them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from loadtest.common import experiment
 from loadtest.common.experiment import Data, Experiment, Run
 
 from . import bodies, hot_path_page
@@ -110,10 +112,20 @@ def sampler() -> str:
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=int, default=10, help="how long to sample, 1 to 60 [10]")
+    parser.add_argument("--before", type=Path, metavar="FILE.json", help="figures of an older run, to compare with")
     parser.add_argument("--server", nargs="+", default=[], help="command of the server to sample")
 
 
+def older(path: Path) -> hot_path_page.HotPath:
+    """The figures of an older run, without what it was compared with. Raises OSError and ValueError."""
+    data = experiment.load(path)
+    if missing := {"facts", "per_second", "threads"} - data.keys():
+        raise ValueError(f"{path.name}: expected figures of this command, {' and '.join(sorted(missing))} not found")
+    return {"facts": data["facts"], "per_second": data["per_second"], "threads": data["threads"]}
+
+
 def measure(chosen: argparse.Namespace, run: Run) -> Data:
+    before = None if chosen.before is None else older(chosen.before)
     spy = sampler()
     seconds = max(1, min(chosen.seconds, 60))
     client = next(iter(clients()))
@@ -121,7 +133,10 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
         found, measured = profile(session, spy, seconds)
     run.facts["load"] = f"echo, V2 JSON, {CONNECTIONS} connections, sampled {RATE_HZ} times a second for {seconds} s"
     run.facts["rate"] = f"{measured.per_second:,.0f} requests/s while sampled ({clients()[client]})"
-    return {"threads": busy(found, seconds)}
+    if measured.cpu_us is not None:
+        run.facts["CPU a request"] = f"{measured.cpu_us:.1f} us"
+    figures: Data = {"per_second": measured.per_second, "threads": busy(found, seconds)}
+    return figures if before is None else {**figures, "before": before}
 
 
 EXPERIMENT = Experiment("hot-path", "loadtest.bench.profile", __doc__, measure, hot_path_page.write, options)

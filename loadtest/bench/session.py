@@ -9,7 +9,7 @@ from typing import Self, TypeVar
 
 from loadtest.common.servers import Server, ServerError, starling
 
-from . import bodies, closed_loop, wrk
+from . import bodies, closed_loop, one_connection, wrk
 from .load import CONNECTIONS, Load, LoadError, Request, Result, TimedAnswer, answer_of
 
 T = TypeVar("T")
@@ -82,16 +82,25 @@ class Session:
         bodies.check(request, *answer_of(self.starling(), request))
         return request
 
-    def load(self, server: Server, request: Request, seconds: float | None = None) -> Measured:
-        """Saturate `server` with the chosen client. Raises LoadError unless every answer is a 200."""
-        load = Load(server.port, request, self.plan.seconds if seconds is None else seconds)
+    def load(self, server: Server, request: Request, seconds: float | None = None, refusals: bool = False) -> Measured:
+        """Saturate `server` with the chosen client.
+
+        Raises LoadError unless every answer is a 200, or a 429 where `refusals` are counted.
+        """
+        load = Load(server.port, request, self.plan.seconds if seconds is None else seconds, refusals=refusals)
         before = server.cpu_seconds()
         result = (wrk.run if self.plan.client == "wrk" else closed_loop.run)(load)
         after = server.cpu_seconds()
         self.expect_clean(request, result)
         self.best[request.name] = max(self.best.get(request.name, 0.0), result.per_second)
-        cpu_us = None if before is None or after is None else (after - before) / result.requests * 1e6
+        answers = result.requests + result.refused
+        cpu_us = None if before is None or after is None else (after - before) / answers * 1e6
         return Measured(result, cpu_us)
+
+    def alone(self, server: Server, request: Request, seconds: float | None = None) -> Result:
+        """Send one request after another on one connection, to measure latencies."""
+        load = Load(server.port, request, self.plan.seconds if seconds is None else seconds, connections=1)
+        return one_connection.run(load)
 
     def timed(self, request: Request, connections: int, seconds: float | None = None) -> list[TimedAnswer]:
         """Load the server under test with our own client; returns the times that the server reports."""
@@ -114,7 +123,7 @@ class Session:
 
     @staticmethod
     def expect_clean(request: Request, result: Result) -> None:
-        if result.failed or not result.requests:
+        if result.failed or not result.requests + result.refused:
             raise LoadError(f"{request.name}: {result.requests} answers, failures {result.failed}")
 
 

@@ -26,7 +26,7 @@ def able(load: Load) -> bool:
 
 
 def run(load: Load) -> Result:
-    """Run `load` with its seconds rounded up. Raises LoadError if wrk fails."""
+    """Run `load` with its seconds rounded up. Latencies are those of all answers. Raises LoadError if wrk fails."""
     if not able(load):
         raise ValueError("wrk can neither check answers nor keep what the server says of its times")
     seconds = math.ceil(load.seconds)
@@ -36,6 +36,7 @@ def run(load: Load) -> Result:
         # One thread: the servers here have one loop each, and a second thread would take a core from them.
         command = ["wrk", "-t1", f"-c{load.connections}", f"-d{seconds}s", "--timeout", f"{TIMEOUT_S:g}s"]
         command += ["-s", str(SCRIPT), f"http://{LOOPBACK}:{load.port}{load.request.path}", "--", body.name]
+        command.append("refusals" if load.refusals else "")
         command += [text for pair in load.request.headers for text in pair]
         limit_s = seconds + 2 * TIMEOUT_S
         try:
@@ -53,7 +54,8 @@ def parse(stdout: str, stderr: str = "") -> Result:
     fields = json.loads(line.removeprefix("RESULT "))
     failed = {kind: count for kind, count in fields["failed"].items() if count}
     return Result(
-        requests=fields["requests"] - failed.get("status", 0),
+        requests=fields["requests"],
+        refused=fields["refused"],
         seconds=fields["us"] / 1e6,
         p50_ms=fields["p50_us"] / 1e3,
         p90_ms=fields["p90_us"] / 1e3,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import re
 import shlex
 import signal
 import sys
@@ -130,11 +131,12 @@ def tell_written(names: Sequence[str], say: Callable[[str], None]) -> None:
 
 
 def command_of(module: str, arguments: Sequence[str]) -> str:
-    """The command line of the same run, without paths of this machine."""
+    """The command line of the same run, without paths of this machine: of a file only its name is kept."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--out")
     kept = parser.parse_known_args(list(arguments))[1]
-    return " ".join([f"python -m {module}", *map(shlex.quote, kept)])
+    named = (re.sub("^((?:--[^=]*=)?)/.*/", r"\1", word) for word in kept)
+    return " ".join([f"python -m {module}", *map(shlex.quote, named)])
 
 
 def facts(command: str) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import json
 import struct
 from collections.abc import AsyncIterator
@@ -11,16 +12,19 @@ from contextlib import asynccontextmanager
 
 import pytest
 from bench.made import repeat
-from bench.scripted import http, serving
+from bench.scripted import Scripted, http, serving
 
-from loadtest.bench import bodies
+from loadtest.bench import bodies, closed_loop, one_connection, wrk
 from loadtest.bench.closed_loop import drive, read_job, result_of, write_job
 from loadtest.bench.constant import Constant, request_length
-from loadtest.bench.load import Load, Request
+from loadtest.bench.load import Load, LoadError, Request
+from loadtest.bench.session import clients
 from loadtest.common.paths import LOOPBACK
 
 REQUEST = Request("test", "/x", (("Content-Type", "text/plain"),), b"hello")
 MS = 1_000_000
+RUN = {"wrk": wrk.run, "starling": closed_loop.run}
+CLIENTS = {name: RUN[name] for name in clients()}  # wrk where it is installed
 
 
 def load(port: int = 1, **changes: object) -> Load:
@@ -46,6 +50,54 @@ async def test_failures_are_told_apart(answer: bytes, failure: str) -> None:
         result = await drive(load(server.port, answer=b"yes"))
     assert result.requests == 0
     assert list(result.failed) == [failure]
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+async def test_refusals_are_counted_by_their_status(client: str) -> None:
+    """Of four requests one is answered and two are refused; the fourth fails, and is neither."""
+    answers = itertools.cycle(
+        [http(b"yes"), http(b"full", status=429), http(b"full", status=429), http(b"", status=500)]
+    )
+    async with serving(lambda connection, request: next(answers)) as server:
+        result = await asyncio.to_thread(CLIENTS[client], load(server.port, seconds=0.1, refusals=True))
+    assert result.requests > 0
+    assert abs(result.refused - 2 * result.requests) < 8
+    assert abs(sum(result.failed.values()) - result.requests) < 8
+    assert result.refused_per_second == result.refused / result.seconds
+
+
+async def test_refusals_are_failures_unless_they_are_counted() -> None:
+    async with serving(lambda connection, request: http(b"full", status=429)) as server:
+        result = await drive(load(server.port))
+    assert (result.requests, result.refused) == (0, 0)
+    assert list(result.failed) == ["status 429"]
+
+
+async def test_one_connection_measures_whole_answers() -> None:
+    long = b"y" * 200_000  # arrives in several pieces
+    async with serving(lambda connection, request: http(long)) as server:
+        result = await asyncio.to_thread(one_connection.run, load(server.port, connections=1))
+        assert len(server.connections) == 1
+        assert len(server.requests) == result.requests
+    assert 0 < result.p50_ms <= result.p90_ms <= result.p99_ms
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (http(b"full", status=429), "429"),
+        (b"HTTP/1.1 200 OK\r\n\r\n", "Content-Length"),
+        (http(b"yes")[:-1], "ended after"),
+    ],
+)
+async def test_one_connection_takes_nothing_but_whole_200s(answer: bytes, why: str) -> None:
+    def script(connection: Scripted, request: bytes) -> None:
+        connection.transport.write(answer)
+        connection.transport.close()
+
+    async with serving(script) as server:
+        with pytest.raises(LoadError, match=why):
+            await asyncio.to_thread(one_connection.run, load(server.port, connections=1))
 
 
 async def test_nobody_listening_is_a_failure() -> None:
@@ -119,6 +171,15 @@ def test_an_echo_may_shorten_its_digits_but_not_change_them() -> None:
     bodies.check(request, {}, answer_with(short))
     with pytest.raises(ValueError, match="not the input"):
         bodies.check(request, {}, answer_with([*short[:2], 0.5]))
+
+
+def test_an_echo_in_binary_is_its_input() -> None:
+    request = bodies.v2_binary({**METADATA, "name": "echo"})
+    head = b'{"outputs":[{"name":"y","shape":[1,3],"parameters":{"binary_data_size":12}}]}'
+    length = {"inference-header-content-length": str(len(head))}
+    bodies.check(request, length, head + request.body[-12:])
+    with pytest.raises(ValueError, match="not the input"):
+        bodies.check(request, length, head + bytes(12))
 
 
 def answer_with(data: list[float]) -> bytes:

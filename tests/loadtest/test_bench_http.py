@@ -56,9 +56,10 @@ def test_report_files(tmp_path: Path) -> None:
 
 def test_wrk_output() -> None:
     failed = '"failed":{"connect":0,"read":2,"write":0,"status":10,"timeout":0}'
-    line = f'RESULT {{"requests":110,"us":2000000,"p50_us":1500,"p90_us":2000,"p99_us":3000,{failed}}}'
+    line = f'RESULT {{"requests":100,"refused":40,"us":2000000,"p50_us":1500,"p90_us":2000,"p99_us":3000,{failed}}}'
     result = wrk.parse(f"Running 2s test\n{line}\n")
     assert (result.requests, result.per_second, result.p50_ms) == (100, 50.0, 1.5)
+    assert (result.refused, result.refused_per_second) == (40, 20.0)
     assert result.failed == {"read": 2, "status": 10}
     with pytest.raises(LoadError, match="no such host"):
         wrk.parse("", "no such host")
@@ -82,11 +83,49 @@ def test_the_page_of_the_hot_path_leaves_idle_threads_out(tmp_path: Path) -> Non
     busy.add(["main (a.py)", "loop (b.py)"], profile.RATE_HZ)
     idle.add(["wait (c.py)"], 1)
     threads = profile.busy([busy, idle], 2)
-    hot_path_page.write({"facts": {"cores": "2"}, "threads": threads}, tmp_path)
+    hot_path_page.write({"facts": {"cores": "2"}, "per_second": 20_000, "threads": threads}, tmp_path)
     text = (tmp_path / "hot-path.md").read_text()
     assert "## MainThread: running 50% of the time" in text
-    assert "| 100.0% | 100.0% | `loop (b.py)` |" in text
+    assert "| 100.0% | 100.0% | 25.0 us | `loop (b.py)` |" in text  # half a second of 20,000 requests
     assert "idle" not in text.partition("##")[2]
+
+
+def test_the_page_of_the_hot_path_shows_an_older_run_first(tmp_path: Path) -> None:
+    """Facts that differ are a table, threads that only one of the runs had are shown, too."""
+    old: hot_path_page.HotPath = {
+        "facts": {"cores": "2", "rate": "10,000 requests/s"},
+        "per_second": 10_000,
+        "threads": [hot_thread("MainThread", "task (a.py)"), hot_thread("gone", "run (c.py)")],
+    }
+    new: hot_path_page.HotPath = {
+        "facts": {"cores": "2", "rate": "20,000 requests/s", "CPU a request": "31.0 us"},
+        "per_second": 20_000,
+        "threads": [hot_thread("MainThread", "write (b.py)")],
+        "before": old,
+    }
+    hot_path_page.write(new, tmp_path)
+    text = (tmp_path / "hot-path.md").read_text()
+    assert "- cores: 2" in text
+    assert "| rate | 10,000 requests/s | 20,000 requests/s |" in text
+    assert "| CPU a request | not known | 31.0 us |" in text
+    headings = [line for line in text.splitlines() if line.startswith("## ")]
+    assert [line.partition(":")[0] for line in headings] == [
+        "## MainThread, before", "## MainThread, after", "## gone, before",
+    ]  # fmt: skip
+    assert text.index("| 50.0% | 100.0% | 40.0 us | `task (a.py)` |") < text.index("| 20.0 us | `write (b.py)` |")
+
+
+def hot_thread(name: str, function: str) -> hot_path_page.BusyThread:
+    return {"name": name, "share": 0.8, "top": [(function, 0.5, 1.0)]}
+
+
+def test_an_older_run_is_read_without_the_one_before_it(tmp_path: Path) -> None:
+    run = {"facts": {}, "per_second": 5.0, "threads": []}
+    experiment.store({**run, "before": run}, tmp_path / "old.json")
+    assert profile.older(tmp_path / "old.json") == run
+    experiment.store({"facts": {}, "cases": {}}, tmp_path / "http.json")
+    with pytest.raises(ValueError, match="per_second and threads not found"):
+        profile.older(tmp_path / "http.json")
 
 
 def test_a_child_is_stopped_and_its_words_kept() -> None:

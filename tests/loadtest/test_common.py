@@ -42,6 +42,12 @@ def test_figures_are_kept_and_the_page_is_made_of_them(tmp_path: Path) -> None:
     assert "| 2 |" in (tmp_path / "x.md").read_text()
 
 
+def test_a_page_quotes_files_by_their_names() -> None:
+    arguments = ["--before", "/home/me/old.json", "--budget=/tmp/a/b", "--rounds", "3", "--page=x/y.json"]
+    said = "python -m loadtest.x --before old.json --budget=b --rounds 3 --page=x/y.json"
+    assert experiment.command_of("loadtest.x", arguments) == said
+
+
 def test_a_page_is_made_again_and_nothing_is_run(tmp_path: Path) -> None:
     (tmp_path / "old.json").write_text('{"facts": {}, "seeds": [7]}')
 
