@@ -161,17 +161,53 @@ class Model:
     row_check: str = "refuse"
 
 
-@dataclass(slots=True)
+class Finished:
+    """A batch that has ended: `arrays` holds one array [rows, ...] per output in declared order, padding left out.
+
+    `texts` is the codecs' own: what they made of all rows at once, because the answers of a batch are wanted together.
+    """
+
+    __slots__ = ("arrays", "texts")
+
+    def __init__(self, arrays: list[Array]) -> None:
+        self.arrays = arrays
+        self.texts: list[bytes] | None = None
+
+
 class Answer:
     """What a lease's run gives: one array per output in declared order, `rows` leading; times in nanoseconds.
 
-    Rows that ran in several batches: `queue_ns` and `compute_ns` are the slowest row's, `batch` is the largest.
+    Rows that ran in several batches: `queue_ns` and `compute_ns` are the slowest row's, `batch` is the largest. Where
+    the answer is one row of a batch as it is, `finished` is that batch and `row` its place there; its arrays are then
+    made when they are asked for.
     """
 
-    outputs: list[Array]
-    queue_ns: int
-    compute_ns: int
-    batch: int
+    __slots__ = ("_outputs", "batch", "compute_ns", "finished", "queue_ns", "row")
+
+    def __init__(
+        self,
+        outputs: list[Array] | None,
+        queue_ns: int,
+        compute_ns: int,
+        batch: int,
+        finished: Finished | None = None,
+        row: int = 0,
+    ) -> None:
+        self._outputs = outputs
+        self.queue_ns = queue_ns
+        self.compute_ns = compute_ns
+        self.batch = batch
+        self.finished = finished
+        self.row = row
+
+    @property
+    def outputs(self) -> list[Array]:
+        outputs = self._outputs
+        if outputs is None:
+            assert self.finished is not None  # one of the two is given
+            row = self.row
+            outputs = self._outputs = [array[row : row + 1] for array in self.finished.arrays]
+        return outputs
 
 
 class Waiter(Protocol):

@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from app.contract import Answer, Array, ModelInfo, TensorSpec, Waiter
+from app.contract import Answer, Array, Finished, ModelInfo, TensorSpec, Waiter
 from app.engine.devices.pool import Pool, Slots
 from app.errors import BadRequest, ClientGone, DeadlineExceeded, ModelFailed, NotReady, StarlingError
 from app.metrics import ModelStats
@@ -44,13 +44,13 @@ class Home(Protocol):
     def free_rows(self, rows: Iterable[Row]) -> None: ...
 
 
-class Batch:
+class Batch(Finished):
     """A finished batch as its calls see it: outputs of all its rows; start and parts in nanoseconds."""
 
-    __slots__ = ("outputs", "parts", "size", "spent", "started")
+    __slots__ = ("parts", "size", "spent", "started")
 
     def __init__(self, outputs: list[Array], started: int, parts: tuple[int, int, int], size: int) -> None:
-        self.outputs = outputs
+        super().__init__(outputs)
         self.started = started
         self.parts = parts
         self.spent = sum(parts)
@@ -158,21 +158,20 @@ class Lease(Call):
 
     def _answer(self) -> Answer:
         places = cast("list[tuple[Batch, int]]", self.places)  # all rows have ended
-        if len(places) == 1:
-            slowest, position = places[0]
-            outputs = self._cut_back([array[position : position + 1] for array in slowest.outputs])
-            size = slowest.size
-        else:
-            outputs = self._joined(places)
-            slowest = max((batch for batch, _ in places), key=lambda b: b.started + b.spent)
-            size = max(batch.size for batch, _ in places)
+        if len(places) == 1 and not self._lengths:
+            batch, position = places[0]
+            queue_ns = max(0, batch.started - self.arrived)
+            self._served.stats.call_ran(queue_ns, batch.parts)
+            return Answer(None, queue_ns, batch.spent, batch.size, batch, position)
+        outputs = self._joined(places)
+        slowest = max((batch for batch, _ in places), key=lambda b: b.started + b.spent)
         queue_ns = max(0, slowest.started - self.arrived)
         self._served.stats.call_ran(queue_ns, slowest.parts)
-        return Answer(outputs, queue_ns, slowest.spent, size)
+        return Answer(outputs, queue_ns, slowest.spent, max(batch.size for batch, _ in places))
 
     def _joined(self, places: list[tuple[Batch, int]]) -> list[Array]:
         """The outputs of the call's rows in order, whatever batches they ran in. Adjacent rows are one slice."""
-        pieces = [self._cut_back([array[first:end] for array in batch.outputs]) for batch, first, end in _runs(places)]
+        pieces = [self._cut_back([array[first:end] for array in batch.arrays]) for batch, first, end in _runs(places)]
         return pieces[0] if len(pieces) == 1 else [np.concatenate(arrays) for arrays in zip(*pieces, strict=True)]
 
     def _cut_back(self, outputs: list[Array]) -> list[Array]:
