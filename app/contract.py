@@ -118,13 +118,19 @@ class ModelInfo:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     batching: Batching = field(default_factory=Batching)
+    #: What codecs remember of requests to this version; they bound it.
+    memo: dict[bytes, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     #: Derived: the inputs that clients send, in the order declared. The others are made by the server.
     client_inputs: tuple[TensorSpec, ...] = field(init=False, repr=False, compare=False)
+    #: Derived: the input that clients send, if it is the only one and its rows have one length; else None.
+    plain_input: TensorSpec | None = field(init=False, repr=False, compare=False)
     #: Derived: whether there is one output, and JSON can hold its values as numbers.
     plain_output: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "client_inputs", tuple(spec for spec in self.inputs if not spec.made))
+        sent = tuple(spec for spec in self.inputs if not spec.made)
+        object.__setattr__(self, "client_inputs", sent)
+        object.__setattr__(self, "plain_input", sent[0] if len(sent) == 1 and sent[0].fixed else None)
         plain = len(self.outputs) == 1 and self.outputs[0].datatype not in ("BYTES", "BF16")
         object.__setattr__(self, "plain_output", plain)
 

@@ -69,12 +69,15 @@ class ServedModel:
         Only the work that goes before a call of this `priority` counts against its deadline.
         """
         engine = self.engine
+        asked = rows + self.reserved
+        taking = self._closing is None and engine.refusing is None
+        if taking and deadline_ns is None and engine.scheduler.has_room(self.program, asked):  # most calls
+            return
         if self._closing is not None:
             raise NotReady(f"model {self.info.name!r} is being unloaded", retry_after_s=1)
         if engine.refusing is not None:
             raise NotReady(engine.refusing, retry_after_s=1)
         now = engine.clock()
-        asked = rows + self.reserved
         refusal = engine.scheduler.admit(self.program, asked, Klass.REALTIME, deadline_ns, now, priority)
         if refusal is not None:
             if refusal.reason in (Reason.QUEUE_FULL, Reason.DEADLINE_UNREACHABLE):

@@ -76,6 +76,13 @@ class Scheduler:
         state.closed = True
         self._ledger.forget_if_over(state)
 
+    def has_room(self, program: int, n: int) -> bool:
+        """Whether `admit` lets a call of `n` rows without a deadline come now. Changes nothing, and costs little."""
+        state = self._states.get(program)
+        if state is None or state.closed or self._lost:
+            return False
+        return state.waiting + n <= state.program.max_queue
+
     def admit(
         self, program: int, n: int, klass: Klass, deadline: int | None, now: int, priority: int = LOWEST_PRIORITY
     ) -> Refusal | None:
@@ -83,11 +90,6 @@ class Scheduler:
 
         With its `priority` known, only work that goes before it counts against its deadline.
         """
-        state = self._states.get(program)
-        if state is not None and deadline is None and not (state.closed or self._lost):  # most calls, at little cost
-            over = state.waiting + n > state.program.max_queue
-            if not over:
-                return None
         asked = admission.Asked(program, n, (klass, priority), deadline)
         return admission.refusal(asked, self._ledger, self._workers, self.device, now, lost=self._lost)
 

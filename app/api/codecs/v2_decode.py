@@ -12,6 +12,7 @@ import orjson
 from app.api.codecs.base import DecodedCall, client_inputs, is_made
 from app.api.codecs.tensors import check_shape, pack_values, packer, shown
 from app.api.codecs.v2_binary import decode_raw, from_bytes
+from app.api.codecs.v2_headers import Spans, known_header, remember_header
 from app.contract import Array, ModelInfo, TensorSpec
 from app.errors import BadRequest, TooLarge
 
@@ -26,6 +27,7 @@ _MOST_NAMED = 20  # unsupported parameters that a message lists
 _RESERVED = _UNSUPPORTED | {"priority", "timeout", "binary_data_output"}
 _MAX_PRIORITY = (1 << 31) - 1
 _MAX_TIMEOUT_US = 1 << 53
+_NO_TAIL = memoryview(b"")
 
 
 def decode_v2(body: bytes, header_length: int | None, info: ModelInfo, json_limit: int) -> DecodedCall:
@@ -37,20 +39,24 @@ def decode_v2(body: bytes, header_length: int | None, info: ModelInfo, json_limi
     if header_length == 0:
         return decode_raw(body, info)
     if header_length is None:
-        text, tail = body, memoryview(b"")
+        text, tail = body, _NO_TAIL
     else:
         if header_length > len(body):
             raise BadRequest(
                 f"Inference-Header-Content-Length: expected at most the body's {len(body)} bytes, got {header_length}"
             )
         text, tail = body[:header_length], memoryview(body)[header_length:]
+        known = known_header(info, text, tail)
+        if known is not None:
+            return known
     if len(text) > json_limit:
         raise TooLarge(f"body: expected at most {json_limit} bytes of JSON, got {len(text)}; send tensors as binary")
     request = load_json(text)
     bools = b"true" in text or b"false" in text
-    plain = None if bools or len(tail) else _decode_plain(request, info)
-    if plain is not None:
-        return plain
+    if not bools and header_length is None:
+        plain = _decode_plain(request, info)
+        if plain is not None:
+            return plain
     if type(request) is not dict:
         raise BadRequest("body: expected a JSON object")
     call = DecodedCall(0, [], {})
@@ -58,8 +64,10 @@ def decode_v2(body: bytes, header_length: int | None, info: ModelInfo, json_limi
     call.id = request.get("id")
     if call.id is not None and type(call.id) is not str:
         raise BadRequest("id: expected a string")
-    _decode_inputs(request, tail, info, call, bools)
+    spans = _decode_inputs(request, tail, info, call, bools)
     call.outputs = _requested(request, info.outputs)
+    if header_length is not None:
+        remember_header(info, text, call, spans)
     return call
 
 
@@ -69,18 +77,21 @@ def _decode_plain(request: Any, info: ModelInfo) -> DecodedCall | None:
     Takes a third of the time of the general way. Returns None for any other request and for wrong ones: the general way
     tells what is wrong.
     """
+    spec = info.plain_input
     try:
         (tensor,) = request["inputs"]
-        (spec,) = client_inputs(info)
         shape = tensor["shape"]
-        rows = shape[0]
         data = tensor["data"]
+        rows = shape[0]
         if (
-            len(request) != 1 or len(tensor) != 4 or tensor["name"] != spec.name or tensor["datatype"] != spec.datatype
-            or not spec.fixed or set(map(type, shape)) != {int} or rows < 1 or tuple(shape[1:]) != spec.shape
+            spec is None or len(request) != 1 or len(tensor) != 4 or tensor["name"] != spec.name
+            or tensor["datatype"] != spec.datatype or rows < 1 or tuple(shape[1:]) != spec.shape
             or type(data) is not list or len(data) != rows * spec.count
         ):  # fmt: skip
             return None
+        for length in shape:
+            if type(length) is not int:  # 4.0 equals 4
+                return None
         packed = packer(spec.datatype, len(data))(*data)
     except (TypeError, KeyError, ValueError, IndexError, OverflowError, struct.error):
         return None
@@ -173,11 +184,13 @@ def _boolean(value: object, where: str) -> bool:
     return value
 
 
-def _decode_inputs(request: dict[str, Any], tail: memoryview, info: ModelInfo, call: DecodedCall, bools: bool) -> None:
+def _decode_inputs(request: dict[str, Any], tail: memoryview, info: ModelInfo, call: DecodedCall, bools: bool) -> Spans:
+    """Fill in the call's rows, lengths and arrays. Returns where in the tail each array lies, if all of them do."""
     inputs = request.get("inputs")
     if type(inputs) is not list:
         raise BadRequest("inputs: expected a list of tensors")
     found: dict[str, Array | memoryview] = {}
+    spans: dict[str, tuple[int, int]] = {}
     specs = {spec.name: spec for spec in client_inputs(info)}
     offset = 0
     for index, tensor in enumerate(inputs):
@@ -204,6 +217,7 @@ def _decode_inputs(request: dict[str, Any], tail: memoryview, info: ModelInfo, c
                 left = len(tail) - offset
                 raise BadRequest(f"{where}.parameters.binary_data_size: {size} bytes, but the body has {left} left")
             found[spec.name] = from_bytes(tail[offset : offset + size], spec, shape, where)
+            spans[spec.name] = (offset, offset + size)
             offset += size
     if offset != len(tail):
         raise BadRequest(f"body: {len(tail) - offset} bytes are left over after the last tensor")
@@ -211,6 +225,7 @@ def _decode_inputs(request: dict[str, Any], tail: memoryview, info: ModelInfo, c
         missing = next(name for name in specs if name not in found)
         raise BadRequest(f"inputs: {missing!r} is missing; expected {', '.join(specs)}")
     call.arrays = [found[name] for name in specs]
+    return [spans[name] for name in specs] if len(spans) == len(specs) else None
 
 
 def _spec_of(tensor: object, specs: Mapping[str, TensorSpec], index: int, info: ModelInfo) -> TensorSpec:
