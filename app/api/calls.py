@@ -64,9 +64,8 @@ class Calls:
         self._connections = connections
         self._causes = CauseLog(log)
         self._routes: dict[str, Route] = {}
-        self._request_ids = (
-            b"%s-%x" % (prefix, n) for prefix in [secrets.token_hex(4).encode()] for n in itertools.count()
-        )
+        ids = (b"%s-%x" % (prefix, n) for prefix in [secrets.token_hex(4).encode()] for n in itertools.count())
+        self.new_id = ids.__next__  # a request's id, if its client gives none
 
     # who may come
 
@@ -103,7 +102,7 @@ class Calls:
     def request_id(self, headers: RequestHeaders) -> bytes:
         """The id that the client gave, if it is one, or a new one."""
         given = headers.get(b"x-request-id")
-        return given if given is not None and _REQUEST_ID.fullmatch(given) is not None else next(self._request_ids)
+        return given if given is not None and _REQUEST_ID.fullmatch(given) is not None else self.new_id()
 
     def lease(self, served: Served, call: DecodedCall, arrived: int) -> Lease:
         """Take slots for a call. `arrived`: monotonic nanoseconds."""
@@ -150,7 +149,8 @@ class Calls:
             code = exc.code if isinstance(exc, StarlingError) else "internal"
             served.finish(code, time.monotonic_ns() - arrived)
             self._log_cause(exc, served, request_id)
-        log.debug("%s %s: %s", request_id.decode(), path, exc)
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s %s: %s", request_id.decode(), path, exc)
 
     def _log_cause(self, exc: Exception, served: Served, request_id: bytes) -> None:
         """Log what the model's own code did wrong, if that is why the request failed."""

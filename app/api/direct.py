@@ -15,7 +15,7 @@ from typing import Any
 from app.api.calls import LONGEST_ROUTE, ROUTES, Calls, Route
 from app.api.codecs.base import DecodedCall
 from app.api.errors import error_parts
-from app.api.http import QUICK_TO_COMPRESS, compress, wanted_encoding
+from app.api.http import COMPRESS_FROM, QUICK_TO_COMPRESS, compress, wanted_encoding
 from app.contract import Answer, Catalog, Health, Lease, Served
 from app.errors import BodyTimeout, ClientGone, NotReady
 from app.protocol.exchange import Connection, Exchange, RequestHeaders
@@ -36,11 +36,16 @@ class DirectCalls:
         """The call that a plain POST begins. None for what the ASGI way does: other paths, and refusals that close."""
         calls = self.calls
         route = self._routes.get(url) or self._match(url)
-        health: Health = connection.app_state["health"]
-        if route is None or health.closing or calls.crowded() or not calls.allowed(headers):
+        if route is None or len(connection.connections) > calls.limits.connections:
+            return None
+        if calls.key is not None and not calls.allowed(headers):
+            return None
+        state = connection.app_state
+        health: Health = state["health"]
+        if health.closing:
             return None
         call = DirectCall(connection, calls, route, url, headers, health)
-        catalog: Catalog = connection.app_state["catalog"]
+        catalog: Catalog = state["catalog"]
         try:
             call.served = served = catalog.find(route.model, route.version)
             served.admit(1)
@@ -90,7 +95,7 @@ class DirectCall(Exchange):
         self.url = url
         self.headers = headers
         self.health = health
-        self.request_id = calls.request_id(headers)
+        self.request_id = calls.request_id(headers) if b"x-request-id" in headers else calls.new_id()
         self.served: Served | None = None
         self.call: DecodedCall | None = None
         self.lease: Lease | None = None
@@ -170,7 +175,9 @@ class DirectCall(Exchange):
             lease.close()
 
     def _answer(self, answer: Answer, body: bytes, json_length: int | None) -> None:
-        encoding = wanted_encoding(self.headers.get(b"accept-encoding"), len(body))
+        encoding = None
+        if len(body) >= COMPRESS_FROM:
+            encoding = wanted_encoding(self.headers.get(b"accept-encoding"), len(body))
         if encoding is None:
             self._write(answer, body, json_length, None)
         elif len(body) <= QUICK_TO_COMPRESS:

@@ -6,6 +6,7 @@ FastAPI's handlers and the inference path use the same function, so that clients
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from http import HTTPStatus
 
 from fastapi import FastAPI
@@ -22,6 +23,7 @@ Headers = list[tuple[bytes, bytes]]
 #: Statuses whose answers always carry Retry-After: 1 second, where the error has no hint of its own.
 _RETRIED = {429, 503}
 _METHODS = ("GET", "HEAD", "POST")  # of all routes together
+_COMMON_MESSAGE = 200  # characters of messages that are worth keeping
 _LONGEST_MESSAGE = 4000  # characters: a message may quote what a client sent, such as a path
 
 
@@ -49,10 +51,16 @@ def error_parts(exc: Exception) -> tuple[int, Headers, bytes]:
         extra.append((b"retry-after", str(max(1, retry_after or 1)).encode()))
     if len(message) > _LONGEST_MESSAGE:
         message = message[:_LONGEST_MESSAGE] + "..."
-    # "replace": the stdlib's JSON parser lets lone surrogates through, and a message may quote them
-    body = json.dumps({"error": message}, ensure_ascii=False).encode("utf-8", "replace")
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *extra]
+    body = _body(message) if len(message) <= _COMMON_MESSAGE else _body.__wrapped__(message)
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *extra]
     return status, headers, body
+
+
+@lru_cache(maxsize=256)
+def _body(message: str) -> bytes:
+    """Kept for messages that many answers have, such as those of a full queue: a refusal must cost little."""
+    # "replace": the stdlib's JSON parser lets lone surrogates through, and a message may quote them
+    return json.dumps({"error": message}, ensure_ascii=False).encode("utf-8", "replace")
 
 
 def install_error_handlers(app: FastAPI) -> None:

@@ -21,7 +21,7 @@ ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 _LINGER_S = 5.0  # how long a client may go on sending a body that is not read
-_COMPRESS_FROM = 1024  # bytes; for smaller answers the header costs more than compression saves
+COMPRESS_FROM = 1024  # bytes; for smaller answers the header costs more than compression saves
 QUICK_TO_COMPRESS = 16 << 10  # bytes that may be compressed on the event loop: some 0.2 ms
 
 
@@ -168,7 +168,7 @@ def inflate(body: bytes, encoding: bytes, limit: int) -> bytes:
 
 def wanted_encoding(accept: bytes | None, size: int) -> str | None:
     """The compression to answer with: gzip or deflate, if the client accepts it and the answer is large enough."""
-    if accept is None or size < _COMPRESS_FROM:
+    if accept is None or size < COMPRESS_FROM:
         return None
     names = {}
     for part in accept.decode("latin-1").lower().split(","):

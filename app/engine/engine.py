@@ -14,11 +14,12 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from app.contract import Model, Served
 from app.engine.devices.base import Completion, Device, Job
 from app.engine.devices.pool import Pool, Slots
+from app.engine.lease import Lease
 from app.engine.profiling.energy import EnergyMeter, Watts
 from app.engine.profiling.idle import Known
 from app.engine.profiling.service import Profiling
@@ -201,8 +202,7 @@ class Engine:
         for unit in step.start:
             self._start(unit)
         for call in step.done:
-            if (served := self._served.get(call.program)) is not None:  # else it was given up, see `abort`
-                served.resolve(call)
+            cast("Lease", call).resolve()
         for drop in step.drop:
             if (served := self._served.get(drop.call.program)) is not None:
                 served.drop(drop, self.lost)

@@ -29,13 +29,11 @@ class Home(Protocol):
     program: int
     stats: ModelStats
 
-    @property
-    def refusing(self) -> str | None:
-        """Why no call is taken any more, or None."""
+    def future(self) -> asyncio.Future[Answer]: ...
+    def submit(self, lease: Lease) -> None:
+        """Its rows are to run; it fails at once if no call is taken any more."""
         ...
 
-    def future(self) -> asyncio.Future[Answer]: ...
-    def submit(self, lease: Lease) -> None: ...
     def cancel(self, lease: Lease) -> None: ...
     def unused(self, lease: Lease) -> None:
         """The lease ends without having been submitted."""
@@ -60,7 +58,7 @@ class Batch(Finished):
 class Lease(Call):
     """Implements contract.Lease over one served model's pool."""
 
-    __slots__ = ("_closed", "_lengths", "_served", "_submitted", "_waiter", "cause", "error", "places", "slots")
+    __slots__ = ("_closed", "_lengths", "_served", "_waiter", "cause", "error", "places", "slots", "submitted")
 
     def __init__(
         self,
@@ -76,7 +74,7 @@ class Lease(Call):
         # Call's own __init__, written out: a call more costs a third of a microsecond.
         self.id = id
         self.program = served.program
-        self.rows = [Row(slot, longest) for slot in slots]
+        self.rows = [Row(slots[0], longest)] if len(slots) == 1 else [Row(slot, longest) for slot in slots]
         self.klass = Klass.REALTIME
         self.priority = priority
         self.arrived = arrived
@@ -87,7 +85,7 @@ class Lease(Call):
         self.slots = slots
         self._lengths = lengths
         self._closed = False
-        self._submitted = False
+        self.submitted = False
         self._waiter: Waiter | None = None
         #: For each row that has ended, the batch that holds its outputs and the row's place in it. The engine writes
         #: this list; a dict would cost 3 us per call for its first key.
@@ -116,13 +114,8 @@ class Lease(Call):
 
     def submit(self, waiter: Waiter) -> None:
         """The rows have been written, and are to run; see contract.Lease."""
-        served = self._served
         self._waiter = waiter
-        if served.refusing is not None:  # since the lease was taken
-            self.fail(NotReady(served.refusing, retry_after_s=1))
-            return
-        self._submitted = True
-        served.submit(self)
+        self._served.submit(self)
 
     @property
     def model(self) -> str:
@@ -195,10 +188,10 @@ class Lease(Call):
         if self._closed:
             return
         self._closed = True
-        if self._submitted and self.alive:
+        if self.submitted and self.alive:
             self._served.cancel(self)
             self.free_ended()
-        elif not self._submitted:
+        elif not self.submitted:
             self._served.unused(self)
         # Rows point back to their call, and the waiter to its lease: cut, so that the cycle collector has no work.
         self.rows = []

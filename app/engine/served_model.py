@@ -57,6 +57,7 @@ class ServedModel:
         self.untried = False
         self.on_rows: Callable[[Sequence[int]], None] | None = None
         self.stats = ModelStats(model.info.name, model.info.version)
+        self.finish = self.stats.call_answered
         self.reserved = 0  # rows leased and not yet submitted
         self._closing: asyncio.Future[None] | None = None
         batching = model.info.batching
@@ -123,26 +124,22 @@ class ServedModel:
                 self.pool.parameters[slot] = parameters
         return Lease(self.engine.next_call(), self, slots, lengths, priority, arrived, deadline)
 
-    def finish(self, outcome: str, total_ns: int) -> None:
-        """Count an answered call."""
-        self.stats.call_answered(outcome, total_ns)
-
     # its leases
-
-    @property
-    def refusing(self) -> str | None:
-        return self.engine.refusing
 
     def future(self) -> asyncio.Future[Answer]:
         return self.engine.loop.create_future()
 
     def submit(self, lease: Lease) -> None:
         """The rows of a lease have been written, and are to run."""
+        engine = self.engine
+        if engine.refusing is not None:  # since the lease was taken
+            lease.fail(NotReady(engine.refusing, retry_after_s=1))
+            return
+        lease.submitted = True
         self.reserved -= len(lease.rows)
-        device = self.engine.device
-        if device.staged:
-            device.arrive(self.executor, lease.slots)
-        self.engine.submit(lease)
+        if engine.device.staged:
+            engine.device.arrive(self.executor, lease.slots)
+        engine.submit(lease)
 
     def cancel(self, lease: Lease) -> None:
         self.engine.cancel(lease)
@@ -171,10 +168,6 @@ class ServedModel:
             lease = cast("Lease", row.call)
             lease.error, lease.cause = completion.message, completion.cause
         log.debug("unit of %d rows of %s failed: %s", len(unit.rows), self.info.name, completion.message)
-
-    def resolve(self, call: Call) -> None:
-        """All rows of a call have ended."""
-        cast("Lease", call).resolve()
 
     def fail(self, call: Call, error: StarlingError) -> None:
         cast("Lease", call).fail(error)

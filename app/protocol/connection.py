@@ -78,7 +78,7 @@ class HttpProtocol(HttpToolsProtocol):
         known = self._known
         if self._missing:
             self._collect(data)
-        elif known is not None and data.startswith(known.text) and not self._parsing and self._free():
+        elif known is not None and not self._parsing and data.startswith(known.text) and self._free():
             self._take_known(known, data)
         else:
             self._parse(data)
@@ -193,7 +193,9 @@ class HttpProtocol(HttpToolsProtocol):
         self.cycle = self._answering = exchange  # type: ignore[assignment]  # see Exchange
         rest = data[len(known.text) :]
         if len(rest) == known.length and not exchange.response_complete:  # nearly always
-            self._received_known(exchange, known, rest)
+            exchange.whole = True
+            if not exchange.received(rest):
+                self._give_back(exchange, known, rest)
             return
         if not exchange.response_complete:
             self._collecting = exchange
@@ -212,17 +214,19 @@ class HttpProtocol(HttpToolsProtocol):
         if self._lingers:
             self.transport.close()
         elif exchange is not None and known is not None:
-            self._received_known(exchange, known, self._collected())
+            body = self._collected()
+            exchange.whole = True
+            if not exchange.received(body):
+                self._give_back(exchange, known, body)
         if len(data) > len(part):
             self.data_received(data[len(part) :])
 
-    def _received_known(self, exchange: Exchange, known: Head, body: bytes) -> None:
-        exchange.whole = True
-        if not exchange.received(body):
-            exchange.response_complete = True
-            handler, self._handler = self._handler, None
-            self._parse(known.text + body)
-            self._handler = handler
+    def _give_back(self, exchange: Exchange, known: Head, body: bytes) -> None:
+        """A request whose head was known goes uvicorn's way after all."""
+        exchange.response_complete = True  # for uvicorn, which would queue the request behind it
+        handler, self._handler = self._handler, None
+        self._parse(known.text + body)
+        self._handler = handler
 
     def _collected(self) -> bytes:
         """The body, which is whole."""
@@ -289,7 +293,8 @@ class HttpProtocol(HttpToolsProtocol):
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
-        self.flow.resume_reading()
+        if self.flow.read_paused:
+            self.flow.resume_reading()
         if self.pipeline:
             cycle, app = self.pipeline.pop()
             self._start_asgi_task(cycle, app)

@@ -11,6 +11,8 @@ RequestHeaders = dict[bytes, bytes]
 class Connection(Protocol):
     """What an exchange needs of its connection."""
 
+    #: All that the server has open.
+    connections: set[Any]
     #: The state of the application's lifespan.
     app_state: dict[str, Any]
     #: Tasks that the server waits for when it stops.

@@ -15,6 +15,9 @@ from app.scheduler.types import DeviceSpec, Reason, Refusal
 from app.scheduler.workers import Workers
 
 _MIN_RETRY_NS = 1_000_000  # a hint of 0 would send the client straight back
+#: How long a hint is good: it is sent in seconds, and in overload thousands of calls are refused in each.
+_HINT_NS = 1_000_000
+_MOST_HINTS = 64  # classes and priorities with one
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,13 @@ def refusal(
 
 
 def _retry_ns(asked: Asked, ledger: Ledger, workers: Workers, device: DeviceSpec, now: int) -> int:
-    """When the work that goes before such a call will be done."""
-    before = Asked(asked.program, 0, asked.level, None)
-    return max(_MIN_RETRY_NS, backlog_ns(ledger, workers, device, now, before))
+    """When the work that goes before such a call will be done; known for a while, in which nothing is computed."""
+    hints = ledger.states[asked.program].hints
+    until, hint = hints.get(asked.level, (0, 0))
+    if now >= until:
+        before = Asked(asked.program, 0, asked.level, None)
+        hint = max(_MIN_RETRY_NS, backlog_ns(ledger, workers, device, now, before))
+        if len(hints) >= _MOST_HINTS:
+            hints.clear()
+        hints[asked.level] = (now + _HINT_NS, hint)
+    return hint

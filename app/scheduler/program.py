@@ -21,8 +21,8 @@ class ProgramState:
     """What the scheduler keeps per program."""
 
     __slots__ = (
-        "calls", "capacity", "closed", "entry", "facts", "full", "latency", "policy", "program", "rate", "recent",
-        "regression", "units", "waiting",
+        "calls", "capacity", "closed", "entry", "facts", "full", "hints", "latency", "policy", "program", "rate",
+        "recent", "regression", "units", "waiting",
     )  # fmt: skip
 
     def __init__(self, program: Program, entry: ReadySet | None, device: DeviceSpec, now: int) -> None:
@@ -42,6 +42,7 @@ class ProgramState:
         self.calls = 0  # calls that have not left
         self.units = 0  # handed to workers and not finished
         self.closed = False
+        self.hints: dict[tuple[int, int], tuple[int, int]] = {}  # see admission: by level, good until, nanoseconds
 
     @property
     def broken(self) -> bool:

@@ -135,27 +135,20 @@ def on_the_wire(request: Request) -> bytes:
 
 
 async def measure(options: argparse.Namespace) -> None:
+    """Each form of request in turn. With a queue of one row all calls but one of a turn are refused with 429."""
     torch.set_num_threads(1)
     device = OnLoop((32,), 1, 2)
     async with Engine(Profiling(device), Scheduler(device.spec)) as engine:
-        model = load(ModelSource("echo", 1, SETS["demo"]["echo"]))
-        served = await engine.start(model)
-        path = InferencePath(bare_app, LIMITS)
-        state = {"catalog": Catalog(served), "health": SimpleNamespace(closing=False)}
-        config = uvicorn.Config(
-            path, interface="asgi3", log_config=None, access_log=False, proxy_headers=False, timeout_keep_alive=600
-        )
-        bare = uvicorn.Config(
-            bare_app, interface="asgi3", log_config=None, access_log=False, proxy_headers=False, timeout_keep_alive=600
-        )
-        for one in (config, bare):
-            one.load()
-        shared = ServerState()
-        loop = asyncio.get_running_loop()
-        ours = connections(options.connections, lambda: HttpProtocol(config, shared, state, loop, handler=path.direct))
-        theirs = connections(options.connections, lambda: HttpToolsProtocol(bare, shared, {}, loop))
+        source = ModelSource("echo", 1, SETS["demo"]["echo"])
+        served = await engine.start(load(source))
+        narrow = await engine.start(load(source, {"max_queue": 1}))
         process.spare_the_collector()
-        for form, make in {"JSON": bodies.v2_json, "binary": bodies.v2_binary}.items():
+        for name, make, model in (
+            ("JSON", bodies.v2_json, served),
+            ("binary", bodies.v2_binary, served),
+            ("refused", bodies.v2_json, narrow),
+        ):
+            ours, theirs = protocols(model, options.connections)
             request = on_the_wire(make(METADATA))
             await turns(ours, request, 50)
             await turns(theirs, request, 50)
@@ -166,8 +159,26 @@ async def measure(options: argparse.Namespace) -> None:
             for _ in range(options.rounds):
                 found["starling"].append(await turns(ours, request, options.turns))
                 found["bare echo"].append(await turns(theirs, request, options.turns))
-            for name, values in found.items():
-                print(f"{form}, {name}: {median(values):.2f} us ({min(values):.2f} to {max(values):.2f})")
+            for contender, values in found.items():
+                print(f"{name}, {contender}: {median(values):.2f} us ({min(values):.2f} to {max(values):.2f})")
+
+
+def protocols(served: Served, count: int) -> tuple[list[HttpToolsProtocol], list[HttpToolsProtocol]]:
+    """So many connections to the server, and to the bare echo."""
+    path = InferencePath(bare_app, LIMITS)
+    state = {"catalog": Catalog(served), "health": SimpleNamespace(closing=False)}
+    configs = [
+        uvicorn.Config(
+            app, interface="asgi3", log_config=None, access_log=False, proxy_headers=False, timeout_keep_alive=600
+        )
+        for app in (path, bare_app)
+    ]
+    for config in configs:
+        config.load()
+    shared, loop = ServerState(), asyncio.get_running_loop()
+    ours = connections(count, lambda: HttpProtocol(configs[0], shared, state, loop, handler=path.direct))
+    theirs = connections(count, lambda: HttpToolsProtocol(configs[1], shared, {}, loop))
+    return ours, theirs
 
 
 async def profiled(work: Callable[[], Any]) -> None:
@@ -175,7 +186,7 @@ async def profiled(work: Callable[[], Any]) -> None:
     profile.enable()
     await work()
     profile.disable()
-    pstats.Stats(profile).sort_stats("tottime").print_stats(40)
+    pstats.Stats(profile).sort_stats("tottime").print_stats(70)
 
 
 def main(arguments: list[str]) -> int:

@@ -163,6 +163,8 @@ class Caller:
 
     async def _by_protocol(self, path: str, body: bytes, lines: list[tuple[bytes, bytes]], method: str) -> Reply:
         connection = Connection(self.app, self.app.direct, self.state)
+        others = self.options.get("connections", lambda: 1)() - 1
+        connection.state.connections |= {Connection(self.app) for _ in range(others)}  # type: ignore[arg-type]
         head = b"".join(b"%s: %s\r\n" % line for line in lines)
         connection.send(b"%s %s HTTP/1.1\r\n%s\r\n%s" % (method.encode(), quote(path).encode(), head, body))
         gone = asyncio.create_task(self.gone.wait())
