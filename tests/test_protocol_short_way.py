@@ -46,18 +46,20 @@ class Taken(Exchange):
 
 
 class Takes:
-    """A handler that takes all it is offered."""
+    """A handler that takes all it is offered. `full`: it answers at once; `refuses`: its exchanges give theirs back."""
 
     body_timeout_s = 30.0
 
     def __init__(self) -> None:
         self.taken: list[Taken] = []
         self.heads: list[tuple[bytes, RequestHeaders, int]] = []
-        self.refuses = False
+        self.refuses = self.full = False
 
     def take(self, connection: AnyConnection, url: bytes, headers: RequestHeaders, length: int) -> Exchange | None:
         self.heads.append((url, headers, length))
         self.taken.append(Taken(connection, self.refuses))
+        if self.full:
+            self.taken[-1].ok()
         return self.taken[-1]
 
 
@@ -109,6 +111,13 @@ def post(path: bytes, body: bytes = b"hi", *lines: bytes) -> bytes:
 
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+
+
+def get_known(connection: Connection, handler: Takes, head: bytes, body: bytes) -> None:
+    """Let the connection see a head, and forget that it was there."""
+    connection.send(head + body)
+    handler.taken.pop().ok()
+    connection.transport.writes.clear()
 
 
 @pytest.fixture
@@ -260,9 +269,12 @@ async def test_a_client_that_leaves_while_its_answer_is_held(handler: Takes) -> 
     assert connection.transport.writes == []
 
 
-async def test_a_body_that_does_not_come(handler: Takes) -> None:
+@pytest.mark.parametrize("known", [False, True])
+async def test_a_body_that_does_not_come(handler: Takes, known: bool) -> None:
     clock = Clock()
     connection = await connected(handler, clock)
+    if known:
+        get_known(connection, handler, b"POST /a HTTP/1.1\r\nContent-Length: 4\r\n\r\n", b"abcd")
     connection.send(b"POST /a HTTP/1.1\r\nContent-Length: 4\r\n\r\n")
     clock.pass_s(29)
     connection.send(b"ab")  # a client that sends now and then gets no more time
@@ -277,9 +289,12 @@ async def test_a_body_that_does_not_come(handler: Takes) -> None:
     assert connection.transport.closing
 
 
-async def test_a_body_that_comes_too_late_is_dropped(handler: Takes) -> None:
+@pytest.mark.parametrize("known", [False, True])
+async def test_a_body_that_comes_too_late_is_dropped(handler: Takes, known: bool) -> None:
     clock = Clock()
     connection = await connected(handler, clock)
+    if known:
+        get_known(connection, handler, b"POST /a HTTP/1.1\r\nContent-Length: 4\r\n\r\n", b"abcd")
     connection.send(b"POST /a HTTP/1.1\r\nContent-Length: 4\r\n\r\n")
     clock.pass_s(31)
     connection.send(b"abcd" + post(b"/b") + b"GET / HTTP/1.1\r\n\r\n")
@@ -346,3 +361,102 @@ async def test_headers_that_uvicorn_adds_to_every_answer(handler: Takes) -> None
         connection.send(post(b"/a"))
         handler.taken[-1].ok()
         assert connection.transport.writes[-1].startswith(b"HTTP/1.1 200 OK\r\ndate: %s\r\ncontent-length" % date)
+
+
+# a head that has been seen on the connection is not parsed again
+
+
+class Counted:
+    """A parser that counts what it is fed."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.fed = 0
+        self._parser = connection.protocol.parser
+        connection.protocol.parser = self  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._parser, name)
+
+    def feed_data(self, data: bytes) -> None:
+        self.fed += 1
+        self._parser.feed_data(data)
+
+
+async def test_a_head_is_parsed_once(handler: Takes) -> None:
+    connection = await connected(handler)
+    counted = Counted(connection)
+    for number in range(5):
+        connection.send(post(b"/a", b"body%d" % number, b"X-A: b"))
+        assert handler.taken[-1].body == b"body%d" % number
+        handler.taken[-1].ok()
+    assert (counted.fed, len({id(headers) for _, headers, _ in handler.heads})) == (1, 1)
+    for request in (post(b"/a", b"longer!"), post(b"/a", b"body5", b"X-A: c"), b"GET /a HTTP/1.1\r\n\r\n"):
+        connection.send(request)
+        if request.startswith(b"POST"):
+            handler.taken[-1].ok()
+        await connection.done()
+    assert counted.fed == 4
+    assert handler.heads[-1][1][b"x-a"] == b"c"
+    assert connection.transport.written.count(b"HTTP/1.1 200 OK") == 8
+
+
+@pytest.mark.parametrize("first", [b"\r\n\r\n", b"GET /x HTTP/1.1\r\n\r\n", post(b"/b", b"POST ")])
+async def test_a_head_behind_something_else_in_one_read(handler: Takes, first: bytes) -> None:
+    """What is remembered is that head alone, or nothing."""
+    connection = await connected(handler)
+    handler.full = True
+    connection.send(first + post(b"/a", b"one"))
+    await connection.done()
+    for body in (b"two", b"six"):
+        connection.send(post(b"/a", body))
+        await connection.done()
+    assert [taken.body for taken in handler.taken[-2:]] == [None, None]
+    assert [url for url, _, _ in handler.heads[-2:]] == [b"/a", b"/a"]
+    connection.send(first + post(b"/a", b"one"))
+    await connection.done()
+    assert connection.transport.written.count(b"HTTP/1.1 200 OK") == 4 + 2 * (first != b"\r\n\r\n")
+
+
+async def test_many_refused_in_one_read(handler: Takes) -> None:
+    handler.full = True
+    connection = await connected(handler)
+    connection.send(post(b"/a"))
+    connection.send(post(b"/a") * 5000)
+    assert connection.transport.writes == [ANSWER] * 5001
+    connection.send(post(b"/a") * 10 + b"GET / HTTP/1.1\r\n\r\n" + post(b"/a"))
+    await connection.done()
+    assert [b"x-way" in answer for answer in connection.transport.writes[-12:]] == [False] * 10 + [True] * 2
+
+
+async def test_a_known_head_behind_a_request_that_is_being_answered(handler: Takes) -> None:
+    connection = await connected(handler)
+    get_known(connection, handler, post(b"/a"), b"")
+    connection.send(post(b"/a") * 3)
+    assert len(handler.taken) == 1
+    handler.taken[0].ok()
+    await connection.done()
+    first, *others = connection.transport.writes
+    assert (first, [parsed(other)[2] for other in others]) == (ANSWER, [b"2 /a", b"2 /a"])
+
+
+async def test_a_known_head_that_is_given_back(handler: Takes) -> None:
+    connection = await connected(handler)
+    get_known(connection, handler, post(b"/a"), b"")
+    handler.refuses = True
+    for pieces in ([post(b"/a")], [post(b"/a")[:-1], b"i"], [post(b"/a") + post(b"/a")]):
+        for piece in pieces:
+            connection.send(piece)
+        await connection.done()
+    handler.refuses = False
+    connection.send(post(b"/a"))
+    handler.taken[-1].ok()
+    assert [parsed(answer)[2] for answer in connection.transport.writes] == [b"2 /a"] * 4 + [b"ok"]
+
+
+async def test_a_long_head_is_not_remembered(handler: Takes) -> None:
+    connection = await connected(handler)
+    counted = Counted(connection)
+    for _ in range(3):
+        connection.send(post(b"/a", b"hi", b"X-Long: " + b"x" * 5000))
+        handler.taken[-1].ok()
+    assert counted.fed == 3

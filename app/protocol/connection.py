@@ -33,6 +33,7 @@ LONG_BODY = 128 << 10
 _FIRST_REQUEST_S = 0.5  # how long a connection without a request stays open when the server stops
 _LINGER_S = 5.0  # how long a client may go on sending a body that came too late
 _RARE = frozenset({b"transfer-encoding", b"expect", b"content-encoding", b"upgrade"})  # headers of uvicorn's way
+_LONGEST_HEAD = 4096  # bytes of a head that a connection remembers
 _METHOD, _END_OF_HEAD = b"POST ", b"\r\n\r\n"
 _CLOSE = b"connection: close\r\n"
 _MALFORMED = json.dumps({"error": "the request is not valid HTTP/1.1"}).encode()
@@ -75,13 +76,15 @@ class HttpProtocol(HttpToolsProtocol):
     # reading
 
     def data_received(self, data: bytes) -> None:
-        known = self._known
-        if self._missing:
-            self._collect(data)
-        elif known is not None and not self._parsing and data.startswith(known.text) and self._free():
-            self._take_known(known, data)
-        else:
-            self._parse(data)
+        while data:
+            known = self._known
+            if self._missing:
+                data = self._collect(data)
+            elif known is not None and not self._parsing and data.startswith(known.text) and self._free():
+                data = self._take_known(known, data)
+            else:
+                self._parse(data)
+                break
         if self._collecting is not None and self._body_timer is None and self._handler is not None:
             self._body_timer = self.loop.call_later(self._handler.body_timeout_s, self._body_late)
 
@@ -141,7 +144,8 @@ class HttpProtocol(HttpToolsProtocol):
         chunk = self._chunk
         if exchange is not None and chunk is not None and chunk.startswith(_METHOD):
             # A head ends with the first empty line, so these bytes will always mean the same.
-            self._known = Head(chunk[: chunk.find(_END_OF_HEAD) + len(_END_OF_HEAD)], self.url, headers, size)
+            text = chunk[: chunk.find(_END_OF_HEAD) + len(_END_OF_HEAD)]
+            self._known = Head(text, self.url, headers, size) if len(text) <= _LONGEST_HEAD else None
         return exchange
 
     def _uvicorns_way(self) -> None:
@@ -184,33 +188,34 @@ class HttpProtocol(HttpToolsProtocol):
 
     # a head that is known: the parser, which is between two requests, hears nothing of this one
 
-    def _take_known(self, known: Head, data: bytes) -> None:
+    def _take_known(self, known: Head, data: bytes) -> bytes:
+        """Take the request that begins `data`; returns what lies behind it."""
         handler = self._handler
         exchange = None if handler is None else handler.take(self, known.url, known.headers, known.length)
         if exchange is None:
             self._parse(data)
-            return
+            return b""
         self.cycle = self._answering = exchange  # type: ignore[assignment]  # see Exchange
         rest = data[len(known.text) :]
         if len(rest) == known.length and not exchange.response_complete:  # nearly always
             exchange.whole = True
             if not exchange.received(rest):
                 self._give_back(exchange, known, rest)
-            return
+            return b""
         if not exchange.response_complete:
             self._collecting = exchange
         self._missing = known.length
-        self._collect(rest)
+        return self._collect(rest)
 
-    def _collect(self, data: bytes) -> None:
-        """More of the body of a request whose head was known; behind it another request may begin."""
+    def _collect(self, data: bytes) -> bytes:
+        """More of the body of a request whose head was known; returns what lies behind it."""
         part = data[: self._missing]
         self._missing -= len(part)
         exchange, known = self._collecting, self._known
         if exchange is not None:
             self._parts.append(part)
         if self._missing:
-            return
+            return b""
         if self._lingers:
             self.transport.close()
         elif exchange is not None and known is not None:
@@ -218,8 +223,7 @@ class HttpProtocol(HttpToolsProtocol):
             exchange.whole = True
             if not exchange.received(body):
                 self._give_back(exchange, known, body)
-        if len(data) > len(part):
-            self.data_received(data[len(part) :])
+        return data[len(part) :]
 
     def _give_back(self, exchange: Exchange, known: Head, body: bytes) -> None:
         """A request whose head was known goes uvicorn's way after all."""

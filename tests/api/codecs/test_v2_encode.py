@@ -10,7 +10,7 @@ import pytest
 
 from app.api.codecs.base import DecodedCall
 from app.api.codecs.v2_encode import encode_v2 as encode
-from app.contract import Answer, ModelInfo
+from app.contract import Answer, Finished, ModelInfo
 from app.errors import OutputNotJson
 
 from ..catalog import spec
@@ -79,3 +79,43 @@ def test_null_as_a_text_is_no_nan() -> None:
     named = ModelInfo("null", "1", "pytorch", (spec("null", "FP32", 4),), (spec("null", "FP32", 4),))
     body, _ = encode(asked(named), answer(np.ones((1, 4), "f4")), named)
     assert json.loads(body)["outputs"][0]["data"] == [1, 1, 1, 1]
+
+
+def in_a_batch(values: np.ndarray[Any, Any]) -> list[Answer]:
+    """One answer for each row of a batch, as the engine gives them."""
+    batch = Finished([values])
+    return [Answer(None, 0, 0, len(values), batch, row) for row in range(len(values))]
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (4,), (2, 3), (0,), (300,)])
+@pytest.mark.parametrize("dtype", ["f4", "f8", "f2", "i8", "u1", "?"])
+@pytest.mark.parametrize("rows", [1, 2, 7])
+def test_rows_of_a_batch_are_encoded_as_alone(shape: tuple[int, ...], dtype: str, rows: int) -> None:
+    datatype = {"f4": "FP32", "f8": "FP64", "f2": "FP16", "i8": "INT64", "u1": "UINT8", "?": "BOOL"}[dtype]
+    info = ModelInfo("m", "1", "test", (spec("x", "FP32"),), (spec("y", datatype, *shape),))
+    values = np.random.default_rng(rows).normal(0, 20, (rows, *shape)).astype(dtype)
+    call = DecodedCall(1, [], {})
+    for row, one in enumerate(in_a_batch(values)):
+        body, length = encode(call, one, info)
+        assert (body, length) == encode(call, answer(values[row : row + 1]), info)
+        (output,) = json.loads(body)["outputs"]
+        assert output["shape"] == [1, *shape]
+        assert np.array_equal(np.array(output["data"], dtype), values[row].ravel())
+        binary = DecodedCall(1, [], {}, outputs=[(0, True)])
+        body, length = encode(binary, one, info)
+        assert length is not None
+        assert (body, length) == encode(binary, answer(values[row : row + 1]), info)
+        assert body[length:] == values[row].tobytes()
+        assert json.loads(body[:length])["outputs"][0]["parameters"] == {"binary_data_size": values[row].nbytes}
+
+
+def test_a_row_that_is_no_number_spoils_no_other_row() -> None:
+    values = np.array([[1, 2, 3, 4], [1, np.nan, 3, 4], [5, 6, 7, np.inf], [0.1, 0.2, 0.3, 0.4]], "f4")
+    good, bad, endless, last = in_a_batch(values)
+    call = DecodedCall(1, [], {})
+    for one, numbers in ((good, [1, 2, 3, 4]), (last, [0.1, 0.2, 0.3, 0.4])):
+        body, _ = encode(call, one, ECHO)
+        assert json.loads(body)["outputs"][0]["data"] == numbers
+    for one in (bad, endless):
+        with pytest.raises(OutputNotJson, match="'y'"):
+            encode(call, one, ECHO)
