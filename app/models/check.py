@@ -73,7 +73,9 @@ def _sources(repository: Repository) -> list[ModelSource]:
 def _read(source: ModelSource, check_names: CheckNames | None) -> Listed:
     try:
         config = read_config(source.folder)
-        return Listed(source, model_info(config, source, None, check_names), config.source, config.description)
+        return Listed(
+            source, model_info(config, source, None, check_names, own_axes=True), config.source, config.description
+        )
     except ConfigError as error:
         return Listed(source, None, error=str(error))
 
@@ -81,7 +83,7 @@ def _read(source: ModelSource, check_names: CheckNames | None) -> Listed:
 def _try(source: ModelSource, row_check: str | None, check_names: CheckNames | None) -> Checked:
     info: ModelInfo | None = None
     try:
-        info = model_info(read_config(source.folder), source, None, check_names)
+        info = model_info(read_config(source.folder), source, None, check_names, own_axes=True)
         model = load(source, {"row_check": row_check}, check_names=check_names)
         warnings = try_model(model, call_directly(model))
     except (ConfigError, Unfit) as error:

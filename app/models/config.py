@@ -76,6 +76,7 @@ class ModelTable(Table):
     platform: str = "pytorch"
     description: str = ""
     row_check: Literal["refuse", "warn", "off"] = "refuse"
+    recurrent: bool = False
     warmup: WarmupTable | None = None
     inputs: list[InputTable] = Field(min_length=1)
     outputs: list[OutputTable] = Field(min_length=1)
@@ -109,11 +110,14 @@ def model_info(
     source: ModelSource,
     overrides: Mapping[str, object] | None = None,
     check_names: CheckNames | None = None,
+    own_axes: bool = False,
 ) -> ModelInfo:
     """What the file declares, as callers see it. Reads the files of labels.
 
     `overrides` holds fields of `contract.Batching` that beat the file's (flags and environment variables); a value of
-    None is not given. Raises ConfigError for axes or labels that do not fit together, and for a wrong override.
+    None is not given. `own_axes` lets outputs have axes that no input has, as recurrent models may; whether a model is
+    one is known when it has been loaded. Raises ConfigError for axes or labels that do not fit together, and for a
+    wrong override.
     """
     path = source.folder / FILE_NAME
     inputs = input_specs(path, config.inputs)
@@ -122,7 +126,7 @@ def model_info(
         version=str(source.version),
         platform=config.platform,
         inputs=inputs,
-        outputs=output_specs(path, config.outputs, inputs),
+        outputs=output_specs(path, config.outputs, inputs, own_axes),
         batching=_with_buckets(_batching(path, config.batching, overrides or {}, check_names), inputs),
     )
 

@@ -16,9 +16,11 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import logging
 import pickle
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -27,12 +29,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from app.contract import Model, ModelInfo, ModelSource
+from app.contract import Model, ModelInfo, ModelSource, SampleRow
 from app.errors import ConfigError
 from app.models import hubs
 from app.models.archive import check_archive
+from app.models.cells import CellModel, recurrent_model, try_cell
 from app.models.config import FILE_NAME, CheckNames, ModelTable, model_info, read_config
+from app.models.recurrent import Recurrent
+from app.models.rnn import by_its_layer
 from app.models.sample_files import read_samples
+from app.models.samples import example_row, short_lengths, stack
+
+log = logging.getLogger("starling.models")
 
 
 def load(
@@ -50,24 +58,34 @@ def load(
     config = read_config(source.folder)
     given = dict(overrides or {})
     row_check = str(given.pop("row_check", None) or config.row_check)
-    info = model_info(config, source, given, check_names)
+    info = model_info(config, source, given, check_names, own_axes=True)
     samples = () if config.warmup is None else read_samples(source.folder / config.warmup.file, info)
     built = _build(config, source.folder, info)
+    # who has weights, hooks and limits
+    owner = built.cell if isinstance(built, Recurrent) else built
     if config.weights is not None:
-        _load_weights(built, source.folder / config.weights)
+        _load_weights(owner, source.folder / config.weights)
     call = hubs.ByName(built, info) if config.source.startswith("hf:") else built
-    if isinstance(call, nn.Module) and not _is_exported(config):  # exported modules have one mode and refuse to change
-        call.eval()
+    for part in (owner, call):
+        if isinstance(part, nn.Module) and not _is_exported(config):  # exported modules have one mode, refuse to change
+            part.eval()
     for name, value in (limits or {}).items():
-        if hasattr(built, name):
-            setattr(built, name, value)
-    takes_parameters = _takes_parameters(call, len(info.inputs))
-    _check_signature(call, config, source, takes_parameters)
+        if hasattr(owner, name):
+            setattr(owner, name, value)
+    takes = _first_to_take_inputs(call)
+    takes_parameters = _takes_parameters(takes, len(info.inputs))
+    _check_signature(takes, config, source, takes_parameters)
+    if config.recurrent:
+        call, takes_parameters = _by_layer(call, info, source), False
+    if isinstance(call, Recurrent):
+        call, info = _by_cells(call, info, config, source, samples)
+    else:
+        model_info(config, source, given, check_names)  # no axes of their own for other models
     return Model(
         info=info,
         call=call,
-        decode=getattr(built, "decode", None),
-        present=getattr(built, "present", None),
+        decode=getattr(owner, "decode", None),
+        present=getattr(owner, "present", None),
         takes_parameters=takes_parameters,
         samples=samples,
         row_check=row_check,
@@ -88,7 +106,7 @@ def _build(config: ModelTable, folder: Path, info: ModelInfo) -> Any:
         raise ConfigError(f"{where}: {error}") from None
     except (Exception, SystemExit) as error:  # a user's code may raise anything, and even leave
         raise ConfigError(f"{where}: {one_line(error)}") from error
-    if not callable(built):
+    if not callable(built) and not isinstance(built, Recurrent):
         raise ConfigError(f"{where}: expected an nn.Module or another callable, got {type(built).__name__}")
     return built
 
@@ -179,6 +197,48 @@ def _load_weights(built: Any, path: Path) -> None:
         raise ConfigError(f"{path}: expected safetensors or a state dict of plain tensors: {one_line(error)}") from None
     except Exception as error:  # each format has its own errors for a missing, cut or foreign file
         raise ConfigError(f"{path}: expected weights that fit the model: {one_line(error)}") from None
+
+
+def _by_layer(module: Any, info: ModelInfo, source: ModelSource) -> Recurrent:
+    try:
+        return by_its_layer(module, info)
+    except ConfigError as error:
+        raise ConfigError(f"{source.folder / FILE_NAME}: {error}") from None
+
+
+def _by_cells(
+    declared: Recurrent, info: ModelInfo, config: ModelTable, source: ModelSource, samples: Sequence[SampleRow]
+) -> tuple[CellModel, ModelInfo]:
+    """What runs a recurrent model, and what that is called with. Raises ConfigError naming the file and the key."""
+    path = source.folder / FILE_NAME
+    try:
+        model, called_with = recurrent_model(declared, info)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    clients = info.client_inputs
+    row = samples[0] if samples else example_row(clients, short_lengths(clients, 2))
+    try:
+        try_cell(model, *stack(called_with.inputs, [row]))
+    except ConfigError as error:
+        raise ConfigError(f"{path}: source {config.source!r}: {error}") from None
+    except (Exception, SystemExit) as error:
+        # The row may be to blame. Whoever tries the model next tells what it raises.
+        log.debug("model %s: two steps of one row: %s", info.name, one_line(error))
+    return model.eval(), called_with
+
+
+def _first_to_take_inputs(call: Any) -> Callable[..., Any]:
+    """The callable that gets the inputs as declared."""
+    if not isinstance(call, Recurrent):
+        return call  # type: ignore[no-any-return]
+    if not call.starts:
+        return _only_input
+    return partial(call.cell.start, lengths=None) if call.wants_lengths else call.cell.start
+
+
+def _only_input(x: Any) -> Any:
+    """What a cell without `start` does with its input."""
+    return x
 
 
 def _check_signature(call: Callable[..., Any], config: ModelTable, source: ModelSource, takes_parameters: bool) -> None:

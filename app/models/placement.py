@@ -17,6 +17,7 @@ from torch import fx, nn
 from app.contract import Model, TensorSpec
 from app.errors import ConfigError
 from app.models.base import TORCH_DTYPES, normalise
+from app.models.cells import CellModel
 
 log = logging.getLogger("starling.models")
 
@@ -49,7 +50,8 @@ def movable(model: Model) -> bool:
     What is not an nn.Module cannot be moved, and text lives in Python objects: such a model works row by row.
     """
     tensors = (*model.info.inputs, *model.info.outputs)
-    return isinstance(model.call, nn.Module) and not any(spec.datatype == "BYTES" for spec in tensors)
+    by_cells = isinstance(model.call, CellModel) and not model.call.movable
+    return isinstance(model.call, nn.Module) and not by_cells and not any(spec.datatype == "BYTES" for spec in tensors)
 
 
 def warn_of_indices(model: Model) -> None:
@@ -82,6 +84,11 @@ def place(model: Model, placement: Placement) -> Model:
     except Exception as error:  # out of memory, or a module that refuses
         what = f"{placement.device} in {placement.precision}"
         raise ConfigError(f"model {model.info.name!r}: cannot be moved to {what}: {error}") from error
+    if isinstance(module, CellModel):
+        module.dtype = dtype
+        if placement.compile:
+            module.compile_step()
+        return model
     if placement.compile:
         # One graph for one row and one for more: without `dynamic` each batch size would be compiled, the first eight.
         module = torch.compile(module, dynamic=True)

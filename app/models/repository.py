@@ -22,7 +22,7 @@ _DEMO = {"digits": _HERE / "demo" / "digits", "echo": _HERE / "demo" / "echo"}
 #: The sets that ship: name -> folder of each model.
 SETS: dict[str, dict[str, Path]] = {
     "demo": _DEMO,
-    "bench": _DEMO | {name: _HERE / "zoo" / name for name in ("mlp", "encoder", "resnet18")},
+    "bench": _DEMO | {name: _HERE / "zoo" / name for name in ("mlp", "encoder", "resnet18", "lstm", "generate")},
 }
 
 _NAME = re.compile(r"(?!\.+$)[A-Za-z0-9_.-]+")

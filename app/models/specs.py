@@ -32,15 +32,20 @@ def input_specs(path: Path, tables: Sequence[InputTable]) -> tuple[TensorSpec, .
     return tuple(specs)
 
 
-def output_specs(path: Path, tables: Sequence[OutputTable], inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+def output_specs(
+    path: Path, tables: Sequence[OutputTable], inputs: Sequence[TensorSpec], own_axes: bool = False
+) -> tuple[TensorSpec, ...]:
     """The outputs in the order declared. Reads the files of labels. Raises ConfigError naming `path` and the key.
 
-    An axis -1 is the inputs' only variable axis. If they have none, it is an axis with a name of its own.
+    An axis -1 is the inputs' only variable axis. If they have none, it is an axis with a name of its own. `own_axes`:
+    an axis whose name no input has is one of the output's own as well, as recurrent models have it.
     """
     bounds = {axis: bound for spec in inputs for axis, bound in zip(spec.axes, spec.bounds, strict=True) if axis}
     specs = []
     for index, table in enumerate(tables):
-        axes = tuple(_output_axis(path, index, table, place, bounds, inputs) for place in range(len(table.shape)))
+        axes = tuple(
+            _output_axis(path, index, table, place, bounds, inputs, own_axes) for place in range(len(table.shape))
+        )
         specs.append(
             TensorSpec(
                 name=table.name,
@@ -152,11 +157,12 @@ def _output_axis(
     place: int,
     bounds: Mapping[str, int],
     inputs: Sequence[TensorSpec],
+    own_axes: bool,
 ) -> str:
     """The name of an output's axis, "" for a fixed one."""
     axis = table.shape[place]
     if isinstance(axis, str):
-        if axis not in bounds:
+        if axis not in bounds and not own_axes:
             known = ", ".join(name for name in bounds if "." not in name) or "none"
             raise ConfigError(
                 f"{path}: outputs[{index}].shape: expected -1 or an axis name of an input ({known}), got {axis!r}"

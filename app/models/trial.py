@@ -19,7 +19,9 @@ from torch import nn
 from app.contract import Array, Model, ModelInfo, SampleRow
 from app.errors import ConfigError
 from app.models.base import normalise, verify
+from app.models.cells import CellModel
 from app.models.loaders import one_line
+from app.models.rnn_graph import holds_layer
 from app.models.row_check import TOLERANCES, Cause, Finding, Run, Tolerance, check_rows
 from app.models.samples import (
     example_row,
@@ -43,6 +45,9 @@ _REMEDIES = {
     Cause.PADDING: "Padding must not reach a row's answer: give the model a mask or its rows' lengths (the keys mask "
     "and lengths of an input in model.toml) and use it, in a recurrent layer by packing sequences",
 }
+_BY_ITS_CELL = (
+    "recurrent = true in model.toml serves it a step at a time, each row for its own length and its weights as they are"
+)
 
 
 class Unfit(Exception):
@@ -169,8 +174,11 @@ def check_independence(model: Model, run: Run) -> str | None:
         return _blind_spot(model, rows)
     if finding.cause is Cause.RANDOM or model.row_check == "warn":
         return finding_warning(finding)
+    remedy = _REMEDIES[finding.cause]
+    if finding.cause is Cause.PADDING and holds_layer(model.call) and not isinstance(model.call, CellModel):
+        remedy = f"{_BY_ITS_CELL}. Or: {remedy}"
     raise ConfigError(
-        f"{_who(model.info)}: {finding}. {_REMEDIES[finding.cause]}; "
+        f"{_who(model.info)}: {finding}. {remedy}; "
         'or serve it as it is, with row_check = "warn" in model.toml or --row-check warn'
     )
 

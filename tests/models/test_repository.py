@@ -119,4 +119,12 @@ def test_a_missing_repository(tmp_path):
 def test_the_sets_that_ship():
     assert list(SETS) == ["demo", "bench"]
     assert found(Repository("demo")) == {"digits": [1], "echo": [1]}
-    assert found(Repository("bench")) == {"digits": [1], "echo": [1], "encoder": [1], "mlp": [1], "resnet18": [1]}
+    assert found(Repository("bench")) == {
+        "digits": [1],
+        "echo": [1],
+        "encoder": [1],
+        "generate": [1],
+        "lstm": [1],
+        "mlp": [1],
+        "resnet18": [1],
+    }

@@ -60,6 +60,7 @@ def test_a_recurrent_layer_over_padding_is_refused() -> None:
         "model 'm' version 1: a row's answer depends on how far it is padded: output 'y': ",
         " alone, ",
         "padded to length 16 (axis 'tokens', its own length is 8) (the largest difference, 0.",
+        "recurrent = true in model.toml serves it a step at a time, each row for its own length",
         "give the model a mask or its rows' lengths (the keys mask and lengths of an input in model.toml) and use it, ",
         'row_check = "warn" in model.toml or --row-check warn',
     ):
@@ -70,6 +71,12 @@ def test_a_recurrent_layer_over_padding_is_refused() -> None:
 def test_a_recurrent_layer_that_packs_its_sequences_passes(of: str) -> None:
     mask = TensorSpec("mask", "INT64", (-1,), ("tokens",), (40,), mask_of=of)
     assert try_out(model(LastState(), [SEQUENCE, mask], [STATE])) == []
+
+
+def test_only_a_recurrent_layer_may_be_served_by_its_cell() -> None:
+    with pytest.raises(ConfigError, match="how far it is padded") as caught:
+        try_out(model(lambda x: x.sum(2)[:, -1:].repeat(1, 5), [SEQUENCE], [STATE]))
+    assert "recurrent = true" not in str(caught.value)
 
 
 def test_lengths_that_the_server_makes_and_an_axis_without_bound() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from app.errors import BadRequest, UnsupportedMedia
 from app.models.loaders import load
 from app.models.repository import Repository
 
@@ -83,3 +84,41 @@ def test_a_row_without_tokens_is_zeros_and_not_nan(encoder):
     with torch.inference_mode():
         vector = encoder.call(torch.ones(1, 3, dtype=torch.int64), torch.zeros(1, 3, dtype=torch.int64))
     assert torch.equal(vector, torch.zeros(1, 384))
+
+
+def test_lstm_is_the_one_declared_and_answers_as_the_plain_module():
+    model = shipped("lstm")
+    lstm = model.call.cell.layer
+    assert (lstm.input_size, lstm.hidden_size, lstm.num_layers) == (512, 512, 2)
+    assert model.info.inputs[0].bounds == (330,)
+    ids = torch.randint(0, 10_000, (3, 9), generator=torch.Generator().manual_seed(0))
+    lengths = [9, 1, 4]
+    with torch.inference_mode():
+        (logits,) = model.call(ids, torch.tensor(lengths))
+        for row, length in enumerate(lengths):
+            torch.testing.assert_close(logits[row], model.call.cell.module(ids[row : row + 1, :length])[0])
+
+
+def test_generate_knows_its_lines():
+    model = shipped("generate")
+    assert try_out(model) == []
+    prompts = [model.decode("text/plain", text)["prompt"] for text in (b"The ferry", b"\nIf you\r\nnot this")]
+    longest = max(map(len, prompts))
+    rows = torch.stack([torch.nn.functional.pad(torch.tensor(row), (0, longest - len(row))) for row in prompts])
+    lengths = torch.tensor([len(row) for row in prompts])
+    with torch.inference_mode():
+        (text,) = model.call(rows, lengths)
+    assert text.shape == (2, 160)
+    assert [model.present({"text": row.numpy()})["continuation"] for row in text] == [
+        " would be quicker if it did not wait, and cheaper if it waited longer.",
+        " wait for everyone, nobody will arrive.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "error"),
+    [("image/png", b"x", UnsupportedMedia), ("", b"\n", BadRequest), ("", b"x" * 201, BadRequest)],
+)
+def test_generate_refuses_what_is_no_line(kind, body, error):
+    with pytest.raises(error):
+        shipped("generate").decode(kind, body)

@@ -1,0 +1,204 @@
+"""Cuts a module with one nn.LSTM, nn.GRU or nn.RNN in it in two: what stands before that layer, and what behind.
+
+torch.fx traces the module with the layer as one node. What the layer reads is the first part's result; the second part
+reads what the layer returns, and nothing else of what came before but the number of rows.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import operator
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx, nn
+from torch.nn.utils import rnn as packing
+
+from app.errors import ConfigError
+
+LAYERS = (nn.LSTM, nn.GRU, nn.RNN)
+_NAMES = "nn.LSTM, nn.GRU or nn.RNN"
+
+#: Modules that compute each step of [rows, steps, ...] from that step alone, in eval mode.
+_STEPWISE = (
+    nn.Embedding, nn.Linear, nn.Identity, nn.Dropout, nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.LeakyReLU,
+    nn.ELU,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """`before(*inputs)` -> (x, hx), the layer's arguments, hx None where it is given none. `behind(result, rows)` ->
+    the outputs, of what the layer returns for so many rows.
+
+    `reads_steps`: `behind` reads what the layer returned at each step, and not its last state alone. The other two say
+    of each part that it computes every step from that step alone, so that padding does it no harm.
+    """
+
+    layer: nn.RNNBase
+    before: fx.GraphModule
+    behind: fx.GraphModule
+    reads_steps: bool
+    before_stepwise: bool
+    behind_stepwise: bool
+
+
+def holds_layer(module: object) -> bool:
+    """Whether there is a recurrent layer inside, of whatever kind."""
+    return isinstance(module, nn.Module) and any(isinstance(part, nn.RNNBase) for part in module.modules())
+
+
+def cut(module: nn.Module, inputs: int) -> Parts:
+    """The module, in eval mode, that is called with so many inputs, cut at its layer. Its weights are shared.
+
+    Raises ConfigError `recurrent: expected ..., got ...` where it cannot be taken apart.
+    """
+    name, layer = _find(module)
+    graph = _trace(module, inputs)
+    for node in graph.nodes:
+        if node.op == "call_function" and getattr(node.target, "__module__", "") == packing.__name__:
+            raise ConfigError(
+                f"recurrent: expected a module that calls {name!r} with the padded tensor, because rows run to "
+                f"their own length anyway, got {node.target.__name__}"
+            )
+    calls = [node for node in graph.nodes if node.op == "call_module" and node.target == name]
+    if len(calls) != 1:
+        raise ConfigError(f"recurrent: expected a module that calls {name!r} once, got {len(calls)} calls")
+    call = calls[0]
+    given = [node for node in graph.nodes if node.op == "placeholder"][:inputs]
+    arguments = dict(zip(("input", "hx"), call.args, strict=False)) | call.kwargs
+    return Parts(
+        layer,
+        fx.GraphModule(module, _before(graph, given, arguments)),
+        fx.GraphModule(module, _behind(graph, call, layer)),
+        any(not _takes(user, 1) for user in call.users if user in _needed(_result(graph), {call})),
+        _is_stepwise(graph, arguments["input"], given, module),
+        _is_stepwise(graph, _result(graph), [user for user in call.users if _takes(user, 0)], module),
+    )
+
+
+def _find(module: nn.Module) -> tuple[str, nn.RNNBase]:
+    """Name and layer. Raises ConfigError for none, several, and one that no cell of ours is like."""
+    layers = {name: part for name, part in module.named_modules() if isinstance(part, nn.RNNBase)}
+    if len(layers) != 1 or "" in layers:
+        got = "the layer alone" if "" in layers else ", ".join(map(repr, layers)) or "none"
+        raise ConfigError(f"recurrent: expected one {_NAMES} inside an nn.Module, got {got}")
+    ((name, layer),) = layers.items()
+    if type(layer) not in LAYERS:
+        raise ConfigError(f"recurrent: expected one {_NAMES}, got {name!r}, {type(layer).__name__}")
+    if layer.bidirectional:
+        raise ConfigError(f"recurrent: expected a layer of one direction, got {name!r} with bidirectional=True")
+    if layer.proj_size:
+        raise ConfigError(f"recurrent: expected a layer without projections, got {name!r}, proj_size={layer.proj_size}")
+    return name, layer
+
+
+class _Tracer(fx.Tracer):
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, nn.RNNBase) or super().is_leaf_module(m, module_qualified_name)
+
+
+def _trace(module: nn.Module, inputs: int) -> fx.Graph:
+    """The module's graph; arguments beyond the inputs have their defaults. Raises ConfigError."""
+    parameters = list(inspect.signature(module.forward).parameters.values())
+    rest = {each.name: each.default for each in parameters[inputs:] if each.default is not inspect.Parameter.empty}
+    # packing is not traced into: it is to be seen
+    wrapped: Any = (math, packing)
+    tracer = _Tracer(autowrap_modules=wrapped)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of arguments with a default
+            return tracer.trace(module, concrete_args=rest or None)
+    except Exception as error:  # whatever its code raises, called with torch.fx's proxies
+        told = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ConfigError(f"recurrent: expected a module that torch.fx can trace, got {told}") from error
+
+
+def _before(graph: fx.Graph, given: list[fx.Node], arguments: dict[str, Any]) -> fx.Graph:
+    """The graph from the inputs to the layer's arguments."""
+    part = fx.Graph()
+    copies = {node: part.placeholder(f"input_{place}") for place, node in enumerate(given)}
+    wanted = (arguments["input"], arguments.get("hx"))
+    needed = _needed(wanted, set())
+    for node in graph.nodes:
+        if node in needed and node not in copies:
+            if node.op == "placeholder":
+                raise ConfigError(f"recurrent: expected a module that reads its inputs alone, got {node.target!r} too")
+            copies[node] = part.node_copy(node, copies.__getitem__)
+    part.output(fx.map_arg(wanted, copies.__getitem__))
+    return part
+
+
+def _behind(graph: fx.Graph, call: fx.Node, layer: nn.RNNBase) -> fx.Graph:
+    """The graph from the layer's result to the outputs."""
+    part = fx.Graph()
+    copies = {call: part.placeholder("result")}
+    rows = part.placeholder("rows")
+    sizes = {node for node in graph.nodes if _counts_rows(node, call, layer)}
+    wanted = _result(graph)
+    needed = _needed(wanted, {call, *sizes})
+    for node in graph.nodes:
+        if node in sizes:
+            copies[node] = rows
+        elif node in needed and node is not call:
+            if node.op == "placeholder":
+                raise ConfigError(
+                    f"recurrent: expected nothing behind {call.target!r} to read what stands before it, "
+                    f"got {node.target!r}"
+                )
+            copies[node] = part.node_copy(node, copies.__getitem__)
+    part.output(fx.map_arg(wanted, copies.__getitem__))
+    return part
+
+
+def _counts_rows(node: fx.Node, call: fx.Node, layer: nn.RNNBase) -> bool:
+    """Whether the node is the number of rows: `x.size(0)` or `x.shape[0]` of an input or of what the layer reads."""
+    source, dim = None, None
+    if node.op == "call_method" and node.target == "size" and len(node.args) == 2:
+        source, dim = node.args
+    elif node.op == "call_function" and node.target is operator.getitem:
+        shape, dim = node.args
+        if isinstance(shape, fx.Node) and (
+            (shape.op == "call_function" and shape.target is getattr and shape.args[1] == "shape")
+            or (shape.op == "call_method" and shape.target == "size" and len(shape.args) == 1)
+        ):
+            source = shape.args[0]
+    if not isinstance(source, fx.Node):
+        return False
+    if source in call.args[:1]:
+        return bool(dim == (0 if layer.batch_first else 1))
+    return source.op == "placeholder" and bool(dim == 0)
+
+
+def _needed(wanted: Any, ends: set[fx.Node]) -> set[fx.Node]:
+    """The nodes that `wanted` is made of, not looking beyond `ends`."""
+    found: set[fx.Node] = set()
+    ahead: list[fx.Node] = []
+    fx.map_arg(wanted, ahead.append)
+    while ahead:
+        node = ahead.pop()
+        if node not in found:
+            found.add(node)
+            if node not in ends:
+                ahead.extend(node.all_input_nodes)
+    return found
+
+
+def _result(graph: fx.Graph) -> Any:
+    return next(node for node in graph.nodes if node.op == "output").args[0]
+
+
+def _takes(node: fx.Node, place: int) -> bool:
+    return node.op == "call_function" and node.target is operator.getitem and bool(node.args[1] == place)
+
+
+def _is_stepwise(graph: fx.Graph, wanted: Any, sources: Iterable[fx.Node], module: nn.Module) -> bool:
+    """Whether `wanted` is made of the sources by modules that compute each step alone."""
+    ends = set(sources)
+    return all(
+        node in ends or (node.op == "call_module" and isinstance(module.get_submodule(str(node.target)), _STEPWISE))
+        for node in _needed(wanted, ends)
+    )

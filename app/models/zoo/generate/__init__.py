@@ -1,0 +1,1 @@
+"""generate: continues a line of text, character by character, with a small GRU."""

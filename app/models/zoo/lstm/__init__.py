@@ -1,0 +1,1 @@
+"""lstm: a text classifier's shape, for measurements with rows of very different lengths."""

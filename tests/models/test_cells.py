@@ -1,0 +1,255 @@
+"""Invariant: a recurrent model gives each row the answer that it has alone, whatever rows run beside it and leave."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from app.contract import Batching, ModelInfo, TensorSpec
+from app.errors import ConfigError
+from app.models import Recurrent
+from app.models.cells import CellModel, recurrent_model, try_cell
+from tests.tiers import repeatable
+
+SAMPLES = TensorSpec("x", "FP32", (-1, 2), ("time", ""), (9, 2))
+FIXED = TensorSpec("x", "FP32", (4, 2), ("", ""), (4, 2))
+FIRST = TensorSpec("first", "INT64", (), (), ())
+LAST = TensorSpec("y", "FP32", (2,), ("",), (2,))
+EVERY = TensorSpec("z", "FP32", (-1, 2), ("time", ""), (9, 2))
+WRITTEN = TensorSpec("text", "INT64", (-1,), ("written",), (0,))
+
+
+def info(inputs: Any, outputs: Any) -> ModelInfo:
+    return ModelInfo("m", "1", "pytorch", tuple(inputs), tuple(outputs), Batching())
+
+
+class Sum:
+    """The sum of what it has read; small integers, so that equal means equal."""
+
+    def step(self, x: torch.Tensor, state: Any) -> Any:
+        total = state[0] + x
+        return total, (total,)
+
+
+class Both(Sum):
+    def step(self, x: torch.Tensor, state: Any) -> Any:
+        total, state = super().step(x, state)
+        return {"z": total, "y": total}, state
+
+
+class Mean(Sum):
+    """By `finish`, from the steps, the state and the lengths."""
+
+    def finish(self, state: Any, ys: torch.Tensor, lengths: torch.Tensor) -> Any:
+        assert torch.equal(ys[torch.arange(len(ys)), lengths - 1], state[0])
+        return state[0] / lengths[:, None], ys
+
+
+class CountDown:
+    """Feeds itself: from a number down to zero."""
+
+    def start(self, first: torch.Tensor) -> Any:
+        return None, (first,)
+
+    def step(self, x: None, state: Any) -> Any:
+        return state[0], (state[0] - 1,), state[0] == 0
+
+
+def made(cell: Any, inputs: Any, outputs: Any, max_steps: int | None = None, state: Any = ((2,),)) -> CellModel:
+    return recurrent_model(Recurrent(cell, state, max_steps), info(inputs, outputs))[0]
+
+
+def batch_of(lengths: list[int], padded_to: int = 0) -> torch.Tensor:
+    """Rows of small integers; what stands beyond a row's length would show."""
+    torch.manual_seed(len(lengths))
+    rows = torch.full((len(lengths), padded_to or max(lengths), 2), 1e6)
+    for row, length in enumerate(lengths):
+        rows[row, :length] = torch.randint(-9, 9, (length, 2)).float()
+    return rows
+
+
+LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=7)
+
+
+@repeatable(30)
+@given(LENGTHS, st.integers(0, 3))
+def test_every_row_ends_after_its_own_length(lengths: list[int], more: int) -> None:
+    x = batch_of(lengths, max(lengths) + more)
+    last, every = made(Both(), [SAMPLES], [LAST, EVERY])(x, torch.tensor(lengths))
+    mean, steps = made(Mean(), [SAMPLES], [LAST, EVERY])(x, torch.tensor(lengths))
+    for row, length in enumerate(lengths):
+        sums = x[row, :length].cumsum(0)
+        assert torch.equal(last[row], sums[-1])
+        assert torch.equal(every[row, :length], sums)
+        assert not every[row, length:].any()
+        assert torch.equal(mean[row], sums[-1] / length)
+    assert every.shape == steps.shape == x.shape
+
+
+@repeatable(30)
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=7))
+def test_a_cell_that_ends_by_itself_and_a_bound_of_its_steps(firsts: list[int]) -> None:
+    (text,) = made(CountDown(), [FIRST], [WRITTEN], 10, ((),))(torch.tensor(firsts))
+    assert text.shape == (len(firsts), 10), "the length must not depend on the batch"
+    for row, first in enumerate(firsts):
+        counted = list(range(first, -1, -1))[:10]
+        assert text[row].tolist() == counted + [0] * (10 - len(counted))
+
+
+def test_a_cell_that_reads_and_ends_by_itself() -> None:
+    class UntilZero(Sum):
+        def step(self, x: torch.Tensor, state: Any) -> Any:
+            return x[:, 0].long(), state, x[:, 0] == 0
+
+        def finish(self, state: Any, ys: torch.Tensor, lengths: torch.Tensor) -> Any:
+            return ys, lengths
+
+    count = TensorSpec("n", "INT64", (), (), ())
+    x = torch.tensor([[3, 0, 5, 5], [1, 2, 3, 4], [0, 9, 9, 9], [7, 7, 0, 1]]).float()[:, :, None].repeat(1, 1, 2)
+    text, lengths = made(UntilZero(), [SAMPLES], [WRITTEN, count])(x, torch.tensor([4, 3, 4, 2]))
+    assert lengths.tolist() == [2, 3, 1, 2]
+    assert text[:, :3].tolist() == [[3, 0, 0], [1, 2, 3], [0, 0, 0], [7, 7, 0]]
+    assert text.shape == (4, 9), "the bound of the input's axis"
+
+
+def test_rows_of_one_length_need_none() -> None:
+    model, called_with = recurrent_model(Recurrent(Sum(), ((2,),)), info([FIXED], [LAST]))
+    assert called_with.inputs == (FIXED,)
+    x = batch_of([4, 4, 4])
+    assert torch.equal(model(x)[0], x.sum(1))
+
+
+def test_lengths_come_without_being_declared() -> None:
+    _, called_with = recurrent_model(Recurrent(Sum(), ((2,),)), info([SAMPLES], [LAST]))
+    assert called_with.client_inputs == (SAMPLES,)
+    assert [spec.lengths_of for spec in called_with.inputs] == ["", "time"]
+    _, called_with = recurrent_model(Recurrent(CountDown(), ((),), 10), info([FIRST], [WRITTEN]))
+    assert called_with.outputs[0].bounds == (10,)
+
+
+def test_a_row_joins_others_that_are_at_another_step() -> None:
+    """What an engine does with the pieces: one row begins when another has made three steps."""
+    model = made(Mean(), [SAMPLES], [LAST, EVERY])
+    x = batch_of([5, 4])
+    early, late = model.begin([x[:1]], None), model.begin([x[1:, :4]], None)
+    state, ys = early.state, {0: [], 1: []}
+    for step in range(3):
+        stepped = model.step(early.x[:, step], state)
+        state = stepped.state
+        ys[0].append(stepped.ys[0][0])
+    state = tuple(map(torch.cat, zip(state, late.state, strict=True)))
+    for step in range(2):
+        stepped = model.step(torch.stack([early.x[0, 3 + step], late.x[0, step]]), state)
+        state = stepped.state
+        for row in range(2):
+            ys[row].append(stepped.ys[0][row])
+    mean, every = model.finish((state[0][:1],), [torch.stack(ys[0])[None]], torch.tensor([5]))
+    assert torch.equal(mean, x[:1].mean(1))
+    assert torch.equal(every[0], x[0].cumsum(0))
+    state = (state[0][1:],)
+    for step in range(2, 4):
+        stepped = model.step(late.x[:, step], state)
+        state = stepped.state
+        ys[1].append(stepped.ys[0][0])
+    assert torch.equal(model.finish(state, [torch.stack(ys[1])[None]], torch.tensor([4]))[0], x[1:, :4].mean(1))
+
+
+def test_the_limits_of_rows() -> None:
+    model = made(Sum(), [SAMPLES], [LAST])
+    assert model.limits(model.begin([batch_of([3, 5])], None), torch.tensor([3, 5])) == [3, 5]
+    model = made(Sum(), [SAMPLES], [LAST], 4)
+    assert model.limits(model.begin([batch_of([3, 5])], None), torch.tensor([3, 5])) == [3, 4]
+    model = made(CountDown(), [FIRST], [WRITTEN], 7, ((),))
+    assert model.limits(model.begin([torch.tensor([1, 2])], None), None) == [7, 7]
+
+
+def test_parameters_reach_start() -> None:
+    class Gains(Sum):
+        def start(self, x: torch.Tensor, *, parameters: Any) -> Any:
+            gains = torch.tensor([row.get("gain", 1.0) for row in parameters])
+            return x * gains[:, None, None], (torch.zeros(len(x), 2),)
+
+    x = batch_of([2, 2])
+    (total,) = made(Gains(), [SAMPLES], [LAST])(x, torch.tensor([2, 2]), parameters=[{}, {"gain": 3.0}])
+    assert torch.equal(total, x.sum(1) * torch.tensor([[1.0], [3.0]]))
+
+
+def test_values_are_computed_in_another_precision_and_leave_as_declared() -> None:
+    class Linear(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell = nn.RNNCell(2, 2)
+
+        def step(self, x: torch.Tensor, state: Any) -> Any:
+            assert x.dtype == state[0].dtype == torch.bfloat16
+            hidden = self.cell(x, state[0])
+            return hidden, (hidden,)
+
+    model = made(Linear(), [SAMPLES], [LAST]).to(torch.bfloat16)
+    model.dtype = torch.bfloat16
+    with torch.inference_mode():
+        assert model(batch_of([3, 1]), torch.tensor([3, 1]))[0].dtype == torch.float32
+
+
+# what a cell does otherwise than it declares
+
+
+def step_of(result: Any) -> Any:
+    class Cell:
+        def step(self, x: torch.Tensor, state: Any) -> Any:
+            return result(x, state)
+
+    return Cell()
+
+
+def start_of(result: Any) -> Any:
+    class Cell(Sum):
+        def start(self, x: torch.Tensor) -> Any:
+            return result(x)
+
+    return Cell()
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        (step_of(lambda x, s: x), r"step: expected \(y, state\) or \(y, state, ended\), got Tensor"),
+        (step_of(lambda x, s: (x, s, x, x)), r"step: expected .*, got a tuple of 4"),
+        (step_of(lambda x, s: (x, s[0])), "step: state: expected a tuple of 1, got Tensor"),
+        (
+            step_of(lambda x, s: (x, (s[0].repeat(1, 2),))),
+            r"step: state\[0\]: expected torch.float32 \[3, 2\] as declared, got torch.float32 \[3, 4\]",
+        ),
+        (
+            step_of(lambda x, s: (x, (s[0].double(),))),
+            r"step: state\[0\]: expected torch.float32 \[3, 2\] as declared, got torch.float64 \[3, 2\]",
+        ),
+        (step_of(lambda x, s: (x[:1], s)), r"step: expected y of 3 rows, got torch.float32 \[1, 2\]"),
+        (step_of(lambda x, s: ((x, x), s)), r"model 'm': expected 1 outputs \['y'\], got 2"),
+        (
+            step_of(lambda x, s: (x, s, x[:, 0])),
+            r"step: ended: expected torch.bool \[3\], got torch.float32 \[3\]",
+        ),
+        (start_of(lambda x: x), r"start: expected \(x, state\), got Tensor"),
+        (start_of(lambda x: (x, (x,))), r"start: state\[0\]: expected \[3, 2\] as declared, got torch.float32 \[3, 5"),
+        (start_of(lambda x: (x[:, 1:], (x[:, 0],))), r"start: expected x of shape \[3, 5, ...\] or None, got .* 4, 2"),
+        (start_of(lambda x: (x[:2], (x[:, 0],))), r"start: expected x of shape \[3, 5, ...\] or None, got .*\[2, 5, 2"),
+        (start_of(lambda x: (None, (x[:, 0],))), "max_steps: expected a number, for a cell that feeds itself, got Non"),
+    ],
+)
+def test_another_cell_than_declared(cell: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        try_cell(made(cell, [SAMPLES], [LAST]), batch_of([5, 5, 5]), torch.tensor([5, 5, 5]))
+
+
+def test_rows_that_end_early_are_not_as_long_as_their_input() -> None:
+    ends = step_of(lambda x, s: (x, s, x[:, 0] > 0))
+    with pytest.raises(ConfigError, match="output 'z': expected an axis with a name of its own, because the cell ends"):
+        try_cell(made(ends, [SAMPLES], [EVERY]), batch_of([5]), torch.tensor([5]))
+    with pytest.raises(ConfigError, match="because max_steps ends rows before their length, got 'time'"):
+        try_cell(made(Sum(), [SAMPLES], [EVERY], 4), batch_of([5]), torch.tensor([5]))

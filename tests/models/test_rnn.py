@@ -1,0 +1,358 @@
+"""Invariant: a module served by its layer's cell gives each row what the plain module gives it alone and unpadded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from app.contract import Batching, Model, ModelInfo, TensorSpec
+from app.errors import ConfigError
+from app.models.cells import CellModel, recurrent_model
+from app.models.loaders import load
+from app.models.rnn import by_its_layer
+from app.models.rnn_graph import cut, holds_layer
+from tests.tiers import repeatable
+
+from .folders import source_of, try_out, write_model
+
+WORDS, HIDDEN, CLASSES = 20, 6, 3
+IDS = TensorSpec("ids", "INT64", (-1,), ("tokens",), (12,), minimum=0, maximum=WORDS - 1)
+WAVES = TensorSpec("x", "FP32", (-1, HIDDEN), ("tokens", ""), (12, HIDDEN))
+ONE = TensorSpec("y", "FP32", (CLASSES,), ("",), (CLASSES,))
+EVERY = TensorSpec("z", "FP32", (-1, CLASSES), ("tokens", ""), (12, CLASSES))
+KINDS = {
+    "lstm": nn.LSTM,
+    "gru": nn.GRU,
+    "tanh": nn.RNN,
+    "relu": lambda *given, **more: nn.RNN(*given, nonlinearity="relu", **more),
+}
+LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=5)
+
+
+class Net(nn.Module):
+    """An embedding, a layer and a head, put together in one of several ways."""
+
+    def __init__(self, kind: str = "gru", layers: int = 1, batch_first: bool = True, bias: bool = True) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self.embedding = nn.Embedding(WORDS, HIDDEN)
+            self.layer = KINDS[kind](HIDDEN, HIDDEN, layers, bias=bias, dropout=0.3 if layers > 1 else 0.0,
+                                     batch_first=batch_first)  # fmt: skip
+            self.head = nn.Linear(HIDDEN, CLASSES)
+            self.conv = nn.Sequential(*(nn.Conv1d(HIDDEN, HIDDEN, 3, padding=1) for _ in range(2)))
+        self.scale = nn.Parameter(torch.tensor(2.0))
+        self.batch_first = batch_first
+        self.eval()
+
+    def read(self, ids: torch.Tensor, *hx: Any) -> Any:
+        x = self.embedding(ids)
+        return self.layer(x if self.batch_first else x.transpose(0, 1), *hx)
+
+
+class LastState(Net):
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        _, last = self.read(ids)
+        return self.head((last[0] if isinstance(self.layer, nn.LSTM) else last)[-1])
+
+
+class EveryStep(Net):
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        steps = self.read(ids)[0]
+        return self.head(steps) if self.batch_first else self.head(steps).transpose(0, 1)
+
+
+class LastStep(Net):
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        steps, _ = self.read(ids)
+        return self.head(steps[:, -1] if self.batch_first else steps[-1])
+
+
+class Pooled(Net):
+    """What a padded step would change: a mean and a maximum over all of them."""
+
+    def forward(self, ids: torch.Tensor) -> Any:
+        steps, _ = self.read(ids)
+        dim = 1 if self.batch_first else 0
+        weights = torch.softmax(self.head(steps), dim)
+        return {"y": self.head(steps.mean(dim) + steps.max(dim).values) * self.scale,
+                "z": weights if self.batch_first else weights.transpose(0, 1)}  # fmt: skip
+
+
+class OwnStart(Net):
+    """Makes its first state, as tutorials do, and counts rows behind the layer too."""
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        h0 = torch.ones(self.layer.num_layers, ids.size(0), HIDDEN, device=ids.device)
+        hx = (h0, h0 * 0.5) if isinstance(self.layer, nn.LSTM) else h0
+        _, last = self.read(ids, hx)
+        last = last[1] if isinstance(self.layer, nn.LSTM) else last
+        return self.head(last.sum(0).reshape(ids.shape[0], HIDDEN))
+
+
+class Convolved(Net):
+    """Two convolutions, of which the second reads what the first made of padding."""
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.conv(self.embedding(ids).transpose(1, 2)).transpose(1, 2)
+        return self.head(self.layer(x if self.batch_first else x.transpose(0, 1))[0].sum(1 if self.batch_first else 0))
+
+
+NETS = {
+    LastState: [ONE], EveryStep: [EVERY], LastStep: [ONE], Pooled: [ONE, EVERY], OwnStart: [ONE], Convolved: [ONE],
+}  # fmt: skip
+
+
+def info(outputs: Any, inputs: Any = (IDS,)) -> ModelInfo:
+    return ModelInfo("m", "1", "pytorch", tuple(inputs), tuple(outputs), Batching(max_batch=4))
+
+
+def cells_of(net: nn.Module, outputs: Any, inputs: Any = (IDS,)) -> CellModel:
+    told = info(outputs, inputs)
+    return recurrent_model(by_its_layer(net, told), told)[0].eval()
+
+
+def plain(net: nn.Module, *row: torch.Tensor) -> list[torch.Tensor]:
+    result = net(*(values[None] for values in row))
+    values = result.values() if isinstance(result, dict) else [result]
+    return [value[0] for value in values]
+
+
+@repeatable(150)
+@given(st.sampled_from(list(NETS)), st.sampled_from(list(KINDS)), st.integers(1, 3), st.booleans(), st.booleans(),
+       LENGTHS, st.integers(0, 2))  # fmt: skip
+def test_the_same_answers_as_the_plain_module(
+    kind_of_net: Any, kind: str, layers: int, batch_first: bool, bias: bool, lengths: list[int], more: int
+) -> None:
+    net = kind_of_net(kind, layers, batch_first, bias)
+    model = cells_of(net, NETS[kind_of_net])
+    ids = torch.randint(1, WORDS, (len(lengths), max(lengths) + more))
+    with torch.inference_mode():
+        got = model(ids, torch.tensor(lengths))
+        for row, length in enumerate(lengths):
+            for spec, values, expected in zip(NETS[kind_of_net], got, plain(net, ids[row, :length]), strict=True):
+                answer = values[row, :length] if spec is EVERY else values[row]
+                torch.testing.assert_close(answer, expected, rtol=1e-4, atol=1e-5)
+                assert spec is not EVERY or values.shape[1] == ids.shape[1]
+
+
+@repeatable(20)
+@given(st.sampled_from(list(NETS)), st.sampled_from(list(KINDS)), st.lists(st.integers(1, 12), min_size=2, max_size=2))
+def test_rows_that_join_one_that_runs(kind_of_net: Any, kind: str, lengths: list[int]) -> None:
+    """One row begins when the other has made a step, and each is finished alone."""
+    net = kind_of_net(kind, 2)
+    model = cells_of(net, NETS[kind_of_net])
+    ids = [torch.randint(1, WORDS, (length,)) for length in lengths]
+    with torch.inference_mode():
+        begun = [model.begin([row[None]], torch.tensor([len(row)])) for row in ids]
+        states, done, ys = [one.state for one in begun], [0, 0], [[], []]
+        while any(made < length for made, length in zip(done, lengths, strict=True)):
+            late = done == [0, 0]
+            rows = [row for row in range(2) if done[row] < lengths[row] and not (late and row == 1)]
+            x = torch.cat([begun[row].x[:, done[row]] for row in rows])
+            stepped = model.step(x, tuple(map(torch.cat, zip(*(states[row] for row in rows), strict=True))))
+            for place, row in enumerate(rows):
+                states[row] = tuple(value[place : place + 1] for value in stepped.state)
+                ys[row].append([y[place] for y in stepped.ys])
+                done[row] += 1
+        for row in range(2):
+            steps = [torch.stack(values)[None] for values in zip(*ys[row], strict=True)]
+            got = model.finish(states[row], steps, torch.tensor([lengths[row]]))
+            for values, expected in zip(got, plain(net, ids[row]), strict=True):
+                torch.testing.assert_close(values[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_only_what_is_read_is_kept() -> None:
+    assert not cut(LastState("lstm"), 1).reads_steps
+    assert cut(LastStep(), 1).reads_steps
+    parts = cut(EveryStep(), 1)
+    assert (parts.before_stepwise, parts.behind_stepwise) == (True, True)
+    assert not cut(Convolved(), 1).before_stepwise
+    assert not cut(Pooled(), 1).behind_stepwise
+
+
+def test_weights_are_shared_and_go_where_the_module_goes() -> None:
+    net = Pooled("lstm", 2)
+    model = cells_of(net, NETS[Pooled])
+    assert sum(weight.numel() for weight in model.parameters()) == sum(weight.numel() for weight in net.parameters())
+    model.to(torch.float64)
+    with torch.inference_mode():
+        got, _ = model(torch.tensor([[3, 4, 0]]), torch.tensor([2]))
+        torch.testing.assert_close(got[0], plain(net, torch.tensor([3, 4]))[0])
+        assert got.dtype == torch.float64
+
+
+def test_the_row_check_passes_where_the_plain_module_is_refused() -> None:
+    net = LastState()
+    with pytest.raises(ConfigError, match="how far it is padded"):
+        try_out(Model(info([ONE]), net))
+    told = info([ONE])
+    assert try_out(Model(*reversed(recurrent_model(by_its_layer(net, told), told)))) == []
+
+
+# what cannot be taken apart
+
+
+class Packs(Net):
+    def forward(self, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        packed = pack_padded_sequence(self.embedding(ids), lengths, batch_first=True, enforce_sorted=False)
+        return self.head(pad_packed_sequence(self.layer(packed)[0])[0])
+
+
+class Twice(Net):
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layer(self.read(ids)[0])[0])
+
+
+class Residual(Net):
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.read(ids)[0] + self.embedding(ids))
+
+
+class Branches(Net):
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.read(ids)[0] if ids.sum() > 0 else self.read(-ids)[0]
+
+
+class Never(Net):
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.embedding(ids))
+
+
+class Strided(Net):
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layer(self.embedding(ids)[:, ::2])[1][-1])
+
+
+def with_layer(layer: nn.Module) -> Net:
+    net = LastState()
+    net.layer = layer
+    return net
+
+
+def with_another() -> Net:
+    net = LastState()
+    net.second = nn.GRU(2, 2)
+    return net
+
+
+class Odd(nn.GRU):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("net", "message"),
+    [
+        (nn.Linear(2, 2), "expected one nn.LSTM, nn.GRU or nn.RNN inside an nn.Module, got none"),
+        (with_another(), "expected one .* inside an nn.Module, got 'layer', 'second'"),
+        (nn.GRU(2, 2), "expected one .* inside an nn.Module, got the layer alone"),
+        (with_layer(Odd(HIDDEN, HIDDEN)), "expected one .*, got 'layer', Odd"),
+        (
+            with_layer(nn.GRU(HIDDEN, HIDDEN, bidirectional=True)),
+            "expected a layer of one direction, got 'layer' with bidirectional=True",
+        ),
+        (
+            with_layer(nn.LSTM(HIDDEN, HIDDEN, proj_size=2)),
+            "expected a layer without projections, got 'layer', proj_size=2",
+        ),
+        (Packs(), "expected a module that calls 'layer' with the padded tensor, .* got pack_padded_sequence"),
+        (Twice(), "expected a module that calls 'layer' once, got 2 calls"),
+        (Never(), "expected a module that calls 'layer' once, got 0 calls"),
+        (Residual(), "expected nothing behind 'layer' to read what stands before it, got 'ids'"),
+        (Branches(), "expected a module that torch.fx can trace, got TraceError"),
+        (lambda ids: ids, "expected a source that returns an nn.Module, got function"),
+    ],
+)
+def test_what_cannot_be_taken_apart(net: Any, message: str) -> None:
+    inputs = [IDS, TensorSpec("n", "INT64", (), (), (), lengths_of="tokens")] if isinstance(net, Packs) else [IDS]
+    with pytest.raises(ConfigError, match=f"recurrent: {message}"):
+        by_its_layer(net, info([ONE], inputs))
+
+
+def test_a_part_that_changes_how_many_steps_there_are() -> None:
+    model = cells_of(Strided(), [ONE])
+    with pytest.raises(ConfigError, match="expected as many steps as the inputs are long, 5, got 3"):
+        model(torch.ones(2, 5, dtype=torch.int64), torch.tensor([5, 4]))
+
+
+def test_it_holds_a_layer() -> None:
+    assert holds_layer(LastState())
+    assert holds_layer(nn.LSTM(2, 2, bidirectional=True))
+    assert not holds_layer(nn.Linear(2, 2))
+    assert not holds_layer(len)
+
+
+# from model.toml
+
+CODE = """
+import torch
+from torch import nn
+class Tones(nn.Module):
+    def __init__(self, both):
+        super().__init__()
+        torch.manual_seed(0)
+        self.gru = nn.GRU(4, 8, batch_first=True, bidirectional=both)
+    def forward(self, samples, scale=None, *, parameters=()):
+        return self.gru(samples)[1][0]
+def build(both=False):
+    return Tones(both)
+"""
+CELL = """
+from app.models import Recurrent
+class Cell:
+    def step(self, x, state):
+        return x, state
+def build():
+    return Recurrent(Cell(), ((1,),))
+"""
+SECOND = """
+[[inputs]]
+name = "second"
+datatype = "FP32"
+shape = [1]
+[[outputs]]"""
+TOML = """
+recurrent = true
+source = "model.py:build"
+[[inputs]]
+name = "samples"
+datatype = "FP32"
+shape = ["time", 4]
+max_shape = [1000, 4]
+[[outputs]]
+name = "state"
+datatype = "FP32"
+shape = [8]
+"""
+
+
+def test_one_key_is_enough(tmp_path: Any) -> None:
+    folder = write_model(tmp_path / "m", 'weights = "w.pt"\n' + TOML, CODE)
+    gru = nn.GRU(4, 8, batch_first=True)
+    torch.save({f"gru.{name}": value for name, value in gru.state_dict().items()}, folder / "w.pt")
+    model = load(source_of(folder))
+    assert try_out(model) == []
+    x = torch.randn(1, 7, 4)
+    with torch.inference_mode():
+        torch.testing.assert_close(model.call(x, torch.tensor([7]))[0], gru(x)[1][0])
+
+
+@pytest.mark.parametrize(
+    ("code", "toml", "message"),
+    [
+        (CODE, "kwargs = { both = true }" + TOML, "recurrent: expected a layer of one direction, got 'gru' with bidi"),
+        (CELL, TOML, "recurrent: expected a source that returns an nn.Module, got Recurrent"),
+        (CODE.replace(", scale=None", ""), TOML.replace("[[outputs]]", SECOND), "inputs: expected as many as"),
+    ],
+)
+def test_a_wrong_declaration_is_one_line(tmp_path: Any, code: str, toml: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        load(source_of(write_model(tmp_path / "m", toml, code)))
+    assert str(caught.value).startswith(f"{tmp_path / 'm' / 'model.toml'}: ")
+    assert "\n" not in str(caught.value)
