@@ -16,7 +16,7 @@ from .network import END, LineNet
 
 MOST = 160  # characters; the longest line that it has learnt has 97
 _LONGEST_PROMPT = 200  # bytes, as model.toml says
-_TEXT_TYPES = {"", "text/plain", "application/x-www-form-urlencoded", "application/octet-stream"}
+_TEXT_TYPES = {"", "text/plain", "application/octet-stream"}
 
 
 class Writer(LineNet):
