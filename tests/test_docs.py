@@ -20,7 +20,9 @@ from app.engine.devices.cpu.executor import CpuExecutor
 from app.engine.devices.pool import Pool
 from app.models.config import BatchingTable, ModelTable, WarmupTable
 from app.models.loaders import load
+from app.models.repository import SETS
 from app.models.tables import InputTable, OutputTable
+from app.models.trial import call_directly, try_model
 from app.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -154,7 +156,8 @@ def default_of(name: str) -> str:
 
 
 def test_models_lists_every_key_of_model_toml() -> None:
-    rows = re.findall(r"^\| `(?:\[\[)?([a-z_]+)(?:\]\])?` \| ", read("docs/models.md"), re.MULTILINE)
+    page = read("docs/models.md").partition("## Models that ship")[0]
+    rows = re.findall(r"^\| `(?:\[\[)?([a-z_]+)(?:\]\])?` \| ", page, re.MULTILINE)
     wanted: set[str] = set(ModelTable.model_fields) - {"batching", "warmup"}
     for table in (InputTable, OutputTable, BatchingTable, WarmupTable):
         wanted |= set(table.model_fields)
@@ -186,6 +189,36 @@ def test_the_example_of_variable_lengths_runs(tmp_path: Path) -> None:
         assert [norms.shape, means.shape] == [(2, 3), (2, 4)]
         for mean, ids in zip(means, rows, strict=True):
             assert np.allclose(mean, table[ids].mean(dim=0))
+
+
+def test_the_examples_of_recurrent_models_run(tmp_path: Path) -> None:
+    """The layer is that of the section on rows; a tag depends on those before it and on no other row."""
+    rows = FENCED.findall(read("docs/models.md").partition("### Rows are independent")[2])
+    layer, code, tagger = FENCED.findall(read("docs/models.md").partition("### Recurrent models")[2])[:3]
+    for name, source, table in (("tones", rows[0], layer), ("tagger", code, tagger)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.py").write_text(source[1])
+        (tmp_path / name / "model.toml").write_text(table[1])
+    tones, tags = (load(ModelSource(name, 1, tmp_path / name)) for name in ("tones", "tagger"))
+    for model in (tones, tags):
+        assert try_model(model, call_directly(model)) == []
+    executor = CpuExecutor(tags, Pool(tags.info.client_inputs, 2))
+    lines = [[7, 8, 9, 4], [5, 6]]
+    for slot, ids in enumerate(lines):
+        executor.pool.write([slot], 0, np.array([ids]))
+        executor.pool.set_lengths([slot], {"tokens": len(ids)})
+    with torch.inference_mode():
+        (together,) = executor.run(range(2), 2).outputs
+        alone = [executor.run([slot], 1).outputs[0][0] for slot in range(2)]
+    assert together[0].tolist() == alone[0].tolist()
+    assert together[1, :2].tolist() == alone[1].tolist()
+
+
+def test_every_model_that_ships_is_listed_and_has_a_card() -> None:
+    section = read("docs/models.md").partition("## Models that ship")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(SETS["bench"])
+    for folder in SETS["bench"].values():
+        assert (folder / "README.md").read_text(encoding="utf-8").startswith(f"# {folder.name}\n")
 
 
 def test_readme_serves_a_model_in_fifteen_lines() -> None:

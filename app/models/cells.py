@@ -8,7 +8,7 @@ has rows join and leave between steps. They keep nothing between calls, so sever
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,25 +16,9 @@ from torch import nn
 from app.contract import ModelInfo, TensorSpec
 from app.errors import ConfigError
 from app.models.base import TORCH_DTYPES, normalise
+from app.models.cell_batch import Begun, CellBatch, State, Stepped
 from app.models.cell_specs import StepAxis, leads, step_axis, with_lengths
 from app.models.recurrent import Recurrent
-
-State = tuple[torch.Tensor, ...]
-
-
-class Begun(NamedTuple):
-    """Rows before their first step: `x` [rows, length, ...], None for a cell that feeds itself; `state` [rows, ...]."""
-
-    x: torch.Tensor | None
-    state: State
-
-
-class Stepped(NamedTuple):
-    """Rows after a step: what it gave out [rows, ...], the next state, and which rows have ended, a bool [rows]."""
-
-    ys: tuple[torch.Tensor, ...]
-    state: State
-    ended: torch.Tensor | None
 
 
 class CellModel(nn.Module):
@@ -53,6 +37,7 @@ class CellModel(nn.Module):
         self.dtype: torch.dtype | None = None
         self._declared = declared
         self._info = info
+        self._wants_lengths = declared.wants_lengths
         self._step = declared.cell.step
         # moved and cast with the module: states of zeros are made where its weights are
         self.register_buffer("_zero", torch.zeros(()), persistent=False)
@@ -66,6 +51,11 @@ class CellModel(nn.Module):
     def finishes(self) -> bool:
         """Whether `finish` reads the last states, and all `ys` of every step."""
         return self._declared.finishes
+
+    @property
+    def shortens(self) -> bool:
+        """Whether `max_steps` may end rows before their length; then no output is as long as its input."""
+        return self.axis.shortens
 
     def keeps(self, place: int) -> bool:
         """Whether `finish` wants `ys[place]` of every step, [rows, longest, ...]; if not, of each row's last."""
@@ -88,7 +78,7 @@ class CellModel(nn.Module):
         if not self._declared.starts:
             begun = Begun(values[0], tuple(self._zero.new_zeros((rows, *shape)) for shape in self._declared.state))
         else:
-            if self._declared.wants_lengths:
+            if self._wants_lengths:
                 keywords["lengths"] = lengths
             result = self.cell.start(*values, **keywords)
             if not isinstance(result, tuple) or len(result) != 2:
@@ -146,7 +136,7 @@ class CellModel(nn.Module):
         """All inputs, the added lengths last -> the outputs. Those with an axis of their own are padded to `most`."""
         given, lengths = self.taken(inputs)
         begun = self.begin(given, lengths, **keywords)
-        batch = _Batch(self, begun, self.limits(begun, lengths))
+        batch = CellBatch(self, begun, self.limits(begun, lengths))
         values = self.finish(*batch.run())
         most = self.axis.most or batch.columns
         return [
@@ -200,81 +190,6 @@ class CellModel(nn.Module):
 
     def _cast(self, value: Any) -> Any:
         return value if self.dtype is None else _as(value, self.dtype)
-
-
-class _Batch:
-    """Rows that run together from their first step, each until it ends."""
-
-    def __init__(self, model: CellModel, begun: Begun, limits: Sequence[int]) -> None:
-        self._model = model
-        self._rows = len(limits)
-        self.columns = begun.x.shape[1] if begun.x is not None else max(limits)
-        order = sorted(range(self._rows), key=lambda row: -limits[row])  # so that those which leave are the last
-        self._limits = [limits[row] for row in order]
-        self._alive = torch.tensor(order, device=begun.state[0].device)  # places in the batch
-        moved = order != list(range(self._rows))
-        self._x = begun.x.index_select(0, self._alive) if moved and begun.x is not None else begun.x
-        self._state = tuple(value.index_select(0, self._alive) for value in begun.state) if moved else begun.state
-        self._every: dict[int, torch.Tensor] = {}  # ys of every step, by their place
-        #: Of rows that have left, in groups: their places, the steps they made, their last state and ys.
-        self._left: list[tuple[torch.Tensor, int, State, dict[int, torch.Tensor]]] = []
-
-    def run(self) -> tuple[State, list[torch.Tensor], torch.Tensor]:
-        """What `CellModel.finish` takes, of all rows in the order they came."""
-        done = 0
-        while self._limits:
-            x = None if self._x is None else self._x[:, done]
-            stepped = self._model.step(x, self._state)
-            self._state = stepped.state
-            last = self._write(done, stepped.ys)
-            done += 1
-            self._leave(done, last, stepped.ended)
-        return self._collect()
-
-    def _write(self, step: int, ys: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
-        """Write what every step is wanted of; return the others."""
-        last = {}
-        for place, y in enumerate(ys):
-            if not self._model.keeps(place):
-                last[place] = y
-                continue
-            if place not in self._every:
-                self._every[place] = y.new_zeros((self._rows, self.columns, *y.shape[1:]))
-            self._every[place][:, step].index_copy_(0, self._alive, y)
-        return last
-
-    def _leave(self, done: int, last: dict[int, torch.Tensor], ended: torch.Tensor | None) -> None:
-        """Take out the rows that have made all their steps, and those that have ended by themselves."""
-        stay = len(self._limits)
-        while stay and self._limits[stay - 1] <= done:
-            stay -= 1
-        flags = [] if ended is None else ended[:stay].tolist()
-        go: Any = slice(stay, None)
-        keep: Any = slice(stay)
-        if any(flags):
-            device = self._alive.device
-            staying = [row for row, gone in enumerate(flags) if not gone]
-            going = [row for row in range(len(self._limits)) if row >= stay or flags[row]]
-            keep, go = torch.tensor(staying, device=device, dtype=torch.int64), torch.tensor(going, device=device)
-            self._limits = [self._limits[row] for row in staying]
-        elif stay == len(self._limits):
-            return
-        else:
-            self._limits = self._limits[:stay]
-        state = tuple(value[go] for value in self._state) if self._model.finishes else ()
-        self._left.append((self._alive[go], done, state, {place: y[go] for place, y in last.items()}))
-        self._alive = self._alive[keep]
-        self._state = tuple(value[keep] for value in self._state)
-        self._x = None if self._x is None else self._x[keep]
-
-    def _collect(self) -> tuple[State, list[torch.Tensor], torch.Tensor]:
-        places = torch.cat([left[0] for left in self._left])
-        back = places.argsort()
-        lengths = torch.tensor([left[1] for left in self._left for _ in left[0]], device=places.device)[back]
-        state = tuple(torch.cat(parts)[back] for parts in zip(*(left[2] for left in self._left), strict=True))
-        lasts = {place: torch.cat([left[3][place] for left in self._left])[back] for place in self._left[0][3]}
-        ys = {**self._every, **lasts}
-        return state, [ys[place] for place in sorted(ys)], lengths
 
 
 def recurrent_model(declared: Recurrent, info: ModelInfo) -> tuple[CellModel, ModelInfo]:

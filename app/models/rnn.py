@@ -118,7 +118,8 @@ class LayerCell(nn.Module):
             zeros = x.new_zeros((len(x), self.layer.hidden_size))
             return x, (zeros,) * self.states
         both = hx if self.layer.mode == "LSTM" else (hx,)
-        return x, tuple(layer for part in both for layer in part.unbind(0))
+        # which the module may make itself, in its own precision
+        return x, tuple(layer.to(x.dtype) for part in both for layer in part.unbind(0))
 
     def _finish(self, state: Sequence[torch.Tensor], ys: torch.Tensor | None) -> Any:
         """The outputs of rows, from what the layer would have returned for them."""

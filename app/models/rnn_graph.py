@@ -47,8 +47,9 @@ class Parts:
 
 
 def holds_layer(module: object) -> bool:
-    """Whether there is a recurrent layer inside, of whatever kind."""
-    return isinstance(module, nn.Module) and any(isinstance(part, nn.RNNBase) for part in module.modules())
+    """Whether there is a layer inside that `cut` may take."""
+    layers = [part for part in module.modules() if type(part) in LAYERS] if isinstance(module, nn.Module) else []
+    return any(not layer.bidirectional and not layer.proj_size for layer in layers)
 
 
 def cut(module: nn.Module, inputs: int) -> Parts:

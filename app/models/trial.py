@@ -45,9 +45,7 @@ _REMEDIES = {
     Cause.PADDING: "Padding must not reach a row's answer: give the model a mask or its rows' lengths (the keys mask "
     "and lengths of an input in model.toml) and use it, in a recurrent layer by packing sequences",
 }
-_BY_ITS_CELL = (
-    "recurrent = true in model.toml serves it a step at a time, each row for its own length and its weights as they are"
-)
+_BY_ITS_CELL = "Set recurrent = true in model.toml: each row then runs for its own length, with the weights as they are"
 
 
 class Unfit(Exception):
@@ -176,7 +174,7 @@ def check_independence(model: Model, run: Run) -> str | None:
         return finding_warning(finding)
     remedy = _REMEDIES[finding.cause]
     if finding.cause is Cause.PADDING and holds_layer(model.call) and not isinstance(model.call, CellModel):
-        remedy = f"{_BY_ITS_CELL}. Or: {remedy}"
+        remedy = f"{_BY_ITS_CELL}. Otherwise: {remedy}"
     raise ConfigError(
         f"{_who(model.info)}: {finding}. {remedy}; "
         'or serve it as it is, with row_check = "warn" in model.toml or --row-check warn'

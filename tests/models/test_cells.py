@@ -117,6 +117,16 @@ def test_a_cell_that_reads_and_ends_by_itself() -> None:
     assert text.shape == (4, 9), "the bound of the input's axis"
 
 
+def test_a_bound_below_the_length() -> None:
+    class Copy(Sum):
+        def step(self, x: torch.Tensor, state: Any) -> Any:
+            return x[:, 0].long(), state
+
+    x = torch.arange(9.0)[None, :, None].repeat(2, 1, 2)
+    (text,) = made(Copy(), [SAMPLES], [WRITTEN], 4)(x, torch.tensor([9, 3]))
+    assert text.tolist() == [[0, 1, 2, 3], [0, 1, 2, 0]]
+
+
 def test_rows_of_one_length_need_none() -> None:
     model, called_with = recurrent_model(Recurrent(Sum(), ((2,),)), info([FIXED], [LAST]))
     assert called_with.inputs == (FIXED,)

@@ -11,6 +11,8 @@ from torch import nn
 
 from app.contract import Batching, Model, ModelInfo, TensorSpec
 from app.errors import ConfigError
+from app.models import Recurrent
+from app.models.cells import recurrent_model
 from app.models.placement import Cast, Placement, movable, place, warn_of_indices
 
 META = torch.device("meta")  # a device that holds shapes and no values: what is left behind on the CPU shows
@@ -129,6 +131,38 @@ def test_compile_is_one_graph_for_all_sizes(monkeypatch):
     placed = place(model_of(nn.Linear(4, 4)), Placement(precision="bf16", compile=True))
     assert asked == [{"dynamic": True}]
     assert isinstance(placed.call, Cast)
+
+
+def test_a_recurrent_model_is_compiled_by_its_step_and_casts_by_itself(monkeypatch):
+    class Cell(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell = nn.GRUCell(4, 4)
+
+        def step(self, x: torch.Tensor, state: Any) -> Any:
+            hidden = self.cell(x, state[0])
+            return hidden, (hidden,)
+
+    asked: list[Any] = []
+    monkeypatch.setattr(torch, "compile", lambda step, **options: asked.append(options) or step)
+    model = model_of(None, (spec("x", "FP32", 3, 4),))
+    call, info = recurrent_model(Recurrent(Cell(), ((4,),)), model.info)
+    placed = place(replace(model, call=call, info=info), Placement(precision="bf16", compile=True))
+    assert placed.call is call, "its rows are still served by the cell"
+    assert asked == [{"dynamic": True}]
+    assert call.cell.cell.weight_ih.dtype == torch.bfloat16
+    with torch.inference_mode():
+        assert call(torch.ones(2, 3, 4))[0].dtype == torch.float32
+
+
+def test_a_cell_that_is_no_module_stays():
+    class Cell:
+        def step(self, x: torch.Tensor, state: Any) -> Any:
+            return x, state
+
+    model = model_of(None, (spec("x", "FP32", 3, 4),))
+    call, _ = recurrent_model(Recurrent(Cell(), ((4,),)), model.info)
+    assert not movable(replace(model, call=call))
 
 
 def test_indices_without_bounds_are_warned_of(caplog):

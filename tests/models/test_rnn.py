@@ -283,7 +283,7 @@ def test_a_part_that_changes_how_many_steps_there_are() -> None:
 
 def test_it_holds_a_layer() -> None:
     assert holds_layer(LastState())
-    assert holds_layer(nn.LSTM(2, 2, bidirectional=True))
+    assert not holds_layer(nn.LSTM(2, 2, bidirectional=True))
     assert not holds_layer(nn.Linear(2, 2))
     assert not holds_layer(len)
 

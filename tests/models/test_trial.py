@@ -60,7 +60,7 @@ def test_a_recurrent_layer_over_padding_is_refused() -> None:
         "model 'm' version 1: a row's answer depends on how far it is padded: output 'y': ",
         " alone, ",
         "padded to length 16 (axis 'tokens', its own length is 8) (the largest difference, 0.",
-        "recurrent = true in model.toml serves it a step at a time, each row for its own length",
+        "Set recurrent = true in model.toml: each row then runs for its own length, with the weights as they are. ",
         "give the model a mask or its rows' lengths (the keys mask and lengths of an input in model.toml) and use it, ",
         'row_check = "warn" in model.toml or --row-check warn',
     ):
