@@ -43,15 +43,6 @@ class LayerCell(nn.Module):
 
     def __init__(self, module: nn.Module, info: ModelInfo) -> None:
         super().__init__()
-        parts = cut(module, len(info.inputs))
-        self.module = module  # whose weights all parts share
-        self.layer = parts.layer
-        self.before, self.behind = parts.before, parts.behind
-        self.states = self.layer.num_layers * (2 if self.layer.mode == "LSTM" else 1)
-        self._outputs = info.outputs
-        # Outputs along the steps are as long as `ys`, which must be there to say how long.
-        self._reads_steps = parts.reads_steps or any(leads(spec) for spec in info.outputs)
-        self._before_stepwise, self._behind_stepwise = parts.before_stepwise, parts.behind_stepwise
         axis = next((axis for spec in info.inputs for axis in spec.axes if axis), None)
         #: Where the inputs have the axis of the steps: input and dimension.
         self._along = [
@@ -60,6 +51,15 @@ class LayerCell(nn.Module):
             for dim, name in enumerate(spec.axes, 1)
             if axis and name == axis
         ]
+        parts = cut(module, len(info.inputs), self._along)
+        self.module = module  # whose weights all parts share
+        self.layer = parts.layer
+        self.before, self.behind = parts.before, parts.behind
+        self.states = self.layer.num_layers * (2 if self.layer.mode == "LSTM" else 1)
+        self._outputs = info.outputs
+        # Outputs along the steps are as long as `ys`, which must be there to say how long.
+        self._reads_steps = parts.reads_steps or any(leads(spec) for spec in info.outputs)
+        self._before_stepwise, self._behind_stepwise = parts.before_stepwise, parts.behind_stepwise
 
     def start(
         self, *inputs: torch.Tensor, lengths: torch.Tensor | None
@@ -128,7 +128,7 @@ class LayerCell(nn.Module):
         if self.layer.mode == "LSTM":
             last = last, torch.stack(list(state[layers:]))
         steps = ys if ys is None or self.layer.batch_first else ys.transpose(0, 1)
-        return self.behind((steps, last), len(state[0]))
+        return self.behind((steps, last), len(state[0]), None if ys is None else ys.shape[1])
 
 
 def _of_one_length(lengths: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:

@@ -1,7 +1,7 @@
 """Cuts a module with one nn.LSTM, nn.GRU or nn.RNN in it in two: what stands before that layer, and what behind.
 
 torch.fx traces the module with the layer as one node. What the layer reads is the first part's result; the second part
-reads what the layer returns, and nothing else of what came before but the number of rows.
+reads what the layer returns, and nothing else of what came before but how many rows and steps there are.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import inspect
 import math
 import operator
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,10 +31,12 @@ _STEPWISE = (
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """`before(*inputs)` -> (x, hx), the layer's arguments, hx None where it is given none. `behind(result, rows)` ->
-    the outputs, of what the layer returns for so many rows.
+    """`before(*inputs)` -> (x, hx), the layer's arguments, hx None where it is given none.
 
-    `reads_steps`: `behind` reads what the layer returned at each step, and not its last state alone. The other two say
+    `behind(result, rows, steps)` -> the outputs, of what the layer returns for so many rows of so many steps.
+
+    `reads_steps`: `behind` reads what the layer returned at each step, or how many there are, and not its last state
+    alone. The other two say
     of each part that it computes every step from that step alone, so that padding does it no harm.
     """
 
@@ -52,32 +54,34 @@ def holds_layer(module: object) -> bool:
     return any(not layer.bidirectional and not layer.proj_size for layer in layers)
 
 
-def cut(module: nn.Module, inputs: int) -> Parts:
+def cut(module: nn.Module, inputs: int, along: Sequence[tuple[int, int]] = ()) -> Parts:
     """The module, in eval mode, that is called with so many inputs, cut at its layer. Its weights are shared.
+
+    `along` says which inputs have the axis of the steps, in which dimension.
 
     Raises ConfigError `recurrent: expected ..., got ...` where it cannot be taken apart.
     """
     name, layer = _find(module)
     graph = _trace(module, inputs)
-    for node in graph.nodes:
-        if node.op == "call_function" and getattr(node.target, "__module__", "") == packing.__name__:
-            raise ConfigError(
-                f"recurrent: expected a module that calls {name!r} with the padded tensor, because rows run to "
-                f"their own length anyway, got {node.target.__name__}"
-            )
-    calls = [node for node in graph.nodes if node.op == "call_module" and node.target == name]
-    if len(calls) != 1:
-        raise ConfigError(f"recurrent: expected a module that calls {name!r} once, got {len(calls)} calls")
-    call = calls[0]
+    call = _call(graph, name)
     given = [node for node in graph.nodes if node.op == "placeholder"][:inputs]
     arguments = dict(zip(("input", "hx"), call.args, strict=False)) | call.kwargs
+    x = arguments["input"]
+    rows, steps = (0, 1) if layer.batch_first else (1, 0)
+    counted = {
+        "rows": {(x, rows), *((node, 0) for node in given)},
+        "steps": {(x, steps), *((given[place], dim) for place, dim in along)},
+    }
+    sizes = {node: name for node in graph.nodes for name, dims in counted.items() if _size(node) in dims}
+    needed = _needed(_result(graph), {call, *sizes})
     return Parts(
         layer,
         fx.GraphModule(module, _before(graph, given, arguments)),
-        fx.GraphModule(module, _behind(graph, call, layer)),
-        any(not _takes(user, 1) for user in call.users if user in _needed(_result(graph), {call})),
-        _is_stepwise(graph, arguments["input"], given, module),
-        _is_stepwise(graph, _result(graph), [user for user in call.users if _takes(user, 0)], module),
+        fx.GraphModule(module, _behind(graph, call, needed, sizes)),
+        any(not _takes(user, 1) for user in call.users if user in needed)
+        or any(sizes.get(node) == "steps" for node in needed),
+        _is_stepwise(x, given, module),
+        _is_stepwise(_result(graph), [user for user in call.users if _takes(user, 0)], module),
     )
 
 
@@ -118,6 +122,20 @@ def _trace(module: nn.Module, inputs: int) -> fx.Graph:
         raise ConfigError(f"recurrent: expected a module that torch.fx can trace, got {told}") from error
 
 
+def _call(graph: fx.Graph, name: str) -> fx.Node:
+    """The one call of the layer. Raises ConfigError."""
+    for node in graph.nodes:
+        if node.op == "call_function" and getattr(node.target, "__module__", "") == packing.__name__:
+            raise ConfigError(
+                f"recurrent: expected a module that calls {name!r} with the padded tensor, because rows run to "
+                f"their own length anyway, got {node.target.__name__}"
+            )
+    calls: list[fx.Node] = [node for node in graph.nodes if node.op == "call_module" and node.target == name]
+    if len(calls) != 1:
+        raise ConfigError(f"recurrent: expected a module that calls {name!r} once, got {len(calls)} calls")
+    return calls[0]
+
+
 def _before(graph: fx.Graph, given: list[fx.Node], arguments: dict[str, Any]) -> fx.Graph:
     """The graph from the inputs to the layer's arguments."""
     part = fx.Graph()
@@ -133,17 +151,14 @@ def _before(graph: fx.Graph, given: list[fx.Node], arguments: dict[str, Any]) ->
     return part
 
 
-def _behind(graph: fx.Graph, call: fx.Node, layer: nn.RNNBase) -> fx.Graph:
-    """The graph from the layer's result to the outputs."""
+def _behind(graph: fx.Graph, call: fx.Node, needed: set[fx.Node], sizes: Mapping[fx.Node, str]) -> fx.Graph:
+    """The graph from the layer's result to the outputs. `sizes`: the nodes that count "rows", or "steps"."""
     part = fx.Graph()
     copies = {call: part.placeholder("result")}
-    rows = part.placeholder("rows")
-    sizes = {node for node in graph.nodes if _counts_rows(node, call, layer)}
-    wanted = _result(graph)
-    needed = _needed(wanted, {call, *sizes})
+    counts = {name: part.placeholder(name) for name in ("rows", "steps")}
     for node in graph.nodes:
         if node in sizes:
-            copies[node] = rows
+            copies[node] = counts[sizes[node]]
         elif node in needed and node is not call:
             if node.op == "placeholder":
                 raise ConfigError(
@@ -151,12 +166,12 @@ def _behind(graph: fx.Graph, call: fx.Node, layer: nn.RNNBase) -> fx.Graph:
                     f"got {node.target!r}"
                 )
             copies[node] = part.node_copy(node, copies.__getitem__)
-    part.output(fx.map_arg(wanted, copies.__getitem__))
+    part.output(fx.map_arg(_result(graph), copies.__getitem__))
     return part
 
 
-def _counts_rows(node: fx.Node, call: fx.Node, layer: nn.RNNBase) -> bool:
-    """Whether the node is the number of rows: `x.size(0)` or `x.shape[0]` of an input or of what the layer reads."""
+def _size(node: fx.Node) -> tuple[Any, Any]:
+    """Of `x.size(0)` and `x.shape[0]`, the node x and the dimension."""
     source, dim = None, None
     if node.op == "call_method" and node.target == "size" and len(node.args) == 2:
         source, dim = node.args
@@ -167,11 +182,7 @@ def _counts_rows(node: fx.Node, call: fx.Node, layer: nn.RNNBase) -> bool:
             or (shape.op == "call_method" and shape.target == "size" and len(shape.args) == 1)
         ):
             source = shape.args[0]
-    if not isinstance(source, fx.Node):
-        return False
-    if source in call.args[:1]:
-        return bool(dim == (0 if layer.batch_first else 1))
-    return source.op == "placeholder" and bool(dim == 0)
+    return (source, dim) if isinstance(dim, int) else (None, None)
 
 
 def _needed(wanted: Any, ends: set[fx.Node]) -> set[fx.Node]:
@@ -196,7 +207,7 @@ def _takes(node: fx.Node, place: int) -> bool:
     return node.op == "call_function" and node.target is operator.getitem and bool(node.args[1] == place)
 
 
-def _is_stepwise(graph: fx.Graph, wanted: Any, sources: Iterable[fx.Node], module: nn.Module) -> bool:
+def _is_stepwise(wanted: Any, sources: Iterable[fx.Node], module: nn.Module) -> bool:
     """Whether `wanted` is made of the sources by modules that compute each step alone."""
     ends = set(sources)
     return all(

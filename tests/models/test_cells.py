@@ -101,20 +101,32 @@ def test_a_cell_that_ends_by_itself_and_a_bound_of_its_steps(firsts: list[int]) 
         assert text[row].tolist() == counted + [0] * (10 - len(counted))
 
 
-def test_a_cell_that_reads_and_ends_by_itself() -> None:
-    class UntilZero(Sum):
-        def step(self, x: torch.Tensor, state: Any) -> Any:
-            return x[:, 0].long(), state, x[:, 0] == 0
+class UntilZero(Sum):
+    """Ends behind the first zero that it reads."""
 
-        def finish(self, state: Any, ys: torch.Tensor, lengths: torch.Tensor) -> Any:
-            return ys, lengths
+    def step(self, x: torch.Tensor, state: Any) -> Any:
+        total = state[0] + x
+        return x[:, 0].long(), (total,), x[:, 0] == 0
 
+    def finish(self, state: Any, ys: torch.Tensor, lengths: torch.Tensor) -> Any:
+        return ys, lengths, state[0]
+
+
+@repeatable(60)
+@given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=9), min_size=1, max_size=7))
+def test_a_cell_that_reads_and_ends_by_itself(rows: list[list[int]]) -> None:
+    x = torch.full((len(rows), max(map(len, rows)), 2), 1e6)
+    for row, values in enumerate(rows):
+        x[row, : len(values)] = torch.tensor(values).float()[:, None]
     count = TensorSpec("n", "INT64", (), (), ())
-    x = torch.tensor([[3, 0, 5, 5], [1, 2, 3, 4], [0, 9, 9, 9], [7, 7, 0, 1]]).float()[:, :, None].repeat(1, 1, 2)
-    text, lengths = made(UntilZero(), [SAMPLES], [WRITTEN, count])(x, torch.tensor([4, 3, 4, 2]))
-    assert lengths.tolist() == [2, 3, 1, 2]
-    assert text[:, :3].tolist() == [[3, 0, 0], [1, 2, 3], [0, 0, 0], [7, 7, 0]]
-    assert text.shape == (4, 9), "the bound of the input's axis"
+    model = made(UntilZero(), [SAMPLES], [WRITTEN, count, LAST])
+    text, steps, total = model(x, torch.tensor([len(values) for values in rows]))
+    assert text.shape == (len(rows), 9), "the bound of the input's axis"
+    for row, values in enumerate(rows):
+        read = values[: values.index(0) + 1] if 0 in values else values
+        assert text[row].tolist() == read + [0] * (9 - len(read))
+        assert steps[row] == len(read)
+        assert total[row].tolist() == [sum(read)] * 2
 
 
 def test_a_bound_below_the_length() -> None:

@@ -96,6 +96,17 @@ class OwnStart(Net):
         return self.head(last.sum(0).reshape(ids.shape[0], HIDDEN))
 
 
+class Counted(Net):
+    """Flattens rows and steps for the head, and counts both before the layer."""
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        rows, steps = ids.shape
+        states = self.read(ids)[0]
+        states = states if self.batch_first else states.transpose(0, 1)
+        flat = self.head(states.reshape(rows * steps, HIDDEN)) / ids.size(1)
+        return flat.view(rows, steps, CLASSES)
+
+
 class Convolved(Net):
     """Two convolutions, of which the second reads what the first made of padding."""
 
@@ -105,7 +116,8 @@ class Convolved(Net):
 
 
 NETS = {
-    LastState: [ONE], EveryStep: [EVERY], LastStep: [ONE], Pooled: [ONE, EVERY], OwnStart: [ONE], Convolved: [ONE],
+    LastState: [ONE], EveryStep: [EVERY], LastStep: [ONE], Pooled: [ONE, EVERY], OwnStart: [ONE], Counted: [EVERY],
+    Convolved: [ONE],
 }  # fmt: skip
 
 
