@@ -229,11 +229,11 @@ def _by_cells(
 
 def _first_to_take_inputs(call: Any) -> Callable[..., Any]:
     """The callable that gets the inputs as declared."""
-    if not isinstance(call, Recurrent):
-        return call  # type: ignore[no-any-return]
-    if not call.starts:
-        return _only_input
-    return partial(call.cell.start, lengths=None) if call.wants_lengths else call.cell.start
+    first: Callable[..., Any] = call
+    if isinstance(call, Recurrent):
+        first = call.cell.start if call.starts else _only_input
+    keywords = {"lengths": None} if isinstance(call, Recurrent) and call.wants_lengths else {}
+    return partial(first, **keywords) if keywords else first
 
 
 def _only_input(x: Any) -> Any:

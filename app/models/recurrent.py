@@ -72,9 +72,10 @@ def _shapes(state: Any) -> Shapes:
 
 
 def _steps(max_steps: Any) -> int | None:
-    if max_steps is None or _is_length(max_steps):
-        return max_steps  # type: ignore[no-any-return]
-    raise ConfigError(f"Recurrent: max_steps: expected a number of at least 1 or None, got {max_steps!r}")
+    if max_steps is not None and not _is_length(max_steps):
+        raise ConfigError(f"Recurrent: max_steps: expected a number of at least 1 or None, got {max_steps!r}")
+    steps: int | None = max_steps
+    return steps
 
 
 def _is_length(value: Any) -> bool:
