@@ -144,8 +144,11 @@ class DirectCall(Exchange):
         try:
             if codec.slow_to_encode(served, call):
                 self._in_a_task(self._encoded(answer))
+                return
+            body, json_length = codec.encode(served, call, answer)
+            if len(body) < COMPRESS_FROM:
+                self._write(answer, body, json_length, None)
             else:
-                body, json_length = codec.encode(served, call, answer)
                 self._answer(answer, body, json_length)
         except Exception as exc:
             self.set_exception(exc)
@@ -175,9 +178,7 @@ class DirectCall(Exchange):
             lease.close()
 
     def _answer(self, answer: Answer, body: bytes, json_length: int | None) -> None:
-        encoding = None
-        if len(body) >= COMPRESS_FROM:
-            encoding = wanted_encoding(self.headers.get(b"accept-encoding"), len(body))
+        encoding = wanted_encoding(self.headers.get(b"accept-encoding"), len(body))
         if encoding is None:
             self._write(answer, body, json_length, None)
         elif len(body) <= QUICK_TO_COMPRESS:

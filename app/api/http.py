@@ -60,7 +60,9 @@ class BodyReader:
 
     def reserve(self, length: int) -> None:
         """Count a body of this length as held before it has come. Raises TooLarge or QueueFull."""
-        self._check_size(length)
+        limits = self.limits
+        if length > limits.body or self.held + length > limits.inflight:
+            self._check_size(length)
         self.held += length
 
     def _check_size(self, length: int) -> None:

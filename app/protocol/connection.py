@@ -282,7 +282,10 @@ class HttpProtocol(HttpToolsProtocol):
                 return
         if closing:
             self.transport.close()
-        self.on_response_complete()
+        elif self.pipeline or self.flow.read_paused:
+            self.on_response_complete()
+        else:
+            self._idle()
 
     def resume_writing(self) -> None:
         HttpToolsProtocol.resume_writing(self)
@@ -303,11 +306,15 @@ class HttpProtocol(HttpToolsProtocol):
             cycle, app = self.pipeline.pop()
             self._start_asgi_task(cycle, app)
             return
+        self._idle()
+
+    # idle connections: one timer goes on over many requests, instead of being made anew with each answer
+
+    def _idle(self) -> None:
+        """All that has come is answered."""
         self._idle_since = self.loop.time()
         if self.timeout_keep_alive_task is None:
             self._wait_idle(self.timeout_keep_alive)
-
-    # idle connections: one timer goes on over many requests, instead of being made anew with each answer
 
     def _wait_idle(self, seconds: float) -> None:
         self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
