@@ -25,6 +25,7 @@ class Transport(asyncio.Transport):
         self.writes: list[bytes] = []
         self.closing = False
         self.lost = False
+        self._reads = True
         self.wrote = asyncio.Event()
 
     @property
@@ -47,9 +48,14 @@ class Transport(asyncio.Transport):
         self.closing = True
         self.wrote.set()
 
-    def pause_reading(self) -> None: ...
+    def pause_reading(self) -> None:
+        self._reads = False
 
-    def resume_reading(self) -> None: ...
+    def resume_reading(self) -> None:
+        self._reads = True
+
+    def reading(self) -> bool:
+        return self._reads
 
 
 class Connection:

@@ -98,6 +98,68 @@ async def test_a_client_that_pipelines_and_hangs_up(answered: int, caplog: pytes
     assert caplog.messages == []
 
 
+OFFERS = {
+    "h2c": [b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAMAAABk"],
+    "close too": [b"Connection: close, Upgrade", b"Upgrade: h2c"],
+    "tls": [b"Upgrade: TLS/1.3", b"Connection: upgrade"],
+}
+
+
+@pytest.mark.parametrize("offer", OFFERS)
+@pytest.mark.parametrize("cut", [None, 10, 60, -7, -1])
+async def test_an_offer_to_upgrade_is_declined(offer: str, cut: int | None) -> None:
+    """The request is answered as any other, with what follows it on the connection."""
+    seen: list[tuple[bytes, dict[bytes, bytes]]] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        body = b""
+        while True:
+            message = await receive()
+            body += message.get("body", b"")
+            if not message.get("more_body", False):
+                break
+        seen.append((body, dict(scope["headers"])))
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    lines = b"\r\n".join([b"POST /a HTTP/1.1", b"X-A: b", *OFFERS[offer], b"Content-Length: 5", b"", b"hello"])
+    connection = Connection(app)
+    for part in (lines[:cut], lines[cut:] if cut is not None else b"", REQUEST % 2):
+        if part:
+            connection.send(part)
+    await connection.done()
+    closes = offer == "close too"
+    assert [body for body, _ in seen] == [b"hello"] if closes else [b"hello", b"ok"]
+    headers = {name for name, _ in seen[0][1].items()}
+    assert headers == {b"x-a", b"content-length", *([b"connection"] if closes else [])}
+    assert connection.transport.written.count(b"200 OK") == len(seen)
+    assert connection.transport.closing == closes
+
+
+async def test_a_client_that_pipelines_is_not_read_far_ahead() -> None:
+    """Reading goes on when the last of the requests that have been read has begun."""
+    turn = asyncio.Semaphore(0)
+    begun: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        begun.append(scope["path"])
+        await turn.acquire()
+        await ok(scope, receive, send)
+
+    connection = Connection(app)
+    reading = connection.transport.reading
+    connection.send(b"".join(REQUEST % n for n in range(4)))
+    states = []
+    for _ in range(4):
+        await asyncio.sleep(0)
+        states.append((len(begun), reading()))
+        turn.release()
+        for _ in range(3):
+            await asyncio.sleep(0)
+    assert states == [(1, False), (2, False), (3, False), (4, True)]
+    await connection.done()
+
+
 async def test_a_malformed_request_is_answered_in_json() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None: ...
 
@@ -139,8 +201,10 @@ def test_the_tested_release_of_uvicorn_is_the_only_one_allowed() -> None:
         (HttpToolsProtocol.on_message_complete, ["self"]),
         (HttpToolsProtocol.on_response_complete, ["self"]),
         (HttpToolsProtocol.resume_writing, ["self"]),
-        (HttpToolsProtocol.timeout_keep_alive_handler, ["self"]),
-        (HttpToolsProtocol._unset_keepalive_if_required, ["self"]),
+        (HttpToolsProtocol.connection_made, ["self", "transport"]),
+        (HttpToolsProtocol.handle_websocket_upgrade, ["self"]),
+        (FlowControl.__init__, ["self", "transport"]),
+        (FlowControl.resume_reading, ["self"]),
         (HttpToolsProtocol._start_asgi_task, ["self", "cycle", "app"]),
         (HttpToolsProtocol.connection_lost, ["self", "exc"]),
         (HttpToolsProtocol.shutdown, ["self"]),
@@ -179,9 +243,8 @@ async def test_state_of_a_connection_and_of_a_request() -> None:
     assert protocol in connection.state.connections
     assert connection.state.default_headers == []
     assert connection.state.total_requests == 2
-    assert protocol.timeout_keep_alive_task is not None
+    assert protocol.timeout_keep_alive_task is None  # see IdleTimer
     connection.hang_up()
-    assert protocol.timeout_keep_alive_task is None
 
 
 def test_state_of_a_server() -> None:

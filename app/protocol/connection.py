@@ -8,12 +8,13 @@ HTTP/1.0, `Connection: close`, large bodies, slow readers, and everything while 
 The same head again. Most clients send the same head with each request on a connection. One that has been taken before
 is recognised by its bytes, and not parsed again: parsing calls back nine times for a small request.
 
-Four things differ from uvicorn on its own way too. tests/test_protocol.py checks the internals that all this relies on.
-Answers leave in one write (`OneWrite`). When the server stops, uvicorn closes connections on which it has seen no
-request; the first request of a connection that was just opened may be on its way, so such a connection stays open for a
-moment longer. When a client leaves, uvicorn notifies only the request that it read last; here the one that is being
-answered hears of it, and does not write to a closed connection, which raises. uvicorn answers malformed requests in
-plain text; all errors of this server are JSON.
+What differs from uvicorn on its own way too (tests/test_protocol.py checks the internals that this relies on): Answers
+leave in one write (`OneWrite`). A client that pipelines is not read far ahead of its answers (`PipelineFlow`). An offer
+to upgrade is declined, and the request answered (`upgrades.py`). When the server stops, uvicorn closes connections on
+which it has seen no request; the first request of a connection that was just opened may be on its way, so such a
+connection stays open for a moment longer. When a client leaves, uvicorn notifies only the request that it read last;
+here the one that is being answered hears of it, and does not write to a closed connection, which raises. uvicorn
+answers malformed requests in plain text; all errors of this server are JSON.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from app.protocol.exchange import Exchange, Handler, RequestHeaders
+from app.protocol.flow import PipelineFlow
+from app.protocol.idle import IdleTimer
 from app.protocol.one_write import OneWrite
+from app.protocol.upgrades import declined
 
 #: Bytes of a body from which a request goes uvicorn's way: decoding so much JSON takes about a millisecond.
 LONG_BODY = 128 << 10
@@ -70,8 +74,13 @@ class HttpProtocol(HttpToolsProtocol):
         self._body_timer: asyncio.TimerHandle | None = None
         self._held: tuple[Exchange, int, bytes, bytes] | None = None  # an answer, until the client reads on
         self._lingers = False  # the last answer has been given, and what still comes is dropped
-        self._idle_since = 0.0
+        self._declines = False  # the head that has just come offers an upgrade
         self._default_lines: tuple[object, bytes] = (None, b"")
+        self._idle = IdleTimer(self.loop, self.timeout_keep_alive, self._busy, self._close)
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        HttpToolsProtocol.connection_made(self, transport)
+        self.flow = PipelineFlow(transport, self.pipeline)
 
     # reading
 
@@ -96,13 +105,23 @@ class HttpProtocol(HttpToolsProtocol):
             self._known = None
             self.logger.warning("Invalid HTTP request received.")
             self.send_400_response("")
-        except httptools.HttpParserUpgrade:
+        except httptools.HttpParserUpgrade as upgrade:
             self._known = None
-            if self._should_upgrade():
+            if self._declines:
+                self._decline(data[upgrade.args[0] :])
+            elif self._should_upgrade():
                 self.handle_websocket_upgrade()
             else:
                 self._unsupported_upgrade_warning()
         self._chunk = None
+
+    def _decline(self, rest: bytes) -> None:
+        """Parse the request whose head offers an upgrade again, without the offer. `rest`: what is behind the head."""
+        head = declined(self.parser.get_method(), self.url, self.headers)
+        self._declines = self._parsing = False
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's is
+        self._parse(head + rest)
 
     def _free(self) -> bool:
         """Whether nothing is being answered on this connection, and the last answer has been read."""
@@ -118,6 +137,9 @@ class HttpProtocol(HttpToolsProtocol):
         self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT" and not self._should_upgrade():
+            self._declines = True
+            return
         exchange = self._take()
         if exchange is None:
             self._uvicorns_way()
@@ -170,6 +192,8 @@ class HttpProtocol(HttpToolsProtocol):
             HttpToolsProtocol.on_body(self, body)
 
     def on_message_complete(self) -> None:
+        if self._declines:
+            return
         self._parsing = False
         self._chunk = None
         exchange = self._collecting
@@ -285,7 +309,7 @@ class HttpProtocol(HttpToolsProtocol):
         elif self.pipeline or self.flow.read_paused:
             self.on_response_complete()
         else:
-            self._idle()
+            self._idle.answered()
 
     def resume_writing(self) -> None:
         HttpToolsProtocol.resume_writing(self)
@@ -300,33 +324,18 @@ class HttpProtocol(HttpToolsProtocol):
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
-        if self.flow.read_paused:
-            self.flow.resume_reading()
         if self.pipeline:
             cycle, app = self.pipeline.pop()
             self._start_asgi_task(cycle, app)
-            return
-        self._idle()
-
-    # idle connections: one timer goes on over many requests, instead of being made anew with each answer
-
-    def _idle(self) -> None:
-        """All that has come is answered."""
-        self._idle_since = self.loop.time()
-        if self.timeout_keep_alive_task is None:
-            self._wait_idle(self.timeout_keep_alive)
-
-    def _wait_idle(self, seconds: float) -> None:
-        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
-
-    def timeout_keep_alive_handler(self) -> None:
-        self.timeout_keep_alive_task = None
-        if not self.cycle.response_complete or self.transport.is_closing():
-            return  # the answer sets the timer again
-        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
-        if left > 0:
-            self._wait_idle(left)
         else:
+            self._idle.answered()
+        self.flow.resume_reading()
+
+    def _busy(self) -> bool:
+        return not self.cycle.response_complete
+
+    def _close(self) -> None:
+        if not self.transport.is_closing():
             self.transport.close()
 
     # the end
@@ -334,7 +343,7 @@ class HttpProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_collecting()
         self._held = self._known = None
-        self._unset_keepalive_if_required()
+        self._idle.cancel()
         answering = self._answering
         if answering is not None and not answering.response_complete:
             answering.disconnected = True
