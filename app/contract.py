@@ -156,6 +156,11 @@ class Model:
     the friendly route and are None where the model has none. `takes_parameters` says that `call` accepts a keyword
     `parameters`: one mapping per row, of the call's parameters that are not reserved. `samples` are real rows that the
     owner gave to try the model with; `row_check` is "refuse", "warn" or "off", see models/row_check.py.
+
+    `stages` are the parts of `call`, where rows may join and leave a batch between them: the first takes what `call`
+    does, each next one what the last returned, and then what `again` names for it by position: of the inputs, and
+    behind them of what `context` makes of the inputs of a batch. A model of one piece has none. What runs it whole uses
+    `call`.
     """
 
     info: ModelInfo
@@ -165,6 +170,9 @@ class Model:
     takes_parameters: bool = False
     samples: tuple[SampleRow, ...] = ()
     row_check: str = "refuse"
+    stages: tuple[Callable[..., Any], ...] = ()
+    again: tuple[tuple[int, ...], ...] = ()
+    context: Callable[..., Sequence[Any]] | None = None
 
 
 class Finished:

@@ -88,10 +88,35 @@ class Parts:
         }
 
 
-class ModelStats:
-    """All that is counted about one version of a model."""
+class StageStats:
+    """What is counted about the batches of one stage; of a model in one piece, about all of its batches."""
 
-    def __init__(self, model: str, version: str) -> None:
+    def __init__(self) -> None:
+        self.compute = Histogram(_SECONDS)
+        self.batch = Histogram(_SIZES)
+        self.batches: Counter[tuple[int, str]] = Counter()  # (worker, reason)
+        self.by_size: Counter[int] = Counter()
+
+    def ran(self, worker: int, reason: str, rows: int, spent_ns: int) -> None:
+        """A batch of this stage has finished well."""
+        self.batches[worker, reason] += 1
+        self.by_size[rows] += 1
+        self.batch.observe(rows)
+        self.compute.observe(spent_ns / 1e9)
+
+    def sizes(self) -> dict[str, int]:
+        """Batches by their number of rows."""
+        return {str(size): count for size, count in sorted(self.by_size.items())}
+
+
+class ModelStats:
+    """All that is counted about one version of a model. `stages`: how many it has that run one by one; 0: one piece.
+
+    Of a model in stages, batches are counted by stage, and what stands for the whole is counted when rows have ended.
+    """
+
+    def __init__(self, model: str, version: str, stages: int = 0) -> None:
+        self.stages = [StageStats() for _ in range(stages)]
         self.model = model
         self.version = version
         self.request = Histogram(_SECONDS)
@@ -116,6 +141,20 @@ class ModelStats:
         self.batches[worker, reason] += 1
         self.batch.observe(rows)
         self.compute.observe(sum(parts) / 1e9)
+        self._size_ran(rows, parts)
+
+    def stage_ran(self, stage: int, worker: int, reason: str, rows: int, parts: tuple[int, int, int]) -> None:
+        """A batch of one stage has finished well."""
+        self.batches[worker, reason] += 1
+        self.stages[stage].ran(worker, reason, rows, sum(parts))
+
+    def rows_ended(self, rows: int, parts: tuple[int, int, int]) -> None:
+        """A batch of the last stage has finished well; `parts` are those of all stages, of its slowest row."""
+        self.executions += 1
+        self.rows += rows
+        self._size_ran(rows, parts)
+
+    def _size_ran(self, rows: int, parts: tuple[int, int, int]) -> None:
         by_size = self.by_size.get(rows)
         if by_size is None:
             by_size = self.by_size[rows] = Parts()
@@ -171,6 +210,14 @@ class ModelStats:
 
 
 @dataclass(frozen=True, slots=True)
+class Between:
+    """What a device keeps of rows that stand between two stages; bytes of all batches of which a row is left."""
+
+    rows: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Gauges:
     """What is true of one model at this moment."""
 
@@ -181,6 +228,7 @@ class Gauges:
     rate: float
     slots_used: int
     regression: tuple[float, float, float] = (0.0, 0.0, 0.0)  # alpha, beta, residual of batch time on rows, ns
+    between: Between | None = None  # for a model in stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,9 +283,29 @@ def _histograms(models: list[Gauges]) -> Iterator[Metric]:
         family = HistogramMetricFamily(f"starling_{name}", text, labels=_LABELS)
         for gauges in models:
             stats = gauges.stats
-            histogram: Histogram = getattr(stats, name.partition("_")[0])
-            family.add_metric([stats.model, stats.version], histogram.buckets(), histogram.total)
+            counted = name.partition("_")[0]
+            by_stage = stats.stages if counted in ("compute", "batch") else []
+            for stage, of_stage in enumerate(by_stage):
+                _add_histogram(family, stats, getattr(of_stage, counted), stage)
+            if not by_stage:
+                _add_histogram(family, stats, getattr(stats, counted))
         yield family
+
+
+def _add_histogram(
+    family: HistogramMetricFamily, stats: ModelStats, histogram: Histogram, stage: int | None = None
+) -> None:
+    begin = len(family.samples)
+    family.add_metric([stats.model, stats.version], histogram.buckets(), histogram.total)
+    _label_stage(family, begin, stage)
+
+
+def _label_stage(family: Metric, begin: int, stage: int | None) -> None:
+    """Give the samples from `begin` on the label `stage`; a family has it for models in stages only."""
+    if stage is not None:
+        family.samples[begin:] = [
+            sample._replace(labels={**sample.labels, "stage": str(stage)}) for sample in family.samples[begin:]
+        ]
 
 
 def _counters(snapshot: Snapshot) -> Iterator[Metric]:
@@ -249,8 +317,12 @@ def _counters(snapshot: Snapshot) -> Iterator[Metric]:
         stats = gauges.stats
         for outcome, count in sorted(stats.outcomes.items()):
             requests.add_metric([stats.model, stats.version, outcome], count)
-        for (worker, reason), count in sorted(stats.batches.items()):
-            batches.add_metric([stats.model, stats.version, str(worker), reason], count)
+        counted = [(None, stats.batches)] if not stats.stages else [(i, s.batches) for i, s in enumerate(stats.stages)]
+        for stage, by_cause in counted:
+            for (worker, reason), count in sorted(by_cause.items()):
+                begin = len(batches.samples)
+                batches.add_metric([stats.model, stats.version, str(worker), reason], count)
+                _label_stage(batches, begin, stage)
     busy = CounterMetricFamily("starling_worker_busy_seconds", "Time each worker spent on units.", labels=["worker"])
     for worker, seconds in enumerate(snapshot.busy_s):
         busy.add_metric([str(worker)], seconds)
@@ -281,6 +353,20 @@ def _gauges(models: list[Gauges]) -> Iterator[Metric]:
         for gauges in models:
             family.add_metric([gauges.stats.model, gauges.stats.version], value(gauges))
         yield family
+    yield from _between([gauges for gauges in models if gauges.between is not None])
+
+
+def _between(models: list[Gauges]) -> Iterator[Metric]:
+    """Nothing without models in stages."""
+    rows = GaugeMetricFamily("starling_activation_rows", "Rows kept between two stages.", labels=_LABELS)
+    nbytes = GaugeMetricFamily("starling_activation_bytes", "Memory of what is kept of them.", labels=_LABELS)
+    for gauges in models:
+        if gauges.between is not None:
+            labels = [gauges.stats.model, gauges.stats.version]
+            rows.add_metric(labels, gauges.between.rows)
+            nbytes.add_metric(labels, gauges.between.nbytes)
+    if models:
+        yield from (rows, nbytes)
 
 
 def _triton_text(models: list[Gauges]) -> str:

@@ -12,14 +12,15 @@ import selectors
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor as Threads
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from app.contract import Model
-from app.engine.devices.base import Completion, Executor, Freed, Job, Launched, Ran, Report
+from app.engine.devices.base import WHOLE, Completion, Executor, Freed, Job, Launched, Ran, Report
 from app.engine.devices.cpu.executor import CpuExecutor
+from app.engine.devices.cpu.staged import StagedExecutor
 from app.engine.devices.pool import Pool, Slots
 from app.scheduler.types import DeviceSpec, Fault, Outcome, WorkerSpec
 
@@ -205,9 +206,22 @@ class TimedExecutor(CpuExecutor):
         super().__init__(model, pool)
         self.batch_ns = batch_ns
 
-    def run(self, slots: Slots, size: int) -> Ran:
+    def run(self, slots: Slots, size: int, stage: int = WHOLE) -> Ran:
         ns = self.batch_ns(size)
-        return Ran(super().run(slots, size).outputs, ns // 10, ns - 2 * (ns // 10), ns // 10)
+        ran = super().run(slots, size, stage)
+        return Ran(ran.outputs, ns // 10, ns - 2 * (ns // 10), ns // 10, stages_ns=ran.stages_ns)
+
+
+class TimedStages(TimedExecutor, StagedExecutor):
+    """The same of a model in stages: each of them takes that time."""
+
+    def run(self, slots: Slots, size: int, stage: int = WHOLE) -> Ran:
+        ran = super().run(slots, size, stage)
+        return replace(ran, input_ns=0, infer_ns=sum(ran.stages_ns), output_ns=0) if stage == WHOLE else ran
+
+    def _whole(self, slots: Slots, size: int, *, tried: bool) -> Ran:
+        ns, stages = self.batch_ns(size), len(self.model.stages)
+        return Ran(super()._whole(slots, size, tried=tried).outputs, 0, ns * stages, 0, stages_ns=(ns,) * stages)
 
 
 def affine(size: int) -> int:
@@ -253,7 +267,8 @@ class FakeDevice:
         self.launched = launched
 
     def open(self, model: Model, slots: int) -> Executor:
-        return TimedExecutor(model, WatchedPool(model.info.client_inputs, slots), self.batch_ns)
+        kind = TimedStages if model.stages else TimedExecutor
+        return kind(model, WatchedPool(model.info.client_inputs, slots), self.batch_ns)
 
     def trial(self, executor: Executor, slots: Slots, size: int) -> Ran:
         assert isinstance(executor, TimedExecutor)
@@ -337,7 +352,7 @@ class FakeDevice:
             try:
                 with torch.inference_mode():
                     assert isinstance(job.executor, TimedExecutor)
-                    ran = job.executor.run(job.slots, job.size)
+                    ran = job.executor.run(job.slots, job.size, job.stage)
             except MemoryError as exc:
                 fault, message, cause = Fault.OOM, f"MemoryError: {exc}", exc
             except Exception as exc:

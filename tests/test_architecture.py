@@ -38,7 +38,12 @@ OURS: dict[str, set[str] | None] = {
 }
 #: Room inside a folder -> what else of that folder it may import, as prefixes of modules.
 ROOMS: dict[str, tuple[str, ...]] = {
-    "app.engine.devices.cpu": ("app.engine.devices.base", "app.engine.devices.pool", "app.engine.devices.tensors"),
+    "app.engine.devices.cpu": (
+        "app.engine.devices.activations",
+        "app.engine.devices.base",
+        "app.engine.devices.pool",
+        "app.engine.devices.tensors",
+    ),
     "app.engine.devices.streams": ("app.engine.devices.base", "app.engine.devices.pool", "app.engine.devices.tensors"),
     "app.engine.devices": (),
     "app.engine.profiling": ("app.engine.devices.base", "app.engine.devices.pool"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import tomllib
 from collections.abc import Iterator
@@ -170,6 +171,18 @@ def test_model_files_in_the_documentation_are_toml() -> None:
     assert shown
     for text in shown:
         ModelTable.model_validate(tomllib.loads(text))
+
+
+def test_the_example_of_stages_is_the_encoder_that_ships(tmp_path: Path) -> None:
+    """With a small network in its place; its layers have the same names."""
+    pytest.importorskip("transformers")
+    section = read("docs/models.md").partition("## Models in stages")[2]
+    toml = next(text for kind, text in FENCED.findall(section) if kind == "toml").replace("[384]", "[8]")
+    (tmp_path / "model.toml").write_text(
+        toml.replace("\n\n", "\nkwargs = {hidden = 8, heads = 2, intermediate = 8}\n\n", 1)
+    )
+    shutil.copy(ROOT / "app/models/zoo/encoder/model.py", tmp_path)
+    assert len(load(ModelSource("encoder", 1, tmp_path)).stages) == 3
 
 
 def test_the_example_of_variable_lengths_runs(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from app import __version__
 from app.bench import cli as bench
 from app.commands import profile as profilecli
 from app.commands import simulate as simcli
+from app.commands import slice as slicecli
 from app.errors import ConfigError
 from app.settings import RowCheck, Settings
 
@@ -227,6 +228,7 @@ def _escape(text: str) -> str:
 
 
 profilecli.register(cli)
+slicecli.register(cli)
 simcli.register(cli)
 bench.register(cli)
 cli.command("serve", help="Serve models over HTTP until SIGTERM or Ctrl-C, which drain.")(_flagged(_serve))

@@ -111,7 +111,7 @@ def profile(
     process.keep_freed_memory()
     from app.engine.profiling.cache import ProfileCache, default_folder
 
-    loaded = _load(model, models, extra or [], max_batch)
+    loaded = load_model(model, models, extra or [], max_batch)
     asked = Plan(
         threads=threads, length=length, repeats=repeats, budget_s=budget_s, precision=precision, compile=compile
     )
@@ -132,7 +132,7 @@ def profile(
         show(measured, kept)
 
 
-def _load(name: str, models: str, extra: list[str], max_batch: int) -> Model:
+def load_model(name: str, models: str, extra: list[str], max_batch: int) -> Model:
     """The model, by the same code as the server's."""
     from app.models.loaders import load
     from app.models.repository import Repository

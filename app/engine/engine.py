@@ -23,7 +23,7 @@ from app.engine.lease import Lease
 from app.engine.profiling.energy import EnergyMeter, Watts
 from app.engine.profiling.idle import Known
 from app.engine.profiling.service import Profiling
-from app.engine.program import fit, program_of
+from app.engine.program import fit, program_of, stage_profiles
 from app.engine.served_model import ServedModel
 from app.errors import ConfigError, NotReady
 from app.metrics import Snapshot
@@ -125,8 +125,8 @@ class Engine:
         except BaseException:
             self.device.free(executor)
             raise
-        profile = learned.known.profile.stage(spec.max_running)
-        program = program_of(next(self._programs), model.info, profile)
+        profiles = stage_profiles(learned.known.profile, len(executor.model.stages), spec.max_running)
+        program = program_of(next(self._programs), model.info, profiles)
         try:
             self.scheduler.add_program(program, self.clock())
         except ValueError as exc:  # a policy that this device cannot serve
@@ -140,7 +140,9 @@ class Engine:
     def _adopt(self, served: ServedModel, known: Known) -> None:
         """A model's profile has been measured: the scheduler hears of it as of any other input."""
         served.known = known
-        self.scheduler.reprofile(served.program, known.profile.stage(self.device.spec.max_running), self.clock())
+        profiles = stage_profiles(known.profile, len(served.executor.model.stages), self.device.spec.max_running)
+        for stage, profile in enumerate(profiles):
+            self.scheduler.reprofile(served.program, profile, self.clock(), stage)
         self._step()
         times = known.profile.batch_ns
         log.info(

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from app.contract import Model, ModelInfo
 from app.engine.devices.pool import slot_bytes
+from app.engine.profiling.warmup import STAGES
+from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.types import DeviceSpec, Profile, Program, Stage
 
 log = logging.getLogger("starling.engine")
@@ -42,16 +46,51 @@ def fit_queue(model: Model, running: int, pool_bytes: int) -> Model:
     return replace(model, info=replace(model.info, batching=replace(batching, max_queue=queue)))
 
 
-def program_of(ident: int, info: ModelInfo, profile: Profile) -> Program:
-    """The model as the scheduler sees it."""
+def program_of(ident: int, info: ModelInfo, stages: Sequence[Profile]) -> Program:
+    """The model as the scheduler sees it: a stage for each profile."""
     batching = info.batching
     return Program(
         id=ident,
         name=info.name,
-        stages=(Stage(profile),),
+        stages=tuple(map(Stage, stages)),
         policy=batching.policy,
         max_batch=batching.max_batch,
         max_queue=batching.max_queue,
         max_delay_ns=int(batching.max_delay_ms * 1e6),
         length_buckets=batching.length_buckets,
     )
+
+
+def stage_profiles(profile: ModelProfile, stages: int, running: int) -> list[Profile]:
+    """The profile of each of so many stages, for up to `running` units at once.
+
+    What is measured is the whole model. Its times are shared out as those of the stages were in warm-up, which the
+    profile has under `stages`; equally, where it has nothing of them.
+    """
+    whole = profile.stage(running)
+    if stages < 2:
+        return [whole]
+    shares = _shares(profile.extra.get(STAGES), stages, profile.max_batch)
+    return [
+        Profile(
+            _part(whole.batch_ns, shares[stage]),
+            tuple(_part(times, shares[stage]) for times in whole.concurrency_ns),
+        )
+        for stage in range(stages)
+    ]
+
+
+def _part(batch_ns: Sequence[int], shares: Sequence[float]) -> tuple[int, ...]:
+    return tuple(max(1, round(ns * share)) for ns, share in zip(batch_ns, shares, strict=True))
+
+
+def _shares(told: Any, stages: int, max_batch: int) -> list[list[float]]:
+    """By stage and size: the part of a batch's time. What does not fit is left aside: profiles may be edited."""
+    try:
+        tables = [[float(one["batch_ms"][str(size)]) for size in range(1, max_batch + 1)] for one in told]
+        wholes = [sum(times) for times in zip(*tables, strict=True)]
+        if len(tables) == stages and all(whole > 0 for whole in wholes):
+            return [[time / whole for time, whole in zip(times, wholes, strict=True)] for times in tables]
+    except (TypeError, KeyError, ValueError):
+        pass
+    return [[1 / stages] * max_batch] * stages

@@ -15,7 +15,7 @@ from app.engine.lease import Batch, Lease, error_of
 from app.engine.profiling.cache import Key
 from app.engine.profiling.idle import Known
 from app.errors import DeadlineUnreachable, NotReady, QueueFull, StarlingError
-from app.metrics import Gauges, ModelStats
+from app.metrics import Between, Gauges, ModelStats
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import LOWEST_PRIORITY, Call, Drop, Klass, Reason, Refusal, Row, RowState, Unit
 
@@ -23,6 +23,7 @@ log = logging.getLogger("starling.engine")
 
 _ENDED = RowState.ENDED
 _NO_LENGTHS: Mapping[str, int] = {}
+Parts = tuple[int, int, int]  # nanoseconds of input, model and output
 
 
 class Host(Protocol):
@@ -56,7 +57,9 @@ class ServedModel:
         self.rows: Sequence[SampleRow] = ()
         self.untried = False
         self.on_rows: Callable[[Sequence[int]], None] | None = None
-        self.stats = ModelStats(model.info.name, model.info.version)
+        self._activations = executor.activations
+        self._stages = len(executor.model.stages)
+        self.stats = ModelStats(model.info.name, model.info.version, self._stages)
         self.finish = self.stats.call_answered
         self.reserved = 0  # rows leased and not yet submitted
         self._closing: asyncio.Future[None] | None = None
@@ -154,11 +157,37 @@ class ServedModel:
     def ran(self, unit: Unit, ran: Ran, began: int) -> None:
         """A unit has ended well: note where each row's outputs lie."""
         parts = (ran.input_ns, ran.infer_ns, ran.output_ns)
+        if self._stages:
+            self._stage_ran(unit, ran, began, parts)
+            return
         batch = Batch(ran.outputs, began, parts, len(unit.rows))
         for position, row in enumerate(unit.rows):
             lease: Lease = row.call  # type: ignore[assignment]  # a cast would be a call per row
             lease.places[row.index] = (batch, position)
         self.stats.batch_ran(unit.worker, unit.reason, len(unit.rows), parts)
+        if self.on_rows is not None:
+            self.on_rows([row.slot for row in unit.rows if row.slot >= 0])
+
+    def _stage_ran(self, unit: Unit, ran: Ran, began: int, parts: Parts) -> None:
+        """As `ran`, of one stage. A row's time is that of all stages; its batch began when it began the first.
+
+        Rows that come out of one batch and stay together share what is noted of them.
+        """
+        batches: dict[int, Batch] = {}
+        for position, row in enumerate(unit.rows):
+            lease: Lease = row.call  # type: ignore[assignment]  # a cast would be a call per row
+            before = lease.places[row.index]
+            batch = batches.get(id(before[0]) if before else 0)
+            if batch is None:
+                total = cast("Parts", tuple(map(sum, zip(before[0].parts, parts, strict=True)))) if before else parts
+                start = before[0].started if before else began
+                batch = batches[id(before[0]) if before else 0] = Batch(ran.outputs, start, total, len(unit.rows))
+            lease.places[row.index] = (batch, position)
+        self.stats.stage_ran(unit.stage, unit.worker, unit.reason, len(unit.rows), parts)
+        if unit.stage + 1 < self._stages:
+            return
+        slowest = max(batches.values(), key=lambda batch: batch.spent)
+        self.stats.rows_ended(len(unit.rows), slowest.parts)
         if self.on_rows is not None:
             self.on_rows([row.slot for row in unit.rows if row.slot >= 0])
 
@@ -192,6 +221,8 @@ class ServedModel:
             self.give_back(slots)
 
     def give_back(self, slots: Slots) -> None:
+        if self._activations is not None:
+            self._activations.let_go(slots)
         self.pool.give_back(slots)
         if self._closing is not None and not self.pool.used:
             self.give_up()
@@ -218,6 +249,7 @@ class ServedModel:
             preferred=scheduler.preferred(self.program),
             rate=scheduler.rate(self.program),
             slots_used=self.pool.used,
+            between=None if self._activations is None else Between(self._activations.rows, self._activations.nbytes),
             regression=scheduler.regression(self.program),
         )
 
@@ -244,5 +276,22 @@ class ServedModel:
                 "batch_scale": self.engine.scheduler.scale(self.program),
                 "profile": self.known.told(),
                 "batches": {f"{worker}:{why}": n for (worker, why), n in sorted(self.stats.batches.items())},
+                **self._stage_statistics(),
             },
         }
+
+    def _stage_statistics(self) -> dict[str, Any]:
+        """Of a model in stages: rows at each stage, and its batches by size."""
+        if not self._stages:
+            return {}
+        scheduler = self.engine.scheduler
+        waiting = scheduler.waiting_by_stage(self.program)
+        running = [0] * self._stages
+        for unit in scheduler.running:
+            if unit.program == self.program:
+                running[unit.stage] += len(unit.rows)
+        stages = [
+            {"rows_waiting": here, "rows_running": there, "batches": stats.sizes()}
+            for here, there, stats in zip(waiting, running, self.stats.stages, strict=True)
+        ]
+        return {"stages": stages}

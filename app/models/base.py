@@ -33,6 +33,11 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
 }
 
 
+def one_line(error: BaseException) -> str:
+    """The type and the message of an error in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
 def normalise(result: Any, outputs: Sequence[TensorSpec], model: str = "") -> list[Any]:
     """What a model returned (a tensor, a tuple or list, a mapping by output name) as a list in declared order.
 

@@ -76,11 +76,19 @@ class ModelTable(Table):
     platform: str = "pytorch"
     description: str = ""
     row_check: Literal["refuse", "warn", "off"] = "refuse"
+    cuts: list[Annotated[str, Field(min_length=1)]] | None = Field(default=None, min_length=1)
+    stages: int | None = Field(default=None, ge=2, le=64)
     recurrent: bool = False
     warmup: WarmupTable | None = None
     inputs: list[InputTable] = Field(min_length=1)
     outputs: list[OutputTable] = Field(min_length=1)
     batching: BatchingTable = BatchingTable()
+
+    @model_validator(mode="after")
+    def _one_way_to_cut(self) -> ModelTable:
+        if self.cuts is not None and self.stages is not None:
+            raise ValueError(f"stages: expected either stages or cuts, got both: {self.stages} and {self.cuts}")
+        return self
 
     @model_validator(mode="after")
     def _names_differ(self) -> ModelTable:

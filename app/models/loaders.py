@@ -33,12 +33,15 @@ from app.contract import Model, ModelInfo, ModelSource, SampleRow
 from app.errors import ConfigError
 from app.models import hubs
 from app.models.archive import check_archive
+from app.models.base import one_line
 from app.models.cells import CellModel, recurrent_model, try_cell
 from app.models.config import FILE_NAME, CheckNames, ModelTable, model_info, read_config
 from app.models.recurrent import Recurrent
 from app.models.rnn import by_its_layer
 from app.models.sample_files import read_samples
 from app.models.samples import example_row, short_lengths, stack
+from app.models.staged import Staged
+from app.models.stages import in_stages
 
 log = logging.getLogger("starling.models")
 
@@ -81,7 +84,7 @@ def load(
         call, info = _by_cells(call, info, config, source, samples)
     else:
         model_info(config, source, given, check_names)  # no axes of their own for other models
-    return Model(
+    model = Model(
         info=info,
         call=call,
         decode=getattr(owner, "decode", None),
@@ -90,11 +93,7 @@ def load(
         samples=samples,
         row_check=row_check,
     )
-
-
-def one_line(error: BaseException) -> str:
-    """The type and the message of an error in one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
+    return in_stages(model, config, source.folder / FILE_NAME)
 
 
 def _build(config: ModelTable, folder: Path, info: ModelInfo) -> Any:
@@ -229,7 +228,7 @@ def _by_cells(
 
 def _first_to_take_inputs(call: Any) -> Callable[..., Any]:
     """The callable that gets the inputs as declared."""
-    first: Callable[..., Any] = call
+    first: Callable[..., Any] = call.stages[0] if isinstance(call, Staged) else call
     if isinstance(call, Recurrent):
         first = call.cell.start if call.starts else _only_input
     keywords = {"lengths": None} if isinstance(call, Recurrent) and call.wants_lengths else {}

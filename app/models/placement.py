@@ -79,8 +79,9 @@ def place(model: Model, placement: Placement) -> Model:
         return model
     dtype = PRECISIONS[placement.precision]
     try:
-        module.to(device=placement.device, dtype=dtype)
-        _move_rest(module, placement.device, dtype)
+        for part in (module, *(one for one in (*model.stages, model.context) if isinstance(one, nn.Module))):
+            part.to(device=placement.device, dtype=dtype)
+            _move_rest(part, placement.device, dtype)
     except Exception as error:  # out of memory, or a module that refuses
         what = f"{placement.device} in {placement.precision}"
         raise ConfigError(f"model {model.info.name!r}: cannot be moved to {what}: {error}") from error
@@ -89,25 +90,42 @@ def place(model: Model, placement: Placement) -> Model:
         if placement.compile:
             module.compile_step()
         return model
+    last = len(model.stages) - 1
+    stages = tuple(
+        _wrapped(stage, placement, model.info.outputs if number == last else None)
+        for number, stage in enumerate(model.stages)
+    )
+    context = model.context and _wrapped(model.context, placement, None)
+    return replace(model, call=_wrapped(module, placement, model.info.outputs), stages=stages, context=context)
+
+
+def _wrapped(
+    call: Callable[..., Any], placement: Placement, outputs: tuple[TensorSpec, ...] | None
+) -> Callable[..., Any]:
+    """A model, or one stage of it, compiled and cast. `outputs`: None for a stage whose results go to the next one."""
     if placement.compile:
         # One graph for one row and one for more: without `dynamic` each batch size would be compiled, the first eight.
-        module = torch.compile(module, dynamic=True)
-    if dtype is not None:
-        module = Cast(module, dtype, model.info.outputs)
-    return replace(model, call=module)
+        call = torch.compile(call, dynamic=True)
+    dtype = PRECISIONS[placement.precision]
+    return call if dtype is None else Cast(call, dtype, outputs)
 
 
 class Cast(nn.Module):
-    """A module of another precision than its inputs and outputs are declared in."""
+    """A module of another precision than its inputs and outputs are declared in.
 
-    def __init__(self, module: Callable[..., Any], dtype: torch.dtype, outputs: tuple[TensorSpec, ...]) -> None:
+    `outputs`: None for a stage whose results go to the next one as they are.
+    """
+
+    def __init__(self, module: Callable[..., Any], dtype: torch.dtype, outputs: tuple[TensorSpec, ...] | None) -> None:
         super().__init__()
         self.module = module
         self.dtype = dtype
         self.outputs = outputs
 
-    def forward(self, *inputs: torch.Tensor, **keywords: Any) -> tuple[Any, ...]:
+    def forward(self, *inputs: torch.Tensor, **keywords: Any) -> Any:
         result = self.module(*(_cast(value, self.dtype) for value in inputs), **keywords)
+        if self.outputs is None:
+            return result
         values = zip(self.outputs, normalise(result, self.outputs), strict=True)
         return tuple(_cast(value, TORCH_DTYPES[spec.datatype]) for spec, value in values)
 

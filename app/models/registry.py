@@ -20,8 +20,8 @@ from weakref import WeakValueDictionary
 
 from app.contract import IndexEntry, Model, ModelHost, ModelSource, Served
 from app.errors import BadRequest, ConfigError, NotFound, NotReady
+from app.models.base import one_line
 from app.models.loaders import load as load_model
-from app.models.loaders import one_line
 from app.models.repository import Repository
 
 READY, LOADING, UNLOADING, UNAVAILABLE = "READY", "LOADING", "UNLOADING", "UNAVAILABLE"

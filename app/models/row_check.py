@@ -157,19 +157,34 @@ def _answers(
     chosen = [rows[place] for place in places]
     values = yield chosen, size
     return [
-        [_cut(spec, value[position], row) for spec, value in zip(outputs, values, strict=True)]
+        [cut(spec, value[position], row) for spec, value in zip(outputs, values, strict=True)]
         for position, row in enumerate(chosen)
     ]
 
 
-def _cut(spec: TensorSpec, value: Any, row: SampleRow) -> Array:
+def cut(spec: TensorSpec, value: Any, row: SampleRow) -> Array:
     """One row's output, at its own length; a single value becomes an array of one."""
     answer: Array = np.atleast_1d(np.asarray(value, spec.dtype))
     if spec.fixed or answer.ndim != len(spec.axes):
         return answer
     own = tuple(slice(row.lengths.get(axis)) for axis in spec.axes)
-    cut: Array = answer[own]
-    return cut
+    shorter: Array = answer[own]
+    return shorter
+
+
+def difference(
+    outputs: Sequence[TensorSpec],
+    tolerance: Tolerance,
+    expected: tuple[Sequence[Sequence[Array]], str],
+    got: tuple[Sequence[Sequence[Array]], Sequence[str]],
+) -> str | None:
+    """What differs most between two runs of some rows, in words; None within the tolerance.
+
+    Of each row its outputs, as long as the row itself. `expected` and `got` end with how each came about.
+    """
+    answers, once = expected
+    others, how = got
+    return _Comparison(outputs, tolerance, answers, once).difference(range(len(others)), others, how)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,8 @@ from torch import nn
 
 from app.contract import Array, Model, ModelInfo, SampleRow
 from app.errors import ConfigError
-from app.models.base import normalise, verify
+from app.models.base import normalise, one_line, verify
 from app.models.cells import CellModel
-from app.models.loaders import one_line
 from app.models.rnn_graph import holds_layer
 from app.models.row_check import TOLERANCES, Cause, Finding, Run, Tolerance, check_rows
 from app.models.samples import (
@@ -33,6 +32,7 @@ from app.models.samples import (
     stack,
     stretched,
 )
+from app.models.stage_check import check_stages
 
 _LONGEST_MESSAGE = 500
 _DTYPES = {torch.bfloat16: "BF16", torch.float16: "FP16", torch.float32: "FP32", torch.float64: "FP64"}
@@ -160,7 +160,10 @@ def check_independence(model: Model, run: Run) -> str | None:
         return None
     rows = row_check_rows(model.info, model.samples)
     try:
-        finding = check_rows(model.info, rows, run, tolerance_of(model))
+        tolerance = tolerance_of(model)
+        with torch.inference_mode(), staying():
+            finding = check_stages(model, rows, tolerance) if model.stages else None
+        finding = finding or check_rows(model.info, rows, run, tolerance)
     except ConfigError:
         raise
     except Exception as error:

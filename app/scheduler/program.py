@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 from app.scheduler.estimates.latency import Latency
 from app.scheduler.estimates.preferred import algorithm_1, preferred_size
@@ -54,7 +55,8 @@ class ProgramState:
         target = self.policy.target(self.facts[0])
         if target is not None:
             return target
-        return preferred_size(self.rate.rate, self.latency[0], self.program.max_batch)
+        times = self.latency[0] if len(self.latency) == 1 else _AllStages(self.latency)
+        return preferred_size(self.rate.rate, times, self.program.max_batch)
 
     def time(self, rows: int, stage: int = 0, running: int = 1) -> int:
         """Nanoseconds for a batch of `rows` through all stages from `stage` on, while so many units run."""
@@ -79,11 +81,12 @@ class ProgramState:
         self.facts[0].preferred = algorithm_1(self.rate.rate, self.regression, self.program.max_batch)
         self._set_level()
 
-    def reprofile(self, profile: Profile) -> None:
-        """The first stage has been measured anew. What was learnt online begins again from there."""
-        self.latency[0] = Latency(profile)
-        self.regression = Regression(profile.batch_ns)
-        self._set_level()
+    def reprofile(self, profile: Profile, stage: int = 0) -> None:
+        """A stage has been measured anew. What was learnt online begins again from there."""
+        self.latency[stage] = Latency(profile)
+        if stage == 0:
+            self.regression = Regression(profile.batch_ns)
+            self._set_level()
 
     def set_control(self, control: ControlTables | None) -> None:
         """New tables, for a program of one stage without steps; they say nothing about others."""
@@ -98,3 +101,17 @@ class ProgramState:
         facts.rate, facts.scale = self.rate.steady, self.latency[0].scale
         if facts.control is not None:
             facts.level = facts.control.level(facts.rate, facts.scale)
+
+
+class _AllStages:
+    """The batch times of a program's stages, one after another."""
+
+    def __init__(self, stages: Sequence[Latency]) -> None:
+        self._stages = stages
+
+    @property
+    def known(self) -> bool:
+        return all(latency.known for latency in self._stages)
+
+    def predict(self, size: int, running: int = 1) -> int:
+        return sum(latency.predict(size, running) for latency in self._stages)

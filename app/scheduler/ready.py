@@ -270,6 +270,14 @@ class ReadyTable:
         """Rows of a program that wait with this class and priority or a better one."""
         return sum(ready.before(level) for key, ready in self._sets.items() if key[0] == program)
 
+    def waiting_by_stage(self, program: int, stages: int) -> list[int]:
+        """Rows of a program that wait, for each of its stages."""
+        counts = [0] * stages
+        for (owner, stage, _), ready in self._sets.items():
+            if owner == program:
+                counts[stage] += ready.count
+        return counts
+
     def drop_program(self, program: int) -> None:
         for key in [key for key in self._sets if key[0] == program]:
             del self._sets[key]

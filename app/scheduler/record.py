@@ -91,9 +91,10 @@ class RecordingScheduler(Scheduler):
         self._sink({"in": "tick", "t": now})
         super().tick(now)
 
-    def reprofile(self, program: int, profile: Profile, now: int) -> None:
-        self._sink({"in": "reprofile", "t": now, "program": program, "profile": asdict(profile)})
-        super().reprofile(program, profile, now)
+    def reprofile(self, program: int, profile: Profile, now: int, stage: int = 0) -> None:
+        entry = {"in": "reprofile", "t": now, "program": program, "profile": asdict(profile)}
+        self._sink({**entry, "stage": stage} if stage else entry)
+        super().reprofile(program, profile, now, stage)
 
     def control(self, program: int, tables: ControlTables | None, now: int) -> None:
         data = None if tables is None else tables.to_dict()
@@ -141,7 +142,7 @@ def feed(scheduler: Scheduler, entry: Entry) -> None:
     elif name == "tick":
         scheduler.tick(now)
     elif name == "reprofile":
-        scheduler.reprofile(entry["program"], _profile(entry["profile"]), now)
+        scheduler.reprofile(entry["program"], _profile(entry["profile"]), now, entry.get("stage", 0))
     elif name == "control":
         tables = entry["tables"]
         scheduler.control(entry["program"], None if tables is None else ControlTables.from_dict(tables), now)

@@ -147,11 +147,11 @@ class Scheduler:
         for state in self._states.values():
             state.tick(now)
 
-    def reprofile(self, program: int, profile: Profile, now: int) -> None:
-        """A program's first stage has been measured anew. Unknown programs are ignored: one may have gone meanwhile."""
+    def reprofile(self, program: int, profile: Profile, now: int, stage: int = 0) -> None:
+        """A program's stage has been measured anew. Unknown programs are ignored: one may have gone meanwhile."""
         state = self._states.get(program)
         if state is not None:
-            state.reprofile(profile)
+            state.reprofile(profile, stage)
 
     def control(self, program: int, tables: ControlTables | None, now: int) -> None:
         """Control tables for the policy `adaptive`, solved by the driver; None takes them away."""
@@ -200,6 +200,11 @@ class Scheduler:
         """Rows of a program in the ready table."""
         state = self._states.get(program)
         return state.waiting if state else 0
+
+    def waiting_by_stage(self, program: int) -> list[int]:
+        """Rows of a program in the ready table, for each of its stages."""
+        state = self._states.get(program)
+        return self._ledger.ready.waiting_by_stage(program, len(state.program.stages)) if state else []
 
     def rate(self, program: int) -> float:
         """Rows per second that came over the last closed window, those refused included."""

@@ -17,6 +17,7 @@ from app.engine.engine import Engine
 from app.engine.profiling.cache import ProfileCache
 from app.engine.profiling.service import Profiling
 from app.engine.served_model import ServedModel
+from app.models import Staged
 from app.scheduler.scheduler import Scheduler
 
 POISON = -1.0  # the model raises
@@ -68,17 +69,24 @@ def make_model(
     takes_parameters: bool = False,
     row_check: str = "off",
     samples: Sequence[SampleRow] = (),
+    stages: Sequence[Callable[..., Any]] = (),
+    again: Sequence[Sequence[int]] = (),
+    context: Callable[..., Any] | None = None,
     **batching: Any,
 ) -> Model:
     """Not checked for independent rows unless told so: what a model has seen is then what was asked of it."""
     batching.setdefault("policy", "no_wait")  # the default looks at measured times, and what it does depends on them
     info = ModelInfo(name, version, "test", tuple(inputs), tuple(outputs), Batching(**batching))
+    staged = Staged(stages, again, context) if stages else None
     return Model(
         info,
-        Affine() if call is None else call,
+        staged or (Affine() if call is None else call),
         takes_parameters=takes_parameters,
         row_check=row_check,
         samples=tuple(samples),
+        stages=staged.stages if staged else (),
+        again=staged.again if staged else (),
+        context=staged.context if staged else None,
     )
 
 
@@ -129,6 +137,8 @@ class Rig:
             assert served.reserved == 0
             assert scheduler.waiting(served.program) == 0
             assert served.gauges().pending_calls == 0
+            if served.executor.activations is not None:
+                assert served.executor.activations.rows == 0
 
 
 @asynccontextmanager

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,6 +32,7 @@ from app.scheduler.types import Fault
 from .rig import HEAVY, POISON, Rig, answers, make_model, rows_of, serving
 
 US = 1_000
+Stages = tuple[tuple[Callable[..., Any], ...], tuple[Callable[..., Any], ...]]
 
 
 @dataclass(frozen=True)
@@ -153,8 +155,10 @@ def check(number: int, visit: Visit, seen: Seen, *, injected: bool, lost: bool) 
         assert isinstance(outcome, QueueFull) or (lost and isinstance(outcome, NotReady))
 
 
-async def play(trace: list[Visit], fate_list, device_of, policy: str, dies_at: int | None = None) -> None:
-    """The trace through an engine, then all checks."""
+async def play(
+    trace: list[Visit], fate_list, device_of, policy: str, dies_at: int | None = None, stages: Stages = ((), ())
+) -> None:
+    """The trace through an engine, then all checks. `stages`: of both models; without, they are in one piece."""
     loop = virtual_loop()
     turn = iter(range(1 << 30))
 
@@ -167,8 +171,8 @@ async def play(trace: list[Visit], fate_list, device_of, policy: str, dies_at: i
     capacities, depth = device_of
     device = FakeDevice(loop, *capacities, fate=fate, push_depth=depth)
     options = {"policy": policy, "max_delay_ms": 2.0, "max_batch": 4, "max_queue": 12}
-    other = make_model(lambda x: negated(x), name="other", **options)
-    async with serving(make_model(**options), other, device=device) as rig:
+    other = make_model(lambda x: negated(x), name="other", stages=stages[1], **options)
+    async with serving(make_model(stages=stages[0], **options), other, device=device) as rig:
         seen = [Seen() for _ in trace]
         tasks = [loop.create_task(attend(rig, n, v, s)) for n, (v, s) in enumerate(zip(trace, seen, strict=True))]
         await asyncio.gather(*tasks)
@@ -189,6 +193,41 @@ def negated(x):
     if HEAVY in x[:, 0]:
         raise MemoryError("too heavy")
     return -(x * 2 + 1)
+
+
+def strict(x):
+    """Fails on rows that ask for it."""
+    if POISON in x[:, 0]:
+        raise ValueError("poisoned")
+    if HEAVY in x[:, 0]:
+        raise MemoryError("too heavy")
+    return x
+
+
+def through(x):
+    """What it passes on is what it was given, and more."""
+    return x, x * 2
+
+
+#: Stages of both models, of which another one fails.
+STAGES: list[Stages] = [
+    ((lambda x: strict(x) * 2, lambda x: x + 1), (through, lambda x, y: -(y + strict(x) * 0 + 1))),
+    ((through, lambda x, y: (strict(x), y), lambda x, y: y + 1), (negated, lambda y: y)),
+]
+
+
+@BOUNDED
+@given(
+    trace=st.lists(visits, min_size=1, max_size=14),
+    fate_list=fates,
+    device_of=devices,
+    policy=policies,
+    stages=st.sampled_from(STAGES),
+)
+@virtual
+async def test_each_call_is_answered_once_by_models_in_stages(trace, fate_list, device_of, policy, stages):
+    """And nothing is kept between two stages of a row that has ended (`Rig.assert_settled`)."""
+    await play(trace, fate_list, device_of, policy, stages=stages)
 
 
 @BOUNDED

@@ -13,11 +13,13 @@ from typing import NamedTuple, Protocol
 import torch
 
 from app.contract import Array, Model
+from app.engine.devices.activations import Activations
 from app.engine.devices.pool import Pool, Slots
 from app.models.placement import AS_LOADED, Placement
 from app.scheduler.types import DeviceSpec, Fault, Outcome
 
 NO_BOUND = 1 << 30  # rows
+WHOLE = -1  # in place of a stage: all of them, one after another
 _LONGEST_MESSAGE = 500
 _CUDA_OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation: allocations that do not go through torch's allocator
 
@@ -42,6 +44,8 @@ class Ran:
     """A finished batch: one array [rows, ...] per output, in memory of their own; nanoseconds of each part.
 
     `overlapped`: inputs and outputs were copied beside the worker, which could compute other batches meanwhile.
+    A batch that goes on to another stage has no outputs. `stages_ns`: of a model in stages that ran whole, the time of
+    each.
     """
 
     outputs: list[Array]
@@ -49,6 +53,7 @@ class Ran:
     infer_ns: int
     output_ns: int
     overlapped: bool = False
+    stages_ns: tuple[int, ...] = ()
 
     @property
     def busy_ns(self) -> int:
@@ -66,23 +71,30 @@ class Executor(Protocol):
     keeps_memory: bool
 
     @property
-    def model(self) -> Model: ...
+    def model(self) -> Model:
+        """As it is placed. It has stages where the device runs them one by one."""
+        ...
+
     @property
     def pool(self) -> Pool: ...
+    @property
+    def activations(self) -> Activations | None:
+        """What rows have between two stages; None for a model that the device runs whole."""
+        ...
 
 
 @dataclass(slots=True)
 class Job:
     """A unit as a device sees it: which rows (their slots) of which placed model run as a batch of what size.
 
-    `stage` of the model runs, for `steps` steps of a recurrent stage.
+    `stage` of the model runs, for `steps` steps of a recurrent stage. WHOLE: all stages, nothing is kept between them.
     """
 
     unit_id: int
     executor: Executor
     slots: Slots
     size: int
-    stage: int = 0
+    stage: int = WHOLE
     steps: int = 1
 
 

@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
@@ -28,7 +28,7 @@ from app.engine.profiling.cache import Key, ProfileCache
 from app.engine.profiling.first_rows import check_later, time_rows
 from app.engine.profiling.measured_device import MeasuredDevice
 from app.engine.profiling.sampler import Cell, Sampler, cells, coarser, levels
-from app.engine.profiling.warmup import write_rows
+from app.engine.profiling.warmup import STAGES, write_rows
 from app.models.samples import longest
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.types import DeviceSpec
@@ -253,6 +253,8 @@ def able(spec: DeviceSpec, rows: int) -> list[int]:
 def _measured(guess: ModelProfile, sampler: Sampler, lengths: Mapping[str, int]) -> Known:
     made = now_utc()
     profile = sampler.profile(guess.batch_ns, model=guess.model, lengths=dict(lengths), made=made)
+    if STAGES in guess.extra:
+        profile = replace(profile, extra={**profile.extra, STAGES: guess.extra[STAGES]})
     return Known(profile, Origin.MEASURED, made)
 
 

@@ -24,15 +24,21 @@ from app.scheduler.types import Profile
 
 log = logging.getLogger("starling.engine")
 
+STAGES = "stages"  #: key of a profile: for each stage an object with its `batch_ms`, as warm-up timed them
+
 _BUDGET_NS = 10_000_000_000  # beyond it only powers of two are run, and the times between are interpolated
 
 
 class WarmUp(NamedTuple):
-    """The times of each size, the rows they were measured with, and what the log should say."""
+    """The times of each size, the rows they were measured with, and what the log should say.
+
+    `stages`: of a model in stages, the times of each of them.
+    """
 
     profile: Profile
     rows: tuple[SampleRow, ...]
     warnings: tuple[str, ...] = ()
+    stages: tuple[tuple[int, ...], ...] = ()
 
 
 def warm_up(device: Device, executor: Executor, max_batch: int) -> WarmUp:
@@ -49,16 +55,24 @@ def warm_up(device: Device, executor: Executor, max_batch: int) -> WarmUp:
     warning = try_full_length(model, row, run)
     rows = model.samples or (row,)
     times: dict[int, int] = {}
+    by_stage: dict[int, tuple[int, ...]] = {}
     for size in range(1, max_batch + 1):
         over = perf_counter_ns() - begin > _BUDGET_NS
         if not over or size == max_batch or size & (size - 1) == 0:
-            times[size] = _time(device, executor, rows, size)
+            ran = _run(device, executor, rows, size)
+            times[size], by_stage[size] = ran.busy_ns, ran.stages_ns
     full = full_lengths(model.info.client_inputs)
     if full != row.lengths and warning is None and executor.keeps_memory:
         # Or the first such batch would wait for memory.
-        _time(device, executor, [stretched(model.info.client_inputs, row, full)], max_batch)
+        _run(device, executor, [stretched(model.info.client_inputs, row, full)], max_batch)
     log.debug("model %s: warmed up in %.2f s", model.info.name, (perf_counter_ns() - begin) / 1e9)
-    return WarmUp(Profile(filled(times, max_batch)), rows, () if warning is None else (warning,))
+    stages = [dict(zip(by_stage, of_stage, strict=True)) for of_stage in zip(*by_stage.values(), strict=True)]
+    return WarmUp(
+        Profile(filled(times, max_batch)),
+        rows,
+        () if warning is None else (warning,),
+        tuple(filled(one, max_batch) for one in stages),
+    )
 
 
 def run_on(device: Device, executor: Executor) -> Run:
@@ -109,10 +123,10 @@ def filled(times: dict[int, int], max_batch: int) -> tuple[int, ...]:
     return tuple(map(int, interpolate(times, range(1, max_batch + 1))))
 
 
-def _time(device: Device, executor: Executor, rows: Sequence[SampleRow], size: int) -> int:
-    """Run a batch of these rows, and return the nanoseconds that it occupied a worker."""
+def _run(device: Device, executor: Executor, rows: Sequence[SampleRow], size: int) -> Ran:
+    """Run a batch of these rows."""
     try:
-        return run_rows(device, executor, list(islice(cycle(rows), size)), size).busy_ns
+        return run_rows(device, executor, list(islice(cycle(rows), size)), size)
     except ConfigError:
         raise
     except Exception as exc:

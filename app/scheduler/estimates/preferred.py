@@ -6,11 +6,20 @@ the paper's listing to the letter, from the linear regression, for the preset.
 
 from __future__ import annotations
 
-from app.scheduler.estimates.latency import Latency
+from typing import Protocol
+
 from app.scheduler.estimates.regression import Regression
 
 
-def preferred_size(rate: float, latency: Latency, max_batch: int) -> int:
+class BatchTimes(Protocol):
+    """What predicts batch times, as `Latency` does."""
+
+    @property
+    def known(self) -> bool: ...
+    def predict(self, size: int, running: int = 1) -> int: ...
+
+
+def preferred_size(rate: float, latency: BatchTimes, max_batch: int) -> int:
     """Smallest b with b / T(b) > `rate` (rows per second), else `max_batch`; 1 where no batch times are known."""
     if not latency.known:
         return 1

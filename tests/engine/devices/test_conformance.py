@@ -141,6 +141,28 @@ def test_a_unit_is_reported_once_with_its_outputs(bench):
     assert bench.end() == []
 
 
+def test_a_model_in_stages_can_run_whole(bench):
+    executor = bench.device.open(make_model(stages=[lambda x: x * 2, lambda x: x + 1]), 8)
+    executor.pool.write(executor.pool.take(2), 0, rows_of(10.0, 11.0))
+    bench.device.push(0, Job(7, executor, [1, 0], 2))
+    assert np.array_equal(bench.next().ran.outputs[0], answers(rows_of(11.0, 10.0)))
+
+
+def test_a_model_in_stages_runs_stage_by_stage_where_it_says_so(bench):
+    executor = bench.device.open(make_model(stages=[lambda x: x * 2, lambda x: x + 1]), 8)
+    executor.pool.write(executor.pool.take(2), 0, rows_of(10.0, 11.0))
+    if not executor.model.stages:
+        assert executor.activations is None
+        return
+    bench.device.push(0, Job(1, executor, [0, 1], 2, stage=0))
+    assert bench.next().ran.outputs == []
+    assert executor.activations.rows == 2
+    bench.device.push(0, Job(2, executor, [1], 1, stage=1))
+    assert np.array_equal(bench.next().ran.outputs[0], answers(rows_of(11.0)))
+    executor.activations.let_go([0, 1])
+    assert executor.activations.rows == 0
+
+
 def test_units_of_one_worker_end_in_order(bench):
     executor = loaded(bench, *[float(i) for i in range(10, 14)])
     for unit in range(20):

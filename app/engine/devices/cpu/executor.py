@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from app.contract import Array, Model, TensorSpec
-from app.engine.devices.base import Ran
+from app.engine.devices.activations import Activations
+from app.engine.devices.base import WHOLE, Ran
 from app.engine.devices.pool import Pool, Slots
 from app.engine.devices.tensors import adjacent, check_shape, pad_beyond, padded, stack
 from app.errors import ConfigError
@@ -24,6 +25,7 @@ class CpuExecutor:
     """Implements devices.base.Executor. Two threads may call `run` at once only if the model allows it."""
 
     keeps_memory = False  # each batch allocates its own memory
+    activations: Activations | None = None
 
     def __init__(self, model: Model, pool: Pool) -> None:
         self.model = model
@@ -31,8 +33,11 @@ class CpuExecutor:
         self.copies = False
         self._makes = len(model.info.inputs) > len(pool.specs)  # some inputs are made here
 
-    def run(self, slots: Slots, size: int) -> Ran:
-        """Run the rows in `slots` as a batch of `size` >= rows. Raises whatever the model raises."""
+    def run(self, slots: Slots, size: int, stage: int = WHOLE) -> Ran:
+        """Run the rows in `slots` as a batch of `size` >= rows. Raises whatever the model raises.
+
+        A model of one piece has one stage, which is all of it.
+        """
         begin = time.perf_counter_ns()
         rows = padded(slots, size)
         lengths, longest = self._lengths(rows) if self.pool.lengths else (_NO_LENGTHS, _NO_LENGTHS)

@@ -60,7 +60,7 @@ def run(job: Job) -> Completion:
     executor = job.executor
     assert isinstance(executor, CpuExecutor)  # this device placed it
     try:
-        ran = executor.run(job.slots, job.size)
+        ran = executor.run(job.slots, job.size, job.stage)
     except BaseException as exc:
         return failed(job.unit_id, fault_of(exc), exc)
     return Completion(Outcome(job.unit_id, None, ran.busy_ns), ran)

@@ -118,14 +118,15 @@ class StreamDevice:
     def open(self, model: Model, slots: int) -> Executor:
         """Move the model's weights and allocate its memory. Blocks: not for the loop of a server that serves.
 
-        A model that cannot be moved runs on the CPU, on a thread of its worker. Raises ConfigError.
+        A model in stages runs whole here. One that cannot be moved runs on the CPU, on a thread of its worker. Raises
+        ConfigError.
         """
         self._begin()
         self.runtime.attach()
         if not movable(model):
             log.warning("model %s: no nn.Module with tensors alone: it runs on the CPU", model.info.name)
             return self._open_on_host(model, slots)
-        return self._loader.open(model, slots, self._graphs)
+        return self._loader.open(replace(model, stages=(), again=(), context=None), slots, self._graphs)
 
     def _open_on_host(self, model: Model, slots: int) -> Executor:
         if self._host is None:

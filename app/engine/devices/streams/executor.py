@@ -59,6 +59,7 @@ class StreamExecutor:
     """Implements devices.base.Executor. Made by `StreamDevice.open`, used by its launcher."""
 
     keeps_memory = True  # torch's allocator, for each stream
+    activations = None  # a model in stages runs whole
 
     def __init__(self, model: Model, pool: StreamPool, graphs: bool) -> None:
         self.model = model

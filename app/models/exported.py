@@ -1,0 +1,276 @@
+"""An nn.Module as a graph of operators with a dynamic batch, and the graph cut into stages.
+
+A cut is a place in the graph's order. What later stages need of earlier ones goes over it as tensors with their rows
+first. What follows from the inputs alone, without weights (masks, positions), does not: it is the stages' context, made
+once for a batch, and anew when the batch has changed. Sizes, and views of what crosses, each stage makes itself.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.export import Dim
+from torch.fx.experimental.symbolic_shapes import free_symbols
+from torch.utils import _pytree as pytree
+
+from app.contract import TensorSpec
+
+#: Parts of operators' names: a stage never does these again for what an earlier one has computed.
+_HEAVY = ("linear", "mm", "matmul", "conv", "attention", "lstm", "gru", "rnn", "einsum", "fft")
+#: Of operators that check and give nothing.
+_CHECKS = ("_assert", "sym_constrain_range", "_guards_fn")
+
+
+class CannotCut(Exception):
+    """Nothing can be cut here; the message says why."""
+
+
+def export(module: nn.Module, inputs: Sequence[TensorSpec], arguments: Sequence[torch.Tensor]) -> Graph:
+    """The module as a graph for any number of rows, and any length along variable axes.
+
+    `arguments` are an example: at least two rows and lengths of at least two. Raises whatever torch.export raises.
+    """
+    shapes: list[Any] = [
+        {0: Dim.DYNAMIC, **{dim: Dim.DYNAMIC for dim, axis in enumerate(spec.axes, 1) if axis}} for spec in inputs
+    ]
+    names = inspect.signature(module.forward).parameters.values()
+    for place, parameter in enumerate(names):
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            shapes[place:] = [tuple(shapes[place:])]
+            break
+    with torch.no_grad():
+        program = torch.export.export(module, tuple(arguments), dynamic_shapes=tuple(shapes))
+    return Graph(program.module())
+
+
+class Graph:
+    """An exported module, to be cut. Places count the operators from 0; a cut at place p is before operator p."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        self.module = module
+        nodes = list(module.graph.nodes)
+        self.inputs = [node for node in nodes if node.op == "placeholder"]
+        self._output = next(node for node in nodes if node.op == "output")
+        self.nodes = [node for node in nodes if _computes(node)]
+        self._place = {node: place for place, node in enumerate(self.nodes)}
+        self._rows = {symbol for node in self.inputs for symbol in free_symbols(node.meta["val"].shape[0])}
+        self.derived = self._from_inputs_alone()
+        wanted = [source for node in self.nodes if node not in self.derived for source in node.all_input_nodes]
+        tensors = {node for node in (*wanted, *self.outputs()) if node in self.derived and _is_tensor(node)}
+        #: Of it what other operators read, in order.
+        self.context = [node for node in self.nodes if node in tensors]
+        info = getattr(module.graph._codegen, "pytree_info", None)
+        self._out_spec = None if info is None else info.out_spec
+
+    def after(self, name: str) -> int | None:
+        """The place behind the last operator of the submodule of this name; None where it has none."""
+        places = [place for place, node in enumerate(self.nodes) if name in _modules(node)]
+        return max(places) + 1 if places else None
+
+    def crossing(self, place: int) -> int:
+        """How many tensors go over a cut here. Raises CannotCut."""
+        crossing = len(self._live([0, place, len(self.nodes)])[1])
+        if not crossing:
+            raise CannotCut("all that comes before it follows from the inputs without weights")
+        return crossing
+
+    def cut(self, places: Sequence[int]) -> tuple[list[nn.Module], list[tuple[int, ...]], nn.Module | None]:
+        """The stages, what each gets again, and what makes their context, as `Staged` has them.
+
+        `places` rise and lie within. Raises CannotCut.
+        """
+        ends = [0, *places, len(self.nodes)]
+        live = self._live(ends)
+        stages: list[nn.Module] = []
+        again: list[tuple[int, ...]] = []
+        for stage in range(len(ends) - 1):
+            last = stage + 2 == len(ends)
+            build = _Build(self, ends[stage], ends[stage + 1], live[stage])
+            graph, used = build.graph(None if last else live[stage + 1])
+            module = fx.GraphModule(self.module, graph)
+            stages.append(_Last(module, self._out_spec) if last else module)
+            again.append(used)
+        context = fx.GraphModule(self.module, _Build(self, 0, 0, ()).context()) if self.context else None
+        return stages, again, context
+
+    def outputs(self) -> list[fx.Node]:
+        return [node for node in pytree.tree_leaves(self._output.args[0]) if isinstance(node, fx.Node)]
+
+    def row_dim(self, node: fx.Node) -> int | None:
+        """The dimension of the rows, where it goes over a cut: no other but the one behind it may vary."""
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor):
+            return None
+        varying = [dim for dim, length in enumerate(value.shape) if free_symbols(length)]
+        rows = [dim for dim in varying if free_symbols(value.shape[dim]) <= self._rows]
+        if len(rows) != 1 or str(value.shape[rows[0]]) not in map(str, self._rows):
+            return None
+        others = [dim + (dim < rows[0]) for dim in varying if dim != rows[0]]  # once the rows come first
+        return rows[0] if all(dim == 1 for dim in others) else None
+
+    def _from_inputs_alone(self) -> set[fx.Node]:
+        found = set(self.inputs)
+        for node in self.nodes:
+            constant = all(
+                not _weighs(self.module, source) if source.op == "get_attr" else source in found
+                for source in node.all_input_nodes
+            )
+            if constant and not _is_heavy(node):
+                found.add(node)
+        return found
+
+    def _live(self, ends: Sequence[int]) -> list[list[fx.Node]]:
+        """What goes into each stage from those before it, in order."""
+        live: list[set[fx.Node]] = [set() for _ in pairwise(ends)]
+        needed: set[fx.Node] = set()
+        for stage in range(len(live) - 1, -1, -1):
+            begin, end = ends[stage], ends[stage + 1]
+            needed = {node for node in needed if self._place[node] < begin}
+            wanted = [source for node in self.nodes[begin:end] for source in node.all_input_nodes]
+            if stage == len(live) - 1:
+                wanted += self.outputs()
+            seen: set[fx.Node] = set()
+            while wanted:
+                node = wanted.pop()
+                if node in seen or node.op != "call_function" or self._place.get(node, end) >= begin:
+                    continue
+                seen.add(node)
+                if self.made_anew(node):
+                    wanted += node.all_input_nodes
+                else:
+                    needed.add(node)
+            live[stage] = set(needed)
+        return [sorted(nodes, key=self._place.__getitem__) for nodes in live]
+
+    def made_anew(self, node: fx.Node) -> bool:
+        """Whether a later stage makes this value itself; else it goes over the cut. Raises CannotCut for neither."""
+        if not _is_tensor(node) or node in self.derived:
+            return True
+        if self.row_dim(node) is not None:
+            return False
+        if _is_heavy(node):
+            shape = list(node.meta["val"].shape)
+            raise CannotCut(
+                f"{node.name} of shape {shape} would have to go over it, which does not have the rows first"
+            )
+        return True
+
+
+class _Build:
+    """One stage of a graph: operators from `begin` to `end`, and what they need of earlier ones."""
+
+    def __init__(self, whole: Graph, begin: int, end: int, live: Sequence[fx.Node]) -> None:
+        self._whole = whole
+        self._own = [node for node in whole.nodes[begin:end] if node not in whole.derived]
+        self._graph = fx.Graph()
+        self._copies: dict[fx.Node, fx.Node] = {}
+        self._passed: dict[fx.Node, fx.Node] = {}  # as it goes over the cut, with its rows first
+        self._live = live
+        self._first = begin == 0
+
+    def graph(self, onward: Sequence[fx.Node] | None) -> tuple[fx.Graph, tuple[int, ...]]:
+        """The stage's graph, and the positions of inputs and context that it takes behind what is passed on to it.
+
+        `onward` goes to the next stage; None: what the whole returns.
+        """
+        for node in self._live:
+            self._passed[node] = self._graph.placeholder(node.name)
+        given = [*self._whole.inputs, *self._whole.context]
+        self._copies.update((node, self._graph.placeholder(node.name)) for node in given)
+        placeholders = [self._copies[node] for node in given]
+        for node in self._own:
+            self._copy(node)
+        if onward is None:
+            self._graph.output(tuple(self._of(node) for node in self._whole.outputs()))
+        else:
+            self._graph.output(tuple(self._onward(node) for node in onward))
+        inputs = len(self._whole.inputs) if self._first else 0  # the first stage takes them all
+        used = tuple(place for place, copy in enumerate(placeholders) if copy.users and place >= inputs)
+        for place, copy in enumerate(placeholders):
+            if place >= inputs and place not in used:
+                self._graph.erase_node(copy)
+        self._graph.lint()
+        return self._graph, used
+
+    def context(self) -> fx.Graph:
+        """What makes the context of the inputs."""
+        self._copies.update((node, self._graph.placeholder(node.name)) for node in self._whole.inputs)
+        self._graph.output(tuple(self._of(node) for node in self._whole.context))
+        self._graph.lint()
+        return self._graph
+
+    def _of(self, node: fx.Node) -> fx.Node:
+        """The value of this node in the stage."""
+        copy = self._copies.get(node)
+        if copy is not None:
+            return copy
+        if node in self._passed:
+            dim = self._whole.row_dim(node) or 0
+            copy = self._passed[node]
+            if dim:
+                copy = self._graph.call_function(torch.movedim, (copy, 0, dim))
+            self._copies[node] = copy
+            return copy
+        return self._copy(node)
+
+    def _copy(self, node: fx.Node) -> fx.Node:
+        for source in node.all_input_nodes:  # those of a chain that is made anew come first
+            self._of(source)
+        copy = self._graph.node_copy(node, self._of)
+        if copy.target is torch.ops.aten.view.default:
+            copy.target = torch.ops.aten.reshape.default  # gathered rows may lie in memory otherwise than they did
+        self._copies[node] = copy
+        return copy
+
+    def _onward(self, node: fx.Node) -> fx.Node:
+        if node in self._passed:
+            return self._passed[node]
+        dim = self._whole.row_dim(node) or 0
+        copy = self._of(node)
+        return self._graph.call_function(torch.movedim, (copy, dim, 0)) if dim else copy
+
+
+class _Last(nn.Module):
+    """The last stage, which returns what the model did: a tensor, a tuple, a mapping."""
+
+    def __init__(self, module: fx.GraphModule, out_spec: pytree.TreeSpec | None) -> None:
+        super().__init__()
+        self.module = module
+        self._out_spec = out_spec
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        values = self.module(*inputs)
+        return values if self._out_spec is None else pytree.tree_unflatten(values, self._out_spec)
+
+
+def _is_tensor(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.Tensor)
+
+
+def _is_heavy(node: fx.Node) -> bool:
+    return any(part in str(node.target) for part in _HEAVY)
+
+
+def _computes(node: fx.Node) -> bool:
+    return node.op == "call_function" and not any(part in str(node.target) for part in _CHECKS)
+
+
+def _modules(node: fx.Node) -> set[str]:
+    """The names of the submodules that an operator belongs to."""
+    stack = node.meta.get("nn_module_stack") or {}
+    return {str(name).removeprefix("L['self'].") for name, _ in stack.values()}
+
+
+def _weighs(module: fx.GraphModule, node: fx.Node) -> bool:
+    """Whether this is a weight: of constants without a fraction (positions, flags) masks may be made."""
+    if node.op != "get_attr":
+        return False
+    value: Any = module
+    for part in str(node.target).split("."):
+        value = getattr(value, part)
+    return not isinstance(value, torch.Tensor) or value.is_floating_point()

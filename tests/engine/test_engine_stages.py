@@ -1,0 +1,163 @@
+"""Models in stages, from the call to the answer: rows join and leave at boundaries; nothing is left between."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+from fakes import MS, FakeDevice, Fate, Pushed, affine, virtual, virtual_loop
+
+from app.errors import ClientGone, DeadlineExceeded, ModelFailed
+from app.metrics import Metrics
+from app.scheduler.types import Fault
+
+from .rig import POISON, Rig, answers, make_model, rows_of, serving
+
+
+def double(x):
+    return x * 2
+
+
+def increase(x):
+    return x + 1
+
+
+def staged(*stages, **options):
+    return make_model(stages=stages or (double, increase), **options)
+
+
+def units(rig: Rig) -> list[tuple[int, int]]:
+    """(stage, rows) of each unit that was pushed."""
+    return [(pushed.job.stage, pushed.rows) for pushed in rig.device.pushed]
+
+
+@virtual
+async def test_a_call_goes_through_its_stages():
+    async with serving(staged()) as rig:
+        answer = await rig.ask(10.0, 20.0)
+        assert np.array_equal(answer.outputs[0], answers(rows_of(10.0, 20.0)))
+        assert units(rig) == [(0, 2), (1, 2)]
+        assert answer.queue_ns == 0
+        assert answer.compute_ns == 2 * affine(2)
+        rig.assert_settled()
+
+
+@virtual
+async def test_rows_of_two_first_units_share_the_next_stage():
+    """Two workers run the first stage of a call each; its rows and the other's go on together or apart."""
+    async with serving(staged(), device=FakeDevice(virtual_loop(), 4, 4, max_running=1)) as rig:
+        first = rig.ask(10.0)
+        await rig.loop.passes(MS // 2)
+        second = rig.ask(20.0, 30.0)
+        got = await asyncio.gather(first, second)
+        assert np.array_equal(got[0].outputs[0], answers(rows_of(10.0)))
+        assert np.array_equal(got[1].outputs[0], answers(rows_of(20.0, 30.0)))
+        assert units(rig) == [(0, 1), (1, 1), (0, 2), (1, 2)]  # the oldest row goes first
+        rig.assert_settled()
+
+
+@virtual
+async def test_a_row_that_fails_at_a_later_stage_takes_down_its_own_call_only():
+    def strict(x):
+        if 2 * POISON in x[:, 0]:
+            raise ValueError("poisoned")
+        return x + 1
+
+    async with serving(staged(double, strict)) as rig:
+        bad, good = rig.ask(POISON), rig.ask(10.0, 20.0)
+        answers_of = await asyncio.gather(bad, good, return_exceptions=True)
+        assert isinstance(answers_of[0], ModelFailed)
+        assert np.array_equal(answers_of[1].outputs[0], answers(rows_of(10.0, 20.0)))
+        # The first stage ran once: what failed were units of the second, whose rows still had what it left them.
+        assert [rows for stage, rows in units(rig) if stage == 0] == [3]
+        rig.assert_settled()
+
+
+@virtual
+async def test_out_of_memory_at_a_later_stage_halves_there():
+    def fate(pushed: Pushed) -> Fate:
+        heavy = pushed.job.stage == 1 and pushed.rows > 2
+        return Fate(MS, Fault.OOM if heavy else None)
+
+    async with serving(staged(), device=FakeDevice(virtual_loop(), 4, fate=fate)) as rig:
+        answer = await rig.ask(1.0, 2.0, 3.0, 4.0)
+        assert np.array_equal(answer.outputs[0], answers(rows_of(1.0, 2.0, 3.0, 4.0)))
+        assert units(rig) == [(0, 4), (1, 4), (1, 2), (1, 2)]
+        rig.assert_settled()
+
+
+@virtual
+async def test_a_deadline_that_passes_during_a_stage_frees_the_row_at_the_boundary():
+    async with serving(staged(), device=FakeDevice(virtual_loop(), 4, batch_ns=lambda size: 5 * MS)) as rig:
+        call = rig.ask(10.0, timeout_us=12_000)
+        await rig.loop.turn(2)
+        rig.device.batch_ns = lambda size: 1_000 * MS
+        with pytest.raises(DeadlineExceeded):
+            await call
+        await rig.loop.passes(1_000 * MS)
+        rig.assert_settled()
+
+
+@virtual
+async def test_a_client_that_goes_frees_what_lies_between_its_stages():
+    async with serving(staged()) as rig:
+        served = rig.served
+        with served.lease(1) as lease:
+            lease.write(0, rows_of(10.0))
+            future = lease.run()
+            await rig.loop.passes(affine(1))
+            await rig.loop.turn(2)
+            activations = served.executor.activations
+            assert activations is not None
+            assert activations.rows == 1  # the second stage runs now
+            lease.cancel()
+            with pytest.raises(ClientGone):
+                await future
+        assert activations.rows == 1  # a unit still reads it
+        await rig.loop.passes(2 * affine(1))
+        rig.assert_settled()
+
+
+@virtual
+async def test_statistics_and_metrics_have_the_stage():
+    async with serving(staged(), make_model(name="whole")) as rig:
+        await rig.ask(10.0, 20.0)
+        running = rig.ask(30.0)
+        await rig.loop.turn(2)
+        told = rig.served.statistics()
+        assert told["inference_count"] == 2
+        assert told["execution_count"] == 1
+        assert told["starling"]["stages"] == [
+            {"rows_waiting": 0, "rows_running": 1, "batches": {"2": 1}},
+            {"rows_waiting": 0, "rows_running": 0, "batches": {"2": 1}},
+        ]
+        assert "stages" not in rig.models[1].statistics()["starling"]
+        text = Metrics(rig.engine.snapshot).render()[0].decode()
+        assert 'starling_batches_total{model="m",reason="idle",stage="1",version="1",worker="0"} 1.0' in text
+        assert 'starling_batch_size_sum{model="m",stage="0",version="1"} 2.0' in text
+        assert 'starling_batch_size_sum{model="whole",version="1"} 0.0' in text
+        assert 'starling_activation_rows{model="m",version="1"} 0.0' in text
+        assert 'starling_activation_rows{model="whole"' not in text
+        await running
+
+
+@virtual
+async def test_times_of_warm_up_are_those_of_the_stages():
+    async with serving(staged()) as rig:
+        state = rig.engine.scheduler._states[rig.served.program]
+        assert [latency.predict(2) for latency in state.latency] == [affine(2), affine(2)]
+        assert state.time(2) == 2 * affine(2)
+
+
+@virtual
+async def test_a_profile_measured_while_idle_is_shared_out_as_warm_up_was():
+    """What is measured is the whole model, in slots of its own: nothing is kept between stages."""
+    async with serving(staged(double, lambda x: x, increase), profile_budget_s=60.0) as rig:
+        rig.served.executor.batch_ns = lambda size: 2 * affine(size)
+        rig.engine.profiling.begin()
+        await rig.loop.passes(30_000 * MS)
+        assert rig.served.known.origin == "measured"
+        state = rig.engine.scheduler._states[rig.served.program]
+        assert [latency.predict(4) for latency in state.latency] == [2 * affine(4)] * 3
+        rig.assert_settled()

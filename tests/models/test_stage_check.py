@@ -1,0 +1,121 @@
+"""Rows must be independent at every boundary, and what is wrong says at which stage."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from app.contract import Batching, Model, ModelInfo, TensorSpec
+from app.errors import ConfigError
+from app.models import Staged
+
+from .folders import try_out
+
+X = TensorSpec("x", "FP32", (4,), ("",), (4,))
+SEQUENCE = TensorSpec("x", "FP32", (-1, 2), ("t", ""), (32, 2))
+MASK = TensorSpec("mask", "FP32", (-1,), ("t",), (32,), mask_of="x")
+Y = TensorSpec("y", "FP32", (4,), ("",), (4,))
+SUM = TensorSpec("y", "FP32", (), (), ())
+
+
+def model(*stages, inputs=(X,), outputs=(Y,), again=(), row_check="refuse", max_batch=8) -> Model:
+    staged = Staged(stages, again)
+    info = ModelInfo("m", "1", "test", tuple(inputs), tuple(outputs), Batching(max_batch=max_batch))
+    return Model(info, staged, stages=staged.stages, again=staged.again, row_check=row_check)
+
+
+def double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def centred(x: torch.Tensor) -> torch.Tensor:
+    """The batch's mean goes into each row."""
+    return x - x.mean(0)
+
+
+def hidden(x: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(x) if len(x) else x
+
+
+def test_independent_stages_pass():
+    assert try_out(model(nn.Linear(4, 4), nn.ReLU(), double)) == []
+
+
+@pytest.mark.parametrize(
+    ("stages", "message"),
+    [
+        ((centred, double), "depends on the other rows of its batch: output 'stage 0': "),
+        ((double, centred, double), "depends on the other rows of its batch: output 'stage 1': "),
+        ((double, lambda x: (x, centred(x)), lambda x, y: x), "output 'stage 1, value 1': "),
+        ((double, double, centred), "depends on the other rows of its batch: output '"),
+    ],
+)
+def test_a_stage_that_looks_at_other_rows_is_named(stages, message):
+    with pytest.raises(ConfigError, match=message):
+        try_out(model(*stages))
+
+
+def test_a_stage_whose_fault_the_next_one_hides_is_named():
+    """The answers are right as long as nothing changes at the boundary."""
+    with pytest.raises(ConfigError, match="output 'stage 1': "):
+        try_out(model(double, centred, hidden))
+
+
+def test_nan_of_a_neighbour_must_not_spread():
+    """The difference to a neighbour, times 0, is nothing but for a neighbour of NaN."""
+    with pytest.raises(ConfigError, match=r"output 'stage 1, y': .* with NaN in the place of its neighbours"):
+        try_out(model(double, lambda x: x + 0 * x.sum(0)))
+
+
+def test_a_warning_where_the_file_asks_for_no_more():
+    (warning,) = try_out(model(centred, double, row_check="warn"))
+    assert "output 'stage 0'" in warning
+    assert try_out(model(centred, double, row_check="off")) == []
+
+
+def test_a_model_of_single_rows_is_not_compared():
+    assert try_out(model(centred, double, max_batch=1)) == []
+
+
+# lengths
+
+
+def embed(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return x * 2, mask
+
+
+def total(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return (hidden * mask[..., None]).sum((1, 2))
+
+
+def test_a_mask_that_goes_along_keeps_padding_out():
+    assert try_out(model(embed, total, inputs=(SEQUENCE, MASK), outputs=(SUM,))) == []
+
+
+def test_a_mask_of_the_other_sign_goes_wrong_where_rows_join():
+    """1 marks padding: what is padded with 0 where a row joins a longer one counts. Whole batches are right."""
+
+    def first(x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x * 2 + 1, 1 - mask
+
+    def second(hidden: torch.Tensor, padding: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return hidden + 1, padding
+
+    def last(hidden: torch.Tensor, padding: torch.Tensor) -> torch.Tensor:
+        return (hidden * (1 - padding)[..., None]).sum((1, 2))
+
+    given = {"inputs": (SEQUENCE, MASK), "outputs": (SUM,)}
+    message = "how far it is padded: output 'stage 2, y': .* joins at stage 1, where what it brings is padded with 0"
+    with pytest.raises(ConfigError, match=message):
+        try_out(model(first, second, last, **given))
+    again = [(), (), (1,)]
+    assert try_out(model(lambda x, m: x * 2 + 1, lambda h: h + 1, total, again=again, **given)) == []
+
+
+def test_what_is_longer_than_the_batch_does_not_fit_other_batches():
+    def first(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x[:, :1], x * mask[..., None]], 1)
+
+    with pytest.raises(ConfigError, match=r"output 'stage 0': shape \[\d+, 2\] alone, shape"):
+        try_out(model(first, lambda x: x[:, 1:].sum((1, 2)), inputs=(SEQUENCE, MASK), outputs=(SUM,)))
