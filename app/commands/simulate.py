@@ -74,6 +74,10 @@ def simulate(
         float, typer.Option(help="How long before the predicted end of a batch the next one may be handed over.")
     ] = 0,
     launch_ms: Annotated[float, typer.Option(help="Time that the host needs to launch a batch.")] = 0,
+    lengths: Annotated[
+        str, typer.Option(help="fixed:N, uniform:LOW:HIGH, lognormal:MEDIAN:SIGMA:LOW:HIGH; as many steps in a cell.")
+    ] = "",
+    length_buckets: Annotated[str, typer.Option(help="Lengths up to which requests may share a batch, as 16,32.")] = "",
     objective: ObjectiveOption = "latency",
     deadline_ms: Annotated[float, typer.Option(help="Deadline of each request. \\[none]", show_default=False)] = 0,
     max_queue: Annotated[int, typer.Option(help="Requests that may wait per replica; more are refused.")] = 1024,
@@ -103,6 +107,8 @@ def simulate(
         from app.sim.fleet import Setup, run
 
         measured = options.profile(profile, max_batch)
+        peak = Setup(measured, 1.0, lengths=lengths).peak
+        buckets = tuple(sorted(options.counts("length_buckets", length_buckets))) if length_buckets else ()
         capacities = tuple(options.counts("workers", workers)) if workers else ()
         setups = [
             Setup(
@@ -125,11 +131,13 @@ def simulate(
                 push_depth=push_depth,
                 push_ahead_ns=round(push_ahead_ms * _MS),
                 launch_ns=round(launch_ms * _MS),
+                lengths=lengths,
+                length_buckets=buckets,
             )
             for one_policy, (one_router, count) in product(
                 options.names(policy), options.fleets(router, options.counts("replicas", replicas))
             )
-            for one_rate in options.rates(rate, load, measured.peak * count, arrivals)
+            for one_rate in options.rates(rate, load, peak * count, arrivals)
         ]
         for setup in setups:
             setup.check()

@@ -103,19 +103,20 @@ class Dispatch:
 
     def _due(self, ready: ReadySet, state: ProgramState, rows: int, running: int) -> int:
         """When a unit of the first `rows` must begin, so that none of them ends after its deadline."""
-        first = ready.first(rows, self._device.max_alive - self._ledger.alive)
+        first = list(ready.first(rows, self._device.max_alive - self._ledger.alive))
         deadlines = [row.call.deadline for row in first if row.call.deadline is not None]
         if not deadlines:
             return _NEVER
-        time = state.time(rows, ready.key[1], running)
+        time = state.time(rows, ready.key[1], running, _longest(first))
         return min(deadlines) - time - time // 4 - _LATE_TIMER_NS
 
     def _drop_late(self, ready: ReadySet, state: ProgramState, cut: Cut, usable: Sequence[int], now: int) -> bool:
         """Let the calls leave of which a row would run in this unit and end after its deadline; True if there were."""
         workers = self._workers
         worker = workers.choose(usable, cut.size, state.capacity)
-        ends = workers.begins(worker, now) + state.time(cut.size, ready.key[1], workers.running([worker]))
-        rows = ready.first(cut.rows, self._device.max_alive - self._ledger.alive)
+        rows = list(ready.first(cut.rows, self._device.max_alive - self._ledger.alive))
+        time = state.time(cut.size, ready.key[1], workers.running([worker]), _longest(rows))
+        ends = workers.begins(worker, now) + time
         late = {call.id: call for row in rows if (call := row.call).deadline and call.deadline < ends}
         for call in late.values():
             self._ledger.drop(call, Reason.DEADLINE_UNREACHABLE)
@@ -128,6 +129,8 @@ class Dispatch:
         size = max(cut.size, len(rows))
         worker = self._workers.choose(usable, size, state.capacity)
         running = self._workers.running([worker])
+        latency = state.latency[stage]
+        length = _longest(rows) if latency.by_length else 0
         self._ledger.start(rows, state)
         unit = Unit(
             id=self._next_unit,
@@ -138,12 +141,17 @@ class Dispatch:
             size=size,
             reason=cut.reason,
             started=now,
-            predicted=state.latency[stage].predict(size, running),
+            predicted=latency.predict(size, running, length),
             running=running,
+            length=length,
         )
         self._next_unit += 1
         self._workers.take(unit, now)
         start.append(unit)
+
+
+def _longest(rows: Sequence[Row]) -> int:
+    return max((row.length for row in rows), default=0)
 
 
 def _earlier(one: int | None, other: int | None) -> int | None:

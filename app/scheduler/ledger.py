@@ -148,5 +148,7 @@ class Ledger:
 
 
 def key_of(row: Row, state: ProgramState) -> Key:
-    buckets = state.program.length_buckets
-    return (state.program.id, row.stage, bisect_left(buckets, row.length) if buckets else 0)
+    """A cell is one key whatever the length: its rows run one step together, and nothing is padded."""
+    program, stage = state.program, row.stage
+    bucketed = program.length_buckets and not program.stages[stage].repeats
+    return (program.id, stage, bisect_left(program.length_buckets, row.length) if bucketed else 0)

@@ -58,13 +58,13 @@ class ProgramState:
         times = self.latency[0] if len(self.latency) == 1 else _AllStages(self.latency)
         return preferred_size(self.rate.rate, times, self.program.max_batch)
 
-    def time(self, rows: int, stage: int = 0, running: int = 1) -> int:
+    def time(self, rows: int, stage: int = 0, running: int = 1, length: int = 0) -> int:
         """Nanoseconds for a batch of `rows` through all stages from `stage` on, while so many units run."""
-        return sum(latency.predict(rows, running) for latency in self.latency[stage:])
+        return sum(latency.predict(rows, running, length) for latency in self.latency[stage:])
 
-    def observe(self, stage: int, size: int, compute_ns: int, running: int) -> None:
+    def observe(self, stage: int, size: int, compute_ns: int, running: int, length: int = 0) -> None:
         """A batch ran for so long, while so many units ran."""
-        self.latency[stage].observe(size, compute_ns, running)
+        self.latency[stage].observe(size, compute_ns, running, length)
         if stage == 0:
             self.regression.observe(size, compute_ns)
 

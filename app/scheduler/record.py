@@ -157,4 +157,8 @@ def _program(data: Entry) -> Program:
 
 
 def _profile(data: Entry) -> Profile:
-    return Profile(tuple(data["batch_ns"]), tuple(tuple(times) for times in data.get("concurrency_ns", ())))
+    return Profile(
+        batch_ns=tuple(data["batch_ns"]),
+        concurrency_ns=tuple(tuple(times) for times in data.get("concurrency_ns", ())),
+        by_length=tuple((length, tuple(times)) for length, times in data.get("by_length", ())),
+    )

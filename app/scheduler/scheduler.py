@@ -133,7 +133,7 @@ class Scheduler:
         if unit.first_run:
             state.recent.append(outcome.error is Fault.MODEL)
         if outcome.error is None:
-            state.observe(unit.stage, unit.size, outcome.compute_ns // unit.steps, unit.running)
+            state.observe(unit.stage, unit.size, outcome.compute_ns // unit.steps, unit.running, unit.length)
             outcomes.advance(self._ledger, unit, outcome, state)
         elif outcome.error is Fault.DEVICE:
             self._lost = True  # nothing starts again

@@ -57,11 +57,13 @@ class RowState(IntEnum):
 class Profile:
     """Measured batch times of one stage: `batch_ns[b - 1]` for b rows alone. Empty: nothing is known yet.
 
-    `concurrency_ns[k - 2][b - 1]`: the same while k units run at once.
+    `concurrency_ns[k - 2][b - 1]`: the same while k units run at once. `by_length`: (length, times by size), ascending,
+    where times depend on the longest row of the batch; `batch_ns` is then what is planned with for any length.
     """
 
     batch_ns: tuple[int, ...] = ()
     concurrency_ns: tuple[tuple[int, ...], ...] = ()
+    by_length: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +166,7 @@ class Unit:
     begins: int = 0  # when its worker is predicted to turn to it: later than `started` behind another unit
     running: int = 1  # units on the device when it was handed out, itself included
     steps: int = 1
+    length: int = 0  # of its longest row, where batch times depend on it
 
     @property
     def first_run(self) -> bool:

@@ -13,7 +13,8 @@ from typing import Protocol
 
 import numpy as np
 
-from app.scheduler.estimates.profile import ModelProfile, interpolate
+from app.scheduler.estimates.fields import interpolate
+from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.types import Unit
 
 _DRAWN = 1024  # factors drawn at a time
@@ -68,6 +69,22 @@ def factors(service: str, seed: list[int]) -> Callable[[], float] | None:
     return Factors(cv, seed) if cv else None
 
 
+class Times:
+    """What each unit takes alone, in nanoseconds: by its stage, its size, the length of its longest row, its steps."""
+
+    __slots__ = ("_parts", "_plain")
+
+    def __init__(self, profile: ModelProfile) -> None:
+        self._parts = profile.parts
+        plain = not profile.stages and not profile.by_length
+        self._plain = profile.batch_ns if plain else ()  # what most runs look up, once a unit
+
+    def __call__(self, unit: Unit) -> int:
+        if self._plain:
+            return self._plain[unit.size - 1] * unit.steps
+        return round(self._parts[unit.stage].time(unit.size, unit.length)) * unit.steps
+
+
 class Serial:
     """Runs one unit at a time, whichever worker it belongs to."""
 
@@ -75,12 +92,12 @@ class Serial:
         self.due: int | None = None
         self.busy_ns = 0
         self.unit_ns = 0
-        self._times = profile.batch_ns
+        self._times = Times(profile)
         self._factor = factor
         self._units: deque[tuple[Unit, int]] = deque()
 
     def push(self, unit: Unit, now: int) -> None:
-        time = self._times[unit.size - 1]
+        time = self._times(unit)
         if self._factor is not None:
             time = max(1, round(time * self._factor()))
         self._units.append((unit, time))
@@ -115,14 +132,14 @@ class Shared:
     """
 
     def __init__(self, profile: ModelProfile, workers: int, factor: Callable[[], float] | None = None) -> None:
-        if workers > 1 and not profile.concurrency_ns:
+        if workers > 1 and not all(part.concurrency_ns for part in profile.parts):
             raise ValueError("concurrency: the profile has no times of units that run at once, which `shared` needs")
         self.due: int | None = None
         self.busy_ns = 0
         self.unit_ns = 0
-        self._times = profile.batch_ns
+        self._times = Times(profile)
         self._factor = factor
-        self._slow = [slowdown(profile, units) for units in range(1, workers + 1)]
+        self._slow = [[slowdown(part, units) for part in profile.parts] for units in range(1, workers + 1)]
         self._waiting: list[deque[Unit]] = [deque() for _ in range(workers)]
         self._running: dict[int, _Running] = {}  # by worker
         self._seen = 0  # when `left` was last brought up to date
@@ -146,7 +163,7 @@ class Shared:
         return ended.unit, now - ended.began
 
     def _begin(self, unit: Unit, now: int) -> None:
-        work = float(self._times[unit.size - 1])
+        work = float(self._times(unit))
         if self._factor is not None:
             work *= self._factor()
         self._running[unit.worker] = _Running(unit, work, now)
@@ -165,7 +182,7 @@ class Shared:
         self.due = None
         slow = self._slow[len(self._running) - 1]
         for worker, running in self._running.items():
-            running.slow = slow[running.unit.size - 1]
+            running.slow = slow[running.unit.stage][running.unit.size - 1]
             end = now + max(1, round(running.left * running.slow))
             if self.due is None or end < self.due:
                 self.due, self._next = end, worker

@@ -23,11 +23,13 @@ from app.scheduler.optimal import tables as control
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import POLICIES, default_workers, policy_class
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import DeviceSpec, Program, Stage, WorkerSpec
+from app.scheduler.types import DeviceSpec, Program, WorkerSpec
 
 from .arrivals import Instants
 from .arrivals import make as make_arrivals
 from .device import Device, Serial, Shared, factors
+from .lengths import Lengths
+from .lengths import mean as mean_length
 from .processes import Progress, run_parts
 from .report import Tally, summary
 from .routers import BLIND, ROUTERS, Blind
@@ -39,7 +41,7 @@ DEVICES = ("serial", "shared")
 _PART = 250_000  # requests per process at least, because a process takes half a second to start
 
 #: Streams of random numbers with a seed each, so that a change of one does not change the other.
-_SERVICE, _ROUTING = 1, 2
+_SERVICE, _ROUTING, _LENGTHS = 1, 2, 3
 
 #: Threshold of the garbage collector in new objects. At its default, 700, it walks all replicas again and again, which
 #: takes 2.5 times as long for 10,000 replicas. It is not needed here: calls and rows are separated when a call ends.
@@ -72,6 +74,8 @@ class Setup:
     push_depth: int = 1  # units handed to one worker and unfinished
     push_ahead_ns: int = 0  # how long before the predicted end of a unit the next one may be handed over
     launch_ns: int = 0  # time that the host needs to launch a unit
+    lengths: str = ""  # of the requests; a row runs as many steps in each cell
+    length_buckets: tuple[int, ...] = ()
 
     def check(self) -> None:
         """Raises ValueError that names the bad option, before a long simulation begins."""
@@ -90,8 +94,22 @@ class Setup:
             raise ValueError("deadline: expected more than 0")
         if self.router == "power_of_two" and self.replicas < 2:
             raise ValueError("router: power_of_two needs at least two replicas")
+        cells = any(part.cell for part in self.profile.parts)
+        if cells and not self.lengths:
+            raise ValueError("lengths: the profile has a cell, which needs the lengths of requests")
+        if self.transfers == "serial" and (self.profile.stages or self.profile.by_length):
+            raise ValueError("transfers: expected none or overlap for a profile with stages or lengths, got serial")
+        if self.lengths:
+            Lengths(self.lengths, [self.seed])
         make_arrivals(self.arrivals, self.rate, self.seed)
         self.node(0)
+
+    @property
+    def peak(self) -> float:
+        """Rows per second of one device at best: what a load of 1 means. With lengths, for rows of the mean length."""
+        if not self.lengths:
+            return self.profile.peak
+        return self.profile.peak_at(mean_length(self.lengths))
 
     @property
     def split(self) -> bool:
@@ -111,8 +129,8 @@ class Setup:
             device = Shared(profile, len(workers), factor)
         running = 1 if self.device == "serial" else len(workers)
         program = Program(
-            PROGRAM, profile.model, (Stage(profile.stage()),), self.policy, profile.max_batch,
-            self.max_queue, self.max_delay_ns,
+            PROGRAM, profile.model, profile.program_stages(), self.policy, profile.max_batch,
+            self.max_queue, self.max_delay_ns, self.length_buckets,
         )  # fmt: skip
         copies = CopyEngine(copy_ns(profile)[0]) if self.transfers == "overlap" else None
         spec = DeviceSpec(workers, max_running=running, push_depth=self.push_depth, push_ahead_ns=self.push_ahead_ns)
@@ -129,6 +147,10 @@ class Setup:
         profile = with_copies(self.profile) if self.transfers == "serial" else self.profile
         weight = control.weight_of(self.objective)
         return replace(self, tables=_solve(profile.stage(), workers=running, weight=weight, power=profile.watts))
+
+    def drawn_lengths(self) -> Lengths | None:
+        """The lengths of all requests, in their order, if they have any."""
+        return Lengths(self.lengths, [self.seed, _LENGTHS]) if self.lengths else None
 
     def instants(self) -> Iterator[Instants]:
         """The times of all requests, in chunks; a trace may end sooner."""
@@ -155,7 +177,7 @@ def run(setup: Setup, processes: int = 1, progress: Progress = lambda requests: 
     else:
         tally = _in_processes(setup, processes, progress)
     rate = setup.rate or make_arrivals(setup.arrivals, None, setup.seed).rate
-    cell: dict[str, Any] = {"policy": setup.policy, "rate": rate, "load": rate / setup.replicas / setup.profile.peak}
+    cell: dict[str, Any] = {"policy": setup.policy, "rate": rate, "load": rate / setup.replicas / setup.peak}
     cell |= summary(tally, setup.profile.power)
     if setup.replicas > 1:
         cell |= {"replicas": setup.replicas, "router": setup.router}
@@ -182,8 +204,9 @@ def _together(setup: Setup, progress: Progress) -> Tally:
     nodes = [setup.node(replica) for replica in range(setup.replicas)]
     router = make_router(setup.router, nodes, [setup.seed, _ROUTING])
     simulator = Simulator(nodes, tally, deadline_ns=setup.deadline_ns, route=router.route, moved=router.moved)
+    lengths = setup.drawn_lengths()
     for chunk in setup.instants():
-        simulator.feed(chunk.tolist())
+        simulator.feed(chunk.tolist(), lengths.draw(len(chunk)).tolist() if lengths else None)
         progress(len(chunk))
     simulator.drain()
     return tally
@@ -197,9 +220,11 @@ def _share(setup: Setup, first: int, end: int, progress: Progress) -> Tally:
         Simulator([setup.node(replica)], tally, deadline_ns=setup.deadline_ns) for replica in range(first, end)
     ]
     blind = Blind(setup.router, setup.replicas, [setup.seed, _ROUTING])
+    drawn = setup.drawn_lengths()
     for chunk in setup.instants():
+        lengths = drawn.draw(len(chunk)) if drawn else None
         if setup.replicas == 1:
-            simulators[0].feed(chunk.tolist())
+            simulators[0].feed(chunk.tolist(), None if lengths is None else lengths.tolist())
             progress(len(chunk))
             continue
         chosen = blind.choose(len(chunk))
@@ -208,9 +233,10 @@ def _share(setup: Setup, first: int, end: int, progress: Progress) -> Tally:
         order = np.argsort(chosen, kind="stable")
         bounds = np.searchsorted(chosen[order], np.arange(first, end + 1)).tolist()
         ordered = times[order].tolist()
+        long = None if lengths is None else lengths[mine][order].tolist()
         for simulator, (low, high) in zip(simulators, pairwise(bounds), strict=True):
             if low < high:
-                simulator.feed(ordered[low:high])
+                simulator.feed(ordered[low:high], None if long is None else long[low:high])
         progress(len(times))
     for simulator in simulators:
         simulator.drain()

@@ -9,15 +9,18 @@ Rules
     3. Memory does not grow with the number of requests: latencies go into a Tally, and answered calls are dropped.
 
 A node is one replica: a scheduler and its device. One Simulator has several nodes if a router must see them all;
-otherwise each node has its own Simulator, with the same result. Each request has one row.
+otherwise each node has its own Simulator, with the same result. Each request has one row. A row of a length runs so
+many steps at each stage that repeats, and ends there (`Outcome.ended`); one without a length runs one step.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from heapq import heappop, heappush
+from itertools import repeat
 
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Call, Klass, Outcome, Program, Row, Step, Unit
@@ -46,6 +49,13 @@ _FINISHED, _LAUNCHED, _COPIED, _SUBMIT, _TICK, _WAKE = (
 )  # plain integers, compared for each event
 
 
+@dataclass(slots=True, eq=False)
+class Stepped(Row):
+    """A row with the steps that it has run at its stage, which must repeat."""
+
+    steps: int = 0
+
+
 class Node:
     """One replica. `unanswered`: requests sent to it and not yet answered. `copies`: copies rows beside the units.
 
@@ -55,7 +65,7 @@ class Node:
     """
 
     __slots__ = (
-        "armed", "copies", "copying", "device", "due", "index", "launch_ns", "launching", "scheduler", "timer",
+        "armed", "cells", "copies", "copying", "device", "due", "index", "launch_ns", "launching", "scheduler", "timer",
         "touched", "unanswered",
     )  # fmt: skip
 
@@ -72,6 +82,7 @@ class Node:
         scheduler.add_program(program, 0)
         self.scheduler = scheduler
         self.device = device
+        self.cells = frozenset(number for number, stage in enumerate(program.stages) if stage.repeats)
         self.copies = copies
         self.copying: list[tuple[int, int, Unit]] = []  # heap of (when copied, unit id, unit) that wait for copies
         self.launch_ns = launch_ns
@@ -116,12 +127,15 @@ class Simulator:
             node.index = index
         self._at(tick_ns, _TICK, -1)
 
-    def feed(self, instants: Iterable[int]) -> None:
-        """Feed requests at these times, in order and not before earlier ones. Runs all events up to the last one."""
+    def feed(self, instants: Iterable[int], lengths: Iterable[int] | None = None) -> None:
+        """Feed requests at these times, in order and not before earlier ones. Runs all events up to the last one.
+
+        `lengths`: of each request, if they have any.
+        """
         route, nodes, deadline_ns = self._route, self.nodes, self._deadline_ns
         node = nodes[0]
         fed = 0
-        for at in instants:
+        for at, length in zip(instants, repeat(0) if lengths is None else lengths, strict=False):
             if at != self.now:
                 self._until(at)
             if route is not None:
@@ -134,11 +148,12 @@ class Simulator:
                 scheduler.refused(PROGRAM, 1, at)
                 continue
             self._calls += 1
+            rows = [Stepped(length=length) if node.cells else Row(length=length)]
             if node.copies is None:
-                call = Call(self._calls, PROGRAM, [Row()], Klass.REALTIME, 0, at, deadline)
+                call = Call(self._calls, PROGRAM, rows, Klass.REALTIME, 0, at, deadline)
             else:
                 copied = node.copies.arrive(at)
-                call = Copied(self._calls, PROGRAM, [Row()], Klass.REALTIME, 0, at, deadline, copied=copied)
+                call = Copied(self._calls, PROGRAM, rows, Klass.REALTIME, 0, at, deadline, copied=copied)
             scheduler.submit(call, at)
             node.unanswered += 1
             if self._moved is not None:
@@ -193,7 +208,8 @@ class Simulator:
                 node.due = None
                 unit, compute_ns = node.device.pop(time)
                 self._end = time
-                node.scheduler.finished(Outcome(unit.id, None, compute_ns), time)
+                ended = _ended(unit) if unit.stage in node.cells else ()
+                node.scheduler.finished(Outcome(unit.id, None, compute_ns, ended), time)
                 self._carry_out(node, node.scheduler.step(time))
         elif tie == _LAUNCHED:
             self._launched(node, node.launching.popleft())
@@ -278,3 +294,15 @@ class Simulator:
     def _at(self, time: int, tie: int, node: int) -> None:
         self._sequence += 1
         heappush(self._events, (time, tie, self._sequence, node))
+
+
+def _ended(unit: Unit) -> tuple[int, ...]:
+    """Positions of the rows of which these were the last steps at their stage. Counts the steps."""
+    ended = []
+    for position, row in enumerate(unit.rows):
+        assert isinstance(row, Stepped)
+        row.steps += unit.steps
+        if row.steps >= row.length:
+            row.steps = 0  # the next stage may repeat as well
+            ended.append(position)
+    return tuple(ended)

@@ -186,7 +186,8 @@ class Book:
             assert facts.entry.left is None, "a row starts after its call has left"
             assert facts.entry.call.deadline is None or now < facts.entry.call.deadline
             if facts.entry.call.deadline is not None and unit.reason is not Formed.RETRY:
-                time = scheduler._states[unit.program].time(unit.size, unit.stage, unit.running)
+                longest = max(facts.length for facts in rows)
+                time = scheduler._states[unit.program].time(unit.size, unit.stage, unit.running, longest)
                 assert unit.begins + time <= facts.entry.call.deadline, "a row starts that is predicted to end too late"
         before = self._load()[unit.worker]
         assert not before or self._opens(before) <= now, "handed over too early behind another unit"
@@ -267,7 +268,8 @@ class Book:
 
     def _key(self, facts: RowFacts) -> tuple[int, int, int]:
         program = self.programs[facts.entry.call.program]
-        return (program.id, facts.stage, bisect_left(program.length_buckets, facts.length))
+        bucketed = not program.stages[facts.stage].repeats  # a cell is one key whatever the length
+        return (program.id, facts.stage, bisect_left(program.length_buckets, facts.length) if bucketed else 0)
 
     def _leave(self, entry: CallFacts, how: str) -> None:
         entry.left = how

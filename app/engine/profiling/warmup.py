@@ -19,7 +19,7 @@ from app.models.base import verify
 from app.models.row_check import Run
 from app.models.samples import example_row, full_lengths, longest, stretched
 from app.models.trial import fit_row, staying, try_full_length
-from app.scheduler.estimates.profile import interpolate
+from app.scheduler.estimates.fields import interpolate
 from app.scheduler.types import Profile
 
 log = logging.getLogger("starling.engine")

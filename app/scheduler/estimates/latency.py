@@ -7,6 +7,7 @@ table updated size by size would mix moods. Units that run at once have tables o
 
 from __future__ import annotations
 
+from app.scheduler.estimates.lengths import time_at
 from app.scheduler.types import Profile
 
 _WEIGHT = 0.05  # of one observation in the scale: about the last 20 batches
@@ -17,11 +18,12 @@ _RETURN = 0.1  # of the way back to the profile, for each window in which no bat
 class Latency:
     """Predicts batch times in nanoseconds from a profile and what was observed."""
 
-    __slots__ = ("_observed", "_tables", "scale")
+    __slots__ = ("_observed", "_tables", "by_length", "scale")
 
     def __init__(self, profile: Profile) -> None:
         #: By the number of units that run, less one.
         self._tables = (profile.batch_ns, *profile.concurrency_ns) if profile.batch_ns else ()
+        self.by_length = profile.by_length
         self.scale = 1.0
         self._observed = False
 
@@ -29,18 +31,19 @@ class Latency:
     def known(self) -> bool:
         return bool(self._tables)
 
-    def predict(self, size: int, running: int = 1) -> int:
+    def predict(self, size: int, running: int = 1, length: int = 0) -> int:
         """Nanoseconds for a batch of `size` while so many units run, itself included; 0 where nothing is known.
 
-        Beyond the table: the last entry's share per row. Beyond the most units measured: as that many.
+        Beyond the table: the last entry's share per row. Beyond the most units measured: as that many. `length`: of the
+        longest row; 0 where it is not known, which is planned for as `batch_ns` says.
         """
-        return int(self._profiled(size, running) * self.scale) if self._tables else 0
+        return int(self._profiled(size, running, length) * self.scale) if self._tables else 0
 
-    def observe(self, size: int, compute_ns: int, running: int = 1) -> None:
+    def observe(self, size: int, compute_ns: int, running: int = 1, length: int = 0) -> None:
         """Move the scale towards what a batch of `size` took."""
         if not self._tables or compute_ns <= 0:
             return
-        base = self._profiled(size, running)
+        base = self._profiled(size, running, length)
         if base <= 0:
             return
         self._observed = True
@@ -56,7 +59,12 @@ class Latency:
             self.scale += _RETURN * (1.0 - self.scale)
         self._observed = False
 
-    def _profiled(self, size: int, running: int) -> float:
+    def _profiled(self, size: int, running: int, length: int) -> float:
         tables = self._tables
         table = tables[min(running, len(tables)) - 1]
-        return table[size - 1] if size <= len(table) else table[-1] * size / len(table)
+        time = table[size - 1] if size <= len(table) else table[-1] * size / len(table)
+        if not (length and self.by_length):
+            return time
+        alone = tables[0][min(size, len(tables[0])) - 1]
+        slower = table[min(size, len(table)) - 1] / alone if alone else 1.0  # other units slow any length alike
+        return time_at(self.by_length, size, length) * slower

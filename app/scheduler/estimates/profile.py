@@ -4,29 +4,38 @@
      "batch_ms": {"1": 4.6, "2": 9.5, "32": 25.3},
      "concurrency": {"2": {"1": 7.1, "32": 48.0}},
      "transfer_ms": {"1": 0.06, "32": 1.0},
-     "power_w": {"idle": 20.0, "busy": 65.0}}
+     "power_w": {"idle": 20.0, "busy": 65.0},
+     "length_ms": {"16": {"1": 2.0, "32": 9.1}, "128": {"1": 4.6, "32": 25.3}},
+     "stages": [{"batch_ms": {...}}, {"cell": true, "batch_ms": {...}}]}
 
 `batch_ms` is the time of a batch of so many rows that runs alone; `concurrency` under "2" is the time of such a batch
 while two units run at once; `transfer_ms` is the time of copying its inputs to the device and its outputs back, which
-`batch_ms` does not hold; `power_w` is drawn by the device. Only `batch_ms` must be there. Sizes left out are
-interpolated linearly, so the sizes given must begin with 1 and end with `max_batch`. Unknown keys are kept as they are.
-Milliseconds outside, integer nanoseconds inside.
+`batch_ms` does not hold; `power_w` is drawn by the device. `length_ms` is the time of a batch by the length of its
+longest row; `batch_ms` is then what is planned with for any length, if left out the longest's. `stages` are the parts
+that a model is run in, in order, each in this format; a `cell` is run again and again, its times are those of a step.
+`batch_ms` beside them is the time of the whole model, if left out the sum of its stages, one step of each cell.
+
+Only `batch_ms` must be there, or what stands in for it. Sizes left out are interpolated linearly, so the sizes given
+must begin with 1 and end with `max_batch`. Unknown keys are kept as they are. Milliseconds outside, integer nanoseconds
+inside.
 """
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from app.scheduler.estimates import fields
+from app.scheduler.estimates.fields import MS, fault, interpolate, to_ms
+from app.scheduler.estimates.lengths import time_at
 from app.scheduler.estimates.regression import Regression
-from app.scheduler.types import Profile
+from app.scheduler.types import Profile, Stage
 
-_MS = 1_000_000  # nanoseconds
-_KNOWN = {"model", "device", "threads", "max_batch", "batch_ms", "concurrency", "transfer_ms", "power_w"}
-_LARGEST = 65_536  # rows; a typing error here would become a table of so many entries
+_KNOWN = {
+    "model", "device", "threads", "max_batch", "batch_ms", "concurrency", "transfer_ms", "power_w", "length_ms",
+    "stages", "cell",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +52,8 @@ class ModelProfile:
     """A parsed profile. `batch_ns[b - 1]`: time of b rows alone; `concurrency_ns[k][b - 1]`: while k units run.
 
     `transfer_ns[b - 1]`: their copies there and back; empty where nothing is copied or nothing was measured.
+    `by_length`: (length, times by size), ascending, where times depend on the longest row. `stages`: the parts that it
+    is run in, where there are several. `cell`: it is a stage that a row repeats.
     """
 
     batch_ns: tuple[int, ...]
@@ -53,6 +64,9 @@ class ModelProfile:
     power: Power | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)  # unknown keys
     transfer_ns: tuple[int, ...] = ()
+    by_length: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    stages: tuple[ModelProfile, ...] = ()
+    cell: bool = False
 
     @property
     def max_batch(self) -> int:
@@ -90,7 +104,29 @@ class ModelProfile:
         """What the scheduler needs of it, for up to `running` units at once; None for as many as were measured."""
         measured = max(self.concurrency_ns, default=1)
         most = measured if running is None else min(running, measured)
-        return Profile(self.batch_ns, tuple(self.times(units) for units in range(2, most + 1)))
+        return Profile(self.batch_ns, tuple(self.times(units) for units in range(2, most + 1)), self.by_length)
+
+    @property
+    def parts(self) -> tuple[ModelProfile, ...]:
+        """What is run one after the other: the stages, or the model as one."""
+        return self.stages or (self,)
+
+    def program_stages(self, running: int | None = None) -> tuple[Stage, ...]:
+        """The stages of a program that has this profile, for up to `running` units at once."""
+        return tuple(Stage(part.stage(running), part.cell) for part in self.parts)
+
+    def time(self, size: int, length: int = 0) -> float:
+        """Nanoseconds of one run, or of one step, of a batch alone whose longest row is so long; 0: not known."""
+        return time_at(self.by_length, size, length) if length and self.by_length else self.batch_ns[size - 1]
+
+    def peak_at(self, length: float) -> float:
+        """Rows per second of the best size, for rows of one length that each take as many steps in a cell."""
+        parts = [(part, length if part.cell else 1) for part in self.parts]
+        times = (
+            sum(part.time(size, round(length)) * steps for part, steps in parts)
+            for size in range(1, self.max_batch + 1)
+        )  # fmt: skip
+        return max(size * 1e9 / time for size, time in enumerate(times, 1))
 
     def fit(self) -> Fit:
         """The line through the times of batches alone."""
@@ -106,6 +142,8 @@ class ModelProfile:
             batch_ns=self.batch_ns[:max_batch],
             concurrency_ns=shorter,
             transfer_ns=self.transfer_ns[:max_batch],
+            by_length=tuple((length, times[:max_batch]) for length, times in self.by_length),
+            stages=tuple(stage.up_to(max_batch) for stage in self.stages),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -114,13 +152,19 @@ class ModelProfile:
         if self.threads is not None:
             data["threads"] = self.threads
         data["max_batch"] = self.max_batch
-        data["batch_ms"] = _to_ms(self.batch_ns)
+        data["batch_ms"] = to_ms(self.batch_ns)
         if self.concurrency_ns:
-            data["concurrency"] = {str(units): _to_ms(times) for units, times in self.concurrency_ns.items()}
+            data["concurrency"] = {str(units): to_ms(times) for units, times in self.concurrency_ns.items()}
         if self.transfer_ns:
-            data["transfer_ms"] = _to_ms(self.transfer_ns)
+            data["transfer_ms"] = to_ms(self.transfer_ns)
         if self.power is not None:
             data["power_w"] = {**self.power.extra, "idle": self.power.idle, "busy": self.power.busy}
+        if self.by_length:
+            data["length_ms"] = {str(length): to_ms(times) for length, times in self.by_length}
+        if self.cell:
+            data["cell"] = True
+        if self.stages:
+            data["stages"] = [stage.to_dict() for stage in self.stages]
         return data
 
 
@@ -145,17 +189,31 @@ def fit(batch_ns: Sequence[int]) -> Fit:
 def parse(data: Any) -> ModelProfile:
     """A profile from its dict. Raises ValueError that names the key, what was expected there and what was found."""
     if not isinstance(data, Mapping):
-        raise _fault("profile", "an object", data)
+        raise fault("profile", "an object", data)
     for name in ("model", "device"):
         if not isinstance(data.get(name, ""), str):
-            raise _fault(name, "a text", data[name])
+            raise fault(name, "a text", data[name])
     threads = data.get("threads")
     if threads is not None:
-        threads = _whole(threads, "threads")
-    max_batch = _whole(data["max_batch"], "max_batch") if "max_batch" in data else None
-    if "batch_ms" not in data:
+        threads = fields.whole(threads, "threads")
+    max_batch = fields.whole(data["max_batch"], "max_batch") if "max_batch" in data else None
+    cell = data.get("cell", False)
+    if not isinstance(cell, bool):
+        raise fault("cell", "true or false", cell)
+    lengths = fields.by_length(data.get("length_ms", {}), max_batch)
+    stages = _stages(data.get("stages", ()), max_batch)
+    if "batch_ms" in data:
+        batch_ns = fields.times(data["batch_ms"], "batch_ms", max_batch)
+    elif stages:
+        batch_ns = tuple(map(sum, zip(*(stage.batch_ns for stage in stages), strict=True)))
+    elif lengths:
+        batch_ns = lengths[-1][1]
+    else:
         raise ValueError("batch_ms: expected the times of batches by size, got nothing")
-    batch_ns = _times(data["batch_ms"], "batch_ms", max_batch)
+    if lengths:
+        _check_largest("length_ms", len(lengths[0][1]), len(batch_ns))
+    for number, stage in enumerate(stages):
+        _check_largest(f"stages.{number}", stage.max_batch, len(batch_ns))
     return ModelProfile(
         batch_ns=batch_ns,
         model=data.get("model", ""),
@@ -164,36 +222,19 @@ def parse(data: Any) -> ModelProfile:
         concurrency_ns=_concurrency(data.get("concurrency", {}), len(batch_ns)),
         power=_power(data["power_w"]) if "power_w" in data else None,
         extra={key: value for key, value in data.items() if key not in _KNOWN},
-        transfer_ns=_times(data["transfer_ms"], "transfer_ms", len(batch_ns), 0) if "transfer_ms" in data else (),
+        transfer_ns=fields.times(data["transfer_ms"], "transfer_ms", len(batch_ns), 0) if "transfer_ms" in data else (),
+        by_length=lengths,
+        stages=stages,
+        cell=cell,
     )
 
 
 def linear(fixed_ms: float, row_ms: float, max_batch: int) -> ModelProfile:
     """A made-up device: b rows take `fixed_ms` + b x `row_ms`. Raises ValueError for times below 1 ns."""
-    times = tuple(round((fixed_ms + row_ms * size) * _MS) for size in range(1, max_batch + 1))
+    times = tuple(round((fixed_ms + row_ms * size) * MS) for size in range(1, max_batch + 1))
     if fixed_ms < 0 or row_ms < 0 or times[0] < 1:
         raise ValueError(f"linear: expected a time above 0 and no negative part, got {fixed_ms:g}+{row_ms:g}b")
     return ModelProfile(times, model="linear", device=f"{fixed_ms:g}+{row_ms:g}b ms")
-
-
-def interpolate(known: Mapping[int, float], points: Iterable[int]) -> list[float]:
-    """The value at each point: what is known there, or what lies on the line between the neighbours that are.
-
-    Raises ValueError for a point below or above all that are known.
-    """
-    places = sorted(known)
-    values = []
-    for point in points:
-        above = bisect_left(places, point)
-        if above < len(places) and places[above] == point:
-            values.append(known[point])
-            continue
-        if not 0 < above < len(places):
-            raise ValueError(f"interpolate: expected points from {places[0]} to {places[-1]}, got {point}")
-        low, high = places[above - 1], places[above]
-        share = (point - low) / (high - low)
-        values.append(known[low] + share * (known[high] - known[low]))
-    return values
 
 
 def padded(batch_ns: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -208,67 +249,49 @@ def padded(batch_ns: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]
     return tuple(times), tuple(sizes)
 
 
-def _times(given: Any, key: str, max_batch: int | None, least_ns: int = 1) -> tuple[int, ...]:
-    """Nanoseconds for each size from 1 to the largest, those left out interpolated."""
-    if not isinstance(given, Mapping) or not given:
-        raise _fault(key, "times by batch size", given)
-    known: dict[int, float] = {}
-    for name, value in given.items():
-        known[_whole(name, f"{key}.{name}")] = _number(value, f"{key}.{name}")
-        if known[int(name)] * _MS < least_ns:
-            raise _fault(f"{key}.{name}", f"milliseconds {'above' if least_ns else 'of at least'} 0", value)
-    largest = max(known) if max_batch is None else max_batch
-    for size in (1, largest):
-        if size not in known:
-            raise ValueError(f"{key}.{size}: expected a time for {size} row{'s' * (size > 1)}, got nothing")
-    if max(known) > largest:
-        raise ValueError(f"{key}.{max(known)}: expected sizes up to max_batch, {largest}")
-    return tuple(round(time * _MS) for time in interpolate(known, range(1, largest + 1)))
-
-
 def _concurrency(given: Any, max_batch: int) -> dict[int, tuple[int, ...]]:
     if not isinstance(given, Mapping):
-        raise _fault("concurrency", "batch times by number of units", given)
+        raise fault("concurrency", "batch times by number of units", given)
     tables = {}
     for name, times in given.items():
-        units = _whole(name, f"concurrency.{name}")
+        units = fields.whole(name, f"concurrency.{name}")
         if units < 2:
             raise ValueError(f"concurrency.{name}: expected at least 2 units; 1 is batch_ms")
-        tables[units] = _times(times, f"concurrency.{name}", max_batch)
+        tables[units] = fields.times(times, f"concurrency.{name}", max_batch)
     return dict(sorted(tables.items()))
 
 
 def _power(given: Any) -> Power:
     if not isinstance(given, Mapping):
-        raise _fault("power_w", "idle and busy", given)
+        raise fault("power_w", "idle and busy", given)
     watts = {}
     for name in ("idle", "busy"):
         if name not in given:
             raise ValueError(f"power_w.{name}: expected watts, got nothing")
-        watts[name] = _number(given[name], f"power_w.{name}")
+        watts[name] = fields.number(given[name], f"power_w.{name}")
         if watts[name] < 0:
-            raise _fault(f"power_w.{name}", "at least 0 watts", given[name])
+            raise fault(f"power_w.{name}", "at least 0 watts", given[name])
     extra = {key: value for key, value in given.items() if key not in watts}
     return Power(watts["idle"], watts["busy"], extra)
 
 
-def _whole(value: Any, key: str) -> int:
-    """A whole number from 1 on; JSON's keys are texts."""
-    text = isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 9
-    if not (text or (isinstance(value, int) and not isinstance(value, bool))) or not 1 <= int(value) <= _LARGEST:
-        raise _fault(key, f"a whole number from 1 to {_LARGEST}", value)
-    return int(value)
+def _stages(given: Any, max_batch: int | None) -> tuple[ModelProfile, ...]:
+    """The largest batch of the whole is that of each stage that names none."""
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        raise fault("stages", "a list of profiles", given)
+    stages = []
+    for number, data in enumerate(given):
+        try:
+            known = isinstance(data, Mapping) and max_batch is not None
+            stage = parse({"max_batch": max_batch, **data} if known else data)
+        except ValueError as exc:
+            raise ValueError(f"stages.{number}.{exc}") from None
+        if stage.stages:
+            raise ValueError(f"stages.{number}.stages: expected none, a stage has no stages of its own")
+        stages.append(stage)
+    return tuple(stages)
 
 
-def _number(value: Any, key: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise _fault(key, "a number", value)
-    return float(value)
-
-
-def _fault(key: str, expected: str, got: Any) -> ValueError:
-    return ValueError(f"{key}: expected {expected}, got {got!r}")
-
-
-def _to_ms(times: tuple[int, ...]) -> dict[str, float]:
-    return {str(size): time / _MS for size, time in enumerate(times, 1)}
+def _check_largest(key: str, largest: int, expected: int) -> None:
+    if largest != expected:
+        raise ValueError(f"{key}: expected times up to the largest batch, {expected} rows, got up to {largest}")

@@ -100,3 +100,21 @@ def test_scale_stays_over_a_window_in_which_something_ran() -> None:
     assert latency.scale == pytest.approx(2.0)
     latency.tick()
     assert latency.scale == pytest.approx(1.9)
+
+
+BY_LENGTH = Profile((100, 200), ((150, 300),), ((10, (40, 80)), (30, (100, 200))))
+
+
+def test_shorter_rows_take_what_was_measured_of_their_length() -> None:
+    latency = Latency(BY_LENGTH)
+    assert [latency.predict(2, 1, length) for length in (0, 10, 20, 30, 60)] == [200, 80, 140, 200, 400]
+    assert latency.predict(4, 1, 10) == 160  # beyond the largest batch
+    assert latency.predict(2, 2, 10) == 120  # other units slow it as they slow the longest
+    assert Latency(Profile((100, 200))).predict(2, 1, 10) == 200
+
+
+def test_what_short_rows_take_does_not_move_the_scale_of_long_ones() -> None:
+    latency = Latency(BY_LENGTH)
+    for _ in range(100):
+        latency.observe(2, 80, 1, 10)
+    assert latency.scale == pytest.approx(1.0)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiers import few
 
-from app.scheduler.estimates.profile import ModelProfile, fit, interpolate, linear, padded, parse
+from app.scheduler.estimates.profile import ModelProfile, fit, linear, padded, parse
 from app.scheduler.types import Profile
 
 EXAMPLES = settings(max_examples=few(100))
@@ -56,15 +56,6 @@ def test_only_times_are_needed() -> None:
 def test_sizes_left_out_are_interpolated() -> None:
     profile = parse({"batch_ms": {"8": 9.0, "1": 4, "4": 10.0}})
     assert [time / 1e6 for time in profile.batch_ns] == [4, 6, 8, 10, 9.75, 9.5, 9.25, 9]
-
-
-def test_interpolation_keeps_what_is_known_and_stays_within_it() -> None:
-    known = {1: 10, 3: 20, 7: 0}
-    assert interpolate(known, range(1, 8)) == [10, 15, 20, 15, 10, 5, 0]
-    assert interpolate({4: 9}, [4, 4]) == [9, 9]
-    for beyond in (0, 8):
-        with pytest.raises(ValueError, match=f"expected points from 1 to 7, got {beyond}"):
-            interpolate(known, [beyond])
 
 
 def test_unknown_keys_are_kept() -> None:
@@ -119,11 +110,43 @@ def test_written_and_read_again(times: list[int], threads: int | None, extra: di
         ({"power_w": 5}, "power_w: expected idle and busy"),
         ({"power_w": {"idle": 5}}, "power_w.busy: expected watts, got nothing"),
         ({"power_w": {"idle": -5, "busy": 1}}, "power_w.idle: expected at least 0"),
+        ({"length_ms": 3}, "length_ms: expected batch times by length"),
+        ({"length_ms": {"x": {"1": 1, "4": 1}}}, "length_ms.x: expected a whole number"),
+        ({"length_ms": {"8": {"1": 1, "2": 1}}}, "length_ms.8.4: expected a time for 4 rows"),
+        ({"cell": 1}, "cell: expected true or false"),
+        ({"stages": "ab"}, "stages: expected a list of profiles"),
+        ({"stages": [{"batch_ms": {"1": 1}}]}, "stages.0.batch_ms.4: expected a time for 4 rows"),
+        ({"stages": [{"batch_ms": {"1": 1}, "max_batch": 1}]}, "stages.0: expected times up to the largest batch, 4"),
+        ({"stages": [{"stages": [{"batch_ms": {"1": 1, "4": 1}}]}]}, "stages.0.stages: expected none"),
     ],
 )
 def test_the_key_at_fault_is_named(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{message}"):
         parse({**FULL, **change})
+
+
+STAGES = [{"batch_ms": {"1": 1, "4": 4}}, {"batch_ms": {"1": 2, "4": 2}, "cell": True}]
+
+
+def test_stages_and_lengths() -> None:
+    """Times of the whole that are left out: the sum of the stages', or those of the longest rows."""
+    profile = parse({"max_batch": 4, "stages": STAGES})
+    assert profile.batch_ns == (3_000_000, 4_000_000, 5_000_000, 6_000_000)
+    assert [stage.repeats for stage in profile.program_stages()] == [False, True]
+    assert profile.program_stages()[1].profile == Profile((2_000_000,) * 4)
+    long = parse({"length_ms": {"30": {"1": 3, "4": 6}, "10": {"1": 1, "4": 2}}})
+    assert long.batch_ns == (3_000_000, 4_000_000, 5_000_000, 6_000_000)
+    assert [long.time(4, length) / 1e6 for length in (0, 10, 15)] == [6, 2, 3]
+    for one in (profile, long):
+        assert parse(one.to_dict()) == one
+        assert parse(one.up_to(2).to_dict()) == one.up_to(2)
+    assert parse({**FULL, "stages": STAGES}).batch_ns == parse(FULL).batch_ns  # what was measured of the whole
+
+
+def test_rows_a_second_at_a_length() -> None:
+    """A cell runs as many steps as the row is long."""
+    assert parse({"max_batch": 4, "stages": STAGES}).peak_at(10) == pytest.approx(4 / (0.004 + 10 * 0.002))
+    assert parse({"length_ms": {"10": {"1": 1, "2": 1}, "30": {"1": 3, "2": 3}}}).peak_at(20) == pytest.approx(1000)
 
 
 def test_what_is_no_profile() -> None:

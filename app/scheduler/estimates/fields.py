@@ -1,0 +1,83 @@
+"""Reads the fields of the profile format. A bad one raises ValueError: its key, what was expected, what was found."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+MS = 1_000_000  # nanoseconds
+_LARGEST = 65_536  # rows; a typing error here would become a table of so many entries
+
+
+def interpolate(known: Mapping[int, float], points: Iterable[int]) -> list[float]:
+    """The value at each point: what is known there, or what lies on the line between the neighbours that are.
+
+    Raises ValueError for a point below or above all that are known.
+    """
+    places = sorted(known)
+    values = []
+    for point in points:
+        above = bisect_left(places, point)
+        if above < len(places) and places[above] == point:
+            values.append(known[point])
+            continue
+        if not 0 < above < len(places):
+            raise ValueError(f"interpolate: expected points from {places[0]} to {places[-1]}, got {point}")
+        low, high = places[above - 1], places[above]
+        share = (point - low) / (high - low)
+        values.append(known[low] + share * (known[high] - known[low]))
+    return values
+
+
+def times(given: Any, key: str, max_batch: int | None, least_ns: int = 1) -> tuple[int, ...]:
+    """Nanoseconds for each size from 1 to the largest, those left out interpolated."""
+    if not isinstance(given, Mapping) or not given:
+        raise fault(key, "times by batch size", given)
+    known: dict[int, float] = {}
+    for name, value in given.items():
+        known[whole(name, f"{key}.{name}")] = number(value, f"{key}.{name}")
+        if known[int(name)] * MS < least_ns:
+            raise fault(f"{key}.{name}", f"milliseconds {'above' if least_ns else 'of at least'} 0", value)
+    largest = max(known) if max_batch is None else max_batch
+    for size in (1, largest):
+        if size not in known:
+            raise ValueError(f"{key}.{size}: expected a time for {size} row{'s' * (size > 1)}, got nothing")
+    if max(known) > largest:
+        raise ValueError(f"{key}.{max(known)}: expected sizes up to max_batch, {largest}")
+    return tuple(round(time * MS) for time in interpolate(known, range(1, largest + 1)))
+
+
+def by_length(given: Any, max_batch: int | None) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    """(length, times by size), ascending; every length has times up to the same largest batch."""
+    if not isinstance(given, Mapping):
+        raise fault("length_ms", "batch times by length", given)
+    tables = []
+    for name, one in given.items():
+        table = times(one, f"length_ms.{name}", max_batch)
+        max_batch = len(table)
+        tables.append((whole(name, f"length_ms.{name}"), table))
+    return tuple(sorted(tables))
+
+
+def whole(value: Any, key: str) -> int:
+    """A whole number from 1 on; JSON's keys are texts."""
+    text = isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 9
+    if not (text or (isinstance(value, int) and not isinstance(value, bool))) or not 1 <= int(value) <= _LARGEST:
+        raise fault(key, f"a whole number from 1 to {_LARGEST}", value)
+    return int(value)
+
+
+def number(value: Any, key: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise fault(key, "a number", value)
+    return float(value)
+
+
+def fault(key: str, expected: str, got: Any) -> ValueError:
+    return ValueError(f"{key}: expected {expected}, got {got!r}")
+
+
+def to_ms(nanoseconds: tuple[int, ...]) -> dict[str, float]:
+    return {str(size): time / MS for size, time in enumerate(nanoseconds, 1)}

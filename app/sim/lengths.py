@@ -1,0 +1,71 @@
+"""Lengths of requests, drawn from a seed: what sets the time of a batch and the number of steps of a row in a cell.
+
+    fixed:N                            all of one length
+    uniform:LOW:HIGH                   each length from LOW to HIGH equally often
+    lognormal:MEDIAN:SIGMA:LOW:HIGH    the logarithm normal with deviation SIGMA; drawn again outside LOW to HIGH
+
+Streams do not depend on how they are taken: the i-th request has the same length however many are drawn at a time.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+_DRAWN = 8192  # at a time
+_MEAN = 200_000  # lengths that a mean is taken of
+
+
+class Lengths:
+    """An endless stream of lengths. Raises ValueError for a bad spec."""
+
+    def __init__(self, spec: str, seed: list[int]) -> None:
+        kind, *words = spec.split(":")
+        try:
+            numbers = [float(word) for word in words]
+        except ValueError:
+            numbers = []
+        self._median, self._sigma = 0.0, 0.0
+        if kind == "fixed" and len(numbers) == 1:
+            self.low = self.high = _whole(spec, numbers[0])
+        elif kind == "uniform" and len(numbers) == 2:
+            self.low, self.high = (_whole(spec, number) for number in numbers)
+        elif kind == "lognormal" and len(numbers) == 4 and numbers[0] > 0 and numbers[1] > 0:
+            self._median, self._sigma = numbers[0], numbers[1]
+            self.low, self.high = (_whole(spec, number) for number in numbers[2:])
+        else:
+            raise ValueError(
+                f"lengths: expected fixed:N, uniform:LOW:HIGH or lognormal:MEDIAN:SIGMA:LOW:HIGH, got {spec!r}"
+            )
+        if (self._median and not self.low <= self._median <= self.high) or self.low > self.high:
+            raise ValueError(f"lengths: expected LOW up to HIGH, the median between them, got {spec!r}")
+        self._random = np.random.default_rng(seed)
+        self._left = np.zeros(0, dtype=np.int64)
+
+    def draw(self, count: int) -> NDArray[np.int64]:
+        """The lengths of the next `count` requests."""
+        parts = [self._left]
+        while (have := sum(map(len, parts))) < count:
+            parts.append(self._more())
+        drawn = np.concatenate(parts) if have else self._left
+        self._left = drawn[count:]
+        return drawn[:count]
+
+    def _more(self) -> NDArray[np.int64]:
+        if not self._median:
+            return self._random.integers(self.low, self.high + 1, _DRAWN)
+        drawn = np.rint(np.exp(self._random.normal(math.log(self._median), self._sigma, _DRAWN))).astype(np.int64)
+        return drawn[(drawn >= self.low) & (drawn <= self.high)]
+
+
+def mean(spec: str) -> float:
+    """The mean length. Raises ValueError for a bad spec."""
+    return float(Lengths(spec, [0]).draw(_MEAN).mean())
+
+
+def _whole(spec: str, number: float) -> int:
+    if not (number.is_integer() and 1 <= number < 1 << 31):
+        raise ValueError(f"lengths: expected whole numbers from 1 on, got {spec!r}")
+    return int(number)

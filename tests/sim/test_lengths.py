@@ -1,0 +1,32 @@
+"""Lengths come from a spec and a seed, the same however they are taken."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from app.sim.lengths import Lengths, mean
+
+
+@pytest.mark.parametrize("spec", ["fixed:20", "uniform:1:330", "lognormal:14:0.8:4:128"])
+def test_the_stream_does_not_depend_on_how_it_is_taken(spec: str) -> None:
+    whole = Lengths(spec, [3]).draw(20_000)
+    parts = Lengths(spec, [3])
+    assert np.array_equal(whole, np.concatenate([parts.draw(count) for count in (1, 0, 9_999, 10_000)]))
+    low, high = (20, 20) if spec.startswith("fixed") else (1, 330) if spec.startswith("uniform") else (4, 128)
+    assert low <= whole.min() <= whole.max() <= high
+
+
+def test_means_and_medians() -> None:
+    assert mean("fixed:20") == 20
+    assert mean("uniform:1:330") == pytest.approx(165.5, rel=0.01)
+    assert np.median(Lengths("lognormal:14:0.8:1:1000", [1]).draw(20_000)) == pytest.approx(14, abs=1)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["", "fixed", "fixed:0", "fixed:1.5", "uniform:5:1", "uniform:1", "lognormal:1:1:5:9", "normal:3:1", "fixed:x"],
+)
+def test_a_bad_spec_is_named(spec: str) -> None:
+    with pytest.raises(ValueError, match=r"^lengths: expected"):
+        Lengths(spec, [0])

@@ -1,0 +1,70 @@
+"""Programs of several stages, cells and rows of a length in virtual time, by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from app.scheduler.estimates.profile import ModelProfile, parse
+from app.sim.fleet import Setup, run
+from app.sim.report import Tally
+from app.sim.simulator import Simulator
+
+from .runs import MS, Kept, latencies
+
+TWO = parse({"max_batch": 4, "stages": [{"batch_ms": {"1": 2, "4": 2}}, {"batch_ms": {"1": 1, "4": 4}}]})
+CELL = parse({"max_batch": 2, "stages": [{"batch_ms": {"1": 1, "2": 1}, "cell": True}]})
+LONG = parse({"length_ms": {"10": {"1": 1, "4": 1}, "20": {"1": 2, "4": 4}}})
+
+
+def by_length(profile: ModelProfile, times_ms: list[int], lengths: list[int], **options: object) -> list[float]:
+    """Milliseconds of each request, in the order of its answer."""
+    setup = Setup(profile, 1, lengths="fixed:1", policy="no_wait", **options)  # type: ignore[arg-type]
+    tally = Tally(latencies=Kept())
+    simulator = Simulator([setup.node(0)], tally)
+    simulator.feed([time * MS for time in times_ms], lengths)
+    simulator.drain()
+    return [latency / MS for latency in tally.latencies]
+
+
+def test_a_batch_goes_through_its_stages_before_later_rows_begin() -> None:
+    """What came first goes first: sliced, a model is served in the order in which it is served whole."""
+    answered, busy, end = latencies(TWO, [0, 1, 1])
+    assert answered == [3, 2 + 2 + 2, 6]
+    assert (busy, end) == (7, 7)
+    assert answered == latencies(replace(TWO, stages=()), [0, 1, 1])[0]
+
+
+def test_rows_join_a_cell_at_the_next_step_and_leave_when_they_end() -> None:
+    """Two rows of three steps and one; a third joins when the short one has left."""
+    assert by_length(CELL, [0, 0, 0], [3, 1, 2]) == [1, 3, 3]
+
+
+def test_a_batch_takes_the_time_of_its_longest_row() -> None:
+    assert by_length(LONG, [0, 0], [10, 15]) == pytest.approx([11 / 6] * 2, abs=1e-5)  # between 1 and 8/3
+    assert by_length(LONG, [0, 0, 0], [15, 10, 20]) == pytest.approx([10 / 3] * 3, abs=1e-5)
+    apart = by_length(LONG, [0, 0, 0], [15, 10, 20], length_buckets=(10,))
+    assert apart == pytest.approx([8 / 3, 8 / 3, 8 / 3 + 1], abs=1e-5)
+
+
+def test_replicas_that_are_simulated_apart_see_the_lengths_of_their_requests() -> None:
+    """The same answer however many processes share the replicas, and for one replica the stream's own lengths."""
+    setup = Setup(CELL, 300, requests=2_000, lengths="uniform:1:9", replicas=3, router="round_robin")
+    cell = run(setup)
+    assert cell["completed"] == 2_000
+    assert cell["load"] == pytest.approx(300 / 3 / (2 / 0.005), rel=0.01)
+    assert run(replace(setup, router="least_waiting"))["completed"] == 2_000
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({}, "lengths: the profile has a cell"),
+        ({"lengths": "short"}, "lengths: expected fixed:N"),
+        ({"lengths": "fixed:2", "transfers": "serial"}, "transfers: expected none or overlap"),
+    ],
+)
+def test_what_is_missing_is_said(change: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}"):
+        Setup(CELL, 1.0, **change).check()  # type: ignore[arg-type]
