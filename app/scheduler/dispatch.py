@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 from app.scheduler.arbiter import Arbiter
 from app.scheduler.ledger import Ledger
-from app.scheduler.policies import Cut, Hold, KeyView
+from app.scheduler.policies import Around, Cut, Hold, KeyView
 from app.scheduler.program import ProgramState
 from app.scheduler.ready import Key, ReadySet
-from app.scheduler.types import DeviceSpec, Formed, Reason, Row, Unit
+from app.scheduler.types import DeviceSpec, Formed, Operation, Reason, Row, Unit
 from app.scheduler.workers import Workers
 
 _NEVER = 1 << 62
@@ -46,11 +46,13 @@ class Dispatch:
             usable = workers.usable(now)
             if not usable:
                 return _earlier(wake_at, workers.next_opening(now))
-            alive = ledger.alive
+            drops = len(ledger.drops)
             hold = self._serve(ready, usable, start, now)
-            if ledger.alive < alive:  # late calls have left room, for which keys held so far may have waited
+            if len(ledger.drops) > drops:  # keys held so far may have waited for the room of late calls, or for them
                 held.clear()
-            if hold is not None:
+            if hold is None:  # nor do later stages wait any more for rows that have started
+                held = [key for key in held if key[0] != ready.key[0] or key[1] <= ready.key[1]]
+            else:
                 held.append(ready.key)
                 wake_at = _earlier(wake_at, hold.until)
 
@@ -75,6 +77,8 @@ class Dispatch:
             return decision
         if self._ledger.deadlines and self._drop_late(ready, state, decision, usable, now):
             return None  # fewer rows wait now, so all is asked again
+        if decision.divide and state.batches is not None and view.around is not None:
+            state.batches.divide(list(ready.first(view.around.here, room)), decision.divide)
         self._start(ready.key, ready.take(decision.rows, room), decision, usable, start, now)
         return None
 
@@ -99,6 +103,47 @@ class Dispatch:
             free=self._workers.free(len(usable)),
             running=running,
             facts=facts,
+            around=self._around(ready, state, min(waiting, limit)) if state.sees_stages else None,
+        )
+
+    def _around(self, ready: ReadySet, state: ProgramState, most: int) -> Around:
+        """What lies beside this key; `most`: rows of it that one unit can have."""
+        program, stage, bucket = ready.key
+        stages = state.program.stages
+        room = self._device.max_alive - self._ledger.alive
+        alike, waiting = [0] * len(stages), [0] * len(stages)  # in this length bucket, and in all
+        oldest, beside = ready.oldest(), 0
+        for other in self._ledger.ready.of_program(program):
+            _, at, lengths = other.key
+            waiting[at] += other.count
+            alike[at] += other.count * (lengths == bucket)
+            if at == stage and other is not ready and other.free_count:
+                beside += other.count
+                oldest = min(oldest, other.oldest())
+        running = sum(len(unit.rows) for unit in self._workers.units.values() if unit.program == program)
+        active = running + sum(waiting[1:])
+        if not stages[0].repeats:
+            alike[0], waiting[0] = min(alike[0], room), min(waiting[0], room)
+        short = [0 if one.repeats else count for one, count in zip(stages, waiting, strict=True)]
+        nearest = max((at for at in range(stage) if alike[at]), default=-1)
+        first = list(ready.first(most, room))
+        batch = first[0].batch if first else None
+        here = next((place for place, row in enumerate(first) if row.batch is not batch), len(first))
+        latest = state.batches.latest if state.batches is not None else None
+        return Around(
+            stage=stage,
+            cell=stages[stage].repeats,
+            batch=batch,
+            here=here,
+            joined=any(row.entered == stage for row in first),
+            latest=latest if latest is not None and latest.bucket == bucket else None,
+            formed=latest.created if latest is not None else -1,
+            active=active,
+            beside=beside,
+            oldest=oldest,
+            nearest=(nearest, alike[nearest] if nearest >= 0 else 0),
+            before=sum(short[:stage]),
+            after=sum(short[stage + 1 :]),
         )
 
     def _due(self, ready: ReadySet, state: ProgramState, rows: int, running: int) -> int:
@@ -124,7 +169,7 @@ class Dispatch:
 
     def _start(self, key: Key, rows: list[Row], cut: Cut, usable: Sequence[int], start: list[Unit], now: int) -> None:
         """Hand the rows to a worker as one unit."""
-        program, stage, _ = key
+        program, stage, bucket = key
         state = self._ledger.states[program]
         size = max(cut.size, len(rows))
         worker = self._workers.choose(usable, size, state.capacity)
@@ -132,6 +177,10 @@ class Dispatch:
         latency = state.latency[stage]
         length = _longest(rows) if latency.by_length else 0
         self._ledger.start(rows, state)
+        batches = state.batches
+        operation = Operation.NEW if batches is None else batches.launch(rows, stage, bucket, now, cut.joins)
+        if cut.divide:
+            operation = Operation.SPLIT
         unit = Unit(
             id=self._next_unit,
             worker=worker,
@@ -144,6 +193,7 @@ class Dispatch:
             predicted=latency.predict(size, running, length),
             running=running,
             length=length,
+            operation=operation,
         )
         self._next_unit += 1
         self._workers.take(unit, now)

@@ -94,12 +94,18 @@ class Ledger:
         row.state = _WAITING
         row.advanced = True
         state.waiting += 1
+        if state.batches is not None:
+            state.batches.stand(row)
         self.ready.at(key_of(row, state)).add(row)
 
     def retry(self, rows: list[Row], state: ProgramState) -> None:
         """Rows of a unit that failed wait to be run again, together."""
+        if state.batches is not None:
+            state.batches.fail(rows)
         for row in rows:
             row.state = _WAITING
+            if state.batches is not None:
+                state.batches.stand(row)
             if not row.advanced and row.started:  # nothing of it is kept on the device
                 row.started = False
                 self.alive -= 1
@@ -108,6 +114,10 @@ class Ledger:
 
     def end(self, row: Row) -> None:
         """The row holds nothing on the device any more."""
+        if row.batch is not None:
+            state = self.states.get(row.call.program)
+            if state is not None and state.batches is not None:  # else forgotten, with its last call
+                state.batches.leave(row, standing=row.state is _WAITING)
         row.state = _ENDED
         if row.started:
             row.started = False

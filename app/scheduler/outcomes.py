@@ -11,6 +11,7 @@ def advance(ledger: Ledger, unit: Unit, outcome: Outcome, state: ProgramState) -
     """The unit ran well. Rows move to their next stage, or end; a call whose last row has ended is done."""
     repeats = state.program.stages[unit.stage].repeats
     last = unit.stage + 1 == len(state.program.stages)
+    batches = state.batches
     for position, row in enumerate(unit.rows):
         call = row.call
         if not call.alive:
@@ -18,9 +19,13 @@ def advance(ledger: Ledger, unit: Unit, outcome: Outcome, state: ProgramState) -
         elif repeats and position not in outcome.ended:
             ledger.make_ready(row, state)
         elif not last:
+            if batches is not None:
+                batches.complete(row)
             row.stage += 1
             ledger.make_ready(row, state)
         else:
+            if batches is not None and not repeats:
+                batches.finish(row)
             ledger.end(row)
             call.left -= 1
             if not call.left:

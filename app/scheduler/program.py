@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+from app.scheduler.batches import BatchTable
 from app.scheduler.estimates.latency import Latency
 from app.scheduler.estimates.preferred import algorithm_1, preferred_size
 from app.scheduler.estimates.rate import RateMonitor
@@ -22,8 +23,8 @@ class ProgramState:
     """What the scheduler keeps per program."""
 
     __slots__ = (
-        "calls", "capacity", "closed", "entry", "facts", "full", "hints", "latency", "policy", "program", "rate",
-        "recent", "regression", "units", "waiting",
+        "batches", "calls", "capacity", "closed", "entry", "facts", "full", "hints", "latency", "policy", "program",
+        "rate", "recent", "regression", "sees_stages", "units", "waiting",
     )  # fmt: skip
 
     def __init__(self, program: Program, entry: ReadySet | None, device: DeviceSpec, now: int) -> None:
@@ -37,6 +38,10 @@ class ProgramState:
         self.regression = Regression(program.stages[0].profile.batch_ns)
         self.facts = [Facts(preferred=0, may_hold=self.policy.holds) for _ in program.stages]
         self.facts[0].preferred = algorithm_1(0.0, self.regression, program.max_batch)
+        several = len(program.stages) > 1 or program.stages[0].repeats
+        self.batches = BatchTable(len(program.stages)) if several else None  # one unit is all of a row otherwise
+        self.sees_stages = several and self.policy.sees_stages
+        self._set_remaining()
         self.rate = RateMonitor(now)
         self.recent: deque[bool] = deque(maxlen=_RECENT)  # True: that first run failed
         self.waiting = 0  # rows in the ready table
@@ -86,7 +91,8 @@ class ProgramState:
         self.latency[stage] = Latency(profile)
         if stage == 0:
             self.regression = Regression(profile.batch_ns)
-            self._set_level()
+        self._set_remaining()
+        self._set_level()
 
     def set_control(self, control: ControlTables | None) -> None:
         """New tables, for a program of one stage without steps; they say nothing about others."""
@@ -95,6 +101,16 @@ class ProgramState:
             holds = control is not None and any(control.hold_ns)
             self.facts[0].may_hold = holds or self.policy.holds
             self._set_level()
+
+    def _set_remaining(self) -> None:
+        """What the profiles say of the time from each stage to the end."""
+        remaining: tuple[tuple[int, ...], ...] = ()
+        if all(latency.known for latency in self.latency):
+            sizes = range(1, self.program.max_batch + 1)
+            times = [[latency.predict(size) for size in sizes] for latency in self.latency]
+            remaining = tuple(tuple(map(sum, zip(*times[stage:], strict=True))) for stage in range(len(times)))
+        for facts in self.facts:
+            facts.remaining = remaining
 
     def _set_level(self) -> None:
         facts = self.facts[0]

@@ -266,6 +266,10 @@ class ReadyTable:
         """The sets in which rows wait."""
         return [ready for ready in self._sets.values() if ready.count]
 
+    def of_program(self, program: int) -> list[ReadySet]:
+        """The sets of a program in which rows wait."""
+        return [ready for key, ready in self._sets.items() if key[0] == program and ready.count]
+
     def waiting_before(self, program: int, level: Level) -> int:
         """Rows of a program that wait with this class and priority or a better one."""
         return sum(ready.before(level) for key, ready in self._sets.items() if key[0] == program)

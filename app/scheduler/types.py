@@ -39,6 +39,15 @@ class Formed(StrEnum):
     RETRY = "retry"  # part of a unit that failed
 
 
+class Operation(StrEnum):
+    """What a unit does with the batches of its program (see `batches`)."""
+
+    NEW = "new"
+    STRETCH = "stretch"
+    SPLIT = "split"
+    ON = "on"  # none of them: a batch goes on as it is
+
+
 class Fault(StrEnum):
     """What a worker reports when a unit did not finish."""
 
@@ -134,6 +143,25 @@ class Call:
 
 
 @dataclass(slots=True, eq=False)
+class Batch:
+    """Rows that travel together through the stages: an entry of the batch table, which alone changes it.
+
+    By stage: `launched`, rows ever handed to a worker there; `completed`, rows that have gone on from there;
+    `standing`, rows that wait there now.
+    """
+
+    id: int
+    created: int
+    bucket: int  # of the lengths of its rows
+    launched: list[int]
+    completed: list[int]
+    standing: list[int]
+    size: int = 0
+    live: int = 0  # rows that have not ended
+    closed: bool = False  # nothing may join it any more
+
+
+@dataclass(slots=True, eq=False)
 class Row:
     """What is scheduled: one row of a call. `length` is its longest variable axis; `slot` is the pool's business."""
 
@@ -148,6 +176,8 @@ class Row:
     started: bool = False  # it counts as alive on the device
     grouped: bool = False  # it waits in a group that must be run again as it is
     advanced: bool = False  # it has been through a unit: the device keeps something of it between units
+    batch: Batch | None = None  # of programs with stages or cells, once it has started
+    entered: int = 0  # stages at which it has been handed to a worker
 
 
 @dataclass(slots=True, eq=False)
@@ -167,6 +197,7 @@ class Unit:
     running: int = 1  # units on the device when it was handed out, itself included
     steps: int = 1
     length: int = 0  # of its longest row, where batch times depend on it
+    operation: Operation = Operation.NEW
 
     @property
     def first_run(self) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import (
     AT_ONCE,
+    Batch,
     Call,
     DeviceSpec,
     Drop,
@@ -22,7 +23,7 @@ from app.scheduler.types import (
 )
 
 UNBOUNDED = DeviceSpec(workers=()).max_alive
-EAGER = {"no_wait", "adaptive"}  # never idle a usable worker; adaptive only without tables or under `latency`
+EAGER = {"no_wait", "late", "adaptive"}  # never idle a usable worker; adaptive only without tables or under `latency`
 
 
 @dataclass(slots=True, eq=False)
@@ -69,7 +70,13 @@ class Book:
         self.faults: set[Fault] = set()
         self._sequence = 0
         self._eager = not patient and all(program.policy in EAGER for program in programs)
-        self._ordered = self._eager and device.max_alive == UNBOUNDED
+        # Between keys, too: but rows at one stage may step aside for those at another, where a policy looks at stages.
+        plain = all(program.policy == "no_wait" or not self._several(program.id) for program in programs)
+        self._ordered = self._eager and plain and device.max_alive == UNBOUNDED
+
+    def _several(self, program: int) -> bool:
+        stages = self.programs[program].stages
+        return len(stages) > 1 or stages[0].repeats
 
     # what the driver tells
 
@@ -139,6 +146,7 @@ class Book:
         for program, waiting in self.waiting.items():
             assert scheduler.waiting(program) == len(waiting)
         self._check_wake(step, now)
+        self._check_batches(scheduler)
         if self._eager:
             self._check_nothing_idles(step, now)
 
@@ -149,6 +157,22 @@ class Book:
         assert not list(scheduler.running)
         assert scheduler.alive == self.alive == 0
         assert not any(self.waiting.values())
+
+    def _check_batches(self, scheduler: Scheduler) -> None:
+        """The batch table counts what its rows have been through, by what this Book knows of them."""
+        held: dict[int, dict[int, list[RowFacts]]] = {}
+        for entry in self.calls.values():
+            for facts in entry.rows:
+                batch = entry.call.rows[facts.index].batch
+                if batch is not None:
+                    held.setdefault(entry.call.program, {}).setdefault(batch.id, []).append(facts)
+        for program, state in scheduler._states.items():
+            members = held.get(program, {})
+            assert (state.batches is not None) == self._several(program)
+            batches = state.batches.batches if state.batches is not None else ()
+            assert sorted(members) == sorted(batch.id for batch in batches)
+            for batch in batches:
+                _check_batch(batch, members[batch.id])
 
     def _check_drop(self, drop: Drop, now: int) -> None:
         entry = self.calls[drop.call.id]
@@ -289,3 +313,21 @@ class Book:
     def _set_alive(self, facts: RowFacts, alive: bool) -> None:
         self.alive += alive - facts.alive
         facts.alive = alive
+
+
+def _check_batch(batch: Batch, members: list[RowFacts]) -> None:
+    """Rows that ended with their batch at the last stage stay counted there, at every stage and in its size."""
+    assert batch.live == len(members) > 0
+    over = batch.size - batch.live
+    running = [facts.state is RowState.RUNNING for facts in members]
+    for stage, (launched, completed) in enumerate(zip(batch.launched, batch.completed, strict=True)):
+        before = batch.completed[stage - 1] if stage else batch.size
+        assert 0 <= completed <= before <= batch.size
+        assert completed <= launched <= batch.size
+        assert completed == over + sum(facts.stage > stage for facts in members)
+        here = [facts.stage == stage for facts in members]
+        assert batch.standing[stage] == sum(at and not runs for at, runs in zip(here, running, strict=True)), (
+            stage,
+            batch,
+        )
+        assert launched >= completed + sum(at and runs for at, runs in zip(here, running, strict=True))

@@ -4,9 +4,11 @@ Also, after every Step of every trace (the checks are `Book.check`):
 - a worker has at most push_depth units, at most max_running workers have one, and at most max_alive rows are alive
 - a unit never exceeds its worker's capacity nor its program's max_batch; at the end nothing runs, waits or is alive
 - nothing starts past its deadline; while rows wait and nothing runs, a wake-up is asked for
-- within a key, starts are in order of (class, priority, arrival); without a policy that waits, between keys too
+- within a key, starts are in order of (class, priority, arrival); without a policy that waits, between keys too,
+  unless rows at one stage step aside for those at another
+- the batch table counts what its rows have been through
 - no row starts that is predicted to end after its deadline, but in a unit that is run again
-- `no_wait`, and `adaptive` under `latency`, idle no usable worker while rows wait
+- `no_wait`, `late`, and `adaptive` under `latency`, idle no usable worker while rows wait
 - each row ends once, in its own slot, whatever was batched, split or re-run; a bad row fails its own call only
 - what was recorded gives the same Steps when replayed; a trace gives one record however often it is run
 """
@@ -41,6 +43,7 @@ MIXED = "mixed"
 SOCIABLE = sorted(set(POLICIES) - {"ebird"})  # ebird shares a device with no other policy
 CLASSES = {"both": list(Klass), "realtime": [Klass.REALTIME], "best_effort": [Klass.BEST_EFFORT]}
 PROFILES = [(), (100,), (50, 60, 90, 70, 100, 120, 140, 160)]
+BY_LENGTH = Profile((60, 80, 100), by_length=((4, (20, 20, 30)), (10, (60, 80, 100))))
 
 
 @cache
@@ -52,7 +55,7 @@ def tables() -> list[ControlTables]:
     ]
 
 
-profiles = st.sampled_from(PROFILES).map(Profile)
+profiles = st.sampled_from([*map(Profile, PROFILES), BY_LENGTH])
 devices = st.builds(
     lambda capacities, max_running, push_depth, push_ahead, max_alive: make_device(
         *capacities, max_running=max_running, push_depth=push_depth, push_ahead_ns=push_ahead, max_alive=max_alive

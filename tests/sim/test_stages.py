@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tiers import full
 
 from app.scheduler.estimates.profile import ModelProfile, parse
 from app.sim.fleet import Setup, run
@@ -48,6 +49,7 @@ def test_a_batch_takes_the_time_of_its_longest_row() -> None:
     assert apart == pytest.approx([8 / 3, 8 / 3, 8 / 3 + 1], abs=1e-5)
 
 
+@full
 def test_replicas_that_are_simulated_apart_see_the_lengths_of_their_requests() -> None:
     """The same answer however many processes share the replicas, and for one replica the stream's own lengths."""
     setup = Setup(CELL, 300, requests=2_000, lengths="uniform:1:9", replicas=3, router="round_robin")

@@ -7,18 +7,23 @@ from __future__ import annotations
 
 from app.scheduler.optimal.tables import weight_of
 from app.scheduler.policies.adaptive import Adaptive
-from app.scheduler.policies.base import BasePolicy, Cut, Facts, Hold, KeyView, Policy
+from app.scheduler.policies.base import Around, BasePolicy, Cut, Facts, Hold, KeyView, Policy
+from app.scheduler.policies.dva_input import DvaInput
+from app.scheduler.policies.dva_load import DvaLoad
+from app.scheduler.policies.dva_operator import DvaOperator
 from app.scheduler.policies.ebird import Ebird
+from app.scheduler.policies.late import Late
 from app.scheduler.policies.no_wait import NoWait
 from app.scheduler.policies.preferred import Preferred
 from app.scheduler.policies.static import Static
 from app.scheduler.policies.window import Window
 
-__all__ = ["POLICIES", "BasePolicy", "Cut", "Facts", "Hold", "KeyView", "Policy", "default_workers", "make"]
+__all__ = ["POLICIES", "Around", "BasePolicy", "Cut", "Facts", "Hold", "KeyView", "Policy", "default_workers", "make"]
 
-POLICIES: dict[str, type[BasePolicy]] = {
-    policy.name: policy for policy in (Adaptive, NoWait, Window, Static, Preferred, Ebird)
-}
+_ALL: tuple[type[BasePolicy], ...] = (
+    Adaptive, NoWait, Window, Static, Preferred, Ebird, Late, DvaInput, DvaOperator, DvaLoad,
+)  # fmt: skip
+POLICIES = {policy.name: policy for policy in _ALL}
 
 
 def policy_class(name: str) -> type[BasePolicy]:

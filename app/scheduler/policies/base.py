@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from app.scheduler.optimal.tables import ControlTables
-from app.scheduler.types import DeviceSpec, Formed
+from app.scheduler.types import Batch, DeviceSpec, Formed
 
 
 @dataclass(slots=True)
@@ -25,6 +25,31 @@ class Facts:
     rate: float = 0.0  # rows per second, since it last changed
     scale: float = 1.0  # observed over profiled batch time
     may_hold: bool = False  # the policy, or some control table, ever holds rows back
+    #: By stage and size: nanoseconds from there to the end, one step of each cell; the same for all stages of a
+    #: program. Empty where some stage is not measured.
+    remaining: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(slots=True)
+class Around:
+    """What lies beside a key of a program with stages or cells: its batches, and who waits at other stages.
+
+    Rows count as waiting elsewhere only if they can start: those without room on the device do not.
+    """
+
+    stage: int
+    cell: bool
+    batch: Batch | None  # of the first row; None: it begins
+    here: int  # rows of that batch that stand first in line here
+    joined: bool  # some row that stands at this cell has not run a step of it
+    latest: Batch | None  # the only one that may be stretched, if its rows are of this length bucket
+    formed: int  # when the last batch was, whatever its lengths; -1: there is none
+    active: int  # rows of the program that have begun and not ended
+    beside: int  # rows that wait at this stage with lengths of other buckets
+    oldest: int  # arrival of the oldest of all at this stage
+    nearest: tuple[int, int]  # the last stage before this one at which rows of this bucket wait, and how many; or -1, 0
+    before: int  # rows that wait at earlier stages that are no cells
+    after: int  # rows that wait at later stages that are no cells
 
 
 @dataclass(slots=True)
@@ -41,15 +66,22 @@ class KeyView:
     free: int  # units that may start now, each on a worker of its own
     running: int  # units at work once one more has started
     facts: Facts
+    around: Around | None = None  # for a policy that sees stages, where a program has several or a cell
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Start a unit of the first `rows` rows as a batch of `size` >= rows, for the reason given."""
+    """Start a unit of the first `rows` rows as a batch of `size` >= rows, for the reason given.
+
+    `joins`: rows that begin are to belong to this batch and catch up with it. `divide`: the first row's batch, as far
+    as it stands here, is split into batches of so many rows first.
+    """
 
     rows: int
     size: int
     reason: Formed
+    joins: Batch | None = None
+    divide: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +99,12 @@ def held(view: KeyView, longest: int, now: int) -> Hold | Formed:
     return Formed.DEADLINE if ends == view.due else Formed.HOLD_ENDED
 
 
+def go(view: KeyView, rows: int, reason: Formed = Formed.IDLE) -> Cut:
+    """Run so many rows now, or as many of them as can run."""
+    rows = min(rows, view.limit)
+    return Cut(rows, rows, Formed.FULL if rows == view.full else reason)
+
+
 class Policy(Protocol):
     """How units are cut from one key, and what a policy needs of its device."""
 
@@ -82,6 +120,8 @@ class Policy(Protocol):
     sizes_itself: bool
     #: It looks its decisions up in control tables, which the driver must solve.
     uses_tables: bool
+    #: It looks at the batches and at other stages of a program that has several.
+    sees_stages: bool
 
     def target(self, facts: Facts) -> int | None:
         """The preferred batch size if the policy sets its own, else None."""
@@ -108,6 +148,7 @@ class BasePolicy:
     push_depth: int | None = None
     sizes_itself = False
     uses_tables = False
+    sees_stages = False
 
     @classmethod
     def workers(cls, max_batch: int) -> tuple[int, ...]:
@@ -130,5 +171,4 @@ class BasePolicy:
 
     def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
         """Serve what waits, up to the largest batch, as soon as a worker may be handed a unit."""
-        rows = min(view.ready, view.limit)
-        return Cut(rows, rows, Formed.FULL if rows == view.full else Formed.IDLE)
+        return go(view, view.ready)

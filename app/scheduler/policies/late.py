@@ -1,0 +1,34 @@
+"""Late Batching: rows join a running cell at the very next step, leave it at once, and nothing is padded.
+
+All rows that stand between two steps of a cell run the next one together, whatever step each has reached, up to the
+largest batch, the oldest first. The paper has one kind of block. With stages around the cell, as an embedding before it
+and a head behind it, joining at the next step and leaving at once mean that these go before the cell's next step: the
+rows behind it always, those before it once between two steps, and only while the cell has room for more rows.
+
+The paper leaves the largest batch and the number of blocks pushed ahead open: they are the model's `max_batch` and the
+device's `push_depth` and `push_ahead`. What is pushed ahead is what a row waits for before it can join.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from app.scheduler.policies.base import BasePolicy, Cut, Hold, KeyView, go
+
+
+def steps_aside(view: KeyView) -> bool:
+    """Whether a cell lets rows go first that leave it, or that are about to join it."""
+    around = view.around
+    if around is None or not around.cell:
+        return False
+    return around.after > 0 or (around.before > 0 and view.ready < view.full and not around.joined)
+
+
+class Late(BasePolicy):
+    """The paper's join and leave. A model without a cell is served as by `no_wait`."""
+
+    name = "late"
+    sees_stages = True
+
+    def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
+        return Hold(None) if steps_aside(view) else go(view, view.ready)

@@ -1,0 +1,167 @@
+"""DVABatch point by point: D5 to D7 and D12 to D15, and the three worked examples of its Figure 3, exactly."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.scheduler.policies.dva_operator import part_of
+from app.scheduler.types import DeviceSpec, Operation, Profile, Stage
+
+from ..world import make_device, make_program
+from .drive import Ran, Request, drive
+
+T = 8_000
+WHOLE = Profile((4 * T,) * 4)
+FOUR = (Stage(Profile((T,) * 4)),) * 4  # every operator takes T and prefers 4 rows
+#: The same, and half as long for rows half as long.
+LONG = (Stage(Profile((T,) * 4, by_length=((5, (T // 2,) * 4), (10, (T,) * 4)))),) * 4
+#: Operator A prefers 4 rows, the others 1.
+MIXED = (FOUR[0], *(Stage(Profile(tuple(rows * T // 4 for rows in range(1, 5)))),) * 3)
+
+
+def served(policy: str, stages: tuple[Stage, ...], *requests: Request, device: DeviceSpec | None = None,
+           **options: object) -> Ran:  # fmt: skip
+    program = make_program(stages=stages, policy=policy, **{"max_batch": 4, "max_delay_ns": 0, **options})
+    return drive(device or make_device(4), program, requests)
+
+
+def operations(ran: Ran) -> list[tuple[int, int, Operation]]:
+    return [(unit.stage, len(unit.rows), unit.operation) for unit in ran.units]
+
+
+class TestFigure3:
+    def test_case_1_input_diversity_37_5_percent(self) -> None:
+        requests = [Request(0, length=length) for length in (5, 5, 5, 10)]
+        whole = Stage(Profile((4 * T,) * 4, by_length=((5, (2 * T,) * 4), (10, (4 * T,) * 4))))
+        assert served("no_wait", (whole,), *requests).mean == 4 * T
+        ran = served("dva_input", LONG, *requests, device=make_device(4, 4), length_buckets=(5, 10))
+        assert ran.latency == [2 * T, 2 * T, 2 * T, 4 * T]
+        assert ran.mean == 2.5 * T == (1 - 0.375) * 4 * T
+
+    def test_case_2_operator_diversity_28_1_percent(self) -> None:
+        requests = [Request(0)] * 4
+        assert served("no_wait", MIXED, *requests).mean == 4 * T
+        ran = served("dva_operator", MIXED, *requests)
+        assert [latency / T for latency in ran.latency] == [1.75, 2.5, 3.25, 4]
+        assert ran.mean == 2.875 * T
+        assert round(1 - ran.mean / (4 * T), 3) == 0.281
+
+    def test_case_3_load_diversity_34_4_percent(self) -> None:
+        requests = [Request(0), *[Request(5 * T)] * 3]
+        assert served("window", (Stage(WHOLE),), *requests, max_delay_ns=4 * T).mean == 8 * T
+        ran = served("dva_load", FOUR, *requests, max_delay_ns=4 * T)
+        assert [latency / T for latency in ran.latency] == [9, 4, 4, 4]
+        assert ran.mean == 5.25 * T
+        assert round(1 - ran.mean / (8 * T), 3) == 0.344
+        assert operations(ran) == [
+            (0, 1, Operation.NEW), (0, 3, Operation.STRETCH), *((stage, 4, Operation.ON) for stage in (1, 2, 3)),
+        ]  # fmt: skip
+
+
+class TestInput:
+    """D12."""
+
+    def test_the_window_is_the_first_stage_at_the_largest_batch(self) -> None:
+        ran = served("dva_input", LONG, Request(0, length=5), Request(1, length=5), length_buckets=(5, 10))
+        assert (ran.units[0].started, len(ran.units[0].rows)) == (T, 2)
+
+    def test_clusters_of_one_window_go_together(self) -> None:
+        """When it ends for the oldest row it has ended for all, also for those that find no worker at that moment."""
+        requests = [Request(0, length=5), Request(T // 2, length=10)]
+        for device, second in ((make_device(4, 4), T), (make_device(4), T + 2 * T)):
+            ran = served("dva_input", LONG, *requests, device=device, length_buckets=(5, 10))
+            begun = [unit.started for unit in ran.units if unit.stage == 0]
+            assert begun == [T, second]
+
+    def test_no_more_rows_than_the_largest_batch_are_in_the_pipeline(self) -> None:
+        requests = [Request(at, length=length) for at in range(10) for length in (5, 10)]
+        ran = served("dva_input", LONG, *requests, device=make_device(4, 4, 4), length_buckets=(5, 10))
+        inside = sorted([(unit.started, len(unit.rows)) for unit in ran.units if unit.stage == 0]
+                        + [(end, -1) for end in ran.ended])  # fmt: skip
+        count = most = 0
+        for _, change in inside:
+            count += change
+            most = max(most, count)
+        assert most == 4
+
+    def test_batches_stay_as_they_are(self) -> None:
+        """No two are joined, and none is padded beyond its own cluster."""
+        requests = [Request(at * T // 2, length=5 + 5 * (at % 2)) for at in range(8)]
+        ran = served("dva_input", LONG, *requests, length_buckets=(5, 10))
+        assert {unit.operation for unit in ran.units} == {Operation.NEW, Operation.ON}
+        assert all(len({row.length for row in unit.rows}) == 1 for unit in ran.units)
+
+
+class TestOperator:
+    """D7, D13."""
+
+    @pytest.mark.parametrize(
+        ("remaining", "parts"),
+        [
+            pytest.param((10, 10, 10, 10), [1, 2, 3, 4], id="batching-is-free"),
+            pytest.param((10, 20, 30, 40), [1, 1, 1, 1], id="batching-brings-nothing"),
+            pytest.param((10, 12, 20, 24), [1, 2, 3, 2], id="two-fill-it"),
+            pytest.param((10, 20, 39, 39), [1, 1, 1, 4], id="equal-is-enough"),
+            pytest.param((), [1, 2, 3, 4], id="nothing-is-known"),
+        ],
+    )
+    def test_when_a_batch_is_split(self, remaining: tuple[int, ...], parts: list[int]) -> None:
+        got = [part_of(rows, remaining) for rows in (1, 2, 3, 4)]
+        assert got[0] == 1
+        for rows, part, expected in zip((2, 3, 4), got[1:], parts[1:], strict=True):
+            if expected == rows:
+                assert part == rows
+            else:
+                assert part < rows
+
+    def test_parts_run_one_after_the_other(self) -> None:
+        """The first is through before the second begins, and the table says what happened."""
+        ran = served("dva_operator", MIXED, *[Request(0)] * 4)
+        assert operations(ran) == [
+            (0, 4, Operation.NEW),
+            *((stage, 1, Operation.SPLIT if stage == 1 and not row else Operation.ON)
+              for row in range(4) for stage in (1, 2, 3)),
+        ]  # fmt: skip
+        assert [unit.rows[0].call.id for unit in ran.units[1:]] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+
+    def test_batches_are_formed_as_by_window(self) -> None:
+        ran = served("dva_operator", FOUR, Request(0), Request(10), max_delay_ns=50)
+        assert (ran.units[0].started, len(ran.units[0].rows)) == (50, 2)
+
+
+class TestLoad:
+    """D6, D14, D7 with D6."""
+
+    def test_the_old_part_waits_at_its_next_boundary_for_the_late_one(self) -> None:
+        """Latecomers of a batch in its second stage run two stages, and all go on together (D6, Figure 8b)."""
+        ran = served("dva_load", FOUR, *[Request(0)] * 2, *[Request(T + 1)] * 2)
+        assert operations(ran) == [
+            (0, 2, Operation.NEW), (1, 2, Operation.ON), (0, 2, Operation.STRETCH), (1, 2, Operation.ON),
+            (2, 4, Operation.ON), (3, 4, Operation.ON),
+        ]  # fmt: skip
+        assert [end // T for end in ran.ended] == [6] * 4
+
+    def test_a_batch_is_never_stretched_beyond_the_largest(self) -> None:
+        ran = served("dva_load", FOUR, *[Request(0)] * 3, *[Request(1)] * 3)
+        assert max(len(unit.rows) for unit in ran.units) == 4
+        assert [end // T for end in ran.ended] == [5, 5, 5, 5, 9, 9]
+
+    def test_an_old_batch_is_not_stretched(self) -> None:
+        """Held twice, it is older than the largest batch takes for all stages."""
+        requests = [Request(0), Request(1), Request(T + 1), Request(2 * T + 1), Request(3 * T + 1)]
+        ran = served("dva_load", (Stage(Profile((T,) * 8)),) * 3, *requests, max_batch=8)
+        stretched = [unit.started for unit in ran.units if unit.operation is Operation.STRETCH]
+        assert stretched == [T, 2 * T]
+        assert max(stretched) < 3 * T
+
+    def test_a_batch_in_its_last_stage_is_not_stretched(self) -> None:
+        ran = served("dva_load", FOUR[:2], Request(0), Request(T + 1))
+        assert [end // T for end in ran.ended] == [2, 4]
+
+    def test_a_batch_that_will_be_split_is_closed(self) -> None:
+        """II and III together: of two rows the split is foreseen from the first stage on."""
+        ran = served("dva_load", MIXED, *[Request(0)] * 2, Request(1))
+        assert [unit.operation for unit in ran.units if unit.stage == 0] == [Operation.NEW, Operation.NEW]
+        alone = served("dva_load", MIXED, Request(0), Request(1))
+        assert [unit.operation for unit in alone.units if unit.stage == 0] == [Operation.NEW, Operation.STRETCH]
+        assert Operation.SPLIT in [unit.operation for unit in alone.units]
