@@ -142,6 +142,7 @@ class Dispatch:
             beside=beside,
             oldest=oldest,
             nearest=(nearest, alike[nearest] if nearest >= 0 else 0),
+            ahead=sum(alike[stage + 1 :]),
             before=sum(short[:stage]),
             after=sum(short[stage + 1 :]),
         )

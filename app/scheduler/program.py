@@ -95,9 +95,12 @@ class ProgramState:
         self._set_level()
 
     def set_control(self, control: ControlTables | None) -> None:
-        """New tables, for a program of one stage without steps; they say nothing about others."""
-        if len(self.program.stages) == 1 and not self.program.stages[0].repeats:
+        """New tables, of all stages as one; they say nothing about a program with a cell."""
+        if not any(stage.repeats for stage in self.program.stages):
             self.facts[0].control = control
+            whole = control if control is not None and control.values and len(self.facts) > 1 else None
+            for facts in self.facts:
+                facts.whole = whole
             holds = control is not None and any(control.hold_ns)
             self.facts[0].may_hold = holds or self.policy.holds
             self._set_level()
@@ -114,9 +117,13 @@ class ProgramState:
 
     def _set_level(self) -> None:
         facts = self.facts[0]
-        facts.rate, facts.scale = self.rate.steady, self.latency[0].scale
+        facts.scale = sum(latency.scale for latency in self.latency) / len(self.latency)
+        for stage in self.facts:
+            stage.rate = self.rate.steady
         if facts.control is not None:
             facts.level = facts.control.level(facts.rate, facts.scale)
+            for stage in self.facts:
+                stage.level = facts.level
 
 
 class _AllStages:

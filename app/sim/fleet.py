@@ -146,7 +146,12 @@ class Setup:
         running = 1 if self.device == "serial" else max(1, len(self.workers))
         profile = with_copies(self.profile) if self.transfers == "serial" else self.profile
         weight = control.weight_of(self.objective)
-        return replace(self, tables=_solve(profile.stage(), workers=running, weight=weight, power=profile.watts))
+        return replace(
+            self,
+            tables=_solve(
+                profile.stage(), workers=running, weight=weight, power=profile.watts, values=bool(profile.stages)
+            ),
+        )
 
     def drawn_lengths(self) -> Lengths | None:
         """The lengths of all requests, in their order, if they have any."""

@@ -107,13 +107,26 @@ class TestControl:
         assert state.facts[0].control is None
 
     @pytest.mark.parametrize(
-        "stages", [TWO_STAGES.stages, (Stage(Profile((10, 20)), repeats=True),)], ids=["two-stages", "cell"]
+        "stages",
+        [(Stage(Profile((10, 20)), repeats=True),), (*TWO_STAGES.stages, Stage(Profile((1, 2)), repeats=True))],
+        ids=["cell", "stages-and-cell"],
     )
-    def test_tables_say_nothing_about_stages_and_cells(self, stages: tuple[Stage, ...]) -> None:
+    def test_tables_say_nothing_about_cells(self, stages: tuple[Stage, ...]) -> None:
         state = ProgramState(Program(1, "m", stages), None, DEVICE, 0)
         state.set_control(TABLES)
         state.tick(S)
         assert all(facts.control is None for facts in state.facts)
+
+    def test_of_several_stages_the_first_has_the_table_and_all_know_the_values(self) -> None:
+        state = ProgramState(TWO_STAGES, None, DEVICE, 0)
+        state.set_control(replace(TABLES, inside=(1.0,) * len(TABLES.loads), values=((0.0, 1.0),) * len(TABLES.loads)))
+        state.tick(S)
+        assert [facts.control is None for facts in state.facts] == [False, True]
+        assert state.facts[0].whole is state.facts[1].whole is not None
+        assert state.facts[0].level == state.facts[1].level
+        assert state.facts[1].remaining == ((11, 22), (1, 2))
+        state.set_control(None)
+        assert state.facts[1].whole is None
 
 
 class TestObserve:

@@ -111,6 +111,18 @@ def evaluate(
     return process.optimum(np.asarray(table, dtype=np.int64), power)
 
 
+def values(batch_ns: Sequence[int], best: Optimum) -> tuple[float, tuple[float, ...]]:
+    """The mean number of rows in the system, and the relative value in rows x ns of each number that waits.
+
+    `best`: a policy on a device with these batch times. The value is what it costs to begin with so many rows and not
+    with none, when all that exceeds the average is added up.
+    """
+    process = _Process(batch_ns, best.rate, len(best.table) - 1, tail_size=best.tail)
+    table = np.asarray(best.table, dtype=np.int64)
+    average, value = process.evaluate(table, process.latency_cost()[:, None, :])
+    return best.rate * float(average[0]) / 1e9, tuple((value[:, 0] * process.rate).tolist())
+
+
 class _Tail:
     """The relative value beyond the last state, where `size` rows are run whatever waits.
 

@@ -47,6 +47,10 @@ class ControlTables:
     peak: float  # rows per second that all workers serve at best
     workers: int = 1
     alone: tuple[int, ...] = ()  # the same for a unit beside which nothing runs; () where there is one worker
+    #: By level, for programs of several stages: rows in the system on average, and the relative value of each number
+    #: that waits when the device is free, in rows x ns.
+    inside: tuple[float, ...] = ()
+    values: tuple[tuple[float, ...], ...] = ()
 
     def level(self, rate: float, scale: float) -> int:
         """The table for a rate in rows/s on a device that takes `scale` times as long as profiled.
@@ -75,9 +79,11 @@ class ControlTables:
 
         Raises KeyError, TypeError or ValueError for anything else.
         """
-        values = {field.name: data[field.name] for field in fields(cls)}
-        for name in ("loads", "sizes", "hold_ns", "alone"):
+        late = {"inside": (), "values": ()}  # tables that were kept before there were stages have none
+        values = {field.name: {**late, **data}[field.name] for field in fields(cls)}
+        for name in ("loads", "sizes", "hold_ns", "alone", "inside"):
             values[name] = tuple(values[name])
+        values["values"] = tuple(tuple(table) for table in values["values"])
         values["tables"] = tables = tuple(tuple(table) for table in values["tables"])
         if any(not 0 <= rows <= waiting for table in tables for waiting, rows in enumerate(table)):
             raise ValueError("tables: expected 0 to as many rows as wait")
@@ -112,9 +118,12 @@ def solve(
     weight: float = 0.0,
     power: tuple[float, float] = (0.0, 1.0),
     loads: Sequence[float] = LOADS,
+    values: bool = False,
 ) -> ControlTables:
     """Tables for `workers` units at once. `power`: watts of the device idle and busy; `loads` ascending, below 1.
 
+    `values`: also the values of states, which a program of several stages needs at its boundaries. They are of one
+    worker and of the objective `latency`; for others there are none.
     Seconds of work. Batches beyond 256 rows are not considered. Raises ValueError for an empty profile.
     """
     from app.scheduler.optimal import solver  # numpy, which whoever only looks tables up does not need
@@ -134,6 +143,8 @@ def solve(
         )
         for load in loads
     ]  # fmt: skip
+    valued = values and workers == 1 and not weight
+    worth = [solver.values(times, best) for best in solved] if valued else []
     holds = tuple(_longest_hold(best.table, load * share) for best, load in zip(solved, loads, strict=True))
     return ControlTables(
         loads=tuple(loads),
@@ -144,6 +155,8 @@ def solve(
         peak=share * workers,
         workers=workers,
         alone=padded(profile.batch_ns[:LARGEST])[1] if workers > 1 else (),
+        inside=tuple(inside for inside, _ in worth),
+        values=tuple(values for _, values in worth),
     )
 
 

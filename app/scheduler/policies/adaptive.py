@@ -11,7 +11,9 @@ Under the objective `latency` no usable worker idles while rows wait; under othe
     the first row would miss its deadline; or
     it has waited several times what the wait was expected to last.
 
-Before there is a table, and at stages behind the first, it does as `no_wait` does.
+Before there is a table it does as `no_wait` does. A program of several stages has the table of the whole at its first
+stage, and between stages what `boundary` says; of rows that join others ahead of them no more begin than fit. Cells are
+served as by `late`.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from collections.abc import Sequence
 from math import sqrt
 
 from app.scheduler.optimal.tables import ControlTables
-from app.scheduler.policies.base import BasePolicy, Cut, Hold, KeyView, held
+from app.scheduler.policies import boundary
+from app.scheduler.policies.base import BasePolicy, Cut, Hold, KeyView, go, held
+from app.scheduler.policies.late import steps_aside
 from app.scheduler.types import Formed
 
 _CROWD = 8  # rows that wait: fewer say little of the rate
@@ -34,8 +38,17 @@ class Adaptive(BasePolicy):
 
     name = "adaptive"
     uses_tables = True
+    sees_stages = True
 
     def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
+        around = view.around
+        if around is not None:
+            if around.cell:
+                return Hold(None) if steps_aside(view) else go(view, view.ready)
+            if around.stage:
+                return boundary.decide(view, around, now)
+            if 0 < around.ahead < view.full:
+                return go(view, min(view.ready, view.full - around.ahead))
         control = view.facts.control
         level = -1 if control is None else _level(view, control, now)
         if control is None or level < 0:

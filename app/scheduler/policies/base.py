@@ -25,6 +25,7 @@ class Facts:
     rate: float = 0.0  # rows per second, since it last changed
     scale: float = 1.0  # observed over profiled batch time
     may_hold: bool = False  # the policy, or some control table, ever holds rows back
+    whole: ControlTables | None = None  # of all stages as one, with the values of its states
     #: By stage and size: nanoseconds from there to the end, one step of each cell; the same for all stages of a
     #: program. Empty where some stage is not measured.
     remaining: tuple[tuple[int, ...], ...] = ()
@@ -48,6 +49,7 @@ class Around:
     beside: int  # rows that wait at this stage with lengths of other buckets
     oldest: int  # arrival of the oldest of all at this stage
     nearest: tuple[int, int]  # the last stage before this one at which rows of this bucket wait, and how many; or -1, 0
+    ahead: int  # rows of this bucket that wait at later stages
     before: int  # rows that wait at earlier stages that are no cells
     after: int  # rows that wait at later stages that are no cells
 
