@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 
 import pytest
 from hypothesis import Phase, given, settings
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tiers import few, full, some
 
 from app.scheduler.estimates.profile import linear, parse
-from app.scheduler.optimal.solver import Optimum, evaluate, solve
+from app.scheduler.optimal.solver import Optimum, evaluate, solve, values
 
 from ..theory import mean_ns
 
@@ -210,3 +210,14 @@ def test_a_policy_on_the_way_that_never_serves_is_not_met(weight: float) -> None
     for load in (0.05, 0.1, 0.3, 0.45):
         price = weight / (1 - weight) * batch_ns[0]
         assert solve(batch_ns, load * peak(batch_ns), weight=price).mean_ns > 0
+
+
+def test_values_of_states_are_those_of_the_policy() -> None:
+    """From an empty device the next thing is an arrival, which costs nothing but the average for that time."""
+    times = [round((7 + 0.6 * size) * 1e6) for size in range(1, 9)]
+    best = solve(times, 300.0, idling=False)
+    inside, worth = values(times, best)
+    assert inside == pytest.approx(best.rate * best.mean_ns / 1e9)  # Little's law
+    assert worth[0] == 0
+    assert worth[1] == pytest.approx(inside / (best.rate / 1e9))
+    assert all(more > fewer for fewer, more in pairwise(worth))

@@ -94,6 +94,11 @@ def test_tables_survive_json(objective: str) -> None:
     tables = solved("jagged", weight_of(objective))
     assert ControlTables.from_dict(json.loads(json.dumps(tables.to_dict()))) == tables
     assert ControlTables.from_dict(tables.to_dict()) == tables
+    valued = solve(Profile(CURVES[next(iter(CURVES))][:4]), loads=(0.3, 0.5), values=True)
+    assert len(valued.values) == len(valued.inside) == 2
+    assert ControlTables.from_dict(json.loads(json.dumps(valued.to_dict()))) == valued
+    kept = {key: value for key, value in tables.to_dict().items() if key not in ("inside", "values")}
+    assert ControlTables.from_dict(kept) == tables  # from before there were stages
 
 
 def test_what_is_no_table_is_refused() -> None:

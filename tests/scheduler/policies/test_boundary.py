@@ -1,0 +1,128 @@
+"""What `adaptive` chooses between two stages, and that slicing a model makes nothing worse."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from tiers import full
+
+from app.scheduler.estimates.profile import ModelProfile, linear
+from app.scheduler.optimal.tables import ControlTables, solve
+from app.scheduler.policies import Around, Cut, Hold, KeyView, make
+from app.scheduler.policies.base import Facts
+from app.scheduler.types import Formed, Profile
+from app.sim.fleet import Setup, run
+
+from ..views import view_of
+
+MS = 1_000_000
+LARGEST = 8
+FLAT = (4 * MS,) * LARGEST  # what remains takes as long for any number of rows
+STEEP = tuple(size * MS for size in range(1, LARGEST + 1))  # batching brings nothing
+
+
+@cache
+def tables(whole: tuple[int, ...]) -> ControlTables:
+    return solve(Profile(whole), loads=(0.1, 0.5, 0.9), values=True)
+
+
+def view(ready: int, stage: int, stages: list[tuple[int, ...]], nearest: tuple[int, int] = (-1, 0), *,
+         level: int = 1, ahead: int = 0) -> KeyView:  # fmt: skip
+    """Of an idle device with one worker, in front of a stage of a program."""
+    whole = tuple(map(sum, zip(*stages, strict=True)))
+    facts = Facts(level=level, whole=tables(whole))
+    facts.remaining = tuple(tuple(map(sum, zip(*stages[at:], strict=True))) for at in range(len(stages)))
+    around = Around(
+        stage=stage, cell=False, batch=None, here=ready, joined=False, latest=None, formed=-1, active=ready,
+        beside=0, oldest=0, nearest=nearest, ahead=ahead, before=nearest[1], after=0,
+    )  # fmt: skip
+    made = view_of(ready, min(ready, LARGEST), LARGEST, facts=facts)
+    return replace(made, free=1, around=around)
+
+
+def decide(given: KeyView, now: int = 0) -> Cut | Hold:
+    return make("adaptive").decide(given, (LARGEST,), now)
+
+
+def test_goes_on_where_nobody_comes_and_batching_pays() -> None:
+    assert decide(view(3, 1, [FLAT, FLAT])) == Cut(3, 3, Formed.IDLE)
+    assert decide(view(LARGEST, 1, [FLAT, FLAT])) == Cut(LARGEST, LARGEST, Formed.FULL)
+
+
+def test_waits_for_rows_that_catch_up_soon() -> None:
+    """Two thirds of the way are still to go, and many are behind; not for one where most of the way is done."""
+    short = (MS // 10,) * LARGEST
+    assert decide(view(1, 1, [short, FLAT], (0, 3))) == Hold(None)
+    assert decide(view(6, 1, [FLAT, short], (0, 1))) == Cut(6, 6, Formed.IDLE)
+
+
+def test_splits_where_batching_brings_nothing() -> None:
+    assert decide(view(4, 1, [FLAT, STEEP])) == Cut(1, 1, Formed.TABLE)
+
+
+def test_a_full_batch_waits_for_nobody() -> None:
+    short = (MS // 10,) * LARGEST
+    assert isinstance(decide(view(LARGEST, 1, [short, FLAT], (0, 3))), Cut)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"running": 2}, id="another-unit-runs"),
+        pytest.param({"free": 2}, id="another-worker-is-free"),
+        pytest.param({"due": 0}, id="a-deadline"),
+    ],
+)
+def test_does_not_wait(change: dict[str, int]) -> None:
+    given = view(1, 1, [(MS // 10,) * LARGEST, FLAT], (0, 3))
+    assert decide(replace(given, **change)) == Cut(1, 1, Formed.IDLE)
+
+
+def test_rows_that_catch_up_go_straight_on() -> None:
+    """Those that wait ahead of them would wait for ever otherwise; and no more begin than have room beside them."""
+    stages = [FLAT, STEEP, STEEP]
+    assert decide(view(4, 1, stages, ahead=2)) == Cut(4, 4, Formed.IDLE)
+    assert decide(view(7, 0, stages, ahead=2)) == Cut(6, 6, Formed.IDLE)
+
+
+def test_without_values_it_goes_on() -> None:
+    given = view(4, 1, [FLAT, STEEP])
+    for level, whole in ((-1, given.facts.whole), (1, None)):
+        assert decide(replace(given, facts=replace(given.facts, level=level, whole=whole))) == Cut(4, 4, Formed.IDLE)
+
+
+def sliced(profile: ModelProfile, shares: tuple[float, ...]) -> ModelProfile:
+    stages = (ModelProfile(tuple(round(time * share) for time in profile.batch_ns)) for share in shares)
+    return replace(profile, stages=tuple(stages))
+
+
+PROFILES = {
+    "overhead": linear(7, 0.6, 32),
+    "cnn": linear(0.2, 3, 32),
+    "gpu": ModelProfile(tuple(round((4 + 0.4 * max(0, size - 8)) * MS) for size in range(1, 33))),
+}
+
+
+@full
+@pytest.mark.parametrize("shares", [(0.5, 0.5), (0.25,) * 4, (0.1, 0.9)], ids=str)
+@pytest.mark.parametrize("name", PROFILES)
+def test_never_worse_than_the_unsliced_model(name: str, shares: tuple[float, ...]) -> None:
+    """The same arrivals for both: what is left of chance is far below 1 %."""
+    profile = PROFILES[name]
+    for load in (0.25, 0.6, 0.9):
+        setup = Setup(profile, load * profile.peak, "adaptive", requests=10_000, max_queue=1 << 20)
+        whole = run(setup)["mean_ms"]
+        assert run(replace(setup, profile=sliced(profile, shares)))["mean_ms"] <= 1.01 * whole
+
+
+@full
+def test_better_where_stages_prefer_different_sizes() -> None:
+    flat, steep = (32 * MS,) * 32, tuple(size * MS for size in range(1, 33))
+    stages = (ModelProfile(flat), ModelProfile(steep))
+    profile = ModelProfile(tuple(map(sum, zip(flat, steep, strict=True))), stages=stages)
+    for load, gain in ((0.25, 0.03), (0.6, 0.08), (0.9, 0.1)):
+        setup = Setup(profile, load * profile.peak, "adaptive", requests=6_000, max_queue=1 << 20)
+        whole = run(replace(setup, profile=replace(profile, stages=())))["mean_ms"]
+        assert run(setup)["mean_ms"] < (1 - gain) * whole
