@@ -50,9 +50,9 @@ class Dispatch:
             hold = self._serve(ready, usable, start, now)
             if len(ledger.drops) > drops:  # keys held so far may have waited for the room of late calls, or for them
                 held.clear()
-            if hold is None:  # nor do later stages wait any more for rows that have started
+            if hold is None and held:  # nor do later stages wait any more for rows that have started
                 held = [key for key in held if key[0] != ready.key[0] or key[1] <= ready.key[1]]
-            else:
+            elif hold is not None:
                 held.append(ready.key)
                 wake_at = _earlier(wake_at, hold.until)
 

@@ -120,30 +120,30 @@ class ReadySet:
         return min(row.order[0] for row in heads if row is not None)
 
     def take_retry(self, most: int, room: int) -> list[Row]:
-        """Take the group to run again if it goes before all other rows; none where its first row finds no room.
+        """Take rows of the group to run again whose turn it is; none if another row goes first.
 
-        At most `most` rows, and `room` that hold nothing on the device yet; the rest stays first in line.
+        At most `most` rows, and `room` that hold nothing on the device yet. Rows for which there is no room are passed
+        over, and whole groups of them: those behind may hold the room. The rest of the group stays in its place.
         """
-        group = self._retry_head()
-        if group is None:
+        if not self._retries:
             return []
-        row = self._lane_head()
-        if row is not None and rank(row) < rank(group[0]):
+        best: tuple[Rank, list[Row], list[Row]] | None = None
+        for group in self._retries:
+            able = _able(group, most, room)
+            if able and (best is None or rank(able[0]) < best[0]):
+                best = rank(able[0]), group, able
+        row = next(self.first(1, room), None)
+        if best is None or (row is not None and rank(row) < best[0]):
             return []
-        fits = 0
-        for row in group[:most]:
-            room -= not row.started
-            if room < 0:
-                break
-            fits += 1
-        if fits:
-            self._retries.popleft()
-            if fits < len(group):
-                self._place(group[fits:])
-            self.count -= fits
-            for row in group[:fits]:
-                row.grouped = False
-        return group[:fits]
+        _, group, able = best
+        self._retries = deque(other for other in self._retries if other is not group)
+        for row in able:
+            row.grouped = False
+        left = [row for row in group if row.grouped and _waits(row)]
+        if left:
+            self._place(left)
+        self.count -= len(able)
+        return able
 
     def take(self, n: int, room: int) -> list[Row]:
         """Take the first `n` rows outside retry groups, or fewer where fewer wait; at most `room` that start anew.
@@ -244,6 +244,16 @@ def _level(row: Row) -> Level:
 
 def _order(row: Row) -> tuple[int, int]:
     return row.order
+
+
+def _able(group: list[Row], most: int, room: int) -> list[Row]:
+    """The rows of a group that may run now: those that hold room already, and as many more as there is room for."""
+    able: list[Row] = []
+    for row in filter(_waits, group):
+        if len(able) < most and (row.started or room > 0):
+            room -= not row.started
+            able.append(row)
+    return able
 
 
 def _group_rank(group: list[Row]) -> Rank:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import AT_ONCE, Call, Fault, Klass, Outcome, Reason, Step, Unit
+from app.scheduler.types import AT_ONCE, Call, Fault, Klass, Outcome, Profile, Reason, Stage, Step, Unit
 
 from .test_scheduler import calls_of, feed, finish, left, scheduler_of
 from .world import make_call, make_device, make_program
@@ -197,3 +197,26 @@ class TestLostDevice:
         scheduler.finished(Outcome(77, error), 0)
         step = feed(scheduler, make_call(1))
         assert len(step.start) == 1
+
+
+def test_rows_to_run_again_that_find_no_room_hold_up_none_that_have_theirs() -> None:
+    """Of a cell: C and D failed in their first step and E and F took their room; A and B, of lower priority and in the
+    middle of their steps, failed after them."""
+    scheduler = Scheduler(make_device(2, 2, 1, max_alive=4))
+    cell = (Stage(Profile((10, 20)), repeats=True),)
+    scheduler.add_program(make_program(stages=cell, policy="no_wait", max_batch=2), 0)
+    scheduler.submit(make_call(1, 2, priority=5), 0)
+    (first,) = scheduler.step(0).start
+    scheduler.finished(Outcome(first.id), 1)
+    (second,) = scheduler.step(1).start
+    scheduler.submit(make_call(2, 2, priority=3, arrived=1), 1)
+    (third,) = scheduler.step(1).start
+    scheduler.submit(make_call(3, 2, priority=1, arrived=2), 2)
+    ahead = scheduler.step(2).start
+    scheduler.finished(Outcome(third.id, Fault.OOM), 3)
+    ahead += scheduler.step(3).start
+    assert {row.call.id for unit in ahead for row in unit.rows} >= {3}
+    scheduler.finished(Outcome(second.id, Fault.OOM), 4)
+    ahead += scheduler.step(4).start
+    assert scheduler.alive == 4
+    assert [row.call.id for row in ahead[-1].rows] == [1]
