@@ -147,7 +147,7 @@ class TestLoad:
         assert [end // T for end in ran.ended] == [5, 5, 5, 5, 9, 9]
 
     def test_an_old_batch_is_not_stretched(self) -> None:
-        """Held twice, it is older than the largest batch takes for all stages."""
+        """Held twice, it is older than one row takes for all stages."""
         requests = [Request(0), Request(1), Request(T + 1), Request(2 * T + 1), Request(3 * T + 1)]
         ran = served("dva_load", (Stage(Profile((T,) * 8)),) * 3, *requests, max_batch=8)
         stretched = [unit.started for unit in ran.units if unit.operation is Operation.STRETCH]
