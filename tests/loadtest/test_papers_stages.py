@@ -1,0 +1,64 @@
+"""DVABatch's and Late Batching's experiments: the models' arithmetic, and a page made from a tiny run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from loadtest.papers import stages, stages_page
+from loadtest.papers.stages import NETWORKS, Network
+
+MS = 1_000_000
+
+
+def test_a_stage_takes_its_share_of_the_rows_or_of_a_full_gpu() -> None:
+    profile = Network("net", 4.0, (8.0, 1.0), 0.5).profile()
+    assert [stage.batch_ns[size - 1] / MS for stage in profile.stages for size in (1, 8, 64)] == [
+        16.5, 16.5, 128.5, 2.5, 16.5, 128.5,
+    ]  # fmt: skip
+    assert profile.batch_ns[0] == 19 * MS
+
+
+def test_times_of_rows_with_a_length_are_in_proportion_to_it() -> None:
+    profile = Network("bert", 2.0, (1.0,), 0.0, lengths="fixed:64").profile()
+    assert profile.stages[0].time(64, 128) == pytest.approx(128 * MS)
+    assert profile.stages[0].time(64, 64) == profile.batch_ns[63] == 64 * MS
+    assert profile.time(64, 128) == profile.stages[0].time(64, 128)
+
+
+def test_what_is_doubted_changes_all_stages() -> None:
+    unet = NETWORKS[0]
+    assert stages.changed(unet, {"stages": 2.0}).fills == (24.0,) * 4 + (2.0,) * 4
+    assert stages.changed(unet, {"stages": 2.0}).launch_ms == unet.launch_ms / 2
+    assert stages.changed(unet, {"stages": 0.5}).fills == (24.0, 2.0)
+    assert stages.changed(unet, {"fill": 0.5}).fills == (12.0, 12.0, 1.0, 1.0)
+    assert stages.changed(unet, {}) == unet
+
+
+def test_padded_batches_take_the_steps_of_their_longest_row() -> None:
+    step = stages.cell().stages[0]
+    assert (step.batch_ns[63], step.batch_ns[127]) == (0.2 * MS, 0.4 * MS)
+    for length in (1, 20, 330):
+        assert stages.padded().time(128, length) == pytest.approx(length * 0.4 * MS)
+
+
+def test_page_and_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "NETWORKS", (NETWORKS[2], replace(NETWORKS[4], row_ms=5.0)))
+    monkeypatch.setattr(stages, "DOUBTS", {"as assumed": {}})
+    monkeypatch.setattr(stages, "DELAYS", (5.0,))
+    monkeypatch.setattr(stages, "SHARES", (0.5,))
+    monkeypatch.setattr(stages, "WIDTHS", (40,))
+    monkeypatch.setattr(stages, "_STEPS", 2)
+    assert stages.EXPERIMENT.main(["--requests", "300", "--processes", "1", "--out", str(tmp_path)]) == 0
+    text = (tmp_path / "stages.md").read_text()
+    for words in ("## DVABatch", "## Late Batching", "## Assumptions", "16.1 % / 39 % / 57.7 %", "### WMT-like"):
+        assert words in text
+    data = json.loads((tmp_path / "stages.json").read_text())
+    assert set(data["studies"][0]["loads"]) >= {"ZeroBatch", "DelayBatch", "DVABatch", "adaptive"}
+    assert (tmp_path / "stages.png").read_bytes()[:4] == b"\x89PNG"
+    found = data["studies"][0]
+    base, ours = (found["loads"][name]["low"]["mean_ms"] for name in ("ZeroBatch", "DVABatch"))
+    assert stages_page.reduction(found, "DVABatch", "ZeroBatch", "low", "mean_ms") == pytest.approx(1 - ours / base)
