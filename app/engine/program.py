@@ -5,11 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from app.contract import Model, ModelInfo
 from app.engine.devices.pool import slot_bytes
-from app.engine.profiling.warmup import STAGES
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.types import DeviceSpec, Profile, Program, Stage
 
@@ -70,7 +68,7 @@ def stage_profiles(profile: ModelProfile, stages: int, running: int) -> list[Pro
     whole = profile.stage(running)
     if stages < 2:
         return [whole]
-    shares = _shares(profile.extra.get(STAGES), stages, profile.max_batch)
+    shares = _shares(profile.stages, stages, profile.max_batch)
     return [
         Profile(
             _part(whole.batch_ns, shares[stage]),
@@ -84,13 +82,10 @@ def _part(batch_ns: Sequence[int], shares: Sequence[float]) -> tuple[int, ...]:
     return tuple(max(1, round(ns * share)) for ns, share in zip(batch_ns, shares, strict=True))
 
 
-def _shares(told: Any, stages: int, max_batch: int) -> list[list[float]]:
-    """By stage and size: the part of a batch's time. What does not fit is left aside: profiles may be edited."""
-    try:
-        tables = [[float(one["batch_ms"][str(size)]) for size in range(1, max_batch + 1)] for one in told]
-        wholes = [sum(times) for times in zip(*tables, strict=True)]
-        if len(tables) == stages and all(whole > 0 for whole in wholes):
-            return [[time / whole for time, whole in zip(times, wholes, strict=True)] for times in tables]
-    except (TypeError, KeyError, ValueError):
-        pass
+def _shares(parts: Sequence[ModelProfile], stages: int, max_batch: int) -> list[list[float]]:
+    """By stage and size: the part of a batch's time. Other stages than the model has are left aside: it may have been
+    cut elsewhere since, and profiles may be edited."""
+    if len(parts) == stages and all(part.max_batch == max_batch for part in parts):
+        wholes = [sum(times) for times in zip(*(part.batch_ns for part in parts), strict=True)]
+        return [[time / whole for time, whole in zip(part.batch_ns, wholes, strict=True)] for part in parts]
     return [[1 / stages] * max_batch] * stages

@@ -28,7 +28,7 @@ from app.engine.profiling.cache import Key, ProfileCache
 from app.engine.profiling.first_rows import check_later, time_rows
 from app.engine.profiling.measured_device import MeasuredDevice
 from app.engine.profiling.sampler import Cell, Sampler, cells, coarser, levels
-from app.engine.profiling.warmup import STAGES, write_rows
+from app.engine.profiling.warmup import write_rows
 from app.models.samples import longest
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.types import DeviceSpec
@@ -253,9 +253,7 @@ def able(spec: DeviceSpec, rows: int) -> list[int]:
 def _measured(guess: ModelProfile, sampler: Sampler, lengths: Mapping[str, int]) -> Known:
     made = now_utc()
     profile = sampler.profile(guess.batch_ns, model=guess.model, lengths=dict(lengths), made=made)
-    if STAGES in guess.extra:
-        profile = replace(profile, extra={**profile.extra, STAGES: guess.extra[STAGES]})
-    return Known(profile, Origin.MEASURED, made)
+    return Known(replace(profile, stages=guess.stages), Origin.MEASURED, made)
 
 
 def now_utc() -> str:

@@ -16,7 +16,7 @@ from app.engine.profiling.first_rows import FirstRows
 from app.engine.profiling.idle import IdleProfiler, Known, Origin, Target, is_whole, now_utc
 from app.engine.profiling.measured_device import MeasuredDevice
 from app.engine.profiling.tables import TableSolver
-from app.engine.profiling.warmup import STAGES, run_on, warm_up
+from app.engine.profiling.warmup import run_on, warm_up
 from app.models.samples import longest
 from app.models.trial import Unfit, check_independence, unfit_warning
 from app.scheduler.estimates.profile import ModelProfile
@@ -99,8 +99,8 @@ class Profiling:
         key = key_of(model, self.device)
         kept = self._cache.load(key, max_batch)
         if kept is not None:
-            if STAGES in known.profile.extra:  # the model may have been cut elsewhere when the profile was made
-                kept = replace(kept, extra={**kept.extra, STAGES: known.profile.extra[STAGES]})
+            # The model may have been cut elsewhere when the profile was made.
+            kept = replace(kept, stages=known.profile.stages)
             known = Known(kept, Origin.CACHE, str(kept.extra.get("made", "")))
         return Learned(known, key, rows)
 
@@ -109,9 +109,8 @@ class Profiling:
         rows, warnings = quick.rows, quick.warnings
         dependent = check_independence(executor.model, run_on(self.device, executor))
         extra: dict[str, Any] = {"lengths": longest(rows)}
-        if quick.stages:
-            extra[STAGES] = [{"batch_ms": {str(b): ns / 1e6 for b, ns in enumerate(one, 1)}} for one in quick.stages]
-        profile = ModelProfile(quick.profile.batch_ns, executor.model.info.name, extra=extra)
+        stages = tuple(map(ModelProfile, quick.stages))
+        profile = ModelProfile(quick.profile.batch_ns, executor.model.info.name, extra=extra, stages=stages)
         return Known(profile, Origin.WARM_UP, now_utc()), rows, (*warnings, *([dependent] if dependent else []))
 
     def opened(self, served: Measured, learned: Learned, spare_rows: int) -> None:

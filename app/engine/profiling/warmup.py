@@ -24,7 +24,6 @@ from app.scheduler.types import Profile
 
 log = logging.getLogger("starling.engine")
 
-STAGES = "stages"  #: key of a profile: for each stage an object with its `batch_ms`, as warm-up timed them
 
 _BUDGET_NS = 10_000_000_000  # beyond it only powers of two are run, and the times between are interpolated
 
