@@ -1,4 +1,4 @@
-"""One server at a time: a shared one for tests that leave it as it was, or one of a test's own."""
+"""One server at a time: one that tests share and leave as it was, or one of a test's own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .server import DEMO, Server
+from .server import DEMO, PATIENCE_S, Gate, Server
 
 SHARED = (
     "averaged", "brain", "broken", "frames", "gate", "kinds", "labelled", "marked", "narrow", "plus", "scaled",
@@ -27,14 +27,20 @@ class Keeper:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._count = 0
-        self._shared: Server | None = None
+        self._kept: Server | None = None
+        self._wanted: tuple[tuple[str, ...], ...] = ()
         self._own: Server | None = None
 
-    def shared(self) -> Server:
-        if self._shared is None or self._shared.process.poll() is not None:
+    def shared(self, *more: str) -> Server:
+        """The server of most tests; `more` flags make it another one."""
+        return self.kept(SHARED, *FLAGS, *more)
+
+    def kept(self, models: tuple[str, ...], *flags: str) -> Server:
+        """The server that runs, if it has these models and flags; else a new one. Whoever gets it leaves it idle."""
+        if self._kept is None or self._wanted != (models, flags) or self._kept.process.poll() is not None:
             self._end()
-            self._shared = Server(self._place(), SHARED, *FLAGS)
-        return self._shared
+            self._kept, self._wanted = Server(self._place(), models, *flags), (models, flags)
+        return self._kept
 
     def start(self, *models: str, flags: tuple[str, ...] = ()) -> Server:
         """A server of the caller's own, ended after the test at the latest."""
@@ -53,9 +59,9 @@ class Keeper:
 
     def _end(self) -> None:
         self.end_own()
-        if self._shared is not None:
-            self._shared.stop()
-            self._shared = None
+        if self._kept is not None:
+            self._kept.stop()
+            self._kept = None
 
     def close(self) -> None:
         self._end()
@@ -76,6 +82,16 @@ def server(keeper: Keeper) -> Server:
     return keeper.shared()
 
 
+@pytest.fixture(scope="session", params=[(), ("--access-log",)], ids=["direct", "asgi"])
+def way(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """Flags for each of the two ways in which inference requests are taken: with an access log all go through ASGI.
+
+    Of the session, so that pytest runs all tests of one way before those of the other, and each server starts once.
+    """
+    flags: tuple[str, ...] = request.param
+    return flags
+
+
 @pytest.fixture
 def start(keeper: Keeper) -> Iterator[Callable[..., Server]]:
     """Start a server of one's own: `start("gate", flags=("--max-queue", "2"))`."""
@@ -90,6 +106,17 @@ def threads() -> Iterator[ThreadPoolExecutor]:
     """For requests that wait while the test goes on."""
     with ThreadPoolExecutor(64) as pool:
         yield pool
+
+
+@pytest.fixture
+def gate(server: Server, threads: ThreadPoolExecutor) -> Iterator[Gate]:
+    """Holds the one worker until it is opened; the test must open it."""
+    assert server.gate is not None
+    held = threads.submit(server.infer, "gate", [[2]])
+    server.gate.wait()
+    yield server.gate
+    assert held.result(PATIENCE_S).status == 200
+    assert server.slots("gate") == 0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from urllib.parse import urlsplit
 ROOT = Path(__file__).parents[2]
 REPOSITORY = Path(__file__).parent / "repository"
 DEMO = ROOT / "app" / "models" / "demo"
+MIB = 1 << 20
 PATIENCE_S = 20.0  # nothing here takes so long on a machine that works
 
 
@@ -82,6 +84,7 @@ class Server:
         for name in models:
             shutil.copytree(REPOSITORY / name, folder / name)
         self.gate = Gate(folder / "gate") if "gate" in models else None
+        self.headers: dict[str, str] = {}  # sent with every request, such as a key
         command = [sys.executable, "-m", "app", "serve", "--models", str(folder), "--port", "0", *flags]
         env = {name: value for name, value in os.environ.items() if not name.startswith("STARLING_")}
         # No profile of an earlier run, and none measured: a test that wants one gives the flags.
@@ -134,7 +137,7 @@ class Server:
         """One request on a connection of its own."""
         connection = http.client.HTTPConnection(self.host, timeout=PATIENCE_S)
         try:
-            connection.request(method, path, body, dict(headers or {}))
+            connection.request(method, path, body, {**self.headers, **(headers or {})})
             answer = connection.getresponse()
             data = answer.read()
             return Reply(answer.status, {name.lower(): value for name, value in answer.getheaders()}, data)
@@ -155,12 +158,24 @@ class Server:
         tensor = {"name": "x", "shape": shape, "datatype": "FP32", "data": rows}
         return self.post(f"/v2/models/{model}/infer", {"inputs": [tensor], "parameters": parameters}, headers)
 
+    def _metrics(self) -> str:
+        return self.get("/metrics").body.decode()
+
     def metric(self, sample: str) -> float:
         """The value of one line of /metrics, 0 where there is none."""
-        for line in self.get("/metrics").body.decode().splitlines():
+        for line in self._metrics().splitlines():
             if line.startswith(sample + " "):
                 return float(line.rpartition(" ")[2])
         return 0.0
+
+    def outcomes(self, model: str) -> Counter[str]:
+        """Requests so far by outcome, of all versions of a model."""
+        lines = re.findall(r'^starling_requests_total{model="(\w+)",outcome="(\w+)",.*} (\S+)$', self._metrics(), re.M)
+        counted: Counter[str] = Counter()
+        for name, outcome, count in lines:
+            if name == model:
+                counted[outcome] += int(float(count))
+        return counted
 
     def waiting(self, model: str) -> int:
         """Rows in a model's queue."""

@@ -4,23 +4,9 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
-
 from .server import PATIENCE_S, Gate, Server, eventually
-
-
-@pytest.fixture
-def gate(server: Server, threads: ThreadPoolExecutor) -> Iterator[Gate]:
-    """Holds the one worker until it is opened; the test must open it."""
-    assert server.gate is not None
-    held = threads.submit(server.infer, "gate", [[2]])
-    server.gate.wait()
-    yield server.gate
-    assert held.result(PATIENCE_S).status == 200
-    assert server.slots("gate") == 0
 
 
 def test_a_full_queue(server: Server, gate: Gate, threads: ThreadPoolExecutor) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
 from .server import PATIENCE_S
@@ -20,14 +22,27 @@ class Answer(NamedTuple):
     def closes(self) -> bool:
         return b"\r\nconnection: close" in self.head.lower()
 
+    @property
+    def headers(self) -> dict[str, str]:
+        """Header names in lower case. Raises AssertionError if one comes twice."""
+        lines = self.head.decode("latin-1").split("\r\n")[1:-2]
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+        assert len(headers) == len(lines), self.head
+        return headers
+
+
+def post(path: str, body: bytes, headers: Mapping[str, str] | None = None) -> bytes:
+    """A whole request, as bytes to send."""
+    lines = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
+    return b"POST %s HTTP/1.1\r\nHost: a\r\n%sContent-Length: %d\r\n\r\n%s" % (
+        path.encode(), lines.encode(), len(body), body,
+    )  # fmt: skip
+
 
 def infer(model: str, row: list[float], **fields: Any) -> bytes:
     """A V2 inference of one FP32 row `x`, as bytes to send. `fields` are those of the request beside its inputs."""
     tensor = {"name": "x", "shape": [1, len(row)], "datatype": "FP32", "data": row}
-    body = json.dumps({**fields, "inputs": [tensor]}).encode()
-    return b"POST /v2/models/%s/infer HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s" % (
-        model.encode(), len(body), body,
-    )  # fmt: skip
+    return post(f"/v2/models/{model}/infer", json.dumps({**fields, "inputs": [tensor]}).encode())
 
 
 def get(path: str) -> bytes:
@@ -42,9 +57,19 @@ class Wire:
         self._writer = writer
 
     @classmethod
-    async def open(cls, host: str) -> Wire:
+    async def open(cls, host: str, receive_buffer: int = 0) -> Wire:
+        """`receive_buffer` bytes of the kernel's for what is not read yet; 0: as many as it likes."""
         name, _, port = host.partition(":")
-        return cls(*await asyncio.open_connection(name, int(port)))
+        sock = socket.socket(proto=socket.IPPROTO_TCP)  # stated, or asyncio leaves Nagle's delay on
+        try:
+            if receive_buffer:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+            sock.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(sock, (name, int(port)))
+            return cls(*await asyncio.open_connection(sock=sock))
+        except BaseException:
+            sock.close()
+            raise
 
     async def __aenter__(self) -> Self:
         return self
@@ -66,10 +91,17 @@ class Wire:
     async def answer(self) -> Answer:
         async with asyncio.timeout(PATIENCE_S):
             head = await self._reader.readuntil(b"\r\n\r\n")
+            if head.startswith(b"HTTP/1.1 100 "):  # no body follows
+                return Answer(100, head, b"")
             lower = head.lower()
             at = lower.index(b"\r\ncontent-length:") + 17
             length = int(lower[at : lower.index(b"\r\n", at)])
             return Answer(int(head[9:12]), head, await self._reader.readexactly(length))
+
+    async def ended(self) -> bool:
+        """Wait for the server to close; whether nothing more came before."""
+        async with asyncio.timeout(PATIENCE_S):
+            return await self._reader.read(1) == b""
 
 
 async def once(host: str, request: bytes) -> Answer:

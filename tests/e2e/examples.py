@@ -1,0 +1,113 @@
+"""One inference of `echo` in every protocol: the request for a number, and the very bytes that answer it."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from .wire import post
+
+JSON = {"content-type": "application/json"}
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A request, and the body that must answer it. `says` are the headers that describe that body."""
+
+    path: str
+    rows: int
+    body: bytes
+    answer: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+    says: Mapping[str, str] = field(default_factory=lambda: JSON)
+
+    def wire(self, headers: Mapping[str, str] | None = None) -> bytes:
+        """The request as bytes to send, with more headers."""
+        return post(self.path, self.body, {**self.headers, **(headers or {})})
+
+
+def rows_of(number: int) -> list[list[int]]:
+    """One to three rows that no other number below a million has, exact in float32."""
+    return [[number + 1_000_000 * (4 * row + column) for column in range(4)] for row in range(1 + number % 3)]
+
+
+def _texts(number: int) -> list[bytes]:
+    """Each row as JSON, without brackets."""
+    return [",".join(f"{value}.0" for value in row).encode() for row in rows_of(number)]
+
+
+def _tensor(name: bytes, number: int, *, binary: bool) -> tuple[bytes, bytes]:
+    """A V2 tensor: its JSON, and the bytes that follow if it is binary."""
+    texts = _texts(number)
+    raw = b"".join(struct.pack("<4f", *row) for row in rows_of(number)) if binary else b""
+    data = b'"parameters":{"binary_data_size":%d}' % len(raw) if binary else b'"data":[%s]' % b",".join(texts)
+    return b'{"name":"%s","shape":[%d,4],"datatype":"FP32",%s}' % (name, len(texts), data), raw
+
+
+def _v2(number: int, *, binary_in: bool, binary_out: bool) -> Example:
+    tensor, raw = _tensor(b"x", number, binary=binary_in)
+    wanted = b'"parameters":{"binary_data_output":true},' if binary_out else b""
+    head = b'{"id":"%d",%s"inputs":[%s]}' % (number, wanted, tensor)
+    sent = {"Inference-Header-Content-Length": str(len(head))} if binary_in else {}
+    answer, says = _v2_answer(number, b',"id":"%d"' % number, binary=binary_out)
+    return Example("/v2/models/echo/infer", len(rows_of(number)), head + raw, answer, sent, says)
+
+
+def _v2_raw(number: int) -> Example:
+    _, raw = _tensor(b"x", number, binary=True)
+    answer, says = _v2_answer(number, b"", binary=True)
+    sent = {"Inference-Header-Content-Length": "0"}
+    return Example("/v2/models/echo/infer", len(rows_of(number)), raw, answer, sent, says)
+
+
+def _v2_answer(number: int, id: bytes, *, binary: bool) -> tuple[bytes, Mapping[str, str]]:
+    tensor, raw = _tensor(b"y", number, binary=binary)
+    head = b'{"model_name":"echo","model_version":"1","outputs":[%s]%s}' % (tensor, id)
+    if not binary:
+        return head, JSON
+    return head + raw, {
+        "content-type": "application/octet-stream",
+        "inference-header-content-length": str(len(head)),
+    }
+
+
+def _v1(number: int) -> Example:
+    rows = b",".join(b"[%s]" % text for text in _texts(number))
+    body, answer = b'{"instances":[%s]}' % rows, b'{"predictions":[%s]}' % rows
+    return Example("/v1/models/echo:predict", len(rows_of(number)), body, answer)
+
+
+def _friendly(number: int) -> Example:
+    texts = _texts(number)
+    body = b"[%s]" % b",".join(b"[%s]" % text for text in texts)
+    answer = b"[%s]" % b",".join(b'{"y":[%s]}' % text for text in texts)
+    return Example("/predict/echo", len(texts), body, answer, {"Content-Type": "application/json"})
+
+
+#: By name, what makes the example of a number.
+PROTOCOLS: dict[str, Callable[[int], Example]] = {
+    "V2 JSON": partial(_v2, binary_in=False, binary_out=False),
+    "V2 binary": partial(_v2, binary_in=True, binary_out=True),
+    "V2 JSON to binary": partial(_v2, binary_in=False, binary_out=True),
+    "V2 binary to JSON": partial(_v2, binary_in=True, binary_out=False),
+    "V2 raw": _v2_raw,
+    "V1": _v1,
+    "friendly": _friendly,
+}
+
+
+def example(number: int) -> Example:
+    """Of one protocol after the other."""
+    return list(PROTOCOLS.values())[number % len(PROTOCOLS)](number)
+
+
+def large(number: int) -> Example:
+    """A binary request of 16 KB whose answer is 60 KB of JSON."""
+    x = b'"name":"x","shape":[1000,4],"datatype":"FP32","parameters":{"binary_data_size":16000}'
+    head = b'{"id":"%d","inputs":[{%s}]}' % (number, x)
+    y = b'"name":"y","shape":[1000,4],"datatype":"FP32","data":[%s]' % b",".join([b"-1.2345679e-30"] * 4000)
+    answer = b'{"model_name":"echo","model_version":"1","outputs":[{%s}],"id":"%d"}' % (y, number)
+    sent = {"Inference-Header-Content-Length": str(len(head))}
+    return Example("/v2/models/echo/infer", 1000, head + struct.pack("<f", -1.2345679e-30) * 4000, answer, sent)
