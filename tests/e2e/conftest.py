@@ -60,7 +60,7 @@ class Keeper:
     def _end(self) -> None:
         self.end_own()
         if self._kept is not None:
-            self._kept.stop()
+            self._kept.stop(signal.SIGINT)  # which skips a grace
             self._kept = None
 
     def close(self) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from .wire import post
+from .wire import Answer, post
 
 JSON = {"content-type": "application/json"}
 
@@ -26,6 +27,20 @@ class Example:
     def wire(self, headers: Mapping[str, str] | None = None) -> bytes:
         """The request as bytes to send, with more headers."""
         return post(self.path, self.body, {**self.headers, **(headers or {})})
+
+    def packed(self) -> bytes:
+        """The request with a compressed body."""
+        return post(self.path, gzip.compress(self.body), {**self.headers, "Content-Encoding": "gzip"})
+
+    def chunked(self, size: int = 10) -> bytes:
+        """The request with a body in chunks of `size` bytes."""
+        head, _, _ = self.wire().partition(b"\r\nContent-Length: ")
+        parts = [self.body[at : at + size] for at in range(0, len(self.body), size)]
+        chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in [*parts, b""])
+        return head + b"\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks
+
+    def answered(self, answer: Answer) -> bool:
+        return (answer.status, answer.body) == (200, self.answer)
 
 
 def rows_of(number: int) -> list[list[int]]:
@@ -104,10 +119,10 @@ def example(number: int) -> Example:
 
 
 def large(number: int) -> Example:
-    """A binary request of 16 KB whose answer is 60 KB of JSON."""
-    x = b'"name":"x","shape":[1000,4],"datatype":"FP32","parameters":{"binary_data_size":16000}'
-    head = b'{"id":"%d","inputs":[{%s}]}' % (number, x)
-    y = b'"name":"y","shape":[1000,4],"datatype":"FP32","data":[%s]' % b",".join([b"-1.2345679e-30"] * 4000)
-    answer = b'{"model_name":"echo","model_version":"1","outputs":[{%s}],"id":"%d"}' % (y, number)
-    sent = {"Inference-Header-Content-Length": str(len(head))}
-    return Example("/v2/models/echo/infer", 1000, head + struct.pack("<f", -1.2345679e-30) * 4000, answer, sent)
+    """60 KB to the model `words`, and as many back."""
+    text = b"%d" % number + b"x" * 60_000
+    body = b'{"inputs":[{"name":"text","shape":[1,1],"datatype":"BYTES","data":["%s"]}]}' % text
+    shout = b'{"name":"shout","shape":[1,1],"datatype":"BYTES","data":["%s"]}' % text.upper()
+    size = b'{"name":"size","shape":[1],"datatype":"INT32","data":[%d]}' % len(text)
+    answer = b'{"model_name":"words","model_version":"1","outputs":[%s,%s]}' % (shout, size)
+    return Example("/v2/models/words/infer", 1, body, answer)

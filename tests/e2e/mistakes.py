@@ -23,7 +23,7 @@ def header_length(length: object) -> dict[str, str]:
 
 
 NAN = "output 'y' holds NaN or infinity, which JSON has not: ask for it as binary"
-MODELS = ", ".join(sorted((*SHARED, "digits", "echo")))
+UNKNOWN = "model 'nobody' is not known; models: " + ", ".join(sorted((*SHARED, "digits", "echo")))
 MISTAKES: list[tuple[str, dict[str, str], bytes, int, str]] = [
     # bodies that are not what their protocol asks for
     (ECHO, {}, b"", 400, "body: not valid JSON: Input is a zero-length, empty document: line 1 column 1 (char 0)"),
@@ -50,8 +50,8 @@ MISTAKES: list[tuple[str, dict[str, str], bytes, int, str]] = [
     (ECHO, {"Content-Encoding": "br"}, b"x", 415,
      "Content-Encoding: expected gzip, deflate or identity, got 'br'"),
     # models that are not there, or not for so many rows
-    ("/v2/models/nobody/infer", {}, b"{}", 404, f"model 'nobody' is not known; models: {MODELS}"),
-    ("/v1/models/nobody:predict", {}, b"{}", 404, f"model 'nobody' is not known; models: {MODELS}"),
+    ("/v2/models/nobody/infer", {}, b"{}", 404, UNKNOWN),
+    ("/v1/models/nobody:predict", {}, b"{}", 404, UNKNOWN),
     ("/v2/models/plus/versions/3/infer", {}, b"{}", 404, "model 'plus' has no version '3'; versions: 1, 2"),
     ("/v2/models/narrow/infer", {}, tensor(4, 1, [1, 2, 3, 4]), 400,
      "4 rows in one request: the queue of model 'narrow' holds 3"),

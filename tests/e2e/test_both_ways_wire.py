@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import json
-from collections.abc import AsyncIterator, Callable
-from itertools import pairwise
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -14,9 +12,7 @@ from .conftest import Keeper
 from .examples import PROTOCOLS, Example, example, large
 from .mistakes import ECHO, tensor
 from .server import Gate, Server
-from .wire import Answer, Wire, get, infer, post
-
-Pieces = Callable[[list[bytes]], list[bytes]]
+from .wire import PATTERNS, Wire, get, infer, post
 
 
 @pytest.fixture
@@ -34,8 +30,7 @@ class Pieced:
     async def send(self, *pieces: bytes) -> None:
         for piece in pieces:
             self.wire.send(piece)
-            # What was sent before a request on another connection has been read when that one is answered.
-            assert (await self._other.call(get("/v2/health/live"))).status == 200
+            await self._other.seen()
 
 
 @pytest.fixture
@@ -44,23 +39,19 @@ async def pieced(server: Server) -> AsyncIterator[Pieced]:
         yield Pieced(wire, other)
 
 
-def right(answer: Answer, asked: Example) -> bool:
-    return (answer.status, answer.body) == (200, asked.answer)
-
-
 @pytest.mark.parametrize("protocol", ["V2 JSON", "V2 raw"])
 async def test_split_at_every_byte(pieced: Pieced, protocol: str) -> None:
     asked = PROTOCOLS[protocol](0)
     request = asked.wire()
     for cut in range(1, len(request)):
         await pieced.send(request[:cut])
-        assert right(await pieced.wire.call(request[cut:]), asked)
+        assert asked.answered(await pieced.wire.call(request[cut:]))
 
 
 async def test_byte_after_byte(pieced: Pieced) -> None:
     for asked in (PROTOCOLS["V1"](0), PROTOCOLS["V2 binary"](0)):
         await pieced.send(*(bytes([byte]) for byte in asked.wire()))
-        assert right(await pieced.wire.answer(), asked)
+        assert asked.answered(await pieced.wire.answer())
 
 
 async def test_the_next_one_begins_in_the_same_piece(pieced: Pieced) -> None:
@@ -69,26 +60,8 @@ async def test_the_next_one_begins_in_the_same_piece(pieced: Pieced) -> None:
     for cut in range(1, len(begun)):
         await pieced.send(first.wire() + begun[:cut])
         pieced.wire.send(begun[cut:])
-        assert right(await pieced.wire.answer(), first)
-        assert right(await pieced.wire.answer(), second)
-
-
-def halved(requests: list[bytes]) -> list[bytes]:
-    """Each piece ends in the middle of a request, and in turn within its head or its body."""
-    whole = b"".join(requests)
-    cuts, end = [0], 0
-    for number, request in enumerate(requests):
-        at = len(request) // 4 if number % 2 else len(request) - 3
-        cuts.append(end + at)
-        end += len(request)
-    return [whole[a:b] for a, b in pairwise([*cuts, end])]
-
-
-PATTERNS: dict[str, Pieces] = {
-    "all in one": lambda requests: [b"".join(requests)],
-    "one each": lambda requests: requests,
-    "cut in the middle": halved,
-}
+        assert first.answered(await pieced.wire.answer())
+        assert second.answered(await pieced.wire.answer())
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -103,10 +76,10 @@ async def test_pipelining(pieced: Pieced, pattern: str) -> None:
     for number in numbers:
         answer = await pieced.wire.answer()
         statuses.append(answer.status)
-        assert answer.status != 200 or number == 8 or right(answer, example(number))
+        assert answer.status != 200 or number == 8 or example(number).answered(answer)
     rare = {8: 200, 14: 400, 21: 500, 39: 400}
     assert statuses == [rare.get(number, 200) for number in numbers]
-    assert right(await pieced.wire.call(example(0).wire()), example(0))
+    assert example(0).answered(await pieced.wire.call(example(0).wire()))
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -121,7 +94,7 @@ async def test_pipelining_while_one_runs(server: Server, pieced: Pieced, pattern
         server.gate.open()
     assert json.loads((await pieced.wire.answer()).body)["outputs"][0]["data"] == [2]
     for number in range(1, 20):
-        assert right(await pieced.wire.answer(), example(number))
+        assert example(number).answered(await pieced.wire.answer())
 
 
 async def test_pipelining_while_others_run(pieced: Pieced, gate: Gate) -> None:
@@ -130,8 +103,8 @@ async def test_pipelining_while_others_run(pieced: Pieced, gate: Gate) -> None:
         await pieced.send(example(1).wire() + example(2).wire())
     finally:
         gate.open()
-    assert right(await pieced.wire.answer(), example(1))
-    assert right(await pieced.wire.answer(), example(2))
+    assert example(1).answered(await pieced.wire.answer())
+    assert example(2).answered(await pieced.wire.answer())
 
 
 async def test_a_client_that_reads_late(server: Server, pieced: Pieced) -> None:
@@ -140,19 +113,9 @@ async def test_a_client_that_reads_late(server: Server, pieced: Pieced) -> None:
         wire.send(b"".join(large(number).wire() for number in range(100)))
         await pieced.send(*[b"".join(example(number).wire() for number in range(100))])  # others are served meanwhile
         for number in range(100):
-            assert right(await pieced.wire.answer(), example(number))
+            assert example(number).answered(await pieced.wire.answer())
         for number in range(100):
-            assert right(await wire.answer(), large(number))
-
-
-def chunked(asked: Example) -> bytes:
-    head, _, _ = post(asked.path, b"", asked.headers).partition(b"Content-Length")
-    parts = [asked.body[at : at + 10] for at in range(0, len(asked.body), 10)]
-    return head + b"Transfer-Encoding: chunked\r\n\r\n" + b"".join(b"%x\r\n%s\r\n" % (len(p), p) for p in [*parts, b""])
-
-
-def packed(asked: Example) -> bytes:
-    return post(asked.path, gzip.compress(asked.body), {**asked.headers, "Content-Encoding": "gzip"})
+            assert large(number).answered(await wire.answer())
 
 
 def padded(asked: Example, size: int = 300 << 10) -> bytes:
@@ -164,24 +127,24 @@ async def test_bodies_of_many_sizes(pieced: Pieced) -> None:
     asked = PROTOCOLS["V2 JSON"](1)
     for size in (65535, 65536, 65537, 131071, 131072, 131073, 300 << 10):
         request = padded(asked, size)
-        assert right(await pieced.wire.call(request), asked)
+        assert asked.answered(await pieced.wire.call(request))
         await pieced.send(request[:-1])
-        assert right(await pieced.wire.call(request[-1:]), asked)
+        assert asked.answered(await pieced.wire.call(request[-1:]))
 
 
 async def test_rare_kinds_between_plain_ones(pieced: Pieced) -> None:
     """Each on one connection with plain requests before and after it."""
     wire = pieced.wire
-    for number, rare in enumerate([chunked, packed, padded] * 2):
-        assert right(await wire.call(example(number).wire()), example(number))
+    for number, rare in enumerate([Example.chunked, Example.packed, padded] * 2):
+        assert example(number).answered(await wire.call(example(number).wire()))
         asked = PROTOCOLS["V2 JSON"](number)
-        assert right(await wire.call(rare(asked)), asked)
+        assert asked.answered(await wire.call(rare(asked)))
     head, _, body = example(3).wire({"Expect": "100-continue"}).partition(b"\r\n\r\n")
     assert (await wire.call(head + b"\r\n\r\n")).status == 100
-    assert right(await wire.call(body), example(3))
-    assert right(await wire.call(example(4).wire()), example(4))
+    assert example(3).answered(await wire.call(body))
+    assert example(4).answered(await wire.call(example(4).wire()))
     assert (await wire.call(get("/v2/health/live"))).status == 200
-    assert right(await wire.call(example(5).wire()), example(5))
+    assert example(5).answered(await wire.call(example(5).wire()))
 
 
 async def test_expect_and_do_not_wait(pieced: Pieced) -> None:
@@ -191,7 +154,7 @@ async def test_expect_and_do_not_wait(pieced: Pieced) -> None:
         answer = await pieced.wire.answer()
         if answer.status == 100:
             answer = await pieced.wire.answer()
-        assert right(answer, example(number))
+        assert example(number).answered(answer)
 
 
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
@@ -202,6 +165,6 @@ async def test_connections_that_end(server: Server, version: bytes) -> None:
         request = asked.wire({"Connection": "close"}) if version == b"1.1" else asked.wire()
         async with await Wire.open(server.host) as wire:
             answer = await wire.call(request.replace(b" HTTP/1.1\r\n", b" HTTP/%s\r\n" % version))
-            assert right(answer, asked)
+            assert asked.answered(answer)
             assert answer.headers["connection"] == "close"
             assert await wire.ended()

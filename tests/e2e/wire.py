@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import Mapping
+import struct
+from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any, NamedTuple, Self
 
 from .server import PATIENCE_S
@@ -21,6 +23,9 @@ class Answer(NamedTuple):
     @property
     def closes(self) -> bool:
         return b"\r\nconnection: close" in self.head.lower()
+
+    def json(self) -> Any:
+        return json.loads(self.body)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -47,6 +52,25 @@ def infer(model: str, row: list[float], **fields: Any) -> bytes:
 
 def get(path: str) -> bytes:
     return b"GET %s HTTP/1.1\r\nHost: a\r\n\r\n" % path.encode()
+
+
+def halved(requests: list[bytes]) -> list[bytes]:
+    """Each piece ends in the middle of a request, and in turn within its head or its body."""
+    whole = b"".join(requests)
+    cuts, end = [0], 0
+    for number, request in enumerate(requests):
+        at = len(request) // 4 if number % 2 else len(request) - 3
+        cuts.append(end + at)
+        end += len(request)
+    return [whole[a:b] for a, b in pairwise([*cuts, end])]
+
+
+#: How requests in a row are written: each makes pieces of them.
+PATTERNS: dict[str, Callable[[list[bytes]], list[bytes]]] = {
+    "all in one": lambda requests: [b"".join(requests)],
+    "one each": lambda requests: requests,
+    "cut in the middle": halved,
+}
 
 
 class Wire:
@@ -79,6 +103,15 @@ class Wire:
 
     def close(self) -> None:
         self._writer.transport.abort()
+
+    def reset(self) -> None:
+        """Close with RST instead of FIN."""
+        self._writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close()
+
+    async def seen(self) -> None:
+        """Return when the server has read what was sent to it before this call, on any of its connections."""
+        assert (await self.call(get("/v2/health/live"))).status == 200
 
     async def call(self, request: bytes) -> Answer:
         """Send, and read the answer. Raises OSError or IncompleteReadError where the connection ends first."""
