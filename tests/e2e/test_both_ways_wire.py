@@ -11,7 +11,7 @@ import pytest
 from .conftest import Keeper
 from .examples import PROTOCOLS, Example, example, large
 from .mistakes import ECHO, tensor
-from .server import Gate, Server
+from .server import Gate, Server, eventually
 from .wire import PATTERNS, Wire, get, infer, post
 
 
@@ -168,3 +168,29 @@ async def test_connections_that_end(server: Server, version: bytes) -> None:
             assert asked.answered(answer)
             assert answer.headers["connection"] == "close"
             assert await wire.ended()
+
+
+async def test_an_empty_line_after_each(pieced: Pieced) -> None:
+    """As clients of old send after a body, though its length does not count it."""
+    for number in range(3):
+        await pieced.send(example(number).wire() + b"\r\n")
+        assert example(number).answered(await pieced.wire.answer())
+
+
+async def test_nonsense_behind_a_request(server: Server, pieced: Pieced) -> None:
+    """It ends the connection, on which the request before it is not answered any more; nothing is left of that."""
+    gate = server.gate
+    assert gate is not None
+    lines, before = len(server.lines), await asyncio.to_thread(server.outcomes, "gate")
+    try:
+        await pieced.send(infer("gate", [2]))
+        await asyncio.to_thread(gate.wait)
+        answer = await pieced.wire.call(b"nonsense\r\n\r\n")
+        assert (answer.status, answer.json()) == (400, {"error": "the request is not valid HTTP/1.1"})
+        assert await pieced.wire.ended()
+    finally:
+        gate.open()
+    await asyncio.to_thread(eventually, lambda: server.slots("gate") == 0)
+    counted = await asyncio.to_thread(server.outcomes, "gate") - before
+    assert counted in ({"client_gone": 1}, {"ok": 1})  # it ran, and nobody heard
+    assert not any("Traceback" in line for line in server.lines[lines:])
