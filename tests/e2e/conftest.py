@@ -13,7 +13,7 @@ from .server import DEMO, PATIENCE_S, Gate, Server
 
 SHARED = (
     "averaged", "brain", "broken", "frames", "gate", "kinds", "labelled", "marked", "narrow", "plus", "scaled",
-    "several", "tokens", "words",
+    "several", "tokens", "wide", "words",
 )  # fmt: skip
 FLAGS = (
     "--model", f"digits={DEMO / 'digits'}", "--model", f"echo={DEMO / 'echo'}",

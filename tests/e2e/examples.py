@@ -119,10 +119,8 @@ def example(number: int) -> Example:
 
 
 def large(number: int) -> Example:
-    """60 KB to the model `words`, and as many back."""
-    text = b"%d" % number + b"x" * 60_000
-    body = b'{"inputs":[{"name":"text","shape":[1,1],"datatype":"BYTES","data":["%s"]}]}' % text
-    shout = b'{"name":"shout","shape":[1,1],"datatype":"BYTES","data":["%s"]}' % text.upper()
-    size = b'{"name":"size","shape":[1],"datatype":"INT32","data":[%d]}' % len(text)
-    answer = b'{"model_name":"words","model_version":"1","outputs":[%s,%s]}' % (shout, size)
-    return Example("/v2/models/words/infer", 1, body, answer)
+    """A small request to the model `wide`, and its answer of more than 100 KB."""
+    body = b'{"inputs":[{"name":"x","shape":[1,1],"datatype":"FP32","data":[%d]}]}' % number
+    y = b'{"name":"y","shape":[1,20000],"datatype":"FP32","data":[%s]}' % b",".join([b"%d.0" % number] * 20_000)
+    answer = b'{"model_name":"wide","model_version":"1","outputs":[%s]}' % y
+    return Example("/v2/models/wide/infer", 1, body, answer)

@@ -108,7 +108,7 @@ async def test_pipelining_while_others_run(pieced: Pieced, gate: Gate) -> None:
 
 
 async def test_a_client_that_reads_late(server: Server, pieced: Pieced) -> None:
-    """It sends 100 requests with answers of 60 KB before it reads the first: they are whole and in order."""
+    """It sends 100 requests with answers of 130 KB before it reads the first: they are whole and in order."""
     async with await Wire.open(server.host, receive_buffer=4096) as wire:
         wire.send(b"".join(large(number).wire() for number in range(100)))
         await pieced.send(*[b"".join(example(number).wire() for number in range(100))])  # others are served meanwhile

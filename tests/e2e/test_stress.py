@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack
 from itertools import count, pairwise
@@ -17,8 +18,8 @@ from .examples import Example, example, large
 from .server import DEMO, MIB, Server, eventually
 from .wire import PATTERNS, Answer, Wire, get, infer, once
 
-MODELS = ("gate", "marked", "words")
-MEMORY = 80 * MIB  # clients that never read send 48 MB; to hold their answers too would take as much again
+MODELS = ("gate", "marked", "wide")
+MEMORY = 40 * MIB  # to hold all answers of the clients that do not read would take 100 MiB
 FLAGS = ("--model", f"echo={DEMO / 'echo'}", "--drain-grace-s", "0.5", "--hang-floor-s", "60")
 Own = Callable[[Answer], bool]
 
@@ -114,21 +115,21 @@ class Crowd:
                 assert answer.closes
                 assert await wire.ended()
 
-    async def leave(self, clients: int) -> None:
-        """Half of them before their bodies are whole, half after; by FIN and by RST. The server has read it all."""
+    async def leave(self, clients: int, requests: int = 1) -> None:
+        """Half of them with their last request not whole, half after it; by FIN and by RST. All they sent is read."""
         for first in range(0, clients, 25):
             async with AsyncExitStack() as stack:
                 wires = [await stack.enter_async_context(await self.open()) for _ in range(25)]
                 for number, wire in enumerate(wires, first):
-                    request = self.example().wire()
-                    wire.send(request[: -1 - number % 10] if number % 2 else request)
+                    sent = b"".join(self.example().wire() for _ in range(requests))
+                    wire.send(sent[: -1 - number % 10] if number % 2 else sent)
                 for _ in range(2):  # when the first is answered, those before it have been accepted; then, read
                     await once(self._host, get("/v2/health/live"))
                 for number, wire in enumerate(wires, first):
                     wire.reset() if number % 4 < 2 else wire.close()
 
     async def never_read(self, stack: AsyncExitStack) -> list[Wire]:
-        """Clients that each send for 6 MB of answers."""
+        """Clients that each ask for 13 MB of answers."""
         requests = b"".join(large(next(self._numbers)).wire() for _ in range(100))
         wires = [await stack.enter_async_context(await self.open(receive_buffer=4096)) for _ in range(8)]
         for wire in wires:
@@ -136,7 +137,7 @@ class Crowd:
         return wires
 
     async def read_late(self, stack: AsyncExitStack) -> tuple[Wire, list[Example]]:
-        """One that sends a request after the other, and reads nothing yet: 6 MB of answers."""
+        """One that sends a request after the other, and reads none of 13 MB of answers yet."""
         asked = [large(next(self._numbers)) for _ in range(100)]
         wire, other = [await stack.enter_async_context(await self.open(receive_buffer=n)) for n in (4096, 0)]
         for one in asked:
@@ -187,9 +188,11 @@ async def everything_at_once(server: Server, crowd: Crowd) -> None:
         await asyncio.to_thread(eventually, lambda: server.outcomes("echo")["client_gone"] == 200)
         assert not any(task.done() for task in staying)
         gate.open()
-        await crowd.leave(100)
+        await crowd.leave(50)
+        await crowd.leave(50, requests=5)
         await asyncio.wait(staying)
         assert holds(await holder.answer(), 2)
+        await asyncio.to_thread(eventually, at_rest(server))  # no more is written to those who do not read
         for number, wire in enumerate(silent):
             wire.reset() if number % 2 else wire.close()
 
@@ -234,6 +237,18 @@ async def told_to_stop(server: Server, crowd: Crowd) -> None:
 def left_behind(server: Server) -> int:
     """Rows that wait, and slots in use."""
     return sum(server.waiting(model) + server.slots(model) for model in ("echo", *MODELS))
+
+
+def at_rest(server: Server) -> Callable[[], bool]:
+    """A question to ask again and again: whether nothing is at work, and nothing was answered since it was asked."""
+    answered = Counter[str]()
+
+    def question() -> bool:
+        nonlocal answered
+        before, answered = answered, server.outcomes("wide")
+        return left_behind(server) == 0 and answered == before
+
+    return question
 
 
 def open_files(server: Server) -> int:
