@@ -194,3 +194,10 @@ async def test_nonsense_behind_a_request(server: Server, pieced: Pieced) -> None
     counted = await asyncio.to_thread(server.outcomes, "gate") - before
     assert counted in ({"client_gone": 1}, {"ok": 1})  # it ran, and nobody heard
     assert not any("Traceback" in line for line in server.lines[lines:])
+
+
+async def test_an_offer_to_upgrade(pieced: Pieced) -> None:
+    """As Java's client makes it with its first request: it is not taken, and the request is answered as any other."""
+    offer = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAMAAABkAAQAoAAAAAIAAAAA"}
+    assert example(1).answered(await pieced.wire.call(example(1).wire(offer)))
+    assert example(2).answered(await pieced.wire.call(example(2).wire()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import select
@@ -9,10 +10,10 @@ import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from .server import PATIENCE_S, Server, eventually
+from .server import MIB, PATIENCE_S, Server, eventually
+from .wire import Wire, infer
 
 INFER = "/v2/models/echo/infer"
-MIB = 1 << 20
 GOOD = json.dumps({"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}]}).encode()
 
 
@@ -76,6 +77,16 @@ def test_no_length(server: Server) -> None:
     answer = exchange(server, b"POST %s HTTP/1.1\r\nHost: a\r\n\r\n" % INFER.encode())
     assert answer.startswith(b"HTTP/1.1 411 ")
     assert b"Content-Length" in answer
+
+
+async def test_pipelining_takes_no_memory(server: Server) -> None:
+    """Requests far ahead of their answers stay where they are until it is their turn: with the client."""
+    before = await asyncio.to_thread(server.peak_memory)
+    async with await Wire.open(server.host) as wire:
+        wire.send(infer("echo", [1, 2, 3, 4]) * 60_000)  # 9 MB
+        for _ in range(2000):
+            assert (await wire.answer()).status == 200
+        assert await asyncio.to_thread(server.peak_memory) - before < 32 * MIB
 
 
 def test_many_bombs_at_once(start: Callable[..., Server], threads: ThreadPoolExecutor) -> None:
