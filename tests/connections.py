@@ -25,6 +25,7 @@ class Transport(asyncio.Transport):
         self.writes: list[bytes] = []
         self.closing = False
         self.lost = False
+        self.ended = False
         self._reads = True
         self.wrote = asyncio.Event()
 
@@ -43,6 +44,9 @@ class Transport(asyncio.Transport):
 
     def is_closing(self) -> bool:
         return self.closing
+
+    def write_eof(self) -> None:
+        self.ended = True
 
     def close(self) -> None:
         self.closing = True

@@ -98,6 +98,28 @@ async def test_a_client_that_pipelines_and_hangs_up(answered: int, caplog: pytes
     assert caplog.messages == []
 
 
+@pytest.mark.parametrize("behind", [0, 1, 3])
+async def test_the_last_answer_reaches_a_client_that_sends_on(behind: int) -> None:
+    """To close with something unread would reset the connection. What is behind the last answer is dropped."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"content-length", b"2"), (b"connection", b"close")]  # as while the server is shutting down
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    connection = Connection(app)
+    connection.send((REQUEST % 1) * (1 + behind))
+    await connection.done()
+    head = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n"
+    assert connection.transport.writes == [head + b"ok"]
+    assert (connection.transport.closing, connection.transport.ended) == (not behind, bool(behind))
+    assert connection.transport.reading()
+    if behind:
+        connection.send(REQUEST % 2)
+        await connection.done()
+        assert len(connection.transport.writes) == 1
+
+
 OFFERS = {
     "h2c": [b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAMAAABk"],
     "close too": [b"Connection: close, Upgrade", b"Upgrade: h2c"],

@@ -35,7 +35,7 @@ from app.protocol.upgrades import declined
 #: Bytes of a body from which a request goes uvicorn's way: decoding so much JSON takes about a millisecond.
 LONG_BODY = 128 << 10
 _FIRST_REQUEST_S = 0.5  # how long a connection without a request stays open when the server stops
-_LINGER_S = 5.0  # how long a client may go on sending a body that came too late
+_LINGER_S = 5.0  # how long a client may go on sending when it has its last answer
 _RARE = frozenset({b"transfer-encoding", b"expect", b"content-encoding", b"upgrade"})  # headers of uvicorn's way
 _LONGEST_HEAD = 4096  # bytes of a head that a connection remembers
 _METHOD, _END_OF_HEAD = b"POST ", b"\r\n\r\n"
@@ -85,7 +85,7 @@ class HttpProtocol(HttpToolsProtocol):
     # reading
 
     def data_received(self, data: bytes) -> None:
-        while data:
+        while data and not self._lingers:
             known = self._known
             if self._missing:
                 data = self._collect(data)
@@ -183,12 +183,12 @@ class HttpProtocol(HttpToolsProtocol):
         before = self.cycle
         HttpToolsProtocol.on_headers_complete(self)
         if self.cycle is not before:
-            self.cycle.transport = OneWrite(self.cycle)  # type: ignore[assignment]
+            self.cycle.transport = OneWrite(self.cycle, self._end)  # type: ignore[assignment]
 
     def on_body(self, body: bytes) -> None:
         if self._collecting is not None:
             self._parts.append(body)
-        elif not self._lingers:
+        elif not self._lingers:  # since an earlier request in the same read
             HttpToolsProtocol.on_body(self, body)
 
     def on_message_complete(self) -> None:
@@ -198,8 +198,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._chunk = None
         exchange = self._collecting
         if self._lingers:
-            self.transport.close()
-        elif exchange is None:
+            return
+        if exchange is None:
             HttpToolsProtocol.on_message_complete(self)
         else:
             body = self._collected()
@@ -240,9 +240,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._parts.append(part)
         if self._missing:
             return b""
-        if self._lingers:
-            self.transport.close()
-        elif exchange is not None and known is not None:
+        if exchange is not None and known is not None:
             body = self._collected()
             exchange.whole = True
             if not exchange.received(body):
@@ -298,14 +296,8 @@ class HttpProtocol(HttpToolsProtocol):
         exchange.response_complete = True
         if not exchange.whole:
             self._end_collecting()  # the rest of the body is dropped
-            if closing:
-                # To close while the client still sends would reset the connection: the client would lose the answer.
-                self._lingers = True
-                self._handler = None
-                self.loop.call_later(_LINGER_S, self.transport.close)
-                return
         if closing:
-            self.transport.close()
+            self._end(sends=not exchange.whole)
         elif self.pipeline or self.flow.read_paused:
             self.on_response_complete()
         else:
@@ -322,7 +314,7 @@ class HttpProtocol(HttpToolsProtocol):
         if isinstance(self._answering, RequestResponseCycle):
             self._answering.transport.flush()  # type: ignore[attr-defined]  # see OneWrite
         self.server_state.total_requests += 1
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._lingers:
             return
         if self.pipeline:
             cycle, app = self.pipeline.pop()
@@ -339,6 +331,22 @@ class HttpProtocol(HttpToolsProtocol):
             self.transport.close()
 
     # the end
+
+    def _end(self, *, sends: bool = False) -> None:
+        """The last answer has been written. `sends`: the client is known to be sending still.
+
+        To close a connection of which something is unread resets it, and the client may lose answers. So it hears that
+        nothing more comes, and what it still sends is dropped for a while, or until it closes.
+        """
+        if not (sends or self.flow.read_paused) or self.transport.is_closing():
+            self.transport.close()
+            return
+        self._lingers = True
+        self._handler = None
+        self.pipeline.clear()
+        self.flow.resume_reading()
+        self.transport.write_eof()
+        self.loop.call_later(_LINGER_S, self.transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_collecting()

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 
 class OneWrite:
-    """What a cycle of uvicorn writes to, in place of its transport.
+    """What a cycle of uvicorn writes to, in place of its transport; `end` closes the connection.
 
     uvicorn writes the head of an answer and then its body: two segments, and clients that look at the status alone
     (tritonclient.aio's `is_model_ready`) never release a connection whose body came apart from its head. This keeps the
     head until the body comes, or the end of an answer without one.
     """
 
-    __slots__ = ("_cycle", "_head", "_transport")
+    __slots__ = ("_cycle", "_end", "_head", "_transport")
 
-    def __init__(self, cycle: RequestResponseCycle) -> None:
+    def __init__(self, cycle: RequestResponseCycle, end: Callable[[], None]) -> None:
         self._cycle = cycle
+        self._end = end
         self._transport = cycle.transport
         self._head: bytes | None = b""  # None: it has been written
 
@@ -40,4 +43,4 @@ class OneWrite:
 
     def close(self) -> None:
         self.flush()
-        self._transport.close()
+        self._end()
