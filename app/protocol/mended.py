@@ -1,0 +1,185 @@
+"""uvicorn's HTTP protocol, mended. tests/test_protocol.py checks the internals of uvicorn that it relies on.
+
+- Answers leave in one write (`OneWrite`).
+- A client that pipelines is not read far ahead of its answers (`PipelineFlow`).
+- One timer watches an idle connection (`IdleTimer`).
+- An offer to upgrade is declined, and the request answered (`upgrades.py`).
+- When the server stops, uvicorn closes connections on which it has seen no request. The first request of a connection
+  that was just opened may be on its way, so such a connection stays open for a moment longer.
+- When a client leaves, uvicorn notifies only the request that it read last. Here the one that is being answered hears
+  of it, and does not write to a closed connection, which raises.
+- The last answer on a connection reaches a client that still sends.
+- Malformed requests are answered in JSON, as all errors of this server are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from app.protocol.flow import PipelineFlow
+from app.protocol.idle import IdleTimer
+from app.protocol.one_write import OneWrite
+from app.protocol.upgrades import declined
+
+_FIRST_REQUEST_S = 0.5  # how long a connection without a request stays open when the server stops
+_LINGER_S = 5.0  # how long a client may go on sending when it has its last answer
+_MALFORMED = json.dumps({"error": "the request is not valid HTTP/1.1"}).encode()
+_MALFORMED_ANSWER = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
+) % (len(_MALFORMED), _MALFORMED)
+
+
+class MendedProtocol(HttpToolsProtocol):
+    """One connection of a client."""
+
+    # uvicorn's methods are called by the name of their class: that costs half as much as `super()`.
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        HttpToolsProtocol.__init__(self, *args, **named)
+        #: The request that is being answered, or what stands for one. uvicorn's `cycle` is the one that was read last.
+        self._answering: Any = None
+        self._parsing = False  # the parser is within a request
+        self._declines = False  # the head that has just come offers an upgrade
+        self._lingers = False  # the last answer has been given, and what still comes is dropped
+        self._idle = IdleTimer(self.loop, self.timeout_keep_alive, self._busy, self._close)
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        HttpToolsProtocol.connection_made(self, transport)
+        self.flow = PipelineFlow(transport, self.pipeline)
+
+    # reading
+
+    def data_received(self, data: bytes) -> None:
+        if not self._lingers:
+            self._parse(data)
+
+    def _parse(self, data: bytes) -> bool:
+        """Whether the parser is still between the requests, or within one: False after nonsense and upgrades."""
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.logger.warning("Invalid HTTP request received.")
+            self.send_400_response("")
+        except httptools.HttpParserUpgrade as upgrade:
+            if self._declines:
+                self._decline(data[upgrade.args[0] :])
+            elif self._should_upgrade():
+                self.handle_websocket_upgrade()
+            else:
+                self._unsupported_upgrade_warning()
+        else:
+            return True
+        return False
+
+    def _decline(self, rest: bytes) -> None:
+        """Parse the request whose head offers an upgrade again, without the offer. `rest`: what is behind the head."""
+        head = declined(self.parser.get_method(), self.url, self.headers)
+        self._declines = self._parsing = False
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's is
+        self._parse(head + rest)
+
+    def on_message_begin(self) -> None:
+        self._parsing = True
+        self.url = b""
+        self.headers = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT" and not self._should_upgrade():
+            self._declines = True
+        elif not self._lingers:  # since an earlier request in the same read
+            self._begin()
+
+    def _begin(self) -> None:
+        """The head of a request has come: a task of uvicorn's answers it, or it waits for its turn."""
+        url, headers = self.url, self.headers
+        HttpToolsProtocol.on_message_begin(self)
+        self.url = url
+        self.headers.extend(headers)
+        self.expect_100_continue = any(
+            name == b"expect" and value.lower() == b"100-continue" for name, value in headers
+        )
+        before = self.cycle
+        HttpToolsProtocol.on_headers_complete(self)
+        if self.cycle is not before:
+            self.cycle.transport = OneWrite(self.cycle, self._end)  # type: ignore[assignment]
+
+    def on_body(self, body: bytes) -> None:
+        if not self._lingers:
+            HttpToolsProtocol.on_body(self, body)
+
+    def on_message_complete(self) -> None:
+        if not self._declines:
+            self._parsing = False
+            if not self._lingers:
+                HttpToolsProtocol.on_message_complete(self)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answering = cycle
+        HttpToolsProtocol._start_asgi_task(self, cycle, app)
+
+    def on_response_complete(self) -> None:
+        """A request has its answer: begin the next one, or wait for it. In place of uvicorn's."""
+        if isinstance(self._answering, RequestResponseCycle):
+            self._answering.transport.flush()  # type: ignore[attr-defined]  # see OneWrite
+        self.server_state.total_requests += 1
+        if self.transport.is_closing() or self._lingers:
+            return
+        if self.pipeline:
+            cycle, app = self.pipeline.pop()
+            self._start_asgi_task(cycle, app)
+        else:
+            self._idle.answered()
+        self.flow.resume_reading()
+
+    def _busy(self) -> bool:
+        return not self.cycle.response_complete
+
+    def _close(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.close()
+
+    # the end
+
+    def _end(self, *, sends: bool = False) -> None:
+        """The last answer has been written. `sends`: the client is known to be sending still.
+
+        To close a connection of which something is unread resets it, and the client may lose answers. So it hears that
+        nothing more comes, and what it still sends is dropped for a while, or until it closes.
+        """
+        if not (sends or self.flow.read_paused) or self.transport.is_closing():
+            self.transport.close()
+            return
+        self._lingers = True
+        self.pipeline.clear()
+        self.flow.resume_reading()
+        self.transport.write_eof()
+        self.loop.call_later(_LINGER_S, self.transport.close)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._idle.cancel()
+        answering = self._answering
+        if answering is not None and not answering.response_complete:
+            answering.disconnected = True
+            answering.message_event.set()  # wakes `receive`, which then tells of the disconnect
+        self.pipeline.clear()
+        HttpToolsProtocol.connection_lost(self, exc)
+
+    def shutdown(self) -> None:
+        cycle: Any = self.cycle  # None before the first request, although uvicorn's type says otherwise
+        if cycle is None and not self.transport.is_closing():
+            self.loop.call_later(_FIRST_REQUEST_S, HttpToolsProtocol.shutdown, self)
+        else:
+            HttpToolsProtocol.shutdown(self)
+
+    def send_400_response(self, msg: str) -> None:
+        self.transport.write(_MALFORMED_ANSWER)
+        self.transport.close()
