@@ -10,9 +10,9 @@ import pytest
 
 from .conftest import Keeper
 from .examples import PROTOCOLS, Example, example, large
-from .mistakes import ECHO, tensor
+from .mistakes import ECHO, TYPED, tensor
 from .server import Gate, Server, eventually
-from .wire import PATTERNS, Wire, get, infer, post
+from .wire import PATTERNS, Wire, get, infer, once, post
 
 
 @pytest.fixture
@@ -116,6 +116,32 @@ async def test_a_client_that_reads_late(server: Server, pieced: Pieced) -> None:
             assert example(number).answered(await pieced.wire.answer())
         for number in range(100):
             assert large(number).answered(await wire.answer())
+
+
+async def test_a_model_with_a_decoder(pieced: Pieced) -> None:
+    """Its own code decodes bodies, for as long as it likes; the same head again and again, and others behind it."""
+    wire, text = pieced.wire, {"Content-Type": "text/plain"}
+    for word in (b"one", b"two", b"six"):
+        request, expected = post("/predict/words", word, text), b'{"shout":"%s","size":3}' % word.upper()
+        assert (await wire.call(request)).body == expected
+        await pieced.send(request[:-1])
+        assert (await wire.call(request[-1:])).body == expected
+        wire.send(request + request + example(1).wire())
+        assert [(await wire.answer()).body for _ in range(2)] == [expected] * 2
+        assert example(1).answered(await wire.answer())
+
+
+async def test_a_model_that_comes_and_goes(server: Server, pieced: Pieced) -> None:
+    """The same request on the same connection is answered as things are when it comes."""
+    request, orders = post("/predict/labelled", b"[1, 9, 3]", TYPED), "/v2/repository/models/labelled/"
+    async with await Wire.open(server.host) as second:
+        for wire in (pieced.wire, second):
+            assert (await wire.call(request)).status == 200
+        assert (await once(server.host, post(orders + "unload", b""))).status == 200
+        assert (await pieced.wire.call(request)).status == 503
+        assert await pieced.wire.ended()
+        assert (await once(server.host, post(orders + "load", b""))).status == 200
+        assert (await second.call(request)).status == 200
 
 
 def padded(asked: Example, size: int = 300 << 10) -> bytes:

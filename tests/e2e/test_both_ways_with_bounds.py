@@ -101,13 +101,14 @@ async def test_connections(server: Server) -> None:
         few = [await stack.enter_async_context(await Wire.open(server.host)) for _ in range(20)]
         check(await few[0].call(example(1).wire(KEY)), example(1))
         async with AsyncExitStack() as inner:
-            more = [await inner.enter_async_context(await Wire.open(server.host)) for _ in range(21)]
+            more = [await inner.enter_async_context(await Wire.open(server.host)) for _ in range(22)]
             assert (await once(server.host, get("/livez"))).status == 200  # accepted after all those
-            answer = await more[0].call(example(1).wire(KEY))
-            check_error(answer, 503, "more than 40 connections are open", None, retry_after="1", connection="close")
-            assert await more[0].ended()
+            for wire in (few[0], more[0]):  # one that has been answered before, and one that has not
+                answer = await wire.call(example(1).wire(KEY))
+                check_error(answer, 503, "more than 40 connections are open", None, retry_after="1", connection="close")
+                assert await wire.ended()
         await once(server.host, get("/livez"))  # when it is answered, those that were closed before are gone
-        check(await few[0].call(example(2).wire(KEY)), example(2))
+        check(await few[1].call(example(2).wire(KEY)), example(2))
     await once(server.host, get("/livez"))
 
 
@@ -131,11 +132,14 @@ async def test_the_end(server: Server) -> None:
             return wires
 
         begun = example(1).wire(KEY)
-        half, waiting = await sent(begun[:-2]), await held(900)
+        half, kept = await sent(begun[:-2]), await sent(begun)
+        check(await kept.answer(), example(1))
+        waiting = await held(900)
         server.tell()
         await asyncio.to_thread(server.line, "draining, 20 s of grace")
-        waiting.append(await sent(keyed(infer("echo", [1, 2, 3, 4]))))  # it is still taken
-        await asyncio.to_thread(eventually, lambda: server.waiting("echo") == 1)
+        kept.send(begun)  # it is still taken, and on a new connection, too
+        waiting += [kept, await sent(keyed(infer("echo", [1, 2, 3, 4])))]
+        await asyncio.to_thread(eventually, lambda: server.waiting("echo") == 1 + example(1).rows)
         gate.open()
         for wire in waiting:
             answer = await wire.answer()

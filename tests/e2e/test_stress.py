@@ -136,15 +136,6 @@ class Crowd:
             wire.send(requests)
         return wires
 
-    async def read_late(self, stack: AsyncExitStack) -> tuple[Wire, list[Example]]:
-        """One that sends a request after the other, and reads none of 13 MB of answers yet."""
-        asked = [large(next(self._numbers)) for _ in range(100)]
-        wire, other = [await stack.enter_async_context(await self.open(receive_buffer=n)) for n in (4096, 0)]
-        for one in asked:
-            wire.send(one.wire())
-            await other.seen()
-        return wire, asked
-
     async def until_refused(self) -> int:
         """One request a connection, as the server closes each, until it takes no more. Returns how many."""
         answers = 0
@@ -202,7 +193,6 @@ async def told_to_stop(server: Server, crowd: Crowd) -> None:
     gate = server.gate
     assert gate is not None
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as group:
-        late, unread = await crowd.read_late(stack)
         wires = [await stack.enter_async_context(await crowd.open()) for _ in range(9)]
         wires[0].send(infer("gate", [2]))
         await asyncio.to_thread(gate.wait)
@@ -222,12 +212,6 @@ async def told_to_stop(server: Server, crowd: Crowd) -> None:
         held = await wires[0].answer()
         assert holds(held, 2)
         assert held.closes
-        for asked in unread:
-            answer = await late.answer()
-            assert asked.answered(answer)
-            if answer.closes:  # written to it after the signal: it is the last
-                break
-        assert await late.ended()
         assert min(await asyncio.gather(*coming)) > 0
     assert await asyncio.to_thread(server.ended) == 0
     server.stop()  # all its lines have been read
