@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from .examples import large
 from .server import DEMO, PATIENCE_S, ROOT, Reply, Server, eventually
 from .wire import Wire, infer
 
@@ -85,6 +86,25 @@ async def test_told_to_stop_under_load(start: Callable[..., Server]) -> None:
     assert await asyncio.to_thread(server.ended) == 0
     assert answers > before  # it went on
     assert broken == []
+
+
+async def test_a_client_that_reads_late(start: Callable[..., Server]) -> None:
+    """What was answered before the end reaches also who sends a request after the other and reads only later."""
+    server = await asyncio.to_thread(start, "wide")
+    asked = [large(number) for number in range(100)]
+    async with await Wire.open(server.host, receive_buffer=4096) as wire, await Wire.open(server.host) as other:
+        for one in asked:
+            wire.send(one.wire())
+            await other.seen()
+        server.tell()
+        await asyncio.to_thread(server.line, "draining")
+        for one in asked:
+            answer = await wire.answer()
+            assert one.answered(answer)
+            if answer.closes:
+                break
+        assert await wire.ended()
+    assert await asyncio.to_thread(server.ended) == 0
 
 
 def in_flight(server: Server, threads: ThreadPoolExecutor, count: int) -> Callable[[], list[Reply]]:
