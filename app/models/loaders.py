@@ -157,8 +157,9 @@ def _load_file(path: Path) -> ModuleType:
     spec.submodule_search_locations = [str(path.parent)]
     module = importlib.util.module_from_spec(spec)
     # Modules of an earlier load are removed, or a reload would import the old neighbours. A model that still serves
-    # keeps its own globals. The name must be in sys.modules while the code runs: dataclasses look themselves up.
-    for stale in [key for key in sys.modules if key == name or key.startswith(f"{name}.")]:
+    # keeps its own globals. The name must be in sys.modules while the code runs: dataclasses look themselves up. Other
+    # threads may import meanwhile, so what is walked is a copy, which is made in one step.
+    for stale in [key for key in list(sys.modules) if key == name or key.startswith(f"{name}.")]:
         del sys.modules[stale]
     importlib.invalidate_caches()
     sys.modules[name] = module

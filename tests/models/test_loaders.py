@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
+import threading
 
 import pytest
 import torch
@@ -110,6 +112,33 @@ def test_neighbours_and_dataclasses_work_and_reloads_are_fresh(tmp_path):
         assert load(source_of(folder)).call(1) == 10 * factor
     assert "helper" not in sys.modules
     assert str(folder) not in sys.path
+
+
+def test_a_model_loads_while_other_threads_import(tmp_path):
+    """The solver of control tables is imported on a thread of its own when the first model serves."""
+    folder = write_model(tmp_path / "m", TOML, LINEAR)
+    over = threading.Event()
+
+    def imports() -> None:
+        for number in itertools.count():
+            sys.modules[f"imported_{number % 7}"] = sys
+            sys.modules.pop(f"imported_{(number + 3) % 7}", None)
+            if over.is_set():
+                break
+
+    interval = sys.getswitchinterval()
+    other = threading.Thread(target=imports)
+    other.start()
+    try:
+        sys.setswitchinterval(1e-6)
+        for _ in range(20):
+            load(source_of(folder))
+    finally:
+        sys.setswitchinterval(interval)
+        over.set()
+        other.join()
+        for number in range(7):
+            sys.modules.pop(f"imported_{number}", None)
 
 
 def test_two_models_of_one_file_name_do_not_meet(tmp_path):
