@@ -124,8 +124,7 @@ class ModelProfile:
 
     def program_stages(self, running: int | None = None) -> tuple[Stage, ...]:
         """The stages of a program that has this profile, for up to `running` units at once."""
-        parts = [part if part.handover_ns is not None else replace(part, handover_ns=self.handover_ns)
-                 for part in self.parts]  # fmt: skip
+        parts = [replace(part, handover_ns=self.handover_ns) for part in self.parts]
         return tuple(Stage(part.stage(running), part.cell) for part in parts)
 
     def time(self, size: int, length: int = 0) -> float:
