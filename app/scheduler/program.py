@@ -15,7 +15,7 @@ from app.scheduler.policies import Facts, Policy
 from app.scheduler.policies import make as make_policy
 from app.scheduler.ready import ReadySet
 from app.scheduler.types import DeviceSpec, Profile, Program, Unit
-from app.scheduler.workers import lead_ns
+from app.scheduler.workers import lead_of
 
 _RECENT = 16  # first runs looked at to tell a broken program from a bad row
 
@@ -37,7 +37,7 @@ class ProgramState:
         self.policy: Policy = make_policy(program.policy)
         self.latency = [Latency(stage.profile) for stage in program.stages]
         self.regression = Regression(program.stages[0].profile.batch_ns)
-        self._lead_ns, self._most = lead_ns(device), device.max_running
+        self._lead_ns, self._most = lead_of(device), device.max_running
         self.facts = [Facts(preferred=0, may_hold=self.policy.holds) for _ in program.stages]
         self.facts[0].preferred = self._algorithm_1(0.0)
         several = len(program.stages) > 1 or program.stages[0].repeats

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from app.scheduler.types import AT_ONCE, DeviceSpec, Unit
 
 
-def lead_ns(device: DeviceSpec) -> int:
-    """How long before its worker has ended a unit the next one is handed over: so much of a hand-over costs nothing."""
+def lead_of(device: DeviceSpec) -> int:
+    """Nanoseconds by which units are handed over before their worker ends the last one: so much of it costs nothing."""
     return device.push_ahead_ns if device.push_depth > 1 else 0
 
 

@@ -24,7 +24,7 @@ from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import POLICIES, default_workers, policy_class
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import DeviceSpec, Program, WorkerSpec
-from app.scheduler.workers import lead_ns
+from app.scheduler.workers import lead_of
 
 from .arrivals import Instants
 from .arrivals import make as make_arrivals
@@ -152,7 +152,7 @@ class Setup:
         weight = control.weight_of(self.objective)
         tables = _solve(
             profile.stage(), workers=running, weight=weight, power=profile.watts, values=bool(profile.stages),
-            handovers=len(profile.parts), lead_ns=lead_ns(self._spec()),
+            handovers=len(profile.parts), lead_ns=lead_of(self._spec()),
         )  # fmt: skip
         return replace(self, tables=tables)
 
