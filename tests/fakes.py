@@ -303,6 +303,9 @@ class FakeDevice:
         if len(queue) == 1:
             self._begin(queue)
 
+    def let_begin(self) -> None:
+        """Units begin as they are pushed."""
+
     def release(self, worker: int = 0, fault: Fault | None = None) -> None:
         """The unit that the worker runs now ends, whatever was said of it."""
         pushed = self._queues[worker][0]

@@ -203,6 +203,8 @@ class Engine:
         step = self.scheduler.step(now)
         for unit in step.start:
             self._start(unit)
+        if step.start and step.done:
+            self.device.let_begin()  # the loop is about to keep the interpreter lock for as long as answering takes
         for call in step.done:
             cast("Lease", call).resolve()
         for drop in step.drop:

@@ -76,6 +76,9 @@ class MeasuredDevice:
         else:
             self._device.push(worker, job)
 
+    def let_begin(self) -> None:
+        self._device.let_begin()
+
     def free(self, executor: Executor) -> None:
         self._device.free(executor)
 
