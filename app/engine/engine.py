@@ -274,11 +274,10 @@ class Engine:
         if served is None:  # given up, see `abort`: nobody waits
             return
         now = self.clock()
-        began = self._began(unit)
-        self._busy_ns[unit.worker] += now - began
+        self._busy_ns[unit.worker] += now - self._began(unit)
         self._free_since[unit.worker] = now
         if completion.ran is not None:
-            served.ran(unit, completion.ran, began)
+            served.ran(unit, completion.ran, now)
         else:
             served.failed(unit, completion)
         self.scheduler.finished(outcome, now)

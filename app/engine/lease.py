@@ -43,15 +43,18 @@ class Home(Protocol):
 
 
 class Batch(Finished):
-    """A finished batch as its calls see it: outputs of all its rows; start and parts in nanoseconds."""
+    """A finished batch as its calls see it: outputs of all its rows; parts, and the end of it on the loop, in ns.
+
+    `started` is when it would have begun, had it computed until its end: what it cost to hand over counts as waiting.
+    """
 
     __slots__ = ("parts", "size", "spent", "started")
 
-    def __init__(self, outputs: list[Array], started: int, parts: tuple[int, int, int], size: int) -> None:
+    def __init__(self, outputs: list[Array], ended: int, parts: tuple[int, int, int], size: int) -> None:
         super().__init__(outputs)
-        self.started = started
         self.parts = parts
         self.spent = sum(parts)
+        self.started = ended - self.spent
         self.size = size
 
 

@@ -66,6 +66,7 @@ class Known:
             "origin": self.origin,
             "made": self.made,
             "lengths": profile.extra.get("lengths", {}),
+            "handover_ms": None if profile.handover_ns is None else profile.handover_ns / 1e6,
             "concurrency_ms": {
                 str(units): {str(size): ns / 1e6 for size, ns in enumerate(times, 1)}
                 for units, times in profile.concurrency_ns.items()
