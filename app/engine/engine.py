@@ -166,10 +166,12 @@ class Engine:
 
     # calls: asked by served models
 
-    def submit(self, call: Call) -> None:
-        """A call comes. The step follows at the end of this turn of the loop."""
-        self.scheduler.submit(call, self.clock())
+    def submit(self, call: Call) -> int:
+        """A call comes, at the time returned. The step follows at the end of this turn of the loop."""
+        now = self.clock()
+        self.scheduler.submit(call, now)
         self._step_soon()
+        return now
 
     def cancel(self, call: Call) -> None:
         """A call's caller has gone. Its rows that run finish unheard."""

@@ -36,7 +36,7 @@ class Host(Protocol):
     next_call: Callable[[], int]
     refusing: str | None
 
-    def submit(self, call: Call) -> None: ...
+    def submit(self, call: Call) -> int: ...
     def cancel(self, call: Call) -> None: ...
 
 
@@ -142,7 +142,7 @@ class ServedModel:
         self.reserved -= len(lease.rows)
         if engine.device.staged:
             engine.device.arrive(self.executor, lease.slots)
-        engine.submit(lease)
+        lease.entered = engine.submit(lease)
 
     def cancel(self, lease: Lease) -> None:
         self.engine.cancel(lease)

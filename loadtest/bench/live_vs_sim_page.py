@@ -63,8 +63,9 @@ TEXT = """\
 `{model}` live and simulated under the same arrivals: {repeats} seeds of {seconds:g} s each, at {shares} of the
 server's own peak, {peak:.0f} requests/s (99th percentile within {slo_ms:g} ms). The simulator knows only what
 `starling profile` measured just before each load: batch times, and what a batch costs beyond them to be handed to a
-worker and back. Means in ms. "live" is the time from arrival until the event loop hears of the batch's end
-(Server-Timing, queue and compute). "HTTP" is the rest of the client's latency: parsing, encoding and both event loops.
+worker and back. Means in ms. "live" is the time from when a request has been read until the event loop hears of its
+batch's end (Server-Timing, queue and compute). "HTTP" is the rest of the client's latency: parsing, encoding, both
+event loops.
 Batches that run now and then, beside a busy event loop, take longer than batches run back to back: "with the live run's
 batch times" simulates again with the profile times that factor, and shows how much the scheduler itself is off. "Batch
 time" is a mean over requests, of the batch that each was in. "Hand-over" is live what the server had learnt by the end

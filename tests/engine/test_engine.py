@@ -65,6 +65,16 @@ async def test_what_a_batch_costs_beyond_computing_is_part_of_its_wait_and_is_le
 
 
 @virtual
+async def test_the_wait_begins_when_the_rows_have_been_written():
+    """Not with the arrival, from which a slow client may send its request for long."""
+    async with serving() as rig:
+        arrived = rig.loop.now
+        await rig.loop.passes(50 * MS)
+        answer = await rig.ask(7.0, arrived_ns=arrived)
+        assert answer.queue_ns == 0
+
+
+@virtual
 async def test_workers_begin_before_the_answers_of_the_last_batch_are_given():
     """And nobody waits for one where there is nothing to answer."""
     async with serving() as rig:
