@@ -191,9 +191,10 @@ class Finished:
 class Answer:
     """What a lease's run gives: one array per output in declared order, `rows` leading; times in nanoseconds.
 
-    Rows that ran in several batches: `queue_ns` and `compute_ns` are the slowest row's, `batch` is the largest. Where
-    the answer is one row of a batch as it is, `finished` is that batch and `row` its place there; its arrays are then
-    made when they are asked for.
+    `queue_ns` is what passed from submission to the end of the batch but for `compute_ns`: waiting, and handing over.
+    Rows that ran in several batches: both are the slowest row's, `batch` is the largest. Where the answer is one row of
+    a batch as it is, `finished` is that batch and `row` its place there; its arrays are then made when they are asked
+    for.
     """
 
     __slots__ = ("_outputs", "batch", "compute_ns", "finished", "queue_ns", "row")

@@ -276,7 +276,7 @@ class Metrics(Collector):
 def _histograms(models: list[Gauges]) -> Iterator[Metric]:
     for name, text in (
         ("request_duration_seconds", "From arrival to encoded answer."),
-        ("queue_duration_seconds", "From arrival to the start of the batch, per call."),
+        ("queue_duration_seconds", "From submission to the end of the batch, less its computing, per call."),
         ("compute_duration_seconds", "Gather, model and copy out, per batch."),
         ("batch_size", "Rows per batch, padding apart."),
     ):

@@ -232,7 +232,8 @@ def affine(size: int) -> int:
 class FakeDevice:
     """Implements devices.base.Device on a VirtualLoop: a unit ends at its time, or when told, as its Fate says.
 
-    `fate` is asked for each unit as it is pushed. Units of one worker run one after another. The slots are read as late
+    `fate` is asked for each unit as it is pushed. Units of one worker run one after another; one that is handed to an
+    idle worker takes `handover_ns` more, until its end is reported. The slots are read as late
     as may be, when the unit ends: a slot that was freed too early shows in an answer. A model that raises makes its
     unit fail as a worker would report it.
     """
@@ -247,12 +248,14 @@ class FakeDevice:
         *capacities: int,
         fate: Callable[[Pushed], Fate] = lambda pushed: Fate(),
         batch_ns: Callable[[int], int] = affine,
+        handover_ns: int = 0,
         **options: int,
     ) -> None:
         options.setdefault("max_running", len(capacities))
         self.spec = DeviceSpec(tuple(WorkerSpec(capacity) for capacity in capacities), **options)
         self.fate = fate
         self.batch_ns = batch_ns
+        self.handover_ns = handover_ns
         self.pushed: list[Pushed] = []
         self.report: Callable[[Completion], None] | None = None
         self.closed = False
@@ -301,7 +304,10 @@ class FakeDevice:
         pool.reading.update(job.slots)
         queue.append(pushed)
         if len(queue) == 1:
-            self._begin(queue)
+            self._begin(queue, self.handover_ns)
+
+    def let_begin(self) -> None:
+        """Units begin as they are pushed."""
 
     def release(self, worker: int = 0, fault: Fault | None = None) -> None:
         """The unit that the worker runs now ends, whatever was said of it."""
@@ -320,11 +326,11 @@ class FakeDevice:
         self.closed = True
         return not any(queue and queue[0].fate.ns is None for queue in self._queues)
 
-    def _begin(self, queue: deque[Pushed]) -> None:
+    def _begin(self, queue: deque[Pushed], handover_ns: int = 0) -> None:
         pushed = queue[0]
         ns = self.batch_ns(pushed.job.size) if pushed.fate.ns == -1 else pushed.fate.ns
         if ns is not None:
-            self._loop.call_later(ns / 1e9, self._end, pushed)
+            self._loop.call_later((ns + handover_ns) / 1e9, self._end, pushed)
 
     def _end(self, pushed: Pushed) -> None:
         if pushed.ended is not None or pushed.worker in self._lost:

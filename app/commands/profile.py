@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # torch takes seconds to load: only when the command runs
 
 _ON_GPU = 4  # workers that are compared on a GPU, at most; streams are cheap, what they bring is not known
 _IDLE_S = 1.0  # for the power of a machine that does nothing
+_HANDOVER_SHARE = 10  # the hand-over may take this part of the budget: it is one figure for all sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,7 @@ def profile(
 
     process.quiet_native_libraries()
     process.keep_freed_memory()
+    process.switch_threads_often()
     from app.engine.profiling.cache import ProfileCache, default_folder
 
     loaded = load_model(model, models, extra or [], max_batch)
@@ -228,6 +230,7 @@ def _run(model: Model, plan: Plan, sampler: Sampler, told: Callable[[int], None]
     """
     import torch
 
+    from app.bench.run import in_loop
     from app.engine.profiling.bench import Bench, measure
     from app.engine.profiling.cache import key_of
     from app.engine.profiling.energy import find_meter
@@ -246,6 +249,7 @@ def _run(model: Model, plan: Plan, sampler: Sampler, told: Callable[[int], None]
             idle = meter.read(0.0, None).joules
         seconds = measure(bench, sampler, plan.budget_s, told)
         energy = meter.read(0.0, None)
+        handover_ns = in_loop(bench.handover(plan.budget_s / _HANDOVER_SHARE))
         copies = bench.transfers(coarser(plan.max_batch)[-1])
     keys: dict[str, Any] = {
         "model": key.model,
@@ -256,6 +260,7 @@ def _run(model: Model, plan: Plan, sampler: Sampler, told: Callable[[int], None]
         "lengths": dict(bench.lengths),
         "push_depth": device.spec.push_depth,
         "precision": plan.precision,
+        "handover_ms": handover_ns / 1e6,
     }
     if copies:
         parts = {"in": [one.in_ns for one in copies.values()], "out": [one.out_ns for one in copies.values()]}

@@ -44,6 +44,8 @@ def show(measured: ModelProfile, kept: Path | None) -> None:
         highlight=False,
         soft_wrap=True,
     )
+    if measured.handover_ns is not None:
+        out.print(f"hand-over  {measured.handover_ns / 1e6:.3f} ms a batch beside its time", highlight=False)
     if measured.transfer_ns:
         last = measured.max_batch
         parts = measured.extra["transfer_parts_ms"]

@@ -175,12 +175,13 @@ def optimum(
 
         measured = options.profile(profile, max_batch)
         weight = weight_of(objective)
-        price = price_of(weight, measured.batch_ns[0], measured.watts)
+        times = measured.occupied_ns
+        price = price_of(weight, times[0], measured.watts)
         cells = []
         for one_rate in options.rates(rate, load, measured.peak, "poisson"):
             assert one_rate is not None
-            best = solve(measured.batch_ns, one_rate, weight=price, power=measured.watts)
-            busy = solve(measured.batch_ns, one_rate, weight=price, power=measured.watts, idling=False)
+            best = solve(times, one_rate, weight=price, power=measured.watts)
+            busy = solve(times, one_rate, weight=price, power=measured.watts, idling=False)
             cells.append(
                 {
                     "rate": one_rate, "load": one_rate / measured.peak, "objective": objective, "weight": weight,

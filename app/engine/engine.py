@@ -166,10 +166,12 @@ class Engine:
 
     # calls: asked by served models
 
-    def submit(self, call: Call) -> None:
-        """A call comes. The step follows at the end of this turn of the loop."""
-        self.scheduler.submit(call, self.clock())
+    def submit(self, call: Call) -> int:
+        """A call comes, at the time returned. The step follows at the end of this turn of the loop."""
+        now = self.clock()
+        self.scheduler.submit(call, now)
         self._step_soon()
+        return now
 
     def cancel(self, call: Call) -> None:
         """A call's caller has gone. Its rows that run finish unheard."""
@@ -203,6 +205,8 @@ class Engine:
         step = self.scheduler.step(now)
         for unit in step.start:
             self._start(unit)
+        if step.start and step.done:
+            self.device.let_begin()  # the loop is about to keep the interpreter lock for as long as answering takes
         for call in step.done:
             cast("Lease", call).resolve()
         for drop in step.drop:
@@ -272,11 +276,10 @@ class Engine:
         if served is None:  # given up, see `abort`: nobody waits
             return
         now = self.clock()
-        began = self._began(unit)
-        self._busy_ns[unit.worker] += now - began
+        self._busy_ns[unit.worker] += now - self._began(unit)
         self._free_since[unit.worker] = now
         if completion.ran is not None:
-            served.ran(unit, completion.ran, began)
+            served.ran(unit, completion.ran, now)
         else:
             served.failed(unit, completion)
         self.scheduler.finished(outcome, now)

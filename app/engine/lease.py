@@ -43,22 +43,36 @@ class Home(Protocol):
 
 
 class Batch(Finished):
-    """A finished batch as its calls see it: outputs of all its rows; start and parts in nanoseconds."""
+    """A finished batch as its calls see it: outputs of all its rows; parts, and the end of it on the loop, in ns.
+
+    `started` is when it would have begun, had it computed until its end: what it cost to hand over counts as waiting.
+    """
 
     __slots__ = ("parts", "size", "spent", "started")
 
-    def __init__(self, outputs: list[Array], started: int, parts: tuple[int, int, int], size: int) -> None:
+    def __init__(self, outputs: list[Array], ended: int, parts: tuple[int, int, int], size: int) -> None:
         super().__init__(outputs)
-        self.started = started
         self.parts = parts
         self.spent = sum(parts)
+        self.started = ended - self.spent
         self.size = size
 
 
 class Lease(Call):
     """Implements contract.Lease over one served model's pool."""
 
-    __slots__ = ("_closed", "_lengths", "_served", "_waiter", "cause", "error", "places", "slots", "submitted")
+    __slots__ = (
+        "_closed",
+        "_lengths",
+        "_served",
+        "_waiter",
+        "cause",
+        "entered",
+        "error",
+        "places",
+        "slots",
+        "submitted",
+    )
 
     def __init__(
         self,
@@ -86,6 +100,7 @@ class Lease(Call):
         self._lengths = lengths
         self._closed = False
         self.submitted = False
+        self.entered = 0  # when it was submitted; from its arrival until then it was read and decoded
         self._waiter: Waiter | None = None
         #: For each row that has ended, the batch that holds its outputs and the row's place in it. The engine writes
         #: this list; a dict would cost 3 us per call for its first key.
@@ -153,12 +168,12 @@ class Lease(Call):
         places = cast("list[tuple[Batch, int]]", self.places)  # all rows have ended
         if len(places) == 1 and not self._lengths:
             batch, position = places[0]
-            queue_ns = max(0, batch.started - self.arrived)
+            queue_ns = max(0, batch.started - self.entered)
             self._served.stats.call_ran(queue_ns, batch.parts)
             return Answer(None, queue_ns, batch.spent, batch.size, batch, position)
         outputs = self._joined(places)
         slowest = max((batch for batch, _ in places), key=lambda b: b.started + b.spent)
-        queue_ns = max(0, slowest.started - self.arrived)
+        queue_ns = max(0, slowest.started - self.entered)
         self._served.stats.call_ran(queue_ns, slowest.parts)
         return Answer(outputs, queue_ns, slowest.spent, max(batch.size for batch, _ in places))
 

@@ -63,9 +63,10 @@ def stage_profiles(profile: ModelProfile, stages: int, running: int) -> list[Pro
     """The profile of each of so many stages, for up to `running` units at once.
 
     What is measured is the whole model. Its times are shared out as those of the stages were in warm-up, which the
-    profile has under `stages`; equally, where it has nothing of them.
+    profile has under `stages`; equally, where it has nothing of them. Each is handed over, which costs something also
+    where none knows yet how much: then it is learnt from the first batch on.
     """
-    whole = profile.stage(running)
+    whole = replace(profile.stage(running), handover_ns=profile.handover_ns or 0)
     if stages < 2:
         return [whole]
     shares = _shares(profile.stages, stages, profile.max_batch)
@@ -73,6 +74,7 @@ def stage_profiles(profile: ModelProfile, stages: int, running: int) -> list[Pro
         Profile(
             _part(whole.batch_ns, shares[stage]),
             tuple(_part(times, shares[stage]) for times in whole.concurrency_ns),
+            handover_ns=whole.handover_ns,
         )
         for stage in range(stages)
     ]

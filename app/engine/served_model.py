@@ -36,7 +36,7 @@ class Host(Protocol):
     next_call: Callable[[], int]
     refusing: str | None
 
-    def submit(self, call: Call) -> None: ...
+    def submit(self, call: Call) -> int: ...
     def cancel(self, call: Call) -> None: ...
 
 
@@ -142,7 +142,7 @@ class ServedModel:
         self.reserved -= len(lease.rows)
         if engine.device.staged:
             engine.device.arrive(self.executor, lease.slots)
-        engine.submit(lease)
+        lease.entered = engine.submit(lease)
 
     def cancel(self, lease: Lease) -> None:
         self.engine.cancel(lease)
@@ -154,13 +154,13 @@ class ServedModel:
 
     # told by the engine: the calls of its scheduler are leases
 
-    def ran(self, unit: Unit, ran: Ran, began: int) -> None:
+    def ran(self, unit: Unit, ran: Ran, ended: int) -> None:
         """A unit has ended well: note where each row's outputs lie."""
         parts = (ran.input_ns, ran.infer_ns, ran.output_ns)
         if self._stages:
-            self._stage_ran(unit, ran, began, parts)
+            self._stage_ran(unit, ran, ended, parts)
             return
-        batch = Batch(ran.outputs, began, parts, len(unit.rows))
+        batch = Batch(ran.outputs, ended, parts, len(unit.rows))
         for position, row in enumerate(unit.rows):
             lease: Lease = row.call  # type: ignore[assignment]  # a cast would be a call per row
             lease.places[row.index] = (batch, position)
@@ -168,8 +168,8 @@ class ServedModel:
         if self.on_rows is not None:
             self.on_rows([row.slot for row in unit.rows if row.slot >= 0])
 
-    def _stage_ran(self, unit: Unit, ran: Ran, began: int, parts: Parts) -> None:
-        """As `ran`, of one stage. A row's time is that of all stages; its batch began when it began the first.
+    def _stage_ran(self, unit: Unit, ran: Ran, ended: int, parts: Parts) -> None:
+        """As `ran`, of one stage. A row's time is that of all stages; what it waited between them counts as waiting.
 
         Rows that come out of one batch and stay together share what is noted of them.
         """
@@ -180,8 +180,7 @@ class ServedModel:
             batch = batches.get(id(before[0]) if before else 0)
             if batch is None:
                 total = cast("Parts", tuple(map(sum, zip(before[0].parts, parts, strict=True)))) if before else parts
-                start = before[0].started if before else began
-                batch = batches[id(before[0]) if before else 0] = Batch(ran.outputs, start, total, len(unit.rows))
+                batch = batches[id(before[0]) if before else 0] = Batch(ran.outputs, ended, total, len(unit.rows))
             lease.places[row.index] = (batch, position)
         self.stats.stage_ran(unit.stage, unit.worker, unit.reason, len(unit.rows), parts)
         if unit.stage + 1 < self._stages:
@@ -274,6 +273,7 @@ class ServedModel:
                 },
                 "policy": self.info.batching.policy,
                 "batch_scale": self.engine.scheduler.scale(self.program),
+                "handover_ms": self.engine.scheduler.handover_ns(self.program) / 1e6,
                 "profile": self.known.told(),
                 "batches": {f"{worker}:{why}": n for (worker, why), n in sorted(self.stats.batches.items())},
                 **self._stage_statistics(),

@@ -45,7 +45,7 @@ def backlog_ns(ledger: Ledger, workers: Workers, device: DeviceSpec, now: int, a
         full, rest = divmod(rows, largest)
         if rest and own:
             rest = min(largest, rest + state.waiting - before)
-        total += full * state.time(largest) + (state.time(rest) if rest else 0)
+        total += full * state.interval(largest) + (state.interval(rest) if rest else 0)
     return total // device.max_running
 
 

@@ -91,7 +91,7 @@ class Dispatch:
         due = _NEVER
         if facts.may_hold and self._ledger.deadlines:
             late_ns = self._workers.soonest(usable, now) - now  # a unit handed over now begins so much later
-            due = self._due(ready, state, min(waiting, limit), running) - late_ns
+            due = self._due(ready, state, min(waiting, limit), running, late_ns) - late_ns
         return KeyView(
             ready=waiting,
             limit=limit,
@@ -147,13 +147,16 @@ class Dispatch:
             after=sum(short[stage + 1 :]),
         )
 
-    def _due(self, ready: ReadySet, state: ProgramState, rows: int, running: int) -> int:
-        """When a unit of the first `rows` must begin, so that none of them ends after its deadline."""
+    def _due(self, ready: ReadySet, state: ProgramState, rows: int, running: int, lead_ns: int) -> int:
+        """When a unit of the first `rows` must begin, so that none of them ends after its deadline.
+
+        `lead_ns`: so long before that it is handed over.
+        """
         first = list(ready.first(rows, self._device.max_alive - self._ledger.alive))
         deadlines = [row.call.deadline for row in first if row.call.deadline is not None]
         if not deadlines:
             return _NEVER
-        time = state.time(rows, ready.key[1], running, _longest(first))
+        time = state.time(rows, ready.key[1], running, _longest(first), lead_ns)
         return min(deadlines) - time - time // 4 - _LATE_TIMER_NS
 
     def _drop_late(self, ready: ReadySet, state: ProgramState, cut: Cut, usable: Sequence[int], now: int) -> bool:
@@ -161,8 +164,9 @@ class Dispatch:
         workers = self._workers
         worker = workers.choose(usable, cut.size, state.capacity)
         rows = list(ready.first(cut.rows, self._device.max_alive - self._ledger.alive))
-        time = state.time(cut.size, ready.key[1], workers.running([worker]), _longest(rows))
-        ends = workers.begins(worker, now) + time
+        begins = workers.begins(worker, now)
+        time = state.time(cut.size, ready.key[1], workers.running([worker]), _longest(rows), begins - now)
+        ends = begins + time
         late = {call.id: call for row in rows if (call := row.call).deadline and call.deadline < ends}
         for call in late.values():
             self._ledger.drop(call, Reason.DEADLINE_UNREACHABLE)
@@ -175,6 +179,7 @@ class Dispatch:
         size = max(cut.size, len(rows))
         worker = self._workers.choose(usable, size, state.capacity)
         running = self._workers.running([worker])
+        lead_ns = self._workers.begins(worker, now) - now
         latency = state.latency[stage]
         length = _longest(rows) if latency.by_length else 0
         self._ledger.start(rows, state)
@@ -191,7 +196,7 @@ class Dispatch:
             size=size,
             reason=cut.reason,
             started=now,
-            predicted=latency.predict(size, running, length),
+            predicted=latency.predict(size, running, length, lead_ns),
             running=running,
             length=length,
             operation=operation,

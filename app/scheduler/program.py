@@ -14,7 +14,8 @@ from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import Facts, Policy
 from app.scheduler.policies import make as make_policy
 from app.scheduler.ready import ReadySet
-from app.scheduler.types import DeviceSpec, Profile, Program
+from app.scheduler.types import DeviceSpec, Profile, Program, Unit
+from app.scheduler.workers import lead_of
 
 _RECENT = 16  # first runs looked at to tell a broken program from a bad row
 
@@ -23,8 +24,8 @@ class ProgramState:
     """What the scheduler keeps per program."""
 
     __slots__ = (
-        "batches", "calls", "capacity", "closed", "entry", "facts", "full", "hints", "latency", "policy", "program",
-        "rate", "recent", "regression", "sees_stages", "units", "waiting",
+        "_lead_ns", "_most", "batches", "calls", "capacity", "closed", "entry", "facts", "full", "hints", "latency",
+        "policy", "program", "rate", "recent", "regression", "sees_stages", "units", "waiting",
     )  # fmt: skip
 
     def __init__(self, program: Program, entry: ReadySet | None, device: DeviceSpec, now: int) -> None:
@@ -36,8 +37,9 @@ class ProgramState:
         self.policy: Policy = make_policy(program.policy)
         self.latency = [Latency(stage.profile) for stage in program.stages]
         self.regression = Regression(program.stages[0].profile.batch_ns)
+        self._lead_ns, self._most = lead_of(device), device.max_running
         self.facts = [Facts(preferred=0, may_hold=self.policy.holds) for _ in program.stages]
-        self.facts[0].preferred = algorithm_1(0.0, self.regression, program.max_batch)
+        self.facts[0].preferred = self._algorithm_1(0.0)
         several = len(program.stages) > 1 or program.stages[0].repeats
         self.batches = BatchTable(len(program.stages)) if several else None  # one unit is all of a row otherwise
         self.sees_stages = several and self.policy.sees_stages
@@ -61,17 +63,29 @@ class ProgramState:
         if target is not None:
             return target
         times = self.latency[0] if len(self.latency) == 1 else _AllStages(self.latency)
-        return preferred_size(self.rate.rate, times, self.program.max_batch)
+        return preferred_size(self.rate.rate, times, self.program.max_batch, self._lead_ns)
 
-    def time(self, rows: int, stage: int = 0, running: int = 1, length: int = 0) -> int:
-        """Nanoseconds for a batch of `rows` through all stages from `stage` on, while so many units run."""
-        return sum(latency.predict(rows, running, length) for latency in self.latency[stage:])
+    def time(self, rows: int, stage: int = 0, running: int = 1, length: int = 0, lead_ns: int = 0) -> int:
+        """Nanoseconds for a batch of `rows` through all stages from `stage` on, while so many units run.
 
-    def observe(self, stage: int, size: int, compute_ns: int, running: int, length: int = 0) -> None:
-        """A batch ran for so long, while so many units ran."""
-        self.latency[stage].observe(size, compute_ns, running, length)
-        if stage == 0:
-            self.regression.observe(size, compute_ns)
+        `lead_ns`: its worker ends another unit in so long, and meanwhile the first stage is handed over.
+        """
+        first, *others = self.latency[stage:]
+        later = sum(latency.predict(rows, running, length) for latency in others)
+        return first.predict(rows, running, length, lead_ns) + later
+
+    def interval(self, rows: int) -> int:
+        """Nanoseconds from the end of a batch to that of the next, of `rows`, when many follow one another."""
+        return self.time(rows, lead_ns=self._lead_ns)
+
+    def observe(self, unit: Unit, compute_ns: int, now: int) -> None:
+        """A unit has ended well now, that computed for so long."""
+        latency, step_ns = self.latency[unit.stage], compute_ns // unit.steps
+        latency.observe(unit.size, step_ns, unit.running, unit.length)
+        if not unit.behind:  # otherwise nobody knows when its worker turned to it
+            latency.handover.observe(now - unit.started - compute_ns)
+        if unit.stage == 0:
+            self.regression.observe(unit.size, step_ns)
 
     def cap(self, worker: int, rows: int) -> None:
         """More rows did not fit in this worker's memory."""
@@ -83,7 +97,7 @@ class ProgramState:
         self.rate.tick(now)
         for latency in self.latency:
             latency.tick()
-        self.facts[0].preferred = algorithm_1(self.rate.rate, self.regression, self.program.max_batch)
+        self.facts[0].preferred = self._algorithm_1(self.rate.rate)
         self._set_level()
 
     def reprofile(self, profile: Profile, stage: int = 0) -> None:
@@ -115,15 +129,26 @@ class ProgramState:
         for facts in self.facts:
             facts.remaining = remaining
 
+    def _algorithm_1(self, rate: float) -> int:
+        handover_ns = max(0, self.latency[0].handover.ns - self._lead_ns)
+        return algorithm_1(rate, self.regression, self.program.max_batch, handover_ns)
+
     def _set_level(self) -> None:
         facts = self.facts[0]
         facts.scale = sum(latency.scale for latency in self.latency) / len(self.latency)
         for stage in self.facts:
             stage.rate = self.rate.steady
         if facts.control is not None:
+            facts.scale = self._slowdown(facts.control.tail)
             facts.level = facts.control.level(facts.rate, facts.scale)
             for stage in self.facts:
                 stage.level = facts.level
+
+    def _slowdown(self, size: int) -> float:
+        """Observed over profiled time of batches of `size`, hand-overs included: the mean of the stages."""
+        first, *others = self.latency
+        slower = [first.slowdown(size, self._most, self._lead_ns), *(one.slowdown(size, self._most) for one in others)]
+        return sum(slower) / len(slower)
 
 
 class _AllStages:
@@ -136,5 +161,8 @@ class _AllStages:
     def known(self) -> bool:
         return all(latency.known for latency in self._stages)
 
-    def predict(self, size: int, running: int = 1) -> int:
-        return sum(latency.predict(size, running) for latency in self._stages)
+    def predict(self, size: int, running: int = 1, length: int = 0, lead_ns: int = 0) -> int:
+        """Units of the first stage are handed over ahead."""
+        first, *others = self._stages
+        later = sum(latency.predict(size, running, length) for latency in others)
+        return first.predict(size, running, length, lead_ns) + later

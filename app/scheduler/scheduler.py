@@ -133,7 +133,7 @@ class Scheduler:
         if unit.first_run:
             state.recent.append(outcome.error is Fault.MODEL)
         if outcome.error is None:
-            state.observe(unit.stage, unit.size, outcome.compute_ns // unit.steps, unit.running, unit.length)
+            state.observe(unit, outcome.compute_ns, now)
             outcomes.advance(self._ledger, unit, outcome, state)
         elif outcome.error is Fault.DEVICE:
             self._lost = True  # nothing starts again
@@ -225,6 +225,11 @@ class Scheduler:
         """Observed over profiled batch time, first stage."""
         state = self._states.get(program)
         return state.latency[0].scale if state else 1.0
+
+    def handover_ns(self, program: int) -> int:
+        """What a unit costs now beyond computing, first stage."""
+        state = self._states.get(program)
+        return state.latency[0].handover.ns if state else 0
 
     def backlog_ns(self, now: int) -> int:
         """Time until all that waits and runs now would be done, from measured batch times; 0 where none are known."""

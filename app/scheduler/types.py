@@ -68,11 +68,14 @@ class Profile:
 
     `concurrency_ns[k - 2][b - 1]`: the same while k units run at once. `by_length`: (length, times by size), ascending,
     where times depend on the longest row of the batch; `batch_ns` is then what is planned with for any length.
+    `handover_ns`: what a unit costs beyond these, to give it to a worker and hear of its end; None: nothing, and
+    nothing is learnt of it while it serves.
     """
 
     batch_ns: tuple[int, ...] = ()
     concurrency_ns: tuple[tuple[int, ...], ...] = ()
     by_length: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    handover_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +201,7 @@ class Unit:
     steps: int = 1
     length: int = 0  # of its longest row, where batch times depend on it
     operation: Operation = Operation.NEW
+    behind: bool = False  # its worker had another unit when it was handed over
 
     @property
     def first_run(self) -> bool:

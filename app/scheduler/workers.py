@@ -14,6 +14,11 @@ from collections.abc import Iterable, Sequence
 from app.scheduler.types import AT_ONCE, DeviceSpec, Unit
 
 
+def lead_of(device: DeviceSpec) -> int:
+    """Nanoseconds by which units are handed over before their worker ends the last one: so much of it costs nothing."""
+    return device.push_ahead_ns if device.push_depth > 1 else 0
+
+
 class Workers:
     """`busy`: workers with a unit. At most `max_running` are; each holds at most `push_depth` units.
 
@@ -101,6 +106,7 @@ class Workers:
         worker = unit.worker
         queue = self._queues[worker]
         unit.begins = self.begins(worker, now)
+        unit.behind = bool(queue)
         if not queue:
             self.busy += 1
         queue.append(unit)

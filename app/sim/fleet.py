@@ -24,6 +24,7 @@ from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import POLICIES, default_workers, policy_class
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import DeviceSpec, Program, WorkerSpec
+from app.scheduler.workers import lead_of
 
 from .arrivals import Instants
 from .arrivals import make as make_arrivals
@@ -73,7 +74,7 @@ class Setup:
     tables: ControlTables | None = None  # of the policy adaptive; `run` solves them if not given
     push_depth: int = 1  # units handed to one worker and unfinished
     push_ahead_ns: int = 0  # how long before the predicted end of a unit the next one may be handed over
-    launch_ns: int = 0  # time that the host needs to launch a unit
+    launch_ns: int = 0  # time that the host needs to launch a unit, beside the profile's hand-over
     lengths: str = ""  # of the requests; a row runs as many steps in each cell
     length_buckets: tuple[int, ...] = ()
 
@@ -118,26 +119,29 @@ class Setup:
 
     def node(self, replica: int, scheduler: Callable[[DeviceSpec], Scheduler] = Scheduler) -> Node:
         """A new replica with its own random service times."""
-        capacities = self.workers or default_workers(self.policy, self.profile.max_batch)
-        workers = tuple(WorkerSpec(capacity) for capacity in capacities)
+        spec = self._spec()
         factor = factors(self.service, [self.seed, _SERVICE, replica])
         profile = with_copies(self.profile) if self.transfers == "serial" else self.profile
         device: Device
         if self.device == "serial":
             device = Serial(profile, factor)
         else:
-            device = Shared(profile, len(workers), factor)
-        running = 1 if self.device == "serial" else len(workers)
+            device = Shared(profile, len(spec.workers), factor)
         program = Program(
             PROGRAM, profile.model, profile.program_stages(), self.policy, profile.max_batch,
             self.max_queue, self.max_delay_ns, self.length_buckets,
         )  # fmt: skip
         copies = CopyEngine(copy_ns(profile)[0]) if self.transfers == "overlap" else None
-        spec = DeviceSpec(workers, max_running=running, push_depth=self.push_depth, push_ahead_ns=self.push_ahead_ns)
-        node = Node(scheduler(spec), program, device, copies, self.launch_ns)
+        node = Node(scheduler(spec), program, device, copies, self.launch_ns + (profile.handover_ns or 0))
         if self.tables is not None:
             node.scheduler.control(PROGRAM, self.tables, 0)
         return node
+
+    def _spec(self) -> DeviceSpec:
+        capacities = self.workers or default_workers(self.policy, self.profile.max_batch)
+        workers = tuple(WorkerSpec(capacity) for capacity in capacities)
+        running = 1 if self.device == "serial" else len(workers)
+        return DeviceSpec(workers, max_running=running, push_depth=self.push_depth, push_ahead_ns=self.push_ahead_ns)
 
     def solved(self) -> Setup:
         """The same setup with control tables, if the policy uses them."""
@@ -146,12 +150,11 @@ class Setup:
         running = 1 if self.device == "serial" else max(1, len(self.workers))
         profile = with_copies(self.profile) if self.transfers == "serial" else self.profile
         weight = control.weight_of(self.objective)
-        return replace(
-            self,
-            tables=_solve(
-                profile.stage(), workers=running, weight=weight, power=profile.watts, values=bool(profile.stages)
-            ),
-        )
+        tables = _solve(
+            profile.stage(), workers=running, weight=weight, power=profile.watts, values=bool(profile.stages),
+            handovers=len(profile.parts), lead_ns=lead_of(self._spec()),
+        )  # fmt: skip
+        return replace(self, tables=tables)
 
     def drawn_lengths(self) -> Lengths | None:
         """The lengths of all requests, in their order, if they have any."""

@@ -1,14 +1,17 @@
 """Compares simulated with live latencies of one model: `python -m loadtest.bench.live_vs_sim`.
 
-It measures the model's batch times, then the server's own peak (the largest rate whose 99th percentile stays within 200
-ms). At 30 and 60 % of the peak the load generator and the simulator get the same arrivals. The server's own times
+It profiles the model, then finds the server's own peak (the largest rate whose 99th percentile stays within 200 ms). At
+30 and 60 % of the peak the load generator and the simulator get the same arrivals. The server's own times
 (Server-Timing) are compared with the simulated latencies; the rest of the client's latency, HTTP and both event loops,
-is shown separately. Writes docs/bench/live-vs-sim.md, .json and a plot.
+is shown separately. Then the same with a model that sleeps, as a control: a device whose speed does not drift. Writes
+docs/bench/live-vs-sim.md, .json and a plot.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -28,14 +31,16 @@ from app.sim.simulator import Simulator
 from loadtest.common import command
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.live import OtherProcesses, peak_rate
-from loadtest.common.paths import LOOPBACK
-from loadtest.common.servers import Server, starling
+from loadtest.common.paths import LOOPBACK, ROOT
+from loadtest.common.servers import Server, clean_environment, starling
 
 from . import live_vs_sim_page as page
 
 SHARES = (0.3, 0.6)  # of the peak
 SLO_MS = 200.0
 TRY_S = 5.0  # of each rate tried for the peak
+DRIFT_S = 20  # of one row back to back, for how steady the machine is
+CONTROL = {"model": "sleep", "models": str(Path("loadtest", "bench", "models")), "seconds": 5.0, "budget": 6.0}
 QUANTILES = tuple(np.linspace(0.01, 0.99, 99).tolist())
 
 
@@ -54,7 +59,7 @@ def simulate(setup: Setup, counts: Sequence[int]) -> tuple[Tally, list[float]]:
 
 
 def scheduled(live: Result) -> NDArray[np.int64]:
-    """Nanoseconds from arrival to the end of the batch, per request, which is what the simulator computes."""
+    """Nanoseconds from arrival until the loop hears of the batch's end, per request: what the simulator computes."""
     parts = [repeat.queue_ns + repeat.compute_ns for repeat in live.repeats]
     known = [repeat.queue_ns >= 0 for repeat in live.repeats]
     return np.concatenate([part[right] for part, right in zip(parts, known, strict=True)])
@@ -86,7 +91,16 @@ def compare(share: float, live: Result, tally: Tally, drifted: Tally, profile: M
         "simulated_batch": simulated["mean_batch"], "compute_ms": _known(figures["compute_ms"]),
         "profiled_ms": float(np.mean(np.asarray(profile.batch_ns)[batches - 1])) / 1e6,
         "drift": drift_of(live, profile), "drifted_ms": summary(drifted)["mean_ms"], "others": None,
+        "handover_ms": None, "profiled_handover_ms": (profile.handover_ns or 0) / 1e6,
     }  # fmt: skip
+
+
+def handover_ms(server: Server, model: str) -> float:
+    """What a batch costs the server beyond computing, as it has learnt it until now."""
+    _, _, body = server.call("GET", f"/v2/models/{model}/stats")
+    found = json.loads(body)["model_stats"][0]["starling"]["handover_ms"]
+    assert isinstance(found, float)
+    return found
 
 
 def _known(value: float | None) -> float:
@@ -104,8 +118,8 @@ class Comparison:
     say: Callable[[str], None]
 
     def profile(self) -> ModelProfile:
-        """Measure batch times with the server's settings."""
-        self.say("measuring batch times")
+        """Measure batch times and the hand-over with the server's settings."""
+        self.say(f"profiling {self.chosen.model}")
         path = self.folder / "profile.json"
         command.starling(
             "profile", self.chosen.model, "--models", self.chosen.models, "--max-batch", "32", "--threads",
@@ -151,7 +165,7 @@ class Comparison:
         slower = replace(profile, batch_ns=tuple(round(time * drift) for time in profile.batch_ns))
         drifted, _ = simulate(replace(setup, profile=slower), counts)
         row = compare(share, live, tally, drifted, profile)
-        row["others"] = cores
+        row["others"], row["handover_ms"] = cores, handover_ms(server, plan.model)
         live_ms = (np.quantile(scheduled(live), QUANTILES) / 1e6).tolist()
         return row, {"share": share, "live_ms": live_ms, "simulated_ms": quantiles}
 
@@ -165,13 +179,30 @@ def options_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeats", type=int, default=3, help="runs of each rate, with a seed each [3]")
     parser.add_argument("--seed", type=int, default=0, help="of the first run [0]")
     parser.add_argument("--budget", type=float, default=60.0, help="seconds to measure batch times [60]")
+    parser.add_argument("--no-control", action="store_true", help="leave out the model that sleeps, and the drift")
 
 
-def measure_all(chosen: argparse.Namespace, run: Run) -> Data:
+def drift_ms() -> list[float]:
+    """Medians of each second of one row of `mlp` run back to back, with nothing else running."""
+    command = [sys.executable, "-m", "loadtest.bench.drift", "--seconds", str(DRIFT_S)]
+    ran = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT, env=clean_environment())
+    return [float(word) for word in ran.stdout.splitlines()[0].split()]
+
+
+def compared(chosen: argparse.Namespace, run: Run) -> Data:
+    """One model, and how it was compared."""
     with tempfile.TemporaryDirectory(prefix="starling-bench-") as folder:
         found = Comparison(chosen, Path(folder), run.say).measure()
     settings = {name: getattr(chosen, name) for name in ("model", "policy", "threads", "seconds", "repeats", "seed")}
     return {"settings": {**settings, "slo_ms": SLO_MS}, **found}
+
+
+def measure_all(chosen: argparse.Namespace, run: Run) -> Data:
+    alone = chosen.no_control or chosen.model == CONTROL["model"]
+    drift = {} if alone else {"drift_ms": drift_ms()}
+    found = compared(chosen, run)
+    control = {} if alone else {"control": compared(argparse.Namespace(**{**vars(chosen), **CONTROL}), run)}
+    return {**found, **control, **drift}
 
 
 EXPERIMENT = Experiment(

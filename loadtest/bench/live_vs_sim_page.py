@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from loadtest.common import markdown
 
 WITHIN = 0.15  # of the live mean
+CONTROL_WITHIN = 0.03  # of a device whose speed does not drift
 
 
 class Row(TypedDict):
@@ -29,6 +30,8 @@ class Row(TypedDict):
     drift: float  # batch times of the live run over those of the profile, at the sizes that ran
     drifted_ms: float  # simulated with the profile times that
     others: float | None  # cores that other processes used meanwhile; None where the platform does not tell
+    handover_ms: NotRequired[float | None]  # runs from before it was measured have none
+    profiled_handover_ms: NotRequired[float]
 
 
 class Curve(TypedDict):
@@ -39,41 +42,56 @@ class Curve(TypedDict):
     simulated_ms: list[float]
 
 
-class LiveAndSimulated(TypedDict):
-    facts: dict[str, str]
+class Compared(TypedDict):
+    """One model."""
+
     settings: dict[str, Any]
     peak: float
     rows: list[Row]
     curves: list[Curve]
 
 
+class LiveAndSimulated(Compared):
+    facts: dict[str, str]
+    control: NotRequired[Compared]
+    drift_ms: NotRequired[list[float]]
+
+
 TEXT = """\
 # Simulated against live
 
 `{model}` live and simulated under the same arrivals: {repeats} seeds of {seconds:g} s each, at {shares} of the
-server's own peak, {peak:.0f} requests/s (99th percentile within {slo_ms:g} ms). The simulator knows only the batch
-times that `starling profile` measured just before each load. Means in ms. "live" is the time from arrival to the end
-of the batch (Server-Timing, queue and compute). "HTTP" is the rest of the client's latency: parsing, encoding, both
-event loops and handing batches between threads. Batches that run now and then, beside a busy event loop, take longer
-than batches run back to back: "with the live run's batch times" simulates again with the profile times that factor, and
-shows how much the scheduler itself is off. "Batch time" is a mean over requests, of the batch that each was in.
-"Others" are processes with no part in the run.
-
-Most of the difference is probably the machine itself; this was not proven for each row. On the two virtual cores of the
-committed figures one row of `mlp`, run back to back with nothing else running, takes between 4.5 and 6.0 ms from one
-second to another (`python -m loadtest.bench.drift`). A slower device at the same rate has a higher load, and queues
-grow faster than batch times, above all when slow and fast seconds alternate. As a control, a model that sleeps 4 + 0.65
-ms a row and needs no processor was run in the same way (`python -m loadtest.bench.live_vs_sim --model sleep --models
-loadtest/bench/models --seconds 5 --budget 6 --out out`): 8.86 ms simulated against 9.32 ms live at 30 % (-5.0 %), 12.52
-against 13.62 ms at 60 % (-8.0 %). The rest there is the time to hand each batch to another thread and back, 0.6 to 0.75
-ms for `mlp` (`starling_worker_busy_seconds_total` less `starling_compute_duration_seconds`, per batch), which the
-profile leaves out.
+server's own peak, {peak:.0f} requests/s (99th percentile within {slo_ms:g} ms). The simulator knows only what
+`starling profile` measured just before each load: batch times, and what a batch costs beyond them to be handed to a
+worker and back. Means in ms. "live" is the time from when a request has been read until the event loop hears of its
+batch's end (Server-Timing, queue and compute). "HTTP" is the rest of the client's latency: parsing, encoding, both
+event loops.
+Batches that run now and then, beside a busy event loop, take longer than batches run back to back: "with the live run's
+batch times" simulates again with the profile times that factor, and shows how much the scheduler itself is off. "Batch
+time" is a mean over requests, of the batch that each was in. "Hand-over" is live what the server had learnt by the end
+of the run. "Others" are processes with no part in the run.
 """
 
+DRIFT = """\
+On this machine one row of `mlp`, run back to back with nothing else running, took between {least:.2f} and {most:.2f} ms
+from one second to another (`python -m loadtest.bench.drift`, {seconds} seconds). A slower device at the same rate has a
+higher load, and queues grow faster than batch times, above all when slow and fast seconds alternate.
+"""
+
+CONTROL = """\
+## A device whose speed does not drift
+
+The same with a model that sleeps {sleeps} and needs no processor, at {shares} of a peak of {peak:.0f} requests/s:
+{repeats} seeds of {seconds:g} s each. What is left of the difference is not the model's. It should be within
+{within:.0%}; of {loads} loads {kept} {are}.
+"""
+
+SLEEPS = "4 + 0.65 ms a row"  # loadtest/bench/models/sleep
+
 HEADINGS = (
-    "of the peak", "rate/s", "requests", "client", "HTTP", "live", "simulated", "off", "within 15 %",
+    "of the peak", "rate/s", "requests", "client", "HTTP", "live", "simulated", "off", "within {within:.0%}",
     "with the live run's batch times",
-    "p99, live / sim", "rows a batch, live / sim", "batch time, live / sim", "others, cores",
+    "p99, live / sim", "rows a batch, live / sim", "batch time, live / sim", "hand-over, live / sim", "others, cores",
 )  # fmt: skip
 
 
@@ -82,23 +100,47 @@ def off(row: Row) -> float:
     return row["simulated_ms"] / row["server_ms"] - 1
 
 
-def cells(row: Row) -> list[str]:
-    drifted = row["drifted_ms"]
+def cells(row: Row, within: float = WITHIN) -> list[str]:
+    drifted, handover = row["drifted_ms"], row.get("handover_ms")
     return [
         f"{row['share']:.0%}", f"{row['rate']:.0f}", f"{row['requests']}", f"{row['client_ms']:.2f}",
         f"{row['client_ms'] - row['server_ms']:.2f}", f"{row['server_ms']:.2f}", f"{row['simulated_ms']:.2f}",
-        f"{off(row):+.1%}", "yes" if abs(off(row)) <= WITHIN else "NO",
+        f"{off(row):+.1%}", "yes" if abs(off(row)) <= within else "NO",
         f"x {row['drift']:.2f}: {drifted:.2f} ({drifted / row['server_ms'] - 1:+.1%})",
         f"{row['server_p99_ms']:.1f} / {row['simulated_p99_ms']:.1f}",
         f"{row['batch']:.2f} / {row['simulated_batch']:.2f}",
         f"{row['compute_ms']:.2f} / {row['profiled_ms']:.2f}",
+        "" if handover is None else f"{handover:.3f} / {row.get('profiled_handover_ms', 0.0):.3f}",
         "" if row["others"] is None else f"{row['others']:.2f}",
     ]  # fmt: skip
 
 
 def missed(data: Mapping[str, Any]) -> list[str]:
     """The loads at which simulated and live differ too much."""
-    return [f"{row['share']:.0%} of the peak: {off(row):+.1%}" for row in data["rows"] if abs(off(row)) > WITHIN]
+    control = data["control"]["rows"] if "control" in data else []
+    judged = [("", WITHIN, row) for row in data["rows"]] + [("control, ", CONTROL_WITHIN, row) for row in control]
+    return [
+        f"{name}{row['share']:.0%} of the peak: {off(row):+.1%}" for name, most, row in judged if abs(off(row)) > most
+    ]
+
+
+def table(rows: Sequence[Row], within: float) -> str:
+    return markdown.table([name.format(within=within) for name in HEADINGS], [cells(row, within) for row in rows])
+
+
+def shares(rows: Sequence[Row]) -> str:
+    return " and ".join(f"{row['share']:.0%}" for row in rows)
+
+
+def control_of(found: Compared) -> list[str]:
+    """The section of the model that sleeps."""
+    rows = found["rows"]
+    kept = sum(abs(off(row)) <= CONTROL_WITHIN for row in rows)
+    text = CONTROL.format(
+        **found["settings"], peak=found["peak"], shares=shares(rows), sleeps=SLEEPS, within=CONTROL_WITHIN,
+        loads=len(rows), kept=kept, are="is" if kept == 1 else "are",
+    )  # fmt: skip
+    return [text, table(rows, CONTROL_WITHIN)]
 
 
 def draw(curves: Sequence[Curve], path: Path) -> None:
@@ -120,11 +162,11 @@ def draw(curves: Sequence[Curve], path: Path) -> None:
 def write(data: LiveAndSimulated, folder: Path) -> list[str]:
     folder.mkdir(parents=True, exist_ok=True)
     draw(data["curves"], folder / "live-vs-sim.png")
-    shares = " and ".join(f"{row['share']:.0%}" for row in data["rows"])
-    parts = [
-        TEXT.format(**data["settings"], peak=data["peak"], shares=shares),
-        markdown.table(HEADINGS, map(cells, data["rows"])),
-        "![Latency in the server, live and simulated](live-vs-sim.png)",
-        markdown.facts_list(data["facts"]),
-    ]
+    parts = [TEXT.format(**data["settings"], peak=data["peak"], shares=shares(data["rows"]))]
+    if seconds := data.get("drift_ms"):
+        parts.append(DRIFT.format(least=min(seconds), most=max(seconds), seconds=len(seconds)))
+    parts += [table(data["rows"], WITHIN), "![Latency in the server, live and simulated](live-vs-sim.png)"]
+    if "control" in data:
+        parts += control_of(data["control"])
+    parts.append(markdown.facts_list(data["facts"]))
     return ["live-vs-sim.png", markdown.write(parts, folder / "live-vs-sim.md")]

@@ -93,7 +93,7 @@ def devices(folder: Path) -> dict[str, ModelProfile]:
 
 def best_tables(profile: ModelProfile, rate: float, price: float) -> tuple[optimal.Optimum, ControlTables]:
     """The optimum, and control tables that make `adaptive` the optimal policy at every measured rate."""
-    best = optimal.solve(profile.batch_ns, rate, weight=price, power=_POWER, idling=True)
+    best = optimal.solve(profile.occupied_ns, rate, weight=price, power=_POWER, idling=True)
     waits = [waiting for waiting, rows in enumerate(best.table) if waiting and not rows]
     hold_ns = round(_PATIENCE * (waits[-1] + 1) / rate * 1e9) if waits else 0
     return best, ControlTables((0.0,), (best.table,), best.tail, best.sizes, (hold_ns,), profile.peak)
@@ -121,7 +121,7 @@ def cell(given: tuple[str, ModelProfile, float, Scale]) -> list[dict[str, Any]]:
     known: dict[float, tuple[optimal.Optimum, list[float]]] = {}
     found = []
     for contender in CONTENDERS:
-        price = control.price_of(control.weight_of(contender.objective), profile.batch_ns[0], _POWER)
+        price = control.price_of(control.weight_of(contender.objective), profile.occupied_ns[0], _POWER)
         if price not in known:
             best, tables = best_tables(profile, load * profile.peak, price)
             server = Server(Policy("adaptive"), profile, (profile.max_batch,), tables=tables)

@@ -53,6 +53,7 @@ def test_profile_as_json(kept: Path) -> None:
     assert got["device"].startswith("cpu ")
     assert list(got["batch_ms"]) == ["1", "2", "3"]
     assert min(got["batch_ms"].values()) > 0
+    assert got["handover_ms"] > 0
     assert set(got["fit"]) == {"alpha_ms", "beta_ms", "residual"}
     assert got["suggested"]["threads"] * len(got["suggested"]["workers"]) <= cpu_cores()
     assert {(one["threads"], one["workers"]) for one in got["candidates"]} >= {(1, 1)}
@@ -87,7 +88,7 @@ def test_table_file_plot_and_what_takes_them(tmp_path: Path, kept: Path) -> None
         env={"STARLING_PROFILE_DIR": str(kept), "COLUMNS": "120"},
     )  # fmt: skip
     assert result.exit_code == 0, result.output
-    for words in ("rows/s", "spread", "fit ", "best ", "suggested ", "compared ", str(kept)):
+    for words in ("rows/s", "spread", "fit ", "best ", "hand-over ", "suggested ", "compared ", str(kept)):
         assert words in result.stdout, words
     assert plot.read_bytes().startswith(PNG)
     profile = parse(json.loads(file.read_text()))

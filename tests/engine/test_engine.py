@@ -48,6 +48,46 @@ async def test_calls_that_come_while_the_device_works_form_the_next_batch():
 
 
 @virtual
+async def test_what_a_batch_costs_beyond_computing_is_part_of_its_wait_and_is_learnt():
+    """Queue and compute add up to the time from arrival to the end of the batch, as simulated."""
+    device = FakeDevice(virtual_loop(), 4, handover_ns=MS // 5)
+    async with serving(device=device) as rig:
+        answer = await rig.ask(7.0)
+        assert (answer.queue_ns, answer.compute_ns) == (MS // 5, affine(1))
+        for _ in range(300):
+            await rig.ask(7.0)
+        shown = rig.served.statistics()["starling"]
+        assert (shown["handover_ms"], shown["batch_scale"]) == (pytest.approx(0.2, abs=0.001), 1.0)
+        asked = rig.ask(8.0)
+        await rig.loop.turn(3)
+        assert [unit.predicted for unit in rig.engine.scheduler.running] == [pytest.approx(1.3 * MS, abs=MS // 1000)]
+        await asked
+
+
+@virtual
+async def test_the_wait_begins_when_the_rows_have_been_written():
+    """Not with the arrival, from which a slow client may send its request for long."""
+    async with serving() as rig:
+        arrived = rig.loop.now
+        await rig.loop.passes(50 * MS)
+        answer = await rig.ask(7.0, arrived_ns=arrived)
+        assert answer.queue_ns == 0
+
+
+@virtual
+async def test_workers_begin_before_the_answers_of_the_last_batch_are_given():
+    """And nobody waits for one where there is nothing to answer."""
+    async with serving() as rig:
+        answered: list[int] = []
+        rig.device.let_begin = lambda: answered.append(rig.served.stats.queued.count)
+        first = rig.ask(10.0)
+        await rig.loop.passes(MS // 2)
+        await asyncio.gather(first, rig.ask(11.0), rig.ask(12.0))
+        assert rig.rows_pushed() == [1, 2]
+        assert answered == [0]
+
+
+@virtual
 async def test_device_has_its_next_work_before_the_answers_of_the_last_are_given():
     async with serving() as rig:
         answered: list[int] = []

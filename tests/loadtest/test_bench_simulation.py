@@ -104,6 +104,39 @@ def test_live_beside_simulated() -> None:
     assert live_vs_sim_page.missed({"rows": [row]}) == ["30% of the peak: -50.0%"]
 
 
+def compared(server_ms: float, simulated_ms: float, **more: object) -> Any:
+    """A row of one load."""
+    row = dict.fromkeys(live_vs_sim_page.Row.__annotations__, 1.0)
+    return row | {"share": 0.6, "server_ms": server_ms, "simulated_ms": simulated_ms, "others": None} | more
+
+
+def test_page_says_of_the_control_what_its_figures_say(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    settings = {"model": "m", "repeats": 3, "seconds": 5, "slo_ms": 200}
+    whole: Any = {
+        "settings": settings, "facts": {}, "peak": 100, "rows": [compared(10, 9)], "drift_ms": [4.5, 6],
+        "curves": [{"share": 0.6, "live_ms": [1.0] * 99, "simulated_ms": [1.0] * 99}],
+        "control": {
+            "settings": settings, "peak": 50, "curves": [],
+            "rows": [compared(100, 97.5, handover_ms=0.15, profiled_handover_ms=0.125), compared(100, 96)],
+        },
+    }  # fmt: skip
+    live_vs_sim_page.write(whole, tmp_path)
+    text = (tmp_path / "live-vs-sim.md").read_text("utf-8")
+    assert "between 4.50 and 6.00 ms" in text
+    assert "of 2 loads 1 is." in text
+    assert "within 15%" in text.split("## ")[0]
+    assert "within 3%" in text.split("## ")[1]
+    assert "| 0.150 / 0.125 |" in text
+    assert live_vs_sim_page.missed(whole) == ["control, 60% of the peak: -4.0%"]
+    for key in ("control", "drift_ms"):
+        whole.pop(key)
+    live_vs_sim_page.write(whole, tmp_path)
+    text = (tmp_path / "live-vs-sim.md").read_text("utf-8")
+    assert "drift" not in text
+    assert live_vs_sim_page.missed(whole) == []
+
+
 def test_simulated_seeds_are_those_of_the_load_generator() -> None:
     """The same instants: what the generator sends in a second is what a setup of that many requests is fed with."""
     plan = Plan(url="localhost:1", model="m", rate=200)

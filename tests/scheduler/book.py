@@ -211,7 +211,8 @@ class Book:
             assert facts.entry.call.deadline is None or now < facts.entry.call.deadline
             if facts.entry.call.deadline is not None and unit.reason is not Formed.RETRY:
                 longest = max(facts.length for facts in rows)
-                time = scheduler._states[unit.program].time(unit.size, unit.stage, unit.running, longest)
+                lead_ns = unit.begins - unit.started
+                time = scheduler._states[unit.program].time(unit.size, unit.stage, unit.running, longest, lead_ns)
                 assert unit.begins + time <= facts.entry.call.deadline, "a row starts that is predicted to end too late"
         before = self._load()[unit.worker]
         assert not before or self._opens(before) <= now, "handed over too early behind another unit"

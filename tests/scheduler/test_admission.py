@@ -116,6 +116,36 @@ class TestDeadline:
         assert scheduler.admit(1, 1, Klass.REALTIME, 15 * MS, 0) is None
 
 
+class TestHandover:
+    """Batches of 1, 2, 3, 4 rows compute for 10, 12, 14, 16 ms, and cost 3 ms to hand over."""
+
+    def scheduler(self, **device: int) -> Scheduler:
+        scheduler = Scheduler(make_device(4, **device))
+        stages = (Stage(Profile(CURVE, handover_ns=3 * MS)),)
+        scheduler.add_program(make_program(stages=stages, max_batch=4), 0)
+        return scheduler
+
+    def test_idle_device_takes_it_for_each_batch(self) -> None:
+        assert [soonest(self.scheduler(), rows) for rows in (1, 4, 5)] == [13, 19, 32]
+
+    def test_backlog_counts_it_for_each_batch(self) -> None:
+        scheduler = self.scheduler()
+        feed(scheduler, make_call(1, 10))
+        assert scheduler.backlog_ns(0) == (19 + 19 + 15) * MS
+
+    def test_units_that_are_handed_over_ahead_follow_at_once(self) -> None:
+        scheduler = self.scheduler(push_depth=2, push_ahead_ns=3 * MS)
+        feed(scheduler, make_call(1, 10))
+        assert scheduler.backlog_ns(0) == (19 + 16 + 12) * MS
+        assert [soonest(self.scheduler(push_depth=2, push_ahead_ns=2 * MS), rows) for rows in (1, 8)] == [13, 34]
+
+    def test_hint_counts_it(self) -> None:
+        scheduler = self.scheduler()
+        feed(scheduler, make_call(1, 6))
+        refusal = scheduler.admit(1, 1, Klass.REALTIME, 20 * MS, 0)
+        assert refusal == Refusal(Reason.DEADLINE_UNREACHABLE, (19 + 15) * MS)
+
+
 class TestOverload:
     """What is cut is judged again: rows that would end too late leave, and others take their places."""
 

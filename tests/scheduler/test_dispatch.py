@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import AT_ONCE, Formed
+from app.scheduler.types import AT_ONCE, Fault, Formed, Profile, Reason, Stage
 
 from .test_scheduler import calls_of, feed, finish
 from .world import make_call, make_device, make_program
@@ -53,6 +53,67 @@ class TestPushAhead:
         feed(scheduler, make_call(1))
         assert feed(scheduler, make_call(2), now=10).wake_at == 100
         assert [calls_of(unit) for unit in scheduler.step(100).start] == [[2]]
+
+
+class TestHandover:
+    """Beside computing for 100 to 130, a batch costs 40 to hand over."""
+
+    STAGES = (Stage(Profile(CURVE, handover_ns=40)),)
+
+    def scheduler(self, **device: int) -> Scheduler:
+        scheduler = Scheduler(make_device(4, **device))
+        scheduler.add_program(make_program(stages=self.STAGES, policy="no_wait"), 0)
+        return scheduler
+
+    def test_an_idle_worker_waits_for_it(self) -> None:
+        (unit,) = feed(self.scheduler(), make_call(1)).start
+        assert (unit.begins, unit.predicted, unit.behind) == (0, 140, False)
+
+    @pytest.mark.parametrize(("ahead", "predicted"), [(30, 120), (40, 110), (60, 110)])
+    def test_behind_another_unit_it_costs_what_is_left_of_it(self, ahead: int, predicted: int) -> None:
+        scheduler = self.scheduler(push_depth=2, push_ahead_ns=ahead)
+        feed(scheduler, make_call(1))
+        step = feed(scheduler, make_call(2), make_call(3), now=10)
+        assert (step.start, step.wake_at) == ([], 140 - ahead)
+        (unit,) = scheduler.step(140 - ahead).start
+        assert (unit.begins, unit.predicted, unit.behind) == (140, predicted, True)
+
+    @pytest.mark.parametrize(("deadline", "kept"), [(139, False), (140, True)])
+    def test_rows_that_would_end_too_late_with_it_leave(self, deadline: int, kept: bool) -> None:
+        step = feed(self.scheduler(), make_call(1, deadline=deadline))
+        assert [calls_of(unit) for unit in step.start] == ([[1]] if kept else [])
+        assert [drop.reason for drop in step.drop] == ([] if kept else [Reason.DEADLINE_UNREACHABLE])
+
+    def test_a_hold_ends_early_enough_for_it(self) -> None:
+        """By a quarter more than it takes, as for all that is predicted."""
+        times = []
+        for handover_ns in (None, 400_000):
+            scheduler = Scheduler(make_device(4))
+            stages = (Stage(Profile((10**6,) * 4, handover_ns=handover_ns)),)
+            scheduler.add_program(make_program(stages=stages, policy="window", max_delay_ns=10**9), 0)
+            wake_at = feed(scheduler, make_call(1, deadline=10**8)).wake_at
+            assert wake_at is not None
+            times.append(wake_at)
+        assert times[0] - times[1] == 500_000
+
+    def test_what_is_learnt_counts_from_the_next_unit_on(self) -> None:
+        """The worker computes as profiled, and its end is heard of later and later."""
+        scheduler = self.scheduler()
+        before, now = 0, 0
+        for ident in range(50):
+            (unit,) = feed(scheduler, make_call(ident, arrived=now), now=now).start
+            assert before <= unit.predicted < 100 + 80
+            before, now = unit.predicted, now + 100 + 80
+            finish(scheduler, unit, now, compute_ns=100)
+        assert before == pytest.approx(100 + 80, abs=5)
+        assert scheduler.scale(1) == 1.0
+        assert scheduler.handover_ns(1) == pytest.approx(80, abs=5)
+
+    def test_a_unit_that_failed_says_nothing(self) -> None:
+        scheduler = self.scheduler()
+        (unit,) = feed(scheduler, make_call(1)).start
+        finish(scheduler, unit, 10**6, error=Fault.MODEL)
+        assert scheduler.handover_ns(1) == 40
 
 
 class TestDeadlines:

@@ -55,7 +55,11 @@ def tables() -> list[ControlTables]:
     ]
 
 
-profiles = st.sampled_from([*map(Profile, PROFILES), BY_LENGTH])
+profiles = st.builds(
+    lambda profile, handover_ns: replace(profile, handover_ns=handover_ns),
+    st.sampled_from([*map(Profile, PROFILES), BY_LENGTH]),
+    st.sampled_from([None, None, 0, 30]),
+)
 devices = st.builds(
     lambda capacities, max_running, push_depth, push_ahead, max_alive: make_device(
         *capacities, max_running=max_running, push_depth=push_depth, push_ahead_ns=push_ahead, max_alive=max_alive

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from app.scheduler.estimates.preferred import algorithm_1
 from app.scheduler.estimates.profile import linear
-from app.scheduler.optimal.tables import ControlTables
+from app.scheduler.estimates.regression import Regression
+from app.scheduler.optimal.tables import ControlTables, solve
 from app.scheduler.program import ProgramState
-from app.scheduler.types import DeviceSpec, Profile, Program, Stage, WorkerSpec
+from app.scheduler.types import AT_ONCE, DeviceSpec, Formed, Profile, Program, Stage, Unit, WorkerSpec
 
 S = 1_000_000_000
 #: A device that serves 2253 rows a second, with a table for a tenth and for nine tenths of that.
@@ -23,6 +25,90 @@ TWO_STAGES = Program(0, "m", (Stage(Profile((10, 20))), Stage(Profile((1, 2)))),
 
 def test_time_is_that_of_all_stages() -> None:
     assert [ProgramState(TWO_STAGES, None, DEVICE, 0).time(rows) for rows in (1, 2)] == [11, 22]
+
+
+def ran(size: int, *, stage: int = 0, running: int = 1, started: int = 0, behind: bool = False) -> Unit:
+    """A unit as it is when it has ended."""
+    made = Unit(0, 0, 1, stage, [], size, Formed.IDLE, started, predicted=0, running=running)
+    made.behind = behind
+    return made
+
+
+class TestHandover:
+    """Batches of one and two rows compute for 100 and 200, and cost 30 beside."""
+
+    STAGE = Stage(Profile((100, 200), handover_ns=30))
+
+    def state(self, stages: int = 1, **device: int) -> ProgramState:
+        program = Program(1, "m", (self.STAGE,) * stages, max_batch=2)
+        return ProgramState(program, None, DeviceSpec((WorkerSpec(2),), **device), 0)
+
+    def test_each_stage_is_handed_over(self) -> None:
+        assert [self.state(stages).time(2) for stages in (1, 2)] == [230, 460]
+
+    def test_what_passes_while_the_worker_is_busy_costs_nothing(self) -> None:
+        """Only the first stage is handed over ahead: rows stand at the next when they have been through it."""
+        state = self.state(stages=2)
+        assert [state.time(2, lead_ns=lead) for lead in (0, 10, 30, AT_ONCE)] == [460, 450, 430, 430]
+
+    @pytest.mark.parametrize(
+        ("device", "interval"),
+        [({}, 230), ({"push_ahead_ns": 20}, 230), ({"push_depth": 2, "push_ahead_ns": 20}, 210),
+         ({"push_depth": 2, "push_ahead_ns": AT_ONCE}, 200)],
+        ids=["one-unit", "ahead-of-nothing", "ahead", "at-once"],
+    )  # fmt: skip
+    def test_units_that_follow_one_another_are_handed_over_ahead(self, device: dict[str, int], interval: int) -> None:
+        assert self.state(**device).interval(2) == interval
+
+    def test_the_scale_is_that_of_computing(self) -> None:
+        """A device twice as slow, and a loop that takes as long as ever: both are learnt apart."""
+        state = self.state()
+        for _ in range(200):
+            state.observe(ran(2, started=1_000), 400, 1_430)
+        assert state.latency[0].scale == pytest.approx(2, rel=1e-3)
+        assert state.latency[0].handover.ns == 30
+        assert state.time(1) == pytest.approx(230, abs=1)
+
+    def test_it_is_learnt_from_units_whose_worker_had_nothing_else(self) -> None:
+        state = self.state()
+        for _ in range(500):
+            state.observe(ran(1, started=1_000, behind=True), 100, 9_000)
+        assert state.time(1) == 130
+        for _ in range(500):
+            state.observe(ran(1, started=1_000), 100, 1_180)
+        assert state.time(1) == pytest.approx(180, abs=1)
+
+    def test_without_one_in_the_profile_none_is_learnt(self) -> None:
+        state = ProgramState(Program(1, "m", (Stage(Profile((100,))),)), None, DEVICE, 0)
+        for _ in range(100):
+            state.observe(ran(1), 100, 180)
+        assert (state.time(1), state.latency[0].scale) == (100, 1.0)
+
+    def test_what_was_learnt_begins_again_with_a_new_profile(self) -> None:
+        state = self.state()
+        for _ in range(100):
+            state.observe(ran(1), 100, 200)
+        state.reprofile(Profile((100, 200), handover_ns=10))
+        assert state.time(2) == 210
+
+    def test_the_preferred_size_counts_it(self) -> None:
+        """Two rows in 230 are 8.7 million a second; without the hand-over they would be 10."""
+        state = self.state()
+        state.regression = Regression((100, 200))
+        assert [algorithm_1(9e6, state.regression, 4, ns) for ns in (0, 30)] == [2, 3]
+        state.rate.rate = 9e6  # of one row in 130: 7.7
+        assert state.preferred == 2
+
+    def test_tables_are_those_of_the_load_with_it(self) -> None:
+        """At 30 beside 100 a row, the peak is 7.7 million; computing twice as slow is 1.77 times the load."""
+        state = self.state()
+        tables = solve(self.STAGE.profile, loads=(0.5, 0.9))
+        assert tables.peak == pytest.approx(2e9 / 230)
+        state.set_control(tables)
+        state.latency[0].scale = 2.0
+        state.latency[0].observe(2, 400)
+        state.tick(S)
+        assert state.facts[0].scale == pytest.approx(430 / 230)
 
 
 @pytest.mark.parametrize(("failures", "broken"), [(8, False), (9, True), (16, True)])
@@ -133,21 +219,21 @@ class TestObserve:
     def test_line_is_that_of_the_first_stage(self) -> None:
         state = ProgramState(TWO_STAGES, None, DEVICE, 0)
         before = state.regression.predict(2)
-        state.observe(1, 2, 2_000, 1)
+        state.observe(ran(2, stage=1), 2_000, 0)
         assert state.regression.predict(2) == before
-        state.observe(0, 2, 40, 1)
+        state.observe(ran(2), 40, 0)
         assert state.regression.predict(2) > before
 
     def test_batches_at_once_are_held_against_their_own_table(self) -> None:
         state = ProgramState(Program(1, "m", (Stage(Profile((10, 20), ((15, 30),))),)), None, DEVICE, 0)
-        state.observe(0, 2, 30, 2)
+        state.observe(ran(2, running=2), 30, 0)
         assert state.latency[0].scale == pytest.approx(1.0)
 
     def test_what_was_learnt_begins_again_with_a_new_profile(self) -> None:
         state = ProgramState(TWO_STAGES, None, DEVICE, 0)
         for _ in range(50):
-            state.observe(0, 2, 60, 1)
-            state.observe(1, 2, 6, 1)
+            state.observe(ran(2), 60, 0)
+            state.observe(ran(2, stage=1), 6, 0)
         assert state.latency[0].scale > 2.5
         state.reprofile(Profile((100, 110)))
         assert [latency.scale > 2.5 for latency in state.latency] == [False, True]

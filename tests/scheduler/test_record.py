@@ -121,7 +121,7 @@ def test_control_and_profile_reach_the_replayed_scheduler() -> None:
     entries: list[Entry] = []
     recording = RecordingScheduler(make_device(2), sink=entries.append)
     recording.add_program(OTHER, 0)
-    recording.reprofile(2, Profile((30, 40), ((50, 60),)), 1)
+    recording.reprofile(2, Profile((30, 40), ((50, 60),), handover_ns=7), 1)
     recording.control(2, TABLES, 2)
     for ident in range(10):
         recording.submit(make_call(ident, program=2, arrived=3), 3)
@@ -135,7 +135,7 @@ def test_control_and_profile_reach_the_replayed_scheduler() -> None:
         feed(replayed, entry)
     assert step_entry(replayed.step(1_000), 1_000) == data[-1]
     assert replayed._states[2].facts[0].control == TABLES
-    assert replayed._states[2].latency[0].predict(2, 2) == 60
+    assert replayed._states[2].latency[0].predict(2, 2) == 67
 
 
 @pytest.mark.parametrize("name", ["reprofile", "control"])

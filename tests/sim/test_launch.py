@@ -1,15 +1,17 @@
-"""Launch cost and push depth: when a unit starts that was handed to an idle worker, or behind a running one."""
+"""Launch cost, hand-over and push depth: when a unit starts that was handed to an idle worker, or behind another."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
 from app.scheduler.estimates.profile import ModelProfile, parse
+from app.scheduler.optimal.tables import solve
 from app.scheduler.record import Entry, RecordingScheduler
 from app.scheduler.types import AT_ONCE
-from app.sim.fleet import Setup
+from app.sim.fleet import Setup, run
 from app.sim.report import Tally
 from app.sim.simulator import Simulator
 
@@ -80,3 +82,47 @@ def test_the_scheduler_hears_of_the_launch_when_it_is_over() -> None:
     simulator.drain()
     names = [(entry.get("in", "step"), entry["t"] // MS) for entry in entries[2:]]
     assert names == [("submit", 0), ("step", 0), ("launched", 2), ("step", 2), ("finished", 12), ("step", 12)]
+
+
+class TestHandover:
+    """Two milliseconds beside 10, 12 and 14 ms of computing."""
+
+    HANDED = replace(PROFILE, handover_ns=2 * MS)
+
+    def test_a_batch_occupies_its_worker_and_delays_its_calls_for_both(self) -> None:
+        """As a launch does: see above. The device computes meanwhile no more than it did."""
+        assert latencies(self.HANDED, [0, 1, 2]) == ([12, 25, 24], 22, 26)
+
+    def test_a_launch_comes_on_top(self) -> None:
+        assert latencies(self.HANDED, [0], launch_ns=3 * MS) == ([15], 10, 15)
+
+    def test_behind_a_running_unit_it_costs_nothing(self) -> None:
+        assert latencies(self.HANDED, [0, 1, 2], **DEEP) == ([12, 21, 30], 30, 32)
+
+    def test_workers_are_handed_units_at_once(self) -> None:
+        pair = replace(PAIR, handover_ns=2 * MS)
+        assert latencies(pair, [0, 0], device="shared", workers=(1, 1))[0] == pytest.approx([22, 22], abs=1e-4)
+
+    def test_the_scheduler_expects_it_from_the_first_unit_on_and_learns_nothing_else(self) -> None:
+        """A deadline of 12 ms can be met, one of 11.9 cannot, also after 200 units."""
+        for deadline_ms, answered in ((12, 201), (11.9, 0)):
+            setup = Setup(self.HANDED, 1, policy="no_wait", deadline_ns=round(deadline_ms * MS))
+            tally, node = Tally(), setup.node(0)
+            simulator = Simulator([node], tally, deadline_ns=setup.deadline_ns)
+            simulator.feed(range(0, 201 * 20 * MS, 20 * MS))
+            simulator.drain()
+            assert (tally.completed, tally.completed + tally.refused) == (answered, 201)
+            assert (node.scheduler.handover_ns(1), node.scheduler.scale(1)) == (2 * MS, 1.0)
+
+    def test_a_profile_without_one_is_simulated_as_ever(self) -> None:
+        """Also with a launch, of which the scheduler hears nothing: committed figures hang on it."""
+        setup = Setup(PROFILE, 50, requests=500, launch_ns=2 * MS, push_depth=2, push_ahead_ns=MS)
+        assert run(setup) == run(replace(setup, profile=replace(PROFILE, handover_ns=None)))
+        node = setup.node(0)
+        Simulator([node], Tally()).feed(range(0, 100 * 20 * MS, 20 * MS))
+        assert node.scheduler.handover_ns(1) == 0
+
+    @pytest.mark.parametrize(("device", "left_ms"), [({}, 2), ({"push_depth": 2, "push_ahead_ns": MS}, 1)])
+    def test_tables_are_solved_with_it(self, device: dict[str, int], left_ms: int) -> None:
+        tables = Setup(self.HANDED, 50, **device).solved().tables
+        assert tables == solve(replace(PROFILE, handover_ns=left_ms * MS).stage())

@@ -167,6 +167,13 @@ class Device(Protocol):
         """Hand a job to a worker. Returns at once."""
         ...
 
+    def let_begin(self) -> None:
+        """Let idle workers turn to what they were handed, before the caller goes on to keep the interpreter lock.
+
+        Returns when they have, or after a moment.
+        """
+        ...
+
     def free(self, executor: Executor) -> None:
         """The model has been unloaded: what the device holds for it may go."""
         ...

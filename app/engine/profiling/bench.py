@@ -1,7 +1,8 @@
 """Measures the batch times of a model on a device of its own, as the server's workers run it.
 
 What is timed is what a worker reports of a unit (`Completion`), the same figure that keeps the scale true while it
-serves.
+serves. What a batch costs beyond that is timed on an event loop, from which units are pushed and into which they are
+reported, as a server does.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import Self
 from app.contract import Array, Model
 from app.engine.devices.base import Completion, Device, Executor, Job, Transfer
 from app.engine.devices.pool import Slots
-from app.engine.profiling.sampler import Cell, Sampler
+from app.engine.profiling.measured_device import MeasuredDevice
+from app.engine.profiling.sampler import Cell, Sampler, coarser
 from app.engine.profiling.warmup import warm_up, write_rows
 from app.errors import ConfigError
 from app.models.samples import longest, stretched
@@ -26,6 +28,7 @@ from app.scheduler.types import Profile
 _CLOSE_S = 5.0
 _TOGETHER = 2  # counted units of each worker at a visit, after one that is not
 _LONG_NS = 10_000_000  # alone, the first counts from here on: waking up costs less than a percent then
+_HANDED_OVER = 16  # batches of each size for the hand-over, at most: the median of about a hundred
 
 
 class Bench:
@@ -36,7 +39,7 @@ class Bench:
     """
 
     def __init__(self, device: Device, model: Model, max_batch: int, lengths: Mapping[str, int] | None = None) -> None:
-        self.device = device
+        self.device = MeasuredDevice(device, time.perf_counter_ns)
         self.model = model
         self.lengths: Mapping[str, int] = lengths or {}
         self._max_batch = max_batch
@@ -104,6 +107,24 @@ class Bench:
             at_once = f", {units} at once" if units > 1 else ""
             raise ConfigError(f"model {self.model.info.name!r}: a batch of {size} rows{at_once}: {fault}")
         return times
+
+    async def handover(self, budget_s: float) -> int:
+        """Nanoseconds that a batch costs beyond computing: the median over sizes, each visited once a pass.
+
+        On an event loop with nothing else to do. A pass is not begun after `budget_s`. Raises ConfigError when the
+        model fails.
+        """
+        found: list[int] = []
+        begin = time.perf_counter()
+        for _ in range(_HANDED_OVER):
+            for size in coarser(self._max_batch)[-1]:
+                ((completion, handover_ns),) = await self.device.measure(self._executor, [(0, self._slots[0][:size])])
+                if completion.ran is None:
+                    raise ConfigError(f"model {self.model.info.name!r}: a batch of {size} rows: {completion.message}")
+                found.append(handover_ns)
+            if time.perf_counter() - begin > budget_s:
+                break
+        return max(0, round(median(found)))
 
     def transfers(self, sizes: Iterable[int]) -> dict[int, Transfer]:
         """What copies cost, by batch size; nothing where the model reads its rows where they were written."""

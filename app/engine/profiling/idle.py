@@ -4,8 +4,9 @@ Rules
     1. A batch is measured by the worker that serves, between calls: a model never runs where it would not otherwise.
     2. A batch is measured only when no unit has been there for several times as long as it takes, so that few calls
        meet one. A call that does waits for the batch at hand, at most; one that would take too long is never measured.
-    3. Rows to measure with have slots of their own, which no call is ever given.
-    4. The scheduler hears of it once, at the end, as of any other input (`reprofile`).
+    3. What a batch costs beyond computing is measured with it: measured batches are handed over as live ones are.
+    4. Rows to measure with have slots of their own, which no call is ever given.
+    5. The scheduler hears of it once, at the end, as of any other input (`reprofile`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -65,6 +66,7 @@ class Known:
             "origin": self.origin,
             "made": self.made,
             "lengths": profile.extra.get("lengths", {}),
+            "handover_ms": None if profile.handover_ns is None else profile.handover_ns / 1e6,
             "concurrency_ms": {
                 str(units): {str(size): ns / 1e6 for size, ns in enumerate(times, 1)}
                 for units, times in profile.concurrency_ns.items()
@@ -154,7 +156,8 @@ class IdleProfiler:
             target = self._wanted[0]  # it stays there, so that `forget` finds it
             known = await self._try(target) if target.untried else None
             if known is None or not is_whole(target.known, self._device.spec):
-                known = await self._measure(target) or known
+                timed = has_times(target.known, self._device.spec)
+                known = await (self._measure_handover(target) if timed else self._measure(target)) or known
             if not self._wanted or self._wanted[0] is not target:
                 continue
             self._wanted.popleft()
@@ -169,7 +172,7 @@ class IdleProfiler:
         target.untried = False
         run = partial(self._run, target)
         try:
-            if not is_whole(target.known, self._device.spec):
+            if not has_times(target.known, self._device.spec):
                 times = await time_rows(target.rows[0], target.known.profile.max_batch, self._budget_ns // _SHARE, run)
                 lengths = {"lengths": longest(target.rows)}
                 target.known = Known(ModelProfile(times, model.info.name, extra=lengths), Origin.WARM_UP, now_utc())
@@ -191,43 +194,75 @@ class IdleProfiler:
         await device.quiet(_QUIET_NS)
         if device.dead() is not None or target not in self._wanted:
             raise _GoneError
-        (completion,) = await device.measure(executor, [(able(device.spec, size)[0], slots)])
+        ((completion, _),) = await device.measure(executor, [(able(device.spec, size)[0], slots)])
         if completion.ran is None:
             raise RuntimeError(completion.message)
         return completion.ran
 
     async def _measure(self, target: Target) -> Known | None:
         """The model's profile, or None if it was not to be had."""
+        guessed = target.known.profile.batch_ns
+        most = min(len(able(self._device.spec, len(guessed))), self._device.spec.max_running)
+        sampler = Sampler(self._wanted_cells(guessed, levels(most)), least=_LEAST, most=_MOST)
+        handovers = await self._visit(target, sampler)
+        if handovers is None or not any(sampler.table(1)):
+            return None
+        made = now_utc()
+        keys: dict[str, Any] = {"model": target.known.profile.model, "lengths": longest(target.rows), "made": made}
+        if handovers:
+            keys["handover_ms"] = max(0.0, median(handovers) / 1e6)
+        profile = sampler.profile(guessed, **keys)
+        return Known(replace(profile, stages=target.known.profile.stages), Origin.MEASURED, made)
+
+    async def _measure_handover(self, target: Target) -> Known | None:
+        """What is known of the model, and its hand-over; None if it was not to be had.
+
+        For profiles that were kept before it was measured: they hold more than would be measured here.
+        """
+        known = target.known
+        fit = [size for size in coarser(known.profile.max_batch)[-1] if self._fits(known.profile.batch_ns[size - 1])]
+        handovers = await self._visit(target, Sampler(cells(fit), least=_LEAST, most=_LEAST))
+        if not handovers:
+            return None
+        return replace(known, profile=replace(known.profile, handover_ns=max(0, round(median(handovers)))))
+
+    async def _visit(self, target: Target, sampler: Sampler) -> list[int] | None:
+        """Time the sampler's cells until they are settled or the budget is spent.
+
+        Returns what batches that ran alone cost beyond computing, in ns; None if the model is gone or fails.
+        """
         device, info, pool = self._device, target.executor.model.info, target.executor.pool
         guessed = target.known.profile.batch_ns
-        lengths = longest(target.rows)
         await asyncio.to_thread(write_rows, pool, target.spare, target.rows)
         device.arrive(target.executor, target.spare)
         workers = able(device.spec, len(guessed))
-        most = min(len(workers), device.spec.max_running)
-        sampler = Sampler(self._wanted_cells(guessed, levels(most)), least=_LEAST, most=_MOST)
+        handovers: list[int] = []
         spent = 0
         while spent < self._budget_ns and (cell := sampler.next()) is not None:
             await device.quiet(max(_QUIET_NS, _PATIENCE * guessed[cell[1] - 1] * cell[0]))
             if device.dead() is not None or target not in self._wanted:
                 return None
             begin = self._clock()
-            completions = await device.measure(target.executor, self._batches(target, cell, workers))
+            measured = await device.measure(target.executor, self._batches(target, cell, workers))
             took = self._clock() - begin
             spent += took
-            if fault := next((one.message for one in completions if one.ran is None), ""):
+            if fault := next((one.completion.message for one in measured if one.completion.ran is None), ""):
                 log.warning("model %s: its profile is not measured: %s", info.name, fault)
                 return None
-            sampler.add(cell, [round(median(one.outcome.compute_ns for one in completions))], took)
-        if not any(sampler.table(1)):
-            return None
-        return _measured(target.known.profile, sampler, lengths)
+            if cell[0] == 1:
+                handovers.append(measured[0].handover_ns)
+            sampler.add(cell, [round(median(one.completion.outcome.compute_ns for one in measured))], took)
+        return handovers
+
+    def _fits(self, batch_ns: int) -> bool:
+        """Whether a batch that takes so long may be measured at all."""
+        return batch_ns * _SHARE <= self._budget_ns
 
     def _wanted_cells(self, guessed: Sequence[int], at_once: Sequence[int]) -> list[Cell]:
         """As many sizes as the budget has room for, several times each; none of batches that take too long."""
         wanted: list[Cell] = []
         for sizes in coarser(len(guessed)):
-            wanted = cells([size for size in sizes if guessed[size - 1] * _SHARE <= self._budget_ns], at_once)
+            wanted = cells([size for size in sizes if self._fits(guessed[size - 1])], at_once)
             if _LEAST * sum(units * guessed[size - 1] for units, size in wanted) <= self._budget_ns:
                 break
         return wanted
@@ -240,7 +275,12 @@ class IdleProfiler:
 
 
 def is_whole(known: Known, spec: DeviceSpec) -> bool:
-    """Measured, and for as many units at once as can be measured on this device."""
+    """All that can be measured on this device is known."""
+    return has_times(known, spec) and known.profile.handover_ns is not None
+
+
+def has_times(known: Known, spec: DeviceSpec) -> bool:
+    """Batch times are measured, and for as many units at once as can be measured on this device."""
     most = min(len(able(spec, known.profile.max_batch)), spec.max_running)
     return known.origin not in (Origin.GUESS, Origin.WARM_UP) and most <= max(known.profile.concurrency_ns, default=1)
 
@@ -248,12 +288,6 @@ def is_whole(known: Known, spec: DeviceSpec) -> bool:
 def able(spec: DeviceSpec, rows: int) -> list[int]:
     """Workers that take a batch of so many rows: as many units at once can be measured."""
     return [worker for worker, one in enumerate(spec.workers) if one.capacity >= rows]
-
-
-def _measured(guess: ModelProfile, sampler: Sampler, lengths: Mapping[str, int]) -> Known:
-    made = now_utc()
-    profile = sampler.profile(guess.batch_ns, model=guess.model, lengths=dict(lengths), made=made)
-    return Known(replace(profile, stages=guess.stages), Origin.MEASURED, made)
 
 
 def now_utc() -> str:

@@ -10,11 +10,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from app.contract import Array, Model
 from app.engine.devices.base import Completion, Device, Executor, Freed, Job, Launched, Ran, Report, Transfer
 from app.engine.devices.pool import Slots
 from app.scheduler.types import Fault
+
+
+class Measured(NamedTuple):
+    """A measured batch. `handover_ns`: from pushing it until its end was heard of, both on the loop, less computing.
+
+    That is what a batch costs beyond computing in a server that has nothing else to do. It says so of a batch that was
+    measured alone; of several begun together, each waits for its turn to be pushed.
+    """
+
+    completion: Completion
+    handover_ns: int
 
 
 class MeasuredDevice:
@@ -35,14 +47,14 @@ class MeasuredDevice:
         self._number = 0  # of the last measured unit
         self._running: dict[int, int] = {}  # measured unit -> worker
         self._kept: dict[int, list[Job]] = {}  # by worker that is measured: live jobs for it
-        self._completions: list[Completion] = []
-        self._done: asyncio.Future[list[Completion]] | None = None
+        self._begun = 0
+        self._measurements: list[Measured] = []
+        self._done: asyncio.Future[list[Measured]] | None = None
 
     # the device
 
     def start(self, report: Report, launched: Launched | None = None, freed: Freed | None = None) -> None:
         self._report = report
-        self._loop = asyncio.get_running_loop()
         self._device.start(self._heard, launched, freed)
 
     def open(self, model: Model, slots: int) -> Executor:
@@ -64,6 +76,9 @@ class MeasuredDevice:
         else:
             self._device.push(worker, job)
 
+    def let_begin(self) -> None:
+        self._device.let_begin()
+
     def free(self, executor: Executor) -> None:
         self._device.free(executor)
 
@@ -81,10 +96,10 @@ class MeasuredDevice:
         Live jobs do not wake it, for that would cost each of them a turn of the loop: the timer is set for the earliest
         time at which it can be quiet, and set again if jobs have come until then.
         """
-        began = self._clock()
+        loop, began = asyncio.get_running_loop(), self._clock()
         while (wait_ns := self._until_quiet(began, need_ns)) > 0:
-            passed = self._loop.create_future()
-            timer = self._loop.call_later(wait_ns / 1e9, passed.set_result, None)
+            passed = loop.create_future()
+            timer = loop.call_later(wait_ns / 1e9, passed.set_result, None)
             try:
                 await passed
             finally:
@@ -96,13 +111,16 @@ class MeasuredDevice:
             return need_ns
         return max(began, *self._ended_at) + need_ns - self._clock()
 
-    async def measure(self, executor: Executor, batches: Sequence[tuple[int, Slots]]) -> list[Completion]:
+    async def measure(self, executor: Executor, batches: Sequence[tuple[int, Slots]]) -> list[Measured]:
         """Run one batch on each of some workers, all begun together; what came of them, in order of their ends.
 
-        `batches` are (worker, slots). Once begun it goes on to its end, also when the caller is cancelled.
+        `batches` are (worker, slots). Once begun it goes on to its end, also when the caller is cancelled. They go the
+        way of live units: pushed from the loop, and reported into it.
         """
-        self._completions = []
+        self._measurements = []
+        self._loop = asyncio.get_running_loop()
         self._done = done = self._loop.create_future()
+        self._begun = self._clock()
         for worker, slots in batches:
             self._number -= 1
             self._running[self._number] = worker
@@ -131,9 +149,10 @@ class MeasuredDevice:
             self._loop.call_soon_threadsafe(what, *args)
 
     def _measured(self, completion: Completion) -> None:
+        took = self._clock() - self._begun
         worker = self._running.pop(completion.outcome.unit_id)
         for job in self._kept.pop(worker):
             self._device.push(worker, job)
-        self._completions.append(completion)
+        self._measurements.append(Measured(completion, took - completion.outcome.compute_ns))
         if not self._running and self._done is not None:
-            self._done.set_result(self._completions)
+            self._done.set_result(self._measurements)

@@ -67,7 +67,7 @@ class Profiling:
         self._on_profile: Callable[[Any, Known], None]
         self._on_tables: Callable[[Any, ControlTables], None]
         self._idle = IdleProfiler(self.device, cache, budget_s, clock, self._adopt)
-        self._tables = TableSolver(device.spec.max_running, cache.folder if cache else None, self._solved)
+        self._tables = TableSolver(device.spec, cache.folder if cache else None, self._solved)
 
     def bind(self, on_profile: Callable[[Any, Known], None], on_tables: Callable[[Any, ControlTables], None]) -> None:
         """`on_profile` hears of each model that has been measured, `on_tables` of tables that have been solved."""

@@ -24,6 +24,8 @@ from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.optimal import tables as control
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import policy_class
+from app.scheduler.types import DeviceSpec
+from app.scheduler.workers import lead_of
 
 log = logging.getLogger("starling.engine")
 
@@ -41,8 +43,8 @@ class Target(Protocol):
 class TableSolver:
     """Owned by the engine, used on its loop. `adopt` is given each model's tables when they are solved."""
 
-    def __init__(self, workers: int, folder: Path | None, adopt: Callable[[Any, ControlTables], None]) -> None:
-        self._workers = workers
+    def __init__(self, spec: DeviceSpec, folder: Path | None, adopt: Callable[[Any, ControlTables], None]) -> None:
+        self._spec = spec
         self._folder = folder
         self._adopt = adopt
         self._executor = ThreadPoolExecutor(1, "tables")
@@ -68,7 +70,7 @@ class TableSolver:
         weight = control.weight_of(target.info.batching.objective)
         # The times of a warm-up differ from start to start: what is solved from them is of no use to the next.
         folder = None if target.known.origin is Origin.WARM_UP else self._folder
-        work = partial(tables_of, profile, self._workers, weight, folder)
+        work = partial(tables_of, profile, self._spec.max_running, weight, folder, lead_of(self._spec))
         tables = await asyncio.get_running_loop().run_in_executor(self._executor, work)
         if target.known.profile is profile:  # otherwise it was measured meanwhile, and is solved again
             self._adopt(target, tables)
@@ -79,15 +81,20 @@ class TableSolver:
             log.error("%s: not solved, batches are formed as by no_wait", task.get_name(), exc_info=task.exception())
 
 
-def tables_of(profile: ModelProfile, workers: int, weight: float, folder: Path | None) -> ControlTables:
+def tables_of(
+    profile: ModelProfile, workers: int, weight: float, folder: Path | None, lead_ns: int = 0
+) -> ControlTables:
     """From the folder, else solved and kept there. Slow: not for the event loop."""
     stage = profile.stage(workers)
-    asked = (_FORMAT, stage.batch_ns, stage.concurrency_ns, workers, weight, profile.watts, control.LOADS)
+    handovers = len(profile.parts)
+    asked = (_FORMAT, stage, handovers, lead_ns, workers, weight, profile.watts, control.LOADS)
     path = folder and folder / f"tables-{hashlib.sha256(repr(asked).encode()).hexdigest()[:24]}.json"
     if path:
         with suppress(OSError, ValueError, KeyError, TypeError):
             return ControlTables.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    tables = control.solve(stage, workers=workers, weight=weight, power=profile.watts)
+    tables = control.solve(
+        stage, workers=workers, weight=weight, power=profile.watts, handovers=handovers, lead_ns=lead_ns
+    )
     if path:
         try:
             write_whole(path, json.dumps(tables.to_dict()))

@@ -1,12 +1,14 @@
-"""How long a batch will take: the measured table times one scale that is kept true online.
+"""How long a batch will take: the measured table times one scale that is kept true online, and the hand-over.
 
 The table keeps the curve's shape, which is neither linear nor monotone on real hardware (three rows can take longer
 than four); the scale follows the machine's mood. One scale for all sizes, because traffic visits only a few sizes and a
 table updated size by size would mix moods. Units that run at once have tables of their own where they were measured.
+The scale is that of computing alone: the hand-over (`handover`) is the same for all sizes, and has its own moods.
 """
 
 from __future__ import annotations
 
+from app.scheduler.estimates.handover import Handover
 from app.scheduler.estimates.lengths import time_at
 from app.scheduler.types import Profile
 
@@ -18,12 +20,13 @@ _RETURN = 0.1  # of the way back to the profile, for each window in which no bat
 class Latency:
     """Predicts batch times in nanoseconds from a profile and what was observed."""
 
-    __slots__ = ("_observed", "_tables", "by_length", "scale")
+    __slots__ = ("_observed", "_tables", "by_length", "handover", "scale")
 
     def __init__(self, profile: Profile) -> None:
         #: By the number of units that run, less one.
         self._tables = (profile.batch_ns, *profile.concurrency_ns) if profile.batch_ns else ()
         self.by_length = profile.by_length
+        self.handover = Handover(profile.handover_ns)
         self.scale = 1.0
         self._observed = False
 
@@ -31,13 +34,24 @@ class Latency:
     def known(self) -> bool:
         return bool(self._tables)
 
-    def predict(self, size: int, running: int = 1, length: int = 0) -> int:
+    def predict(self, size: int, running: int = 1, length: int = 0, lead_ns: int = 0) -> int:
         """Nanoseconds for a batch of `size` while so many units run, itself included; 0 where nothing is known.
 
         Beyond the table: the last entry's share per row. Beyond the most units measured: as that many. `length`: of the
-        longest row; 0 where it is not known, which is planned for as `batch_ns` says.
+        longest row; 0 where it is not known, which is planned for as `batch_ns` says. The hand-over is part of it, but
+        for what of it passes while the worker ends its last unit: `lead_ns`.
         """
-        return int(self._profiled(size, running, length) * self.scale) if self._tables else 0
+        if not self._tables:
+            return 0
+        return int(self._profiled(size, running, length) * self.scale) + max(0, self.handover.ns - lead_ns)
+
+    def slowdown(self, size: int, running: int, lead_ns: int = 0) -> float:
+        """Observed over profiled time for which a batch of `size` keeps its worker from the next one."""
+        now, profiled = (max(0, ns - lead_ns) for ns in (self.handover.ns, self.handover.profiled_ns))
+        if not (now or profiled) or not self._tables:
+            return self.scale
+        compute_ns = self._profiled(size, running, 0)
+        return (compute_ns * self.scale + now) / (compute_ns + profiled)
 
     def observe(self, size: int, compute_ns: int, running: int = 1, length: int = 0) -> None:
         """Move the scale towards what a batch of `size` took."""
@@ -58,6 +72,7 @@ class Latency:
         if not self._observed:
             self.scale += _RETURN * (1.0 - self.scale)
         self._observed = False
+        self.handover.tick()
 
     def _profiled(self, size: int, running: int, length: int) -> float:
         tables = self._tables

@@ -3,17 +3,20 @@
     {"model": "mlp", "device": "cpu", "threads": 1, "max_batch": 32,
      "batch_ms": {"1": 4.6, "2": 9.5, "32": 25.3},
      "concurrency": {"2": {"1": 7.1, "32": 48.0}},
+     "handover_ms": 0.15,
      "transfer_ms": {"1": 0.06, "32": 1.0},
      "power_w": {"idle": 20.0, "busy": 65.0},
      "length_ms": {"16": {"1": 2.0, "32": 9.1}, "128": {"1": 4.6, "32": 25.3}},
      "stages": [{"batch_ms": {...}}, {"cell": true, "batch_ms": {...}}]}
 
 `batch_ms` is the time of a batch of so many rows that runs alone; `concurrency` under "2" is the time of such a batch
-while two units run at once; `transfer_ms` is the time of copying its inputs to the device and its outputs back, which
-`batch_ms` does not hold; `power_w` is drawn by the device. `length_ms` is the time of a batch by the length of its
-longest row; `batch_ms` is then what is planned with for any length, if left out the longest's. `stages` are the parts
-that a model is run in, in order, each in this format; a `cell` is run again and again, its times are those of a step.
-`batch_ms` beside them is the time of the whole model, if left out the sum of its stages, one step of each cell.
+while two units run at once; `handover_ms` is what each unit costs beyond these times, whatever its size, to give it to
+a worker and to hear of its end; `transfer_ms` is the time of copying its inputs to the device and its outputs back,
+which `batch_ms` does not hold; `power_w` is drawn by the device. `length_ms` is the time of a batch by the length of
+its longest row; `batch_ms` is then what is planned with for any length, if left out the longest's. `stages` are the
+parts that a model is run in, in order, each in this format; a `cell` is run again and again, its times are those of a
+step. `batch_ms` beside them is the time of the whole model, if left out the sum of its stages, one step of each cell;
+`handover_ms` beside them is that of each stage.
 
 Only `batch_ms` must be there, or what stands in for it. Sizes left out are interpolated linearly, so the sizes given
 must begin with 1 and end with `max_batch`. Unknown keys are kept as they are. Milliseconds outside, integer nanoseconds
@@ -34,7 +37,7 @@ from app.scheduler.types import Profile, Stage
 
 _KNOWN = {
     "model", "device", "threads", "max_batch", "batch_ms", "concurrency", "transfer_ms", "power_w", "length_ms",
-    "stages", "cell",
+    "stages", "cell", "handover_ms",
 }  # fmt: skip
 
 
@@ -53,7 +56,8 @@ class ModelProfile:
 
     `transfer_ns[b - 1]`: their copies there and back; empty where nothing is copied or nothing was measured.
     `by_length`: (length, times by size), ascending, where times depend on the longest row. `stages`: the parts that it
-    is run in, where there are several. `cell`: it is a stage that a row repeats.
+    is run in, where there are several. `cell`: it is a stage that a row repeats. `handover_ns`: what a unit of any size
+    costs beyond these; None where it was not measured, and counts as nothing.
     """
 
     batch_ns: tuple[int, ...]
@@ -67,6 +71,7 @@ class ModelProfile:
     by_length: tuple[tuple[int, tuple[int, ...]], ...] = ()
     stages: tuple[ModelProfile, ...] = ()
     cell: bool = False
+    handover_ns: int | None = None
 
     @property
     def max_batch(self) -> int:
@@ -76,6 +81,11 @@ class ModelProfile:
     def peak(self) -> float:
         """Rows per second of the best size run without a pause: what a load of 1 means."""
         return max(size * 1e9 / time for size, time in enumerate(self.batch_ns, 1))
+
+    @property
+    def occupied_ns(self) -> tuple[int, ...]:
+        """By size: how long a batch alone keeps its worker from the next one, computing and handed over."""
+        return tuple(time + (self.handover_ns or 0) * len(self.parts) for time in self.batch_ns)
 
     @property
     def watts(self) -> tuple[float, float]:
@@ -104,7 +114,8 @@ class ModelProfile:
         """What the scheduler needs of it, for up to `running` units at once; None for as many as were measured."""
         measured = max(self.concurrency_ns, default=1)
         most = measured if running is None else min(running, measured)
-        return Profile(self.batch_ns, tuple(self.times(units) for units in range(2, most + 1)), self.by_length)
+        concurrency_ns = tuple(self.times(units) for units in range(2, most + 1))
+        return Profile(self.batch_ns, concurrency_ns, self.by_length, self.handover_ns)
 
     @property
     def parts(self) -> tuple[ModelProfile, ...]:
@@ -113,7 +124,8 @@ class ModelProfile:
 
     def program_stages(self, running: int | None = None) -> tuple[Stage, ...]:
         """The stages of a program that has this profile, for up to `running` units at once."""
-        return tuple(Stage(part.stage(running), part.cell) for part in self.parts)
+        parts = [replace(part, handover_ns=self.handover_ns) for part in self.parts]
+        return tuple(Stage(part.stage(running), part.cell) for part in parts)
 
     def time(self, size: int, length: int = 0) -> float:
         """Nanoseconds of one run, or of one step, of a batch alone whose longest row is so long; 0: not known."""
@@ -155,6 +167,8 @@ class ModelProfile:
         data["batch_ms"] = to_ms(self.batch_ns)
         if self.concurrency_ns:
             data["concurrency"] = {str(units): to_ms(times) for units, times in self.concurrency_ns.items()}
+        if self.handover_ns is not None:
+            data["handover_ms"] = self.handover_ns / MS
         if self.transfer_ns:
             data["transfer_ms"] = to_ms(self.transfer_ns)
         if self.power is not None:
@@ -226,6 +240,7 @@ def parse(data: Any) -> ModelProfile:
         by_length=lengths,
         stages=stages,
         cell=cell,
+        handover_ns=_handover(data["handover_ms"]) if "handover_ms" in data else None,
     )
 
 
@@ -259,6 +274,12 @@ def _concurrency(given: Any, max_batch: int) -> dict[int, tuple[int, ...]]:
             raise ValueError(f"concurrency.{name}: expected at least 2 units; 1 is batch_ms")
         tables[units] = fields.times(times, f"concurrency.{name}", max_batch)
     return dict(sorted(tables.items()))
+
+
+def _handover(given: Any) -> int:
+    if (time := fields.number(given, "handover_ms")) < 0:
+        raise fault("handover_ms", "milliseconds of at least 0", given)
+    return round(time * MS)
 
 
 def _power(given: Any) -> Power:

@@ -119,12 +119,17 @@ def solve(
     power: tuple[float, float] = (0.0, 1.0),
     loads: Sequence[float] = LOADS,
     values: bool = False,
+    handovers: int = 1,
+    lead_ns: int = 0,
 ) -> ControlTables:
     """Tables for `workers` units at once. `power`: watts of the device idle and busy; `loads` ascending, below 1.
 
     `values`: also the values of states, which a program of several stages needs at its boundaries. They are of one
-    worker and of the objective `latency`; for others there are none.
-    Seconds of work. Batches beyond 256 rows are not considered. Raises ValueError for an empty profile.
+    worker and of the objective `latency`; for others there are none. `handovers`: units that a batch is run as. It
+    keeps its worker for the profile's hand-over of each, too, but for what of the first passes while the worker ends
+    its last unit: `lead_ns`. Seconds of work. Batches beyond 256 rows are not considered.
+
+    Raises ValueError for an empty profile.
     """
     from app.scheduler.optimal import solver  # numpy, which whoever only looks tables up does not need
 
@@ -133,7 +138,9 @@ def solve(
     times = profile.batch_ns
     if workers > 1 and profile.concurrency_ns:
         times = profile.concurrency_ns[min(workers, len(profile.concurrency_ns) + 1) - 2]
-    times = times[:LARGEST]
+    handover_ns = profile.handover_ns or 0
+    beyond_ns = max(0, handover_ns - lead_ns) + (handovers - 1) * handover_ns
+    times = tuple(time + beyond_ns for time in times[:LARGEST])
     share = max(size * 1e9 / time for size, time in enumerate(times, 1))  # rows/s of one worker
     states = max(_STATES, 2 * len(times))
     solved = [

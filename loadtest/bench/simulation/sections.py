@@ -102,7 +102,7 @@ def policies(folder: Path, say: Say) -> Figures:
         setups = [Setup(profile, load * profile.peak, policy, POLICY_REQUESTS, seed=1) for load in LOADS]
         cells += [run(setup) | {"load": load} for setup, load in zip(setups, LOADS, strict=True)]
     for load in LOADS:
-        best = optimal.solve(profile.batch_ns, load * profile.peak)
+        best = optimal.solve(profile.occupied_ns, load * profile.peak)
         cells.append({"policy": "optimum", "load": load, "mean_ms": best.mean_ns / 1e6, "p99_ms": None})
     sizes = [size for size in (1, 2, 3, 4, 8, 16, 32) if size <= profile.max_batch]
     times = ", ".join(f"{size}: {profile.batch_ns[size - 1] / 1e6:g}" for size in sizes)
@@ -117,9 +117,9 @@ def optimum(folder: Path, say: Say) -> Figures:
         above = {}
         for load in LOADS:
             rate = load * profile.peak
-            best = optimal.solve(profile.batch_ns, rate)
+            best = optimal.solve(profile.occupied_ns, rate)
             every = [min(waiting, profile.max_batch) for waiting in range(512)]
-            all_ns = optimal.evaluate(profile.batch_ns, rate, every, pad=False).mean_ns
+            all_ns = optimal.evaluate(profile.occupied_ns, rate, every, pad=False).mean_ns
             above[str(load)] = all_ns / best.mean_ns - 1
         found[name] = above
     return {"above": found}

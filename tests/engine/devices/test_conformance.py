@@ -173,6 +173,17 @@ def test_units_of_one_worker_end_in_order(bench):
     assert bench.end() == []
 
 
+def test_letting_workers_begin_changes_nothing(bench):
+    bench.device.let_begin()
+    executor = loaded(bench, 10.0, 11.0)
+    for worker in (0, 1):
+        bench.device.push(worker, Job(worker, executor, [worker], 1))
+        bench.device.let_begin()
+    assert {bench.next().outcome.unit_id for _ in range(2)} == {0, 1}
+    bench.device.let_begin()
+    assert bench.end() == []
+
+
 def test_workers_work_side_by_side(bench):
     executor = loaded(bench, 10.0, 11.0, 12.0)
     bench.device.push(0, Job(1, executor, range(2), 2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from itertools import count
 
@@ -218,6 +219,33 @@ def test_every_number_at_once_gets_the_same_time_and_a_spread_needs_four():
     assert set(few.profile().extra["spread"]) == {"2"}
 
 
+@pytest.mark.parametrize(("budget_s", "visits"), [(1000.0, 16), (0.0, 1)], ids=["in-time", "over-time"])
+def test_the_hand_over_is_measured_on_an_event_loop(budget_s: float, visits: int):
+    """Beside what the batch times are measured by, which go on afterwards; sizes are visited in turns."""
+    sizes: list[int] = []
+    with bench(lambda x: sizes.append(len(x)) or x) as measuring:
+        measuring.warm()
+        sizes.clear()
+        assert asyncio.run(measuring.handover(budget_s)) > 0
+        assert sizes == [1, 2, 4] * visits
+        assert measuring.time((1, 2))
+
+
+def test_a_model_that_fails_while_it_is_handed_over():
+    warm = [True]
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        if not warm:
+            raise IndexError("no more")
+        return x
+
+    with bench(call) as measuring:
+        measuring.warm()
+        warm.clear()
+        with pytest.raises(ConfigError, match="model 'm': a batch of 1 rows: IndexError: no more"):
+            asyncio.run(measuring.handover(1.0))
+
+
 def test_a_device_of_streams_is_measured_as_any_other():
     with HostRuntime() as runtime:
         device = StreamDevice(runtime, (WorkerSpec(4), WorkerSpec(4)))
@@ -225,6 +253,7 @@ def test_a_device_of_streams_is_measured_as_any_other():
             measuring.warm()
             sampler = Sampler(cells(range(1, 5), [2]), least=1, most=2)
             measure(measuring, sampler, 1000.0)
+            assert asyncio.run(measuring.handover(0.0)) > 0
     assert sampler.done == 8
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import MS, FakeDevice, Fate, Pushed, virtual, virtual_loop
+from fakes import MS, FakeDevice, Fate, Pushed, affine, virtual, virtual_loop
 
 from app.engine.profiling.cache import ProfileCache
 from app.engine.profiling.idle import is_whole
+from app.scheduler.estimates.profile import linear
 from app.scheduler.record import Entry, RecordingScheduler, feed, scheduler_of, step_entry
 from app.scheduler.types import Fault
 
@@ -55,6 +58,12 @@ def files(folder: Path) -> int:
     return len(list(folder.glob("m-*.json")))
 
 
+def kept_in(folder: Path) -> Any:
+    """The one profile that is kept."""
+    (path,) = folder.glob("m-*.json")
+    return json.loads(path.read_text())
+
+
 @virtual
 async def test_measured_once_idle_and_kept(tmp_path: Path):
     cache = ProfileCache(tmp_path)
@@ -86,6 +95,62 @@ async def test_scheduler_predicts_by_what_was_measured():
         await rig.loop.turn(3)
         assert [unit.predicted for unit in rig.engine.scheduler.running] == [50 * MS]
         await asked
+
+
+@virtual
+async def test_what_a_batch_costs_beyond_computing_is_measured_with_it(tmp_path: Path):
+    """And kept with it, shown, predicted, and part of the tables that are solved."""
+    device = FakeDevice(virtual_loop(), 4, handover_ns=MS // 4)
+    model = make_model(policy="adaptive")
+    async with serving(model, device=device, profiles=ProfileCache(tmp_path), profile_budget_s=BUDGET) as rig:
+        assert rig.served.statistics()["starling"]["profile"]["handover_ms"] is None
+        rig.engine.profiling.begin()
+        await settled(rig)
+        shown = rig.served.statistics()["starling"]
+        assert (shown["batch_ms"]["1"], shown["profile"]["handover_ms"], shown["handover_ms"]) == (1.1, 0.25, 0.25)
+        control = rig.engine.scheduler._states[rig.served.program].facts[0].control
+        assert control is not None
+        assert control.peak == pytest.approx(4e9 / (1.4 * MS + MS / 4))
+        asked = rig.ask(1.0)
+        await rig.loop.turn(3)
+        assert [unit.predicted for unit in rig.engine.scheduler.running] == [1.35 * MS]
+        await asked
+    assert kept_in(tmp_path)["handover_ms"] == 0.25
+
+
+@virtual
+async def test_a_profile_from_before_it_was_measured_keeps_all_else_that_it_knows(tmp_path: Path):
+    cache = ProfileCache(tmp_path)
+    async with serving(profiles=cache, profile_budget_s=BUDGET) as rig:
+        key = rig.served.key
+        assert key is not None
+        cache.store(key, replace(linear(7, 1, 4), extra={"made": "2026-01-01", "suggested": {"threads": 1}}))
+    for visits in (15, 0):  # one size an octave, five times each, and never again
+        device = FakeDevice(virtual_loop(), 4, handover_ns=MS // 4)
+        async with serving(device=device, profiles=cache, profile_budget_s=BUDGET) as rig:
+            rig.engine.profiling.begin()
+            await settled(rig)
+            known = rig.served.known
+            assert (known.origin, known.made, known.profile.handover_ns) == ("cache", "2026-01-01", MS // 4)
+            assert (known.profile.batch_ns, known.profile.extra["suggested"]) == (
+                linear(7, 1, 4).batch_ns,
+                {"threads": 1},
+            )
+            assert rig.engine.scheduler.handover_ns(rig.served.program) == MS // 4
+            assert len(measured(rig)) == visits
+
+
+@virtual
+async def test_batches_begun_together_say_nothing_of_it():
+    device = FakeDevice(virtual_loop(), 4, 4, handover_ns=MS // 4)
+    async with serving(device=device, profile_budget_s=BUDGET) as rig:
+        begin = rig.loop.now
+        single = await rig.engine.profiling.device.measure(rig.served.executor, [(0, rig.served.spare[:1])])
+        assert [one.handover_ns for one in single] == [MS // 4]
+        assert rig.loop.now - begin == affine(1) + MS // 4
+        spare = rig.served.spare
+        both = await rig.engine.profiling.device.measure(rig.served.executor, [(0, spare[:1]), (1, spare[4:6])])
+        assert [one.completion.worker for one in both] == [0, 1]
 
 
 @virtual

@@ -21,6 +21,7 @@ FULL: dict[str, Any] = {
     "max_batch": 4,
     "batch_ms": {"1": 1.0, "2": 1.5, "3": 2.5, "4": 2.0},
     "concurrency": {"2": {"1": 1.5, "4": 3.0}},
+    "handover_ms": 0.25,
     "transfer_ms": {"1": 0.0, "3": 0.5, "4": 1.0},
     "power_w": {"idle": 10.0, "busy": 60.0},
 }
@@ -33,8 +34,10 @@ def test_all_keys() -> None:
     assert profile.concurrency_ns == {2: (1_500_000, 2_000_000, 2_500_000, 3_000_000)}
     assert profile.power is not None
     assert (profile.power.idle, profile.power.busy) == (10.0, 60.0)
-    assert profile.stage() == Profile(profile.batch_ns, ((1_500_000, 2_000_000, 2_500_000, 3_000_000),))
-    assert profile.peak == 2000
+    together = ((1_500_000, 2_000_000, 2_500_000, 3_000_000),)
+    assert profile.stage() == Profile(profile.batch_ns, together, handover_ns=250_000)
+    assert profile.peak == 2000  # of computing alone
+    assert profile.occupied_ns == (1_250_000, 1_750_000, 2_750_000, 2_250_000)
     assert profile.transfer_ns == (0, 250_000, 500_000, 1_000_000)
 
 
@@ -42,7 +45,7 @@ def test_cut_to_a_smaller_batch() -> None:
     """All tables end at the same size."""
     cut = parse(FULL).up_to(2)
     assert (cut.batch_ns, cut.concurrency_ns) == ((1_000_000, 1_500_000), {2: (1_500_000, 2_000_000)})
-    assert cut.transfer_ns == (0, 250_000)
+    assert (cut.transfer_ns, cut.handover_ns) == ((0, 250_000), 250_000)
     assert cut.power == parse(FULL).power
     assert parse(cut.to_dict()) == cut
 
@@ -51,6 +54,23 @@ def test_only_times_are_needed() -> None:
     profile = parse({"batch_ms": {"1": 2}})
     assert (profile.max_batch, profile.batch_ns, profile.power) == (1, (2_000_000,), None)
     assert parse(profile.to_dict()) == profile
+
+
+def test_each_stage_is_handed_over() -> None:
+    stages = [{"batch_ms": {"1": 2}}, {"batch_ms": {"1": 1}}]
+    profile = parse({"stages": stages, "handover_ms": 0.1})
+    assert [stage.profile.handover_ns for stage in profile.program_stages()] == [100_000, 100_000]
+    assert profile.occupied_ns == (3_200_000,)
+    assert parse(profile.to_dict()) == profile
+    assert [stage.profile.handover_ns for stage in parse({"stages": stages}).program_stages()] == [None, None]
+
+
+def test_a_hand_over_that_was_not_measured_counts_as_nothing_and_is_not_written() -> None:
+    """Files from before it was measured read as they did; one that was measured as nothing says so."""
+    profile = parse({"batch_ms": {"1": 2}})
+    assert (profile.handover_ns, profile.stage().handover_ns, profile.occupied_ns) == (None, None, (2_000_000,))
+    assert "handover_ms" not in profile.to_dict()
+    assert parse({"batch_ms": {"1": 2}, "handover_ms": 0}).to_dict()["handover_ms"] == 0
 
 
 def test_sizes_left_out_are_interpolated() -> None:
@@ -107,6 +127,8 @@ def test_written_and_read_again(times: list[int], threads: int | None, extra: di
         ({"transfer_ms": {"1": True, "4": 1}}, "transfer_ms.1: expected a number"),
         ({"transfer_ms": {"2": 1, "4": 1}}, "transfer_ms.1: expected a time for 1 row"),
         ({"transfer_ms": {"1": 1, "2": 1}}, "transfer_ms.4: expected a time for 4 rows"),
+        ({"handover_ms": -0.1}, "handover_ms: expected milliseconds of at least 0, got -0.1"),
+        ({"handover_ms": {"1": 1}}, "handover_ms: expected a number"),
         ({"power_w": 5}, "power_w: expected idle and busy"),
         ({"power_w": {"idle": 5}}, "power_w.busy: expected watts, got nothing"),
         ({"power_w": {"idle": -5, "busy": 1}}, "power_w.idle: expected at least 0"),

@@ -84,6 +84,20 @@ def test_padding_alone_is_that_of_the_curve_alone() -> None:
     assert (one.sizes, one.alone) == ((1, 2, 3, 4), ())
 
 
+@pytest.mark.parametrize(("lead_ns", "left_ns"), [(0, 3 * MS), (2 * MS, MS), (9 * MS, 0)])
+def test_a_hand_over_keeps_the_worker_as_computing_does(lead_ns: int, left_ns: int) -> None:
+    """But for what of it passes while the worker ends its last unit."""
+    times = (4 * MS, 5 * MS, 9 * MS, 6 * MS)
+    found = solve(Profile(times, handover_ns=3 * MS), loads=GRID, lead_ns=lead_ns)
+    assert found == solve(Profile(tuple(time + left_ns for time in times)), loads=GRID)
+
+
+def test_a_batch_in_stages_is_handed_over_for_each_and_ahead_only_for_the_first() -> None:
+    times = (4 * MS, 5 * MS)
+    found = solve(Profile(times, handover_ns=3 * MS), loads=GRID, lead_ns=2 * MS, handovers=3)
+    assert found == solve(Profile(tuple(time + 7 * MS for time in times)), loads=GRID)
+
+
 def test_beyond_the_table_its_tail_is_served() -> None:
     tables = hand_made(0.5, tables=((0, 0, 2, 3),), tail=2)
     assert [tables.serve(0, waiting) for waiting in (0, 1, 2, 3, 4, 1_000)] == [0, 0, 2, 3, 2, 2]

@@ -60,6 +60,10 @@ class CpuDevice:
     def push(self, worker: int, job: Job) -> None:
         self._workers[worker].push(job)
 
+    def let_begin(self) -> None:
+        for worker in self._workers:
+            worker.let_begin()
+
     def free(self, executor: Executor) -> None:
         """Does nothing: the memory goes with the executor."""
 

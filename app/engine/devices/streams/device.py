@@ -167,6 +167,11 @@ class StreamDevice:
             assert self._host is not None  # it placed this model
             self._host.push(worker, job)
 
+    def let_begin(self) -> None:
+        """For models that run on the CPU. Others wait for the launcher, which is handed units ahead of time."""
+        if self._host is not None and self._host_started:
+            self._host.let_begin()
+
     def free(self, executor: Executor) -> None:
         """The model has been unloaded. What it holds goes when all that was enqueued until now is over.
 

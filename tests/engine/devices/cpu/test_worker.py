@@ -135,6 +135,72 @@ def test_pushed_units_are_reported_in_order(desk: Desk):
     assert order == [1, 2, 3, 4, 5, 6]
 
 
+class Word:
+    """A worker's lock; counts who waits for it."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self.locked, self.release = lock.locked, lock.release
+        self._lock = lock
+        self.waited: list[bool] = []  # True: it was heard
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        if not blocking:
+            return self._lock.acquire(blocking=False)
+        self.waited.append(self._lock.acquire(timeout=WAIT_S if timeout > 0 else timeout))
+        return self.waited[-1]
+
+
+@pytest.fixture
+def word(desk: Desk) -> Word:
+    """Of the desk's worker. What would be a moment is long here, so that only what is never said is not heard."""
+    desk.worker._word = word = Word(desk.worker._word)  # type: ignore[assignment]
+    return word
+
+
+def test_let_begin_returns_when_the_unit_has_been_turned_to(desk: Desk, word: Word):
+    """While the model is still running."""
+    hold = threading.Event()
+    for _ in range(20):
+        hold.clear()
+        desk.push(lambda x: hold.wait(WAIT_S) and x)
+        desk.worker.let_begin()
+        hold.set()
+        assert desk.reports.get(timeout=WAIT_S).outcome.error is None
+    assert word.waited == [True] * 20
+
+
+def test_let_begin_waits_for_nobody_who_is_at_work_or_has_nothing(desk: Desk, word: Word):
+    desk.worker.let_begin()
+    assert word.waited == []  # nothing was handed over
+    hold = threading.Event()
+    desk.push(lambda x: hold.wait(WAIT_S) and x)
+    desk.worker.let_begin()
+    desk.worker.let_begin()
+    assert word.waited == [True]  # it has been heard
+    desk.push(lambda x: x)
+    desk.worker.let_begin()
+    assert word.waited == [True]  # the unit before it hangs
+    hold.set()
+    assert [desk.reports.get(timeout=WAIT_S).outcome.unit_id for _ in range(2)] == [1, 2]
+
+
+def test_a_word_that_nobody_waited_for_is_not_taken_for_that_of_the_next_unit(desk: Desk, word: Word):
+    desk.run(lambda x: x)
+    assert not word.locked()  # said, and not heard
+    jobs, desk.worker._jobs = desk.worker._jobs, queue.SimpleQueue()  # the thread waits at the first
+    desk.push(lambda x: x)
+    assert word.locked()
+    desk.worker._jobs = jobs
+
+
+def test_let_begin_gives_up_on_a_thread_that_has_ended():
+    desk = Desk()
+    desk.run(raising(SystemExit(1)))
+    assert desk.worker.close(WAIT_S)
+    desk.push(lambda x: x)
+    desk.worker.let_begin()
+
+
 def test_close_lets_it_finish_what_it_has():
     desk = Desk()
     for _ in range(3):
