@@ -55,7 +55,7 @@ def planned_run(schedule: Schedule, peak: float, seed: int, warm_s: float = WARM
 class Run:
     """A run of one policy: latencies in ms in order of arrival, NaN for a request without a right answer.
 
-    `served_ms`: from a decoded request to the end of its batch, as the server reports it; simulated, the latency itself.
+    `served_ms`: from a decoded request to its batch's end, as the server reports it; simulated, the latency itself.
     `rows`, `unit_ms`: rows and time of a batch, means over batches. Only of live runs: `against`, the time of all
     batches over the profiled time of their sizes, by number of units at once; `late_ms`, the 99th percentile of the
     load generator's lag; `others`, see Sent.
