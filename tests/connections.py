@@ -73,10 +73,10 @@ class Connection:
         loop: Any = None,
         keep_alive_s: int = 5,
     ) -> None:
+        # Not access_log=False: that would silence uvicorn's access logger for the whole process, and other tests.
         config = uvicorn.Config(
-            app, http=HttpProtocol, interface="asgi3", log_config=None, access_log=False,
-            timeout_keep_alive=keep_alive_s,
-        )  # fmt: skip
+            app, http=HttpProtocol, interface="asgi3", log_config=None, timeout_keep_alive=keep_alive_s
+        )
         config.load()
         self.state = ServerState()
         self.transport = Transport()
