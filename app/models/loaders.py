@@ -19,6 +19,7 @@ import inspect
 import logging
 import pickle
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -44,6 +45,9 @@ from app.models.staged import Staged
 from app.models.stages import in_stages
 
 log = logging.getLogger("starling.models")
+
+#: Held while a file of models is imported: two servers in one process may load the same file, under one name.
+_IMPORTING = threading.RLock()
 
 
 def load(
@@ -156,18 +160,19 @@ def _load_file(path: Path) -> ModuleType:
         raise ConfigError(f"{path}: cannot be loaded as Python")
     spec.submodule_search_locations = [str(path.parent)]
     module = importlib.util.module_from_spec(spec)
-    # Modules of an earlier load are removed, or a reload would import the old neighbours. A model that still serves
-    # keeps its own globals. The name must be in sys.modules while the code runs: dataclasses look themselves up. Other
-    # threads may import meanwhile, so what is walked is a copy, which is made in one step.
-    for stale in [key for key in list(sys.modules) if key == name or key.startswith(f"{name}.")]:
-        del sys.modules[stale]
-    importlib.invalidate_caches()
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        sys.modules.pop(name, None)
-        raise
+    with _IMPORTING:
+        # Modules of an earlier load are removed, or a reload would import the old neighbours. A model that still serves
+        # keeps its own globals. The name must be in sys.modules while the code runs: dataclasses look themselves up.
+        # Other threads may import meanwhile, so what is walked is a copy, which is made in one step.
+        for stale in [key for key in list(sys.modules) if key == name or key.startswith(f"{name}.")]:
+            sys.modules.pop(stale, None)
+        importlib.invalidate_caches()
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            sys.modules.pop(name, None)
+            raise
     return module
 
 

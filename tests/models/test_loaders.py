@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -250,3 +251,18 @@ def test_a_pickle_with_code_is_refused_and_never_run(tmp_path):
 def test_weights_need_a_module(tmp_path):
     with pytest.raises(ConfigError, match=r"weights need a source that returns an nn.Module, got function"):
         load_code(tmp_path, "def build():\n    return lambda x: x", 'weights = "w.pt"\n' + TOML)
+
+
+def test_two_threads_load_one_file(tmp_path):
+    """As two servers in one process do. Each gets a model whose code found its own module."""
+    code = "from dataclasses import dataclass\n@dataclass\nclass Twice:\n    by: 'int' = 2\n"
+    code += "    def __call__(self, x):\n        return x * self.by\ndef build():\n    return Twice()\n"
+    folder = write_model(tmp_path / "m", TOML, code)
+    interval = sys.getswitchinterval()
+    try:
+        sys.setswitchinterval(1e-6)
+        with ThreadPoolExecutor(4) as pool:
+            models = list(pool.map(lambda _: load(source_of(folder)), range(40)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert [model.call(3) for model in models] == [6] * 40
