@@ -98,6 +98,15 @@ class BatchTable:
         if row.batch is not None:
             row.batch.completed[row.stage] += 1
 
+    def pass_on(self, row: Row) -> None:
+        """A row has gone on to the next stage within its unit; called before its stage is counted up."""
+        batch = row.batch
+        if batch is not None:
+            batch.completed[row.stage] += 1
+            if row.entered == row.stage + 1:
+                row.entered += 1
+                batch.launched[row.stage + 1] += 1
+
     def finish(self, row: Row) -> None:
         """A row has ended well at the last stage, together with its batch: it stays counted."""
         batch = row.batch

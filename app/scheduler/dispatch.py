@@ -14,7 +14,7 @@ from app.scheduler.arbiter import Arbiter
 from app.scheduler.ledger import Ledger
 from app.scheduler.policies import Around, Cut, Hold, KeyView
 from app.scheduler.program import ProgramState
-from app.scheduler.ready import Key, ReadySet
+from app.scheduler.ready import Key, Level, ReadySet
 from app.scheduler.types import DeviceSpec, Formed, Operation, Reason, Row, Unit
 from app.scheduler.workers import Workers
 
@@ -55,6 +55,31 @@ class Dispatch:
             elif hold is not None:
                 held.append(ready.key)
                 wake_at = _earlier(wake_at, hold.until)
+
+    def recall(self, now: int) -> list[Unit]:
+        """Of units that workers go on with by themselves, those that are to end with the step or stage that runs."""
+        waiting = self._arbiter.first(())
+        head = None if waiting is None else waiting.head()
+        level = None if head is None else (head.call.klass, head.call.priority)
+        recalled = [unit for unit in self._workers.going.values() if self._ends_early(unit, level)]
+        for unit in recalled:
+            self._workers.recall(unit, now)
+        return recalled
+
+    def _ends_early(self, unit: Unit, level: Level | None) -> bool:
+        """Whether a row of the unit should leave it, or others should join it or go first. `level`: of who is next."""
+        if any(not row.call.alive for row in unit.rows):
+            return True
+        if level is None:
+            return False
+        if level < min((row.call.klass, row.call.priority) for row in unit.rows):
+            return True
+        state = self._ledger.states[unit.program]
+        cell = state.program.stages[unit.stage].repeats
+        fits = len(unit.rows) < min(state.full, state.capacity[unit.worker])
+        return (
+            bool(state.waiting) and fits and (cell or state.sees_stages) and self._device.max_alive > self._ledger.alive
+        )
 
     def _serve(self, ready: ReadySet, usable: Sequence[int], start: list[Unit], now: int) -> Hold | None:
         """Start one unit of this key, or say until when the key is held back."""
@@ -180,10 +205,12 @@ class Dispatch:
         worker = self._workers.choose(usable, size, state.capacity)
         running = self._workers.running([worker])
         lead_ns = self._workers.begins(worker, now) - now
-        latency = state.latency[stage]
-        length = _longest(rows) if latency.by_length else 0
+        length = _longest(rows) if state.latency[stage].by_length else 0
         self._ledger.start(rows, state)
         batches = state.batches
+        steps = 1
+        if batches is not None and self._device.goes_on and cut.reason is not Formed.RETRY:
+            steps = _steps(rows, stage, state, worker)
         operation = Operation.NEW if batches is None else batches.launch(rows, stage, bucket, now, cut.joins)
         if cut.divide:
             operation = Operation.SPLIT
@@ -196,14 +223,39 @@ class Dispatch:
             size=size,
             reason=cut.reason,
             started=now,
-            predicted=latency.predict(size, running, length, lead_ns),
+            predicted=state.unit_time(stage, steps, size, running, length, lead_ns),
             running=running,
+            steps=steps,
             length=length,
             operation=operation,
         )
         self._next_unit += 1
         self._workers.take(unit, now)
         start.append(unit)
+
+
+def _steps(rows: Sequence[Row], stage: int, state: ProgramState, worker: int) -> int:
+    """How many steps or stages a worker is to take by itself, unless it is recalled: as far as nothing would change.
+
+    `rows` have been taken from those that wait.
+    """
+    stages = state.program.stages
+    cell = stages[stage].repeats
+    if state.waiting and (cell or state.sees_stages) and len(rows) < min(state.full, state.capacity[worker]):
+        return 1  # others may stand here after it
+    if cell:
+        return max(1, min(_left(row, stages[stage].most_steps) for row in rows))
+    steps, goes_on = 1, state.policy.goes_on
+    for following, facts in enumerate(state.facts[stage + 1 :], stage + 1):
+        if stages[following].repeats or not goes_on(facts, following, len(rows)):
+            break
+        steps += 1
+    return steps
+
+
+def _left(row: Row, most: int) -> int:
+    """Steps that a row is still to make at its cell, at most `most` of them in all; 1 where nobody knows."""
+    return min(row.length or most, most or row.length) - row.steps
 
 
 def _longest(rows: Sequence[Row]) -> int:

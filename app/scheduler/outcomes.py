@@ -10,18 +10,25 @@ from app.scheduler.types import Fault, Outcome, Reason, Row, Unit
 def advance(ledger: Ledger, unit: Unit, outcome: Outcome, state: ProgramState) -> None:
     """The unit ran well. Rows move to their next stage, or end; a call whose last row has ended is done."""
     repeats = state.program.stages[unit.stage].repeats
-    last = unit.stage + 1 == len(state.program.stages)
+    passed = 0 if repeats else outcome.steps - 1  # stages that the worker has passed by itself
+    last = unit.stage + passed + 1 == len(state.program.stages)
     batches = state.batches
     for position, row in enumerate(unit.rows):
         call = row.call
+        if passed and batches is not None:
+            for _ in range(passed):
+                batches.pass_on(row)
+                row.stage += 1
         if not call.alive:
             ledger.end(row)
         elif repeats and position not in outcome.ended:
+            row.steps += outcome.steps
             ledger.make_ready(row, state)
         elif not last:
             if batches is not None:
                 batches.complete(row)
             row.stage += 1
+            row.steps = 0
             ledger.make_ready(row, state)
         else:
             if batches is not None and not repeats:

@@ -14,7 +14,7 @@ from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import Facts, Policy
 from app.scheduler.policies import make as make_policy
 from app.scheduler.ready import ReadySet
-from app.scheduler.types import DeviceSpec, Profile, Program, Unit
+from app.scheduler.types import DeviceSpec, Outcome, Profile, Program, Unit
 from app.scheduler.workers import lead_of
 
 _RECENT = 16  # first runs looked at to tell a broken program from a bad row
@@ -74,18 +74,29 @@ class ProgramState:
         later = sum(latency.predict(rows, running, length) for latency in others)
         return first.predict(rows, running, length, lead_ns) + later
 
+    def unit_time(self, stage: int, steps: int, size: int, running: int, length: int, lead_ns: int) -> int:
+        """Nanoseconds for one unit: `steps` of a cell, or stages from `stage` on, of which one is handed over."""
+        first = self.latency[stage].predict(size, running, length, lead_ns)
+        if steps == 1 or not first:
+            return first
+        if self.program.stages[stage].repeats:
+            return first + (steps - 1) * self.latency[stage].compute(size, running, length)
+        return first + sum(one.compute(size, running, length) for one in self.latency[stage + 1 : stage + steps])
+
     def interval(self, rows: int) -> int:
         """Nanoseconds from the end of a batch to that of the next, of `rows`, when many follow one another."""
         return self.time(rows, lead_ns=self._lead_ns)
 
-    def observe(self, unit: Unit, compute_ns: int, now: int) -> None:
-        """A unit has ended well now, that computed for so long."""
-        latency, step_ns = self.latency[unit.stage], compute_ns // unit.steps
-        latency.observe(unit.size, step_ns, unit.running, unit.length)
+    def observe(self, unit: Unit, outcome: Outcome, now: int) -> None:
+        """A unit has ended well now."""
+        first = self.latency[unit.stage]
+        times = outcome.times or (outcome.compute_ns // outcome.steps,)
+        for latency, time in zip(self.latency[unit.stage :], times, strict=False):
+            latency.observe(unit.size, time, unit.running, unit.length)
         if not unit.behind:  # otherwise nobody knows when its worker turned to it
-            latency.handover.observe(now - unit.started - compute_ns)
+            first.handover.observe(now - unit.started - outcome.compute_ns)
         if unit.stage == 0:
-            self.regression.observe(unit.size, step_ns)
+            self.regression.observe(unit.size, times[0])
 
     def cap(self, worker: int, rows: int) -> None:
         """More rows did not fit in this worker's memory."""

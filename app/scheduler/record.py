@@ -27,7 +27,7 @@ from app.scheduler.types import (
     WorkerSpec,
 )
 
-FORMAT = 2  # 1 knew no control tables
+FORMAT = 3  # 1 knew no control tables, 2 no units of several stages or steps
 Entry = dict[str, Any]
 
 
@@ -43,6 +43,7 @@ def step_entry(step: Step, now: int) -> Entry:
             "done": [call.id for call in step.done],
             "drop": [[drop.call.id, drop.reason.value, drop.row] for drop in step.drop],
             "wake_at": step.wake_at,
+            "recall": [unit.id for unit in step.recall],
         },
     }
 
@@ -127,8 +128,9 @@ def feed(scheduler: Scheduler, entry: Entry) -> None:
     elif name == "finished":
         outcome = dict(entry["outcome"])
         fault = outcome.pop("error")
-        ended = tuple(outcome.pop("ended"))
-        scheduler.finished(Outcome(error=Fault(fault) if fault else None, ended=ended, **outcome), now)
+        ended, times = tuple(outcome.pop("ended")), tuple(outcome.pop("times"))
+        error = Fault(fault) if fault else None
+        scheduler.finished(Outcome(error=error, ended=ended, times=times, **outcome), now)
     elif name == "add_program":
         scheduler.add_program(_program(entry["program"]), now)
     elif name == "remove_program":
@@ -152,7 +154,9 @@ def feed(scheduler: Scheduler, entry: Entry) -> None:
 
 def _program(data: Entry) -> Program:
     fields = dict(data)
-    stages = tuple(Stage(_profile(stage["profile"]), stage["repeats"]) for stage in fields.pop("stages"))
+    stages = tuple(
+        Stage(_profile(stage["profile"]), stage["repeats"], stage["most_steps"]) for stage in fields.pop("stages")
+    )
     return Program(stages=stages, length_buckets=tuple(fields.pop("length_buckets")), **fields)
 
 

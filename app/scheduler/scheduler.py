@@ -53,6 +53,8 @@ class Scheduler:
     def __init__(self, device: DeviceSpec, *, split_failed: bool = True) -> None:
         if not device.workers:
             raise ValueError("workers: expected at least one")
+        if device.goes_on and device.push_depth > 1:
+            raise ValueError(f"push_depth: expected 1 where workers go on by themselves, got {device.push_depth}")
         self.device = device
         self.split_failed = split_failed
         self._ledger = Ledger()
@@ -133,7 +135,7 @@ class Scheduler:
         if unit.first_run:
             state.recent.append(outcome.error is Fault.MODEL)
         if outcome.error is None:
-            state.observe(unit, outcome.compute_ns, now)
+            state.observe(unit, outcome, now)
             outcomes.advance(self._ledger, unit, outcome, state)
         elif outcome.error is Fault.DEVICE:
             self._lost = True  # nothing starts again
@@ -174,10 +176,11 @@ class Scheduler:
             deadline = ledger.deadlines.next()
             if wake_at is None or (deadline is not None and deadline < wake_at):
                 wake_at = deadline
+        recall = self._dispatch.recall(now) if self._workers.going else ()
         done, drops = ledger.done, ledger.drops
         if done or drops:
             ledger.done, ledger.drops = [], []
-        return Step(start, done, drops, wake_at)
+        return Step(start, done, drops, wake_at, recall)
 
     # what others may read
 

@@ -5,6 +5,7 @@ Types on the hot path are mutable slotted classes compared by identity; what des
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
@@ -80,10 +81,14 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage of a program. With `repeats` a row stays at the stage until an outcome says that it ended."""
+    """One stage of a program. With `repeats` a row stays at the stage until an outcome says that it ended.
+
+    `most_steps`: none takes more of them there; 0: as many as it is long, or nobody knows.
+    """
 
     profile: Profile = Profile()
     repeats: bool = False
+    most_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +124,8 @@ class DeviceSpec:
 
     `max_running` units, `max_alive` rows (Ebird's MaxInf), `push_depth` units handed to one worker and unfinished.
     A unit is handed over behind others of its worker only when these are predicted to end within `push_ahead_ns`: a
-    unit that is cut earlier is cut from fewer rows.
+    unit that is cut earlier is cut from fewer rows. `goes_on`: a worker, which holds one unit at a time, takes
+    the next stage or step of it by itself until it is recalled.
     """
 
     workers: tuple[WorkerSpec, ...]
@@ -127,6 +133,7 @@ class DeviceSpec:
     max_alive: int = 1 << 30
     push_depth: int = 1
     push_ahead_ns: int = 0
+    goes_on: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -181,11 +188,16 @@ class Row:
     advanced: bool = False  # it has been through a unit: the device keeps something of it between units
     batch: Batch | None = None  # of programs with stages or cells, once it has started
     entered: int = 0  # stages at which it has been handed to a worker
+    steps: int = 0  # that it has made at its stage, where this repeats
 
 
 @dataclass(slots=True, eq=False)
 class Unit:
-    """What a worker runs next: `rows` of one key as a batch of `size` (the rest is padding), for `steps` cell steps."""
+    """What a worker runs next: `rows` of one key as a batch of `size` (the rest is padding).
+
+    `steps`: so many steps of a cell, or stages from `stage` on, one after another. Where a worker goes on by itself it
+    may make fewer: it ends with the first row that does, and when it is recalled.
+    """
 
     id: int
     worker: int
@@ -202,6 +214,7 @@ class Unit:
     length: int = 0  # of its longest row, where batch times depend on it
     operation: Operation = Operation.NEW
     behind: bool = False  # its worker had another unit when it was handed over
+    recalled: bool = False  # it is to end with the step or stage that runs
 
     @property
     def first_run(self) -> bool:
@@ -211,12 +224,18 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A worker's word on a unit. `ended`: positions within the unit that ended early (recurrent stages)."""
+    """A worker's word on a unit. `ended`: positions within the unit that ended early (recurrent stages).
+
+    `steps`: those that it made; after a fault, those that ran well before it. `times`: `compute_ns` by stage, where it
+    ran several.
+    """
 
     unit_id: int
     error: Fault | None = None
     compute_ns: int = 0
     ended: tuple[int, ...] = ()
+    steps: int = 1
+    times: tuple[int, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -238,9 +257,13 @@ class Refusal:
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """What the driver must carry out, all of it: start units, resolve calls, fail calls, wake up by `wake_at`."""
+    """What the driver must carry out, all of it: start units, resolve calls, fail calls, wake up by `wake_at`.
+
+    `recall`: units that are to end with the step or stage that runs.
+    """
 
     start: list[Unit]
     done: list[Call]
     drop: list[Drop]
     wake_at: int | None
+    recall: Sequence[Unit] = ()

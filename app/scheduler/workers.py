@@ -22,10 +22,12 @@ def lead_of(device: DeviceSpec) -> int:
 class Workers:
     """`busy`: workers with a unit. At most `max_running` are; each holds at most `push_depth` units.
 
-    `units`: all of them by id, oldest first.
+    `units`: all of them by id, oldest first. `going`: those of several stages or steps that have not been recalled.
     """
 
-    __slots__ = ("_ahead_ns", "_depth", "_ends", "_idle_since", "_most", "_queues", "_returns", "busy", "units")
+    __slots__ = (
+        "_ahead_ns", "_depth", "_ends", "_idle_since", "_most", "_queues", "_returns", "busy", "going", "units",
+    )  # fmt: skip
 
     def __init__(self, device: DeviceSpec) -> None:
         self._depth = device.push_depth
@@ -36,6 +38,7 @@ class Workers:
         self._returns = 0  # of workers that became idle
         self._idle_since = [0] * len(device.workers)  # in returns; equal workers serve in turn
         self.units: dict[int, Unit] = {}
+        self.going: dict[int, Unit] = {}
         self.busy = 0
 
     @property
@@ -111,6 +114,8 @@ class Workers:
             self.busy += 1
         queue.append(unit)
         self.units[unit.id] = unit
+        if unit.steps > 1:
+            self.going[unit.id] = unit
         known = unit.predicted and self._ends[worker] < AT_ONCE
         self._ends[worker] = unit.begins + unit.predicted if known else AT_ONCE
 
@@ -119,6 +124,8 @@ class Workers:
         unit = self.units.pop(unit_id, None)
         if unit is None:
             return None
+        if unit.steps > 1:
+            self.going.pop(unit_id, None)
         worker = unit.worker
         queue = self._queues[worker]
         queue.remove(unit)
@@ -130,6 +137,15 @@ class Workers:
             self._returns += 1
             self._idle_since[worker] = self._returns
         return unit
+
+    def recall(self, unit: Unit, now: int) -> None:
+        """A unit is to end with the step or stage that runs: about a `steps`-th of it is still to come."""
+        unit.recalled = True
+        del self.going[unit.id]
+        left = now - unit.begins + unit.predicted // unit.steps
+        if unit.predicted > left:
+            unit.predicted = left
+            self._ends[unit.worker] = unit.begins + left
 
     def _plan(self, worker: int, now: int) -> None:
         """The first unit of a worker begins now, the others as each before them ends."""

@@ -99,11 +99,12 @@ class Book:
         """MODEL where a bad row runs."""
         return Fault.MODEL if any(self._facts(row).bad for row in unit.rows) else None
 
-    def ended(self, unit: Unit) -> tuple[int, ...]:
-        """Positions of the rows for which this step of a repeating stage was the last."""
-        return tuple(i for i, row in enumerate(unit.rows) if self._facts(row).cells <= 1)
+    def ended(self, unit: Unit, steps: int = 1) -> tuple[int, ...]:
+        """Positions of the rows for which the last of these steps of a repeating stage was their last."""
+        return tuple(i for i, row in enumerate(unit.rows) if self._facts(row).cells <= steps)
 
-    def finish(self, unit: Unit, error: Fault | None) -> None:
+    def finish(self, unit: Unit, error: Fault | None, steps: int = 1) -> None:
+        """`steps`: those that it made, or stages."""
         del self.units[unit.id]
         if error is not None:
             self.faults.add(error)
@@ -116,16 +117,18 @@ class Book:
                 if not facts.advanced:
                     self._set_alive(facts, False)
             else:
-                self._advance(facts, unit)
+                self._advance(facts, unit, steps)
 
-    def _advance(self, facts: RowFacts, unit: Unit) -> None:
+    def _advance(self, facts: RowFacts, unit: Unit, steps: int) -> None:
         program = self.programs[unit.program]
         facts.advanced = True
-        if program.stages[unit.stage].repeats and facts.cells > 1:
-            facts.cells -= 1
+        if program.stages[unit.stage].repeats and facts.cells > steps:
+            facts.cells -= steps
             self._wait(facts)
-        elif unit.stage + 1 < len(program.stages):
-            facts.stage, facts.cells = unit.stage + 1, facts.steps
+            return
+        following = unit.stage + (1 if program.stages[unit.stage].repeats else steps)
+        if following < len(program.stages):
+            facts.stage, facts.cells = following, facts.steps
             self._wait(facts)
         else:
             facts.answers.append(facts.slot)
@@ -147,6 +150,7 @@ class Book:
             assert scheduler.waiting(program) == len(waiting)
         self._check_wake(step, now)
         self._check_batches(scheduler)
+        self._check_recalls(step)
         if self._eager:
             self._check_nothing_idles(step, now)
 
@@ -157,6 +161,23 @@ class Book:
         assert not list(scheduler.running)
         assert scheduler.alive == self.alive == 0
         assert not any(self.waiting.values())
+
+    def _check_recalls(self, step: Step) -> None:
+        """A unit of several steps has been recalled if a row should leave it, or others should join it or go first."""
+        for unit in step.recall:
+            assert self.units[unit.id] is unit
+            assert unit.steps > 1
+        for unit in self.units.values():
+            if unit.steps == 1 or unit.recalled:
+                continue
+            rows = [self._facts(row) for row in unit.rows]
+            assert all(facts.entry.left is None for facts in rows), "a row whose call has left goes on"
+            best = min(facts.rank[:2] for facts in rows)
+            assert not any(facts.rank[:2] < best for waiting in self.waiting.values() for facts in waiting)
+            most = min(self.device.workers[unit.worker].capacity, self.programs[unit.program].max_batch)
+            fits = len(rows) < most and self.alive < self.device.max_alive and not self.faults
+            if self.programs[unit.program].stages[unit.stage].repeats and fits:
+                assert not self.waiting[unit.program], "a row waits that could join"
 
     def _check_batches(self, scheduler: Scheduler) -> None:
         """The batch table counts what its rows have been through, by what this Book knows of them."""

@@ -7,6 +7,7 @@ Also, after every Step of every trace (the checks are `Book.check`):
 - within a key, starts are in order of (class, priority, arrival); without a policy that waits, between keys too,
   unless rows at one stage step aside for those at another
 - the batch table counts what its rows have been through
+- a unit of several steps or stages is recalled when a row should leave it, or others should join it or go first
 - no row starts that is predicted to end after its deadline, but in a unit that is run again
 - `no_wait`, `late`, and `adaptive` under `latency`, idle no usable worker while rows wait
 - each row ends once, in its own slot, whatever was batched, split or re-run; a bad row fails its own call only
@@ -61,14 +62,20 @@ profiles = st.builds(
     st.sampled_from([None, None, 0, 30]),
 )
 devices = st.builds(
-    lambda capacities, max_running, push_depth, push_ahead, max_alive: make_device(
-        *capacities, max_running=max_running, push_depth=push_depth, push_ahead_ns=push_ahead, max_alive=max_alive
+    lambda capacities, max_running, push_depth, push_ahead, max_alive, goes_on: make_device(
+        *capacities,
+        max_running=max_running,
+        push_depth=1 if goes_on else push_depth,
+        push_ahead_ns=push_ahead,
+        max_alive=max_alive,
+        goes_on=goes_on,
     ),
     st.lists(st.sampled_from([1, 2, 3, 8]), min_size=1, max_size=3),
     st.integers(1, 3),
     st.integers(1, 2),
     st.sampled_from([0, 40, AT_ONCE]),
     st.sampled_from([1, 2, 5, UNBOUNDED]),
+    st.booleans(),
 )
 
 

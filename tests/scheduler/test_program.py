@@ -11,7 +11,7 @@ from app.scheduler.estimates.profile import linear
 from app.scheduler.estimates.regression import Regression
 from app.scheduler.optimal.tables import ControlTables, solve
 from app.scheduler.program import ProgramState
-from app.scheduler.types import AT_ONCE, DeviceSpec, Formed, Profile, Program, Stage, Unit, WorkerSpec
+from app.scheduler.types import AT_ONCE, DeviceSpec, Formed, Outcome, Profile, Program, Stage, Unit, WorkerSpec
 
 S = 1_000_000_000
 #: A device that serves 2253 rows a second, with a table for a tenth and for nine tenths of that.
@@ -64,7 +64,7 @@ class TestHandover:
         """A device twice as slow, and a loop that takes as long as ever: both are learnt apart."""
         state = self.state()
         for _ in range(200):
-            state.observe(ran(2, started=1_000), 400, 1_430)
+            state.observe(ran(2, started=1_000), Outcome(0, None, 400), 1_430)
         assert state.latency[0].scale == pytest.approx(2, rel=1e-3)
         assert state.latency[0].handover.ns == 30
         assert state.time(1) == pytest.approx(230, abs=1)
@@ -72,22 +72,22 @@ class TestHandover:
     def test_it_is_learnt_from_units_whose_worker_had_nothing_else(self) -> None:
         state = self.state()
         for _ in range(500):
-            state.observe(ran(1, started=1_000, behind=True), 100, 9_000)
+            state.observe(ran(1, started=1_000, behind=True), Outcome(0, None, 100), 9_000)
         assert state.time(1) == 130
         for _ in range(500):
-            state.observe(ran(1, started=1_000), 100, 1_180)
+            state.observe(ran(1, started=1_000), Outcome(0, None, 100), 1_180)
         assert state.time(1) == pytest.approx(180, abs=1)
 
     def test_without_one_in_the_profile_none_is_learnt(self) -> None:
         state = ProgramState(Program(1, "m", (Stage(Profile((100,))),)), None, DEVICE, 0)
         for _ in range(100):
-            state.observe(ran(1), 100, 180)
+            state.observe(ran(1), Outcome(0, None, 100), 180)
         assert (state.time(1), state.latency[0].scale) == (100, 1.0)
 
     def test_what_was_learnt_begins_again_with_a_new_profile(self) -> None:
         state = self.state()
         for _ in range(100):
-            state.observe(ran(1), 100, 200)
+            state.observe(ran(1), Outcome(0, None, 100), 200)
         state.reprofile(Profile((100, 200), handover_ns=10))
         assert state.time(2) == 210
 
@@ -219,21 +219,21 @@ class TestObserve:
     def test_line_is_that_of_the_first_stage(self) -> None:
         state = ProgramState(TWO_STAGES, None, DEVICE, 0)
         before = state.regression.predict(2)
-        state.observe(ran(2, stage=1), 2_000, 0)
+        state.observe(ran(2, stage=1), Outcome(0, None, 2_000), 0)
         assert state.regression.predict(2) == before
-        state.observe(ran(2), 40, 0)
+        state.observe(ran(2), Outcome(0, None, 40), 0)
         assert state.regression.predict(2) > before
 
     def test_batches_at_once_are_held_against_their_own_table(self) -> None:
         state = ProgramState(Program(1, "m", (Stage(Profile((10, 20), ((15, 30),))),)), None, DEVICE, 0)
-        state.observe(ran(2, running=2), 30, 0)
+        state.observe(ran(2, running=2), Outcome(0, None, 30), 0)
         assert state.latency[0].scale == pytest.approx(1.0)
 
     def test_what_was_learnt_begins_again_with_a_new_profile(self) -> None:
         state = ProgramState(TWO_STAGES, None, DEVICE, 0)
         for _ in range(50):
-            state.observe(ran(2), 60, 0)
-            state.observe(ran(2, stage=1), 6, 0)
+            state.observe(ran(2), Outcome(0, None, 60), 0)
+            state.observe(ran(2, stage=1), Outcome(0, None, 6), 0)
         assert state.latency[0].scale > 2.5
         state.reprofile(Profile((100, 110)))
         assert [latency.scale > 2.5 for latency in state.latency] == [False, True]

@@ -55,6 +55,7 @@ def test_first_entry_is_the_configuration() -> None:
             "max_alive": 9,
             "push_depth": 1,
             "push_ahead_ns": 0,
+            "goes_on": False,
         },
         "split_failed": False,
     }
@@ -99,6 +100,7 @@ def test_step_is_named_by_calls_and_row_indexes() -> None:
             "done": [8],
             "drop": [],
             "wake_at": 99,
+            "recall": [],
         },
     }
 

@@ -120,6 +120,7 @@ class World:
         self._events: list[tuple[int, Tie, int, Callable[[], None]]] = []
         self._sequence = count()
         self._timer: int | None = None
+        self._recalled: set[int] = set()
         self._free_at = [0] * len(trace.device.workers)
         self._random = None if trace.seed is None else random.Random(trace.seed)
 
@@ -162,6 +163,7 @@ class World:
         self.book.check(step, self.scheduler, self.now)
         for unit in step.start:
             self._push(unit)
+        self._recalled.update(unit.id for unit in step.recall)
         if step.wake_at is not None and step.wake_at != self._timer:
             self._at(step.wake_at, Tie.WAKE, lambda: None)
         self._timer = step.wake_at
@@ -204,14 +206,31 @@ class World:
         duration = unit.predicted or SERVICE_NS
         if self._random is not None:
             duration = max(1, int(duration * self._random.uniform(0.5, 3)))
+        if unit.steps > 1:
+            assert self.trace.device.goes_on
+            duration = max(1, duration // unit.steps)
+            self._at(self.now + duration, Tie.FINISHED, lambda: self._go_on(unit, 1, duration))
+            return
         self._free_at[unit.worker] = max(self.now, self._free_at[unit.worker]) + duration
         self._at(self._free_at[unit.worker], Tie.FINISHED, lambda: self._finish(unit, duration))
 
-    def _finish(self, unit: Unit, duration: int) -> None:
+    def _go_on(self, unit: Unit, steps: int, duration: int) -> None:
+        """A worker has made so many steps, or stages, of a unit: it takes the next one unless it is told to end."""
+        cell = self.book.programs[unit.program].stages[unit.stage].repeats
+        ends = steps == unit.steps or unit.id in self._recalled or (cell and self.book.ended(unit, steps))
+        if ends or self._fault(unit):
+            self._finish(unit, duration, steps)
+        else:
+            self._at(self.now + duration, Tie.FINISHED, lambda: self._go_on(unit, steps + 1, duration))
+
+    def _finish(self, unit: Unit, duration: int, steps: int = 1) -> None:
         error = self._fault(unit)
-        ended = () if error else self.book.ended(unit)
-        self.book.finish(unit, error)
-        self.scheduler.finished(Outcome(unit.id, error, duration, ended), self.now)
+        cell = self.book.programs[unit.program].stages[unit.stage].repeats
+        ended = self.book.ended(unit, steps) if cell and not error else ()
+        self.book.finish(unit, error, steps)
+        times = () if cell or steps == 1 else (duration,) * steps
+        made = steps - 1 if error else steps
+        self.scheduler.finished(Outcome(unit.id, error, duration * steps, ended, made, times), self.now)
 
     def _fault(self, unit: Unit) -> Fault | None:
         if unit.id == self.trace.lose_unit:

@@ -43,7 +43,11 @@ class Latency:
         """
         if not self._tables:
             return 0
-        return int(self._profiled(size, running, length) * self.scale) + max(0, self.handover.ns - lead_ns)
+        return self.compute(size, running, length) + max(0, self.handover.ns - lead_ns)
+
+    def compute(self, size: int, running: int = 1, length: int = 0) -> int:
+        """As `predict`, without the hand-over."""
+        return int(self._profiled(size, running, length) * self.scale) if self._tables else 0
 
     def slowdown(self, size: int, running: int, lead_ns: int = 0) -> float:
         """Observed over profiled time for which a batch of `size` keeps its worker from the next one."""

@@ -23,7 +23,7 @@ from math import sqrt
 
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import boundary
-from app.scheduler.policies.base import BasePolicy, Cut, Hold, KeyView, go, held
+from app.scheduler.policies.base import BasePolicy, Cut, Facts, Hold, KeyView, go, held
 from app.scheduler.policies.late import steps_aside
 from app.scheduler.types import Formed
 
@@ -39,6 +39,9 @@ class Adaptive(BasePolicy):
     name = "adaptive"
     uses_tables = True
     sees_stages = True
+
+    def goes_on(self, facts: Facts, stage: int, rows: int) -> bool:
+        return boundary.goes_on(facts, stage, rows)
 
     def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
         around = view.around

@@ -133,6 +133,10 @@ class Policy(Protocol):
         """Raise ValueError if the policy cannot serve on this device beside these others, by name."""
         ...
 
+    def goes_on(self, facts: Facts, stage: int, rows: int) -> bool:
+        """Whether a batch of so many rows would go on to `stage` as it is, if nothing else waits or comes."""
+        ...
+
     def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
         """`idle`: capacities of the workers that may be handed a unit now, largest first, never empty.
 
@@ -159,6 +163,9 @@ class BasePolicy:
 
     def target(self, facts: Facts) -> int | None:
         return None
+
+    def goes_on(self, facts: Facts, stage: int, rows: int) -> bool:
+        return True
 
     def check(self, device: DeviceSpec, others: Mapping[str, Policy]) -> None:
         different = sorted(name for name in others if name != self.name)

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from math import exp, sqrt
 
 from app.scheduler.optimal.tables import ControlTables
-from app.scheduler.policies.base import Around, Cut, Hold, KeyView, go
+from app.scheduler.policies.base import Around, Cut, Facts, Hold, KeyView, go
 from app.scheduler.types import Formed
 
 _FEW = 4.0  # rows expected to come: below it each number is weighed by its chance
@@ -60,6 +60,20 @@ def decide(view: KeyView, around: Around, now: int) -> Cut | Hold:
     if best < 0:
         return Hold(None)
     return go(view, best or rows, Formed.TABLE if best else Formed.IDLE)
+
+
+def goes_on(facts: Facts, stage: int, rows: int) -> bool:
+    """Whether a batch goes on to `stage` as it is, where nothing waits: a split gains nothing."""
+    if rows == 1 or facts.whole is None or facts.level < 0 or not facts.remaining:
+        return True
+    here = facts.remaining[stage]
+    least = rows * here[rows - 1]
+    size = rows
+    while size > 1:
+        size = (size + 1) // 2
+        if _total(_parts(rows, size, here)) < least:
+            return False  # it may gain: `decide` weighs what comes meanwhile
+    return True
 
 
 class _Queue:

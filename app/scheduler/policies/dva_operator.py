@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.scheduler.policies.base import BasePolicy, Cut, Hold, KeyView, go
+from app.scheduler.policies.base import BasePolicy, Cut, Facts, Hold, KeyView, go
 from app.scheduler.policies.window import Window
 
 
@@ -32,6 +32,9 @@ class DvaOperator(BasePolicy):
 
     def __init__(self) -> None:
         self._window = Window()
+
+    def goes_on(self, facts: Facts, stage: int, rows: int) -> bool:
+        return not facts.remaining or part_of(rows, facts.remaining[stage]) == rows
 
     def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
         around, remaining = view.around, view.facts.remaining

@@ -1,0 +1,140 @@
+"""Units of several steps or stages, which a worker goes on with by itself until it is recalled."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.scheduler.scheduler import Scheduler
+from app.scheduler.types import Call, Fault, Klass, Outcome, Profile, Program, Stage, Step, Unit
+
+from .world import make_call, make_device, make_program
+
+STAGES = (Stage(Profile((10, 20))), Stage(Profile((30, 40))), Stage(Profile((50, 60))))
+CELL = (Stage(Profile((10, 20, 30, 40), handover_ns=5), repeats=True),)
+
+
+def serving(*programs: Program, goes_on: bool = True) -> Scheduler:
+    scheduler = Scheduler(make_device(4, goes_on=goes_on))
+    for program in programs:
+        scheduler.add_program(program, 0)
+    return scheduler
+
+
+def enter(scheduler: Scheduler, call: Call) -> Step:
+    scheduler.submit(call, call.arrived)
+    return scheduler.step(call.arrived)
+
+
+def end(scheduler: Scheduler, unit: Unit, now: int, steps: int, **options: object) -> Step:
+    scheduler.finished(Outcome(unit.id, compute_ns=now - unit.started, steps=steps, **options), now)  # type: ignore[arg-type]
+    return scheduler.step(now)
+
+
+class TestCells:
+    def test_until_the_first_row_ends(self) -> None:
+        scheduler = serving(make_program(stages=CELL, policy="late", max_batch=4))
+        (unit,) = enter(scheduler, make_call(1, lengths=(7, 3))).start
+        assert (unit.steps, unit.predicted) == (3, 3 * 20 + 5)  # handed over once
+        (unit,) = end(scheduler, unit, 65, 3, ended=(1,)).start
+        assert (len(unit.rows), unit.steps) == (1, 4)
+        assert [call.id for call in end(scheduler, unit, 110, 4, ended=(0,)).done] == [1]
+
+    def test_whoever_comes_joins_at_the_next_step(self) -> None:
+        scheduler = serving(make_program(stages=CELL, policy="late", max_batch=4))
+        (unit,) = enter(scheduler, make_call(1, lengths=(300,))).start
+        step = enter(scheduler, make_call(2, lengths=(1,), arrived=35))
+        assert step.recall == [unit]
+        assert not enter(scheduler, make_call(3, lengths=(1,), arrived=36)).recall  # once is enough
+        step = end(scheduler, unit, 45, 4)
+        assert [len(unit.rows) for unit in step.start] == [3]
+        assert step.start[0].steps == 1  # of the row that is shortest
+        assert [call.id for call in end(scheduler, step.start[0], 80, 1, ended=(1, 2)).done] == [2, 3]
+
+    def test_a_full_unit_takes_nobody(self) -> None:
+        scheduler = serving(make_program(stages=CELL, policy="late", max_batch=4))
+        (unit,) = enter(scheduler, make_call(1, lengths=(9,) * 4)).start
+        step = enter(scheduler, make_call(2, lengths=(1,), arrived=10))
+        assert (unit.steps, step.recall) == (9, [])
+
+    def test_nor_does_it_go_on_where_others_wait_that_did_not_fit_the_worker(self) -> None:
+        scheduler = serving(make_program(stages=CELL, policy="late", max_batch=8))
+        (unit,) = enter(scheduler, make_call(1, lengths=(9,) * 6)).start
+        assert (len(unit.rows), unit.steps) == (4, 9)  # the worker takes no more: nobody could join
+
+    @pytest.mark.parametrize(("length", "most", "steps"), [(0, 0, 1), (0, 5, 5), (9, 5, 5), (3, 5, 3)])
+    def test_how_many_steps_are_known(self, length: int, most: int, steps: int) -> None:
+        stages = (Stage(Profile((10,)), repeats=True, most_steps=most),)
+        scheduler = serving(make_program(stages=stages))
+        assert enter(scheduler, make_call(1, lengths=(length,))).start[0].steps == steps
+
+    def test_not_unless_the_device_can(self) -> None:
+        scheduler = serving(make_program(stages=CELL, policy="late"), goes_on=False)
+        (unit,) = enter(scheduler, make_call(1, lengths=(7,))).start
+        assert unit.steps == 1
+        assert enter(scheduler, make_call(2, lengths=(7,), arrived=3)).recall == ()
+
+    def test_a_cancelled_row_is_let_go_at_the_next_step(self) -> None:
+        scheduler = serving(make_program(stages=CELL, policy="late"))
+        (unit,) = enter(scheduler, make_call(1, lengths=(300,))).start
+        scheduler.cancel(1, 20)
+        assert scheduler.step(20).recall == [unit]
+        assert end(scheduler, unit, 30, 3).start == []
+        assert scheduler.alive == 0
+
+    def test_a_row_past_its_deadline_too(self) -> None:
+        scheduler = serving(make_program(stages=CELL, policy="late"))
+        enter(scheduler, make_call(1, lengths=(300,)))
+        enter(scheduler, make_call(2, lengths=(300,), arrived=5, deadline=10_000))
+        (unit,) = end(scheduler, next(iter(scheduler.running)), 10, 1).start
+        step = scheduler.step(10_000)
+        assert [drop.call.id for drop in step.drop] == [2]
+        assert step.recall == [unit]
+
+
+class TestStages:
+    def test_as_far_as_nothing_changes(self) -> None:
+        scheduler = serving(make_program(stages=STAGES, policy="no_wait", max_batch=2))
+        (unit,) = enter(scheduler, make_call(1, 2)).start
+        assert (unit.steps, unit.predicted) == (3, 20 + 40 + 60)
+        step = end(scheduler, unit, 120, 3, times=(20, 40, 60))
+        assert [call.id for call in step.done] == [1]
+        assert scheduler.scale(1) == 1.0
+
+    def test_a_batch_that_would_be_split_ends_where_it_is(self) -> None:
+        stages = (Stage(Profile((10, 12))), Stage(Profile((10, 12))), Stage(Profile((10, 30))))
+        scheduler = serving(make_program(stages=stages, policy="dva_operator", max_batch=2, max_delay_ns=0))
+        (unit,) = enter(scheduler, make_call(1, 2)).start
+        assert unit.steps == 1  # what remains takes 42 for two rows, and 40 for one after the other
+        step = end(scheduler, unit, 12, 1, times=(12,))
+        assert [(len(unit.rows), unit.stage, unit.steps) for unit in step.start] == [(1, 1, 1)]  # the other half waits
+
+    def test_a_latecomer_is_heard_of_only_where_the_policy_looks(self) -> None:
+        for policy, recalled in [("no_wait", 0), ("adaptive", 1), ("dva_load", 1)]:
+            scheduler = serving(make_program(stages=STAGES, policy=policy, max_batch=2, max_delay_ns=0))
+            (unit,) = enter(scheduler, make_call(1)).start
+            assert unit.steps == 3
+            assert len(enter(scheduler, make_call(2, arrived=5)).recall) == recalled, policy
+
+    def test_whoever_goes_first_is_let_through(self) -> None:
+        scheduler = serving(
+            make_program(1, stages=STAGES, policy="no_wait"), make_program(2, batch_ns=(5,), policy="no_wait")
+        )
+        (unit,) = enter(scheduler, make_call(1, program=1, klass=Klass.BEST_EFFORT)).start
+        assert enter(scheduler, make_call(2, program=1, arrived=1, klass=Klass.BEST_EFFORT)).recall == []
+        assert enter(scheduler, make_call(3, program=2, arrived=2)).recall == [unit]
+        step = end(scheduler, unit, 10, 1, times=(10,))
+        assert [unit.program for unit in step.start] == [2]
+        step = end(scheduler, step.start[0], 15, 1)
+        assert [(unit.stage, unit.steps) for unit in step.start] == [(1, 2)]  # where it was
+
+    def test_a_failed_unit_runs_again_stage_by_stage(self) -> None:
+        scheduler = serving(make_program(stages=STAGES, policy="no_wait", max_batch=2))
+        (unit,) = enter(scheduler, make_call(1, 2)).start
+        scheduler.finished(Outcome(unit.id, Fault.MODEL, steps=2), 60)
+        (unit,) = scheduler.step(60).start
+        assert (unit.stage, len(unit.rows), unit.steps) == (0, 1, 1)
+
+
+def test_a_worker_that_goes_on_holds_one_unit() -> None:
+    with pytest.raises(ValueError, match="push_depth: expected 1"):
+        Scheduler(make_device(4, goes_on=True, push_depth=2))
