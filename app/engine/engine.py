@@ -75,6 +75,7 @@ class Engine:
         self._programs = itertools.count()
         self.next_call = itertools.count().__next__
         self._units: dict[int, Unit] = {}
+        self._going: dict[int, Job] = {}  # units that may be recalled
         workers = len(self.device.spec.workers)
         self._busy_ns = [0] * workers
         self._free_since = [0] * workers  # when the worker's last unit ended
@@ -203,6 +204,8 @@ class Engine:
         self._step_due = False
         now = self.clock()
         step = self.scheduler.step(now)
+        for unit in step.recall:
+            self._going[unit.id].recalled = True
         for unit in step.start:
             self._start(unit)
         if step.start and step.done:
@@ -229,7 +232,10 @@ class Engine:
         self._units[unit.id] = unit
         slots = [row.slot for row in unit.rows]
         executor = self._served[unit.program].executor
-        self.device.push(unit.worker, Job(unit.id, executor, slots, unit.size, unit.stage, unit.steps))
+        job = Job(unit.id, executor, slots, unit.size, unit.stage, unit.steps)
+        if unit.steps > 1:
+            self._going[unit.id] = job
+        self.device.push(unit.worker, job)
 
     # what workers report
 
@@ -272,6 +278,8 @@ class Engine:
             if self.lost is not None:
                 self.abort(f"the device is lost: {self.lost}")
             return
+        if unit.steps > 1:
+            self._going.pop(unit.id, None)
         served = self._served.get(unit.program)
         if served is None:  # given up, see `abort`: nobody waits
             return

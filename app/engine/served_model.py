@@ -182,8 +182,9 @@ class ServedModel:
                 total = cast("Parts", tuple(map(sum, zip(before[0].parts, parts, strict=True)))) if before else parts
                 batch = batches[id(before[0]) if before else 0] = Batch(ran.outputs, ended, total, len(unit.rows))
             lease.places[row.index] = (batch, position)
-        self.stats.stage_ran(unit.stage, unit.worker, unit.reason, len(unit.rows), parts)
-        if unit.stage + 1 < self._stages:
+        for stage, spent in enumerate(ran.stage_parts, unit.stage):
+            self.stats.stage_ran(stage, unit.worker, unit.reason, len(unit.rows), spent)
+        if unit.stage + ran.steps < self._stages:
             return
         slowest = max(batches.values(), key=lambda batch: batch.spent)
         self.stats.rows_ended(len(unit.rows), slowest.parts)

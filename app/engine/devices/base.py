@@ -20,6 +20,7 @@ from app.scheduler.types import DeviceSpec, Fault, Outcome
 
 NO_BOUND = 1 << 30  # rows
 WHOLE = -1  # in place of a stage: all of them, one after another
+MADE = "starling_steps"  # on an exception: how many stages of its unit had run well
 _LONGEST_MESSAGE = 500
 _CUDA_OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation: allocations that do not go through torch's allocator
 
@@ -44,8 +45,9 @@ class Ran:
     """A finished batch: one array [rows, ...] per output, in memory of their own; nanoseconds of each part.
 
     `overlapped`: inputs and outputs were copied beside the worker, which could compute other batches meanwhile.
-    A batch that goes on to another stage has no outputs. `stages_ns`: of a model in stages that ran whole, the time of
-    each.
+    A batch that goes on to another stage has no outputs. `stages_ns`: the time of each stage that ran, of a model in
+    stages. `steps`: those that ran of a recurrent model, or stages; `ended`: then the positions of the rows that have
+    ended with them, of which alone there are outputs.
     """
 
     outputs: list[Array]
@@ -54,11 +56,22 @@ class Ran:
     output_ns: int
     overlapped: bool = False
     stages_ns: tuple[int, ...] = ()
+    steps: int = 1
+    ended: tuple[int, ...] = ()
 
     @property
     def busy_ns(self) -> int:
         """How long the batch occupied its worker."""
         return self.infer_ns if self.overlapped else self.input_ns + self.infer_ns + self.output_ns
+
+    @property
+    def stage_parts(self) -> list[tuple[int, int, int]]:
+        """Input, model and output of each stage that ran: what came in is the first one's, what went out the last's."""
+        last = len(self.stages_ns) - 1
+        return [
+            (0 if number else self.input_ns, ns, self.output_ns if number == last else 0)
+            for number, ns in enumerate(self.stages_ns)
+        ]
 
 
 class Executor(Protocol):
@@ -87,7 +100,8 @@ class Executor(Protocol):
 class Job:
     """A unit as a device sees it: which rows (their slots) of which placed model run as a batch of what size.
 
-    `stage` of the model runs, for `steps` steps of a recurrent stage. WHOLE: all stages, nothing is kept between them.
+    `steps` stages run from `stage` on, or steps of a recurrent model. WHOLE: all of it, nothing is kept in between.
+    `recalled` is set by the loop: the unit is to end with the stage or step that runs.
     """
 
     unit_id: int
@@ -96,6 +110,7 @@ class Job:
     size: int
     stage: int = WHOLE
     steps: int = 1
+    recalled: bool = False
 
 
 @dataclass(slots=True)
@@ -204,6 +219,6 @@ def fault_of(exc: BaseException) -> Fault:
 
 
 def failed(unit_id: int, fault: Fault, exc: BaseException) -> Completion:
-    """The report of a unit that raised `exc`."""
+    """The report of a unit that raised `exc`, with the number of stages or steps that had run well."""
     message = f"{type(exc).__name__}: {exc}"[:_LONGEST_MESSAGE]
-    return Completion(Outcome(unit_id, fault), None, message, cause=exc)
+    return Completion(Outcome(unit_id, fault, steps=getattr(exc, MADE, 0)), None, message, cause=exc)

@@ -29,8 +29,9 @@ class CpuDevice:
         self.threads = threads
         running = min(len(capacities), max(1, cores // threads))
         workers = tuple(WorkerSpec(capacity) for capacity in capacities)
+        depth = options.push_depth or 1
         self.spec = DeviceSpec(
-            workers, running, options.max_alive or NO_BOUND, options.push_depth or 1, options.push_ahead_ns or 0
+            workers, running, options.max_alive or NO_BOUND, depth, options.push_ahead_ns or 0, goes_on=depth == 1
         )
         self._placement = options.placement
         self._workers: list[Worker] = []

@@ -11,7 +11,7 @@ import torch
 
 from app.contract import Array, Model, TensorSpec
 from app.engine.devices.activations import Activations
-from app.engine.devices.base import WHOLE, Ran
+from app.engine.devices.base import WHOLE, Job, Ran
 from app.engine.devices.pool import Pool, Slots
 from app.engine.devices.tensors import adjacent, check_shape, pad_beyond, padded, stack
 from app.errors import ConfigError
@@ -33,10 +33,10 @@ class CpuExecutor:
         self.copies = False
         self._makes = len(model.info.inputs) > len(pool.specs)  # some inputs are made here
 
-    def run(self, slots: Slots, size: int, stage: int = WHOLE) -> Ran:
+    def run(self, slots: Slots, size: int, stage: int = WHOLE, job: Job | None = None) -> Ran:
         """Run the rows in `slots` as a batch of `size` >= rows. Raises whatever the model raises.
 
-        A model of one piece has one stage, which is all of it.
+        A model of one piece has one stage, which is all of it. `job`: how far to go on behind a stage or step.
         """
         begin = time.perf_counter_ns()
         rows = padded(slots, size)

@@ -8,19 +8,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from app.contract import Array, Model
 from app.engine.devices.activations import Activations
-from app.engine.devices.base import WHOLE, Ran
+from app.engine.devices.base import MADE, WHOLE, Job, Ran
 from app.engine.devices.cpu.executor import CpuExecutor
 from app.engine.devices.pool import Pool, Slots
 from app.engine.devices.tensors import padded
 from app.models.staged import passed_on
 
 _TWICE = 2  # rows: up to here a trial runs each stage twice, to see whether it returns the same memory again
+
+
+class _Batch(NamedTuple):
+    """Rows that run together: their slots, those of the batch with its padding, how long they are, and the context."""
+
+    slots: Slots
+    rows: list[int]
+    lengths: Mapping[str, Array]
+    longest: Mapping[str, int]
+    context: Sequence[torch.Tensor]
 
 
 class StagedExecutor(CpuExecutor):
@@ -35,10 +45,12 @@ class StagedExecutor(CpuExecutor):
         self._writes = [False] * len(model.stages)  # the stage writes into its arguments
         self._reuses = [False] * len(model.stages)  # it returns the same memory each time
 
-    def run(self, slots: Slots, size: int, stage: int = WHOLE) -> Ran:
+    def run(self, slots: Slots, size: int, stage: int = WHOLE, job: Job | None = None) -> Ran:
         """Run one stage of the rows in `slots` as a batch of `size` >= rows. Raises whatever the stage raises.
 
-        But for the last stage, what it returns is kept for the next one. WHOLE: all stages, and nothing is kept.
+        What it returns is kept for the next one, unless it is the last. With `job` the batch goes on as it is for as
+        many stages as that has steps, until it is recalled; only what the last of them returns is kept, so that rows
+        whose unit fails are where they were. WHOLE: all stages, and nothing is kept.
         """
         if stage == WHOLE:
             return self._whole(slots, size, tried=False)
@@ -46,18 +58,51 @@ class StagedExecutor(CpuExecutor):
         rows = padded(slots, size)
         lengths, longest = self._lengths(rows) if self.pool.lengths else ({}, {})
         arguments, keywords, context = self._arguments(slots, rows, stage, lengths, longest)
+        batch = _Batch(slots, rows, lengths, longest, context)
         gathered = time.perf_counter_ns()
-        result = self.model.stages[stage](*arguments, **keywords)
+        times: list[int] = []
+        try:
+            result = self._timed(stage, arguments, keywords, times)
+            if job is not None and job.steps > 1:
+                result = self._go_on(job, result, batch, times)
+        except Exception as exc:
+            setattr(exc, MADE, len(times))
+            raise
         inferred = time.perf_counter_ns()
+        stage += len(times) - 1
+        outputs: list[Array] = []
         if stage == self._last:
             outputs = self._scatter(result, len(slots), size, longest)
         else:
-            outputs = []
             passed = passed_on(result, stage, size)
             if self._reuses[stage]:
                 passed = tuple(tensor.clone() for tensor in passed)
             self.activations.keep(slots, stage, passed, longest, context)
-        return Ran(outputs, gathered - begin, inferred - gathered, time.perf_counter_ns() - inferred)
+        output_ns = time.perf_counter_ns() - inferred
+        return Ran(outputs, gathered - begin, inferred - gathered, output_ns, stages_ns=tuple(times), steps=len(times))
+
+    def _timed(self, stage: int, arguments: Sequence[Any], keywords: Mapping[str, Any], times: list[int]) -> Any:
+        before = time.perf_counter_ns()
+        result = self.model.stages[stage](*arguments, **keywords)
+        times.append(time.perf_counter_ns() - before)
+        return result
+
+    def _go_on(self, job: Job, result: Any, batch: _Batch, times: list[int]) -> Any:
+        """Further stages of a batch that stays as it is. `result` is what the first returned."""
+        given: Sequence[Any] = ()
+        while len(times) < job.steps and not job.recalled:
+            stage = job.stage + len(times)
+            passed: Sequence[Any] = passed_on(result, stage - 1, len(batch.rows))
+            if batch.longest:
+                self.activations.axes.learn(stage - 1, passed, batch.longest)
+            again = self.model.again[stage]
+            if again and not given:
+                given = [*self._gather(*batch[:4])[0], *batch.context]
+            arguments = [*passed, *(given[place] for place in again)]
+            if self._writes[stage]:  # a stage may return what it was given
+                arguments = [argument.clone() for argument in arguments]
+            result = self._timed(stage, arguments, {}, times)
+        return result
 
     def trial(self, slots: Slots, size: int) -> Ran:
         """All stages. Also detects one that writes into its arguments, or that returns the same memory each time."""

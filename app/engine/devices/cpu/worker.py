@@ -84,7 +84,8 @@ def run(job: Job) -> Completion:
     executor = job.executor
     assert isinstance(executor, CpuExecutor)  # this device placed it
     try:
-        ran = executor.run(job.slots, job.size, job.stage)
+        ran = executor.run(job.slots, job.size, job.stage, job)
     except BaseException as exc:
         return failed(job.unit_id, fault_of(exc), exc)
-    return Completion(Outcome(job.unit_id, None, ran.busy_ns), ran)
+    times = tuple(map(sum, ran.stage_parts)) if ran.steps > 1 and ran.stages_ns else ()
+    return Completion(Outcome(job.unit_id, None, ran.busy_ns, ran.ended, ran.steps, times), ran)
