@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any, Self, cast
 
 from app.contract import Model, Served
-from app.engine.devices.base import Completion, Device, Job
+from app.engine.devices.base import Completion, Device, Executor, Job
 from app.engine.devices.pool import Pool, Slots
 from app.engine.lease import Lease
 from app.engine.profiling.energy import EnergyMeter, Watts
@@ -29,7 +29,7 @@ from app.errors import ConfigError, NotReady
 from app.metrics import Snapshot
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Call, Fault, Unit
+from app.scheduler.types import Call, Fault, Profile, Unit
 
 log = logging.getLogger("starling.engine")
 
@@ -126,8 +126,8 @@ class Engine:
         except BaseException:
             self.device.free(executor)
             raise
-        profiles = stage_profiles(learned.known.profile, len(executor.model.stages), spec.max_running)
-        program = program_of(next(self._programs), model.info, profiles)
+        profiles = self._profiles(executor, learned.known)
+        program = program_of(next(self._programs), model.info, profiles, executor.steps)
         try:
             self.scheduler.add_program(program, self.clock())
         except ValueError as exc:  # a policy that this device cannot serve
@@ -138,11 +138,14 @@ class Engine:
         self.profiling.opened(served, learned, spare)
         return served
 
+    def _profiles(self, executor: Executor, known: Known) -> list[Profile]:
+        stages, running = len(executor.model.stages), self.device.spec.max_running
+        return stage_profiles(known.profile, stages, running, cell=executor.steps is not None)
+
     def _adopt(self, served: ServedModel, known: Known) -> None:
         """A model's profile has been measured: the scheduler hears of it as of any other input."""
         served.known = known
-        profiles = stage_profiles(known.profile, len(served.executor.model.stages), self.device.spec.max_running)
-        for stage, profile in enumerate(profiles):
+        for stage, profile in enumerate(self._profiles(served.executor, known)):
             self.scheduler.reprofile(served.program, profile, self.clock(), stage)
         self._step()
         times = known.profile.batch_ns

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from app.contract import Model, ModelInfo
+from app.engine.devices.base import Steps
 from app.engine.devices.pool import slot_bytes
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.types import DeviceSpec, Profile, Program, Stage
@@ -44,13 +45,16 @@ def fit_queue(model: Model, running: int, pool_bytes: int) -> Model:
     return replace(model, info=replace(model.info, batching=replace(batching, max_queue=queue)))
 
 
-def program_of(ident: int, info: ModelInfo, stages: Sequence[Profile]) -> Program:
-    """The model as the scheduler sees it: a stage for each profile."""
+def program_of(ident: int, info: ModelInfo, profiles: Sequence[Profile], steps: Steps | None = None) -> Program:
+    """The model as the scheduler sees it: a stage for each profile. `steps`: of one that runs by its cell."""
     batching = info.batching
+    stages = tuple(map(Stage, profiles))
+    if steps is not None:
+        stages = (Stage(profiles[0], repeats=True, most_steps=steps.most, own_steps=steps.own),)
     return Program(
         id=ident,
         name=info.name,
-        stages=tuple(map(Stage, stages)),
+        stages=stages,
         policy=batching.policy,
         max_batch=batching.max_batch,
         max_queue=batching.max_queue,
@@ -59,14 +63,16 @@ def program_of(ident: int, info: ModelInfo, stages: Sequence[Profile]) -> Progra
     )
 
 
-def stage_profiles(profile: ModelProfile, stages: int, running: int) -> list[Profile]:
-    """The profile of each of so many stages, for up to `running` units at once.
+def stage_profiles(profile: ModelProfile, stages: int, running: int, *, cell: bool = False) -> list[Profile]:
+    """The profile of each of so many stages, for up to `running` units at once; of one step where it is a `cell`.
 
     What is measured is the whole model. Its times are shared out as those of the stages were in warm-up, which the
     profile has under `stages`; equally, where it has nothing of them. Each is handed over, which costs something also
     where none knows yet how much: then it is learnt from the first batch on.
     """
     whole = replace(profile.stage(running), handover_ns=profile.handover_ns or 0)
+    if cell and len(profile.stages) == 1:
+        return [replace(profile.stages[0].stage(running), handover_ns=whole.handover_ns)]
     if stages < 2:
         return [whole]
     shares = _shares(profile.stages, stages, profile.max_batch)

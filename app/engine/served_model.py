@@ -58,7 +58,8 @@ class ServedModel:
         self.untried = False
         self.on_rows: Callable[[Sequence[int]], None] | None = None
         self._activations = executor.activations
-        self._stages = len(executor.model.stages)
+        self._stages = len(executor.model.stages) if executor.steps is None else 1
+        self._cell = executor.steps is not None
         self.stats = ModelStats(model.info.name, model.info.version, self._stages)
         self.finish = self.stats.call_answered
         self.reserved = 0  # rows leased and not yet submitted
@@ -169,27 +170,31 @@ class ServedModel:
             self.on_rows([row.slot for row in unit.rows if row.slot >= 0])
 
     def _stage_ran(self, unit: Unit, ran: Ran, ended: int, parts: Parts) -> None:
-        """As `ran`, of one stage. A row's time is that of all stages; what it waited between them counts as waiting.
+        """As `ran`, of some stages or steps. A row's time is that of all its units; between them it has waited.
 
-        Rows that come out of one batch and stay together share what is noted of them.
+        Rows that come out of one batch and stay together share what is noted of them. Of a recurrent model's only those
+        that have ended have outputs.
         """
-        batches: dict[int, Batch] = {}
+        over = ran.ended if self._cell else range(len(unit.rows)) if unit.stage + ran.steps == self._stages else ()
+        places = {position: place for place, position in enumerate(over)}
+        batches: dict[tuple[int, bool], Batch] = {}
         for position, row in enumerate(unit.rows):
             lease: Lease = row.call  # type: ignore[assignment]  # a cast would be a call per row
-            before = lease.places[row.index]
-            batch = batches.get(id(before[0]) if before else 0)
+            before, ends = lease.places[row.index], position in places
+            known = (id(before[0]) if before else 0, ends)
+            batch = batches.get(known)
             if batch is None:
                 total = cast("Parts", tuple(map(sum, zip(before[0].parts, parts, strict=True)))) if before else parts
-                batch = batches[id(before[0]) if before else 0] = Batch(ran.outputs, ended, total, len(unit.rows))
-            lease.places[row.index] = (batch, position)
+                batch = batches[known] = Batch(ran.outputs if ends else [], ended, total, len(unit.rows))
+            lease.places[row.index] = (batch, places[position] if ends else position)
         for stage, spent in enumerate(ran.stage_parts, unit.stage):
             self.stats.stage_ran(stage, unit.worker, unit.reason, len(unit.rows), spent)
-        if unit.stage + ran.steps < self._stages:
+        if not over:
             return
-        slowest = max(batches.values(), key=lambda batch: batch.spent)
-        self.stats.rows_ended(len(unit.rows), slowest.parts)
+        slowest = max((batch for (_, ends), batch in batches.items() if ends), key=lambda batch: batch.spent)
+        self.stats.rows_ended(len(over), slowest.parts)
         if self.on_rows is not None:
-            self.on_rows([row.slot for row in unit.rows if row.slot >= 0])
+            self.on_rows([row.slot for row in map(unit.rows.__getitem__, over) if row.slot >= 0])
 
     def failed(self, unit: Unit, completion: Completion) -> None:
         """A unit has failed: note what its callers hear if none of them can be helped."""

@@ -134,11 +134,22 @@ class CellModel(nn.Module):
 
     def forward(self, *inputs: Any, **keywords: Any) -> list[torch.Tensor]:
         """All inputs, the added lengths last -> the outputs. Those with an axis of their own are padded to `most`."""
+        return self.whole(*inputs, **keywords)[0]
+
+    def whole(self, *inputs: Any, **keywords: Any) -> tuple[list[torch.Tensor], int]:
+        """As `forward`, and the number of steps that the longest row made."""
         given, lengths = self.taken(inputs)
         begun = self.begin(given, lengths, **keywords)
         batch = CellBatch(self, begun, self.limits(begun, lengths))
-        values = self.finish(*batch.run())
-        most = self.axis.most or batch.columns
+        state, ys, made = batch.run()
+        return self.finished(state, ys, made, batch.columns), int(made.max())
+
+    def finished(
+        self, state: State, ys: Sequence[torch.Tensor], lengths: torch.Tensor, columns: int
+    ) -> list[torch.Tensor]:
+        """As `finish`; outputs with an axis of their own are padded to the most steps, else to `columns`."""
+        values = self.finish(state, ys, lengths)
+        most = self.axis.most or columns
         return [
             _padded(spec, value, most) if own else value
             for spec, value, own in zip(self._info.outputs, values, self.axis.own, strict=True)

@@ -15,7 +15,7 @@ from app.scheduler.ledger import Ledger
 from app.scheduler.policies import Around, Cut, Hold, KeyView
 from app.scheduler.program import ProgramState
 from app.scheduler.ready import Key, Level, ReadySet
-from app.scheduler.types import DeviceSpec, Formed, Operation, Reason, Row, Unit
+from app.scheduler.types import DeviceSpec, Formed, Operation, Reason, Row, Stage, Unit
 from app.scheduler.workers import Workers
 
 _NEVER = 1 << 62
@@ -244,7 +244,7 @@ def _steps(rows: Sequence[Row], stage: int, state: ProgramState, worker: int) ->
     if state.waiting and (cell or state.sees_stages) and len(rows) < min(state.full, state.capacity[worker]):
         return 1  # others may stand here after it
     if cell:
-        return max(1, min(_left(row, stages[stage].most_steps) for row in rows))
+        return max(1, min(_left(row, stages[stage]) for row in rows))
     steps, goes_on = 1, state.policy.goes_on
     for following, facts in enumerate(state.facts[stage + 1 :], stage + 1):
         if stages[following].repeats or not goes_on(facts, following, len(rows)):
@@ -253,9 +253,10 @@ def _steps(rows: Sequence[Row], stage: int, state: ProgramState, worker: int) ->
     return steps
 
 
-def _left(row: Row, most: int) -> int:
-    """Steps that a row is still to make at its cell, at most `most` of them in all; 1 where nobody knows."""
-    return min(row.length or most, most or row.length) - row.steps
+def _left(row: Row, cell: Stage) -> int:
+    """Steps that a row is still to make at its cell, as far as anybody knows."""
+    most, length = cell.most_steps, 0 if cell.own_steps else row.length
+    return min(length or most, most or length) - row.steps
 
 
 def _longest(rows: Sequence[Row]) -> int:

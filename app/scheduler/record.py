@@ -154,9 +154,7 @@ def feed(scheduler: Scheduler, entry: Entry) -> None:
 
 def _program(data: Entry) -> Program:
     fields = dict(data)
-    stages = tuple(
-        Stage(_profile(stage["profile"]), stage["repeats"], stage["most_steps"]) for stage in fields.pop("stages")
-    )
+    stages = tuple(Stage(_profile(stage.pop("profile")), **stage) for stage in map(dict, fields.pop("stages")))
     return Program(stages=stages, length_buckets=tuple(fields.pop("length_buckets")), **fields)
 
 

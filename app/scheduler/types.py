@@ -83,12 +83,13 @@ class Profile:
 class Stage:
     """One stage of a program. With `repeats` a row stays at the stage until an outcome says that it ended.
 
-    `most_steps`: none takes more of them there; 0: as many as it is long, or nobody knows.
+    `most_steps`: none takes more of them there; 0: nothing bounds them. `own_steps`: they do not follow its length.
     """
 
     profile: Profile = Profile()
     repeats: bool = False
     most_steps: int = 0
+    own_steps: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,14 +74,26 @@ class Ran:
         ]
 
 
+class Steps(NamedTuple):
+    """How many steps a row of a recurrent model makes: at most `most`, 0 where nothing bounds them; as many as it is
+    long, unless `own` says that it is the cell which ends it."""
+
+    most: int
+    own: bool
+
+
 class Executor(Protocol):
     """A model placed on a device. `copies`: it writes into its inputs, so it never gets a view of the slots.
 
     `keeps_memory`: a batch allocates memory at its first run and keeps it, so every size should run before serving.
+    `steps`: of a recurrent model that the device runs step by step, known once it has been tried; None for others.
     """
 
     copies: bool
     keeps_memory: bool
+
+    @property
+    def steps(self) -> Steps | None: ...
 
     @property
     def model(self) -> Model:

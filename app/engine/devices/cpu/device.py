@@ -6,10 +6,12 @@ import torch
 
 from app.contract import Array, Model
 from app.engine.devices.base import NO_BOUND, DeviceOptions, Executor, Freed, Job, Launched, Ran, Report, Transfer
+from app.engine.devices.cpu.cells import CellExecutor
 from app.engine.devices.cpu.executor import CpuExecutor
 from app.engine.devices.cpu.staged import StagedExecutor
 from app.engine.devices.cpu.worker import Worker
 from app.engine.devices.pool import Pool, Slots
+from app.models.cells import CellModel
 from app.models.placement import place
 from app.scheduler.types import DeviceSpec, WorkerSpec
 
@@ -42,8 +44,10 @@ class CpuDevice:
         self._workers = [Worker(index, self.threads, report) for index in range(len(self.spec.workers))]
 
     def open(self, model: Model, slots: int) -> Executor:
-        kind = StagedExecutor if model.stages else CpuExecutor
-        return kind(place(model, self._placement), Pool(model.info.client_inputs, slots))
+        pool = Pool(model.info.client_inputs, slots)
+        if isinstance(model.call, CellModel) and self.spec.goes_on:
+            return CellExecutor(place(model, self._placement), pool, slots)
+        return (StagedExecutor if model.stages else CpuExecutor)(place(model, self._placement), pool)
 
     def trial(self, executor: Executor, slots: Slots, size: int) -> Ran:
         """On the caller's thread: the workers may be serving other models."""

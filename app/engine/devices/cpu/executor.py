@@ -11,7 +11,7 @@ import torch
 
 from app.contract import Array, Model, TensorSpec
 from app.engine.devices.activations import Activations
-from app.engine.devices.base import WHOLE, Job, Ran
+from app.engine.devices.base import WHOLE, Job, Ran, Steps
 from app.engine.devices.pool import Pool, Slots
 from app.engine.devices.tensors import adjacent, check_shape, pad_beyond, padded, stack
 from app.errors import ConfigError
@@ -26,6 +26,7 @@ class CpuExecutor:
 
     keeps_memory = False  # each batch allocates its own memory
     activations: Activations | None = None
+    steps: Steps | None = None
 
     def __init__(self, model: Model, pool: Pool) -> None:
         self.model = model

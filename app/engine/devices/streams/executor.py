@@ -60,6 +60,7 @@ class StreamExecutor:
 
     keeps_memory = True  # torch's allocator, for each stream
     activations = None  # a model in stages runs whole
+    steps = None  # and so does a recurrent one
 
     def __init__(self, model: Model, pool: StreamPool, graphs: bool) -> None:
         self.model = model

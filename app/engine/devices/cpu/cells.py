@@ -1,0 +1,144 @@
+"""A recurrent model on a CPU, step by step: a unit takes its rows on until one of them ends, or it is recalled.
+
+Rows that have not begun do so in their first unit, all of its rows make the same steps together, whatever step each is
+at, and those that have made their last one leave with their outputs (Late Batching). Nothing is padded.
+
+Until a unit ends its rows are kept as they were, so that one which fails can run again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import torch
+
+from app.contract import Array, Model
+from app.engine.devices.base import WHOLE, Job, Ran, Steps
+from app.engine.devices.cpu.cell_rows import CellRow, CellRows
+from app.engine.devices.cpu.executor import CpuExecutor
+from app.engine.devices.pool import Pool, Slots
+from app.engine.devices.tensors import padded
+from app.models.cell_batch import Stepped
+from app.models.cells import CellModel
+
+
+class CellExecutor(CpuExecutor):
+    """Implements devices.base.Executor, of a model whose `call` is a CellModel."""
+
+    activations: CellRows
+
+    def __init__(self, model: Model, pool: Pool, slots: int) -> None:
+        super().__init__(model, pool)
+        assert isinstance(model.call, CellModel)
+        self._cell = model.call
+        self._slots = slots
+        self.activations = CellRows()
+        self.steps: Steps | None = None
+
+    def trial(self, slots: Slots, size: int) -> Ran:
+        """All steps of the rows. The first also shows what rows read and give out, for which memory is reserved."""
+        if self.steps is None:
+            self._see(slots)
+        return super().trial(slots, size)
+
+    def run(self, slots: Slots, size: int, stage: int = WHOLE, job: Job | None = None) -> Ran:
+        """Go on with the rows for as many steps as the job has, or one. `size` means nothing: there is no padding.
+
+        WHOLE: from their first step to their last, as a batch of `size`, and nothing is kept.
+        """
+        if stage == WHOLE:
+            return self._whole(slots, size)
+        begin = time.perf_counter_ns()
+        rows = self._begun(slots)
+        state = self.activations.state(slots)
+        most = min(job.steps if job is not None else 1, *(row.limit - row.done for row in rows))
+        gathered = time.perf_counter_ns()
+        stepped, made = self._make(rows, state, most, job)
+        inferred = time.perf_counter_ns()
+        flags = [False] * len(rows) if stepped.ended is None else stepped.ended.tolist()
+        ended = [place for place, row in enumerate(rows) if flags[place] or row.done + made == row.limit]
+        for row in rows:
+            row.done += made
+        outputs: list[Array] = []
+        if ended:
+            outputs = self._finish(slots, rows, ended, stepped)
+        staying = [place for place in range(len(rows)) if place not in set(ended)] if ended else range(len(rows))
+        self.activations.stand([slots[place] for place in staying], staying, stepped.state)
+        output_ns = time.perf_counter_ns() - inferred
+        infer_ns = inferred - gathered
+        return Ran(outputs, gathered - begin, infer_ns, output_ns, False, (infer_ns,), made, tuple(ended))
+
+    def _whole(self, slots: Slots, size: int) -> Ran:
+        begin = time.perf_counter_ns()
+        rows = padded(slots, size)
+        lengths, longest = self._lengths(rows) if self.pool.lengths else ({}, {})
+        inputs, keywords = self._gather(slots, rows, lengths, longest)
+        gathered = time.perf_counter_ns()
+        values, made = self._cell.whole(*inputs, **keywords)
+        inferred = time.perf_counter_ns()
+        outputs = self._scatter(values, len(slots), size, longest)
+        infer_ns = inferred - gathered
+        # The time of the one stage is that of one step.
+        return Ran(
+            outputs, gathered - begin, infer_ns, time.perf_counter_ns() - inferred, stages_ns=(infer_ns // made,)
+        )
+
+    def _begun(self, slots: Slots) -> list[CellRow]:
+        """The rows in these slots, each of which has begun now."""
+        new = self.activations.missing(slots)
+        if new:
+            lengths, longest = self._lengths(new) if self.pool.lengths else ({}, {})
+            inputs, keywords = self._gather(new, new, lengths, longest)
+            given, own = self._cell.taken(inputs)
+            begun = self._cell.begin(given, own, **keywords)
+            self.activations.begin(new, begun.x, begun.state, self._cell.limits(begun, own))
+        return self.activations.rows_of(slots)
+
+    def _make(
+        self, rows: Sequence[CellRow], state: tuple[torch.Tensor, ...], most: int, job: Job | None
+    ) -> tuple[Stepped, int]:
+        """Up to `most` steps: until a row ends, or the job is recalled. Returns the last of them, and their number."""
+        kept, cell = self.activations, self._cell
+        at = kept.places(rows)
+        made = 0
+        while True:
+            stepped = cell.step(kept.read(rows, at, made), state)
+            state = stepped.state
+            for place, y in enumerate(stepped.ys):
+                if cell.keeps(place):
+                    kept.write(rows, at, made, place, y)
+            made += 1
+            ended = stepped.ended is not None and bool(stepped.ended.any())
+            if ended or made == most or (job is not None and job.recalled):
+                return stepped, made
+            if at is not None:
+                at += 1
+
+    def _finish(self, slots: Slots, rows: Sequence[CellRow], ended: list[int], last: Stepped) -> list[Array]:
+        """The outputs of the rows at these positions, which have made their last step."""
+        index = torch.tensor(ended)
+        over = [rows[place] for place in ended]
+        steps = max(row.done for row in over)
+        ys = [
+            self.activations.written(over, place, steps) if self._cell.keeps(place) else y.index_select(0, index)
+            for place, y in enumerate(last.ys)
+        ]
+        state = tuple(value.index_select(0, index) for value in last.state)
+        values = self._cell.finished(state, ys, torch.tensor([row.done for row in over]), steps)
+        _, longest = self._lengths([slots[place] for place in ended]) if self.pool.lengths else ({}, {})
+        return self._scatter(values, len(over), len(over), longest)
+
+    def _see(self, slots: Slots) -> None:
+        """Run the first step of a row, and reserve memory for what rows read and give out."""
+        cell, axis = self._cell, self._cell.axis
+        lengths, longest = self._lengths(list(slots[:1])) if self.pool.lengths else ({}, {})
+        inputs, keywords = self._gather(slots[:1], list(slots[:1]), lengths, longest)
+        begun = cell.begin(*cell.taken(inputs), **keywords)
+        x = None if begun.x is None else begun.x[:, 0]
+        stepped = cell.step(x, begun.state)
+        ys = {place: y for place, y in enumerate(stepped.ys) if cell.keeps(place)}
+        steps = axis.most or (begun.x.shape[1] if begun.x is not None and not axis.name else 0)
+        if steps:
+            self.activations.reserve(self._slots, steps, x, ys)
+        self.steps = Steps(axis.most or 0, x is None)
