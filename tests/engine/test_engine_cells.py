@@ -1,0 +1,219 @@
+"""Invariant: rows of a recurrent model join and leave between steps, and no row sees that there are others."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from app.contract import UNBOUNDED, Array, Model
+from app.engine.devices.cpu.device import CpuDevice
+from app.engine.engine import Engine
+from app.engine.profiling.service import Profiling
+from app.engine.served_model import ServedModel
+from app.errors import DeadlineExceeded, ModelFailed
+from app.models import Recurrent
+from app.models.cells import recurrent_model
+from app.models.rnn import by_its_layer
+from app.scheduler.scheduler import Scheduler
+
+from .rig import make_model, tensor
+
+LONG = 300
+
+
+class Sums:
+    """A row's steps added up. `each(step, rows)` is called on the worker before every step of `LONG` or of a row."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.rows: list[int] = []
+        self.each: Callable[[int], None] = lambda step: None
+
+    def step(self, x: torch.Tensor, state: Any) -> Any:
+        self.steps += 1
+        self.rows.append(len(x))
+        self.each(self.steps)
+        if (x == -1).any():
+            raise ValueError("poisoned")
+        state[0].add_(x)  # a unit that fails after this runs again from where its rows were
+        return state[0], (state[0],)
+
+
+def sums(cell: Any, bound: int = LONG, **batching: Any) -> Model:
+    inputs, outputs = [tensor("x", "FP32", ("n", bound))], [tensor("y", "FP32")]
+    model = make_model(None, inputs, outputs, max_batch=4, **batching)
+    call, info = recurrent_model(Recurrent(cell, ((),)), model.info)
+    return Model(info, call, row_check="off")
+
+
+@asynccontextmanager
+async def serving(model: Model, **options: Any) -> AsyncIterator[ServedModel]:
+    device = CpuDevice((4,), threads=1, cores=1)
+    async with Engine(Profiling(device), Scheduler(device.spec)) as engine:
+        served = await engine.start(model)
+        assert isinstance(served, ServedModel)
+        yield served
+
+
+async def ask(served: ServedModel, values: Array, **options: Any) -> Array:
+    with served.lease(len(values), lengths={"n": values.shape[1]}, **options) as lease:
+        lease.write(0, values)
+        return (await lease.run()).outputs[0]
+
+
+class Gate:
+    """Halts a worker before one step, until the loop has done what it wants to do meanwhile."""
+
+    def __init__(self, cell: Sums, step: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._here, self._go = asyncio.Event(), threading.Event()
+        self._at = cell.steps + step
+        cell.each = self._each
+
+    def _each(self, step: int) -> None:
+        if step == self._at:
+            self._loop.call_soon_threadsafe(self._here.set)
+            assert self._go.wait(10)
+
+    async def reached(self) -> None:
+        await self._here.wait()
+
+    def open(self) -> None:
+        self._go.set()
+
+
+class TestJoining:
+    async def test_a_short_row_does_not_wait_for_a_long_one(self) -> None:
+        cell = Sums()
+        async with serving(sums(cell)) as served:
+            gate = Gate(cell, 5)
+            long = asyncio.ensure_future(ask(served, np.ones((1, LONG), np.float32)))
+            await gate.reached()
+            before = cell.steps
+            short = asyncio.ensure_future(ask(served, np.full((1, 1), 7, np.float32)))
+            await asyncio.sleep(0)  # it is submitted
+            await asyncio.sleep(0)  # and the scheduler has heard of it
+            gate.open()
+            assert (await short).tolist() == [7]
+            assert cell.rows[before - 1 : before + 2] == [1, 2, 1]  # it joins at the next step, and leaves with it
+            assert not long.done()
+            assert (await long).tolist() == [LONG]
+            assert served.statistics()["starling"]["stages"][0]["batches"] == {"1": 2, "2": 1}
+
+    async def test_who_has_gone_leaves_at_the_next_step(self) -> None:
+        cell = Sums()
+        async with serving(sums(cell)) as served:
+            gate = Gate(cell, 5)
+            with served.lease(1, lengths={"n": LONG}) as lease:
+                lease.write(0, np.ones((1, LONG), np.float32))
+                lease.run().add_done_callback(lambda future: future.exception())
+                await gate.reached()
+                lease.cancel()
+            await asyncio.sleep(0)
+            before = cell.steps
+            gate.open()
+            await served.drained()
+            assert cell.steps == before
+            assert served.pool.used == 0
+
+    async def test_so_does_a_row_past_its_deadline(self) -> None:
+        cell = Sums()
+        async with serving(sums(cell)) as served:
+            gate = Gate(cell, 5)
+            waits = asyncio.ensure_future(ask(served, np.ones((1, LONG), np.float32), timeout_us=50_000))
+            await gate.reached()
+            with pytest.raises(DeadlineExceeded, match="while it was running"):
+                await waits
+            before = cell.steps
+            gate.open()
+            await served.drained()
+            assert cell.steps == before
+
+    async def test_unloading_waits_for_rows_under_way(self) -> None:
+        cell = Sums()
+        async with serving(sums(cell)) as served:
+            gate = Gate(cell, 5)
+            long = asyncio.ensure_future(ask(served, np.ones((1, LONG), np.float32)))
+            await gate.reached()
+            drained = asyncio.ensure_future(served.drained())
+            await asyncio.sleep(0)
+            assert not drained.done()
+            gate.open()
+            await drained
+            assert (await long).tolist() == [LONG]
+
+
+class TestFaults:
+    async def test_one_bad_row_fails_alone_at_its_step(self) -> None:
+        cell = Sums()
+        async with serving(sums(cell)) as served:
+            rows = [np.full((1, length), 1, np.float32) for length in (9, 6, 3)]
+            bad = np.ones((1, 7), np.float32)
+            bad[0, 4] = -1
+            asked = await asyncio.gather(*(ask(served, row) for row in [*rows, bad]), return_exceptions=True)
+            assert [float(got[0]) for got in asked[:3]] == [9, 6, 3]  # type: ignore[index]
+            assert isinstance(asked[3], ModelFailed)
+            assert "poisoned" in str(asked[3])
+            assert served.pool.used == 0
+
+    async def test_nothing_is_kept_of_rows_that_are_over(self) -> None:
+        cell = Sums()
+        async with serving(sums(cell)) as served:
+            await asyncio.gather(*(ask(served, np.ones((1, 1 + n % 9), np.float32)) for n in range(50)))
+            kept = served.executor.activations
+            assert kept is not None
+            assert kept.rows == 0
+            assert kept.nbytes == 0
+
+
+class Tagger(nn.Module):
+    """A layer with something before it and behind each of its steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self.embedding = nn.Embedding(50, 8)
+            self.lstm = nn.LSTM(8, 16, 2, batch_first=True)
+            self.head = nn.Linear(16, 3)
+        self.eval()
+
+    def forward(self, ids: torch.Tensor) -> Any:
+        steps, (hidden, _) = self.lstm(self.embedding(ids))
+        return self.head(steps), hidden[-1]
+
+
+@pytest.mark.parametrize("bound", [40, UNBOUNDED])
+async def test_each_row_gets_what_the_module_gives_it_alone(bound: int) -> None:
+    module = Tagger()
+    inputs = [tensor("ids", "INT64", ("n", bound))]
+    outputs = [tensor("tags", "FP32", ("n", bound), 3), tensor("last", "FP32", 16)]
+    made = make_model(None, inputs, outputs, max_batch=4)
+    call, info = recurrent_model(by_its_layer(module, made.info), made.info)
+    random = np.random.default_rng(0)
+    rows = [random.integers(1, 50, (1 + number % 2, int(random.integers(1, 40)))) for number in range(60)]
+
+    async def one(number: int, served: ServedModel) -> None:
+        for _ in range(number % 7):  # they come one after another, while others are under way
+            await asyncio.sleep(0)
+        ids = rows[number]
+        with served.lease(len(ids), lengths={"n": ids.shape[1]}) as lease:
+            lease.write(0, ids)
+            tags, last = (await lease.run()).outputs
+        with torch.inference_mode():
+            for row, values in enumerate(ids):
+                wanted = module(torch.from_numpy(values[None]))
+                assert np.allclose(tags[row], wanted[0][0], atol=1e-5)
+                assert np.allclose(last[row], wanted[1][0], atol=1e-5)
+
+    async with serving(Model(info, call, row_check="off")) as served:
+        await asyncio.gather(*(one(number, served) for number in range(len(rows))))
+        assert sum(served.statistics()["starling"]["stages"][0]["batches"].values()) > 60 / 4
