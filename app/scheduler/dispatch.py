@@ -8,14 +8,16 @@ late work does nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from app.scheduler.ahead import Ahead
 from app.scheduler.arbiter import Arbiter
+from app.scheduler.going_on import ends_early, steps_of
 from app.scheduler.ledger import Ledger
 from app.scheduler.policies import Around, Cut, Hold, KeyView
 from app.scheduler.program import ProgramState
-from app.scheduler.ready import Key, Level, ReadySet
-from app.scheduler.types import DeviceSpec, Formed, Operation, Reason, Row, Stage, Unit
+from app.scheduler.ready import Key, ReadySet, rank
+from app.scheduler.types import DeviceSpec, Formed, Operation, Reason, Row, Unit
 from app.scheduler.workers import Workers
 
 _NEVER = 1 << 62
@@ -30,6 +32,7 @@ class Dispatch:
         self._ledger = ledger
         self._workers = workers
         self._arbiter = Arbiter(ledger.ready)
+        self.ahead = Ahead(ledger)
         self._next_unit = 0
 
     def run(self, start: list[Unit], now: int) -> int | None:
@@ -41,10 +44,14 @@ class Dispatch:
         wake_at: int | None = None
         while True:
             ready = self._arbiter.first(held)
-            if ready is None:
+            if ready is None and not self.ahead.units:
                 return wake_at
             usable = workers.usable(now)
             if not usable:
+                return _earlier(wake_at, workers.next_opening(now))
+            if self.ahead.units and self._push_ahead(ready, usable, start, now):
+                continue
+            if ready is None:
                 return _earlier(wake_at, workers.next_opening(now))
             drops = len(ledger.drops)
             hold = self._serve(ready, usable, start, now)
@@ -61,25 +68,43 @@ class Dispatch:
         waiting = self._arbiter.first(())
         head = None if waiting is None else waiting.head()
         level = None if head is None else (head.call.klass, head.call.priority)
-        recalled = [unit for unit in self._workers.going.values() if self._ends_early(unit, level)]
+        most, states = self._device.max_alive - self._ledger.alive, self._ledger.states
+        going = self._workers.going.values()
+        recalled = [unit for unit in going if ends_early(unit, states[unit.program], level, most)]
         for unit in recalled:
             self._workers.recall(unit, now)
         return recalled
 
-    def _ends_early(self, unit: Unit, level: Level | None) -> bool:
-        """Whether a row of the unit should leave it, or others should join it or go first. `level`: of who is next."""
-        if any(not row.call.alive for row in unit.rows):
-            return True
-        if level is None:
+    def _push_ahead(self, ready: ReadySet | None, usable: Sequence[int], start: list[Unit], now: int) -> bool:
+        """Push the next step of a cell behind the one that runs, unless other rows go first; False if there is none.
+
+        `ready`: whose turn it is of the rows that wait.
+        """
+        found = self.ahead.first(usable)
+        if found is None:
             return False
-        if level < min((row.call.klass, row.call.priority) for row in unit.rows):
+        first, unit = found
+        key = (unit.program, unit.stage, 0)
+        head = None if ready is None else ready.head()
+        if ready is not None and head is not None:
+            others = ready.key != key and rank(head) < first
+            if others or self._workers.idle(usable):
+                return False
+        state, ledger = self._ledger.states[unit.program], self._ledger
+        waiting = ledger.ready.at(key)
+        room = self._device.max_alive - ledger.alive
+        most = min(state.full, state.capacity[unit.worker])
+        going = set(self.ahead.going_on(unit))
+        joining = waiting.first(most, room) if not waiting.retries else ()
+        rows = sorted([*going, *joining], key=rank)[:most]
+        if ledger.deadlines and self._drop_those_late(rows, len(rows), unit.stage, unit.worker, state, now):
             return True
-        state = self._ledger.states[unit.program]
-        cell = state.program.stages[unit.stage].repeats
-        fits = len(unit.rows) < min(state.full, state.capacity[unit.worker])
-        return (
-            bool(state.waiting) and fits and (cell or state.sees_stages) and self._device.max_alive > self._ledger.alive
-        )
+        waiting.take(sum(row not in going for row in rows), room)
+        going.intersection_update(rows)
+        self.ahead.push(unit, [row for row in rows if row in going])
+        cut = Cut(len(rows), len(rows), Formed.FULL if len(rows) == state.full else Formed.IDLE)
+        self._start(key, rows, cut, [unit.worker], start, now, going)
+        return True
 
     def _serve(self, ready: ReadySet, usable: Sequence[int], start: list[Unit], now: int) -> Hold | None:
         """Start one unit of this key, or say until when the key is held back."""
@@ -186,19 +211,34 @@ class Dispatch:
 
     def _drop_late(self, ready: ReadySet, state: ProgramState, cut: Cut, usable: Sequence[int], now: int) -> bool:
         """Let the calls leave of which a row would run in this unit and end after its deadline; True if there were."""
-        workers = self._workers
-        worker = workers.choose(usable, cut.size, state.capacity)
+        worker = self._workers.choose(usable, cut.size, state.capacity)
         rows = list(ready.first(cut.rows, self._device.max_alive - self._ledger.alive))
+        return self._drop_those_late(rows, cut.size, ready.key[1], worker, state, now)
+
+    def _drop_those_late(
+        self, rows: Sequence[Row], size: int, stage: int, worker: int, state: ProgramState, now: int
+    ) -> bool:
+        """As `_drop_late`, of these rows as a batch of `size` on this worker."""
+        workers = self._workers
         begins = workers.begins(worker, now)
-        time = state.time(cut.size, ready.key[1], workers.running([worker]), _longest(rows), begins - now)
+        time = state.time(size, stage, workers.running([worker]), _longest(rows), begins - now)
         ends = begins + time
         late = {call.id: call for row in rows if (call := row.call).deadline and call.deadline < ends}
         for call in late.values():
             self._ledger.drop(call, Reason.DEADLINE_UNREACHABLE)
         return bool(late)
 
-    def _start(self, key: Key, rows: list[Row], cut: Cut, usable: Sequence[int], start: list[Unit], now: int) -> None:
-        """Hand the rows to a worker as one unit."""
+    def _start(
+        self,
+        key: Key,
+        rows: list[Row],
+        cut: Cut,
+        usable: Sequence[int],
+        start: list[Unit],
+        now: int,
+        going: Collection[Row] = (),
+    ) -> None:
+        """Hand the rows to a worker as one unit. `going`: those of them that are in a unit of its already."""
         program, stage, bucket = key
         state = self._ledger.states[program]
         size = max(cut.size, len(rows))
@@ -206,11 +246,14 @@ class Dispatch:
         running = self._workers.running([worker])
         lead_ns = self._workers.begins(worker, now) - now
         length = _longest(rows) if state.latency[stage].by_length else 0
-        self._ledger.start(rows, state)
         batches = state.batches
+        self._ledger.start([row for row in rows if row not in going] if going else rows, state)
+        if batches is not None:
+            for row in going:  # it goes on from there as if it stood there
+                batches.stand(row)
         steps = 1
         if batches is not None and self._device.goes_on and cut.reason is not Formed.RETRY:
-            steps = _steps(rows, stage, state, worker)
+            steps = steps_of(rows, stage, state, worker)
         operation = Operation.NEW if batches is None else batches.launch(rows, stage, bucket, now, cut.joins)
         if cut.divide:
             operation = Operation.SPLIT
@@ -232,31 +275,6 @@ class Dispatch:
         self._next_unit += 1
         self._workers.take(unit, now)
         start.append(unit)
-
-
-def _steps(rows: Sequence[Row], stage: int, state: ProgramState, worker: int) -> int:
-    """How many steps or stages a worker is to take by itself, unless it is recalled: as far as nothing would change.
-
-    `rows` have been taken from those that wait.
-    """
-    stages = state.program.stages
-    cell = stages[stage].repeats
-    if state.waiting and (cell or state.sees_stages) and len(rows) < min(state.full, state.capacity[worker]):
-        return 1  # others may stand here after it
-    if cell:
-        return max(1, min(_left(row, stages[stage]) for row in rows))
-    steps, goes_on = 1, state.policy.goes_on
-    for following, facts in enumerate(state.facts[stage + 1 :], stage + 1):
-        if stages[following].repeats or not goes_on(facts, following, len(rows)):
-            break
-        steps += 1
-    return steps
-
-
-def _left(row: Row, cell: Stage) -> int:
-    """Steps that a row is still to make at its cell, as far as anybody knows."""
-    most, length = cell.most_steps, 0 if cell.own_steps else row.length
-    return min(length or most, most or length) - row.steps
 
 
 def _longest(rows: Sequence[Row]) -> int:

@@ -15,6 +15,10 @@ def advance(ledger: Ledger, unit: Unit, outcome: Outcome, state: ProgramState) -
     batches = state.batches
     for position, row in enumerate(unit.rows):
         call = row.call
+        if ledger.further and ledger.goes_further(row):
+            row.steps += outcome.steps
+            row.advanced = True
+            continue
         if passed and batches is not None:
             for _ in range(passed):
                 batches.pass_on(row)
@@ -40,14 +44,19 @@ def advance(ledger: Ledger, unit: Unit, outcome: Outcome, state: ProgramState) -
 
 
 def fail(ledger: Ledger, unit: Unit, error: Fault, state: ProgramState, split: bool) -> None:
-    """The unit failed by its model or for memory. Halve and re-run it, or fail the calls of its rows.
+    """The unit failed by its model or for memory, or is void. Halve and re-run it, or fail the calls of its rows.
 
     `split`: units that the model fails are halved.
     """
-    for row in unit.rows:
+    own = [row for row in unit.rows if not (ledger.further and ledger.goes_further(row))]
+    for row in own:
         if not row.call.alive:
             ledger.end(row)
-    rows = [row for row in unit.rows if row.call.alive]
+    rows = [row for row in own if row.call.alive]
+    if error is Fault.VOID:
+        if rows:
+            ledger.retry(rows, state)
+        return
     if error is Fault.OOM and unit.size > 1:
         state.cap(unit.worker, max(1, unit.size // 2))
     elif error is Fault.MODEL and (not split or state.broken or len(unit.rows) == 1):
@@ -65,7 +74,8 @@ def fail(ledger: Ledger, unit: Unit, error: Fault, state: ProgramState, split: b
 def lose(ledger: Ledger, unit: Unit) -> None:
     """The device is gone for good, and this unit with it: every call leaves."""
     for row in unit.rows:
-        ledger.end(row)
+        if not ledger.goes_further(row):
+            ledger.end(row)
     for call in list(ledger.calls.values()):
         ledger.drop(call, Reason.DEVICE)
 

@@ -186,6 +186,11 @@ class ReadySet:
                 room -= not row.started
                 yield row
 
+    @property
+    def retries(self) -> bool:
+        """Whether groups wait that must be run again."""
+        return bool(self._retries)
+
     def going(self) -> int:
         """Rows that wait here and hold something on the device: they are between two steps, or between stages."""
         return sum(row.started for row in self.rows())

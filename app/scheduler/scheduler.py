@@ -123,7 +123,10 @@ class Scheduler:
             self._ledger.leave(call)
 
     def launched(self, unit_id: int, now: int) -> None:
-        """The unit is on the device's stream. Nothing depends on it while units run one at a time per worker."""
+        """The unit is on its worker's stream: what follows it there may be pushed behind it."""
+        unit = self._workers.units.get(unit_id)
+        if unit is not None and self.device.steps_ahead:
+            self._dispatch.ahead.launched(unit)
 
     def finished(self, outcome: Outcome, now: int) -> None:
         """A unit has ended, well or not. Outcomes of unknown units (a device lost earlier) are ignored."""
@@ -132,7 +135,10 @@ class Scheduler:
             return
         state = self._states[unit.program]
         state.units -= 1
-        if unit.first_run:
+        self._dispatch.ahead.forget(unit)
+        if outcome.error is not None:
+            self._dispatch.ahead.fail(unit, self._workers.of(unit.worker))
+        if unit.first_run and outcome.error is not Fault.VOID:
             state.recent.append(outcome.error is Fault.MODEL)
         if outcome.error is None:
             state.observe(unit, outcome, now)

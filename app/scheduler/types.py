@@ -55,6 +55,7 @@ class Fault(StrEnum):
     MODEL = "model"
     OOM = "oom"
     DEVICE = "device"
+    VOID = "void"  # it ran behind a unit that failed, with rows of that one
 
 
 class RowState(IntEnum):
@@ -126,7 +127,8 @@ class DeviceSpec:
     `max_running` units, `max_alive` rows (Ebird's MaxInf), `push_depth` units handed to one worker and unfinished.
     A unit is handed over behind others of its worker only when these are predicted to end within `push_ahead_ns`: a
     unit that is cut earlier is cut from fewer rows. `goes_on`: a worker, which holds one unit at a time, takes
-    the next stage or step of it by itself until it is recalled.
+    the next stage or step of it by itself until it is recalled. `steps_ahead`: a row may be
+    in several units of one worker, each a further step of a cell, see `ahead`.
     """
 
     workers: tuple[WorkerSpec, ...]
@@ -135,6 +137,7 @@ class DeviceSpec:
     push_depth: int = 1
     push_ahead_ns: int = 0
     goes_on: bool = False
+    steps_ahead: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -216,6 +219,7 @@ class Unit:
     operation: Operation = Operation.NEW
     behind: bool = False  # its worker had another unit when it was handed over
     recalled: bool = False  # it is to end with the step or stage that runs
+    void: bool = False  # it is behind one that has failed, with rows of that one
 
     @property
     def first_run(self) -> bool:

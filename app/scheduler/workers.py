@@ -79,6 +79,14 @@ class Workers:
         ends = self._ends[worker]
         return max(now, ends) if ends < AT_ONCE else now
 
+    def of(self, worker: int) -> Sequence[Unit]:
+        """The units of a worker, the one that runs first."""
+        return self._queues[worker]
+
+    def idle(self, usable: Sequence[int]) -> bool:
+        """Whether one of some workers has nothing to do."""
+        return any(not self._queues[worker] for worker in usable)
+
     def soonest(self, usable: Sequence[int], now: int) -> int:
         """When the first of some workers would turn to a unit."""
         return min(self.begins(worker, now) for worker in usable)
@@ -87,8 +95,7 @@ class Workers:
         """Units at work when one of these workers has turned to one more."""
         if self._depth == 1:  # a usable worker is an idle one
             return min(self.busy + 1, self._most)
-        idle = any(not self._queues[worker] for worker in usable)
-        return min(self.busy + idle, self._most)
+        return min(self.busy + self.idle(usable), self._most)
 
     def free(self, usable: int) -> int:
         """Units that may start now on so many usable workers, each on one of its own."""

@@ -43,6 +43,7 @@ class RowFacts:
     alive: bool = False  # it counts against max_alive
     retried: bool = False  # it waits in a group of a failed unit
     advanced: bool = False  # it has been through a unit
+    units: int = 0  # that have it and have not ended; several only of a cell whose steps are known
     answers: list[int] = field(default_factory=list)  # the slot each time it ended
 
 
@@ -86,7 +87,8 @@ class Book:
         for index, row in enumerate(call.rows):
             self._sequence += 1
             rank = (int(call.klass), call.priority, call.arrived, self._sequence)
-            facts = RowFacts(entry, index, row.slot, row.length, rank, steps, steps, index in bad)
+            facts = RowFacts(entry, index, row.slot, row.length, rank, steps, 0, index in bad)
+            facts.cells = self._steps_at(facts, 0)
             entry.rows.append(facts)
             self.waiting[call.program][facts] = None
 
@@ -110,7 +112,11 @@ class Book:
             self.faults.add(error)
             self.first_failures += unit.first_run and error is Fault.MODEL
         for facts in map(self._facts, unit.rows):
-            if facts.entry.left is not None:
+            facts.units -= 1
+            if facts.units:
+                facts.cells -= error is None
+                facts.advanced |= error is None
+            elif facts.entry.left is not None:
                 self._end(facts)
             elif error is not None:
                 self._wait(facts, retried=True)
@@ -128,11 +134,17 @@ class Book:
             return
         following = unit.stage + (1 if program.stages[unit.stage].repeats else steps)
         if following < len(program.stages):
-            facts.stage, facts.cells = following, facts.steps
+            facts.stage, facts.cells = following, self._steps_at(facts, following)
             self._wait(facts)
         else:
             facts.answers.append(facts.slot)
             self._end(facts)
+
+    def _steps_at(self, facts: RowFacts, stage: int) -> int:
+        """The steps that a row needs at a cell. Where they may be pushed ahead, they are what the scheduler knows."""
+        stages = self.programs[facts.entry.call.program].stages
+        known = self.device.steps_ahead and not stages[stage].own_steps
+        return facts.length or 1 if known else facts.steps
 
     # the checks
 
@@ -204,7 +216,9 @@ class Book:
         elif drop.reason is Reason.DEADLINE_UNREACHABLE:
             assert drop.call.deadline is not None
             assert drop.call.deadline > now, "a deadline that has passed is no prediction"
-            assert any(facts.state is RowState.WAITING for facts in entry.rows), "only rows that wait are cut"
+            steps = any(stage.repeats for stage in self.programs[entry.call.program].stages)
+            waits = any(facts.state is RowState.WAITING for facts in entry.rows)
+            assert waits or (steps and self.device.steps_ahead), "only rows that wait are cut, or a further step"
         elif drop.reason is not Reason.CLOSED:
             assert drop.reason.value in self.faults
         if drop.reason is Reason.MODEL and drop.row >= 0:
@@ -227,7 +241,7 @@ class Book:
         assert (unit.program, unit.stage, unit.started) == (*self._key(rows[0])[:2], now)
         for facts, row in zip(rows, unit.rows, strict=True):
             assert facts.slot == row.slot
-            assert facts.state is RowState.WAITING
+            assert facts.state is RowState.WAITING or self._goes_behind(facts, unit)
             assert facts.entry.left is None, "a row starts after its call has left"
             assert facts.entry.call.deadline is None or now < facts.entry.call.deadline
             if facts.entry.call.deadline is not None and unit.reason is not Formed.RETRY:
@@ -241,14 +255,16 @@ class Book:
         self.units[unit.id] = unit
         assert sum(u.worker == unit.worker for u in self.units.values()) <= self.device.push_depth
         for facts in rows:
-            del self.waiting[unit.program][facts]
+            facts.units += 1
+            self.waiting[unit.program].pop(facts, None)
             facts.state, facts.retried = RowState.RUNNING, False
             self._set_alive(facts, True)
 
     def _check_order(self, unit: Unit, rows: list[RowFacts]) -> None:
         """A unit begins with the best row of its key; one that a policy cut passes over no row that it could take."""
         key, retry = self._key(rows[0]), unit.reason is Formed.RETRY
-        peers = self._with_room([facts for facts in self.waiting[unit.program] if self._key(facts) == key])
+        going = [facts for facts in rows if facts.units]
+        peers = self._with_room([*(facts for facts in self.waiting[unit.program] if self._key(facts) == key), *going])
         assert rows[0].rank == min(facts.rank for facts in peers)
         assert rows == sorted(rows, key=lambda facts: facts.rank)
         assert {facts.retried for facts in rows} == {retry}
@@ -256,8 +272,19 @@ class Book:
             free = sorted((f for f in peers if not f.retried), key=lambda facts: facts.rank)
             assert rows == free[: len(rows)]
         if self._ordered:
-            everyone = self._with_room([facts for waiting in self.waiting.values() for facts in waiting])
+            everyone = self._with_room([*going, *(facts for waiting in self.waiting.values() for facts in waiting)])
             assert rows[0].rank == min(facts.rank for facts in everyone)
+
+    def _goes_behind(self, facts: RowFacts, unit: Unit) -> bool:
+        """Whether a row that runs makes its next step in this unit: behind those that have it, with steps left."""
+        before = [other for other in self.units.values() if any(self._facts(row) is facts for row in other.rows)]
+        program = self.programs[unit.program]
+        return (
+            program.stages[unit.stage].repeats
+            and program.policy in ("late", "adaptive")
+            and facts.cells > facts.units == len(before)
+            and all(other.worker == unit.worker and other.first_run for other in before)
+        )
 
     def _with_room(self, waiting: list[RowFacts]) -> list[RowFacts]:
         """Those of the rows that could start: rows for which the device has no room are passed over, those that hold

@@ -62,19 +62,21 @@ profiles = st.builds(
     st.sampled_from([None, None, 0, 30]),
 )
 devices = st.builds(
-    lambda capacities, max_running, push_depth, push_ahead, max_alive, goes_on: make_device(
+    lambda capacities, max_running, push_depth, push_ahead, max_alive, goes_on, steps_ahead: make_device(
         *capacities,
         max_running=max_running,
         push_depth=1 if goes_on else push_depth,
         push_ahead_ns=push_ahead,
         max_alive=max_alive,
         goes_on=goes_on,
+        steps_ahead=steps_ahead and not goes_on,
     ),
     st.lists(st.sampled_from([1, 2, 3, 8]), min_size=1, max_size=3),
     st.integers(1, 3),
     st.integers(1, 2),
     st.sampled_from([0, 40, AT_ONCE]),
     st.sampled_from([1, 2, 5, UNBOUNDED]),
+    st.booleans(),
     st.booleans(),
 )
 
@@ -88,7 +90,8 @@ def for_ebird(device: DeviceSpec) -> DeviceSpec:
 def stages(draw: st.DrawFn, first_repeats: bool) -> tuple[Stage, ...]:
     """One to three; any but the first may repeat, that one only where told."""
     count = draw(st.sampled_from([1, 1, 2, 3]))
-    return tuple(Stage(draw(profiles), (first_repeats or i > 0) and draw(st.booleans())) for i in range(count))
+    repeats = [(first_repeats or i > 0) and draw(st.booleans()) for i in range(count)]
+    return tuple(Stage(draw(profiles), cell, own_steps=cell and draw(st.booleans())) for cell in repeats)
 
 
 @st.composite

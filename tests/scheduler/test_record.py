@@ -56,6 +56,7 @@ def test_first_entry_is_the_configuration() -> None:
             "push_depth": 1,
             "push_ahead_ns": 0,
             "goes_on": False,
+            "steps_ahead": False,
         },
         "split_failed": False,
     }

@@ -121,6 +121,7 @@ class World:
         self._sequence = count()
         self._timer: int | None = None
         self._recalled: set[int] = set()
+        self._void: set[int] = set()  # units behind one that failed, with rows of that one
         self._free_at = [0] * len(trace.device.workers)
         self._random = None if trace.seed is None else random.Random(trace.seed)
 
@@ -227,6 +228,10 @@ class World:
         error = self._fault(unit)
         cell = self.book.programs[unit.program].stages[unit.stage].repeats
         ended = self.book.ended(unit, steps) if cell and not error else ()
+        if error is not None:
+            rows = set(map(id, unit.rows))
+            behind = (other for other in self.book.units.values() if other.worker == unit.worker and other is not unit)
+            self._void.update(other.id for other in behind if rows & set(map(id, other.rows)))
         self.book.finish(unit, error, steps)
         times = () if cell or steps == 1 else (duration,) * steps
         made = steps - 1 if error else steps
@@ -235,6 +240,8 @@ class World:
     def _fault(self, unit: Unit) -> Fault | None:
         if unit.id == self.trace.lose_unit:
             return Fault.DEVICE
+        if unit.id in self._void:
+            return Fault.VOID
         if self.trace.oom_above is not None and unit.size > self.trace.oom_above:
             return Fault.OOM
         return self.book.fault(unit)

@@ -39,6 +39,7 @@ class Adaptive(BasePolicy):
     name = "adaptive"
     uses_tables = True
     sees_stages = True
+    pushes_steps = True
 
     def goes_on(self, facts: Facts, stage: int, rows: int) -> bool:
         return boundary.goes_on(facts, stage, rows)

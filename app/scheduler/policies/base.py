@@ -124,6 +124,8 @@ class Policy(Protocol):
     uses_tables: bool
     #: It looks at the batches and at other stages of a program that has several.
     sees_stages: bool
+    #: The next step of a cell takes all rows that wait there, so that it can be pushed ahead.
+    pushes_steps: bool
 
     def target(self, facts: Facts) -> int | None:
         """The preferred batch size if the policy sets its own, else None."""
@@ -155,6 +157,7 @@ class BasePolicy:
     sizes_itself = False
     uses_tables = False
     sees_stages = False
+    pushes_steps = False
 
     @classmethod
     def workers(cls, max_batch: int) -> tuple[int, ...]:

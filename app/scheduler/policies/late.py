@@ -29,6 +29,7 @@ class Late(BasePolicy):
 
     name = "late"
     sees_stages = True
+    pushes_steps = True
 
     def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
         return Hold(None) if steps_aside(view) else go(view, view.ready)

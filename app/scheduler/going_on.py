@@ -1,0 +1,54 @@
+"""Units of several stages or steps, which a worker goes on with by itself: how far, and when it is to end early.
+
+Where nothing would change at a boundary, nothing needs to pass through the event loop there. A unit goes through the
+stages that its policy would let the batch pass as it is, or makes steps of a cell until a row ends. It is recalled, to
+end with the stage or step that runs, when a row should leave it, when others could join it, and when others go first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from app.scheduler.ahead import steps_left
+from app.scheduler.program import ProgramState
+from app.scheduler.ready import Level
+from app.scheduler.types import Row, Unit
+
+
+def steps_of(rows: Sequence[Row], stage: int, state: ProgramState, worker: int) -> int:
+    """How many steps or stages a worker is to take by itself, unless it is recalled: as far as nothing would change.
+
+    `rows` have been taken from those that wait.
+    """
+    stages = state.program.stages
+    cell = stages[stage].repeats
+    if state.waiting and _takes_more(len(rows), stage, state, worker):
+        return 1  # others may stand here after it
+    if cell:
+        return max(1, min(steps_left(row, stages[stage]) for row in rows))
+    steps, goes_on = 1, state.policy.goes_on
+    for following, facts in enumerate(state.facts[stage + 1 :], stage + 1):
+        if stages[following].repeats or not goes_on(facts, following, len(rows)):
+            break
+        steps += 1
+    return steps
+
+
+def ends_early(unit: Unit, state: ProgramState, level: Level | None, room: int) -> bool:
+    """Whether a row of the unit should leave it, or others should join it or go first.
+
+    `level`: of the row that is next of all that wait, None where none does. `room`: rows that may begin.
+    """
+    if any(not row.call.alive for row in unit.rows):
+        return True
+    if level is None:
+        return False
+    if level < min((row.call.klass, row.call.priority) for row in unit.rows):
+        return True
+    return state.waiting > 0 and room > 0 and _takes_more(len(unit.rows), unit.stage, state, unit.worker)
+
+
+def _takes_more(rows: int, stage: int, state: ProgramState, worker: int) -> bool:
+    """Whether others may join so many rows behind this stage or step."""
+    joins = state.sees_stages or state.program.stages[stage].repeats
+    return joins and rows < min(state.full, state.capacity[worker])
