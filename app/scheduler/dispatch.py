@@ -85,13 +85,13 @@ class Dispatch:
             return False
         first, unit = found
         key = (unit.program, unit.stage, 0)
-        head = None if ready is None else ready.head()
-        if ready is not None and head is not None:
-            others = ready.key != key and rank(head) < first
-            if others or self._workers.idle(usable):
-                return False
         state, ledger = self._ledger.states[unit.program], self._ledger
         waiting = ledger.ready.at(key)
+        head = None if ready is None else ready.head()
+        if ready is not None and head is not None:
+            others = (ready.key != key or waiting.retries) and rank(head) < first
+            if others or self._workers.idle(usable):
+                return False
         room = self._device.max_alive - ledger.alive
         most = min(state.full, state.capacity[unit.worker])
         going = set(self.ahead.going_on(unit))
