@@ -1,0 +1,141 @@
+"""DISB's format: what is read, and what is said of a file that does not fit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.bench.workload import Load, Task, Workload, parse, read
+
+MS = 1_000_000
+
+
+def task(ident: str, load: dict[str, Any] | None = None, **client: Any) -> dict[str, Any]:
+    return {"id": ident, "load": load or {"type": "continuous"}, "client": client}
+
+
+def workload(*tasks: dict[str, Any], time: Any = 60) -> dict[str, Any]:
+    return {"time": time, "tasks": list(tasks)}
+
+
+def test_every_kind_of_load() -> None:
+    found = parse(
+        workload(
+            task("camera_rt", {"type": "periodic", "frequency": 100, "priority": 0}, model_name="vgg", batch_size=2),
+            task("speech_rt", {"type": "poisson", "frequency": 2.5}),
+            task("log", {"type": "trace", "trace": [7, 3, 0.5]}, **{"class": "best_effort"}),
+            task("driver_be", {"type": "continuous", "frequency": 220}),
+            task("merged", {"type": "dependent", "prev_task_ids": ["camera_rt", "speech_rt"]}, other="kept out"),
+        ),
+        "a.json",
+    )
+    assert found == Workload(
+        "workload",
+        60.0,
+        (
+            Task("camera_rt", Load("periodic", 100.0), "vgg", 2),
+            Task("speech_rt", Load("poisson", 2.5), "speech_rt"),
+            Task("log", Load("trace", trace=(MS // 2, 3 * MS, 7 * MS)), "log", klass="best_effort"),
+            Task("driver_be", Load("continuous"), "driver_be", klass="best_effort"),
+            Task("merged", Load("dependent", after=("camera_rt", "speech_rt")), "merged"),
+        ),
+    )
+
+
+def test_a_file_is_named_after_itself(tmp_path: Path) -> None:
+    path = tmp_path / "A.json"
+    path.write_text(json.dumps(workload(task("a"))))
+    assert read(path).name == "A"
+    path.write_text("{")
+    with pytest.raises(ValueError, match=rf"^{path}: expected JSON, got "):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], "expected an object, got []"),
+        ({"tasks": []}, "time: expected a number, got nothing"),
+        (workload(task("a"), time=0), "time: expected seconds above 0, got 0.0"),
+        (workload(task("a"), time="60"), "time: expected a number of at least 0, got 60"),
+        (workload(), "tasks: expected at least one task, got []"),
+        ({"time": 1, "tasks": {}}, "tasks: expected a list, got {}"),
+        ({"time": 1, "tasks": [3]}, "tasks[0]: expected an object, got 3"),
+        (workload(task("a"), task("a")), "tasks[1].id: expected an id that no other task has, got a"),
+        (workload({"load": {}}), "tasks[0].id: expected text, got nothing"),
+        (workload({"id": "a"}), "tasks[0].load: expected an object, got nothing"),
+        (workload(task("a", {"type": "burst"})), "tasks[0].load.type: expected one of periodic, poisson, continuous,"),
+        (workload(task("a", {"type": "periodic"})), "tasks[0].load.frequency: expected a number, got nothing"),
+        (workload(task("a", {"type": "poisson", "frequency": 0})), "load.frequency: expected a number above 0, got 0"),
+        (workload(task("a", {"type": "poisson", "frequency": True})), "frequency: expected a number of at least 0"),
+        (
+            workload(task("a", {"type": "periodic", "frequency": 1, "priority": 0.5})),
+            "tasks[0].load.priority: expected a whole number, got 0.5",
+        ),
+        (workload(task("a", {"type": "trace", "trace": 5})), "tasks[0].load.trace: expected a list, got 5"),
+        (
+            workload(task("a", {"type": "trace", "trace": [1, -1]})),
+            "load.trace[1]: expected milliseconds of at least 0, got -1",
+        ),
+        (workload(task("a", {"type": "dependent"})), "tasks[0].load.prev_task_ids: expected a list, got nothing"),
+        (
+            workload(task("a", {"type": "dependent", "prev_task_ids": [3]})),
+            "load.prev_task_ids: expected ids of tasks, got [3]",
+        ),
+        (
+            workload(task("b"), task("a", {"type": "dependent", "prev_task_ids": ["c"]})),
+            "tasks[1].load.prev_task_ids: expected ids among a, b, got c",
+        ),
+        (
+            workload(
+                task("a", {"type": "dependent", "prev_task_ids": ["b"]}),
+                task("b", {"type": "dependent", "prev_task_ids": ["a"]}),
+            ),
+            "tasks: expected tasks that do not depend on themselves, got ",
+        ),
+        (workload(task("a", batch_size=0)), "tasks[0].client.batch_size: expected a whole number of at least 1, got 0"),
+        (
+            workload(task("a", **{"class": "bulk"})),
+            "tasks[0].client.class: expected realtime or best_effort, got bulk",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_named(given: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=r"^f\.json: ") as caught:
+        parse(given, "f.json")
+    assert message in str(caught.value)
+
+
+def some() -> Workload:
+    return parse(
+        workload(
+            task("a_rt", {"type": "periodic", "frequency": 10}, model_name="m"),
+            task("b_be", {"type": "trace", "trace": [0, 100]}, model_name="m"),
+            task("c_be", model_name="n"),
+            task("d", {"type": "dependent", "prev_task_ids": ["a_rt", "b_be"]}),
+        ),
+        "f.json",
+    )
+
+
+def test_scale_multiplies_rates_for_the_same_time() -> None:
+    found = some().scaled(0.5)
+    assert (found.time_s, found.tasks[0].load.frequency, found.tasks[1].load.trace) == (60, 5, (0, 200 * MS))
+    assert found.tasks[2:] == some().tasks[2:]
+    with pytest.raises(ValueError, match=r"^scale: expected a number above 0, got 0$"):
+        some().scaled(0)
+
+
+def test_models_are_mapped_by_task_before_model() -> None:
+    found = some().mapped({"m": "mlp", "b_be": "echo"})
+    assert [one.model for one in found.tasks] == ["mlp", "echo", "n", "d"]
+    with pytest.raises(ValueError, match=r"^map: expected a task or a model of workload, one of a_rt, .*, got 'x'$"):
+        some().mapped({"x": "y"})
+
+
+def test_one_class_alone_is_without_what_follows_the_other() -> None:
+    assert [one.id for one in some().only("realtime").tasks] == ["a_rt"]
+    assert [one.id for one in some().only("best_effort").tasks] == ["b_be", "c_be"]
