@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,9 +16,17 @@ from app.errors import ConfigError, as_config_error
 if TYPE_CHECKING:
     from .plan import Plan
     from .run import Result
+    from .workload_run import WorkloadPlan
 
 _LAG_STATUS = 3
 _LOAD, _REQUESTS, _CLIENT, _OUTPUT = "Load", "Requests", "This client", "Output"
+_WORKLOAD = "Several models at once"
+#: Options that a workload leaves no meaning, and those that have none without one.
+_NOT_WITH = (
+    "model", "rate", "concurrency", "find_peak", "slo_ms", "arrivals", "repeats", "payload", "rows", "shape", "data",
+    "deadline_ms", "connections", "plot",
+)  # fmt: skip
+_ONLY_WITH = ("scale", "map_to", "only", "classes")
 _ARRIVALS = "poisson, uniform, gamma:CV, steps:FxS,..., diurnal:PERIOD_S:AMPLITUDE, bursty:ON_S:OFF_S, trace:FILE."
 _LENGTHS = (
     "Of variable axes: one number, or lognormal:MEAN:SD:MAX, as lognormal:14:4:128 for mean 14, standard deviation 4, "
@@ -49,6 +57,7 @@ def _number(panel: str, flag: str, text: str, kind: type[int | float] = float) -
 
 
 def bench(
+    context: typer.Context,
     url: Annotated[str, typer.Argument(help="The server: http://host:port; any that speaks V2.", show_default=False)],
     model: Annotated[str, _option(_LOAD, "--model", "The model's name.", show_default=False)] = "",
     rate: Annotated[float | None, _number(_LOAD, "--rate", "Open loop: requests per second.")] = None,
@@ -56,10 +65,25 @@ def bench(
     find_peak: Annotated[bool, _option(_LOAD, "--find-peak", "Search the largest rate that keeps --slo-ms.")] = False,
     slo_ms: Annotated[float, _number(_LOAD, "--slo-ms", "Objective for the 99th percentile.")] = 200,
     arrivals: Annotated[str, _option(_LOAD, "--arrivals", _ARRIVALS)] = "poisson",
-    duration: Annotated[float, _number(_LOAD, "--duration", "Seconds of each run.")] = 10,
+    duration: Annotated[float, _number(_LOAD, "--duration", "Seconds of each run; of a workload its own.")] = 10,
     repeats: Annotated[int, _number(_LOAD, "--repeats", "Runs; run k has the seed plus k.", int)] = 3,
     warmup: Annotated[float, _number(_LOAD, "--warmup", "Seconds of load before, not counted.")] = 2,
     seed: Annotated[int, _number(_LOAD, "--seed", "Of all that is random.", int)] = 0,
+    workload: Annotated[
+        Path | None, _option(_WORKLOAD, "--workload", "A file in DISB's format: clients of several models.")
+    ] = None,
+    scale: Annotated[float, _number(_WORKLOAD, "--scale", "All rates of the workload times this.")] = 1,
+    map_to: Annotated[
+        list[str] | None,
+        _option(_WORKLOAD, "--map", "NAME=MODEL: the server's model for a task, or for a model, of the workload."),
+    ] = None,
+    only: Annotated[
+        str, _option(_WORKLOAD, "--only", "Run the tasks of one class alone: realtime or best_effort. [both]")
+    ] = "",
+    classes: Annotated[
+        str,
+        _option(_WORKLOAD, "--classes", "How the server hears of classes: none, header (X-Class), priority (1 and 2)."),
+    ] = "none",
     payload: Annotated[str, _option(_REQUESTS, "--payload", "json or binary.")] = "json",
     rows: Annotated[int, _number(_REQUESTS, "--rows", "Rows of each request.", int)] = 1,
     lengths: Annotated[str, _option(_REQUESTS, "--lengths", _LENGTHS)] = "16",
@@ -92,17 +116,30 @@ def bench(
         Path | None, _option(_OUTPUT, "--plot", "Write latency against percentile here (.png, .svg, .pdf).")
     ] = None,
 ) -> None:
-    """Measure a model of a running server: latencies from the intended instant of each request.
+    """Measure a model of a running server: latencies from the intended instant of each request. Or run a workload.
 
     Exit status 1 if there was no right answer, 2 for a bad option, 3 if this client could not keep up.
     """
+    given = {name for name in context.params if _is_given(context, name)}
+    if workload is not None:
+        _refuse(given, _NOT_WITH, "has no meaning with --workload")
+        with as_config_error():
+            from .workload_cli import planned
+
+            run = planned(
+                workload, scale, map_to or (), only, duration if "duration" in given else None,
+                url=url, told=classes, warmup_s=warmup, seed=seed, lengths=lengths, timeout_s=timeout,
+                headers=tuple(header or ()), check=check, max_lag_ms=max_lag_ms,
+            )  # fmt: skip
+            _play(run, as_json)
+        return
+    _refuse(given, _ONLY_WITH, "needs --workload")
     if [rate is not None or arrivals.startswith("trace:"), concurrency is not None, find_peak].count(True) != 1:
         raise ConfigError("rate: expected one of --rate, --concurrency and --find-peak")
     if not 0 < slo_ms < 1e6:
         raise ConfigError(f"slo_ms: expected above 0, got {slo_ms:g}")
     with as_config_error():
         from .plan import Plan
-        from .run import Lagging
 
         plan = Plan(
             url=url, model=model, rate=rate, concurrency=concurrency, arrivals=arrivals, duration_s=duration,
@@ -111,15 +148,47 @@ def bench(
             headers=tuple(header or ()), check=check, max_lag_ms=max_lag_ms,
         )  # fmt: skip
         draw = None if plot is None else _plotter(plot)
-        try:
+        with _status_if_lagging():
             result = _measured(plan, slo_ms if find_peak else None, as_json)
-        except Lagging as exc:
-            print(f"starling: {exc}", file=sys.stderr)
-            sys.exit(_LAG_STATUS)
         if not result.completed:
             sys.exit(1)
         if draw is not None:
             draw(result)
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _refuse(given: set[str], names: Sequence[str], why: str) -> None:
+    """Raise ConfigError for options that would be ignored."""
+    for name in names:
+        if name in given:
+            raise ConfigError(f"{'map' if name == 'map_to' else name}: {why}")
+
+
+@contextmanager
+def _status_if_lagging() -> Iterator[None]:
+    from .run import Lagging
+
+    try:
+        yield
+    except Lagging as exc:
+        print(f"starling: {exc}", file=sys.stderr)
+        sys.exit(_LAG_STATUS)
+
+
+def _play(plan: WorkloadPlan, as_json: bool) -> None:
+    """Run a workload and print. Exits with status 1 if there was no right answer."""
+    from .run import in_loop
+    from .workload_run import play
+
+    with _status_if_lagging(), _progress(plan.seconds) as (progress, _):
+        result = in_loop(play(plan, progress))
+    print(json.dumps(result.as_json(), indent=2) if as_json else result.table())
+    if not result.completed:
+        sys.exit(1)
 
 
 def _measured(plan: Plan, slo_ms: float | None, as_json: bool) -> Result:

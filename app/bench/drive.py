@@ -23,6 +23,29 @@ _PROGRESS_S = 1.0  # drawing a progress bar takes 2 ms; more often it would show
 Progress = Callable[[float], None]  # called with the seconds since its last call
 
 
+class Teller:
+    """Calls a progress function now and then between `begin` and `end`; does nothing if it is None."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+        self._told_ns = 0
+        self._handle: asyncio.TimerHandle | None = None
+
+    def begin(self) -> None:
+        self._told_ns = clock()
+        if self._progress is not None:
+            self._tell(self._progress)
+
+    def _tell(self, progress: Progress) -> None:
+        progress((clock() - self._told_ns) / 1e9)
+        self._told_ns = clock()
+        self._handle = asyncio.get_running_loop().call_later(_PROGRESS_S, self._tell, progress)
+
+    def end(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+
+
 class _Drive(ABC):
     def __init__(self, pool: Pool, log: Log, progress: Progress | None) -> None:
         self.log = log
@@ -30,30 +53,19 @@ class _Drive(ABC):
         self._pool = pool
         self._alarm = alarm.make(self._ring)
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._progress = progress
-        self._told_ns = 0
-        self._teller: asyncio.TimerHandle | None = None
+        self._progress = Teller(progress)
         pool.begin(log, self._ended)
 
     async def run(self) -> None:
         """Send all requests and wait until each has ended."""
-        self._told_ns = clock()
-        if self._progress is not None:
-            self._tell()
+        self._progress.begin()
         try:
             self._begin()
             await self._done
         finally:
             self.log.trim()
             self._alarm.close()
-            if self._teller is not None:
-                self._teller.cancel()
-
-    def _tell(self) -> None:
-        assert self._progress is not None
-        self._progress((clock() - self._told_ns) / 1e9)
-        self._told_ns = clock()
-        self._teller = asyncio.get_running_loop().call_later(_PROGRESS_S, self._tell)
+            self._progress.end()
 
     def _finish(self) -> None:
         if not self._done.done():

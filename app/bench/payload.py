@@ -181,6 +181,8 @@ def _encode(tensors: list[_Named], rest: dict[str, Any], plan: Plan, rows: int) 
         parameters["binary_data_output"] = True
     if plan.deadline_ms is not None:
         parameters["timeout"] = round(plan.deadline_ms * 1000)  # V2's, in microseconds
+    if plan.priority is not None:
+        parameters["priority"] = plan.priority
     request = {**rest, "inputs": inputs, **({"parameters": parameters} if parameters else {})}
     head = orjson.dumps(request, option=orjson.OPT_SERIALIZE_NUMPY)
     asked = frozenset(output["name"] for output in rest.get("outputs", ()))

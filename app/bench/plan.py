@@ -74,7 +74,7 @@ class Plan:
 
     `rate` (per second) makes an open loop, `concurrency` (requests in flight) a closed one; only `find_peak` needs
     neither. Repeat k has the seed `seed + k`. `shapes` (NAME:d,d) are those of one row, without the batch axis.
-    `headers` are NAME: VALUE.
+    `headers` are NAME: VALUE. `priority` is sent as the parameter of that name, if it is given.
     """
 
     url: str
@@ -95,6 +95,7 @@ class Plan:
     connections: int = 256
     timeout_s: float = 10
     headers: tuple[str, ...] = ()
+    priority: int | None = None
     check: str = "values"
     max_lag_ms: float | None = None
 

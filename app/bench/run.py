@@ -129,7 +129,7 @@ class Session:
 
     async def __aenter__(self) -> Self:
         async with self._stack as stack:  # closed here if anything raises
-            model = Model.parse((await self._metadata()).body)
+            model = await described(self.plan)
             self._bodies = prepare(model, self.plan)
             self._answers = Answers(model, self._bodies, values=self.plan.check == "values")
             self._pool = await stack.enter_async_context(
@@ -146,23 +146,6 @@ class Session:
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._stack.__aexit__(kind, exc, trace)
-
-    async def _metadata(self) -> Response:
-        request = "\r\n".join([f"GET {self.plan.path} HTTP/1.1", *fields(self.plan), "Content-Length: 0", "", ""])
-        found: list[Response] = []
-
-        def note(pick: int, response: Response) -> int:
-            found.append(response)
-            return 0
-
-        async with Pool(
-            self.plan.target, [request.encode("ascii")], note, limit=1, timeout_s=self.plan.timeout_s
-        ) as pool:
-            alone = ClosedLoop(pool, itertools.repeat(0), 1, 0, None)
-            await alone.run()
-        if not found:
-            raise Unusable(f"url: expected a V2 server with model {self.plan.model!r}, got {alone.log.faults[0]}")
-        return found[0]
 
     async def lone(self) -> float:
         """Send the longest request alone; returns its latency in seconds. Raises Unusable if the answer is wrong."""
@@ -192,7 +175,9 @@ class Session:
         choose = np.random.default_rng([seed, 3])
         drive: OpenLoop | ClosedLoop
         if plan.concurrency is not None:
-            drive = ClosedLoop(self._pool, _picks(choose, len(self._bodies)), plan.concurrency, duration_s, progress)
+            drive = ClosedLoop(
+                self._pool, endless_picks(choose, len(self._bodies)), plan.concurrency, duration_s, progress
+            )
         else:
             instants = plan.instants(plan.rate, seed, duration_s)
             if not len(instants):
@@ -243,7 +228,24 @@ def in_loop(work: Coroutine[Any, Any, T]) -> T:
         return runner.run(work)
 
 
-def _picks(random: np.random.Generator, count: int) -> Iterator[int]:
+async def described(plan: Plan) -> Model:
+    """The plan's model by its metadata. Raises Unusable if there is no such server or model."""
+    request = "\r\n".join([f"GET {plan.path} HTTP/1.1", *fields(plan), "Content-Length: 0", "", ""])
+    found: list[Response] = []
+
+    def note(pick: int, response: Response) -> int:
+        found.append(response)
+        return 0
+
+    async with Pool(plan.target, [request.encode("ascii")], note, limit=1, timeout_s=plan.timeout_s) as pool:
+        alone = ClosedLoop(pool, itertools.repeat(0), 1, 0, None)
+        await alone.run()
+    if not found:
+        raise Unusable(f"url: expected a V2 server with model {plan.model!r}, got {alone.log.faults[0]}")
+    return Model.parse(found[0].body)
+
+
+def endless_picks(random: np.random.Generator, count: int) -> Iterator[int]:
     while True:
         yield from random.integers(0, count, 4096).tolist()
 

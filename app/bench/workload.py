@@ -23,6 +23,7 @@ from typing import Any, Literal, NoReturn, get_args
 Kind = Literal["periodic", "poisson", "continuous", "trace", "dependent"]
 Klass = Literal["realtime", "best_effort"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+TIMED: tuple[Kind, ...] = ("periodic", "poisson", "trace")  # with instants, whatever the answers
 CLASSES: tuple[Klass, ...] = get_args(Klass)
 
 _NS = 1_000_000_000

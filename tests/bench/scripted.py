@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from app.bench.http import line_of, value_of
+
 #: What to do with a request: bytes to answer with, or None to leave it open; `Scripted` is the connection.
 Script = Callable[["Scripted", bytes], bytes | None]
 
@@ -50,8 +52,7 @@ class Scripted(asyncio.Protocol):
         self._buffer += data
         while (end := self._buffer.find(b"\r\n\r\n")) >= 0:
             head = self._buffer[:end].lower()
-            at = head.find(b"content-length:")
-            length = int(head[at + 15 :].split(b"\r\n")[0]) if at >= 0 else 0
+            length = int(value_of(head, line_of(b"content-length")) or 0)
             whole = end + 4 + length
             if len(self._buffer) < whole:
                 return
@@ -69,23 +70,28 @@ class Server:
         self.requests: list[bytes] = []
         self.connections: list[Scripted] = []
         self.port = 0
+        self.listening: asyncio.Server
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    def vanish(self) -> None:
+        """Close every connection and take no further ones."""
+        self.listening.close()
+        for connection in self.connections:
+            connection.transport.abort()
+
 
 @asynccontextmanager
 async def serving(script: Script) -> AsyncIterator[Server]:
     found = Server(script)
-    listening = await asyncio.get_running_loop().create_server(lambda: Scripted(found), "127.0.0.1", 0)
-    found.port = listening.sockets[0].getsockname()[1]
+    found.listening = await asyncio.get_running_loop().create_server(lambda: Scripted(found), "127.0.0.1", 0)
+    found.port = found.listening.sockets[0].getsockname()[1]
     try:
         yield found
     finally:
-        listening.close()
-        for connection in found.connections:
-            connection.transport.abort()
+        found.vanish()
         await asyncio.sleep(0)  # the transports' closing callbacks
         await asyncio.sleep(0)
 

@@ -1,0 +1,171 @@
+"""A workload over HTTP, against a server in this loop: what is sent, when, and what is made of the answers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from app.bench import workload_run
+from app.bench.run import Lagging, Unusable
+from app.bench.workload import Load, Task, Workload
+from app.bench.workload_run import Clients, WorkloadPlan, WorkloadResult, play
+
+from .scripted import Scripted, Server, http, model, serving, v2
+
+MS = 1_000_000
+PERIODIC = Task("camera_rt", Load("periodic", 100.0), "m")
+CLOSED = Task("bulk_be", Load("continuous"), "m", klass="best_effort")
+
+
+@pytest.fixture(autouse=True)
+def _any_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server runs in the client's own loop here, on whatever machine; and alone for a moment only."""
+    monkeypatch.setattr(workload_run, "LAG_P99_MS", 1e6)
+    monkeypatch.setattr(workload_run, "ALONE_S", 0.01)
+
+
+def plan(server: Server, *tasks: Task, time_s: float = 0.1, **options: Any) -> WorkloadPlan:
+    workload = Workload("w", time_s, tasks)
+    return WorkloadPlan(**{"url": server.url, "workload": workload, "warmup_s": 0.0, **options})
+
+
+def answer(connection: Scripted, request: bytes) -> bytes:
+    return http(v2())
+
+
+def head(request: bytes) -> dict[str, Any]:
+    """The JSON before the binary tensors."""
+    lines, _, body = request.partition(b"\r\n\r\n")
+    fields = dict(line.lower().split(b": ", 1) for line in lines.split(b"\r\n")[1:])
+    found: dict[str, Any] = json.loads(body[: int(fields[b"inference-header-content-length"])])
+    return found
+
+
+async def test_tasks_run_beside_one_another() -> None:
+    async with serving(model(answer)) as server:
+        found = await play(plan(server, PERIODIC, CLOSED))
+    first, second = found.outcomes
+    assert [due // MS for due in first.played.due] == list(range(0, 100, 10))[: len(first.played.due)]
+    assert len(first.played.due) + first.played.dropped == 10
+    assert first.played.right == [True] * len(first.played.due)
+    assert second.played.launched[1:] >= second.played.ended[:-1]
+    assert second.played.ended[-1] >= 100 * MS
+    assert found.completed == len(first.played.due) + len(second.played.due)
+    assert first.alone_ms is not None
+    assert len(found.lag_ns) <= 10  # of requests with an instant alone
+
+
+async def test_requests_are_binary_and_name_no_class() -> None:
+    async with serving(model(answer)) as server:
+        await play(plan(server, PERIODIC, CLOSED))
+    sent = [request for request in server.requests if request.startswith(b"POST")]
+    assert not any(b"x-class" in request.lower() for request in sent)
+    assert all(head(request)["parameters"] == {"binary_data_output": True} for request in sent)
+
+
+@pytest.mark.parametrize("told", ["header", "priority"])
+async def test_the_server_is_told_of_classes(told: str) -> None:
+    """In the order of their first requests, alone: the camera's, then those of the closed loop."""
+    async with serving(model(answer)) as server:
+        await play(plan(server, PERIODIC, CLOSED, told=told))
+    sent = [request for request in server.requests if request.startswith(b"POST")]
+    if told == "header":
+        seen = [request.partition(b"X-Class: ")[2].partition(b"\r\n")[0].decode() for request in sent]
+    else:
+        seen = [{1: "realtime", 2: "best_effort"}[head(request)["parameters"]["priority"]] for request in sent]
+    assert set(seen) == {"realtime", "best_effort"}
+    assert seen[0] == "realtime"
+
+
+async def test_warm_up_is_not_counted() -> None:
+    async with serving(model(answer)) as server:
+        found = await play(plan(server, PERIODIC, warmup_s=0.1))
+        posted = sum(request.startswith(b"POST") for request in server.requests)
+    assert posted > 10 >= len(found.outcomes[0].played.due)
+
+
+async def test_progress_is_told() -> None:
+    told: list[float] = []
+    async with serving(model(answer)) as server:
+        await play(plan(server, PERIODIC), told.append)
+    assert told
+
+
+async def test_errors_are_counted_by_task_and_feed_no_follower() -> None:
+    follower = Task("merged", Load("dependent", after=("camera_rt",)), "m")
+
+    def every_second(connection: Scripted, request: bytes) -> bytes:
+        return http(v2()) if len(server.requests) % 2 else http({"error": "full"}, 429)
+
+    async with serving(model(answer)) as server, Clients(plan(server, PERIODIC, follower, time_s=0.3), None) as clients:
+        server.script = every_second
+        (camera, merged), _ = await clients.play(Workload("w", 0.3, (PERIODIC, follower)), 0, (0, 1))
+    wrong = [one.errors["status 429"] for one in (camera, merged)]
+    assert sum(wrong) > 0
+    for one, errors in zip((camera, merged), wrong, strict=True):
+        assert one.played.right.count(False) == errors == one.errors.total()
+    assert len(merged.played.due) <= sum(camera.played.right)
+    assert (camera.examples | merged.examples)["status 429"] == 'status 429: {"error": "full"}'
+
+
+async def test_a_wrong_answer_is_an_error() -> None:
+    posted = 0
+
+    def drifting(connection: Scripted, request: bytes) -> bytes:
+        nonlocal posted
+        posted += 1
+        return http(v2(value=float(posted)))
+
+    async with serving(model(drifting)) as server:
+        with pytest.raises(Unusable, match="expected a right answer of 'm', got wrong values"):
+            await play(plan(server, CLOSED, time_s=1.0))
+        found = await play(plan(server, PERIODIC, check="shapes"))
+    assert found.completed > 0
+
+
+async def test_a_server_that_goes_ends_the_run() -> None:
+    def go(connection: Scripted, request: bytes) -> None:
+        server.vanish()
+
+    async with serving(model(answer)) as server, Clients(plan(server, CLOSED), None) as clients:
+        await clients.alone(0)
+        server.script = go
+        with pytest.raises(Unusable, match=r"^url: the server has gone: connect: "):
+            await clients.play(Workload("w", 30.0, (CLOSED,)), 0, (0,))
+
+
+async def test_unknown_model_is_named() -> None:
+    async with serving(lambda _, request: http({"error": "no"}, 404)) as server:
+        with pytest.raises(Unusable, match=r"^url: expected a V2 server with model 'm', got status 404"):
+            await play(plan(server, PERIODIC))
+
+
+async def test_lag_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(model(answer)) as server:
+        found = await play(plan(server, PERIODIC))
+    late = WorkloadResult(found.plan, found.outcomes, type(found.lag_ns)("q", [10**12] * 10))
+    monkeypatch.setattr(workload_run, "LAG_P99_MS", 1.0)
+    with pytest.raises(Lagging, match=r"1 % of its requests were more than 1000000\.000 ms late"):
+        late.check_lag()
+
+
+async def test_table_and_json() -> None:
+    async with serving(model(answer)) as server:
+        found = await play(plan(server, PERIODIC, CLOSED, told="header", seed=4))
+    lines = found.table().splitlines()
+    assert lines[0] == f"w at {server.url}: 0.1 s after a warm-up of 0 s; the server is told by X-Class"
+    assert [line.split()[0] for line in lines[3:5]] == ["camera_rt", "bulk_be"]
+    told = found.as_json()
+    assert (told["workload"], told["seed"], told["classes_told"]) == ("w", 4, "header")
+    assert told["classes"]["all"]["completed"] == found.completed
+    assert json.loads(json.dumps(told)) == told
+
+
+def test_bad_options() -> None:
+    workload = Workload("w", 1.0, (PERIODIC,))
+    with pytest.raises(ValueError, match=r"^classes: expected one of none, header, priority, got 'x'$"):
+        WorkloadPlan(url="localhost:1", workload=workload, told="x")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^url: "):
+        WorkloadPlan(url="ftp://x", workload=workload)
