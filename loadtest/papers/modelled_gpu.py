@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from app.scheduler.estimates.profile import ModelProfile
-from app.scheduler.types import Unit
+from loadtest.common.slowed import EquallySlowed
 
 SMS = 72
 MAX_BATCH = 32
@@ -115,48 +115,13 @@ NETWORKS = (
 )
 
 
-class SharedSms:
-    """A simulator's Device whose units share the SMs as assumed. Each worker has one unit at a time.
-
-    All units slow down by the same factor, so their ends are ordered on a clock that slows down by it.
-    """
+class SharedSms(EquallySlowed):
+    """A simulator's Device whose units share the SMs as assumed."""
 
     def __init__(self, network: Network) -> None:
-        self.due: int | None = None
-        self.busy_ns = 0
-        self.unit_ns = 0
-        self._network = network
-        self._alone = [network.alone_ms(size) * _MS for size in range(1, MAX_BATCH + 1)]
-        self._busy = [network.busy_sms(size) for size in range(1, MAX_BATCH + 1)]
-        self._clock = 0.0  # nanoseconds at full speed
-        self._slow = 1.0
-        self._seen = 0
-        self._running: list[tuple[float, int, Unit, int]] = []  # (end on the clock, unit id, unit, began)
-
-    def push(self, unit: Unit, now: int) -> None:
-        self._pass(now)
-        self._running.append((self._clock + self._alone[unit.size - 1], unit.id, unit, now))
-        self._plan(now)
-
-    def pop(self, now: int) -> tuple[Unit, int]:
-        self._pass(now)
-        ended = min(self._running)
-        self._running.remove(ended)
-        self._plan(now)
-        self.unit_ns += now - ended[3]
-        return ended[2], now - ended[3]
-
-    def _pass(self, now: int) -> None:
-        elapsed = now - self._seen
-        self._seen = now
-        if self._running:
-            self.busy_ns += elapsed
-            self._clock += elapsed / self._slow
-
-    def _plan(self, now: int) -> None:
-        if not self._running:
-            self.due = None
-            return
-        self._slow = self._network.slowdown([self._busy[unit.size - 1] for _, _, unit, _ in self._running])
-        left = min(self._running)[0] - self._clock
-        self.due = now + max(1, round(left * self._slow))
+        alone = [network.alone_ms(size) * _MS for size in range(1, MAX_BATCH + 1)]
+        busy = [network.busy_sms(size) for size in range(1, MAX_BATCH + 1)]
+        super().__init__(
+            lambda unit: alone[unit.size - 1],
+            lambda units: network.slowdown([busy[unit.size - 1] for unit in units]),
+        )
