@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import partial
 from heapq import heappop, heappush
 
 from app.bench.workload import Workload
@@ -97,7 +98,7 @@ class _Clients:
 
     def _submit_later(self, launches: list[Launch]) -> None:
         for launch in launches:
-            self._at(launch.at, Tie.SUBMIT, lambda launch=launch: self._submit(launch))
+            self._at(launch.at, Tie.SUBMIT, partial(self._submit, launch))
 
     def _submit(self, launch: Launch) -> bool:
         self._players.launched(launch, self.now)
@@ -124,7 +125,7 @@ class _Clients:
         for unit in step.start:
             self.found.units += 1
             if server.launch_ns:
-                self._at(self.now + server.launch_ns, Tie.LAUNCHED, lambda unit=unit: self._launched(unit))
+                self._at(self.now + server.launch_ns, Tie.LAUNCHED, partial(self._launched, unit))
             else:
                 self._launched(unit)
         self._watch()

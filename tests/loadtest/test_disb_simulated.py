@@ -113,6 +113,17 @@ def test_a_client_that_is_not_prompt_finds_a_best_effort_unit_before_it() -> Non
     assert late.latency_ns.mean() > 1.9 * prompt.latency_ns.mean()
 
 
+def test_rows_of_one_request_are_answered_together_and_followers_wait_for_them() -> None:
+    """Two rows of VGG are two units; a follower begins when both have ended."""
+    pair = Task("pair_rt", Load("periodic", 10.0), "vgg19", rows=2)
+    follower = Task("merged", Load("dependent", after=("pair_rt",)), "distilbert")
+    for prompt in (True, False):
+        first, second = play(Column("c"), pair, follower, prompt=prompt).outcomes
+        assert set(first.latency_ns.tolist()) == {2 * alone_ns(VGG_RT)}
+        assert second.played.due == first.played.ended
+        assert set(second.latency_ns.tolist()) == {alone_ns(follower)}
+
+
 def test_the_same_run_gives_the_same_figures() -> None:
     first, again = (simulated.cell(("E", "priority", 0.3)) for _ in range(2))
     assert first == again
