@@ -22,11 +22,21 @@ class EquallySlowed:
         self._clock = 0.0  # nanoseconds at full speed
         self._slow = 1.0
         self._seen = 0
-        self._running: list[tuple[float, int, Unit, int]] = []  # (end on the clock, unit id, unit, began)
+        #: (end on the clock, unit id, unit, when it began, and on the clock)
+        self._running: list[tuple[float, int, Unit, int, float]] = []
 
     def push(self, unit: Unit, now: int) -> None:
         self._pass(now)
-        self._running.append((self._clock + self._alone_ns(unit), unit.id, unit, now))
+        self._running.append((self._clock + self._alone_ns(unit), unit.id, unit, now, self._clock))
+        self._plan(now)
+
+    def cut(self, unit: Unit, alone_ns: Callable[[float], float], now: int) -> None:
+        """Let a unit that runs end earlier. `alone_ns`: what it takes alone in all, by what it has run of that."""
+        self._pass(now)
+        entry = next(entry for entry in self._running if entry[2] is unit)
+        self._running.remove(entry)
+        _, number, _, began, clock = entry
+        self._running.append((max(self._clock, clock + alone_ns(self._clock - clock)), number, unit, began, clock))
         self._plan(now)
 
     def pop(self, now: int) -> tuple[Unit, int]:
@@ -48,6 +58,6 @@ class EquallySlowed:
         if not self._running:
             self.due = None
             return
-        self._slow = self._slowdown([unit for _, _, unit, _ in self._running])
+        self._slow = self._slowdown([entry[2] for entry in self._running])
         left = min(self._running)[0] - self._clock
         self.due = now + max(1, round(left * self._slow))

@@ -2,7 +2,7 @@
 
 REEF's five models in kernels (see `modelled`), DISB's workloads A to E and REAL, and a column for each way to schedule
 them; and REEF's study of its queue: how long real-time requests wait, and how much longer a best-effort request takes,
-when more kernels are handed over at once. Writes docs/bench/disb-simulated.md and .json.
+when a stage has more kernels. Writes docs/bench/disb-simulated.md and .json.
 """
 
 from __future__ import annotations
@@ -28,15 +28,18 @@ from .generate import FOLDER
 from .modelled import LAUNCH_US, NETWORKS, SHARED, SPREAD, WHOLE, ModelledGpu, network
 from .virtual import Played, Server, play
 
-KERNELS = 4  # handed over at once where units are not whole models: REEF's choice for its queue
+KERNELS = 4  # of a stage, where stages are not whole models: REEF's choice for its queue
 WORKLOADS = ("A", "B", "B-repository", "C", "D", "E", "REAL")
 QUEUES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+QUEUE_S = 30.0
 _US = 1000
 
 
 @dataclass(frozen=True)
 class Column:
-    """One way to schedule. `title`: as the page says it. `kernels` of a unit; WHOLE: each model is one unit.
+    """One way to schedule. `title`: as the page says it. `kernels` of a stage; WHOLE: each model is one stage.
+
+    `goes_on`: a worker takes the next stage by itself until it is recalled; else each stage is handed over.
 
     `streams`: a worker for each client, all at once; else one worker. `priorities`: calls have the priority of their
     class, 1 or 2. `classes`: they have their class. `only`: the tasks of one class, the others do not run. `scheduler`:
@@ -45,6 +48,7 @@ class Column:
 
     title: str
     kernels: int = WHOLE
+    goes_on: bool = False
     streams: bool = False
     priorities: bool = True
     classes: bool = False
@@ -57,7 +61,7 @@ class Column:
         models = list(dict.fromkeys(task.model for task in tasks))
         programs = {model: network(model).program(number, self.kernels) for number, model in enumerate(models, 1)}
         workers = len(tasks) if self.streams else 1
-        device = DeviceSpec(tuple(WorkerSpec(1) for _ in range(workers)), max_running=workers)
+        device = DeviceSpec(tuple(WorkerSpec(1) for _ in range(workers)), max_running=workers, goes_on=self.goes_on)
         server = Server(
             self.scheduler(device), programs, ModelledGpu(list(programs.values())), round(LAUNCH_US * _US),
             self.priorities, self.classes, prompt,
@@ -70,9 +74,10 @@ COLUMNS = {
     "rt_only": Column("real time alone", only="realtime"),
     "seq": Column("whole models, real time first"),
     "streams": Column("a stream for each client", streams=True, priorities=False),
-    "priority": Column("priorities at unit boundaries", kernels=KERNELS),
+    "priority": Column("priorities between stages", kernels=KERNELS, goes_on=True),
+    "handed": Column("the same, each stage handed over", kernels=KERNELS),
 }
-SWEPT = ("priority",)  # columns of the queue's study, each with other numbers of kernels
+SWEPT = ("priority", "handed")  # columns of the queue's study, each with other numbers of kernels
 
 
 def alone_ns(task: Task) -> int:
@@ -104,7 +109,7 @@ def _figures(played: Played, time_s: float) -> dict[str, Any]:
 
 
 def queue(given: tuple[str, int, float]) -> dict[str, Any]:
-    """REEF's Figure 15: ResNet best effort, so many kernels at once; alone, and with real-time VGG at random times."""
+    """REEF's Figure 15: ResNet best effort in stages of so many kernels, alone and with real-time VGG at random."""
     name, kernels, seconds = given
     column = replace(COLUMNS[name], kernels=kernels)
     bulk = Task("resnet152_be", Load("continuous"), "resnet152", klass="best_effort")
@@ -114,7 +119,7 @@ def queue(given: tuple[str, int, float]) -> dict[str, Any]:
     return {
         "column": name, "kernels": kernels, "execution_ms": float(alone.outcomes[0].latency_ns.mean()) / 1e6,
         "wait_p50_ms": both["wait_p50_ms"], "wait_p99_ms": both["wait_p99_ms"],
-        "longest_unit_ms": max(network("resnet152").stages(kernels)) / 1e6,
+        "longest_stage_ms": max(network("resnet152").stages(kernels)) / 1e6,
         "realtime_mean_ms": both["classes"]["realtime"]["mean_ms"],
     }  # fmt: skip
 
@@ -147,21 +152,19 @@ def check(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> None:
 
 
 def measure(chosen: argparse.Namespace, run: Run) -> Data:
-    data: Data = {
-        "settings": {
-            "launch_us": LAUNCH_US, "shared": SHARED, "spread": SPREAD, "kernels": KERNELS, "seconds": chosen.seconds,
-            "networks": [
-                {**asdict(one), "kernel_us": [min(one.kernel_ns()) / _US, max(one.kernel_ns()) / _US]}
-                for one in NETWORKS
-            ],
-            "columns": {name: COLUMNS[name].title for name in chosen.columns},
-            "workloads": chosen.workloads,
-        },
+    networks = [
+        {**asdict(one), "kernel_us": [min(one.kernel_ns()) / _US, max(one.kernel_ns()) / _US]} for one in NETWORKS
+    ]
+    settings = {
+        "launch_us": LAUNCH_US, "shared": SHARED, "spread": SPREAD, "kernels": KERNELS, "seconds": chosen.seconds,
+        "queue_s": chosen.seconds or QUEUE_S, "networks": networks,
+        "columns": {name: COLUMNS[name].title for name in chosen.columns}, "workloads": chosen.workloads,
     }  # fmt: skip
+    data: Data = {"settings": settings}
     swept = [name for name in SWEPT if name in chosen.columns]
     for key, work, given in (
         ("cells", cell, [(name, column, chosen.seconds) for name in chosen.workloads for column in chosen.columns]),
-        ("queues", queue, [(name, kernels, chosen.seconds or 60.0) for name in swept for kernels in QUEUES]),
+        ("queues", queue, [(name, kernels, chosen.seconds or QUEUE_S) for name in swept for kernels in QUEUES]),
         ("turnaround", turnaround, [chosen.seconds]),
     ):
         data[key] = []

@@ -35,16 +35,18 @@ request at a time, and of the instants that pass meanwhile the newest is launche
 COLUMNS = """\
 `rt_only` is what all others are compared with: the real-time clients alone. `seq` and `streams` are the paper's
 baselines, made of today's scheduler: one unit is a whole model, on one worker with priorities, or on a worker for each
-client without. `priority` hands over {kernels} kernels at once on one worker, and calls have priority 1 or 2. There are
-no classes yet: nothing is padded, nothing best effort runs beside real time, and none of it runs beside one another.
+client without. In `priority` a stage has {kernels} kernels, there is one worker, and calls have priority 1 or 2: what a
+server does today on a CPU. The worker goes on from stage to stage by itself until it is recalled for a call that goes
+first. In `handed` it does not. There are no classes yet: nothing best effort runs beside real time, nor beside one
+another.
 """
 QUEUE = """\
 REEF limits the kernels that its device holds, because those are in a real-time request's way. In the paper a queue of
 1 kernel makes a ResNet request take 14.3 ms and one of 4 kernels 12.3 ms, more change less than 0.3 %, and preemption
-grows in proportion (31 us at 4, with kernels that end themselves when they see a flag). Here so many kernels are a unit
-and nothing is handed over behind it: a unit pays its launch whatever its size, and a real-time request waits for the
-rest of one unit. A VGG request comes at random 20 times a second, ResNet requests are best effort in a closed loop. All
-units have that many kernels, those of real-time requests too.
+grows in proportion (31 us at 4, with kernels that end themselves when they see a flag). Here so many kernels are a
+stage: in `handed` each pays its launch whatever its size, and a real-time request waits for the rest of one. A VGG
+request comes at random 20 times a second, ResNet requests are best effort in a closed loop, for {queue_s:g} virtual
+seconds. The stages of real-time requests are as large.
 """
 ASSUMED = """\
 ## Assumptions
@@ -57,11 +59,11 @@ ASSUMED = """\
   The paper has no list of them; it says that VGG's take 10 to 255 us.
 - The paper gives 13.6 ms for ResNet in its table and 12.3 ms in the study of its queue. Here it is 13.6 ms.
 - A unit begins {launch_us:g} us after it was handed to an idle worker. That is what a queue of one kernel costs ResNet
-  in the paper, by kernel.
+  in the paper, by kernel. A worker that goes on by itself takes the next stage at once.
 - While k units run, each takes 1 + {shared:g} (k - 1) times as long as alone, whatever their models. The factor is
   fitted to one published figure, GPUStreams' throughput under REAL. The pair of A and B slows real time more in the
   paper than here.
-- Nothing is killed and nothing is taken back.
+- Nothing is killed: a stage that has begun runs to its end.
 - REAL is made from a seed to match the figures of the recorded trace (see loadtest/disb/workloads/README.md). The paper
   used another version of it than DISB's repository has today.
 - A client that launches with an answer does so before the next unit is chosen. With any turnaround a best-effort unit
@@ -121,13 +123,13 @@ def queues(found: Sequence[Mapping[str, Any]]) -> str:
     rows = [
         [f"`{one['column']}`", str(one["kernels"]), f"{one['execution_ms']:.2f}",
          f"{100 * (one['execution_ms'] / least[one['column']] - 1):+.1f} %",
-         f"{1000 * one['wait_p50_ms']:.0f} / {1000 * one['wait_p99_ms']:.0f}", f"{1000 * one['longest_unit_ms']:.0f}",
+         f"{1000 * one['wait_p50_ms']:.0f} / {1000 * one['wait_p99_ms']:.0f}", f"{1000 * one['longest_stage_ms']:.0f}",
          f"{one['realtime_mean_ms']:.2f}"]
         for one in found
     ]  # fmt: skip
     headings = (
-        "", "kernels of a unit", "ResNet alone, ms", "over the longest", "VGG until its first unit, 50 / 99 %, us",
-        "ResNet's longest unit, us", "VGG, mean ms",
+        "", "kernels of a stage", "ResNet alone, ms", "over the longest", "VGG until its first unit, 50 / 99 %, us",
+        "ResNet's longest stage, us", "VGG, mean ms",
     )  # fmt: skip
     return table(headings, rows)
 
@@ -164,7 +166,7 @@ def parts(data: Mapping[str, Any]) -> list[str]:
         "## Throughput of all requests", ratios(data, throughput, THROUGHPUT), "## Figures", figures(data),
     ]  # fmt: skip
     if data["queues"]:
-        made += ["## Kernels handed over at once", QUEUE, queues(data["queues"])]
+        made += ["## Kernels of a stage", QUEUE.format(**data["settings"]), queues(data["queues"])]
     return [*made, assumed(data), markdown.facts_list(data["facts"])]
 
 

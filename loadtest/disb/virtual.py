@@ -20,7 +20,8 @@ from app.bench.workload_schedule import Launch, Players
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Call, Klass, Program, Row, Step, Unit
 from app.scheduler.types import Outcome as UnitOutcome
-from app.sim.device import Device
+
+from .modelled import ModelledGpu
 
 _TICK_NS = 1_000_000_000
 PRIORITIES = {"realtime": 1, "best_effort": 2}
@@ -48,7 +49,7 @@ class Server:
 
     scheduler: Scheduler
     programs: Mapping[str, Program]
-    device: Device
+    device: ModelledGpu
     launch_ns: int = 0
     priorities: bool = True
     classes: bool = False
@@ -75,6 +76,7 @@ class _Clients:
         self._calls: list[Launch] = []  # by id of the call
         self._due: int | None = None  # the device's, of the last scheduled event
         self._timer: int | None = None
+        self._launching: dict[int, bool] = {}  # by id of a unit that is being launched: it is recalled already
         self._told: set[int] = set()  # calls whose clients have heard of the answer before the step that gives it
         self.now = 0
 
@@ -124,10 +126,16 @@ class _Clients:
         server = self._server
         for unit in step.start:
             self.found.units += 1
+            self._launching[unit.id] = False
             if server.launch_ns:
                 self._at(self.now + server.launch_ns, Tie.LAUNCHED, partial(self._launched, unit))
             else:
                 self._launched(unit)
+        for unit in step.recall:
+            if unit.id in self._launching:
+                self._launching[unit.id] = True
+            else:
+                server.device.recall(unit, self.now)
         self._watch()
         for call in step.done:
             self.found.end_ns = self.now
@@ -145,6 +153,8 @@ class _Clients:
     def _launched(self, unit: Unit) -> bool:
         self._server.scheduler.launched(unit.id, self.now)
         self._server.device.push(unit, self.now)
+        if self._launching.pop(unit.id):
+            self._server.device.recall(unit, self.now)
         self._watch()
         if unit.stage == 0:
             for row in unit.rows:
@@ -164,8 +174,12 @@ class _Clients:
         if self._due != self.now:  # the prediction has changed since
             return False
         self._due = None
-        unit, compute_ns = self._server.device.pop(self.now)
-        self._server.scheduler.finished(UnitOutcome(unit.id, None, compute_ns), self.now)
+        device = self._server.device
+        unit, compute_ns = device.pop(self.now)
+        alone = device.stage_ns(unit)
+        times = tuple(round(time * compute_ns / sum(alone)) for time in alone) if len(alone) > 1 else ()
+        device.forget(unit)
+        self._server.scheduler.finished(UnitOutcome(unit.id, None, compute_ns, (), len(alone), times), self.now)
         self._watch()
         if self._server.prompt:
             for call in dict.fromkeys(row.call for row in unit.rows if row.call.left == 0):
