@@ -47,7 +47,7 @@ async def test_tasks_run_beside_one_another() -> None:
     async with serving(model(answer)) as server:
         found = await play(plan(server, PERIODIC, CLOSED))
     first, second = found.outcomes
-    assert [due // MS for due in first.played.due] == list(range(0, 100, 10))[: len(first.played.due)]
+    assert {due // MS for due in first.played.due} <= set(range(0, 100, 10))
     assert len(first.played.due) + first.played.dropped == 10
     assert first.played.right == [True] * len(first.played.due)
     assert second.played.launched[1:] >= second.played.ended[:-1]
@@ -83,7 +83,7 @@ async def test_warm_up_is_not_counted() -> None:
     async with serving(model(answer)) as server:
         found = await play(plan(server, PERIODIC, warmup_s=0.1))
         posted = sum(request.startswith(b"POST") for request in server.requests)
-    assert posted > 10 >= len(found.outcomes[0].played.due)
+    assert posted >= len(found.outcomes[0].played.due) + 3  # twice alone, and in the warm-up
 
 
 async def test_progress_is_told() -> None:
