@@ -12,6 +12,7 @@ from loadtest.bench import ahead_page, hot_path_page, http_page, live_vs_sim_pag
 from loadtest.bench.simulation import page as simulation_page
 from loadtest.common import experiment
 from loadtest.common.paths import DOCS
+from loadtest.disb import simulated_page as disb_simulated_page
 from loadtest.papers import adaptive_batching_page, ebird_page, stages_page, steps_page
 
 PAGES: dict[str, Callable[[Any, Path], list[str]]] = {
@@ -23,6 +24,7 @@ PAGES: dict[str, Callable[[Any, Path], list[str]]] = {
     "policies-live": policies_live_page.write,
     "policies-live-1": policies_live_page.write,
     "simulation": simulation_page.write,
+    "disb-simulated": disb_simulated_page.write,
     "adaptive_batching": adaptive_batching_page.write,
     "ebird": ebird_page.write,
     "stages": stages_page.write,
