@@ -43,10 +43,10 @@ another.
 #: What the figures of these columns say.
 FOUND_OF = {"rt_only", "seq", "streams", "priority", "handed"}
 FOUND = """\
-- `seq` is close to what is published where that is one figure, 2 to 9 % away; in E its latency is below the published
+- `seq` is close to what is published where that is one figure, 1 to 9 % away; in E its latency is below the published
   range. `streams` is close to the published throughput, one figure of which it is fitted to, except in B. It slows real
   time less than published in A, B, E and REAL: the model slows all units alike.
-- Priorities between stages bring real-time latency to at most 1.023 times that of real time alone, without classes.
+- Priorities between stages bring real-time latency to at most 1.024 times that of real time alone, without classes.
   What is left is the rest of one stage.
 - They bring no throughput beyond that of `seq`, because one worker runs one unit at a time. What REEF has more comes
   from best-effort requests beside one another, and beside real time.
