@@ -213,15 +213,22 @@ class TimedExecutor(CpuExecutor):
 
 
 class TimedStages(TimedExecutor, StagedExecutor):
-    """The same of a model in stages: each of them takes that time."""
+    """The same of a model in stages: each of them takes that time, or as many times it as `weights` says."""
+
+    weights: tuple[int, ...] = ()
 
     def run(self, slots: Slots, size: int, stage: int = WHOLE) -> Ran:
         ran = super().run(slots, size, stage)
-        return replace(ran, input_ns=0, infer_ns=sum(ran.stages_ns), output_ns=0) if stage == WHOLE else ran
+        if stage == WHOLE:
+            return replace(ran, input_ns=0, infer_ns=sum(ran.stages_ns), output_ns=0)
+        return replace(ran, infer_ns=ran.infer_ns + (self._weight(stage) - 1) * self.batch_ns(size))
 
     def _whole(self, slots: Slots, size: int, *, tried: bool) -> Ran:
-        ns, stages = self.batch_ns(size), len(self.model.stages)
-        return Ran(super()._whole(slots, size, tried=tried).outputs, 0, ns * stages, 0, stages_ns=(ns,) * stages)
+        times = tuple(self._weight(stage) * self.batch_ns(size) for stage in range(len(self.model.stages)))
+        return Ran(super()._whole(slots, size, tried=tried).outputs, 0, sum(times), 0, stages_ns=times)
+
+    def _weight(self, stage: int) -> int:
+        return self.weights[stage] if self.weights else 1
 
 
 def affine(size: int) -> int:

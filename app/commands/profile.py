@@ -80,7 +80,7 @@ def profile(
         int,
         typer.Option(
             min=0,
-            help="Length of variable axes, where their bound is not less. \\[16, or that of the model's own samples]",
+            help="Length of variable axes in the main table. \\[16, or that of the model's own samples]",
             show_default=False,
         ),
     ] = 0,
@@ -97,8 +97,9 @@ def profile(
     plot: Annotated[Path | None, typer.Option(help="Write a plot here (.png, .svg, .pdf).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the profile as JSON.")] = False,
 ) -> None:
-    """Measure the batch times of a model: each size alone, and several batches at once.
+    """Measure the batch times of a model: each size alone, and several batches at once; by length where that varies.
 
+    Of a model in stages the time of each stage is measured, too.
     Sizes are visited in random order, pass by pass, until the median of each is known to 3 %. The result is kept where
     `starling serve` looks for it, and is what `starling simulate --profile` takes.
     """
@@ -185,15 +186,19 @@ def _device(plan: Plan, workers: int) -> Device:
 def _measure(model: Model, plan: Plan, suggest: bool) -> tuple[ModelProfile, Key]:
     """The profile with all that belongs to it, and its key. Other numbers of threads are measured more coarsely."""
     from app.engine.profiling import sizing
-    from app.engine.profiling.sampler import Sampler, cells, coarser
+    from app.engine.profiling.sampler import Cell, Sampler, at_lengths, cells, coarser, shorter
+    from app.models.samples import most_length, own_length
 
-    max_batch = plan.max_batch
+    max_batch, inputs = plan.max_batch, model.info.client_inputs
+    own = own_length(inputs, model.samples, plan.length)
+    lengths = shorter(most_length(inputs, own), own)[0] if own else []
     compared = suggest and plan.gpu is None  # threads are the CPU's
     pairs = [pair for pair in sizing.pairs(cpu_cores()) if compared and pair[0] != plan.threads]
     *_, powers = coarser(max_batch)
-    main = Sampler(cells(range(1, max_batch + 1), plan.together), most=plan.repeats)
+    sizes = cells(range(1, max_batch + 1), plan.together)
+    main = Sampler([*sizes, *at_lengths(powers, lengths)], most=plan.repeats)
     others: dict[int, Sampler] = {
-        threads: Sampler([(k, size) for t, k in pairs if t == threads for size in powers], most=plan.repeats)
+        threads: Sampler([Cell(k, size) for t, k in pairs if t == threads for size in powers], most=plan.repeats)
         for threads, _ in pairs
     }
     samplers = [main, *others.values()]
@@ -205,7 +210,7 @@ def _measure(model: Model, plan: Plan, suggest: bool) -> tuple[ModelProfile, Key
         keys, key = _run(model, plan, main, settled)
         for threads, sampler in others.items():
             _run(model, replace(plan, threads=threads, budget_s=plan.budget_s / 2 / len(others)), sampler, settled)
-    measured = main.profile(**keys)
+    measured = main.profile(None, own, **keys)
     line = measured.fit()
     extra = {
         **measured.extra,
@@ -216,7 +221,7 @@ def _measure(model: Model, plan: Plan, suggest: bool) -> tuple[ModelProfile, Key
         found = [
             sizing.candidate(threads, units, sampler.table(1)[1], sampler.table(units))
             for threads, sampler in {plan.threads: main, **others}.items()
-            for units in sorted({units for units, _ in sampler.times})
+            for units in sorted({cell.units for cell in sampler.times})
         ]
         extra["suggested"] = sizing.suggestion(sizing.choose(found), max_batch, keys["push_depth"])
         extra["candidates"] = [one.told() for one in found]
@@ -238,7 +243,7 @@ def _run(model: Model, plan: Plan, sampler: Sampler, told: Callable[[int], None]
     from app.models.samples import short_lengths
 
     lengths = short_lengths(model.info.client_inputs, plan.length) if plan.length else None
-    device = _device(plan, max(units for units, _ in sampler.times))
+    device = _device(plan, max(cell.units for cell in sampler.times))
     with Bench(device, model, plan.max_batch, lengths) as bench:
         bench.warm()
         key = key_of(bench.placed, device)

@@ -66,34 +66,26 @@ def program_of(ident: int, info: ModelInfo, profiles: Sequence[Profile], steps: 
 def stage_profiles(profile: ModelProfile, stages: int, running: int, *, cell: bool = False) -> list[Profile]:
     """The profile of each of so many stages, for up to `running` units at once; of one step where it is a `cell`.
 
-    What is measured is the whole model. Its times are shared out as those of the stages were in warm-up, which the
-    profile has under `stages`; equally, where it has nothing of them. Each is handed over, which costs something also
-    where none knows yet how much: then it is learnt from the first batch on.
+    Those that were measured; equal parts of the whole, where the profile has nothing of them or is of other stages (it
+    may have been edited). Each is handed over, which costs something also where none knows yet how much: then it is
+    learnt from the first batch on.
     """
-    whole = replace(profile.stage(running), handover_ns=profile.handover_ns or 0)
+    profile = replace(profile, handover_ns=profile.handover_ns or 0)
+    whole = profile.stage(running)
     if cell and len(profile.stages) == 1:
-        return [replace(profile.stages[0].stage(running), handover_ns=whole.handover_ns)]
+        return [stage.profile for stage in profile.program_stages(running)]
     if stages < 2:
         return [whole]
-    shares = _shares(profile.stages, stages, profile.max_batch)
-    return [
-        Profile(
-            _part(whole.batch_ns, shares[stage]),
-            tuple(_part(times, shares[stage]) for times in whole.concurrency_ns),
-            handover_ns=whole.handover_ns,
-        )
-        for stage in range(stages)
-    ]
+    if len(profile.stages) == stages:
+        return [stage.profile for stage in profile.program_stages(running)]
+    part = replace(
+        whole,
+        batch_ns=_part(whole.batch_ns, stages),
+        concurrency_ns=tuple(_part(times, stages) for times in whole.concurrency_ns),
+        by_length=tuple((length, _part(times, stages)) for length, times in whole.by_length),
+    )
+    return [part] * stages
 
 
-def _part(batch_ns: Sequence[int], shares: Sequence[float]) -> tuple[int, ...]:
-    return tuple(max(1, round(ns * share)) for ns, share in zip(batch_ns, shares, strict=True))
-
-
-def _shares(parts: Sequence[ModelProfile], stages: int, max_batch: int) -> list[list[float]]:
-    """By stage and size: the part of a batch's time. Other stages than the model has are left aside: it may have been
-    cut elsewhere since, and profiles may be edited."""
-    if len(parts) == stages and all(part.max_batch == max_batch for part in parts):
-        wholes = [sum(times) for times in zip(*(part.batch_ns for part in parts), strict=True)]
-        return [[time / whole for time, whole in zip(part.batch_ns, wholes, strict=True)] for part in parts]
-    return [[1 / stages] * max_batch] * stages
+def _part(batch_ns: Sequence[int], stages: int) -> tuple[int, ...]:
+    return tuple(max(1, ns // stages) for ns in batch_ns)

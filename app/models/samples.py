@@ -20,6 +20,7 @@ from app.models.made import with_made
 
 ROWS = 4  # made up for the row check: enough to change places, few enough to cost little
 _SHORT = 16  # of variable axes: long enough for most kernels, and an encoder runs it in milliseconds
+_LONGER = 8  # times what is known of rows without a bound
 _ATTEMPTS = 8  # to make up a row that differs from those before it; some inputs have no more than two values
 _LETTERS = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz", np.uint8)
 _LONGEST_TEXT = 8
@@ -35,6 +36,11 @@ def short_lengths(inputs: Sequence[TensorSpec], length: int = _SHORT) -> dict[st
     return {axis: min(bound or length, length) for axis, bound in _bounds(inputs).items()}
 
 
+def most_length(inputs: Sequence[TensorSpec], own: int) -> int:
+    """The longest that rows can be, 0 without a variable axis; without a bound several times their `own` length."""
+    return max((bound or own * _LONGER for bound in _bounds(inputs).values()), default=0)
+
+
 def _bounds(inputs: Sequence[TensorSpec]) -> dict[str, int]:
     """The largest length of each variable axis, UNBOUNDED if there is none."""
     return {axis: bound for spec in inputs for axis, bound in zip(spec.axes, spec.bounds, strict=True) if axis}
@@ -43,6 +49,12 @@ def _bounds(inputs: Sequence[TensorSpec]) -> dict[str, int]:
 def longest(rows: Sequence[SampleRow]) -> dict[str, int]:
     """The length of each variable axis in a batch of these rows."""
     return {axis: max(row.lengths[axis] for row in rows) for axis in rows[0].lengths}
+
+
+def own_length(inputs: Sequence[TensorSpec], samples: Sequence[SampleRow], length: int = 0) -> int:
+    """The longest of the rows that a model is tried with, 0 without a variable axis; `length`: if they are made so."""
+    lengths = longest(samples) if samples and not length else short_lengths(inputs, length or _SHORT)
+    return max(lengths.values(), default=0)
 
 
 def example_row(inputs: Sequence[TensorSpec], lengths: Mapping[str, int] | None = None) -> SampleRow:

@@ -146,7 +146,7 @@ class ProgramState:
 
     def _set_level(self) -> None:
         facts = self.facts[0]
-        facts.scale = sum(latency.scale for latency in self.latency) / len(self.latency)
+        facts.scale = sum(latency.planned for latency in self.latency) / len(self.latency)
         for stage in self.facts:
             stage.rate = self.rate.steady
         if facts.control is not None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import numpy as np
 import pytest
 from fakes import MS, FakeDevice, Fate, Pushed, affine, virtual, virtual_loop
 
+from app.engine.profiling.cache import ProfileCache
 from app.errors import ClientGone, DeadlineExceeded, ModelFailed
 from app.metrics import Metrics
 from app.scheduler.types import Fault
@@ -151,13 +153,50 @@ async def test_times_of_warm_up_are_those_of_the_stages():
 
 
 @virtual
-async def test_a_profile_measured_while_idle_is_shared_out_as_warm_up_was():
-    """What is measured is the whole model, in slots of its own: nothing is kept between stages."""
-    async with serving(staged(double, lambda x: x, increase), profile_budget_s=60.0) as rig:
-        rig.served.executor.batch_ns = lambda size: 2 * affine(size)
+async def test_each_stage_is_measured_while_idle(tmp_path: Path):
+    """The whole runs, in slots of its own: nothing is kept between stages. The next server finds the profile."""
+    cache = ProfileCache(tmp_path)
+    model = staged(double, lambda x: x, increase)
+    async with serving(model, profile_budget_s=60.0, profiles=cache) as rig:
+        rig.served.executor.weights = (2, 5, 3)
         rig.engine.profiling.begin()
         await rig.loop.passes(30_000 * MS)
         assert rig.served.known.origin == "measured"
         state = rig.engine.scheduler._states[rig.served.program]
-        assert [latency.predict(4) for latency in state.latency] == [2 * affine(4)] * 3
+        assert [latency.predict(4) for latency in state.latency] == [2 * affine(4), 5 * affine(4), 3 * affine(4)]
+        assert state.facts[1].remaining[1][3] == 8 * affine(4)
+        told = rig.served.statistics()["starling"]["profile"]["stages"]
+        assert [stage["batch_ms"]["4"] for stage in told] == [2.8, 7.0, 4.2]
         rig.assert_settled()
+    async with serving(model, profiles=cache) as rig:
+        assert rig.served.known.origin == "cache"
+        state = rig.engine.scheduler._states[rig.served.program]
+        assert [latency.predict(4) for latency in state.latency] == [2 * affine(4), 5 * affine(4), 3 * affine(4)]
+    async with serving(staged(double, increase), profiles=cache) as rig:
+        assert rig.served.known.origin == "warm-up"  # cut elsewhere
+
+
+@virtual
+async def test_units_of_several_workers_are_measured_stage_by_stage():
+    device = FakeDevice(virtual_loop(), 4, 4)
+    async with serving(staged(), device=device, profile_budget_s=60.0) as rig:
+        rig.served.executor.weights = (1, 2)
+        rig.engine.profiling.begin()
+        await rig.loop.passes(30_000 * MS)
+        assert [set(part.concurrency_ns) for part in rig.served.known.profile.stages] == [{2}, {2}]
+        state = rig.engine.scheduler._states[rig.served.program]
+        assert [latency.predict(3, running=2) for latency in state.latency] == [affine(3), 2 * affine(3)]
+
+
+@virtual
+async def test_boundaries_have_the_values_of_the_whole_models_table():
+    """What `adaptive` decides between stages by, in a server as in the simulator."""
+    async with serving(staged(policy="adaptive"), make_model(name="whole", policy="adaptive")) as rig:
+        await rig.loop.turn(3)
+        first, second = (rig.engine.scheduler._states[served.program].facts for served in rig.models)
+        assert all(facts.whole is not None and facts.whole.values for facts in first)
+        assert [facts.remaining for facts in first] == [
+            ((2200000, 2400000, 2600000, 2800000), tuple(map(affine, (1, 2, 3, 4))))
+        ] * 2
+        assert second[0].whole is None
+        assert not second[0].control.values

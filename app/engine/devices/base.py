@@ -73,6 +73,11 @@ class Ran:
             for number, ns in enumerate(self.stages_ns)
         ]
 
+    @property
+    def by_stage_ns(self) -> tuple[int, ...]:
+        """Of a model that ran whole, what a batch of each stage would have taken; of a recurrent one, what a step did."""
+        return tuple(map(sum, self.stage_parts)) if len(self.stages_ns) > 1 else self.stages_ns
+
 
 class Steps(NamedTuple):
     """How many steps a row of a recurrent model makes: at most `most`, 0 where nothing bounds them; as many as it is

@@ -10,18 +10,18 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
-from typing import Self
+from typing import NamedTuple, Self
 
-from app.contract import Array, Model
+from app.contract import Array, Model, SampleRow
 from app.engine.devices.base import Completion, Device, Executor, Job, Transfer
 from app.engine.devices.pool import Slots
 from app.engine.profiling.measured_device import MeasuredDevice
 from app.engine.profiling.sampler import Cell, Sampler, coarser
 from app.engine.profiling.warmup import warm_up, write_rows
 from app.errors import ConfigError
-from app.models.samples import longest, stretched
+from app.models.samples import longest, short_lengths, stretched
 from app.models.trial import GIVE_ROWS, Unfit
 from app.scheduler.types import Profile
 
@@ -29,6 +29,13 @@ _CLOSE_S = 5.0
 _TOGETHER = 2  # counted units of each worker at a visit, after one that is not
 _LONG_NS = 10_000_000  # alone, the first counts from here on: waking up costs less than a percent then
 _HANDED_OVER = 16  # batches of each size for the hand-over, at most: the median of about a hundred
+
+
+class Timed(NamedTuple):
+    """Nanoseconds of a unit, and of each stage of a model in stages."""
+
+    ns: int
+    by_stage: tuple[int, ...]
 
 
 class Bench:
@@ -47,6 +54,8 @@ class Bench:
         self._round = Round(0, 0)
         self._shapes: list[Array] = []  # outputs of the last unit
         self._executor: Executor
+        self._rows: Sequence[SampleRow] = ()
+        self._length = 0  # of the rows that lie in the slots; 0: as they are
         self._slots: list[Slots] = []
 
     def __enter__(self) -> Self:
@@ -73,25 +82,24 @@ class Bench:
         if self.lengths:
             rows = tuple(stretched(self.model.info.client_inputs, row, self.lengths) for row in rows)
         self.lengths = longest(rows)
-        pool = self._executor.pool
-        self._slots = [pool.take(self._max_batch) for _ in self.device.spec.workers]
-        for slots in self._slots:
-            write_rows(pool, slots, rows)
-            if self.device.staged:
-                self.device.arrive(self._executor, slots)
+        self._rows = rows
+        self._slots = [self._executor.pool.take(self._max_batch) for _ in self.device.spec.workers]
+        self._lay_out(0)
         return quick.profile
 
-    def time(self, cell: Cell) -> list[int]:
-        """Nanoseconds of units of this cell, on as many workers at once. Raises ConfigError when the model fails.
+    def time(self, cell: Cell) -> list[Timed]:
+        """Units of this cell, on as many workers at once. Raises ConfigError when the model fails.
 
         Units follow one another on each worker without a pause. A worker's first does not count: the others may not
         have begun, and alone it pays for waking up. Nor does what ends after some worker has stopped.
         """
-        units, size = cell
+        units, size, length = cell
+        if length != self._length:
+            self._lay_out(length)
         self._round = Round(units, size)
         for worker in range(units):
             self._push(worker, 0)
-        times: list[int] = []
+        times: list[Timed] = []
         running = units
         fault = ""
         while running:
@@ -102,7 +110,7 @@ class Bench:
                 continue
             self._shapes = completion.ran.outputs
             if counts:
-                times.append(completion.outcome.compute_ns)
+                times.append(Timed(completion.outcome.compute_ns, completion.ran.by_stage_ns))
         if fault:
             at_once = f", {units} at once" if units > 1 else ""
             raise ConfigError(f"model {self.model.info.name!r}: a batch of {size} rows{at_once}: {fault}")
@@ -115,6 +123,7 @@ class Bench:
         model fails.
         """
         found: list[int] = []
+        self._lay_out(0)
         begin = time.perf_counter()
         for _ in range(_HANDED_OVER):
             for size in coarser(self._max_batch)[-1]:
@@ -130,11 +139,22 @@ class Bench:
         """What copies cost, by batch size; nothing where the model reads its rows where they were written."""
         found: dict[int, Transfer] = {}
         for size in sizes:
-            self.time((1, size))
+            self.time(Cell(1, size))
             transfer = self.device.transfer(self._executor, size, self._shapes)
             if transfer is not None:
                 found[size] = transfer
         return found
+
+    def _lay_out(self, length: int) -> None:
+        """Write the rows into all slots, at this length; 0: as they are."""
+        inputs, rows = self.model.info.client_inputs, self._rows
+        if length:
+            rows = [stretched(inputs, row, short_lengths(inputs, length)) for row in rows]
+        for slots in self._slots:
+            write_rows(self._executor.pool, slots, rows)
+            if self.device.staged:
+                self.device.arrive(self._executor, slots)
+        self._length = length
 
     def _push(self, worker: int, number: int) -> None:
         size = self._round.size
@@ -182,6 +202,15 @@ def measure(bench: Bench, sampler: Sampler, budget_s: float, told: Callable[[int
             break
         visited = time.perf_counter()
         # One figure a visit: units that follow one another are alike, which says nothing of how well they are known.
-        sampler.add(cell, [round(median(bench.time(cell)))], time.perf_counter() - visited)
+        try:
+            timed = bench.time(cell)
+        except ConfigError:
+            if not cell.length:
+                raise
+            sampler.drop(cell)  # rows of the model's own, repeated or cut, need not be valid
+            continue
+        by_stage = tuple(round(median(times)) for times in zip(*(one.by_stage for one in timed), strict=True))
+        cost = time.perf_counter() - visited
+        sampler.add(cell, [round(median(one.ns for one in timed))], cost, [by_stage] if by_stage else ())
         told(sampler.done)
     return time.perf_counter() - begin

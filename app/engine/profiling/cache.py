@@ -151,4 +151,11 @@ def architecture_of(model: Model) -> str:
         parts.append([(name, tuple(weight.shape), str(weight.dtype)) for name, weight in call.state_dict().items()])
     else:
         parts.append(getattr(call, "__qualname__", type(call).__qualname__))
+    if model.stages:  # where it is cut
+        parts.append([_shape_of(stage) for stage in model.stages])
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def _shape_of(stage: object) -> str:
+    """What a stage looks like: its layers, of an exported one its code."""
+    return f"{stage}{getattr(stage, 'code', '')}" if isinstance(stage, nn.Module) else type(stage).__qualname__

@@ -6,7 +6,8 @@ Rules
        meet one. A call that does waits for the batch at hand, at most; one that would take too long is never measured.
     3. What a batch costs beyond computing is measured with it: measured batches are handed over as live ones are.
     4. Rows to measure with have slots of their own, which no call is ever given.
-    5. The scheduler hears of it once, at the end, as of any other input (`reprofile`).
+    5. A model in stages runs whole: each visit says what each stage took, and nothing is kept between them.
+    6. The scheduler hears of it once, at the end, as of any other input (`reprofile`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -27,10 +28,11 @@ from app.engine.devices.base import Executor, Ran
 from app.engine.devices.pool import Slots
 from app.engine.profiling.cache import Key, ProfileCache
 from app.engine.profiling.first_rows import check_later, time_rows
-from app.engine.profiling.measured_device import MeasuredDevice
-from app.engine.profiling.sampler import Cell, Sampler, cells, coarser, levels
+from app.engine.profiling.measured_device import Measured, MeasuredDevice
+from app.engine.profiling.sampler import Cell, Sampler, at_lengths, cells, coarser, levels, shorter
 from app.engine.profiling.warmup import write_rows
-from app.models.samples import longest
+from app.models.samples import longest, most_length, short_lengths, stretched
+from app.scheduler.estimates.fields import to_ms
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.types import DeviceSpec
 
@@ -39,6 +41,7 @@ log = logging.getLogger("starling.engine")
 _QUIET_NS = 50_000_000  # without a call: shorter gaps are those between the calls of one busy client
 _PATIENCE = 4  # times a batch's own time without a call, before it is measured: another is not so likely to come then
 _LEAST, _MOST = 5, 30  # times per cell; the median of 30 is known to a few percent on a machine that does other things
+_PASSES = 2  # over the lengths, which the budget must have room for: more lengths are better than a finer median
 _SHARE = 10  # a batch may take this part of the budget at most, or it keeps its time from warm-up
 
 
@@ -67,10 +70,16 @@ class Known:
             "made": self.made,
             "lengths": profile.extra.get("lengths", {}),
             "handover_ms": None if profile.handover_ns is None else profile.handover_ns / 1e6,
-            "concurrency_ms": {
-                str(units): {str(size): ns / 1e6 for size, ns in enumerate(times, 1)}
-                for units, times in profile.concurrency_ns.items()
-            },
+            "concurrency_ms": _ms(profile.concurrency_ns.items()),
+            "length_ms": _ms(profile.by_length),
+            "stages": [
+                {
+                    "batch_ms": to_ms(part.batch_ns),
+                    "concurrency_ms": _ms(part.concurrency_ns.items()),
+                    "length_ms": _ms(part.by_length),
+                }
+                for part in profile.stages
+            ],
             "fit": {"alpha_ms": line.alpha_ns / 1e6, "beta_ms": line.beta_ns / 1e6, "residual": line.residual},
             "best_batch": profile.best,
             "best_rows_per_s": profile.peak,
@@ -155,9 +164,9 @@ class IdleProfiler:
         while self._wanted:
             target = self._wanted[0]  # it stays there, so that `forget` finds it
             known = await self._try(target) if target.untried else None
-            if known is None or not is_whole(target.known, self._device.spec):
+            if known is None or not is_whole(target, self._device.spec):
                 timed = has_times(target.known, self._device.spec)
-                known = await (self._measure_handover(target) if timed else self._measure(target)) or known
+                known = await (self._measure_rest(target) if timed else self._measure(target)) or known
             if not self._wanted or self._wanted[0] is not target:
                 continue
             self._wanted.popleft()
@@ -201,45 +210,57 @@ class IdleProfiler:
 
     async def _measure(self, target: Target) -> Known | None:
         """The model's profile, or None if it was not to be had."""
-        guessed = target.known.profile.batch_ns
-        most = min(len(able(self._device.spec, len(guessed))), self._device.spec.max_running)
-        sampler = Sampler(self._wanted_cells(guessed, levels(most)), least=_LEAST, most=_MOST)
+        guess = target.known.profile
+        most = min(len(able(self._device.spec, guess.max_batch)), self._device.spec.max_running)
+        own, wanted = self._lengths(target, self._budget_ns)
+        budget_ns = self._budget_ns // (2 if wanted else 1)
+        sampler = Sampler([*self._sizes(guess, levels(most), budget_ns), *wanted], least=_LEAST, most=_MOST)
         handovers = await self._visit(target, sampler)
         if handovers is None or not any(sampler.table(1)):
             return None
         made = now_utc()
-        keys: dict[str, Any] = {"model": target.known.profile.model, "lengths": longest(target.rows), "made": made}
+        keys: dict[str, Any] = {"model": guess.model, "lengths": longest(target.rows), "made": made}
         if handovers:
             keys["handover_ms"] = max(0.0, median(handovers) / 1e6)
-        profile = sampler.profile(guessed, **keys)
-        return Known(replace(profile, stages=target.known.profile.stages), Origin.MEASURED, made)
+        return Known(sampler.profile(guess, own, **keys), Origin.MEASURED, made)
 
-    async def _measure_handover(self, target: Target) -> Known | None:
-        """What is known of the model, and its hand-over; None if it was not to be had.
+    async def _measure_rest(self, target: Target) -> Known | None:
+        """What is known of the model, and what it lacks: the hand-over, other lengths. None if they were not to be had.
 
-        For profiles that were kept before it was measured: they hold more than would be measured here.
+        For profiles that were kept before these were measured: they hold more than would be measured here.
         """
         known = target.known
+        own, wanted = self._lengths(target, self._budget_ns) if not has_lengths(target) else (0, [])
         fit = [size for size in coarser(known.profile.max_batch)[-1] if self._fits(known.profile.batch_ns[size - 1])]
-        handovers = await self._visit(target, Sampler(cells(fit), least=_LEAST, most=_LEAST))
+        sampler = Sampler([*cells(fit), *wanted], least=_LEAST, most=_LEAST)
+        handovers = await self._visit(target, sampler)
         if not handovers:
             return None
-        return replace(known, profile=replace(known.profile, handover_ns=max(0, round(median(handovers)))))
+        profile = replace(known.profile, handover_ns=max(0, round(median(handovers))))
+        if own and sampler.table(1):
+            profile = replace(profile, by_length=sampler.profile(known.profile, own).by_length)
+        return replace(known, profile=profile)
 
     async def _visit(self, target: Target, sampler: Sampler) -> list[int] | None:
         """Time the sampler's cells until they are settled or the budget is spent.
 
-        Returns what batches that ran alone cost beyond computing, in ns; None if the model is gone or fails.
+        Returns what batches that ran alone cost beyond computing, in ns; None if the model is gone or fails. One that
+        fails at another length than its rows have is not timed there.
         """
-        device, info, pool = self._device, target.executor.model.info, target.executor.pool
-        guessed = target.known.profile.batch_ns
-        await asyncio.to_thread(write_rows, pool, target.spare, target.rows)
-        device.arrive(target.executor, target.spare)
-        workers = able(device.spec, len(guessed))
+        device, info = self._device, target.executor.model.info
+        workers = able(device.spec, target.known.profile.max_batch)
         handovers: list[int] = []
-        spent = 0
+        spent, laid_out = 0, -1
         while spent < self._budget_ns and (cell := sampler.next()) is not None:
-            await device.quiet(max(_QUIET_NS, _PATIENCE * guessed[cell[1] - 1] * cell[0]))
+            expected = self._guess(target, cell)
+            if cell.length and not self._fits(expected := max(expected, sampler.expected(cell))):
+                sampler.drop(cell)
+                continue
+            if cell.length != laid_out:
+                await asyncio.to_thread(_lay_out, target, cell.length)
+                device.arrive(target.executor, target.spare)
+                laid_out = cell.length
+            await device.quiet(max(_QUIET_NS, _PATIENCE * expected))
             if device.dead() is not None or target not in self._wanted:
                 return None
             begin = self._clock()
@@ -247,36 +268,87 @@ class IdleProfiler:
             took = self._clock() - begin
             spent += took
             if fault := next((one.completion.message for one in measured if one.completion.ran is None), ""):
+                if cell.length:
+                    sampler.drop(cell)
+                    continue
                 log.warning("model %s: its profile is not measured: %s", info.name, fault)
                 return None
-            if cell[0] == 1:
+            if cell.units == 1:
                 handovers.append(measured[0].handover_ns)
-            sampler.add(cell, [round(median(one.completion.outcome.compute_ns for one in measured))], took)
+            computed = round(median(one.completion.outcome.compute_ns for one in measured))
+            sampler.add(cell, [computed], took, _by_stage(measured))
         return handovers
+
+    def _guess(self, target: Target, cell: Cell) -> int:
+        """Nanoseconds that a batch will take: from warm-up, in proportion to its length where rows are longer."""
+        own = max(longest(target.rows).values(), default=1) or 1
+        time = target.known.profile.batch_ns[cell.size - 1] * cell.units
+        return time * max(own, cell.length) // own
 
     def _fits(self, batch_ns: int) -> bool:
         """Whether a batch that takes so long may be measured at all."""
         return batch_ns * _SHARE <= self._budget_ns
 
-    def _wanted_cells(self, guessed: Sequence[int], at_once: Sequence[int]) -> list[Cell]:
+    def _sizes(self, guess: ModelProfile, at_once: Sequence[int], budget_ns: int) -> list[Cell]:
         """As many sizes as the budget has room for, several times each; none of batches that take too long."""
         wanted: list[Cell] = []
-        for sizes in coarser(len(guessed)):
-            wanted = cells([size for size in sizes if self._fits(guessed[size - 1])], at_once)
-            if _LEAST * sum(units * guessed[size - 1] for units, size in wanted) <= self._budget_ns:
+        for sizes in coarser(guess.max_batch):
+            wanted = cells([size for size in sizes if self._fits(guess.batch_ns[size - 1])], at_once)
+            if _LEAST * sum(cell.units * guess.batch_ns[cell.size - 1] for cell in wanted) <= budget_ns:
                 break
         return wanted
 
+    def _lengths(self, target: Target, budget_ns: int) -> tuple[int, list[Cell]]:
+        """The length of the rows as they are, 0 if it is fixed, and a few sizes at as many others as there is room for.
+
+        Half of the budget is theirs.
+        """
+        own = max(longest(target.rows).values(), default=0)
+        most = most_length(target.executor.model.info.client_inputs, own)
+        if most and not own:
+            own = 1
+        wanted: list[Cell] = []
+        for lengths in shorter(most, own) if most else []:
+            every = at_lengths(coarser(target.known.profile.max_batch)[-1], lengths)
+            wanted = [cell for cell in every if self._fits(self._guess(target, cell))]
+            if _PASSES * sum(self._guess(target, cell) for cell in wanted) <= budget_ns // 2:
+                break
+        return own, wanted
+
     def _batches(self, target: Target, cell: Cell, workers: Sequence[int]) -> list[tuple[int, Slots]]:
         """One batch for each of as many workers, of spare slots of its own."""
-        units, size = cell
+        units, size, _ = cell
         rows = len(target.spare) // len(self._device.spec.workers)
         return [(worker, target.spare[i * rows : i * rows + size]) for i, worker in enumerate(workers[:units])]
 
 
-def is_whole(known: Known, spec: DeviceSpec) -> bool:
+def _ms(tables: Iterable[tuple[int, tuple[int, ...]]]) -> dict[str, dict[str, float]]:
+    return {str(key): to_ms(times) for key, times in tables}
+
+
+def _lay_out(target: Target, length: int) -> None:
+    """Write rows of this length into the slots to measure with; 0: the rows as they are. Not for the event loop."""
+    inputs, rows = target.executor.model.info.client_inputs, target.rows
+    if length:
+        rows = [stretched(inputs, row, short_lengths(inputs, length)) for row in rows]
+    write_rows(target.executor.pool, target.spare, rows)
+
+
+def _by_stage(measured: Sequence[Measured]) -> list[tuple[int, ...]]:
+    """What the stages took, the median of units that ran at once; nothing for a model of one piece."""
+    units = [one.completion.ran.by_stage_ns for one in measured if one.completion.ran is not None]
+    times = tuple(round(median(times)) for times in zip(*units, strict=True))
+    return [times] if times else []
+
+
+def is_whole(target: Target, spec: DeviceSpec) -> bool:
     """All that can be measured on this device is known."""
-    return has_times(known, spec) and known.profile.handover_ns is not None
+    return has_times(target.known, spec) and target.known.profile.handover_ns is not None and has_lengths(target)
+
+
+def has_lengths(target: Target) -> bool:
+    """Batch times are known by length, where rows differ in it."""
+    return bool(target.known.profile.by_length) or not target.executor.pool.lengths
 
 
 def has_times(known: Known, spec: DeviceSpec) -> bool:

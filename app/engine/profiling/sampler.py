@@ -1,7 +1,8 @@
-"""Which batch sizes to time next, and when they are known well enough.
+"""Which batches to time next, and when they are known well enough.
 
-A cell is a size and a number of units that run at once. Cells are visited in a new random order each pass, so that a
-machine that drifts does not bend the curve, and a cell is left alone once its median is known well enough.
+A cell is a size, a number of units that run at once, and a length of the rows. Cells are visited in a new random order
+each pass, so that a machine that drifts does not bend the curve, and a cell is left alone once its median is known well
+enough. Of a model that runs in stages each visit also says what each stage took.
 """
 
 from __future__ import annotations
@@ -10,15 +11,28 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from math import floor, sqrt
 from statistics import median
+from typing import Any, NamedTuple
 
+from app.scheduler.estimates.fields import interpolate
 from app.scheduler.estimates.profile import ModelProfile, parse
 
-Cell = tuple[int, int]  #: units at once, rows in each
+
+class Cell(NamedTuple):
+    """Units at once, rows in each, and the length of the longest; 0: the rows to measure with as they are."""
+
+    units: int
+    size: int
+    length: int = 0
 
 
 def cells(sizes: Iterable[int], levels: Iterable[int] = ()) -> list[Cell]:
     """The sizes alone, and at each of the numbers of units at once."""
-    return [(units, size) for units in (1, *levels) for size in sizes]
+    return [Cell(units, size) for units in (1, *levels) for size in sizes]
+
+
+def at_lengths(sizes: Iterable[int], lengths: Iterable[int]) -> list[Cell]:
+    """The sizes alone, at each of the lengths."""
+    return [Cell(1, size, length) for length in lengths for size in sizes]
 
 
 def coarser(max_batch: int) -> list[list[int]]:
@@ -26,6 +40,15 @@ def coarser(max_batch: int) -> list[list[int]]:
     octaves = {1 << power for power in range(max_batch.bit_length())}
     halves = {3 * size // 2 for size in octaves if size > 1 and 3 * size // 2 <= max_batch}
     return [list(range(1, max_batch + 1)), sorted(octaves | halves | {max_batch}), sorted(octaves | {max_batch})]
+
+
+def shorter(longest: int, own: int) -> list[list[int]]:
+    """Sets of lengths to measure besides the rows' `own`, each with fewer than the one before: halves, quarters, ends.
+
+    They go down to a sixteenth of the longest: what is shorter takes as long as that.
+    """
+    halves = [max(1, longest >> power) for power in (4, 3, 2, 1, 0)]
+    return [sorted({*some} - {own}) for some in (halves, halves[::2], halves[-1:])]
 
 
 def levels(most: int) -> list[int]:
@@ -38,7 +61,8 @@ class Sampler:
     """Which cell to time next, and what came of it.
 
     Every number of units at once gets the same time, pass by pass over its sizes: several units at once take much
-    longer than one, and the sizes alone matter most.
+    longer than one, and the sizes alone matter most. All lengths together get as much as that, each the same; their
+    first pass goes from small to large, so that no batch comes as a surprise (`expected`, `drop`).
 
     A cell is settled when it has `least` times and the 95 % confidence interval of their median is within `tolerance`
     of it to either side, or when it has `most`. Equal seeds and equal times give equal orders.
@@ -48,37 +72,59 @@ class Sampler:
         self, wanted: Sequence[Cell], *, least: int = 5, most: int = 100, tolerance: float = 0.03, seed: int = 0
     ) -> None:
         self.times: dict[Cell, list[int]] = {cell: [] for cell in wanted}
+        self._by_stage: dict[Cell, list[tuple[int, ...]]] = {cell: [] for cell in wanted}
         self._least = min(least, most)
         self._most = most
         self._tolerance = tolerance
         self._random = random.Random(seed)
         self._settled: set[Cell] = set()
-        self._passes: dict[int, list[Cell]] = {units: [] for units, _ in wanted}
+        self._passes: dict[tuple[int, int], list[Cell]] = {_group(cell): [] for cell in wanted}
         self._spent = dict.fromkeys(self._passes, 0.0)
+        self._lengths = sorted({length for _, length in self._passes if length})
 
     def next(self) -> Cell | None:
         """The next cell, None when all are settled."""
-        for units in sorted(self._spent, key=self._spent.__getitem__):
-            left = self._passes[units]
+        for group in sorted(self._spent, key=self._spent.__getitem__):
+            left = self._passes[group]
             if not left:
-                left += [cell for cell in self.times if cell[0] == units and cell not in self._settled]
-                self._random.shuffle(left)
-            if left:
-                return left.pop()
+                left += [cell for cell in self.times if _group(cell) == group and cell not in self._settled]
+                if group[1] and not self._spent[group]:
+                    left.sort(reverse=True)
+                else:
+                    self._random.shuffle(left)
+            while left:
+                if (cell := left.pop()) not in self._settled:
+                    return cell
         return None
 
-    def add(self, cell: Cell, times: Iterable[int], cost: float = 1.0) -> None:
-        """Nanoseconds of visits to this cell, and what it cost to get them, in whatever unit."""
+    def add(
+        self, cell: Cell, times: Iterable[int], cost: float = 1.0, by_stage: Iterable[tuple[int, ...]] = ()
+    ) -> None:
+        """Nanoseconds of visits to this cell, and what it cost to get them, in whatever unit.
+
+        `by_stage`: the same visits stage by stage, of a model in stages.
+        """
         self.times[cell] += times
-        self._spent[cell[0]] += cost
+        self._by_stage[cell] += by_stage
+        self._spent[_group(cell)] += cost * len(self._lengths) if cell.length else cost
         count = len(self.times[cell])
         if count >= self._most or (count >= self._least and self.error(cell) <= self._tolerance):
             self._settled.add(cell)
 
+    def expected(self, cell: Cell) -> int:
+        """Nanoseconds of a batch at a length, at most, from the next smaller one timed there; 0 if there is none."""
+        table = self.table(cell.units, cell.length)
+        size = max((size for size in table if size <= cell.size), default=0)
+        return table[size] * cell.size // size if size else 0
+
+    def drop(self, cell: Cell) -> None:
+        """Time this cell no more, nor a larger batch of its length."""
+        self._settled |= {one for one in self.times if _group(one) == _group(cell) and one.size >= cell.size}
+
     @property
     def complete(self) -> bool:
-        """Every cell has been timed at least once."""
-        return all(self.times.values())
+        """Every cell has been timed at least once, or was dropped."""
+        return all(times or cell in self._settled for cell, times in self.times.items())
 
     @property
     def done(self) -> int:
@@ -96,40 +142,74 @@ class Sampler:
         times = sorted(self.times[cell])
         return (times[3 * (len(times) - 1) // 4] - times[(len(times) - 1) // 4]) / median(times)
 
-    def table(self, units: int) -> dict[int, int]:
-        """Median nanoseconds by size, of what has been timed while `units` ran."""
-        return {size: round(median(times)) for (k, size), times in self.times.items() if k == units and times}
+    def table(self, units: int, length: int = 0, stage: int | None = None) -> dict[int, int]:
+        """Median nanoseconds by size, of what has been timed while `units` ran; of one stage, if one is named."""
+        found = {}
+        for cell, times in self.times.items():
+            if stage is not None:
+                times = [one[stage] for one in self._by_stage[cell]]
+            if _group(cell) == (units, length) and times:
+                found[cell.size] = max(1, round(median(times)))
+        return found
 
-    def profile(self, guess: Sequence[int] = (), **keys: object) -> ModelProfile:
-        """What was timed as a profile, its other keys as given.
+    def profile(self, guess: ModelProfile | None = None, length: int = 0, **keys: Any) -> ModelProfile:
+        """What was timed as a profile, its other keys as given. `length`: that of the rows as they are, if they vary.
 
-        Sizes that were not timed lie between their neighbours. Beyond the largest, the curve is that of `guess`,
-        nanoseconds by size, as far as that goes, moved to meet it. Numbers of units at once at which not both ends of
-        the curve were timed are left out. Raises ValueError when 1 was not timed alone.
+        Sizes that were not timed lie between their neighbours. Beyond the largest, the curve is that of `guess` as far
+        as that goes, moved to meet it, and at another length that of the rows as they are. Numbers of units at once at
+        which not both ends of the curve were timed are left out, and lengths at which 1 was not. Raises ValueError when
+        1 was not timed alone.
         """
-        alone = self.table(1)
-        if guess and alone:
-            last = max(alone)
-            ratio = alone[last] / guess[last - 1]
-            alone |= {size: round(guess[size - 1] * ratio) for size in range(last + 1, len(guess) + 1)}
-        ends = {1, max(alone, default=1)}
-        counts = sorted({units for units, _ in self.times if units > 1})
-        tables = {units: table for units in counts if ends <= (table := self.table(units)).keys()}
+        stages = max((len(visit) for visits in self._by_stage.values() for visit in visits), default=0)
+        guesses = guess.stages if guess and len(guess.stages) == stages else (guess,) * stages
+        timed = self._timed(guess, length)
         return parse(
             {
                 **keys,
-                "max_batch": max(ends),
-                "batch_ms": _ms(alone),
-                "concurrency": {str(units): _ms(table) for units, table in tables.items()},
+                **timed,
+                "max_batch": max(map(int, timed["batch_ms"]), default=1),
+                "stages": [self._timed(one, length, stage) for stage, one in enumerate(guesses)],
                 "spread": self._spreads(1),
-                "concurrency_spread": {str(units): self._spreads(units) for units in tables},
-                "repeats": {str(size): len(times) for (units, size), times in self.times.items() if units == 1},
+                "concurrency_spread": {units: self._spreads(int(units)) for units in timed["concurrency"]},
+                "repeats": {str(cell.size): len(self.times[cell]) for cell in self.times if _group(cell) == (1, 0)},
             }
         )
 
+    def _timed(self, guess: ModelProfile | None, length: int, stage: int | None = None) -> dict[str, Any]:
+        """The curves of the whole, or of one stage, as the keys of the profile format."""
+        alone = self.table(1, stage=stage)
+        if guess:
+            alone = _extended(alone, dict(enumerate(guess.batch_ns, 1)))
+        ends = {1, max(alone, default=1)}
+        counts = sorted({cell.units for cell in self.times if cell.units > 1})
+        tables = {units: table for units in counts if ends <= (table := self.table(units, stage=stage)).keys()}
+        by_length = {other: self.table(1, other, stage) for other in self._lengths}
+        curves = {other: _extended(table, alone) for other, table in by_length.items() if 1 in table}
+        if length:
+            curves[length] = alone
+        return {
+            "batch_ms": _ms(alone),
+            "concurrency": {str(units): _ms(table) for units, table in tables.items()},
+            "length_ms": {str(other): _ms(curve) for other, curve in sorted(curves.items())},
+        }
+
     def _spreads(self, units: int) -> dict[str, float]:
-        timed = [cell for cell, times in self.times.items() if cell[0] == units and len(times) >= 4]
-        return {str(cell[1]): round(self.spread(cell), 4) for cell in timed}
+        timed = [cell for cell, times in self.times.items() if _group(cell) == (units, 0) and len(times) >= 4]
+        return {str(cell.size): round(self.spread(cell), 4) for cell in timed}
+
+
+def _group(cell: Cell) -> tuple[int, int]:
+    """What is measured in passes of its own."""
+    return cell.units, cell.length
+
+
+def _extended(table: Mapping[int, int], shape: Mapping[int, int]) -> dict[int, int]:
+    """The table; beyond its largest size the curve of `shape`, moved to meet it."""
+    last = max(table, default=0)
+    if not last or last > max(shape):
+        return dict(table)
+    ratio = table[last] / interpolate(shape, [last])[0]
+    return {**table, **{size: max(1, round(ns * ratio)) for size, ns in shape.items() if size > last}}
 
 
 def _ms(table: Mapping[int, int]) -> dict[str, float]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -98,9 +97,7 @@ class Profiling:
             return Learned(known, None, rows)
         key = key_of(model, self.device)
         kept = self._cache.load(key, max_batch)
-        if kept is not None:
-            # The model may have been cut elsewhere when the profile was made.
-            kept = replace(kept, stages=known.profile.stages)
+        if kept is not None and len(kept.stages) == len(model.stages):  # files may be edited
             known = Known(kept, Origin.CACHE, str(kept.extra.get("made", "")))
         return Learned(known, key, rows)
 
@@ -118,7 +115,7 @@ class Profiling:
         served.key, served.rows = learned.key, learned.rows
         if served.known.origin is not Origin.GUESS:
             self._tables.want(served)
-        if not spare_rows or (learned.rows and is_whole(served.known, self.device.spec)):
+        if not spare_rows or (learned.rows and is_whole(served, self.device.spec)):
             return
         served.spare = served.executor.pool.set_apart(spare_rows)
         if learned.rows:

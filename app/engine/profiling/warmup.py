@@ -59,7 +59,7 @@ def warm_up(device: Device, executor: Executor, max_batch: int) -> WarmUp:
         over = perf_counter_ns() - begin > _BUDGET_NS
         if not over or size == max_batch or size & (size - 1) == 0:
             ran = _run(device, executor, rows, size)
-            times[size], by_stage[size] = ran.busy_ns, ran.stages_ns
+            times[size], by_stage[size] = ran.busy_ns, ran.by_stage_ns
     full = full_lengths(model.info.client_inputs)
     if full != row.lengths and warning is None and executor.keeps_memory:
         # Or the first such batch would wait for memory.

@@ -4,6 +4,9 @@ The table keeps the curve's shape, which is neither linear nor monotone on real 
 than four); the scale follows the machine's mood. One scale for all sizes, because traffic visits only a few sizes and a
 table updated size by size would mix moods. Units that run at once have tables of their own where they were measured.
 The scale is that of computing alone: the hand-over (`handover`) is the same for all sizes, and has its own moods.
+
+Where times depend on the longest row, what is predicted for a batch whose rows are known goes by its length. What is
+planned for any rows (`batch_ns`) has a scale of its own, which also follows how long the rows are that come.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ _RETURN = 0.1  # of the way back to the profile, for each window in which no bat
 class Latency:
     """Predicts batch times in nanoseconds from a profile and what was observed."""
 
-    __slots__ = ("_observed", "_tables", "by_length", "handover", "scale")
+    __slots__ = ("_observed", "_planned", "_tables", "by_length", "handover", "scale")
 
     def __init__(self, profile: Profile) -> None:
         #: By the number of units that run, less one.
@@ -28,11 +31,17 @@ class Latency:
         self.by_length = profile.by_length
         self.handover = Handover(profile.handover_ns)
         self.scale = 1.0
+        self._planned = 1.0  # observed over `batch_ns`, whatever the length
         self._observed = False
 
     @property
     def known(self) -> bool:
         return bool(self._tables)
+
+    @property
+    def planned(self) -> float:
+        """The scale of what is planned for rows of any length."""
+        return self._planned if self.by_length else self.scale
 
     def predict(self, size: int, running: int = 1, length: int = 0, lead_ns: int = 0) -> int:
         """Nanoseconds for a batch of `size` while so many units run, itself included; 0 where nothing is known.
@@ -47,15 +56,16 @@ class Latency:
 
     def compute(self, size: int, running: int = 1, length: int = 0) -> int:
         """As `predict`, without the hand-over."""
-        return int(self._profiled(size, running, length) * self.scale) if self._tables else 0
+        scale = self.scale if length else self.planned
+        return int(self._profiled(size, running, length) * scale) if self._tables else 0
 
     def slowdown(self, size: int, running: int, lead_ns: int = 0) -> float:
-        """Observed over profiled time for which a batch of `size` keeps its worker from the next one."""
+        """Observed over profiled time for which a batch of `size` keeps its worker from the next one, of any rows."""
         now, profiled = (max(0, ns - lead_ns) for ns in (self.handover.ns, self.handover.profiled_ns))
         if not (now or profiled) or not self._tables:
-            return self.scale
+            return self.planned
         compute_ns = self._profiled(size, running, 0)
-        return (compute_ns * self.scale + now) / (compute_ns + profiled)
+        return (compute_ns * self.planned + now) / (compute_ns + profiled)
 
     def observe(self, size: int, compute_ns: int, running: int = 1, length: int = 0) -> None:
         """Move the scale towards what a batch of `size` took."""
@@ -65,8 +75,9 @@ class Latency:
         if base <= 0:
             return
         self._observed = True
-        ratio = min(compute_ns / base, self.scale * _OUTLIER)
-        self.scale += _WEIGHT * (ratio - self.scale)
+        self.scale = _moved(self.scale, compute_ns / base)
+        if self.by_length:
+            self._planned = _moved(self._planned, compute_ns / self._profiled(size, running, 0))
 
     def tick(self) -> None:
         """A window has closed. One in which nothing ran moves the scale back towards the profile.
@@ -75,6 +86,7 @@ class Latency:
         """
         if not self._observed:
             self.scale += _RETURN * (1.0 - self.scale)
+            self._planned += _RETURN * (1.0 - self._planned)
         self._observed = False
         self.handover.tick()
 
@@ -87,3 +99,8 @@ class Latency:
         alone = tables[0][min(size, len(tables[0])) - 1]
         slower = table[min(size, len(table)) - 1] / alone if alone else 1.0  # other units slow any length alike
         return time_at(self.by_length, size, length) * slower
+
+
+def _moved(scale: float, ratio: float) -> float:
+    """A scale after one more observation."""
+    return scale + _WEIGHT * (min(ratio, scale * _OUTLIER) - scale)

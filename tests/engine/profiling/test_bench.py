@@ -17,11 +17,12 @@ from app.engine.devices.base import Completion
 from app.engine.devices.cpu.device import CpuDevice
 from app.engine.devices.streams.device import StreamDevice
 from app.engine.profiling.bench import Bench, Round, measure
-from app.engine.profiling.sampler import Sampler, cells, coarser, levels
+from app.engine.profiling.sampler import Cell, Sampler, at_lengths, cells, coarser, levels, shorter
 from app.errors import ConfigError
+from app.scheduler.estimates.profile import ModelProfile, parse
 from app.scheduler.types import Fault, Outcome, WorkerSpec
 
-from ..rig import make_model
+from ..rig import make_model, tensor
 
 MS = 1_000_000
 
@@ -39,7 +40,8 @@ def test_levels_are_powers_of_two_and_the_most():
 
 
 def test_cells_are_every_size_alone_and_together():
-    assert cells([1, 2], [2]) == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    assert cells([1, 2], [2]) == [(1, 1, 0), (1, 2, 0), (2, 1, 0), (2, 2, 0)]
+    assert at_lengths([1, 2], [8]) == [(1, 1, 8), (1, 2, 8)]
 
 
 @given(st.integers(1, 300))
@@ -61,31 +63,31 @@ def test_each_pass_visits_every_cell_once_in_an_order_of_its_own():
 
 
 def test_a_cell_whose_times_agree_is_left_alone():
-    sampler, visits = Sampler([(1, 1), (1, 2)], least=5, most=40), Counter()
+    sampler, visits = Sampler([Cell(1, 1), Cell(1, 2)], least=5, most=40), Counter()
     noise = count()
     while (cell := sampler.next()) is not None:
         visits[cell] += 1
-        sampler.add(cell, [MS if cell == (1, 1) else MS * (1 + next(noise) % 2)])
-    assert visits == {(1, 1): 5, (1, 2): 40}
+        sampler.add(cell, [MS if cell == Cell(1, 1) else MS * (1 + next(noise) % 2)])
+    assert visits == {Cell(1, 1): 5, Cell(1, 2): 40}
     assert sampler.done == 2
 
 
 @given(st.lists(st.integers(1, 10**9), min_size=1, max_size=60))
 def test_the_error_is_within_the_range_of_the_times(times: list[int]):
-    sampler = Sampler([(1, 1)])
-    sampler.add((1, 1), times)
+    sampler = Sampler([Cell(1, 1)])
+    sampler.add(Cell(1, 1), times)
     middle = sorted(times)[len(times) // 2]
-    assert 0 <= sampler.error((1, 1)) <= (max(times) - min(times)) / min(times)
+    assert 0 <= sampler.error(Cell(1, 1)) <= (max(times) - min(times)) / min(times)
     assert min(times) <= sampler.table(1)[1] <= max(times)
     if len(times) % 2:
         assert sampler.table(1) == {1: middle}
 
 
 def test_the_median_is_not_moved_by_a_disturbance():
-    sampler = Sampler([(1, 1)])
-    sampler.add((1, 1), [MS] * 9 + [100 * MS] * 2)
+    sampler = Sampler([Cell(1, 1)])
+    sampler.add(Cell(1, 1), [MS] * 9 + [100 * MS] * 2)
     assert sampler.table(1) == {1: MS}
-    assert sampler.spread((1, 1)) == 0
+    assert sampler.spread(Cell(1, 1)) == 0
 
 
 def test_profile_of_what_was_timed():
@@ -104,9 +106,54 @@ def test_beyond_what_was_timed_the_curve_is_the_guess_moved_to_meet_it():
     sampler = Sampler(cells([1, 2], [2]))
     for cell in sampler.times:
         sampler.add(cell, [2 * MS * cell[1]])
-    profile = sampler.profile([MS, MS, 3 * MS, 7 * MS])
+    profile = sampler.profile(ModelProfile((MS, MS, 3 * MS, 7 * MS)))
     assert profile.batch_ns == (2 * MS, 4 * MS, 12 * MS, 28 * MS)
     assert profile.concurrency_ns == {}  # its curve has no end
+
+
+def test_lengths_are_halves_of_the_longest_quarters_or_the_longest_alone():
+    assert shorter(128, 16) == [[8, 32, 64, 128], [8, 32, 128], [128]]
+    assert shorter(3, 3) == [[1], [1], []]
+
+
+def test_all_lengths_together_get_as_much_time_as_the_rows_as_they_are():
+    sampler, spent = Sampler([*cells([1, 2]), *at_lengths([1, 2], [8, 16, 32])], most=1000), Counter()
+    for number in range(600):
+        cell = sampler.next()
+        assert cell is not None
+        spent[cell.length] += 1
+        sampler.add(cell, [MS * (1 + number // 7 % 2)])
+    assert spent[0] == 300
+    assert spent[8] == spent[16] == spent[32] == 100
+
+
+def test_lengths_begin_with_small_batches_and_stop_before_one_that_takes_too_long():
+    sampler = Sampler([*cells([1]), *at_lengths([1, 2, 4], [8])], most=2)
+    visited = []
+    while (cell := sampler.next()) is not None:
+        if sampler.expected(cell) > 3 * MS:
+            sampler.drop(cell)
+            continue
+        visited += [cell.size] if cell.length else []
+        sampler.add(cell, [MS * cell.size])
+    assert visited[:2] == [1, 2]
+    assert set(visited) == {1, 2}
+    assert sampler.complete
+
+
+def test_profile_by_length_and_stage():
+    """Beyond what was timed at a length, its curve goes on as that of the rows as they are."""
+    sampler = Sampler([*cells([1, 2, 4]), *at_lengths([1, 2, 4], [8, 32])])
+    for cell in sampler.times:
+        if cell.size < 4 or cell.length < 32:
+            ns = MS * cell.size * (cell.length or 16)
+            sampler.add(cell, [ns, ns], by_stage=[(ns // 4, ns - ns // 4)] * 2)
+    profile = sampler.profile(length=16)
+    assert profile.by_length == tuple((n, (n * MS, 2 * n * MS, 3 * n * MS, 4 * n * MS)) for n in (8, 16, 32))
+    first, second = profile.stages
+    assert first.by_length[2] == (32, (8 * MS, 16 * MS, 24 * MS, 32 * MS))
+    assert second.batch_ns == (12 * MS, 24 * MS, 36 * MS, 48 * MS)
+    assert parse(profile.to_dict()) == profile
 
 
 # units at once
@@ -148,10 +195,10 @@ def bench(call=None, workers: int = 2, max_batch: int = 4, **options) -> Bench:
 def test_times_are_the_workers_own():
     with bench() as measuring:
         measuring.warm()
-        alone, together = measuring.time((1, 3)), measuring.time((2, 3))
+        alone, together = measuring.time(Cell(1, 3)), measuring.time(Cell(2, 3))
     assert len(alone) == 1
     assert len(together) >= 4
-    assert min(alone + together) > 0
+    assert min(one.ns for one in alone + together) > 0
 
 
 def test_the_model_sees_the_rows_of_the_slots():
@@ -159,15 +206,15 @@ def test_the_model_sees_the_rows_of_the_slots():
     with bench(lambda x: seen.append((len(x), bool((x == 1).all()))) or x) as measuring:
         measuring.warm()
         seen.clear()
-        measuring.time((1, 2))
+        measuring.time(Cell(1, 2))
         assert set(seen) == {(2, True)}
         seen.clear()
-        measuring.time((2, 4))
+        measuring.time(Cell(2, 4))
         assert set(seen) == {(4, True)}
         assert len(seen) >= 6  # a first and two more on each of two workers
 
 
-@pytest.mark.parametrize("cell", [(1, 3), (2, 3)])
+@pytest.mark.parametrize("cell", [Cell(1, 3), Cell(2, 3)])
 def test_a_model_that_fails_while_it_is_measured(cell):
     warm = [True]
 
@@ -182,7 +229,7 @@ def test_a_model_that_fails_while_it_is_measured(cell):
         with pytest.raises(ConfigError, match=r"model 'm': a batch of 3 rows.*: IndexError: no more"):
             measuring.time(cell)
         warm.append(True)
-        assert measuring.time((2, 1))  # and the bench goes on
+        assert measuring.time(Cell(2, 1))  # and the bench goes on
 
 
 def test_every_cell_is_timed_however_small_the_budget():
@@ -214,8 +261,8 @@ def test_every_number_at_once_gets_the_same_time_and_a_spread_needs_four():
         sampler.add(cell, [MS * (1 + number // 12 % 2)], cost)
     assert abs(spent[1] - spent[2]) <= 7
     few = Sampler(cells([1, 2]))
-    few.add((1, 1), [1, 2, 3])
-    few.add((1, 2), [1, 2, 3, 4])
+    few.add(Cell(1, 1), [1, 2, 3])
+    few.add(Cell(1, 2), [1, 2, 3, 4])
     assert set(few.profile().extra["spread"]) == {"2"}
 
 
@@ -228,7 +275,33 @@ def test_the_hand_over_is_measured_on_an_event_loop(budget_s: float, visits: int
         sizes.clear()
         assert asyncio.run(measuring.handover(budget_s)) > 0
         assert sizes == [1, 2, 4] * visits
-        assert measuring.time((1, 2))
+        assert measuring.time(Cell(1, 2))
+
+
+def test_rows_of_several_lengths_and_stages():
+    """A length at which the model fails is left out."""
+    seen: set[int] = set()
+    warm = [True]
+
+    def first(x: torch.Tensor) -> torch.Tensor:
+        seen.add(x.shape[1])
+        if x.shape[1] == 64 and not warm:
+            raise ValueError("too long")
+        return x
+
+    model = make_model(
+        None, [tensor("x", "FP32", ("n", 64))], [tensor("y", "FP32")], stages=(first, lambda x: x.sum(1))
+    )
+    with Bench(CpuDevice((2,), 1, 1), model, 2) as measuring:
+        measuring.warm()
+        warm.clear()
+        seen.clear()
+        sampler = Sampler([*cells([1, 2]), *at_lengths([1, 2], [4, 32, 64])], least=1, most=1)
+        measure(measuring, sampler, 1000.0)
+    assert seen == {4, 16, 32, 64}
+    profile = sampler.profile(length=16)
+    assert [length for length, _ in profile.by_length] == [4, 16, 32]
+    assert [[length for length, _ in stage.by_length] for stage in profile.stages] == [[4, 16, 32]] * 2
 
 
 def test_a_model_that_fails_while_it_is_handed_over():

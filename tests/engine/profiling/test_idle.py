@@ -10,16 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from fakes import MS, FakeDevice, Fate, Pushed, affine, virtual, virtual_loop
 
+from app.contract import Model
 from app.engine.profiling.cache import ProfileCache
 from app.engine.profiling.idle import is_whole
 from app.scheduler.estimates.profile import linear
 from app.scheduler.record import Entry, RecordingScheduler, feed, scheduler_of, step_entry
 from app.scheduler.types import Fault
 
-from ..rig import Rig, answers, make_model, rows_of, serving
+from ..rig import Rig, answers, make_model, rows_of, serving, tensor
 
 BUDGET = 5.0
 
@@ -228,7 +230,7 @@ async def test_several_units_at_once_are_measured_on_several_workers():
         await settled(rig)
         known = rig.served.known
         assert set(known.profile.concurrency_ns) == {2}
-        assert is_whole(known, device.spec)
+        assert is_whole(rig.served, device.spec)
         pairs = [(one, two) for one in measured(rig) for two in measured(rig) if (one.at, two.at) == (two.at, one.at)]
         together = [(one, two) for one, two in pairs if one.worker < two.worker]
         assert together
@@ -355,3 +357,85 @@ async def test_a_device_of_mixed_workers_measures_once(tmp_path: Path):
             await settled(rig)
             assert origins(rig) == [origin]
             assert bool(measured(rig)) == (origin == "measured")
+
+
+# rows of several lengths
+
+IDS = tensor("ids", "INT64", ("tokens", 64))
+SCORE = tensor("y", "FP32")
+
+
+def by_tokens(**options: Any) -> Model:
+    return make_model(lambda ids: ids.sum(1).float(), [IDS], [SCORE], **options)
+
+
+def takes_by_length(rig: Rig, ns: Callable[[int, int], int]) -> None:
+    """Batches that are measured take a time by size and length."""
+    slot, lengths = rig.served.spare[0], rig.served.pool.lengths["tokens"]
+    now_takes(rig, lambda size: ns(size, int(lengths[slot])))
+
+
+@virtual
+async def test_times_are_measured_for_several_lengths(tmp_path: Path):
+    cache = ProfileCache(tmp_path)
+    async with serving(by_tokens(), profiles=cache, profile_budget_s=BUDGET) as rig:
+        takes_by_length(rig, lambda size, length: size * length * MS // 16)
+        rig.engine.profiling.begin()
+        await settled(rig)
+        known = rig.served.known.profile
+        lengths = (4, 8, 16, 32, 64)
+        assert known.by_length == tuple((n, tuple(b * n * MS // 16 for b in (1, 2, 3, 4))) for n in lengths)
+        assert known.batch_ns == dict(known.by_length)[16]
+        assert rig.served.statistics()["starling"]["profile"]["length_ms"]["64"]["4"] == 16
+        with rig.served.lease(1, lengths={"tokens": 40}) as lease:
+            lease.write(0, np.ones((1, 40), np.int64))
+            asked = lease.run()
+            await rig.loop.turn(3)
+            assert [unit.predicted for unit in rig.engine.scheduler.running] == [2.5 * MS]
+            await asked
+    async with serving(by_tokens(), profiles=cache, profile_budget_s=BUDGET) as rig:
+        rig.engine.profiling.begin()
+        await rig.loop.passes(1000 * MS)
+        assert (origins(rig), measured(rig)) == (["cache"], [])
+
+
+@virtual
+async def test_a_kept_profile_without_lengths_gets_them_and_keeps_the_rest(tmp_path: Path):
+    cache = ProfileCache(tmp_path)
+    async with serving(by_tokens(), profiles=cache) as rig:
+        assert rig.served.key is not None
+        cache.store(rig.served.key, replace(linear(1, 1, 4), extra={"suggested": {"threads": 1}}, handover_ns=MS))
+    async with serving(by_tokens(), profiles=cache, profile_budget_s=BUDGET) as rig:
+        takes_by_length(rig, lambda size, length: size * length * MS // 16)
+        rig.engine.profiling.begin()
+        await settled(rig)
+        known = rig.served.known
+        assert (known.origin, known.profile.batch_ns) == ("cache", linear(1, 1, 4).batch_ns)
+        assert known.profile.extra["suggested"] == {"threads": 1}
+        assert dict(known.profile.by_length)[64][0] == 4 * MS
+
+
+@virtual
+async def test_no_batch_at_a_length_takes_much_longer_than_the_budget_allows():
+    """Warm-up ran short rows: what long ones take shows in small batches first."""
+    async with serving(by_tokens(), profile_budget_s=BUDGET) as rig:
+        takes_by_length(rig, lambda size, length: size * length**2 * MS // 10)
+        rig.engine.profiling.begin()
+        await settled(rig)
+        took = [(pushed.ended or 0) - pushed.at for pushed in measured(rig)]
+        assert sum(took) <= (BUDGET + 0.5) * 1e9
+        assert max(took) <= 0.5e9
+        assert dict(rig.served.known.profile.by_length)[16][3] == 4 * 256 * MS // 10
+
+
+@virtual
+async def test_a_length_at_which_the_model_fails_is_left_out():
+    def fate(pushed: Pushed) -> Fate:
+        long = pushed.job.executor.pool.lengths["tokens"][pushed.job.slots[0]] == 64
+        return Fate(fault=Fault.MODEL if long else None)
+
+    async with serving(by_tokens(), device=FakeDevice(virtual_loop(), 4, fate=fate), profile_budget_s=BUDGET) as rig:
+        rig.engine.profiling.begin()
+        await settled(rig)
+        assert origins(rig) == ["measured"]
+        assert [length for length, _ in rig.served.known.profile.by_length] == [4, 8, 16, 32]

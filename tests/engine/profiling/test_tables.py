@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -100,6 +101,15 @@ class TestKept:
     def test_not_for_another_question(self, tmp_path, other) -> None:
         tables_of(PROFILE, 1, 0.5, tmp_path)
         tables_of(*other, tmp_path)
+        assert len(list(tmp_path.iterdir())) == 2
+
+    def test_those_of_stages_have_values_and_a_file_of_their_own(self, tmp_path) -> None:
+        plain = tables_of(PROFILE, 1, 0.0, tmp_path)
+        staged = replace(PROFILE, stages=(linear(2, 0.5, 4),) * 2)
+        solved = tables_of(staged, 1, 0.0, tmp_path)
+        assert not plain.values
+        assert len(solved.values) == len(solved.loads)
+        assert solved == control.solve(PROFILE.stage(), values=True, handovers=2)
         assert len(list(tmp_path.iterdir())) == 2
 
     @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"loads": 3}'])

@@ -118,3 +118,16 @@ def test_what_short_rows_take_does_not_move_the_scale_of_long_ones() -> None:
     for _ in range(100):
         latency.observe(2, 80, 1, 10)
     assert latency.scale == pytest.approx(1.0)
+
+
+def test_what_is_planned_for_any_rows_follows_the_rows_that_come() -> None:
+    latency = Latency(BY_LENGTH)
+    for _ in range(200):
+        latency.observe(2, 80, 1, 10)
+    assert latency.planned == pytest.approx(0.4, rel=1e-3)
+    assert latency.predict(2) == 80
+    assert latency.slowdown(2, 1) == latency.planned
+    assert latency.predict(2, 1, 10) == 80
+    for _ in range(60):
+        latency.tick()
+    assert latency.planned == pytest.approx(1.0, abs=0.01)
