@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 from rich.table import Table
 
+from app.engine.profiling.sampler import coarser
 from app.scheduler.estimates.profile import ModelProfile
 
 
@@ -34,6 +35,8 @@ def show(measured: ModelProfile, kept: Path | None) -> None:
             str(runs[str(size)]), *(f"{times[size - 1] / 1e6:.3f}" for times in together.values()),
         )  # fmt: skip
     out.print(table)
+    _show_curves(out, {f"stage {number}": stage.batch_ns for number, stage in enumerate(measured.stages)})
+    _show_curves(out, {f"length {length}": times for length, times in measured.by_length})
     line = measured.fit()
     if measured.extra["lengths"]:
         lengths = ", ".join(f"{axis} {length}" for axis, length in measured.extra["lengths"].items())
@@ -62,6 +65,18 @@ def show(measured: ModelProfile, kept: Path | None) -> None:
         _show_suggestion(out, measured.extra)
     if kept is not None:
         out.print(f"kept       {kept}", highlight=False, soft_wrap=True)
+
+
+def _show_curves(out: Console, curves: Mapping[str, Sequence[int]]) -> None:
+    """Batch times by what they are of, of a few sizes; nothing for none."""
+    if not curves:
+        return
+    table = Table("rows", *(f"ms, {name}" for name in curves))
+    for column in table.columns:
+        column.justify = "right"
+    for size in coarser(max(map(len, curves.values())))[-1]:
+        table.add_row(str(size), *(f"{times[size - 1] / 1e6:.3f}" for times in curves.values()))
+    out.print(table)
 
 
 def _show_suggestion(out: Console, extra: Mapping[str, Any]) -> None:

@@ -160,6 +160,9 @@ def optimum(
     rate: RateOption = "",
     load: LoadOption = "",
     max_batch: BatchOption = 0,
+    length: Annotated[
+        int, typer.Option(min=0, help="Length of the rows, for a profile by length. \\[any]", show_default=False)
+    ] = 0,
     objective: ObjectiveOption = "latency",
     as_json: JsonOption = False,
 ) -> None:
@@ -174,6 +177,8 @@ def optimum(
         from app.sim import options
 
         measured = options.profile(profile, max_batch)
+        if length:
+            measured = measured.at(length)
         weight = weight_of(objective)
         times = measured.occupied_ns
         price = price_of(weight, times[0], measured.watts)

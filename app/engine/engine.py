@@ -20,8 +20,8 @@ from app.contract import Model, Served
 from app.engine.devices.base import Completion, Device, Executor, Job
 from app.engine.devices.pool import Pool, Slots
 from app.engine.lease import Lease
+from app.engine.profiling.cache import Known
 from app.engine.profiling.energy import EnergyMeter, Watts
-from app.engine.profiling.idle import Known
 from app.engine.profiling.service import Profiling
 from app.engine.program import fit, program_of, stage_profiles
 from app.engine.served_model import ServedModel

@@ -12,8 +12,7 @@ from app.contract import Answer, Model, SampleRow
 from app.engine.devices.base import Completion, Device, Executor, Ran
 from app.engine.devices.pool import Slots
 from app.engine.lease import Batch, Lease, error_of
-from app.engine.profiling.cache import Key
-from app.engine.profiling.idle import Known
+from app.engine.profiling.cache import Key, Known
 from app.errors import DeadlineUnreachable, NotReady, QueueFull, StarlingError
 from app.metrics import Between, Gauges, ModelStats
 from app.scheduler.scheduler import Scheduler

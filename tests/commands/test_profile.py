@@ -118,6 +118,37 @@ def test_lengths_of_variable_axes(tmp_path: Path, kept: Path, bound: str, longes
     assert printed("sums", "--length", "100", *options)["lengths"] == {"n": longest}
 
 
+def test_stages_and_lengths(tmp_path: Path, kept: Path) -> None:
+    """In the file, the table and the plot; and `simulate` and `optimum` take them."""
+    folder, file, plot = tmp_path / "parts", tmp_path / "parts.json", tmp_path / "parts.svg"
+    folder.mkdir()
+    (folder / "model.py").write_text(
+        "from app.models import Staged\n\n\ndef build():\n    return Staged([lambda x: x * 2, lambda x: x.sum(1)])\n"
+    )
+    (folder / "model.toml").write_text(
+        'source = "model.py:build"\n'
+        '[[inputs]]\nname = "x"\ndatatype = "FP32"\nshape = ["n"]\nmax_shape = [32]\n'
+        '[[outputs]]\nname = "y"\ndatatype = "FP32"\nshape = []\n'
+    )
+    result = invoke(
+        "profile", "parts", "--model", f"parts={folder}", "--max-batch", "4", "--threads", "1", "--no-suggest",
+        "--profile-dir", str(kept), "--out", str(file), "--plot", str(plot), *QUICK, env={"COLUMNS": "120"},
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    for words in ("ms, stage 1", "ms, length 32", "ms, length 2"):
+        assert words in result.stdout, words
+    for words in ("stage 0", "length 8"):
+        assert f"<!-- {words} -->" in plot.read_text(), words
+    profile = parse(json.loads(file.read_text()))
+    assert [length for length, _ in profile.by_length] == [2, 4, 8, 16, 32]
+    assert [[length for length, _ in part.by_length] for part in profile.stages] == [[2, 4, 8, 16, 32]] * 2
+    options = ("--profile", str(file), "--load", "0.05", "--json")
+    simulated = invoke("simulate", *options, "--requests", "200", "--lengths", "uniform:1:32")
+    assert json.loads(simulated.stdout)["completed"] == 200
+    best = [json.loads(invoke("optimum", *options, "--length", str(length)).stdout) for length in (2, 32)]
+    assert [cell["rate"] for cell in best] == [pytest.approx(0.05 * profile.at(length).peak) for length in (2, 32)]
+
+
 def test_a_precision_has_profiles_of_its_own(kept: Path) -> None:
     """Found by a server of the same precision, and by no other."""
     got = printed(

@@ -3,6 +3,8 @@
 A cache: whatever goes wrong with it is logged once and costs no more than measuring again. A file is found by what a
 batch time depends on: the model's name and architecture, the device, threads, and torch's version. The largest batch is
 not part of that; a profile of more rows than are wanted is cut, one of fewer is not used.
+
+`Known` is what is known of a model's batch times, from here or elsewhere.
 """
 
 from __future__ import annotations
@@ -13,8 +15,10 @@ import logging
 import os
 import platform
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import astuple, dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +27,53 @@ from torch import nn
 
 from app.contract import Model
 from app.engine.devices.base import Device
+from app.scheduler.estimates.fields import to_ms
 from app.scheduler.estimates.profile import ModelProfile, parse
 
 log = logging.getLogger("starling.engine")
 
 _CPUINFO = Path("/proc/cpuinfo")
+
+
+class Origin(StrEnum):
+    """Where a model's batch times are from."""
+
+    GUESS = "guess"  # it raised on the rows that warm-up made up
+    WARM_UP = "warm-up"
+    CACHE = "cache"
+    MEASURED = "measured"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a model's batch times, and from where. `made`: UTC, ISO 8601."""
+
+    profile: ModelProfile
+    origin: Origin
+    made: str = ""
+
+    def told(self) -> dict[str, Any]:
+        """For the statistics: all but `batch_ms`, which stands beside it. Milliseconds."""
+        profile, line = self.profile, self.profile.fit()
+        return {
+            "origin": self.origin,
+            "made": self.made,
+            "lengths": profile.extra.get("lengths", {}),
+            "handover_ms": None if profile.handover_ns is None else profile.handover_ns / 1e6,
+            "concurrency_ms": _ms(profile.concurrency_ns.items()),
+            "length_ms": _ms(profile.by_length),
+            "stages": [
+                {
+                    "batch_ms": to_ms(part.batch_ns),
+                    "concurrency_ms": _ms(part.concurrency_ns.items()),
+                    "length_ms": _ms(part.by_length),
+                }
+                for part in profile.stages
+            ],
+            "fit": {"alpha_ms": line.alpha_ns / 1e6, "beta_ms": line.beta_ns / 1e6, "residual": line.residual},
+            "best_batch": profile.best,
+            "best_rows_per_s": profile.peak,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,3 +205,7 @@ def architecture_of(model: Model) -> str:
 def _shape_of(stage: object) -> str:
     """What a stage looks like: its layers, of an exported one its code."""
     return f"{stage}{getattr(stage, 'code', '')}" if isinstance(stage, nn.Module) else type(stage).__qualname__
+
+
+def _ms(tables: Iterable[tuple[int, tuple[int, ...]]]) -> dict[str, dict[str, float]]:
+    return {str(key): to_ms(times) for key, times in tables}

@@ -15,10 +15,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
-from enum import StrEnum
 from functools import partial
 from statistics import median
 from typing import Any, Protocol
@@ -26,13 +25,12 @@ from typing import Any, Protocol
 from app.contract import SampleRow
 from app.engine.devices.base import Executor, Ran
 from app.engine.devices.pool import Slots
-from app.engine.profiling.cache import Key, ProfileCache
+from app.engine.profiling.cache import Key, Known, Origin, ProfileCache
 from app.engine.profiling.first_rows import check_later, time_rows
 from app.engine.profiling.measured_device import Measured, MeasuredDevice
 from app.engine.profiling.sampler import Cell, Sampler, at_lengths, cells, coarser, levels, shorter
 from app.engine.profiling.warmup import write_rows
 from app.models.samples import longest, most_length, short_lengths, stretched
-from app.scheduler.estimates.fields import to_ms
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.types import DeviceSpec
 
@@ -43,47 +41,6 @@ _PATIENCE = 4  # times a batch's own time without a call, before it is measured:
 _LEAST, _MOST = 5, 30  # times per cell; the median of 30 is known to a few percent on a machine that does other things
 _PASSES = 2  # over the lengths, which the budget must have room for: more lengths are better than a finer median
 _SHARE = 10  # a batch may take this part of the budget at most, or it keeps its time from warm-up
-
-
-class Origin(StrEnum):
-    """Where a model's batch times are from."""
-
-    GUESS = "guess"  # it raised on the rows that warm-up made up
-    WARM_UP = "warm-up"
-    CACHE = "cache"
-    MEASURED = "measured"
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What is known of a model's batch times, and from where. `made`: UTC, ISO 8601."""
-
-    profile: ModelProfile
-    origin: Origin
-    made: str = ""
-
-    def told(self) -> dict[str, Any]:
-        """For the statistics: all but `batch_ms`, which stands beside it. Milliseconds."""
-        profile, line = self.profile, self.profile.fit()
-        return {
-            "origin": self.origin,
-            "made": self.made,
-            "lengths": profile.extra.get("lengths", {}),
-            "handover_ms": None if profile.handover_ns is None else profile.handover_ns / 1e6,
-            "concurrency_ms": _ms(profile.concurrency_ns.items()),
-            "length_ms": _ms(profile.by_length),
-            "stages": [
-                {
-                    "batch_ms": to_ms(part.batch_ns),
-                    "concurrency_ms": _ms(part.concurrency_ns.items()),
-                    "length_ms": _ms(part.by_length),
-                }
-                for part in profile.stages
-            ],
-            "fit": {"alpha_ms": line.alpha_ns / 1e6, "beta_ms": line.beta_ns / 1e6, "residual": line.residual},
-            "best_batch": profile.best,
-            "best_rows_per_s": profile.peak,
-        }
 
 
 class _GoneError(RuntimeError):
@@ -320,10 +277,6 @@ class IdleProfiler:
         units, size, _ = cell
         rows = len(target.spare) // len(self._device.spec.workers)
         return [(worker, target.spare[i * rows : i * rows + size]) for i, worker in enumerate(workers[:units])]
-
-
-def _ms(tables: Iterable[tuple[int, tuple[int, ...]]]) -> dict[str, dict[str, float]]:
-    return {str(key): to_ms(times) for key, times in tables}
 
 
 def _lay_out(target: Target, length: int) -> None:

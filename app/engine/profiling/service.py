@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, Protocol
 
 from app.contract import ModelInfo, SampleRow
 from app.engine.devices.base import Device, Executor
-from app.engine.profiling.cache import Key, ProfileCache, key_of
+from app.engine.profiling.cache import Key, Known, Origin, ProfileCache, key_of
 from app.engine.profiling.first_rows import FirstRows
-from app.engine.profiling.idle import IdleProfiler, Known, Origin, Target, is_whole, now_utc
+from app.engine.profiling.idle import IdleProfiler, Target, is_whole, now_utc
 from app.engine.profiling.measured_device import MeasuredDevice
 from app.engine.profiling.tables import TableSolver
 from app.engine.profiling.warmup import run_on, warm_up

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from app.contract import ModelInfo
-from app.engine.profiling.cache import write_whole
-from app.engine.profiling.idle import Known, Origin
+from app.engine.profiling.cache import Known, Origin, write_whole
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.optimal import tables as control
 from app.scheduler.optimal.tables import ControlTables

@@ -140,6 +140,16 @@ class ModelProfile:
         )  # fmt: skip
         return max(size * 1e9 / time for size, time in enumerate(times, 1))
 
+    def at(self, length: int) -> ModelProfile:
+        """The profile of rows of one length, run whole: each takes as many steps in a cell.
+
+        `handover_ns` is then what all units of a batch cost.
+        """
+        parts = [(part, length if part.cell else 1) for part in self.parts]
+        times = (sum(part.time(size, length) * steps for part, steps in parts) for size in range(1, self.max_batch + 1))
+        handover_ns = self.handover_ns and self.handover_ns * sum(steps for _, steps in parts)
+        return replace(self, batch_ns=tuple(map(round, times)), by_length=(), stages=(), handover_ns=handover_ns)
+
     def fit(self) -> Fit:
         """The line through the times of batches alone."""
         return fit(self.batch_ns)

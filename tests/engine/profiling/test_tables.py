@@ -11,8 +11,7 @@ import pytest
 from fakes import FakeDevice, virtual, virtual_loop
 
 from app.engine.profiling import tables as tables_module
-from app.engine.profiling.cache import ProfileCache
-from app.engine.profiling.idle import Known
+from app.engine.profiling.cache import Known, ProfileCache
 from app.engine.profiling.tables import tables_of
 from app.errors import ConfigError
 from app.scheduler.estimates.profile import linear

@@ -240,3 +240,21 @@ def test_padded_curve_is_monotone_and_true(times: list[int]) -> None:
     for rows, (time, size) in enumerate(zip(least, sizes, strict=True), 1):
         assert size >= rows
         assert time == times[size - 1] == min(times[rows - 1 :])
+
+
+def test_profile_of_rows_of_one_length() -> None:
+    """Run whole: a cell's times are those of all its steps."""
+    profile = parse(
+        {
+            "max_batch": 2,
+            "handover_ms": 0.5,
+            "stages": [
+                {"batch_ms": {"1": 1, "2": 2}, "length_ms": {"10": {"1": 1, "2": 2}, "20": {"1": 3, "2": 4}}},
+                {"batch_ms": {"1": 0.1, "2": 0.2}, "cell": True},
+            ],
+        }
+    )
+    at = profile.at(20)
+    assert at.batch_ns == (5_000_000, 8_000_000)
+    assert at.occupied_ns == (15_500_000, 18_500_000)
+    assert at.peak == profile.peak_at(20)
