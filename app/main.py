@@ -163,6 +163,7 @@ def _engine(settings: Settings, device: Device, scheduler: Scheduler, lifecycle:
         hang_factor=settings.hang_factor,
         hang_floor_s=settings.hang_floor_s,
         pool_bytes=settings.pool_mib * MIB,
+        activation_bytes=settings.activation_mib * MIB,
         on_lost=lifecycle.fail,
         meter=find_meter(device.uuid if isinstance(device, StreamDevice) else None),
     )

@@ -71,6 +71,9 @@ class Settings(BaseModel):
     )
     split_failed: bool = Field(True, description="Re-run a failed batch in halves until the culprit is alone.")
     pool_mib: int = Field(512, ge=1, description="Input slots per model, MiB; a larger queue is cut to fit.")
+    activation_mib: int = Field(
+        512, ge=1, description="What a model keeps of rows between stages, MiB; more rows wait before they start."
+    )
     profile_dir: Path | None = Field(None, description="Where measured batch times are kept. [the user's cache folder]")
     profile_budget_s: float = Field(
         5, ge=0, description="Seconds to measure a model that has no profile, while idle; 0: never."

@@ -23,7 +23,7 @@ from app.engine.lease import Lease
 from app.engine.profiling.cache import Known
 from app.engine.profiling.energy import EnergyMeter, Watts
 from app.engine.profiling.service import Profiling
-from app.engine.program import fit, program_of, stage_profiles
+from app.engine.program import fit, most_alive, program_of, stage_profiles
 from app.engine.served_model import ServedModel
 from app.errors import ConfigError, NotReady
 from app.metrics import Snapshot
@@ -55,6 +55,7 @@ class Engine:
         hang_factor: float = 20.0,
         hang_floor_s: float = 3.0,
         pool_bytes: int = 512 << 20,
+        activation_bytes: int = 512 << 20,
         on_lost: Callable[[str], None] | None = None,
         meter: EnergyMeter | None = None,
         acknowledges: bool = False,
@@ -70,6 +71,7 @@ class Engine:
         self._hang_factor = hang_factor
         self._hang_floor_ns = int(hang_floor_s * 1e9)
         self._pool_bytes = pool_bytes
+        self._activation_bytes = activation_bytes
         self._on_lost = on_lost
         self._served: dict[int, ServedModel] = {}
         self._programs = itertools.count()
@@ -127,7 +129,8 @@ class Engine:
             self.device.free(executor)
             raise
         profiles = self._profiles(executor, learned.known)
-        program = program_of(next(self._programs), model.info, profiles, executor.steps)
+        alive = most_alive(model.info, executor.activations, self._activation_bytes)
+        program = program_of(next(self._programs), model.info, profiles, executor.steps, alive)
         try:
             self.scheduler.add_program(program, self.clock())
         except ValueError as exc:  # a policy that this device cannot serve

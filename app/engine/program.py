@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from app.contract import Model, ModelInfo
-from app.engine.devices.base import Steps
+from app.engine.devices.activations import Activations
+from app.engine.devices.base import NO_BOUND, Steps
 from app.engine.devices.pool import slot_bytes
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.types import DeviceSpec, Profile, Program, Stage
 
 log = logging.getLogger("starling.engine")
+
+_MIB = 1 << 20
 
 
 def fit(model: Model, spec: DeviceSpec, spare_batches: int, pool_bytes: int) -> tuple[Model, int, int]:
@@ -40,12 +43,35 @@ def fit_queue(model: Model, running: int, pool_bytes: int) -> Model:
         return model
     log.warning(
         "model %s: the queue is cut from %d to %d rows, so that its slots of %.1f KiB fit in %d MiB",
-        model.info.name, batching.max_queue, queue, row / 1024, pool_bytes >> 20,
+        model.info.name, batching.max_queue, queue, row / 1024, pool_bytes // _MIB,
     )  # fmt: skip
     return replace(model, info=replace(model.info, batching=replace(batching, max_queue=queue)))
 
 
-def program_of(ident: int, info: ModelInfo, profiles: Sequence[Profile], steps: Steps | None = None) -> Program:
+def most_alive(info: ModelInfo, activations: Activations | None, activation_bytes: int) -> int:
+    """Rows that may be under way, so that what lies between their stages takes at most `activation_bytes`.
+
+    A row counts twice, for what a stage reads and what it leaves, at the most that it took while the model was tried.
+    """
+    if activations is None or not activations.row_bytes:
+        return NO_BOUND
+    row, largest = 2 * activations.row_bytes, info.batching.max_batch
+    rows = max(1, activation_bytes // row)
+    if rows < largest:
+        log.warning(
+            "model %s: a batch of %d rows takes %.1f MiB between stages, more than activation_mib: cut to %d rows",
+            info.name, largest, largest * row / _MIB, rows,
+        )  # fmt: skip
+    return rows
+
+
+def program_of(
+    ident: int,
+    info: ModelInfo,
+    profiles: Sequence[Profile],
+    steps: Steps | None = None,
+    max_alive: int = NO_BOUND,
+) -> Program:
     """The model as the scheduler sees it: a stage for each profile. `steps`: of one that runs by its cell."""
     batching = info.batching
     stages = tuple(map(Stage, profiles))
@@ -60,6 +86,7 @@ def program_of(ident: int, info: ModelInfo, profiles: Sequence[Profile], steps: 
         max_queue=batching.max_queue,
         max_delay_ns=int(batching.max_delay_ms * 1e6),
         length_buckets=batching.length_buckets,
+        max_alive=max_alive,
     )
 
 

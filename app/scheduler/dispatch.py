@@ -68,9 +68,8 @@ class Dispatch:
         waiting = self._arbiter.first(())
         head = None if waiting is None else waiting.head()
         level = None if head is None else (head.call.klass, head.call.priority)
-        most, states = self._device.max_alive - self._ledger.alive, self._ledger.states
-        going = self._workers.going.values()
-        recalled = [unit for unit in going if ends_early(unit, states[unit.program], level, most)]
+        going = [(unit, self._ledger.states[unit.program]) for unit in self._workers.going.values()]
+        recalled = [unit for unit, state in going if ends_early(unit, state, level, self._room(state))]
         for unit in recalled:
             self._workers.recall(unit, now)
         return recalled
@@ -92,8 +91,8 @@ class Dispatch:
             others = (ready.key != key or waiting.retries) and rank(head) < first
             if others or self._workers.idle(usable):
                 return False
-        room = self._device.max_alive - ledger.alive
-        most = min(state.full, state.capacity[unit.worker])
+        room, full = self._room(state), state.full[unit.stage]
+        most = min(full, state.capacity[unit.stage][unit.worker])
         going = set(self.ahead.going_on(unit))
         joining = waiting.first(most, room) if not waiting.retries else ()
         rows = sorted([*going, *joining], key=rank)[:most]
@@ -102,7 +101,7 @@ class Dispatch:
         waiting.take(sum(row not in going for row in rows), room)
         going.intersection_update(rows)
         self.ahead.push(unit, [row for row in rows if row in going])
-        cut = Cut(len(rows), len(rows), Formed.FULL if len(rows) == state.full else Formed.IDLE)
+        cut = Cut(len(rows), len(rows), Formed.FULL if len(rows) == full else Formed.IDLE)
         self._start(key, rows, cut, [unit.worker], start, now, going)
         return True
 
@@ -111,9 +110,9 @@ class Dispatch:
         program, stage, _ = ready.key
         state = self._ledger.states[program]
         # Rows that start take up room on the device; those that go on, in a cell or at a later stage, have theirs.
-        room = self._device.max_alive - self._ledger.alive
+        room = self._room(state)
         going = ready.going() if stage or state.program.stages[0].repeats else 0
-        capacities = sorted((state.capacity[worker] for worker in usable), reverse=True)
+        capacities = sorted((state.capacity[stage][worker] for worker in usable), reverse=True)
         limit = min(capacities[0], room + going)
         if limit < 1:
             return Hold(None)
@@ -132,6 +131,10 @@ class Dispatch:
         self._start(ready.key, ready.take(decision.rows, room), decision, usable, start, now)
         return None
 
+    def _room(self, state: ProgramState) -> int:
+        """Rows of a program that may start now: as many as the device has room for, and the program itself."""
+        return min(self._device.max_alive - self._ledger.alive, state.program.max_alive - state.alive)
+
     def _view(
         self, ready: ReadySet, state: ProgramState, usable: Sequence[int], limit: int, room: int, now: int
     ) -> KeyView:
@@ -145,7 +148,7 @@ class Dispatch:
         return KeyView(
             ready=waiting,
             limit=limit,
-            full=state.full,
+            full=state.full[ready.key[1]],
             oldest=ready.oldest(),
             max_delay=state.program.max_delay_ns,
             room=room,
@@ -160,7 +163,7 @@ class Dispatch:
         """What lies beside this key; `most`: rows of it that one unit can have."""
         program, stage, bucket = ready.key
         stages = state.program.stages
-        room = self._device.max_alive - self._ledger.alive
+        room = self._room(state)
         alike, waiting = [0] * len(stages), [0] * len(stages)  # in this length bucket, and in all
         oldest, beside = ready.oldest(), 0
         for other in self._ledger.ready.of_program(program):
@@ -202,7 +205,7 @@ class Dispatch:
 
         `lead_ns`: so long before that it is handed over.
         """
-        first = list(ready.first(rows, self._device.max_alive - self._ledger.alive))
+        first = list(ready.first(rows, self._room(state)))
         deadlines = [row.call.deadline for row in first if row.call.deadline is not None]
         if not deadlines:
             return _NEVER
@@ -211,8 +214,8 @@ class Dispatch:
 
     def _drop_late(self, ready: ReadySet, state: ProgramState, cut: Cut, usable: Sequence[int], now: int) -> bool:
         """Let the calls leave of which a row would run in this unit and end after its deadline; True if there were."""
-        worker = self._workers.choose(usable, cut.size, state.capacity)
-        rows = list(ready.first(cut.rows, self._device.max_alive - self._ledger.alive))
+        worker = self._workers.choose(usable, cut.size, state.capacity[ready.key[1]])
+        rows = list(ready.first(cut.rows, self._room(state)))
         return self._drop_those_late(rows, cut.size, ready.key[1], worker, state, now)
 
     def _drop_those_late(
@@ -242,7 +245,7 @@ class Dispatch:
         program, stage, bucket = key
         state = self._ledger.states[program]
         size = max(cut.size, len(rows))
-        worker = self._workers.choose(usable, size, state.capacity)
+        worker = self._workers.choose(usable, size, state.capacity[stage])
         running = self._workers.running([worker])
         lead_ns = self._workers.begins(worker, now) - now
         length = _longest(rows) if state.latency[stage].by_length else 0
@@ -253,7 +256,7 @@ class Dispatch:
                 batches.stand(row)
         steps = 1
         if batches is not None and self._device.goes_on and cut.reason is not Formed.RETRY:
-            steps = steps_of(rows, stage, state, worker)
+            steps = steps_of(rows, size, stage, state, worker)
         operation = Operation.NEW if batches is None else batches.launch(rows, stage, bucket, now, cut.joins)
         if cut.divide:
             operation = Operation.SPLIT

@@ -15,10 +15,10 @@ from app.scheduler.ready import Level
 from app.scheduler.types import Row, Unit
 
 
-def steps_of(rows: Sequence[Row], stage: int, state: ProgramState, worker: int) -> int:
+def steps_of(rows: Sequence[Row], size: int, stage: int, state: ProgramState, worker: int) -> int:
     """How many steps or stages a worker is to take by itself, unless it is recalled: as far as nothing would change.
 
-    `rows` have been taken from those that wait.
+    `rows` have been taken from those that wait, and run as a batch of `size`.
     """
     stages = state.program.stages
     cell = stages[stage].repeats
@@ -28,7 +28,8 @@ def steps_of(rows: Sequence[Row], stage: int, state: ProgramState, worker: int) 
         return max(1, min(steps_left(row, stages[stage]) for row in rows))
     steps, goes_on = 1, state.policy.goes_on
     for following, facts in enumerate(state.facts[stage + 1 :], stage + 1):
-        if stages[following].repeats or not goes_on(facts, following, len(rows)):
+        fits = size <= state.capacity[following][worker]
+        if stages[following].repeats or not fits or not goes_on(facts, following, len(rows)):
             break
         steps += 1
     return steps
@@ -51,4 +52,4 @@ def ends_early(unit: Unit, state: ProgramState, level: Level | None, room: int) 
 def _takes_more(rows: int, stage: int, state: ProgramState, worker: int) -> bool:
     """Whether others may join so many rows behind this stage or step."""
     joins = state.sees_stages or state.program.stages[stage].repeats
-    return joins and rows < min(state.full, state.capacity[worker])
+    return joins and rows < min(state.full[stage], state.capacity[stage][worker])

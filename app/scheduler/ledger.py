@@ -97,6 +97,7 @@ class Ledger:
             if not row.started:
                 row.started = True
                 self.alive += 1
+                state.alive += 1
         state.waiting -= len(rows)
         state.units += 1
 
@@ -120,19 +121,21 @@ class Ledger:
             if not row.advanced and row.started:  # nothing of it is kept on the device
                 row.started = False
                 self.alive -= 1
+                state.alive -= 1
         state.waiting += len(rows)
         self.ready.at(key_of(rows[0], state)).add_retry(rows)
 
     def end(self, row: Row) -> None:
         """The row holds nothing on the device any more."""
-        if row.batch is not None:
-            state = self.states.get(row.call.program)
-            if state is not None and state.batches is not None:  # else forgotten, with its last call
-                state.batches.leave(row, standing=row.state is _WAITING)
+        state = self.states.get(row.call.program)  # None: forgotten, with its last call
+        if row.batch is not None and state is not None and state.batches is not None:
+            state.batches.leave(row, standing=row.state is _WAITING)
         row.state = _ENDED
         if row.started:
             row.started = False
             self.alive -= 1
+            if state is not None:
+                state.alive -= 1
 
     def complete(self, call: Call, state: ProgramState) -> None:
         """The call's last row has ended well. As `leave`, without the search for rows that wait."""

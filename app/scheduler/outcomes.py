@@ -43,10 +43,10 @@ def advance(ledger: Ledger, unit: Unit, outcome: Outcome, state: ProgramState) -
                 ledger.complete(call, state)
 
 
-def fail(ledger: Ledger, unit: Unit, error: Fault, state: ProgramState, split: bool) -> None:
+def fail(ledger: Ledger, unit: Unit, error: Fault, state: ProgramState, split: bool, made: int = 0) -> None:
     """The unit failed by its model or for memory, or is void. Halve and re-run it, or fail the calls of its rows.
 
-    `split`: units that the model fails are halved.
+    `split`: units that the model fails are halved. `made`: stages that its worker had passed by itself.
     """
     own = [row for row in unit.rows if not (ledger.further and ledger.goes_further(row))]
     for row in own:
@@ -58,7 +58,8 @@ def fail(ledger: Ledger, unit: Unit, error: Fault, state: ProgramState, split: b
             ledger.retry(rows, state)
         return
     if error is Fault.OOM and unit.size > 1:
-        state.cap(unit.worker, max(1, unit.size // 2))
+        passed = 0 if state.program.stages[unit.stage].repeats else min(made, unit.steps - 1)
+        state.cap(unit.worker, max(1, unit.size // 2), unit.stage + passed)
     elif error is Fault.MODEL and (not split or state.broken or len(unit.rows) == 1):
         _fail_calls(ledger, rows, Reason.MODEL, alone=len(unit.rows) == 1)
         return

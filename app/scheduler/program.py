@@ -24,15 +24,16 @@ class ProgramState:
     """What the scheduler keeps per program."""
 
     __slots__ = (
-        "_lead_ns", "_most", "batches", "calls", "capacity", "closed", "entry", "facts", "full", "hints", "latency",
-        "policy", "program", "rate", "recent", "regression", "sees_stages", "units", "waiting",
+        "_lead_ns", "_most", "_room", "alive", "batches", "calls", "capacity", "closed", "entry", "facts", "full",
+        "hints", "latency", "policy", "program", "rate", "recent", "regression", "sees_stages", "units", "waiting",
     )  # fmt: skip
 
     def __init__(self, program: Program, entry: ReadySet | None, device: DeviceSpec, now: int) -> None:
         self.program = program
-        #: By worker: rows that it takes. The largest of them, but for what may be alive at once.
-        self.capacity = [min(worker.capacity, program.max_batch) for worker in device.workers]
-        self.full = min(max(self.capacity), device.max_alive)
+        #: By stage and worker: rows that it takes. By stage: the most of them, but for what may be alive at once.
+        self.capacity = [[min(worker.capacity, program.max_batch) for worker in device.workers] for _ in program.stages]
+        self._room = min(device.max_alive, program.max_alive)
+        self.full = [min(self._room, *map(max, self.capacity))] * len(program.stages)
         self.entry = entry  # where new rows stand, when that is one set whatever their length
         self.policy: Policy = make_policy(program.policy)
         self.latency = [Latency(stage.profile) for stage in program.stages]
@@ -46,6 +47,7 @@ class ProgramState:
         self._set_remaining()
         self.rate = RateMonitor(now)
         self.recent: deque[bool] = deque(maxlen=_RECENT)  # True: that first run failed
+        self.alive = 0  # rows that have started and not ended
         self.waiting = 0  # rows in the ready table
         self.calls = 0  # calls that have not left
         self.units = 0  # handed to workers and not finished
@@ -98,10 +100,11 @@ class ProgramState:
         if unit.stage == 0:
             self.regression.observe(unit.size, times[0])
 
-    def cap(self, worker: int, rows: int) -> None:
-        """More rows did not fit in this worker's memory."""
-        self.capacity[worker] = min(rows, self.capacity[worker])
-        self.full = min(self.full, max(self.capacity))
+    def cap(self, worker: int, rows: int, stage: int = 0) -> None:
+        """More rows did not fit in this worker's memory at this stage."""
+        capacity = self.capacity[stage]
+        capacity[worker] = min(rows, capacity[worker])
+        self.full[stage] = min(self._room, max(capacity))
 
     def tick(self, now: int) -> None:
         """The rate monitor's window has closed."""

@@ -17,7 +17,7 @@ The algorithm, each step
 Failure
     A unit that fails with several rows is split in halves that return to the head of their key, until the culprit is
     alone and fails its call only. When most of a program's recent units failed, the program is broken, not a row, and
-    units fail whole. Out of memory halves too, and caps that worker for that program from then on.
+    units fail whole. Out of memory halves too, and caps that worker for that stage of the program from then on.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Scheduler:
             self._lost = True  # nothing starts again
             outcomes.lose(self._ledger, unit)
         else:
-            outcomes.fail(self._ledger, unit, outcome.error, state, self.split_failed)
+            outcomes.fail(self._ledger, unit, outcome.error, state, self.split_failed, outcome.steps)
         self._ledger.forget_if_over(state)
 
     def tick(self, now: int) -> None:

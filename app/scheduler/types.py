@@ -95,7 +95,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One loaded version of a model, as the scheduler sees it."""
+    """One loaded version of a model, as the scheduler sees it. `max_alive`: rows of it on the device at once."""
 
     id: int
     name: str
@@ -105,6 +105,7 @@ class Program:
     max_queue: int = 1024
     max_delay_ns: int = 5_000_000
     length_buckets: tuple[int, ...] = ()
+    max_alive: int = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,30 @@ async def test_out_of_memory_at_a_later_stage_halves_there():
 
 
 @virtual
+async def test_memory_between_stages_bounds_the_rows_that_start(caplog: pytest.LogCaptureFixture):
+    """A row has 8 bytes between the two stages, counted twice: 3 rows fit in 50."""
+    async with serving(staged(), activation_bytes=50) as rig:
+        calls = [rig.ask(float(value)) for value in range(10, 15)]
+        await asyncio.gather(*calls)
+        assert units(rig) == [(0, 3), (1, 3), (0, 2), (1, 2)]
+        assert "model m: a batch of 4 rows takes 0.0 MiB between stages" in caplog.text
+        assert "cut to 3 rows" in caplog.text
+        rig.assert_settled()
+
+
+@virtual
+async def test_out_of_memory_lowers_the_batches_of_that_stage_alone():
+    def fate(pushed: Pushed) -> Fate:
+        return Fate(MS, Fault.OOM if pushed.job.stage == 1 and pushed.rows > 2 else None)
+
+    async with serving(staged(), device=FakeDevice(virtual_loop(), 4, fate=fate)) as rig:
+        await rig.ask(1.0, 2.0, 3.0, 4.0)
+        rig.device.pushed.clear()
+        await rig.ask(1.0, 2.0, 3.0, 4.0)
+        assert units(rig) == [(0, 4), (1, 2), (1, 2)]
+
+
+@virtual
 async def test_a_deadline_that_passes_during_a_stage_frees_the_row_at_the_boundary():
     async with serving(staged(), device=FakeDevice(virtual_loop(), 4, batch_ns=lambda size: 5 * MS)) as rig:
         call = rig.ask(10.0, timeout_us=12_000)

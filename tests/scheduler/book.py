@@ -67,13 +67,15 @@ class Book:
         self.units: dict[int, Unit] = {}
         self.waiting: dict[int, dict[RowFacts, None]] = {program.id: {} for program in programs}  # by program
         self.alive = 0
+        self.alive_of = {program.id: 0 for program in programs}
         self.first_failures = 0
         self.faults: set[Fault] = set()
         self._sequence = 0
         self._eager = not patient and all(program.policy in EAGER for program in programs)
         # Between keys, too: but rows at one stage may step aside for those at another, where a policy looks at stages.
         plain = all(program.policy == "no_wait" or not self._several(program.id) for program in programs)
-        self._ordered = self._eager and plain and device.max_alive == UNBOUNDED
+        bounds = {device.max_alive, *(program.max_alive for program in programs)}
+        self._ordered = self._eager and plain and bounds == {UNBOUNDED}
 
     def _several(self, program: int) -> bool:
         stages = self.programs[program].stages
@@ -160,6 +162,9 @@ class Book:
         assert scheduler.alive == self.alive <= self.device.max_alive
         for program, waiting in self.waiting.items():
             assert scheduler.waiting(program) == len(waiting)
+            assert self.alive_of[program] <= self.programs[program].max_alive
+            if (state := scheduler._states.get(program)) is not None:
+                assert state.alive == self.alive_of[program]
         self._check_wake(step, now)
         self._check_batches(scheduler)
         self._check_recalls(step)
@@ -290,11 +295,14 @@ class Book:
         """Those of the rows that could start: rows for which the device has no room are passed over, those that hold
         room already, between two steps of a cell or two stages, go on."""
         room = self.device.max_alive - self.alive
+        own = {ident: program.max_alive - self.alive_of[ident] for ident, program in self.programs.items()}
         able = []
         for facts in sorted(waiting, key=lambda facts: facts.rank):
-            if facts.alive or room > 0:
+            ident = facts.entry.call.program
+            if facts.alive or (room > 0 and own[ident] > 0):
                 able.append(facts)
                 room -= not facts.alive
+                own[ident] -= not facts.alive
         return able
 
     def _check_nothing_idles(self, step: Step, now: int) -> None:
@@ -361,6 +369,7 @@ class Book:
 
     def _set_alive(self, facts: RowFacts, alive: bool) -> None:
         self.alive += alive - facts.alive
+        self.alive_of[facts.entry.call.program] += alive - facts.alive
         facts.alive = alive
 
 

@@ -105,6 +105,7 @@ def programs(draw: st.DrawFn, policy: str, first_repeats: bool) -> tuple[Program
             max_queue=draw(st.sampled_from([4, 1024])),
             max_delay_ns=draw(st.sampled_from([0, 50, 2_000])),
             length_buckets=draw(st.sampled_from([(), (4, 8)])),
+            max_alive=draw(st.sampled_from([UNBOUNDED, UNBOUNDED, 1, 3])),
         )
         for ident in range(1, draw(st.integers(1, 3)) + 1)
     )

@@ -90,7 +90,7 @@ class TestFail:
     def test_out_of_memory_halves_and_caps_the_worker(self) -> None:
         bench = Bench(make_call(1, 2), size=4)
         outcomes.fail(bench.ledger, bench.unit, Fault.OOM, bench.state, split=False)
-        assert bench.state.capacity == [2]
+        assert bench.state.capacity == [[2]]
         assert bench.groups() == [[(1, 0)], [(1, 1)]]
 
     def test_out_of_memory_for_one_row_fails_its_call(self) -> None:

@@ -243,7 +243,14 @@ class TestObserve:
 
 def test_what_a_worker_takes_only_falls() -> None:
     state = ProgramState(Program(0, "m", max_batch=32), None, DEVICE, 0)
-    assert (state.capacity, state.full) == ([1, 32], 20)
+    assert (state.capacity, state.full) == ([[1, 32]], [20])
     state.cap(1, 8)
     state.cap(1, 16)
-    assert (state.capacity, state.full) == ([1, 8], 8)
+    assert (state.capacity, state.full) == ([[1, 8]], [8])
+
+
+def test_what_a_worker_takes_falls_at_one_stage() -> None:
+    state = ProgramState(replace(TWO_STAGES, max_batch=32, max_alive=12), None, DEVICE, 0)
+    assert (state.capacity, state.full) == ([[1, 32]] * 2, [12, 12])
+    state.cap(1, 8, 1)
+    assert (state.capacity, state.full) == ([[1, 32], [1, 8]], [12, 8])

@@ -289,6 +289,16 @@ class TestStages:
         assert calls_of(step.start[0]) == [1]
         assert [call.id for call in finish(scheduler, step.start[0], 2, ended=(0,)).done] == [1]
 
+    def test_a_program_has_a_bound_of_its_own(self) -> None:
+        bounded = make_program(1, stages=make_program().stages * 2, max_alive=2)
+        scheduler = scheduler_of(bounded, make_program(2), device=make_device(4, 4))
+        step = feed(scheduler, make_call(1, 3), make_call(2, program=2))
+        assert [(unit.program, unit.stage, len(unit.rows)) for unit in step.start] == [(1, 0, 2), (2, 0, 1)]
+        step = finish(scheduler, step.start[0], 1)
+        assert [(unit.stage, len(unit.rows)) for unit in step.start] == [(1, 2)]
+        step = finish(scheduler, step.start[0], 2)
+        assert [(unit.stage, len(unit.rows)) for unit in step.start] == [(0, 1)]
+
     def test_cell_at_the_first_stage_goes_on_when_max_alive_is_reached(self) -> None:
         cell = Stage(repeats=True)
         scheduler = scheduler_of(make_program(stages=(cell,)), device=make_device(2, max_alive=2))

@@ -138,6 +138,16 @@ class TestOutOfMemory:
         step = feed(scheduler, make_call(9, 8, program=2))
         assert [unit.size for unit in step.start] == [8]
 
+    def test_cap_belongs_to_the_stage(self) -> None:
+        scheduler = scheduler_of(make_program(stages=make_program().stages * 2))
+        units, over = run(
+            scheduler, feed(scheduler, *ones(8)), lambda unit: Fault.OOM if unit.stage and unit.size > 2 else None
+        )
+        assert [(unit.stage, unit.size) for unit in units[:4]] == [(0, 8), (1, 8), (1, 4), (1, 2)]
+        assert over.drop == []
+        units, _ = run(scheduler, feed(scheduler, *(make_call(i) for i in range(10, 18))), oom_above(8))
+        assert [(unit.stage, unit.size) for unit in units] == [(0, 8), *[(1, 2)] * 4]
+
     def test_cap_is_never_raised_by_a_larger_unit_that_fails_later(self) -> None:
         scheduler = scheduler_of(device=make_device(8, push_depth=2, push_ahead_ns=AT_ONCE))
         small = feed(scheduler, make_call(1, 2)).start[0]

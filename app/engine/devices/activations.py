@@ -39,6 +39,7 @@ class Activations:
     def __init__(self) -> None:
         self._places: dict[int, Place] = {}  # by slot
         self.axes = SecondAxes()
+        self.row_bytes = 0  # the most that a row took between two stages of a batch that was tried
 
     @property
     def rows(self) -> int:
@@ -66,6 +67,14 @@ class Activations:
         places = self._places
         for position, slot in enumerate(slots):
             places[slot] = (passed, position)
+
+    def learn(
+        self, stage: int, tensors: tuple[torch.Tensor, ...], longest: Mapping[str, int], context: Sequence[torch.Tensor]
+    ) -> None:
+        """A batch that is tried has passed these on from `stage`: which of them are as long as it, and their memory."""
+        self.axes.learn(stage, tensors, longest)
+        taken = sum(value.nbytes for value in (*tensors, *context))
+        self.row_bytes = max(self.row_bytes, -(-taken // len(tensors[0])))
 
     def gather(self, rows: Sequence[int], stage: int, longest: Mapping[str, int]) -> tuple[list[torch.Tensor], bool]:
         """The arguments of `stage` for a batch of the rows in these slots, as long as `longest` says.

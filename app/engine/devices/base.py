@@ -75,7 +75,7 @@ class Ran:
 
     @property
     def by_stage_ns(self) -> tuple[int, ...]:
-        """Of a model that ran whole, what a batch of each stage would have taken; of a recurrent one, what a step did."""
+        """Of a model that ran whole, what a batch of each stage would have taken; of a recurrent one, a step."""
         return tuple(map(sum, self.stage_parts)) if len(self.stages_ns) > 1 else self.stages_ns
 
 

@@ -148,7 +148,7 @@ class StagedExecutor(CpuExecutor):
         for stage, call in enumerate(self.model.stages):
             if stage:
                 passed = passed_on(result, stage - 1, size)
-                self.activations.axes.learn(stage - 1, passed, longest)
+                self.activations.learn(stage - 1, passed, longest, context)
                 arguments = [*passed, *(given[place] for place in self.model.again[stage])]
             if tried or self._writes[stage]:
                 arguments = [_copied(argument) for argument in arguments]
