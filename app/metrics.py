@@ -94,12 +94,12 @@ class StageStats:
     def __init__(self) -> None:
         self.compute = Histogram(_SECONDS)
         self.batch = Histogram(_SIZES)
-        self.batches: Counter[tuple[int, str]] = Counter()  # (worker, reason)
+        self.batches: Counter[tuple[int, str, str]] = Counter()  # (worker, reason, operation)
         self.by_size: Counter[int] = Counter()
 
-    def ran(self, worker: int, reason: str, rows: int, spent_ns: int) -> None:
+    def ran(self, worker: int, reason: str, operation: str, rows: int, spent_ns: int) -> None:
         """A batch of this stage has finished well."""
-        self.batches[worker, reason] += 1
+        self.batches[worker, reason, operation] += 1
         self.by_size[rows] += 1
         self.batch.observe(rows)
         self.compute.observe(spent_ns / 1e9)
@@ -107,6 +107,13 @@ class StageStats:
     def sizes(self) -> dict[str, int]:
         """Batches by their number of rows."""
         return {str(size): count for size, count in sorted(self.by_size.items())}
+
+    def operations(self) -> dict[str, int]:
+        """Batches by what they were in the batch table: new, stretch, split or on."""
+        found: Counter[str] = Counter()
+        for (_, _, operation), count in sorted(self.batches.items()):
+            found[operation] += count
+        return dict(found)
 
 
 class ModelStats:
@@ -143,10 +150,12 @@ class ModelStats:
         self.compute.observe(sum(parts) / 1e9)
         self._size_ran(rows, parts)
 
-    def stage_ran(self, stage: int, worker: int, reason: str, rows: int, parts: tuple[int, int, int]) -> None:
+    def stage_ran(
+        self, stage: int, worker: int, reason: str, operation: str, rows: int, parts: tuple[int, int, int]
+    ) -> None:
         """A batch of one stage has finished well."""
         self.batches[worker, reason] += 1
-        self.stages[stage].ran(worker, reason, rows, sum(parts))
+        self.stages[stage].ran(worker, reason, operation, rows, sum(parts))
 
     def rows_ended(self, rows: int, parts: tuple[int, int, int]) -> None:
         """A batch of the last stage has finished well; `parts` are those of all stages, of its slowest row."""
@@ -297,15 +306,13 @@ def _add_histogram(
 ) -> None:
     begin = len(family.samples)
     family.add_metric([stats.model, stats.version], histogram.buckets(), histogram.total)
-    _label_stage(family, begin, stage)
-
-
-def _label_stage(family: Metric, begin: int, stage: int | None) -> None:
-    """Give the samples from `begin` on the label `stage`; a family has it for models in stages only."""
     if stage is not None:
-        family.samples[begin:] = [
-            sample._replace(labels={**sample.labels, "stage": str(stage)}) for sample in family.samples[begin:]
-        ]
+        _label(family, begin, stage=str(stage))
+
+
+def _label(family: Metric, begin: int, **labels: str) -> None:
+    """Give the samples from `begin` on further labels; a family has them for models in stages only."""
+    family.samples[begin:] = [sample._replace(labels={**sample.labels, **labels}) for sample in family.samples[begin:]]
 
 
 def _counters(snapshot: Snapshot) -> Iterator[Metric]:
@@ -317,12 +324,14 @@ def _counters(snapshot: Snapshot) -> Iterator[Metric]:
         stats = gauges.stats
         for outcome, count in sorted(stats.outcomes.items()):
             requests.add_metric([stats.model, stats.version, outcome], count)
-        counted = [(None, stats.batches)] if not stats.stages else [(i, s.batches) for i, s in enumerate(stats.stages)]
-        for stage, by_cause in counted:
-            for (worker, reason), count in sorted(by_cause.items()):
+        if not stats.stages:
+            for (worker, reason), count in sorted(stats.batches.items()):
+                batches.add_metric([stats.model, stats.version, str(worker), reason], count)
+        for stage, of_stage in enumerate(stats.stages):
+            for (worker, reason, operation), count in sorted(of_stage.batches.items()):
                 begin = len(batches.samples)
                 batches.add_metric([stats.model, stats.version, str(worker), reason], count)
-                _label_stage(batches, begin, stage)
+                _label(batches, begin, stage=str(stage), operation=operation)
     busy = CounterMetricFamily("starling_worker_busy_seconds", "Time each worker spent on units.", labels=["worker"])
     for worker, seconds in enumerate(snapshot.busy_s):
         busy.add_metric([str(worker)], seconds)

@@ -16,7 +16,7 @@ from app.engine.profiling.cache import Key, Known
 from app.errors import DeadlineUnreachable, NotReady, QueueFull, StarlingError
 from app.metrics import Between, Gauges, ModelStats
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import LOWEST_PRIORITY, Call, Drop, Klass, Reason, Refusal, Row, RowState, Unit
+from app.scheduler.types import LOWEST_PRIORITY, Call, Drop, Klass, Operation, Reason, Refusal, Row, RowState, Unit
 
 log = logging.getLogger("starling.engine")
 
@@ -187,7 +187,8 @@ class ServedModel:
                 batch = batches[known] = Batch(ran.outputs if ends else [], ended, total, len(unit.rows))
             lease.places[row.index] = (batch, places[position] if ends else position)
         for stage, spent in enumerate(ran.stage_parts, unit.stage):
-            self.stats.stage_ran(stage, unit.worker, unit.reason, len(unit.rows), spent)
+            operation = unit.operation if stage == unit.stage else Operation.ON  # where the worker went on by itself
+            self.stats.stage_ran(stage, unit.worker, unit.reason, operation, len(unit.rows), spent)
         if not over:
             return
         slowest = max((batch for (_, ends), batch in batches.items() if ends), key=lambda batch: batch.spent)
@@ -286,7 +287,7 @@ class ServedModel:
         }
 
     def _stage_statistics(self) -> dict[str, Any]:
-        """Of a model in stages: rows at each stage, and its batches by size."""
+        """Of a model in stages: rows at each stage, and its batches by size and by operation."""
         if not self._stages:
             return {}
         scheduler = self.engine.scheduler
@@ -296,7 +297,12 @@ class ServedModel:
             if unit.program == self.program:
                 running[unit.stage] += len(unit.rows)
         stages = [
-            {"rows_waiting": here, "rows_running": there, "batches": stats.sizes()}
+            {
+                "rows_waiting": here,
+                "rows_running": there,
+                "batches": stats.sizes(),
+                "operations": stats.operations(),
+            }
             for here, there, stats in zip(waiting, running, self.stats.stages, strict=True)
         ]
         return {"stages": stages}

@@ -155,17 +155,32 @@ async def test_statistics_and_metrics_have_the_stage():
         assert told["inference_count"] == 2
         assert told["execution_count"] == 1
         assert told["starling"]["stages"] == [
-            {"rows_waiting": 0, "rows_running": 1, "batches": {"2": 1}},
-            {"rows_waiting": 0, "rows_running": 0, "batches": {"2": 1}},
+            {"rows_waiting": 0, "rows_running": 1, "batches": {"2": 1}, "operations": {"new": 1}},
+            {"rows_waiting": 0, "rows_running": 0, "batches": {"2": 1}, "operations": {"on": 1}},
         ]
         assert "stages" not in rig.models[1].statistics()["starling"]
         text = Metrics(rig.engine.snapshot).render()[0].decode()
-        assert 'starling_batches_total{model="m",reason="idle",stage="1",version="1",worker="0"} 1.0' in text
+        labels = 'model="m",operation="on",reason="idle",stage="1",version="1",worker="0"'
+        assert f"starling_batches_total{{{labels}}} 1.0" in text
         assert 'starling_batch_size_sum{model="m",stage="0",version="1"} 2.0' in text
         assert 'starling_batch_size_sum{model="whole",version="1"} 0.0' in text
         assert 'starling_activation_rows{model="m",version="1"} 0.0' in text
         assert 'starling_activation_rows{model="whole"' not in text
         await running
+
+
+@virtual
+async def test_a_batch_that_is_split_is_counted_as_such():
+    def fate(pushed: Pushed) -> Fate:
+        return Fate(MS, Fault.OOM if pushed.job.stage == 1 and pushed.rows > 2 else None)
+
+    async with serving(staged(), device=FakeDevice(virtual_loop(), 4, fate=fate)) as rig:
+        await rig.ask(1.0, 2.0, 3.0, 4.0)  # its halves were split off when it failed
+        assert rig.served.statistics()["starling"]["stages"][1]["operations"] == {"on": 2}
+        await rig.ask(1.0, 2.0, 3.0, 4.0)
+        first, second = rig.served.statistics()["starling"]["stages"]
+        assert (first["batches"], first["operations"]) == ({"4": 2}, {"new": 2})
+        assert (second["batches"], second["operations"]) == ({"2": 4}, {"on": 3, "split": 1})
 
 
 @virtual
