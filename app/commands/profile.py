@@ -207,10 +207,10 @@ def _measure(model: Model, plan: Plan, suggest: bool) -> tuple[ModelProfile, Key
         def settled(_: int) -> None:
             told(sum(sampler.done for sampler in samplers))
 
-        keys, key = _run(model, plan, main, settled)
+        keys, key, cell = _run(model, plan, main, settled)
         for threads, sampler in others.items():
             _run(model, replace(plan, threads=threads, budget_s=plan.budget_s / 2 / len(others)), sampler, settled)
-    measured = main.profile(None, own, **keys)
+    measured = main.profile(None, own, cell=cell, **keys)
     line = measured.fit()
     extra = {
         **measured.extra,
@@ -228,8 +228,9 @@ def _measure(model: Model, plan: Plan, suggest: bool) -> tuple[ModelProfile, Key
     return replace(measured, extra=extra), key
 
 
-def _run(model: Model, plan: Plan, sampler: Sampler, told: Callable[[int], None]) -> tuple[dict[str, Any], Key]:
-    """Measure the sampler's cells on a device with the plan's threads. The keys of the profile that say how, its key.
+def _run(model: Model, plan: Plan, sampler: Sampler, told: Callable[[int], None]) -> tuple[dict[str, Any], Key, bool]:
+    """Measure the sampler's cells on a device with the plan's threads. The keys of the profile that say how, its key,
+    and whether the model runs step by step.
 
     Power is there where a counter is: of the GPU, or of the CPU's packages.
     """
@@ -276,7 +277,7 @@ def _run(model: Model, plan: Plan, sampler: Sampler, told: Callable[[int], None]
     if counted:
         busy = (energy.joules - idle) / seconds
         keys["power_w"] = {"idle": idle / _IDLE_S, "busy": busy, "counter": energy.source}
-    return keys, key
+    return keys, key, bench.cell
 
 
 def _plotter() -> Callable[[ModelProfile, Path], None]:

@@ -191,9 +191,11 @@ class Book:
             assert all(facts.entry.left is None for facts in rows), "a row whose call has left goes on"
             best = min(facts.rank[:2] for facts in rows)
             assert not any(facts.rank[:2] < best for waiting in self.waiting.values() for facts in waiting)
-            most = min(self.device.workers[unit.worker].capacity, self.programs[unit.program].max_batch)
-            fits = len(rows) < most and self.alive < self.device.max_alive and not self.faults
-            if self.programs[unit.program].stages[unit.stage].repeats and fits:
+            program = self.programs[unit.program]
+            most = min(self.device.workers[unit.worker].capacity, program.max_batch)
+            room = self.alive < self.device.max_alive and self.alive_of[program.id] < program.max_alive
+            fits = len(rows) < most and room and not self.faults
+            if program.stages[unit.stage].repeats and fits:
                 assert not self.waiting[unit.program], "a row waits that could join"
 
     def _check_batches(self, scheduler: Scheduler) -> None:

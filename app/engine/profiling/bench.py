@@ -71,6 +71,11 @@ class Bench:
         """The model as the device runs it."""
         return self._executor.model
 
+    @property
+    def cell(self) -> bool:
+        """The device runs the model step by step."""
+        return self._executor.steps is not None
+
     def warm(self) -> Profile:
         """Run each size once, check what comes back, and lay out the rows to measure with. Raises ConfigError."""
         try:

@@ -179,7 +179,8 @@ class IdleProfiler:
         keys: dict[str, Any] = {"model": guess.model, "lengths": longest(target.rows), "made": made}
         if handovers:
             keys["handover_ms"] = max(0.0, median(handovers) / 1e6)
-        return Known(sampler.profile(guess, own, **keys), Origin.MEASURED, made)
+        cell = target.executor.steps is not None
+        return Known(sampler.profile(guess, own, cell=cell, **keys), Origin.MEASURED, made)
 
     async def _measure_rest(self, target: Target) -> Known | None:
         """What is known of the model, and what it lacks: the hand-over, other lengths. None if they were not to be had.
@@ -258,14 +259,14 @@ class IdleProfiler:
     def _lengths(self, target: Target, budget_ns: int) -> tuple[int, list[Cell]]:
         """The length of the rows as they are, 0 if it is fixed, and a few sizes at as many others as there is room for.
 
-        Half of the budget is theirs.
+        Half of the budget is theirs. A recurrent model that runs step by step needs none: a step takes as long at any.
         """
         own = max(longest(target.rows).values(), default=0)
         most = most_length(target.executor.model.info.client_inputs, own)
         if most and not own:
             own = 1
         wanted: list[Cell] = []
-        for lengths in shorter(most, own) if most else []:
+        for lengths in shorter(most, own) if most and target.executor.steps is None else []:
             every = at_lengths(coarser(target.known.profile.max_batch)[-1], lengths)
             wanted = [cell for cell in every if self._fits(self._guess(target, cell))]
             if _PASSES * sum(self._guess(target, cell) for cell in wanted) <= budget_ns // 2:

@@ -152,8 +152,12 @@ class Sampler:
                 found[cell.size] = max(1, round(median(times)))
         return found
 
-    def profile(self, guess: ModelProfile | None = None, length: int = 0, **keys: Any) -> ModelProfile:
+    def profile(
+        self, guess: ModelProfile | None = None, length: int = 0, *, cell: bool = False, **keys: Any
+    ) -> ModelProfile:
         """What was timed as a profile, its other keys as given. `length`: that of the rows as they are, if they vary.
+
+        `cell`: what was timed by stage is a step of a recurrent model, which takes as long whatever the length.
 
         Sizes that were not timed lie between their neighbours. Beyond the largest, the curve is that of `guess` as far
         as that goes, moved to meet it, and at another length that of the rows as they are. Numbers of units at once at
@@ -163,12 +167,15 @@ class Sampler:
         stages = max((len(visit) for visits in self._by_stage.values() for visit in visits), default=0)
         guesses = guess.stages if guess and len(guess.stages) == stages else (guess,) * stages
         timed = self._timed(guess, length)
+        parts = [self._timed(one, length, stage) for stage, one in enumerate(guesses)]
+        if cell:
+            parts = [{**part, "length_ms": {}, "cell": True} for part in parts]
         return parse(
             {
                 **keys,
                 **timed,
                 "max_batch": max(map(int, timed["batch_ms"]), default=1),
-                "stages": [self._timed(one, length, stage) for stage, one in enumerate(guesses)],
+                "stages": parts,
                 "spread": self._spreads(1),
                 "concurrency_spread": {units: self._spreads(int(units)) for units in timed["concurrency"]},
                 "repeats": {str(cell.size): len(self.times[cell]) for cell in self.times if _group(cell) == (1, 0)},

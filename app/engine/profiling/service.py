@@ -97,7 +97,8 @@ class Profiling:
             return Learned(known, None, rows)
         key = key_of(model, self.device)
         kept = self._cache.load(key, max_batch)
-        if kept is not None and len(kept.stages) == len(model.stages):  # files may be edited
+        same = kept is not None and len(kept.stages) == len(known.profile.stages)  # files may be edited
+        if kept is not None and (same or known.origin is Origin.GUESS):
             known = Known(kept, Origin.CACHE, str(kept.extra.get("made", "")))
         return Learned(known, key, rows)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -19,6 +20,8 @@ from app.engine.devices.streams.device import StreamDevice
 from app.engine.profiling.bench import Bench, Round, measure
 from app.engine.profiling.sampler import Cell, Sampler, at_lengths, cells, coarser, levels, shorter
 from app.errors import ConfigError
+from app.models import Recurrent
+from app.models.cells import recurrent_model
 from app.scheduler.estimates.profile import ModelProfile, parse
 from app.scheduler.types import Fault, Outcome, WorkerSpec
 
@@ -302,6 +305,25 @@ def test_rows_of_several_lengths_and_stages():
     profile = sampler.profile(length=16)
     assert [length for length, _ in profile.by_length] == [4, 16, 32]
     assert [[length for length, _ in stage.by_length] for stage in profile.stages] == [[4, 16, 32]] * 2
+
+
+def test_steps_of_a_recurrent_model():
+    """Their times are a stage's that repeats, whatever the length."""
+
+    class Sums:
+        def step(self, x, state):
+            return state[0] + x, (state[0] + x,)
+
+    model = make_model(None, [tensor("x", "FP32", ("n", 32))], [tensor("y", "FP32")])
+    call, info = recurrent_model(Recurrent(Sums(), ((),)), model.info)
+    with Bench(CpuDevice((2,), 1, 1), replace(model, info=info, call=call), 2) as measuring:
+        measuring.warm()
+        sampler = Sampler(cells([1, 2]), least=1, most=3)
+        measure(measuring, sampler, 1000.0)
+        assert measuring.cell
+    (step,) = sampler.profile(None, 16, cell=True).stages
+    assert (step.cell, step.by_length) == (True, ())
+    assert 0 < step.batch_ns[1] < sampler.table(1)[2]
 
 
 def test_a_model_that_fails_while_it_is_handed_over():

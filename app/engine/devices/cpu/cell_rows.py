@@ -59,6 +59,7 @@ class CellRows(Activations):
         """Slabs for what rows read and give out, once a step of some rows of it has been seen. Before serving."""
         values = [*([] if x is None else [x]), *ys.values()]
         row = sum(steps * prod(value.shape[1:]) * value.element_size() for value in values)
+        self.row_bytes += row
         places = min(places, _SLAB_BYTES // row) if row else 0
         self._free = list(reversed(range(places)))
         self._steps = steps

@@ -138,6 +138,7 @@ class CellExecutor(CpuExecutor):
         x = None if begun.x is None else begun.x[:, 0]
         stepped = cell.step(x, begun.state)
         ys = {place: y for place, y in enumerate(stepped.ys) if cell.keeps(place)}
+        self.activations.row_bytes = sum(value[:1].nbytes for value in stepped.state)
         steps = axis.most or (begun.x.shape[1] if begun.x is not None and not axis.name else 0)
         if steps:
             self.activations.reserve(self._slots, steps, x, ys)
