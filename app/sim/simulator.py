@@ -51,9 +51,9 @@ _FINISHED, _LAUNCHED, _COPIED, _SUBMIT, _TICK, _WAKE = (
 
 @dataclass(slots=True, eq=False)
 class Stepped(Row):
-    """A row with the steps that it has run at its stage, which must repeat."""
+    """A row with the steps that the device has run of it at its stage, which must repeat."""
 
-    steps: int = 0
+    made: int = 0
 
 
 class Node:
@@ -302,8 +302,8 @@ def _ended(unit: Unit) -> tuple[int, ...]:
     ended = []
     for position, row in enumerate(unit.rows):
         assert isinstance(row, Stepped)
-        row.steps += unit.steps
-        if row.steps >= row.length:
-            row.steps = 0  # the next stage may repeat as well
+        row.made += unit.steps
+        if row.made >= row.length:
+            row.made = 0  # the next stage may repeat as well
             ended.append(position)
     return tuple(ended)

@@ -103,9 +103,9 @@ class TestJoining:
             await asyncio.sleep(0)  # and the scheduler has heard of it
             gate.open()
             assert (await short).tolist() == [7]
-            assert cell.rows[before - 1 : before + 2] == [1, 2, 1]  # it joins at the next step, and leaves with it
             assert not long.done()
             assert (await long).tolist() == [LONG]
+            assert cell.rows[before - 1 : before + 2] == [1, 2, 1]  # it joins at the next step, and leaves with it
             assert served.statistics()["starling"]["stages"][0]["batches"] == {"1": 2, "2": 1}
 
     async def test_who_has_gone_leaves_at_the_next_step(self) -> None:
