@@ -118,21 +118,32 @@ class ModelInfo:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     batching: Batching = field(default_factory=Batching)
+    #: Axes of outputs that no input has, each the first of its output: along them a row is as long as it ran. A model
+    #: with such axes returns one tensor more than `outputs`, INT64 [rows]: those lengths.
+    own_axes: tuple[str, ...] = ()
     #: What codecs remember of requests to this version; they bound it.
     memo: dict[bytes, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     #: Derived: the inputs that clients send, in the order declared. The others are made by the server.
     client_inputs: tuple[TensorSpec, ...] = field(init=False, repr=False, compare=False)
     #: Derived: the input that clients send, if it is the only one and its rows have one length; else None.
     plain_input: TensorSpec | None = field(init=False, repr=False, compare=False)
-    #: Derived: whether there is one output, and JSON can hold its values as numbers.
+    #: Derived: whether there is one output, as long for each row, and JSON can hold its values as numbers.
     plain_output: bool = field(init=False, repr=False, compare=False)
+    #: Derived: all that the model returns, in order.
+    returned: tuple[TensorSpec, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         sent = tuple(spec for spec in self.inputs if not spec.made)
         object.__setattr__(self, "client_inputs", sent)
         object.__setattr__(self, "plain_input", sent[0] if len(sent) == 1 and sent[0].fixed else None)
         plain = len(self.outputs) == 1 and self.outputs[0].datatype not in ("BYTES", "BF16")
-        object.__setattr__(self, "plain_output", plain)
+        object.__setattr__(self, "plain_output", plain and not self.own_axes)
+        made = (TensorSpec("lengths", "INT64", (), (), (), lengths_of=self.own_axes[0]),) if self.own_axes else ()
+        object.__setattr__(self, "returned", (*self.outputs, *made))
+
+    def has_own_length(self, spec: TensorSpec) -> bool:
+        """Whether this output is as long as each row ran."""
+        return spec.axes[:1] != () and spec.axes[0] in self.own_axes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -194,10 +205,11 @@ class Answer:
     `queue_ns` is what passed from submission to the end of the batch but for `compute_ns`: waiting, and handing over.
     Rows that ran in several batches: both are the slowest row's, `batch` is the largest. Where the answer is one row of
     a batch as it is, `finished` is that batch and `row` its place there; its arrays are then made when they are asked
-    for.
+    for. `lengths`: of a model with axes of its outputs' own, how long each row is along them; the arrays are as long as
+    the longest, with zeros behind the others.
     """
 
-    __slots__ = ("_outputs", "batch", "compute_ns", "finished", "queue_ns", "row")
+    __slots__ = ("_outputs", "batch", "compute_ns", "finished", "lengths", "queue_ns", "row")
 
     def __init__(
         self,
@@ -207,6 +219,7 @@ class Answer:
         batch: int,
         finished: Finished | None = None,
         row: int = 0,
+        lengths: Sequence[int] | None = None,
     ) -> None:
         self._outputs = outputs
         self.queue_ns = queue_ns
@@ -214,6 +227,7 @@ class Answer:
         self.batch = batch
         self.finished = finished
         self.row = row
+        self.lengths = lengths
 
     @property
     def outputs(self) -> list[Array]:

@@ -13,6 +13,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from app.contract import Answer, Array, Finished, ModelInfo, TensorSpec, Waiter
+from app.engine import ragged
 from app.engine.devices.pool import Pool, Slots
 from app.errors import BadRequest, ClientGone, DeadlineExceeded, ModelFailed, NotReady, StarlingError
 from app.metrics import ModelStats
@@ -56,6 +57,10 @@ class Batch(Finished):
         self.spent = sum(parts)
         self.started = ended - self.spent
         self.size = size
+
+    def of_row(self, outputs: list[Array]) -> Batch:
+        """One row of it, with outputs of its own."""
+        return Batch(outputs, self.started + self.spent, self.parts, self.size)
 
 
 class Lease(Call):
@@ -171,16 +176,24 @@ class Lease(Call):
             queue_ns = max(0, batch.started - self.entered)
             self._served.stats.call_ran(queue_ns, batch.parts)
             return Answer(None, queue_ns, batch.spent, batch.size, batch, position)
-        outputs = self._joined(places)
+        outputs, lengths = self._joined(places)
         slowest = max((batch for batch, _ in places), key=lambda b: b.started + b.spent)
         queue_ns = max(0, slowest.started - self.entered)
         self._served.stats.call_ran(queue_ns, slowest.parts)
-        return Answer(outputs, queue_ns, slowest.spent, max(batch.size for batch, _ in places))
+        size = max(batch.size for batch, _ in places)
+        return Answer(outputs, queue_ns, slowest.spent, size, lengths=lengths)
 
-    def _joined(self, places: list[tuple[Batch, int]]) -> list[Array]:
-        """The outputs of the call's rows in order, whatever batches they ran in. Adjacent rows are one slice."""
+    def _joined(self, places: list[tuple[Batch, int]]) -> tuple[list[Array], list[int] | None]:
+        """The outputs of the call's rows in order, whatever batches they ran in, and Answer.lengths.
+
+        Adjacent rows are one slice.
+        """
         pieces = [self._cut_back([array[first:end] for array in batch.arrays]) for batch, first, end in _runs(places)]
-        return pieces[0] if len(pieces) == 1 else [np.concatenate(arrays) for arrays in zip(*pieces, strict=True)]
+        if self._served.info.own_axes:
+            return ragged.together(self._served.info, pieces)
+        if len(pieces) == 1:
+            return pieces[0], None
+        return [np.concatenate(arrays) for arrays in zip(*pieces, strict=True)], None
 
     def _cut_back(self, outputs: list[Array]) -> list[Array]:
         """Cut the outputs' variable axes to the lengths of the call's own inputs: the batch may be longer."""

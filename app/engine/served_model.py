@@ -9,6 +9,7 @@ from math import ceil
 from typing import Any, Protocol, cast
 
 from app.contract import Answer, Model, SampleRow
+from app.engine import ragged
 from app.engine.devices.base import Completion, Device, Executor, Ran
 from app.engine.devices.pool import Slots
 from app.engine.lease import Batch, Lease, error_of
@@ -164,6 +165,8 @@ class ServedModel:
         for position, row in enumerate(unit.rows):
             lease: Lease = row.call  # type: ignore[assignment]  # a cast would be a call per row
             lease.places[row.index] = (batch, position)
+        if ran.lengths is not None:
+            self._part(unit.rows, ran)
         self.stats.batch_ran(unit.worker, unit.reason, len(unit.rows), parts)
         if self.on_rows is not None:
             self.on_rows([row.slot for row in unit.rows if row.slot >= 0])
@@ -186,6 +189,8 @@ class ServedModel:
                 total = cast("Parts", tuple(map(sum, zip(before[0].parts, parts, strict=True)))) if before else parts
                 batch = batches[known] = Batch(ran.outputs if ends else [], ended, total, len(unit.rows))
             lease.places[row.index] = (batch, places[position] if ends else position)
+        if ran.lengths is not None:
+            self._part([unit.rows[position] for position in over], ran)
         for stage, spent in enumerate(ran.stage_parts, unit.stage):
             operation = unit.operation if stage == unit.stage else Operation.ON  # where the worker went on by itself
             self.stats.stage_ran(stage, unit.worker, unit.reason, operation, len(unit.rows), spent)
@@ -195,6 +200,15 @@ class ServedModel:
         self.stats.rows_ended(len(over), slowest.parts)
         if self.on_rows is not None:
             self.on_rows([row.slot for row in map(unit.rows.__getitem__, over) if row.slot >= 0])
+
+    def _part(self, rows: Sequence[Row], ran: Ran) -> None:
+        """Give each of these rows, which have ended, outputs as long as it ran."""
+        assert ran.lengths is not None
+        for row, outputs in zip(rows, ragged.apart(self.info, ran.outputs, ran.lengths), strict=True):
+            lease = cast("Lease", row.call)
+            place = lease.places[row.index]
+            assert place is not None  # it was noted that it has ended
+            lease.places[row.index] = (place[0].of_row(outputs), 0)
 
     def failed(self, unit: Unit, completion: Completion) -> None:
         """A unit has failed: note what its callers hear if none of them can be helped."""

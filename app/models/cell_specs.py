@@ -62,7 +62,7 @@ def leads(spec: TensorSpec) -> bool:
 def with_lengths(info: ModelInfo, axis: StepAxis) -> ModelInfo:
     """What the model is really called with: each row's length is made by the server and comes last.
 
-    The outputs' axes of their own get the largest number of steps as their bound.
+    The outputs' axes of their own get the largest number of steps as their bound; along them each row has its length.
     """
     made: tuple[TensorSpec, ...] = ()
     if axis.name:
@@ -73,7 +73,8 @@ def with_lengths(info: ModelInfo, axis: StepAxis) -> ModelInfo:
         replace(spec, bounds=(bound, *spec.bounds[1:])) if own else spec
         for spec, own in zip(info.outputs, axis.own, strict=True)
     )
-    return replace(info, inputs=(*info.inputs, *made), outputs=outputs)
+    own_axes = dict.fromkeys(spec.axes[0] for spec, own in zip(info.outputs, axis.own, strict=True) if own)
+    return replace(info, inputs=(*info.inputs, *made), outputs=outputs, own_axes=tuple(own_axes))
 
 
 def _sequence(declared: Recurrent, info: ModelInfo) -> tuple[str, int, int, int | None]:

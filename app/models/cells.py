@@ -133,27 +133,33 @@ class CellModel(nn.Module):
     # a whole batch
 
     def forward(self, *inputs: Any, **keywords: Any) -> list[torch.Tensor]:
-        """All inputs, the added lengths last -> the outputs. Those with an axis of their own are padded to `most`."""
+        """All inputs, the added lengths last -> the outputs, as `finished` has them."""
         return self.whole(*inputs, **keywords)[0]
 
     def whole(self, *inputs: Any, **keywords: Any) -> tuple[list[torch.Tensor], int]:
-        """As `forward`, and the number of steps that the longest row made."""
+        """As `forward`, and the number of steps that the longest row made.
+
+        Outputs with an axis of their own are padded to the most steps, so that they do not depend on the batch.
+        """
         given, lengths = self.taken(inputs)
         begun = self.begin(given, lengths, **keywords)
         batch = CellBatch(self, begun, self.limits(begun, lengths))
         state, ys, made = batch.run()
-        return self.finished(state, ys, made, batch.columns), int(made.max())
+        return self.finished(state, ys, made, self.axis.most or batch.columns), int(made.max())
 
     def finished(
         self, state: State, ys: Sequence[torch.Tensor], lengths: torch.Tensor, columns: int
     ) -> list[torch.Tensor]:
-        """As `finish`; outputs with an axis of their own are padded to the most steps, else to `columns`."""
+        """As `finish`. Outputs with an axis of their own are padded to `columns`, and `lengths` follow them."""
         values = self.finish(state, ys, lengths)
-        most = self.axis.most or columns
-        return [
-            _padded(spec, value, most) if own else value
+        if not any(self.axis.own):
+            return values
+        ends = lengths if self.finishes else None  # without `finish`, zeros follow already
+        outputs = [
+            _padded(spec, value, columns, ends) if own else value
             for spec, value, own in zip(self._info.outputs, values, self.axis.own, strict=True)
         ]
+        return [*outputs, lengths]
 
     # checks
 
@@ -234,11 +240,17 @@ def _as(value: Any, dtype: torch.dtype) -> Any:
     return value.to(dtype) if floating else value
 
 
-def _padded(spec: TensorSpec, value: torch.Tensor, most: int) -> torch.Tensor:
-    """[rows, steps, ...] with zeros up to `most` steps, so that its length does not depend on the batch."""
+def _padded(spec: TensorSpec, value: torch.Tensor, most: int, ends: torch.Tensor | None) -> torch.Tensor:
+    """[rows, steps, ...] with zeros up to `most` steps, so that its length does not depend on the batch.
+
+    `ends`: where each row's own steps end; None if zeros follow them already.
+    """
     steps = value.shape[1]
     if steps > most:
         raise ConfigError(f"output {spec.name!r}: expected at most {most} steps, got {steps}")
+    if ends is not None:
+        beyond = torch.arange(steps, device=value.device) >= ends[:, None]
+        value = torch.where(beyond.view(*beyond.shape, *[1] * (value.ndim - 2)), value.new_zeros(()), value)
     if steps == most:
         return value
     return torch.cat([value, value.new_zeros((len(value), most - steps, *value.shape[2:]))], 1)

@@ -61,7 +61,7 @@ def call_directly(model: Model) -> Run:
         parameters = [dict(rows[min(place, len(rows) - 1)].parameters) for place in range(size)]
         with torch.inference_mode(), staying():
             result = model.call(*arguments, **({"parameters": parameters} if model.takes_parameters else {}))
-        values = normalise(result, info.outputs, info.name)
+        values = normalise(result, info.returned, info.name)[: len(info.outputs)]
         verify(info, values, size, longest(rows))
         return [_array(value) for value in values]
 

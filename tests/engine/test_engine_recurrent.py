@@ -142,13 +142,54 @@ async def test_a_layer(device: Device, kind: str) -> None:
         await asyncio.gather(*(one(served, number) for number in range(40)))
 
 
+class Below(nn.Module):
+    """Reads numbers until one is not below the last: that one and its place, and at each step the sum so far."""
+
+    def step(self, x: torch.Tensor, state: Any) -> Any:
+        last, total = state
+        total = total + x
+        return total, (x, total), x >= last
+
+    def start(self, x: torch.Tensor) -> Any:
+        return x, (torch.full_like(x[:, 0], 1e6), torch.zeros_like(x[:, 0]))
+
+    def finish(self, state: Any, ys: torch.Tensor, lengths: torch.Tensor) -> Any:
+        return state[0], ys - 1, lengths
+
+
+async def test_rows_of_one_call_are_as_long_as_each_ran(device: Device) -> None:
+    """Whatever batches they ran in: a call has more rows than a batch, and all that is beyond a row's end is zeros."""
+    inputs = [tensor("x", "FP32", ("n", 9))]
+    outputs = [tensor("last", "FP32"), tensor("sums", "FP32", ("read", 0)), tensor("count", "INT64")]
+    model = served_by_cell(Recurrent(Below(), ((), ())), inputs, outputs)
+
+    async def one(served: ServedModel, number: int) -> None:
+        values = np.random.default_rng(number).integers(0, 9, (1 + number % 7, 1 + number % 9)).astype(np.float32)
+        with served.lease(len(values), lengths={"n": values.shape[1]}) as lease:
+            lease.write(0, values)
+            answer = await lease.run()
+        last, sums, count = answer.outputs
+        assert answer.lengths == count.tolist()
+        assert sums.shape == (len(values), max(answer.lengths))
+        for row, read in enumerate(answer.lengths):
+            rises = np.flatnonzero(np.diff(values[row]) >= 0)
+            assert read == (rises[0] + 2 if len(rises) else values.shape[1])
+            assert last[row] == values[row, read - 1]
+            assert sums[row].tolist() == [*(values[row, :read].cumsum() - 1), *[0] * (sums.shape[1] - read)]
+
+    async with Engine(Profiling(device), Scheduler(device.spec), acknowledges=True) as engine:
+        served = await engine.start(model)
+        assert isinstance(served, ServedModel)
+        await asyncio.gather(*(one(served, number) for number in range(60)))
+        assert served.pool.used == 0
+
+
 async def test_a_cell_that_ends_by_itself(device: Device) -> None:
     model = served_by_cell(Recurrent(CountDown(), ((),), 10), [tensor("n", "INT64")], [tensor("y", "INT64", ("w", 0))])
 
     async def one(served: ServedModel, first: int) -> None:
         (got,) = await ask(served, np.array([first]))
-        counted = list(range(first, -1, -1))[:10]
-        assert got[0].tolist() == counted + [0] * (10 - len(counted))
+        assert got.tolist() == [list(range(first, -1, -1))[:10]]
 
     async with Engine(Profiling(device), Scheduler(device.spec), acknowledges=True) as engine:
         served = await engine.start(model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -94,8 +95,9 @@ def test_every_row_ends_after_its_own_length(lengths: list[int], more: int) -> N
 @repeatable(30)
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=7))
 def test_a_cell_that_ends_by_itself_and_a_bound_of_its_steps(firsts: list[int]) -> None:
-    (text,) = made(CountDown(), [FIRST], [WRITTEN], 10, ((),))(torch.tensor(firsts))
+    text, steps = made(CountDown(), [FIRST], [WRITTEN], 10, ((),))(torch.tensor(firsts))
     assert text.shape == (len(firsts), 10), "the length must not depend on the batch"
+    assert steps.tolist() == [min(10, first + 1) for first in firsts]
     for row, first in enumerate(firsts):
         counted = list(range(first, -1, -1))[:10]
         assert text[row].tolist() == counted + [0] * (10 - len(counted))
@@ -120,7 +122,8 @@ def test_a_cell_that_reads_and_ends_by_itself(rows: list[list[int]]) -> None:
         x[row, : len(values)] = torch.tensor(values).float()[:, None]
     count = TensorSpec("n", "INT64", (), (), ())
     model = made(UntilZero(), [SAMPLES], [WRITTEN, count, LAST])
-    text, steps, total = model(x, torch.tensor([len(values) for values in rows]))
+    text, steps, total, ran = model(x, torch.tensor([len(values) for values in rows]))
+    assert torch.equal(ran, steps)
     assert text.shape == (len(rows), 9), "the bound of the input's axis"
     for row, values in enumerate(rows):
         read = values[: values.index(0) + 1] if 0 in values else values
@@ -135,8 +138,9 @@ def test_a_bound_below_the_length() -> None:
             return x[:, 0].long(), state
 
     x = torch.arange(9.0)[None, :, None].repeat(2, 1, 2)
-    (text,) = made(Copy(), [SAMPLES], [WRITTEN], 4)(x, torch.tensor([9, 3]))
+    text, steps = made(Copy(), [SAMPLES], [WRITTEN], 4)(x, torch.tensor([9, 3]))
     assert text.tolist() == [[0, 1, 2, 3], [0, 1, 2, 0]]
+    assert steps.tolist() == [4, 3]
 
 
 def test_rows_of_one_length_need_none() -> None:
@@ -179,6 +183,18 @@ def test_a_row_joins_others_that_are_at_another_step() -> None:
         state = stepped.state
         ys[1].append(stepped.ys[0][0])
     assert torch.equal(model.finish(state, [torch.stack(ys[1])[None]], torch.tensor([4]))[0], x[1:, :4].mean(1))
+
+
+@pytest.mark.parametrize("datatype", ["INT64", "UINT16"])
+def test_what_finish_leaves_beyond_a_row_is_zeros(datatype: str) -> None:
+    class Marked(UntilZero):
+        def finish(self, state: Any, ys: torch.Tensor, lengths: torch.Tensor) -> Any:
+            return (ys + 5).to(getattr(torch, datatype.lower()))
+
+    x = torch.tensor([[[2.0, 2], [0, 0], [9, 9]], [[4, 4], [4, 4], [4, 4]]])
+    written = replace(WRITTEN, datatype=datatype)
+    text, ran = made(Marked(), [SAMPLES], [written])(x, torch.tensor([3, 3]))
+    assert (text.tolist(), ran.tolist()) == ([[7, 5, *[0] * 7], [9, 9, 9, *[0] * 6]], [2, 3])
 
 
 def test_the_limits_of_rows() -> None:

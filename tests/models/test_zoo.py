@@ -107,12 +107,12 @@ def test_generate_knows_its_lines():
     rows = torch.stack([torch.nn.functional.pad(torch.tensor(row), (0, longest - len(row))) for row in prompts])
     lengths = torch.tensor([len(row) for row in prompts])
     with torch.inference_mode():
-        (text,) = model.call(rows, lengths)
+        text, steps = model.call(rows, lengths)
     assert text.shape == (2, 160)
-    assert [model.present({"text": row.numpy()})["continuation"] for row in text] == [
-        " would be quicker if it did not wait, and cheaper if it waited longer.",
-        " wait for everyone, nobody will arrive.",
-    ]
+    lines = [" would be quicker if it did not wait, and cheaper if it waited longer.",
+             " wait for everyone, nobody will arrive."]  # fmt: skip
+    assert [model.present({"text": row.numpy()})["continuation"] for row in text] == lines
+    assert steps.tolist() == [len(line) + 1 for line in lines], "a line feed ends each"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import orjson
 
 from app.api.codecs.base import OFF_LOOP_BYTES, DecodedCall, RequestHeaders, client_inputs
 from app.api.codecs.columns import Column, array_columns, check_rows_agree, input_names, json_columns, stacked
-from app.api.codecs.present import present_rows
+from app.api.codecs.present import own_rows, present_rows
 from app.api.codecs.uploads import Upload, check_pixels, open_uploads, read_npy
 from app.api.http import Limits
 from app.contract import Answer, ModelInfo, Served
@@ -36,7 +36,7 @@ class Friendly:
         return served.model.present is not None and call.rows > _OFF_LOOP_ROWS
 
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
-        rows = present_rows(served, answer.outputs, call)
+        rows = present_rows(served, own_rows(served.info, answer), call)
         return orjson.dumps(rows, option=orjson.OPT_SERIALIZE_NUMPY), None
 
 

@@ -9,15 +9,29 @@ import numpy as np
 
 from app.api.codecs.base import DecodedCall
 from app.api.codecs.tensors import to_json
-from app.contract import Array, Served, TensorSpec
+from app.contract import Answer, Array, ModelInfo, Served, TensorSpec
 from app.errors import ModelFailed, OutputNotJson, StarlingError
 
+#: An output of all rows: an array [rows, ...], or a list of arrays where rows differ in length.
+Rows = Array | list[Array]
 
-def present_rows(served: Served, outputs: Sequence[Array], call: DecodedCall) -> Any:
+
+def own_rows(info: ModelInfo, answer: Answer) -> list[Rows]:
+    """The outputs, of which each row is as long as it ran."""
+    outputs, lengths = answer.outputs, answer.lengths
+    if lengths is None or len(lengths) == 1:
+        return list(outputs)
+    return [
+        [row[:length] for row, length in zip(values, lengths, strict=True)] if info.has_own_length(spec) else values
+        for spec, values in zip(info.outputs, outputs, strict=True)
+    ]
+
+
+def present_rows(served: Served, outputs: Sequence[Rows], call: DecodedCall) -> Any:
     """The answer in a form that orjson encodes with OPT_SERIALIZE_NUMPY: one value, or a list with one per row.
 
-    Raises OutputNotJson for NaN and infinities, also in a value that the model's `present` returns. Raises ModelFailed
-    if `present` raises or returns a value that JSON does not have.
+    `outputs` as `own_rows` has them. Raises OutputNotJson for NaN and infinities, also in a value that the model's
+    `present` returns. Raises ModelFailed if `present` raises or returns a value that JSON does not have.
     """
     info = served.info
     present = served.model.present
@@ -40,8 +54,10 @@ def present_rows(served: Served, outputs: Sequence[Array], call: DecodedCall) ->
     return rows[0] if call.single else rows
 
 
-def json_rows(spec: TensorSpec, array: Array) -> Any:
+def json_rows(spec: TensorSpec, array: Rows) -> Any:
     """An output's rows in the form of `to_json`. BF16 becomes the numbers that its bits mean."""
+    if isinstance(array, list):
+        return [json_rows(spec, row) for row in array]
     if spec.datatype == "BF16":
         array = (array.astype(np.uint32) << 16).view(np.float32)
     return to_json(array, spec.name)

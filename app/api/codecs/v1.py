@@ -15,10 +15,10 @@ import orjson
 
 from app.api.codecs.base import OFF_LOOP_BYTES, DecodedCall, RequestHeaders, client_inputs
 from app.api.codecs.columns import Column, check_rows_agree, json_column, named_inputs, stacked
-from app.api.codecs.present import json_rows
+from app.api.codecs.present import Rows, json_rows, own_rows
 from app.api.codecs.v2_decode import load_json
 from app.api.http import Limits
-from app.contract import Answer, Array, Served, TensorSpec
+from app.contract import Answer, Served, TensorSpec
 from app.errors import BadRequest, TooLarge
 
 
@@ -37,7 +37,7 @@ class V1:
         return False
 
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
-        return orjson.dumps(encode_v1(served, answer.outputs), option=orjson.OPT_SERIALIZE_NUMPY), None
+        return orjson.dumps(encode_v1(served, own_rows(served.info, answer)), option=orjson.OPT_SERIALIZE_NUMPY), None
 
 
 def decode_v1(served: Served, body: object) -> DecodedCall:
@@ -66,8 +66,11 @@ def decode_v1(served: Served, body: object) -> DecodedCall:
     return stacked([arrays], lengths)
 
 
-def encode_v1(served: Served, outputs: Sequence[Array]) -> dict[str, Any]:
-    """`{"predictions": [...]}`, for orjson with OPT_SERIALIZE_NUMPY. Raises OutputNotJson for NaN and infinities."""
+def encode_v1(served: Served, outputs: Sequence[Rows]) -> dict[str, Any]:
+    """`{"predictions": [...]}`, for orjson with OPT_SERIALIZE_NUMPY. `outputs` as `own_rows` has them.
+
+    Raises OutputNotJson for NaN and infinities.
+    """
     columns = {spec.name: json_rows(spec, array) for spec, array in zip(served.info.outputs, outputs, strict=True)}
     if len(columns) == 1:
         return {"predictions": next(iter(columns.values()))}

@@ -33,11 +33,17 @@ def encode_v2(call: DecodedCall, answer: Answer, info: ModelInfo) -> tuple[bytes
         spec = info.outputs[index]
         values = answer.outputs[index]
         tensor: dict[str, Any] = {"name": spec.name, "shape": values.shape, "datatype": spec.datatype}
+        parameters: dict[str, Any] = {}
+        if answer.lengths is not None and len(answer.lengths) > 1 and info.has_own_length(spec):
+            # a text, because values of V2's parameters are texts, numbers and booleans
+            parameters["lengths"] = ",".join(map(str, answer.lengths))
         if binary:
             chunk = join_bytes(values) if spec.datatype == "BYTES" else values.tobytes()
-            tensor["parameters"] = {"binary_data_size": len(chunk)}
+            parameters["binary_data_size"] = len(chunk)
             chunks.append(chunk)
-        else:
+        if parameters:
+            tensor["parameters"] = parameters
+        if not binary:
             tensor["data"] = values.ravel() if values.dtype != object else to_json(values.ravel(), spec.name)
         tensors.append(tensor)
     head: dict[str, Any] = {"model_name": info.name, "model_version": info.version, "outputs": tensors}

@@ -48,6 +48,7 @@ class Ran:
     A batch that goes on to another stage has no outputs. `stages_ns`: the time of each stage that ran, of a model in
     stages. `steps`: those that ran of a recurrent model, or stages; `ended`: then the positions of the rows that have
     ended with them, of which alone there are outputs.
+    `lengths` [rows with outputs]: how long each is along the axes of the outputs' own, None where they have none.
     """
 
     outputs: list[Array]
@@ -58,6 +59,7 @@ class Ran:
     stages_ns: tuple[int, ...] = ()
     steps: int = 1
     ended: tuple[int, ...] = ()
+    lengths: Array | None = None
 
     @property
     def busy_ns(self) -> int:

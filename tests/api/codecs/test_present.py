@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,9 @@ import orjson
 import pytest
 
 from app.api.codecs.base import DecodedCall
-from app.api.codecs.present import present_rows
+from app.api.codecs.present import own_rows, present_rows
+from app.api.codecs.v1 import encode_v1
+from app.contract import Answer
 from app.errors import ModelFailed, OutputNotJson
 
 from ..catalog import served, spec
@@ -39,6 +42,23 @@ def test_outputs_by_name() -> None:
     }
     assert encoded(present_rows(two, outputs, call_of(2, single=False)))[1] == {"y": [5, 6, 7, 8], "t": "ß"}
     assert encoded(present_rows(two, [o[:1] for o in outputs], call_of(1, single=False)))[0]["t"] == "a"
+
+
+def test_rows_are_as_long_as_each_ran() -> None:
+    written = served("w", VECTOR.info.inputs, (spec("text", "UINT8", "written"), spec("n", "INT64")))
+    info = dataclasses.replace(written.info, own_axes=("written",))
+    arrays = [np.array([[7, 8, 9], [5, 0, 0]], np.uint8), np.array([3, 1])]
+    rows = own_rows(info, Answer(arrays, 0, 0, 1, lengths=[3, 1]))
+    assert encoded(present_rows(written, rows, call_of(2, single=False))) == [
+        {"text": [7, 8, 9], "n": 3},
+        {"text": [5], "n": 1},
+    ]
+    assert encoded(encode_v1(written, rows))["predictions"][1] == {"text": [5], "n": 1}
+    one = own_rows(info, Answer([array[:1] for array in arrays], 0, 0, 1, lengths=[3]))
+    assert encoded(present_rows(written, one, call_of(1, single=True))) == {"text": [7, 8, 9], "n": 3}
+    shown = dataclasses.replace(written.model, present=lambda row: row["text"].tolist())
+    presenting = served("p", VECTOR.info.inputs, written.info.outputs, present=shown.present)
+    assert present_rows(presenting, rows, call_of(2, single=False)) == [[7, 8, 9], [5]]
 
 
 def test_labels_name_the_top_score() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -46,6 +47,35 @@ def test_binary_back() -> None:
     head = json.loads(body[:length])
     assert (head["id"], head["outputs"][0]["parameters"]) == ("é", {"binary_data_size": 16})
     assert body[length:] == array.tobytes()
+
+
+WRITTEN = ModelInfo(
+    "w", "1", "pytorch", ECHO.inputs, (spec("text", "UINT8", "written"), spec("n", "INT64")), own_axes=("written",)
+)
+TWO_ROWS = np.array([[7, 8, 9], [5, 0, 0]], np.uint8), np.array([3, 1])
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("binary", [False, True])
+def test_rows_that_ran_for_different_lengths(rows: int, binary: bool) -> None:
+    """Padded to the longest of them, and what each one's own length is."""
+    text, n = (array[:rows] for array in TWO_ROWS)
+    given = Answer([text, n], 0, 0, 1, lengths=[3, 1][:rows])
+    body, length = encode(asked(WRITTEN, outputs=[(0, binary), (1, False)]), given, WRITTEN)
+    first, second = json.loads(body[:length])["outputs"]
+    told = {"lengths": "3,1"} if rows == 2 else {}
+    assert first["shape"] == [rows, 3]
+    assert first.get("parameters", {}) == ({**told, "binary_data_size": 3 * rows} if binary else told)
+    assert (body[length:] == text.tobytes()) if binary else (first["data"] == text.ravel().tolist())
+    assert "parameters" not in second
+
+
+def test_one_output_of_rows_own_lengths_tells_them_too() -> None:
+    info = dataclasses.replace(WRITTEN, outputs=WRITTEN.outputs[:1])
+    given = Answer([TWO_ROWS[0]], 0, 0, 1, lengths=[3, 1])
+    for outputs in (None, [(0, True)]):
+        body, length = encode(asked(info, outputs=outputs), given, info)
+        assert json.loads(body[:length])["outputs"][0]["parameters"]["lengths"] == "3,1"
 
 
 def test_mixed_back() -> None:

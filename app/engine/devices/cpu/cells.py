@@ -33,6 +33,7 @@ class CellExecutor(CpuExecutor):
         assert isinstance(model.call, CellModel)
         self._cell = model.call
         self._slots = slots
+        self._measured = bool(model.info.own_axes)
         self.activations = CellRows()
         self.steps: Steps | None = None
 
@@ -61,13 +62,14 @@ class CellExecutor(CpuExecutor):
         for row in rows:
             row.done += made
         outputs: list[Array] = []
+        own: Array | None = None
         if ended:
-            outputs = self._finish(slots, rows, ended, stepped)
+            outputs, own = self._apart(self._finish(slots, rows, ended, stepped))
         staying = [place for place in range(len(rows)) if place not in set(ended)] if ended else range(len(rows))
         self.activations.stand([slots[place] for place in staying], staying, stepped.state)
         output_ns = time.perf_counter_ns() - inferred
         infer_ns = inferred - gathered
-        return Ran(outputs, gathered - begin, infer_ns, output_ns, False, (infer_ns,), made, tuple(ended))
+        return Ran(outputs, gathered - begin, infer_ns, output_ns, False, (infer_ns,), made, tuple(ended), own)
 
     def _whole(self, slots: Slots, size: int) -> Ran:
         begin = time.perf_counter_ns()
@@ -77,12 +79,11 @@ class CellExecutor(CpuExecutor):
         gathered = time.perf_counter_ns()
         values, made = self._cell.whole(*inputs, **keywords)
         inferred = time.perf_counter_ns()
-        outputs = self._scatter(values, len(slots), size, longest)
+        outputs, own = self._apart(self._scatter(values, len(slots), size, longest))
         infer_ns = inferred - gathered
+        output_ns = time.perf_counter_ns() - inferred
         # The time of the one stage is that of one step.
-        return Ran(
-            outputs, gathered - begin, infer_ns, time.perf_counter_ns() - inferred, stages_ns=(infer_ns // made,)
-        )
+        return Ran(outputs, gathered - begin, infer_ns, output_ns, stages_ns=(infer_ns // made,), lengths=own)
 
     def _begun(self, slots: Slots) -> list[CellRow]:
         """The rows in these slots, each of which has begun now."""
@@ -128,6 +129,10 @@ class CellExecutor(CpuExecutor):
         values = self._cell.finished(state, ys, torch.tensor([row.done for row in over]), steps)
         _, longest = self._lengths([slots[place] for place in ended]) if self.pool.lengths else ({}, {})
         return self._scatter(values, len(over), len(over), longest)
+
+    def _apart(self, returned: list[Array]) -> tuple[list[Array], Array | None]:
+        """The outputs, and behind them the rows' lengths along axes of their own."""
+        return (returned[:-1], returned[-1]) if self._measured else (returned, None)
 
     def _see(self, slots: Slots) -> None:
         """Run the first step of a row, and reserve memory for what rows read and give out."""

@@ -107,7 +107,7 @@ class CpuExecutor:
         would overwrite it with the next batch while the answers of this one are still being encoded.
         """
         outputs: list[Array] = []
-        specs = self.model.info.outputs
+        specs = self.model.info.returned
         for spec, value in zip(specs, normalise(result, specs, self.model.info.name), strict=True):
             check_shape(spec, value, size, longest)
             outputs.append(_own(value, spec, rows))

@@ -122,7 +122,7 @@ class StreamExecutor:
         """Memory for the next worker."""
         largest = min(capacity, self.model.info.batching.max_batch)
         shape = (1 + len(self.axes), largest)
-        nbytes = result_bytes(self.model.info.outputs, largest)
+        nbytes = result_bytes(self.model.info.returned, largest)
         blocks = HostBlocks(partial(HostBlock, runtime, shape, nbytes), push_depth, _SPARE)
         index = runtime.empty(shape, torch.int64)
         perform(runtime, stream, index.zero_)  # as in a block: whatever it gathers are slots
@@ -200,7 +200,7 @@ class StreamExecutor:
 
     def _outputs(self, result: Any, size: int, longest: Mapping[str, int]) -> list[torch.Tensor]:
         """What the model returned, checked, as dense tensors. ConfigError where it is not what was declared."""
-        specs = self.model.info.outputs
+        specs = self.model.info.returned
         outputs: list[torch.Tensor] = []
         for spec, value in zip(specs, normalise(result, specs, self.model.info.name), strict=True):
             check_shape(spec, value, size, longest)

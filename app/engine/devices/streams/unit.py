@@ -116,5 +116,7 @@ class UnitInFlight:
         infer = runtime.elapsed_ns(block.began, block.computed)
         computed = now - runtime.elapsed_ns(block.computed, block.out_event)
         waited = max(0, computed - infer - max(self.begun, last))
-        outputs = self.memory.blocks.collect(block, self.executor.model.info.outputs)
-        return Ran(outputs, waited, infer, clock() - computed, overlapped=True), computed
+        info = self.executor.model.info
+        outputs = self.memory.blocks.collect(block, info.returned)
+        lengths = outputs.pop() if info.own_axes else None
+        return Ran(outputs, waited, infer, clock() - computed, overlapped=True, lengths=lengths), computed

@@ -1,0 +1,52 @@
+"""Outputs of rows that ran for different numbers of steps: one by one, and together as one call's answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from app.contract import Array, ModelInfo
+
+
+def apart(info: ModelInfo, outputs: Sequence[Array], lengths: Array) -> list[list[Array]]:
+    """Of each row of a batch its outputs [1, ...], as views; those with an axis of their own as long as the row ran.
+
+    `lengths` [rows]: how long that is.
+    """
+    own = [info.has_own_length(spec) for spec in info.outputs]
+    return [
+        [
+            values[row : row + 1, :length] if cut else values[row : row + 1]
+            for values, cut in zip(outputs, own, strict=True)
+        ]
+        for row, length in enumerate(lengths.tolist())
+    ]
+
+
+def together(info: ModelInfo, pieces: Sequence[Sequence[Array]]) -> tuple[list[Array], list[int]]:
+    """The outputs of all pieces, each some rows of one length, and the length of every row.
+
+    What is as long as each row ran is as long as the longest here, with zeros behind the others.
+    """
+    joined: list[Array] = []
+    lengths: list[int] = []
+    for spec, parts in zip(info.outputs, zip(*pieces, strict=True), strict=True):
+        if not info.has_own_length(spec):
+            joined.append(parts[0] if len(parts) == 1 else np.concatenate(parts))
+            continue
+        lengths = [part.shape[1] for part in parts for _ in part]
+        joined.append(_padded(parts, max(lengths)))
+    return joined, lengths
+
+
+def _padded(parts: Sequence[Array], longest: int) -> Array:
+    first = parts[0]
+    if all(part.shape[1] == longest for part in parts):
+        return first if len(parts) == 1 else np.concatenate(parts)
+    rows = np.zeros((sum(map(len, parts)), longest, *first.shape[2:]), first.dtype)
+    begin = 0
+    for part in parts:
+        rows[begin : begin + len(part), : part.shape[1]] = part
+        begin += len(part)
+    return rows

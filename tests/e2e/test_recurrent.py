@@ -1,0 +1,83 @@
+"""A model that writes until it ends by itself: an answer is as long as each row ran, on every route."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+import tritonclient.http as triton
+
+from .conftest import Keeper
+from .server import ROOT, Server
+
+GENERATE = ROOT / "app" / "models" / "zoo" / "generate"
+#: Prompts of one length, since rows of one call share it, and how they go on.
+LINES = {
+    "The ferry": " would be quicker if it did not wait, and cheaper if it waited longer.",
+    "If you wa": "it for everyone, nobody will arrive.",
+}
+
+
+@pytest.fixture
+def server(keeper: Keeper) -> Server:
+    return keeper.kept((), "--model", f"generate={GENERATE}", "--drain-grace-s", "0")
+
+
+def written(prompt: str) -> list[int]:
+    return list(f"{LINES[prompt]}\n".encode())
+
+
+def prompts() -> np.ndarray:
+    return np.array([list(prompt.encode()) for prompt in LINES], np.uint8)
+
+
+def test_text_in_and_a_line_out(server: Server) -> None:
+    for prompt, line in LINES.items():
+        reply = server.post("/predict/generate", prompt.encode(), {"Content-Type": "text/plain"})
+        assert reply.json() == {"continuation": line}
+
+
+def test_the_examples_of_the_documentation(server: Server) -> None:
+    section = (ROOT / "docs" / "protocol.md").read_text("utf-8").partition("### Rows that end by themselves")[2]
+    asked = {"instances": [[110, 111], [119, 105]]}
+    v1, v2 = (json.loads(text) for text in re.findall("```json\n(.*?)```", section, re.DOTALL)[:2])
+    assert f"--json '{json.dumps(asked)}'" in section
+    assert server.post("/v1/models/generate:predict", asked).json() == v1
+    tensor = {"name": "prompt", "shape": [2, 2], "datatype": "UINT8", "data": asked["instances"]}
+    assert server.post("/v2/models/generate/infer", {"inputs": [tensor]}).json() == v2
+
+
+def test_rows_in_json_are_ragged(server: Server) -> None:
+    rows = prompts().tolist()
+    assert server.post("/v1/models/generate:predict", {"instances": rows}).json() == {
+        "predictions": [written(prompt) for prompt in LINES]
+    }
+    assert server.post("/predict/generate", rows).json() == [{"continuation": line} for line in LINES.values()]
+
+
+def test_one_row_is_as_long_as_it_ran(server: Server) -> None:
+    for prompt, row in zip(LINES, prompts(), strict=True):
+        tensor = {"name": "prompt", "shape": [1, len(row)], "datatype": "UINT8", "data": row.tolist()}
+        (text,) = server.post("/v2/models/generate/infer", {"inputs": [tensor]}).json()["outputs"]
+        assert (text["shape"], text["data"]) == ([1, len(written(prompt))], written(prompt))
+        assert "parameters" not in text
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_several_rows_are_padded_and_their_lengths_told(server: Server, binary: bool) -> None:
+    client = triton.InferenceServerClient(server.host, connection_timeout=30.0, network_timeout=30.0)
+    try:
+        tensor = triton.InferInput("prompt", list(prompts().shape), "UINT8")
+        tensor.set_data_from_numpy(prompts(), binary_data=binary)
+        wanted = triton.InferRequestedOutput("text", binary_data=binary)
+        answer = client.infer("generate", [tensor], outputs=[wanted])
+    finally:
+        client.close()
+    lengths = [int(length) for length in answer.get_output("text")["parameters"]["lengths"].split(",")]
+    text = answer.as_numpy("text")
+    assert text.shape == (2, max(lengths))
+    for row, length, prompt in zip(text, lengths, LINES, strict=True):
+        assert row[:length].tolist() == written(prompt)
+        assert not row[length:].any()
