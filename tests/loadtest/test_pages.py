@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from loadtest.bench import ahead_page, hot_path_page, http_page, live_vs_sim_page, policies_live_page, policies_page
+from loadtest.bench import (
+    ahead_page,
+    cells_page,
+    hot_path_page,
+    http_page,
+    live_vs_sim_page,
+    policies_live_page,
+    policies_page,
+)
 from loadtest.bench.simulation import page as simulation_page
 from loadtest.common import experiment
 from loadtest.common.paths import DOCS
@@ -17,6 +25,7 @@ from loadtest.papers import adaptive_batching_page, ebird_page, stages_page, ste
 
 PAGES: dict[str, Callable[[Any, Path], list[str]]] = {
     "ahead": ahead_page.write,
+    "cells": cells_page.write,
     "http": http_page.write,
     "hot-path": hot_path_page.write,
     "live-vs-sim": live_vs_sim_page.write,
