@@ -17,6 +17,7 @@ from app.contract import ModelInfo
 from app.errors import ConfigError
 from app.models.base import normalise
 from app.models.cell_specs import leads
+from app.models.packed_cells import Cell, States, packed_cells
 from app.models.recurrent import Recurrent
 from app.models.rnn_graph import cut
 
@@ -60,6 +61,9 @@ class LayerCell(nn.Module):
         # Outputs along the steps are as long as `ys`, which must be there to say how long.
         self._reads_steps = parts.reads_steps or any(leads(spec) for spec in info.outputs)
         self._before_stepwise, self._behind_stepwise = parts.before_stepwise, parts.behind_stepwise
+        #: The layer's cells with weights made ready for steps, once they have been asked for; None: as they are.
+        self._packed: list[Cell] | None = None
+        self._packed_of: tuple[Any, ...] = ()
 
     def start(
         self, *inputs: torch.Tensor, lengths: torch.Tensor | None
@@ -82,6 +86,8 @@ class LayerCell(nn.Module):
     def step(
         self, x: torch.Tensor, state: Sequence[torch.Tensor]
     ) -> tuple[torch.Tensor | None, tuple[torch.Tensor, ...]]:
+        if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled() and (packed := self._ready()):
+            return self._packed_step(packed, x, state)
         layers = self.layer.num_layers
         weights = self.layer.all_weights
         hidden: list[torch.Tensor] = []
@@ -94,6 +100,24 @@ class LayerCell(nn.Module):
                 x = _CELLS[self.layer.mode](x, state[at], *weights[at])
             hidden.append(x)
         return x if self._reads_steps else None, (*hidden, *memory)
+
+    def _ready(self) -> list[Cell] | None:
+        """The cells with packed weights, made anew if the module has been moved or cast."""
+        weight: Any = self.layer.weight_ih_l0
+        which = (weight.data_ptr(), weight.dtype)
+        if self._packed_of != which:
+            self._packed = packed_cells(self.layer)
+            self._packed_of = which
+        return self._packed
+
+    def _packed_step(
+        self, cells: Sequence[Cell], x: torch.Tensor, state: Sequence[torch.Tensor]
+    ) -> tuple[torch.Tensor | None, tuple[torch.Tensor, ...]]:
+        after: list[States] = []
+        for at, cell in enumerate(cells):
+            after.append(cell(x, tuple(state[at :: len(cells)])))
+            x = after[-1][0]
+        return x if self._reads_steps else None, tuple(value for kind in zip(*after, strict=True) for value in kind)
 
     def finish(self, state: Sequence[torch.Tensor], ys: torch.Tensor | None, lengths: torch.Tensor) -> Any:
         if ys is None or self._behind_stepwise:
