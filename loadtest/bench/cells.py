@@ -28,7 +28,7 @@ def options_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--try-s", type=float, default=6.0, help="of each rate tried for a peak [6]")
     parser.add_argument("--closed-s", type=float, default=3.0, help="of a closed loop [3]")
     parser.add_argument("--rounds", type=int, default=2, help="of closed loops [2]")
-    parser.add_argument("--step-rounds", type=int, default=5, help="of what is counted in steps [5]")
+    parser.add_argument("--step-rounds", type=int, default=3, help="of what is counted in steps [3]")
     parser.add_argument("--p99-ms", type=float, default=1000.0, help="bound of the 99th percentile at the peak [1000]")
     parser.add_argument("--shares", type=float, nargs="*", default=list(SHARES), help="of the baseline's peak")
     parser.add_argument("--threads", type=int, default=1, help="compute threads of the one worker [1]")
