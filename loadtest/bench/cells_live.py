@@ -132,6 +132,15 @@ def check_answers(server: Server, models: Sequence[str], rows: Sequence[Sequence
     return worst
 
 
+def rows_per_second(repeat: Repeat) -> float:
+    """Of a closed loop, by Little's law: whole batches end at once, and to count them in seconds is rough.
+
+    Requests of the first third, which fill the queue, do not count where there are others.
+    """
+    later = repeat.latency_ns[repeat.intended_ns > repeat.duration_s * 1e9 / 3]
+    return IN_FLIGHT / (float((later if len(later) else repeat.latency_ns).mean()) / 1e9)
+
+
 class Search:
     """Of the largest rate that keeps a bound. `rate` is what to try next, and at last the best guess."""
 
@@ -200,9 +209,7 @@ class DataSet:
             for model in models:
                 repeat = await self._once(model, plan, self._chosen.seed + number + 1, seconds if number >= 0 else 0.5)
                 if number >= 0:
-                    ended_s = (repeat.intended_ns + repeat.latency_ns) / 1e9
-                    counted = (ended_s > seconds / 3) & (ended_s <= seconds)
-                    found[model].append(max(1.0, float(counted.sum())) / (seconds * 2 / 3))
+                    found[model].append(rows_per_second(repeat))
         for model, rates in found.items():
             self._say(f"{model}: {median(rates):.0f} rows/s at most")
         return {model: median(rates) for model, rates in found.items()}

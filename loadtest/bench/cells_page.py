@@ -23,18 +23,18 @@ HEAD = """\
 The model `lstm` (an embedding, two LSTM layers of 512, a head) under Poisson arrivals over HTTP: by its cell, so that
 rows join and leave between steps (Late Batching), and the same weights served whole by the same server. "packed" runs
 rows of any length together, as `pack_padded_sequence` has it. "padded" runs each row as long as the longest of its
-batch; rows of different buckets share no batch, and the width of the buckets is the one of {widths} that serves the
-most rows a second.
+batch; rows of different buckets share no batch. The width of the buckets is the one of {widths} that serves the most
+rows a second.
 
 - One worker of {largest} rows with {threads} compute thread{s}; policy `{policy}` by cells, `{whole_policy}` whole.
   {bodies} requests of one row from a seed, binary. The answers of all three are the plain module's (the largest
   difference is {worst:.0e}), and under load each is compared with the first to the same request.
-- "at most" is a closed loop of {in_flight} requests in flight, without its first third. The peak is the largest
-  Poisson rate with a 99th percentile of at most {p99_ms:.0f} ms in a run of {try_s:g} s that begins with an idle
-  server: one that is overloaded by a few percent still keeps it, and that is the same for all.
-- Rates are shares of the better baseline's peak. Each is run {repeats} times for {seconds:g} s, the models in turn with
-  the same arrivals; the table has the median of the runs' percentiles. Latencies are the client's, from the intended
-  instant.
+- "at most" is a closed loop: {in_flight} requests in flight over their mean latency, without the first third. The
+  peak is the largest Poisson rate with a 99th percentile of at most {p99_ms:.0f} ms in a run of {try_s:g} s that begins
+  with an idle server: one that is overloaded by a few percent still keeps it, and that is the same for all.
+- Rates are shares of the better baseline's peak. For each there are {repeats} runs of {seconds:g} s, the models in turn
+  with the same arrivals; the table has the median of the runs' percentiles. Latencies are the client's, from the
+  intended instant.
 - Load generator, event loop and worker share the machine's cores.
 """
 STEPS = """\
