@@ -32,9 +32,9 @@ rows a second.
 - "at most" is a closed loop: {in_flight} requests in flight over their mean latency, without the first third. The
   peak is the largest Poisson rate with a 99th percentile of at most {p99_ms:.0f} ms in a run of {try_s:g} s that begins
   with an idle server: one that is overloaded by a few percent still keeps it, and that is the same for all.
-- Rates are shares of the better baseline's peak. For each there are {repeats} runs of {seconds:g} s, the models in turn
-  with the same arrivals; the table has the median of the runs' percentiles. Latencies are the client's, from the
-  intended instant.
+- Rates are shares of the better baseline's peak. Runs of each model at each rate: {repeats}, of {seconds:g} s, the
+  models in turn with the same arrivals; the table has the median of the runs' percentiles. Latencies are the client's,
+  from the intended instant.
 - Load generator, event loop and worker share the machine's cores.
 """
 STEPS = """\

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 
+from app.bench.stats import Repeat
 from app.models.loaders import load
 from app.models.repository import Repository
 from app.models.zoo.lstm.model import build
@@ -50,6 +53,17 @@ def test_requests_are_the_same_for_a_seed(tmp_path: Path) -> None:
     assert lengths == sorted(lengths, reverse=True)
     assert 20 <= lengths[len(lengths) // 2] <= 24
     assert json.loads((tmp_path / "a.json").read_text())[0]["inputs"][0]["shape"] == [1, lengths[0]]
+
+
+def test_rows_a_second_of_whole_batches() -> None:
+    """Two batches of 64 in flight, of a second each: the first requests were answered sooner."""
+    batches = range(6)
+    intended = np.repeat([max(0, batch - 1) for batch in batches], 64) * 1_000_000_000 + 1
+    latency = np.repeat([1, 2, 2, 2, 2, 2], 64) * 1_000_000_000
+    run = SimpleNamespace(intended_ns=intended, latency_ns=latency, duration_s=5.0)
+    assert cells_live.rows_per_second(cast("Repeat", run)) == 64
+    early = SimpleNamespace(intended_ns=intended[:64], latency_ns=latency[:64], duration_s=5.0)
+    assert cells_live.rows_per_second(cast("Repeat", early)) == 128
 
 
 @pytest.mark.parametrize("start", [10.0, 100.0, 1000.0])
