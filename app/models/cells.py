@@ -63,6 +63,8 @@ class CellModel(nn.Module):
 
     def compile_step(self) -> None:
         """Have torch compile the step, once for all numbers of rows."""
+        if hasattr(self.cell, "packs"):
+            self.cell.packs = False
         self._step = torch.compile(self._step, dynamic=True)
 
     def taken(self, inputs: Sequence[Any]) -> tuple[Sequence[Any], torch.Tensor | None]:

@@ -8,7 +8,7 @@ that were packed beforehand, from 2 rows to 64. The packed weights are a copy, b
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -19,19 +19,39 @@ LEAST = 1 << 18
 _ROWS = 32  # for which the order is chosen; products of any number of rows use it
 
 States = tuple[torch.Tensor, ...]
-Cell = Callable[[torch.Tensor, States], States]  # what a layer reads and its states -> its next states, hidden first
+#: What a layer reads and its states -> its next states, hidden first. The first layer is given the product of it.
+Cell = Callable[[torch.Tensor, States], States]
+Reads = Callable[[torch.Tensor], torch.Tensor]  # [rows, in] -> [rows, gates x hidden]
+Products = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor | None]]  # of x and hidden state
 
 
-def packed_cells(layer: nn.RNNBase) -> list[Cell] | None:
-    """A cell for each of its layers, one above the other; None where packing does not pay, or is not possible.
+class PackedCells(NamedTuple):
+    """A layer's cells, one above the other, and what multiplies all that the first of them reads beforehand.
+
+    What does not depend on the state need not wait for it: one product of all steps costs less than one for each step.
+    """
+
+    reads: Reads
+    cells: list[Cell]
+
+
+def packed_cells(layer: nn.RNNBase) -> PackedCells | None:
+    """The cells of a layer; None where packing does not pay, or is not possible.
 
     Call it in inference mode. The cells keep the weights as they are now.
     """
     if not _pays(layer):
         return None
     make = {"LSTM": _lstm, "GRU": _gru, "RNN_TANH": _rnn, "RNN_RELU": _rnn}[layer.mode]
+    first, *others = layer.all_weights
     try:
-        return [make(weights, layer.mode) for weights in layer.all_weights]
+        inner, outer, *biases = first
+        # A GRU's biases act at different places, the others' add up.
+        apart = layer.mode == "GRU"
+        reads = _Product(inner, None if not biases else biases[0] if apart else biases[0] + biases[1])
+        recalls = _Product(outer, biases[1] if biases and apart else None)
+        cells = [make(lambda x, hidden: (x, recalls(hidden)), layer.mode)]
+        return PackedCells(reads, cells + [make(_both(weights, layer.mode), layer.mode) for weights in others])
     except (AttributeError, RuntimeError):  # a build of torch, or a processor, without these products
         return None
 
@@ -55,43 +75,48 @@ class _Product:
         return result
 
 
-def _joint(weights: Sequence[Any]) -> _Product:
-    """One product of what a layer reads and of its hidden state side by side."""
+def _both(weights: Sequence[Any], mode: str) -> Products:
+    """The products of what a layer reads and of its hidden state; one of both side by side where they only add up."""
     inner, outer, *biases = weights
-    return _Product(torch.cat((inner, outer), 1), biases[0] + biases[1] if biases else None)
+    if mode == "GRU":
+        reads, recalls = _Product(inner, biases[0] if biases else None), _Product(outer, biases[1] if biases else None)
+        return lambda x, hidden: (reads(x), recalls(hidden))
+    joint = _Product(torch.cat((inner, outer), 1), biases[0] + biases[1] if biases else None)
+    return lambda x, hidden: (joint(torch.cat((x, hidden), 1)), None)
 
 
-def _lstm(weights: Sequence[Any], mode: str) -> Cell:
-    product = _joint(weights)
-
+def _lstm(products: Products, mode: str) -> Cell:
     def cell(x: torch.Tensor, states: States) -> States:
         hidden, memory = states
-        take, keep, new, show = product(torch.cat((x, hidden), 1)).chunk(4, 1)
+        take, keep, new, show = _sum(products(x, hidden)).chunk(4, 1)
         memory = keep.sigmoid_().mul(memory).addcmul_(take.sigmoid_(), new.tanh_())
         return memory.tanh().mul_(show.sigmoid_()), memory
 
     return cell
 
 
-def _rnn(weights: Sequence[Any], mode: str) -> Cell:
-    product = _joint(weights)
-
+def _rnn(products: Products, mode: str) -> Cell:
     def cell(x: torch.Tensor, states: States) -> States:
-        hidden = product(torch.cat((x, states[0]), 1))
+        hidden = _sum(products(x, states[0]))
         return (hidden.tanh_() if mode == "RNN_TANH" else hidden.relu_(),)
 
     return cell
 
 
-def _gru(weights: Sequence[Any], mode: str) -> Cell:
-    inner, outer, *biases = weights
-    reads, recalls = _Product(inner, biases[0] if biases else None), _Product(outer, biases[1] if biases else None)
-
+def _gru(products: Products, mode: str) -> Cell:
     def cell(x: torch.Tensor, states: States) -> States:
         (hidden,) = states
-        reset, update, new = reads(x).chunk(3, 1)
-        reset_more, update_more, new_more = recalls(hidden).chunk(3, 1)
-        new = new.addcmul_(reset.add_(reset_more).sigmoid_(), new_more).tanh_()
-        return (torch.lerp(new, hidden, update.add_(update_more).sigmoid_()),)
+        read, recalled = products(x, hidden)
+        assert recalled is not None  # of a GRU they are apart
+        reset, update, new = read.chunk(3, 1)
+        reset_more, update_more, new_more = recalled.chunk(3, 1)
+        reset, update = (reset + reset_more).sigmoid_(), (update + update_more).sigmoid_()
+        return (torch.lerp(torch.addcmul(new, reset, new_more).tanh_(), hidden, update),)
 
     return cell
+
+
+def _sum(products: tuple[torch.Tensor, torch.Tensor | None]) -> torch.Tensor:
+    """In memory that the cell may write into: the first of two is not its own."""
+    one, other = products
+    return one if other is None else other.add_(one)

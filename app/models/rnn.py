@@ -17,7 +17,7 @@ from app.contract import ModelInfo
 from app.errors import ConfigError
 from app.models.base import normalise
 from app.models.cell_specs import leads
-from app.models.packed_cells import Cell, States, packed_cells
+from app.models.packed_cells import Cell, PackedCells, States, packed_cells
 from app.models.recurrent import Recurrent
 from app.models.rnn_graph import cut
 
@@ -61,12 +61,20 @@ class LayerCell(nn.Module):
         # Outputs along the steps are as long as `ys`, which must be there to say how long.
         self._reads_steps = parts.reads_steps or any(leads(spec) for spec in info.outputs)
         self._before_stepwise, self._behind_stepwise = parts.before_stepwise, parts.behind_stepwise
+        self.packs = True  # False where the step is compiled, which the products here would interrupt
         #: The layer's cells with weights made ready for steps, once they have been asked for; None: as they are.
-        self._packed: list[Cell] | None = None
+        self._packed: PackedCells | None = None
         self._packed_of: tuple[Any, ...] = ()
 
     def start(
         self, *inputs: torch.Tensor, lengths: torch.Tensor | None
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        x, state = self._begun(inputs, lengths)
+        packed = self._ready()
+        return x if packed is None else _read(packed, x, lengths), state
+
+    def _begun(
+        self, inputs: Sequence[torch.Tensor], lengths: torch.Tensor | None
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         if lengths is None or self._before_stepwise:
             return self._start(inputs)
@@ -86,8 +94,9 @@ class LayerCell(nn.Module):
     def step(
         self, x: torch.Tensor, state: Sequence[torch.Tensor]
     ) -> tuple[torch.Tensor | None, tuple[torch.Tensor, ...]]:
-        if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled() and (packed := self._ready()):
-            return self._packed_step(packed, x, state)
+        packed = self._ready()
+        if packed is not None:
+            return self._packed_step(packed.cells, x, state)
         layers = self.layer.num_layers
         weights = self.layer.all_weights
         hidden: list[torch.Tensor] = []
@@ -101,8 +110,10 @@ class LayerCell(nn.Module):
             hidden.append(x)
         return x if self._reads_steps else None, (*hidden, *memory)
 
-    def _ready(self) -> list[Cell] | None:
+    def _ready(self) -> PackedCells | None:
         """The cells with packed weights, made anew if the module has been moved or cast."""
+        if not self.packs or not torch.is_inference_mode_enabled():
+            return None
         weight: Any = self.layer.weight_ih_l0
         which = (weight.data_ptr(), weight.dtype)
         if self._packed_of != which:
@@ -153,6 +164,18 @@ class LayerCell(nn.Module):
             last = last, torch.stack(list(state[layers:]))
         steps = ys if ys is None or self.layer.batch_first else ys.transpose(0, 1)
         return self.behind((steps, last), len(state[0]), None if ys is None else ys.shape[1])
+
+
+def _read(packed: PackedCells, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+    """[rows, length, in] -> [rows, length, ...]: what the first cell is given at each step, 0 behind a row's end."""
+    rows, longest, width = x.shape
+    if lengths is None or rows == 1:
+        return packed.reads(x.reshape(-1, width)).view(rows, longest, -1)
+    own = torch.arange(longest) < lengths[:, None]
+    read = packed.reads(x[own])
+    batch = read.new_zeros((rows, longest, read.shape[1]))
+    batch[own] = read
+    return batch
 
 
 def _of_one_length(lengths: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
