@@ -1,4 +1,4 @@
-"""Six networks in stages on a modelled GPU, those of DVABatch's experiments. The Berts are as slow as their longest row."""
+"""Six networks in stages on a modelled GPU, as in DVABatch's experiments. A Bert is as slow as its longest row."""
 
 from __future__ import annotations
 
