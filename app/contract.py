@@ -106,6 +106,7 @@ class Batching:
     default_timeout_ms: float = 0.0  # 0: no deadline unless the call brings one
     default_priority: int = 2  # what priority 0 means; 1 is the highest
     length_buckets: tuple[int, ...] = ()  # upper ends of the lengths that may share a batch; none: any may
+    reorder: bool = True  # the policy may pick the rows of a batch by their lengths
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,7 @@ def program_of(
         max_delay_ns=int(batching.max_delay_ms * 1e6),
         length_buckets=batching.length_buckets,
         max_alive=max_alive,
+        reorder=batching.reorder,
     )
 
 

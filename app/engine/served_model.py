@@ -292,6 +292,7 @@ class ServedModel:
                     for name, ns in zip(("alpha_ms", "beta_ms", "residual_ms"), gauges.regression, strict=True)
                 },
                 "policy": self.info.batching.policy,
+                "reorders": self.engine.scheduler.reorders(self.program),
                 "batch_scale": self.engine.scheduler.scale(self.program),
                 "handover_ms": self.engine.scheduler.handover_ns(self.program) / 1e6,
                 "profile": self.known.told(),

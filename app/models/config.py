@@ -38,6 +38,7 @@ class BatchingTable(Table):
     default_timeout_ms: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     default_priority: int | None = Field(default=None, ge=1)
     length_buckets: list[Annotated[int, Field(ge=1)]] | None = None
+    reorder: bool | None = None
 
     @field_validator("length_buckets")
     @classmethod

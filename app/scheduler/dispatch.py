@@ -8,11 +8,12 @@ late work does nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from app.scheduler.ahead import Ahead
 from app.scheduler.arbiter import Arbiter
 from app.scheduler.going_on import ends_early, steps_of
+from app.scheduler.lanes import Alike
 from app.scheduler.ledger import Ledger
 from app.scheduler.policies import Around, Cut, Hold, KeyView
 from app.scheduler.program import ProgramState
@@ -128,7 +129,9 @@ class Dispatch:
             return None  # fewer rows wait now, so all is asked again
         if decision.divide and state.batches is not None and view.around is not None:
             state.batches.divide(list(ready.first(view.around.here, room)), decision.divide)
-        self._start(ready.key, ready.take(decision.rows, room), decision, usable, start, now)
+        picked = decision.shorter >= 0
+        rows = ready.take_beside(decision.rows, decision.shorter) if picked else ready.take(decision.rows, room)
+        self._start(ready.key, rows, decision, usable, start, now)
         return None
 
     def _room(self, state: ProgramState) -> int:
@@ -157,6 +160,7 @@ class Dispatch:
             running=running,
             facts=facts,
             around=self._around(ready, state, min(waiting, limit)) if state.sees_stages else None,
+            alike=_alike(ready, min(waiting, limit)) if facts.lengths and not ready.key[1] else None,
         )
 
     def _around(self, ready: ReadySet, state: ProgramState, most: int) -> Around:
@@ -183,7 +187,7 @@ class Dispatch:
         batch = first[0].batch if first else None
         here = next((place for place, row in enumerate(first) if row.batch is not batch), len(first))
         latest = state.batches.latest if state.batches is not None else None
-        return Around(
+        around = Around(
             stage=stage,
             cell=stages[stage].repeats,
             batch=batch,
@@ -199,6 +203,24 @@ class Dispatch:
             before=sum(short[:stage]),
             after=sum(short[stage + 1 :]),
         )
+        if state.facts[stage].lengths:
+            self._compare(around, first, ready.key)
+        return around
+
+    def _compare(self, around: Around, first: Sequence[Row], key: Key) -> None:
+        """Fill in the lengths of the rows around a key, of which these are the first."""
+        program, stage, bucket = key
+        around.longest = _longest(first)
+        for other in self._ledger.ready.of_program(program):
+            _, at, lengths = other.key
+            if lengths != bucket:
+                continue
+            if at > stage:
+                around.longest_ahead = max(around.longest_ahead, _longest(other.rows()))
+            elif at == around.nearest[0] and at:
+                around.longest_behind = _longest(other.rows())
+            elif at == around.nearest[0] and (alike := _alike(other, around.nearest[1])) is not None:
+                around.fitting = len(alike.like(around.longest))
 
     def _due(self, ready: ReadySet, state: ProgramState, rows: int, running: int, lead_ns: int) -> int:
         """When a unit of the first `rows` must begin, so that none of them ends after its deadline.
@@ -215,7 +237,10 @@ class Dispatch:
     def _drop_late(self, ready: ReadySet, state: ProgramState, cut: Cut, usable: Sequence[int], now: int) -> bool:
         """Let the calls leave of which a row would run in this unit and end after its deadline; True if there were."""
         worker = self._workers.choose(usable, cut.size, state.capacity[ready.key[1]])
-        rows = list(ready.first(cut.rows, self._room(state)))
+        if cut.shorter >= 0:
+            rows = ready.beside(cut.rows, cut.shorter)
+        else:
+            rows = list(ready.first(cut.rows, self._room(state)))
         return self._drop_those_late(rows, cut.size, ready.key[1], worker, state, now)
 
     def _drop_those_late(
@@ -280,7 +305,13 @@ class Dispatch:
         start.append(unit)
 
 
-def _longest(rows: Sequence[Row]) -> int:
+def _alike(ready: ReadySet, most: int) -> Alike | None:
+    """What a policy that picks rows by length sees of them: a unit of at most `most` is cut."""
+    ready.sort_by_length()
+    return ready.alike(most - 1)
+
+
+def _longest(rows: Iterable[Row]) -> int:
     return max((row.length for row in rows), default=0)
 
 

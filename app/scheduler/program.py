@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from app.scheduler.batches import BatchTable
 from app.scheduler.estimates.latency import Latency
+from app.scheduler.estimates.lengths import LengthTimes, any_length
 from app.scheduler.estimates.preferred import algorithm_1, preferred_size
 from app.scheduler.estimates.rate import RateMonitor
 from app.scheduler.estimates.regression import Regression
@@ -24,8 +25,28 @@ class ProgramState:
     """What the scheduler keeps per program."""
 
     __slots__ = (
-        "_lead_ns", "_most", "_room", "alive", "batches", "calls", "capacity", "closed", "entry", "facts", "full",
-        "hints", "latency", "policy", "program", "rate", "recent", "regression", "sees_stages", "units", "waiting",
+        "_lead_ns",
+        "_most",
+        "_room",
+        "alive",
+        "batches",
+        "calls",
+        "capacity",
+        "closed",
+        "entry",
+        "facts",
+        "full",
+        "hints",
+        "latency",
+        "picks",
+        "policy",
+        "program",
+        "rate",
+        "recent",
+        "regression",
+        "sees_stages",
+        "units",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, program: Program, entry: ReadySet | None, device: DeviceSpec, now: int) -> None:
@@ -44,6 +65,8 @@ class ProgramState:
         several = len(program.stages) > 1 or program.stages[0].repeats
         self.batches = BatchTable(len(program.stages)) if several else None  # one unit is all of a row otherwise
         self.sees_stages = several and self.policy.sees_stages
+        # Whether rows of its first stage may be picked by length, where times by length are known.
+        self.picks = self.policy.reorders and program.reorder and not any(stage.repeats for stage in program.stages)
         self._set_remaining()
         self.rate = RateMonitor(now)
         self.recent: deque[bool] = deque(maxlen=_RECENT)  # True: that first run failed
@@ -140,8 +163,20 @@ class ProgramState:
             sizes = range(1, self.program.max_batch + 1)
             times = [[latency.predict(size) for size in sizes] for latency in self.latency]
             remaining = tuple(tuple(map(sum, zip(*times[stage:], strict=True))) for stage in range(len(times)))
+        lengths = self._by_length() if remaining and self.picks else ()
         for facts in self.facts:
             facts.remaining = remaining
+            facts.lengths = lengths
+
+    def _by_length(self) -> tuple[LengthTimes, ...]:
+        """From each stage to the end, T(b, length)."""
+        if not any(latency.by_length for latency in self.latency):
+            return ()
+        parts = [latency.by_length or any_length(latency.batch_ns) for latency in self.latency]
+        handovers = [latency.handover.profiled_ns for latency in self.latency]
+        handovers[0] = max(0, handovers[0] - self._lead_ns)
+        most = self.program.max_batch
+        return tuple(LengthTimes(parts[stage:], most, sum(handovers[stage:])) for stage in range(len(parts)))
 
     def _algorithm_1(self, rate: float) -> int:
         handover_ns = max(0, self.latency[0].handover.ns - self._lead_ns)

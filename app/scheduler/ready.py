@@ -2,7 +2,8 @@
 
 Within a key rows stand by (class, priority, arrival). Rows of calls that have left stay where they are and are passed
 over when reached (removing from the middle is linear); a lane is rebuilt when the dead outnumber the living, so that
-memory is bounded by the rows that wait even while nothing is served.
+memory is bounded by the rows that wait even while nothing is served. So do rows that are taken by their length: for a
+set whose policy picks rows so (`sort_by_length`), each lane also keeps its rows in order of length.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterator
 
+from app.scheduler.lanes import Alike, Lane
 from app.scheduler.types import Row, RowState
 
 Key = tuple[int, int, int]
@@ -22,8 +24,11 @@ Rank = tuple[int, int, int, int]
 _SLACK = 64  # dead rows tolerated in a lane before it is rebuilt
 
 
+_WAITING = RowState.WAITING  # looked up once, used per row
+
+
 def _waits(row: Row) -> bool:
-    return row.call.alive and row.state is RowState.WAITING
+    return row.call.alive and row.state is _WAITING
 
 
 def rank(row: Row) -> Rank:
@@ -31,27 +36,10 @@ def rank(row: Row) -> Rank:
     return (call.klass, call.priority, *row.order)
 
 
-class Lane:
-    """The rows of one (class, priority), in order of arrival. `count`: those of them that wait."""
-
-    __slots__ = ("count", "rows")
-
-    def __init__(self) -> None:
-        self.rows: deque[Row] = deque()
-        self.count = 0
-
-    def head(self) -> Row | None:
-        """The first row that waits."""
-        rows = self.rows
-        while rows and not rows[0].call.alive:
-            rows.popleft()
-        return rows[0] if rows else None
-
-
 class ReadySet:
     """The rows ready at one key, and the groups that must be run again as they are."""
 
-    __slots__ = ("_lanes", "_levels", "_retries", "count", "key")
+    __slots__ = ("_by_length", "_lanes", "_levels", "_retries", "count", "key")
 
     def __init__(self, key: Key) -> None:
         self.key = key
@@ -59,6 +47,7 @@ class ReadySet:
         self._levels: list[Level] = []  # those there have been, sorted
         self._lanes: dict[Level, Lane] = {}
         self._retries: deque[list[Row]] = deque()
+        self._by_length = False
 
     def add(self, row: Row) -> None:
         """Put a row in its place. Rows nearly always come in order, which is an append."""
@@ -66,7 +55,7 @@ class ReadySet:
         level = (call.klass, call.priority)
         lane = self._lanes.get(level)
         if lane is None:
-            lane = self._lanes[level] = Lane()
+            lane = self._lanes[level] = Lane(by_length=self._by_length)
             insort(self._levels, level)
         rows = lane.rows
         if rows and row.order < rows[-1].order:
@@ -76,7 +65,7 @@ class ReadySet:
             rows.insert(bisect_left(rows, row.order, key=_order), row)
         else:
             rows.append(row)
-        lane.count += 1
+        lane.note(row)
         self.count += 1
 
     def add_retry(self, group: list[Row]) -> None:
@@ -93,13 +82,16 @@ class ReadySet:
         """A waiting row has lost its call; it is passed over from now on."""
         self.count -= 1
         if not row.grouped:
-            self._lanes[row.call.klass, row.call.priority].count -= 1
+            self._lanes[row.call.klass, row.call.priority].lose(row)
+        self._tidy()
+
+    def _tidy(self) -> None:
         if sum(len(lane.rows) for lane in self._lanes.values()) > 2 * self.count + _SLACK:
             self._rebuild()
 
     def _rebuild(self) -> None:
         for lane in self._lanes.values():
-            lane.rows = deque(row for row in lane.rows if _waits(row))
+            lane.rebuild()
 
     def before(self, level: Level) -> int:
         """Rows that wait with this class and priority or a better one."""
@@ -158,7 +150,7 @@ class ReadySet:
             before = len(taken)
             while rows and len(taken) < n:
                 row = rows.popleft()
-                if not row.call.alive:
+                if not lane.has(row):
                     continue
                 if row.started:
                     taken.append(row)
@@ -167,7 +159,8 @@ class ReadySet:
                     taken.append(row)
                 else:
                     passed.append(row)
-            lane.count -= len(taken) - before
+            for row in taken[before:]:
+                lane.lose(row)
             rows.extendleft(reversed(passed))
             if len(taken) == n:
                 break
@@ -177,10 +170,11 @@ class ReadySet:
     def first(self, n: int, room: int) -> Iterator[Row]:
         """The rows that `take` would take, which stay where they are."""
         for level in self._levels:
-            for row in self._lanes[level].rows:
+            lane = self._lanes[level]
+            for row in lane.rows:
                 if n == 0:
                     return
-                if not _waits(row) or not (row.started or room > 0):
+                if not (lane.has(row) and (row.started or room > 0)):
                     continue
                 n -= 1
                 room -= not row.started
@@ -190,6 +184,54 @@ class ReadySet:
     def retries(self) -> bool:
         """Whether groups wait that must be run again."""
         return bool(self._retries)
+
+    def sort_by_length(self) -> None:
+        """Keep the rows in order of length as well, from now on."""
+        if not self._by_length:
+            self._by_length = True
+            for lane in self._lanes.values():
+                lane.sort()
+
+    def alike(self, most: int) -> Alike | None:
+        """The first row, and up to `most` on either side of it in order of length; of a set that is sorted so.
+
+        None while a group must be run again.
+        """
+        row = None if self._retries else self._lane_head()
+        if row is None:
+            return None
+        lane = self._lanes[_level(row)]
+        by_length, place = lane.by_length, lane.place(row)
+        assert by_length is not None
+        first = max(0, place - most)
+        lengths = [entry[0] for entry in by_length[first : place + most + 1]]
+        return Alike(lengths, place - first, lane.count, lane.total, by_length[0][0], by_length[-1][0])
+
+    def beside(self, n: int, shorter: int) -> list[Row]:
+        """`n` rows next to one another in the order of length, which stay where they are.
+
+        The first row in the order of service is one of them, and `shorter` of them come before it.
+        """
+        row = self._lane_head()
+        assert row is not None
+        lane = self._lanes[_level(row)]
+        assert lane.by_length is not None
+        first = lane.place(row) - shorter
+        return [entry[2] for entry in lane.by_length[first : first + n]]
+
+    def take_beside(self, n: int, shorter: int) -> list[Row]:
+        """Take the rows of `beside`; in the order of service, as every unit has them."""
+        self._tidy()  # of rows taken before, which run by now; those taken now still look as if they waited
+        taken = self.beside(n, shorter)
+        lane = self._lanes[_level(taken[0])]
+        assert lane.by_length is not None
+        first = lane.place(taken[0])
+        del lane.by_length[first : first + n]
+        lane.count -= n
+        lane.total -= sum(row.length for row in taken)
+        lane.picked = True
+        self.count -= n
+        return sorted(taken, key=_order)
 
     def going(self) -> int:
         """Rows that wait here and hold something on the device: they are between two steps, or between stages."""
@@ -210,8 +252,9 @@ class ReadySet:
         """Rows outside retry groups that go before this."""
         count = 0
         for level in self._levels:
-            for row in self._lanes[level].rows:
-                if not _waits(row):
+            lane = self._lanes[level]
+            for row in lane.rows:
+                if not lane.has(row):
                     continue
                 if rank(row) > limit:
                     return count
@@ -223,7 +266,7 @@ class ReadySet:
         for group in self._retries:
             yield from filter(_waits, group)
         for lane in self._lanes.values():
-            yield from filter(_waits, lane.rows)
+            yield from filter(lane.has, lane.rows)
 
     def _lane_head(self) -> Row | None:
         for level in self._levels:

@@ -235,6 +235,11 @@ class Scheduler:
         state = self._states.get(program)
         return state.latency[0].scale if state else 1.0
 
+    def reorders(self, program: int) -> bool:
+        """Whether rows of a program may start before earlier ones, picked by their lengths."""
+        state = self._states.get(program)
+        return bool(state and state.facts[0].lengths)
+
     def handover_ns(self, program: int) -> int:
         """What a unit costs now beyond computing, first stage."""
         state = self._states.get(program)

@@ -106,6 +106,7 @@ class Program:
     max_delay_ns: int = 5_000_000
     length_buckets: tuple[int, ...] = ()
     max_alive: int = 1 << 30
+    reorder: bool = True  # a policy that picks rows by their length may do so
 
 
 @dataclass(frozen=True, slots=True)

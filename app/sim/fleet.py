@@ -77,6 +77,7 @@ class Setup:
     launch_ns: int = 0  # time that the host needs to launch a unit, beside the profile's hand-over
     lengths: str = ""  # of the requests; a row runs as many steps in each cell
     length_buckets: tuple[int, ...] = ()
+    reorder: bool = True  # a policy that picks rows by length may do so
 
     def check(self) -> None:
         """Raises ValueError that names the bad option, before a long simulation begins."""
@@ -129,7 +130,7 @@ class Setup:
             device = Shared(profile, len(spec.workers), factor)
         program = Program(
             PROGRAM, profile.model, profile.program_stages(), self.policy, profile.max_batch,
-            self.max_queue, self.max_delay_ns, self.length_buckets,
+            self.max_queue, self.max_delay_ns, self.length_buckets, reorder=self.reorder,
         )  # fmt: skip
         copies = CopyEngine(copy_ns(profile)[0]) if self.transfers == "overlap" else None
         node = Node(scheduler(spec), program, device, copies, self.launch_ns + (profile.handover_ns or 0))

@@ -9,89 +9,24 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.types import AT_ONCE
 from app.sim.fleet import Setup, run
-from app.sim.lengths import mean
 from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.networks import BUCKETS, MAX_BATCH, NETWORKS, RTE, Network
 from loadtest.common.processes import spread
 
 from . import stages_page
 
-MAX_BATCH = 64
 QOS_MS = 200.0
 LOADS = {"low": 0.25, "medium": 0.6, "high": 0.9}
 DELAYS = (2.0, 5.0, 10.0, 20.0, 50.0)  # ms, of DelayBatch
-RTE = "lognormal:60:0.5:10:289"
-BUCKETS = (32, 48, 64, 80, 96, 128, 192)
-LENGTHS = (8, 16, 32, 48, 64, 96, 128, 192, 289)  # at which batch times are known
 AHEAD = 2  # batches that Triton hands over before the first of them ends
-TOKENS = 128  # length that `row_ms` is for
 _QUEUE = 1 << 30  # nothing is refused
 _STEPS = 7  # of the search for a peak, each halving what is left
-
-
-@dataclass(frozen=True)
-class Network:
-    """Stage i takes `launch_ms` + `row_ms` x shares[i] x max(b, fills[i]) for b rows.
-
-    `row_ms`: a row of the whole, with the GPU full, at length 128 if it has lengths. `fills`: rows that fill the GPU.
-    """
-
-    name: str
-    row_ms: float
-    fills: tuple[float, ...]
-    launch_ms: float = 0.3
-    lengths: str = ""
-    policy: str = "dva_load"
-
-    def time_ms(self, stage: int, size: int, length: int = TOKENS) -> float:
-        rows = size * length / TOKENS
-        return self.launch_ms + self.row_ms / len(self.fills) * max(rows, self.fills[stage])
-
-    def profile(self) -> ModelProfile:
-        """In stages, and with the sum of their times for the whole."""
-        sizes = range(1, MAX_BATCH + 1)
-        typical = round(mean(self.lengths)) if self.lengths else TOKENS
-
-        def times(stage: int, length: int) -> tuple[int, ...]:
-            return tuple(round(self.time_ms(stage, size, length) * 1e6) for size in sizes)
-
-        stages = tuple(
-            ModelProfile(
-                times(stage, typical),
-                by_length=tuple((length, times(stage, length)) for length in LENGTHS) if self.lengths else (),
-            )
-            for stage in range(len(self.fills))
-        )
-        return replace(_sum(stages), model=self.name, stages=stages)
-
-
-def _sum(stages: tuple[ModelProfile, ...]) -> ModelProfile:
-    def add(tables: list[tuple[int, ...]]) -> tuple[int, ...]:
-        return tuple(map(sum, zip(*tables, strict=True)))
-
-    lengths = [length for length, _ in stages[0].by_length]
-    return ModelProfile(
-        add([stage.batch_ns for stage in stages]),
-        by_length=tuple(
-            (length, add([stage.by_length[at][1] for stage in stages])) for at, length in enumerate(lengths)
-        ),
-    )
-
-
-#: Row times follow from operations at 14 TFLOP/s; which stages prefer large batches is the paper's Figure 6 for Unet.
-NETWORKS = (
-    Network("Unet", 4.0, (24.0, 24.0, 2.0, 2.0)),
-    Network("LinkNet", 0.8, (24.0, 24.0, 2.0, 2.0)),
-    Network("BertBase", 1.6, (2.0, 2.0), lengths=RTE, policy="dva_input"),
-    Network("BertLarge", 5.6, (1.0, 1.0), 0.6, lengths=RTE, policy="dva_input"),
-    Network("VGG19", 2.8, (4.0,) * 4, 0.2),
-    Network("ResNet152", 1.7, (8.0,) * 4, 0.6),
-)
 
 
 def systems(network: Network, delay_ms: float) -> dict[str, Setup]:
@@ -107,8 +42,8 @@ def systems(network: Network, delay_ms: float) -> dict[str, Setup]:
         ),
         "no_wait": replace(base, policy="no_wait"),
         "DVABatch": replace(base, profile=sliced, policy=network.policy, length_buckets=buckets),
-        "adaptive": replace(base, profile=sliced, policy="adaptive", length_buckets=buckets),
-        "adaptive, whole": replace(base, policy="adaptive", length_buckets=buckets),
+        "adaptive": replace(base, profile=sliced, policy="adaptive"),
+        "adaptive, whole": replace(base, policy="adaptive"),
     }
 
 

@@ -167,8 +167,7 @@ with. Why:
   [stages](../stages.md): the time that one row takes.
 - Splitting pays in Unet at all loads (against ZeroBatch), as published.
 - `adaptive` on stages is never slower than on the whole model by more than 1 %, and up to 7 % faster. For the Berts it
-  serves the same clusters as `dva_input`; at medium load fewer clusters would be better, because rows of different
-  clusters do not share a batch.
+  has no clusters: it picks rows by length around the oldest ([lengths](lengths.md)), which is better at each load.
 """
 DOUBTED = """\
 The mean over the six networks, in brackets the least and the most. Loads here are shares of 0.9 of what the device can

@@ -11,8 +11,10 @@ import pytest
 from loadtest.bench import (
     ahead_page,
     cells_page,
+    glue_page,
     hot_path_page,
     http_page,
+    lengths_page,
     live_vs_sim_page,
     policies_live_page,
     policies_page,
@@ -26,6 +28,8 @@ from loadtest.papers import adaptive_batching_page, ebird_page, stages_page, ste
 PAGES: dict[str, Callable[[Any, Path], list[str]]] = {
     "ahead": ahead_page.write,
     "cells": cells_page.write,
+    "glue": glue_page.write,
+    "lengths": lengths_page.write,
     "http": http_page.write,
     "hot-path": hot_path_page.write,
     "live-vs-sim": live_vs_sim_page.write,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
+from app.scheduler.policies import POLICIES
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import (
     AT_ONCE,
@@ -268,7 +269,10 @@ class Book:
             self._set_alive(facts, True)
 
     def _check_order(self, unit: Unit, rows: list[RowFacts]) -> None:
-        """A unit begins with the best row of its key; one that a policy cut passes over no row that it could take."""
+        """A unit begins with the best row of its key; one that a policy cut passes over no row that it could take.
+
+        Unless the policy reorders: then rows of one class and priority may be next to one another by length.
+        """
         key, retry = self._key(rows[0]), unit.reason is Formed.RETRY
         going = [facts for facts in rows if facts.units]
         peers = self._with_room([*(facts for facts in self.waiting[unit.program] if self._key(facts) == key), *going])
@@ -277,7 +281,7 @@ class Book:
         assert {facts.retried for facts in rows} == {retry}
         if not retry:
             free = sorted((f for f in peers if not f.retried), key=lambda facts: facts.rank)
-            assert rows == free[: len(rows)]
+            assert rows == free[: len(rows)] or self._picked(unit, rows)
         if self._ordered:
             everyone = self._with_room([*going, *(facts for waiting in self.waiting.values() for facts in waiting)])
             assert rows[0].rank == min(facts.rank for facts in everyone)
@@ -292,6 +296,17 @@ class Book:
             and facts.cells > facts.units == len(before)
             and all(other.worker == unit.worker and other.first_run for other in before)
         )
+
+    def _picked(self, unit: Unit, rows: list[RowFacts]) -> bool:
+        """Whether these rows may go together by their length."""
+        program, key, level = self.programs[unit.program], self._key(rows[0]), rows[0].rank[:2]
+        waiting = (facts for facts in self.waiting[unit.program] if self._key(facts) == key)
+        alike = [facts for facts in waiting if facts.rank[:2] == level and not facts.retried]
+        alike.sort(key=lambda facts: (facts.length, facts.rank))
+        picked = sorted(rows, key=lambda facts: (facts.length, facts.rank))
+        first = alike.index(picked[0])
+        may = POLICIES[program.policy].reorders and program.reorder and not unit.stage
+        return may and picked == alike[first : first + len(picked)]
 
     def _with_room(self, waiting: list[RowFacts]) -> list[RowFacts]:
         """Those of the rows that could start: rows for which the device has no room are passed over, those that hold

@@ -5,7 +5,8 @@ Also, after every Step of every trace (the checks are `Book.check`):
 - a unit never exceeds its worker's capacity nor its program's max_batch; at the end nothing runs, waits or is alive
 - nothing starts past its deadline; while rows wait and nothing runs, a wake-up is asked for
 - within a key, starts are in order of (class, priority, arrival); without a policy that waits, between keys too,
-  unless rows at one stage step aside for those at another
+  unless rows at one stage step aside for those at another; with one that reorders, the first row of each unit is in
+  this order, and the others are of its class and priority and next to one another by length
 - the batch table counts what its rows have been through
 - a unit of several steps or stages is recalled when a row should leave it, or others should join it or go first
 - no row starts that is predicted to end after its deadline, but in a unit that is run again
@@ -45,6 +46,7 @@ SOCIABLE = sorted(set(POLICIES) - {"ebird"})  # ebird shares a device with no ot
 CLASSES = {"both": list(Klass), "realtime": [Klass.REALTIME], "best_effort": [Klass.BEST_EFFORT]}
 PROFILES = [(), (100,), (50, 60, 90, 70, 100, 120, 140, 160)]
 BY_LENGTH = Profile((60, 80, 100), by_length=((4, (20, 20, 30)), (10, (60, 80, 100))))
+PER_TOKEN = Profile((15, 25, 35), by_length=((1, (10, 15, 20)), (12, (65, 125, 185))))  # it pays to pick rows by length
 
 
 @cache
@@ -168,6 +170,17 @@ def test_invariants_hold_after_every_step(policy: str, classes: str) -> None:
         World(trace).run()
 
     holds()
+
+
+@CI
+@given(traces("adaptive"), st.booleans())
+def test_invariants_hold_where_rows_are_picked_by_length(trace: Trace, reorder: bool) -> None:
+    programs = tuple(
+        replace(program, reorder=reorder, stages=tuple(Stage(PER_TOKEN) for _ in program.stages))
+        for program in trace.programs
+    )
+    arrivals = tuple(Arrival(a.at, a.program, a.lengths, a.klass, a.priority, None, a.cancel) for a in trace.arrivals)
+    World(replace(trace, programs=programs, arrivals=arrivals)).run()
 
 
 @CI

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from app.scheduler.lanes import Alike
 from app.scheduler.ready import ReadySet, ReadyTable, rank
 from app.scheduler.types import Call, Klass, Row, RowState
 
@@ -240,3 +241,60 @@ def test_rows_before_a_level() -> None:
     leave(ready, low)
     leave(ready, top)
     assert [ready.before(level) for level in levels] == [0, 3, 3, 4]
+
+
+class TestByLength:
+    """Rows in order of length, for a set that is sorted so."""
+
+    def sorted_set(self, *lengths: int) -> tuple[ReadySet, list[Call]]:
+        ready = ReadySet(KEY)
+        calls = [make_call(ident, lengths=(length,), arrived=ident) for ident, length in enumerate(lengths)]
+        stand(ready, *calls[:2])
+        ready.sort_by_length()  # those that stand there, and those that come
+        stand(ready, *calls[2:])
+        return ready, calls
+
+    def test_rows_on_either_side_of_the_first(self) -> None:
+        ready, _ = self.sorted_set(10, 30, 20, 5, 10, 7)
+        assert ready.alike(9) == Alike([5, 7, 10, 10, 20, 30], 2, 6, 82, 5, 30)
+        assert ready.alike(1) == Alike([7, 10, 10], 1, 6, 82, 5, 30)
+
+    def test_rows_are_taken_out_of_turn_once(self) -> None:
+        ready, calls = self.sorted_set(10, 30, 20, 5, 10, 7)
+        assert ids(ready.beside(3, 1)) == [5, 0, 4]
+        taken = ready.take_beside(3, 1)
+        assert ids(taken) == [0, 4, 5]  # in the order of service
+        for row in taken:
+            row.state = RowState.RUNNING
+        assert ready.count == 3
+        assert ids(list(ready.first(9, 9))) == [1, 2, 3]
+        assert ready.alike(9) == Alike([5, 20, 30], 2, 3, 55, 5, 30)
+        taken[0].stage, taken[0].state = 1, RowState.WAITING  # it has gone on, and waits elsewhere
+        leave(ready, calls[2])
+        assert ids(ready.take(9, 9)) == [1, 3]
+        assert ready.count == 0
+        assert ready.alike(9) is None
+
+    def test_rows_taken_in_their_order_leave_both_orders(self) -> None:
+        ready, _ = self.sorted_set(10, 30, 20)
+        assert ids(ready.take(2, 9)) == [0, 1]
+        assert ready.alike(9) == Alike([20], 0, 1, 20, 20, 20)
+
+    def test_none_while_a_group_is_run_again(self) -> None:
+        ready, _ = self.sorted_set(10, 30)
+        group = make_call(9, lengths=(10,))
+        for row in group.rows:
+            row.call, row.order = group, (99, 99)
+        ready.add_retry(group.rows)
+        assert ready.alike(9) is None
+
+    def test_memory_is_bounded_by_what_waits(self) -> None:
+        ready, _ = self.sorted_set(1)
+        for ident in range(1, 2_000):
+            stand(ready, make_call(ident, lengths=(100 + ident % 7,), arrived=ident))
+            first = ready.alike(9)
+            assert first is not None
+            for row in ready.take_beside(1, 0) if ident % 2 else ready.take(1, 9):
+                row.state = RowState.RUNNING
+        assert ready.count == 1
+        assert held(ready) <= 70

@@ -35,6 +35,11 @@ class Latency:
         self._observed = False
 
     @property
+    def batch_ns(self) -> tuple[int, ...]:
+        """The profile's times of batches alone."""
+        return self._tables[0] if self._tables else ()
+
+    @property
     def known(self) -> bool:
         return bool(self._tables)
 

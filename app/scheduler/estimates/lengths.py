@@ -10,8 +10,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 ByLength = Sequence[tuple[int, tuple[int, ...]]]
+
+_EXACT = 64  # lengths below it are looked up as they are
+_ANY = 1 << 62  # rows shorter than the shortest length known take as long as that
 
 
 def time_at(by_length: ByLength, size: int, length: int) -> float:
@@ -26,6 +30,66 @@ def time_at(by_length: ByLength, size: int, length: int) -> float:
     lower, shorter = by_length[above - 1]
     share = (length - lower) / (upper - lower)
     return _of(shorter, size) * (1 - share) + _of(times, size) * share
+
+
+@dataclass(frozen=True, slots=True)
+class AtLength:
+    """What batches take whose longest row is so long. By size, less one; nanoseconds."""
+
+    times: tuple[float, ...]  # made monotone by padding
+    sizes: tuple[int, ...]  # at which so many rows are run
+    least: tuple[float, ...]  # a row, in the best batch of up to so many
+    best: tuple[int, ...]  # the size of that batch
+
+
+class LengthTimes:
+    """T(b, length) of a program from one of its stages to the end, looked up by length.
+
+    `parts`: the times of each stage by length, see `any_length`; `extra_ns` is added to every time. Lengths are rounded
+    up by at most a thirty-second, which bounds what is kept.
+    """
+
+    __slots__ = ("_extra_ns", "_known", "_parts", "most")
+
+    def __init__(self, parts: Sequence[ByLength], most: int, extra_ns: int = 0) -> None:
+        self.most = most  # rows
+        self._parts = parts
+        self._extra_ns = extra_ns
+        self._known: dict[int, AtLength] = {}
+
+    def at(self, length: int) -> AtLength:
+        length = rounded(length)
+        known = self._known.get(length)
+        if known is None:
+            known = self._known[length] = self._made(length)
+        return known
+
+    def _made(self, length: int) -> AtLength:
+        sizes = list(range(1, self.most + 1))
+        times = [self._extra_ns + sum(time_at(part, size, length) for part in self._parts) for size in sizes]
+        for index in range(self.most - 2, -1, -1):
+            if times[index + 1] < times[index]:
+                times[index], sizes[index] = times[index + 1], sizes[index + 1]
+        least: list[float] = []
+        best: list[int] = []
+        for size, time in enumerate(times, 1):
+            better = not least or time / size < least[-1]
+            least.append(time / size if better else least[-1])
+            best.append(size if better else best[-1])
+        return AtLength(tuple(times), tuple(sizes), tuple(least), tuple(best))
+
+
+def any_length(batch_ns: tuple[int, ...]) -> ByLength:
+    """The times of a stage that takes as long whatever the length."""
+    return ((_ANY, batch_ns),)
+
+
+def rounded(length: int) -> int:
+    """The length, or the next one above it of six binary digits."""
+    if length < _EXACT:
+        return length
+    step = length.bit_length() - 6
+    return -(-length >> step) << step
 
 
 def _length(entry: tuple[int, tuple[int, ...]]) -> int:

@@ -11,19 +11,25 @@ Under the objective `latency` no usable worker idles while rows wait; under othe
     the first row would miss its deadline; or
     it has waited several times what the wait was expected to last.
 
-Before there is a table it does as `no_wait` does. A program of several stages has the table of the whole at its first
-stage, and between stages what `boundary` says; of rows that join others ahead of them no more begin than fit. Cells are
-served as by `late`.
+Before there is a table it does as `no_wait` does.
+
+Where batch times by length are known, tables say nothing of rows of different lengths: `by_length` picks them around
+the oldest, so that of one class and priority rows may start before earlier ones. Rows of about one length are served by
+the table, for the load as it is with that length; that is exact where times at two lengths differ by one factor.
+
+A program of several stages has the table of the whole at its first stage, and between stages what `boundary` says; of
+rows that join others ahead of them no more begin than fit. Cells are served as by `late`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import sqrt
+from math import ceil, sqrt
 
+from app.scheduler.lanes import Alike
 from app.scheduler.optimal.tables import ControlTables
-from app.scheduler.policies import boundary
-from app.scheduler.policies.base import BasePolicy, Cut, Facts, Hold, KeyView, go, held
+from app.scheduler.policies import boundary, by_length
+from app.scheduler.policies.base import Around, BasePolicy, Cut, Facts, Hold, KeyView, go, held
 from app.scheduler.policies.late import steps_aside
 from app.scheduler.types import Formed
 
@@ -31,6 +37,7 @@ _CROWD = 8  # rows that wait: fewer say little of the rate
 #: Of a Poisson count. Fewer take chance for a burst, which `python -m loadtest.bench.policies` shows for a CNN at high
 #: load; more see a step later, which `python -m loadtest.papers.ebird` shows for one worker.
 _DEVIATIONS = 3.0
+_SAME = 1.01  # times of which one is at most so much longer are of one length
 
 
 class Adaptive(BasePolicy):
@@ -40,6 +47,7 @@ class Adaptive(BasePolicy):
     uses_tables = True
     sees_stages = True
     pushes_steps = True
+    reorders = True
 
     def goes_on(self, facts: Facts, stage: int, rows: int) -> bool:
         return boundary.goes_on(facts, stage, rows)
@@ -52,28 +60,70 @@ class Adaptive(BasePolicy):
             if around.stage:
                 return boundary.decide(view, around, now)
             if 0 < around.ahead < view.full:
-                return go(view, min(view.ready, view.full - around.ahead))
-        control = view.facts.control
+                return _follow(view, around)
+        control, alike = view.facts.control, view.alike
         level = -1 if control is None else _level(view, control, now)
-        if control is None or level < 0:
-            return _cut(min(view.ready, view.limit), view, idle, Formed.IDLE)
-        free = min(len(idle), view.free, control.workers)
-        planned = control.serve(level, -(-view.ready // free))
-        if planned:
-            rows = min(planned, view.limit)
-            return _cut(rows, view, idle, Formed.IDLE if rows == view.ready else Formed.TABLE)
-        ended = held(view, round(control.hold_ns[level] * view.facts.scale), now)
-        return ended if isinstance(ended, Hold) else _cut(min(view.ready, view.limit), view, idle, ended)
+        free = min(len(idle), view.free if control is None else min(view.free, control.workers))
+        planned = view.ready if control is None or level < 0 else control.serve(level, -(-view.ready // free))
+        if not planned:
+            assert control is not None
+            ended = held(view, round(control.hold_ns[level] * view.facts.scale), now)
+            return ended if isinstance(ended, Hold) else _cut(min(view.ready, view.limit), view, idle, ended)
+        rows = min(planned, view.limit)
+        if alike is not None and not _of_one_length(view, alike):
+            return _picked(view, alike, free, idle, now)
+        table = control is not None and level >= 0 and rows < view.ready
+        return _cut(rows, view, idle, Formed.TABLE if table else Formed.IDLE)
+
+
+def _follow(view: KeyView, around: Around) -> Cut:
+    """No more rows than fit beside those ahead; by length, those about as long, or else the first row alone."""
+    rows, alike = min(view.ready, view.limit, view.full - around.ahead), view.alike
+    if alike is None:
+        return go(view, rows)
+    places = alike.like(around.longest_ahead) or range(alike.place, alike.place + 1)
+    rows = min(rows, len(places))
+    first = min(alike.place, places.stop - rows)
+    return Cut(rows, rows, Formed.FULL if rows == view.full else Formed.IDLE, shorter=alike.place - first)
+
+
+def _of_one_length(view: KeyView, alike: Alike) -> bool:
+    """Whether it makes no difference which rows are picked, so that the table is asked how many."""
+    shortest, longest = (view.facts.lengths[0].at(length).times for length in (alike.shortest, alike.longest))
+    return longest[0] <= _SAME * shortest[0] and longest[-1] <= _SAME * shortest[-1]
 
 
 def _level(view: KeyView, control: ControlTables, now: int) -> int:
-    """The table for the window's rate, or for the rate of those that wait where that is higher beyond chance."""
-    facts, span = view.facts, now - view.oldest
+    """The table for the window's rate, or for the rate of those that wait where that is higher beyond chance.
+
+    With times by length, rows of the mean length that waits are counted with, where one unit runs at a time.
+    """
+    facts, alike, crowd = view.facts, view.alike, _crowd(view, now)
+    if alike is not None and control.workers == 1:
+        a_row = facts.lengths[0].at(round(alike.total / alike.count)).least[-1]
+        return control.level(max(facts.rate, crowd), facts.scale * a_row * control.peak / 1e9)
+    return max(facts.level, control.level(crowd, facts.scale)) if crowd else facts.level
+
+
+def _crowd(view: KeyView, now: int) -> float:
+    """Rows per second at which those that wait have come, where that is beyond chance for the window's rate; else 0."""
+    span = now - view.oldest
     if view.ready >= _CROWD and span > 0:
-        expected = facts.rate * span / 1e9
+        expected = view.facts.rate * span / 1e9
         if view.ready - 1 > expected + _DEVIATIONS * sqrt(expected):
-            return max(facts.level, control.level(view.ready * 1e9 / span, facts.scale))
-    return facts.level
+            return view.ready * 1e9 / span
+    return 0.0
+
+
+def _picked(view: KeyView, alike: Alike, free: int, idle: Sequence[int], now: int) -> Cut:
+    """Rows around the oldest by length, as each of `free` workers would pick them of its share."""
+    times = view.facts.lengths[0]
+    rate = max(view.facts.rate, _crowd(view, now)) * view.facts.scale / 1e9
+    share = view.ready / free
+    rows, shorter = by_length.pick(alike, times, share, min(view.limit, ceil(share)), rate / free)
+    size = times.at(alike.lengths[alike.place - shorter + rows - 1]).sizes[rows - 1]
+    reason = Formed.FULL if rows == view.full else Formed.IDLE if rows == view.ready else Formed.TABLE
+    return Cut(rows, size if size <= idle[0] else rows, reason, shorter=shorter)
 
 
 def _cut(rows: int, view: KeyView, idle: Sequence[int], reason: Formed) -> Cut:

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from app.scheduler.estimates.lengths import LengthTimes
+from app.scheduler.lanes import Alike
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.types import Batch, DeviceSpec, Formed
 
@@ -29,6 +31,8 @@ class Facts:
     #: By stage and size: nanoseconds from there to the end, one step of each cell; the same for all stages of a
     #: program. Empty where some stage is not measured.
     remaining: tuple[tuple[int, ...], ...] = ()
+    #: The same by length. Empty where no times by length are known, or the policy may not reorder, or there is a cell.
+    lengths: tuple[LengthTimes, ...] = ()
 
 
 @dataclass(slots=True)
@@ -52,6 +56,11 @@ class Around:
     ahead: int  # rows of this bucket that wait at later stages
     before: int  # rows that wait at earlier stages that are no cells
     after: int  # rows that wait at later stages that are no cells
+    # where the policy reorders and times by length are known:
+    longest: int = 0  # of the rows that one unit can have here
+    longest_behind: int = 0  # of those at `nearest`, behind the first stage
+    longest_ahead: int = 0  # of those counted in `ahead`
+    fitting: int = 0  # rows at the first stage that are about as long as `longest`, if the first of them is one
 
 
 @dataclass(slots=True)
@@ -69,6 +78,7 @@ class KeyView:
     running: int  # units at work once one more has started
     facts: Facts
     around: Around | None = None  # for a policy that sees stages, where a program has several or a cell
+    alike: Alike | None = None  # for a policy that reorders, at the first stage of a program with `facts.lengths`
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +86,8 @@ class Cut:
     """Start a unit of the first `rows` rows as a batch of `size` >= rows, for the reason given.
 
     `joins`: rows that begin are to belong to this batch and catch up with it. `divide`: the first row's batch, as far
-    as it stands here, is split into batches of so many rows first.
+    as it stands here, is split into batches of so many rows first. `shorter` of at least 0: not the first rows but the
+    first one and those next to it in order of length, so many of them before it (`KeyView.alike`).
     """
 
     rows: int
@@ -84,6 +95,7 @@ class Cut:
     reason: Formed
     joins: Batch | None = None
     divide: int = 0
+    shorter: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +138,8 @@ class Policy(Protocol):
     sees_stages: bool
     #: The next step of a cell takes all rows that wait there, so that it can be pushed ahead.
     pushes_steps: bool
+    #: Within a key, class and priority it may let rows start before earlier ones, by their length.
+    reorders: bool
 
     def target(self, facts: Facts) -> int | None:
         """The preferred batch size if the policy sets its own, else None."""
@@ -158,6 +172,7 @@ class BasePolicy:
     uses_tables = False
     sees_stages = False
     pushes_steps = False
+    reorders = False
 
     @classmethod
     def workers(cls, max_batch: int) -> tuple[int, ...]:

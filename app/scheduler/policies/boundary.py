@@ -12,6 +12,9 @@ Going on is what the unsliced model does. Another choice is taken only where it 
 arrivals, exact batch times and one unit at a time slicing a model makes no mean latency worse. That is exact for one
 such choice in the course of things; that further ones follow can only make it better. Values are of the nearest load
 that has a table; how many rows come during a run is weighed exactly while few are expected, else by two points.
+
+Where times by length are known, runs take those of their longest row, parts of a batch included, and only rows about as
+long as those here are waited for at the first stage. The values stay those of the table, for one length.
 """
 
 from __future__ import annotations
@@ -39,15 +42,15 @@ def decide(view: KeyView, around: Around, now: int) -> Cut | Hold:
     stage, behind = around.nearest
     if not (alone and facts.remaining and facts.whole is not None and facts.level >= 0) or around.ahead:
         return go(view, rows)
-    here, source = facts.remaining[around.stage], facts.remaining[max(stage, 0)]
+    here, source, together_here = _times(facts, around)
     queue = _Queue(facts.whole, facts.level, behind if stage == 0 else 0)
     begun = [(source[min(behind, view.full) - 1], behind)] if stage > 0 else []
     on: list[Run] = [(here[rows - 1], rows), *begun]
     best, least = 0, queue.cost(on) * (1 - _GAIN)
-    joining = min(behind, view.full - rows)
+    joining = min(around.fitting if facts.lengths and not stage else behind, view.full - rows)
     if joining > 0:
-        wait = source[joining - 1] - here[joining - 1]
-        together: list[Run] = [(wait + here[rows + joining - 1], rows + joining)]
+        wait = source[joining - 1] - together_here[joining - 1]
+        together: list[Run] = [(wait + together_here[rows + joining - 1], rows + joining)]
         cost = queue.cost(together, joining if stage == 0 else 0)
         if now + wait <= view.due and cost < least and (stage == 0 or joining == behind):
             best, least = -1, cost
@@ -74,6 +77,18 @@ def goes_on(facts: Facts, stage: int, rows: int) -> bool:
         if _total(_parts(rows, size, here)) < least:
             return False  # it may gain: `decide` weighs what comes meanwhile
     return True
+
+
+def _times(facts: Facts, around: Around) -> tuple[Sequence[float], Sequence[float], Sequence[float]]:
+    """By size, from here to the end: of the rows here; from their own stage of those behind; from here of both."""
+    nearest = max(around.nearest[0], 0)
+    if not facts.lengths:
+        here = facts.remaining[around.stage]
+        return here, facts.remaining[nearest], here
+    lengths = facts.lengths[around.stage]
+    behind = around.longest_behind or around.longest  # at the first stage, those that fit are no longer
+    both = lengths.at(max(around.longest, behind)).times
+    return lengths.at(around.longest).times, facts.lengths[nearest].at(behind).times, both
 
 
 class _Queue:
@@ -117,7 +132,7 @@ class _Queue:
         return values[low] + (waiting - low) * (values[low + 1] - values[low])
 
 
-def _parts(rows: int, size: int, times: Sequence[int]) -> list[Run]:
+def _parts(rows: int, size: int, times: Sequence[float]) -> list[Run]:
     """Parts of `size`, and what is left, one after the other."""
     full, rest = divmod(rows, size)
     parts: list[Run] = [(times[size - 1], size)] * full

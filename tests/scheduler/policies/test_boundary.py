@@ -8,7 +8,9 @@ from functools import cache
 import pytest
 from tiers import full
 
+from app.scheduler.estimates.lengths import LengthTimes
 from app.scheduler.estimates.profile import ModelProfile, linear
+from app.scheduler.lanes import Alike
 from app.scheduler.optimal.tables import ControlTables, solve
 from app.scheduler.policies import Around, Cut, Hold, KeyView, make
 from app.scheduler.policies.base import Facts
@@ -126,3 +128,32 @@ def test_better_where_stages_prefer_different_sizes() -> None:
         setup = Setup(profile, load * profile.peak, "adaptive", requests=6_000, max_queue=1 << 20)
         whole = run(replace(setup, profile=replace(profile, stages=())))["mean_ms"]
         assert run(setup)["mean_ms"] < (1 - gain) * whole
+
+
+class TestLengths:
+    """With times by length, runs are judged by their longest row."""
+
+    #: One row as short as 1 takes 1 ms a stage, at 100 as long as any number of them takes in `FLAT`.
+    SHORT = ((1, (MS,) * LARGEST), (100, FLAT))
+
+    def decided(self, longest: int, fitting: int, nearest: tuple[int, int]) -> Cut | Hold:
+        given = view(1, 1, [(MS // 10,) * LARGEST, FLAT], nearest)
+        first = ((1, (MS // 10,) * LARGEST), (100, (MS // 10,) * LARGEST))
+        given.facts.lengths = (LengthTimes([first, self.SHORT], LARGEST), LengthTimes([self.SHORT], LARGEST))
+        assert given.around is not None
+        given.around.longest, given.around.fitting = longest, fitting
+        return decide(given)
+
+    def test_waits_for_rows_that_make_it_no_longer(self) -> None:
+        assert self.decided(100, 3, (0, 3)) == Hold(None)
+        assert self.decided(100, 0, (0, 3)) == Cut(1, 1, Formed.IDLE)  # the oldest of those behind is longer
+
+    def test_follows_with_the_longest_that_fit(self) -> None:
+        given = view(5, 0, [FLAT, FLAT], ahead=6)
+        given.facts.lengths = (LengthTimes([self.SHORT, self.SHORT], LARGEST), LengthTimes([self.SHORT], LARGEST))
+        assert given.around is not None
+        given.around.longest_ahead = 20
+        given = replace(given, alike=Alike([8, 18, 19, 20, 90], 2, 5, 155, 8, 90))
+        assert decide(given) == Cut(2, 2, Formed.IDLE, shorter=0)  # 19, which is the oldest, and 20
+        given.around.longest_ahead = 17  # the oldest is longer than those ahead, and goes by itself
+        assert decide(given) == Cut(1, 1, Formed.IDLE, shorter=0)

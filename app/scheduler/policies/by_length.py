@@ -1,0 +1,88 @@
+"""Which rows go together where batch times depend on the longest row: those around the oldest that make a unit pay.
+
+The first row in the order of service always goes, so nothing waits for ever. Beside it go its neighbours in order of
+length. How many, and how many of them shorter, is chosen by mean latency: rows in the system, integrated over time. The
+unit of the least cost per time is taken (the greedy step of an average-cost decision process):
+
+    (n x T(b, longest), rows that come meanwhile included, + V(rest) - V(all)) / T(b, longest)
+
+    V(m rows) = W x (m + beta) / 2  +  rate x W^2 / (2 x (1 - load))
+
+m rows take c each, W = m x c: the least time per row at their mean length, in batches of beta, of which none has more
+rows than there are. They wait for half of one another; the second part is what they cost those who come while they are
+served. For batches of one size and one length V is exact (the queue M/D/1), and so is the choice. Otherwise V is a
+price and the choice no optimum: how well the lengths of the rest match is not looked ahead for.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate
+
+from app.scheduler.estimates.lengths import LengthTimes
+from app.scheduler.lanes import Alike
+
+_FULLEST = 0.95  # load that is counted with: the price of time would grow without bound
+_LOOKED_AT = 3  # windows of a size
+_PLACES = 8  # windows of a size of which the one with the least padding is tried
+#: Rows of a unit that are tried, in steps of a half at most.
+_SIZES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
+
+
+def pick(alike: Alike, times: LengthTimes, waiting: float, most: int, rate: float) -> tuple[int, int]:
+    """Rows of the next unit, and how many of them come before the first row in order of length.
+
+    `waiting`: rows that wait for this worker; `most`: of one unit; `rate`: rows per ns that come for it.
+    """
+    lengths, place = alike.lengths, alike.place
+    queue = _Queue(times, waiting, alike.total / alike.count, rate)
+    sums = [0, *accumulate(lengths)]
+    chosen, least = (1, 0), queue.cost(1, lengths[place], lengths[place])
+    most = min(most, len(lengths))
+    for size in (*_SIZES[: bisect_left(_SIZES, most)], most):  # the most there is is often all that waits
+        for first in _windows(lengths, sums, place, size):
+            cost = queue.cost(size, lengths[first + size - 1], sums[first + size] - sums[first])
+            if cost < least:
+                least, chosen = cost, (size, place - first)
+    return chosen
+
+
+def _windows(lengths: Sequence[int], sums: Sequence[int], place: int, size: int) -> Sequence[int]:
+    """First places of windows of this size worth a look that hold `place`: both ends, and the one padded least."""
+    low, high = max(0, place - size + 1), min(place, len(lengths) - size)
+    if high - low < _LOOKED_AT:
+        return range(low, high + 1)
+    tried = range(low, high, max(1, (high - low) // _PLACES))
+    tight = min(tried, key=lambda first: size * lengths[first + size - 1] - sums[first + size] + sums[first])
+    return (low, high) if tight == low else (low, tight, high)
+
+
+class _Queue:
+    """The rows that wait, and what it costs to run some of them first."""
+
+    __slots__ = ("_all", "_load", "_mean", "_rate", "_times", "_waiting")
+
+    def __init__(self, times: LengthTimes, waiting: float, mean: float, rate: float) -> None:
+        self._times = times
+        self._waiting = waiting
+        self._mean = mean
+        self._rate = rate
+        self._load = min(_FULLEST, rate * times.at(round(mean)).least[-1])
+        self._all = self._value(waiting, waiting * mean)
+
+    def cost(self, size: int, longest: int, length: int) -> float:
+        """Rows in the system on average, if the unit is so many, of this length together, plus what V grows by."""
+        time = self._times.at(longest).times[size - 1]
+        come = self._rate * time
+        rest = self._value(self._waiting - size + come, (self._waiting + come) * self._mean - length)
+        return self._waiting + come / 2 + (rest - self._all) / time
+
+    def _value(self, rows: float, length: float) -> float:
+        """V of so many rows of this length together, in rows x ns."""
+        if rows <= 0:
+            return 0.0
+        at = self._times.at(max(1, round(length / rows)))
+        room = min(max(1, round(rows)), self._times.most) - 1
+        work = rows * at.least[room]
+        return work * (rows + at.best[room]) / 2 + self._rate * work * work / (2 * (1 - self._load))

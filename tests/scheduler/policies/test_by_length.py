@@ -1,0 +1,149 @@
+"""Rows picked by length: the first always goes, so that nothing waits for ever; what goes beside it pays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import accumulate
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiers import full, repeatable
+
+from app.scheduler.estimates.lengths import LengthTimes
+from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.lanes import Alike
+from app.scheduler.policies import POLICIES, by_length
+from app.scheduler.scheduler import Scheduler
+from app.scheduler.types import Klass, Profile, Program, Stage, Unit
+from app.sim.fleet import Setup, run
+
+from ..test_scheduler import calls_of
+from ..world import make_call, make_device, make_program
+from .drive import Request, drive
+
+MS = 1_000_000
+LARGEST = 8
+
+
+def profile(fixed_ms: float, token_ms: float) -> Profile:
+    """b rows, the longest of them of L tokens, take `fixed_ms` + `token_ms` x b x L."""
+
+    def times(length: int) -> tuple[int, ...]:
+        return tuple(round((fixed_ms + token_ms * size * length) * MS) for size in range(1, LARGEST + 1))
+
+    return Profile(times(20), by_length=((1, times(1)), (100, times(100))))
+
+
+PER_TOKEN = profile(4, 0.2)  # what is padded costs
+FLAT = profile(20, 0.0001)  # it does not
+
+
+def program(given: Profile = PER_TOKEN, **options: object) -> Program:
+    return make_program(stages=(Stage(given),), max_batch=LARGEST, **options)
+
+
+def lengths_of(unit: Unit) -> list[int]:
+    return [row.length for row in unit.rows]
+
+
+def first_unit(lengths: list[int], given: Profile = PER_TOKEN, **options: object) -> Unit:
+    """The first of a device on which these rows wait, in this order."""
+    scheduler = Scheduler(make_device(LARGEST))
+    scheduler.add_program(program(given, **options), 0)
+    for ident, length in enumerate(lengths):
+        scheduler.submit(make_call(ident, lengths=(length,)), 0)
+    return scheduler.step(0).start[0]
+
+
+class TestWhatGoes:
+    def test_rows_like_the_oldest_go_with_it(self) -> None:
+        assert lengths_of(first_unit([10, 90, 11, 80, 9, 100, 10])) == [10, 11, 9, 10]
+        assert lengths_of(first_unit([90, 10, 11, 85, 9, 95, 10])) == [90]  # 85 would save little, and all wait for it
+        assert 10 not in lengths_of(first_unit([90, 10, 11, 85, 9, 95, 10], profile(12, 0.1)))
+
+    def test_where_length_costs_nothing_all_go(self) -> None:
+        assert lengths_of(first_unit([10, 90, 11, 80], FLAT)) == [10, 90, 11, 80]
+
+    def test_rows_of_one_length_go_in_their_order(self) -> None:
+        """As by the table: it makes no difference which they are."""
+        unit = first_unit([20] * 5)
+        assert [row.call.id for row in unit.rows] == list(range(len(unit.rows)))
+
+    def test_not_where_the_model_says_no_or_the_policy_does_not_reorder(self) -> None:
+        lengths = [10, 90, 11, 80]
+        assert lengths_of(first_unit(lengths, reorder=False)) == lengths
+        assert lengths_of(first_unit(lengths, policy="no_wait")) == lengths
+        assert [name for name, policy in POLICIES.items() if policy.reorders] == ["adaptive"]
+
+    def test_not_where_no_times_by_length_are_known(self) -> None:
+        assert lengths_of(first_unit([10, 90, 11, 80], Profile(PER_TOKEN.batch_ns))) == [10, 90, 11, 80]
+
+    def test_rows_of_a_better_class_and_priority_go_first(self) -> None:
+        """A worse one is not picked for its length while better rows wait."""
+        scheduler = Scheduler(make_device(LARGEST))
+        scheduler.add_program(program(), 0)
+        scheduler.submit(make_call(0, lengths=(10,), klass=Klass.BEST_EFFORT), 0)
+        for ident, (length, priority) in enumerate([(9, 1), (10, 2), (11, 1)], 1):
+            scheduler.submit(make_call(ident, lengths=(length,), priority=priority), 0)
+        assert calls_of(scheduler.step(0).start[0]) == [1, 3]
+
+    def test_a_cancelled_row_is_not_picked(self) -> None:
+        scheduler = Scheduler(make_device(1, LARGEST, max_running=1))
+        scheduler.add_program(program(), 0)
+        for ident, length in enumerate([10, 90, 11, 12]):
+            scheduler.submit(make_call(ident, lengths=(length,)), 0)
+        scheduler.cancel(2, 0)
+        assert calls_of(scheduler.step(0).start[0]) == [0, 3]
+
+
+class TestNothingWaitsForEver:
+    @repeatable(100)
+    @given(
+        st.lists(st.tuples(st.sampled_from([0, 0, 1, 5, 60]), st.sampled_from([1, 2, 9, 10, 11, 50, 99, 100])),
+                 min_size=1, max_size=40),
+        st.sampled_from([PER_TOKEN, FLAT, profile(1, 1)]),
+    )  # fmt: skip
+    def test_each_unit_has_the_oldest_row_that_waits(self, drawn: list[tuple[int, int]], times: Profile) -> None:
+        """So a row starts at the latest after as many units as there were rows before it."""
+        arrived = list(accumulate(gap * MS for gap, _ in drawn))
+        requests = [Request(at, length=length) for at, (_, length) in zip(arrived, drawn, strict=True)]
+        ran = drive(make_device(LARGEST), program(times), requests)
+        assert all(latency > 0 for latency in ran.latency)  # all have ended
+        left = list(range(len(requests)))
+        for unit in ran.units:
+            assert unit.rows[0].call.id == left[0]
+            for row in unit.rows:
+                left.remove(row.call.id)
+        assert not left
+
+
+class TestChoice:
+    def test_windows_hold_the_first_row(self) -> None:
+        lengths = list(range(1, 64))
+        sums = [0, *accumulate(lengths)]
+        for place in (0, 1, 31, 61, 62):
+            for size in (1, 2, 8, 32, 63):
+                windows = by_length._windows(lengths, sums, place, size)
+                assert windows
+                assert all(first <= place < first + size <= 63 for first in windows)
+
+    @pytest.mark.parametrize("most", [1, 2, 5, 8])
+    def test_no_more_than_may_go(self, most: int) -> None:
+        times = LengthTimes([FLAT.by_length], LARGEST)
+        alike = Alike([10] * 7, 3, 7, 70, 10, 10)
+        rows, shorter = by_length.pick(alike, times, 7, most, 0.0)
+        assert rows == min(most, 7)
+        assert 0 <= shorter < rows
+
+    @full
+    @pytest.mark.parametrize("load", [0.3, 0.6, 0.9])
+    @pytest.mark.parametrize("times", [PER_TOKEN, profile(20, 0.02)], ids=["per-token", "overhead"])
+    def test_never_worse_than_by_count(self, times: Profile, load: float) -> None:
+        """In simulation, within 1 % of the mean latency."""
+        measured = ModelProfile(times.batch_ns, by_length=times.by_length)
+        ours = Setup(measured, 1.0, requests=5_000, lengths="lognormal:14:0.75:4:100", max_queue=1 << 30)
+        count = replace(ours, reorder=False)
+        rate = load * 0.6 * ours.peak  # padding takes about so much
+        means = [run(replace(setup, rate=rate))["mean_ms"] for setup in (ours, count)]
+        assert means[0] < 1.01 * means[1]
