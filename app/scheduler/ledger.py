@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from functools import partial
+from itertools import groupby
 from typing import NamedTuple
 
 from app.scheduler.deadlines import Deadlines
@@ -101,14 +103,17 @@ class Ledger:
         state.waiting -= len(rows)
         state.units += 1
 
-    def make_ready(self, row: Row, state: ProgramState) -> None:
-        """A row that ran stands in the ready table again, at the stage it has reached."""
-        row.state = _WAITING
-        row.advanced = True
-        state.waiting += 1
-        if state.batches is not None:
-            state.batches.stand(row)
-        self.ready.at(key_of(row, state)).add(row)
+    def make_ready(self, rows: Sequence[Row], state: ProgramState) -> None:
+        """Rows that ran stand in the ready table again, at the stage they have reached."""
+        batches = state.batches
+        for row in rows:
+            row.state = _WAITING
+            row.advanced = True
+            if batches is not None:
+                batches.stand(row)
+        state.waiting += len(rows)
+        for key, group in groupby(rows, key=partial(key_of, state=state)):
+            self.ready.at(key).add_all(group)
 
     def retry(self, rows: list[Row], state: ProgramState) -> None:
         """Rows of a unit that failed wait to be run again, together."""

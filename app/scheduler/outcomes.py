@@ -13,6 +13,8 @@ def advance(ledger: Ledger, unit: Unit, outcome: Outcome, state: ProgramState) -
     passed = 0 if repeats else outcome.steps - 1  # stages that the worker has passed by itself
     last = unit.stage + passed + 1 == len(state.program.stages)
     batches = state.batches
+    ended = frozenset(outcome.ended)
+    ready: list[Row] = []
     for position, row in enumerate(unit.rows):
         call = row.call
         if ledger.further and ledger.goes_further(row):
@@ -25,15 +27,15 @@ def advance(ledger: Ledger, unit: Unit, outcome: Outcome, state: ProgramState) -
                 row.stage += 1
         if not call.alive:
             ledger.end(row)
-        elif repeats and position not in outcome.ended:
+        elif repeats and position not in ended:
             row.steps += outcome.steps
-            ledger.make_ready(row, state)
+            ready.append(row)
         elif not last:
             if batches is not None:
                 batches.complete(row)
             row.stage += 1
             row.steps = 0
-            ledger.make_ready(row, state)
+            ready.append(row)
         else:
             if batches is not None and not repeats:
                 batches.finish(row)
@@ -41,6 +43,8 @@ def advance(ledger: Ledger, unit: Unit, outcome: Outcome, state: ProgramState) -
             call.left -= 1
             if not call.left:
                 ledger.complete(call, state)
+    if ready:
+        ledger.make_ready(ready, state)
 
 
 def fail(ledger: Ledger, unit: Unit, error: Fault, state: ProgramState, split: bool, made: int = 0) -> None:

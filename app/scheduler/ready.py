@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 
 from app.scheduler.lanes import Alike, Lane
 from app.scheduler.types import Row, RowState
@@ -67,6 +68,25 @@ class ReadySet:
             rows.append(row)
         lane.note(row)
         self.count += 1
+
+    def add_all(self, rows: Iterable[Row]) -> None:
+        """As `add`, of many rows at once: those of a unit nearly always come in order."""
+        for level, group in groupby(rows, key=_level):
+            lane = self._lanes.get(level)
+            if lane is None:
+                lane = self._lanes[level] = Lane(by_length=self._by_length)
+                insort(self._levels, level)
+            come = list(group)
+            first, behind = min(map(_order, come)), []
+            while lane.rows and lane.rows[-1].order > first:
+                behind.append(lane.rows.pop())
+            lane.rows.extend(sorted([*come, *behind], key=_order))
+            self.count += len(come)
+            if lane.by_length is None:
+                lane.count += len(come)
+            else:
+                for row in come:
+                    lane.note(row)
 
     def add_retry(self, group: list[Row]) -> None:
         """Put a group before all rows that its first row precedes: it runs as one unit."""
@@ -150,7 +170,7 @@ class ReadySet:
             before = len(taken)
             while rows and len(taken) < n:
                 row = rows.popleft()
-                if not lane.has(row):
+                if not (lane.has(row) if lane.picked else row.call.alive):
                     continue
                 if row.started:
                     taken.append(row)
@@ -159,8 +179,11 @@ class ReadySet:
                     taken.append(row)
                 else:
                     passed.append(row)
-            for row in taken[before:]:
-                lane.lose(row)
+            if lane.by_length is None:
+                lane.count -= len(taken) - before
+            else:
+                for row in taken[before:]:
+                    lane.lose(row)
             rows.extendleft(reversed(passed))
             if len(taken) == n:
                 break

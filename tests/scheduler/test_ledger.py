@@ -41,7 +41,7 @@ def test_a_row_is_alive_from_its_first_start_to_its_end() -> None:
     ledger, state = ledger_of()
     ledger.enter(make_call(1), state)
     (row,) = take(ledger, state, 1)
-    ledger.make_ready(row, state)
+    ledger.make_ready([row], state)
     assert (ledger.alive, state.waiting, row.state) == (1, 1, RowState.WAITING)
     take(ledger, state, 1)
     ledger.end(row)
