@@ -29,7 +29,7 @@ from app.errors import ConfigError, NotReady
 from app.metrics import Snapshot
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Call, Fault, Profile, Unit
+from app.scheduler.types import Call, Fault, Profile, Step, Unit
 
 log = logging.getLogger("starling.engine")
 
@@ -207,28 +207,35 @@ class Engine:
 
     def _step(self) -> None:
         """Ask the scheduler, and carry out all it says: the device first."""
+        self._tell(self._hand_over())
+
+    def _hand_over(self) -> Step:
+        """Ask the scheduler, and give the device its work; `_tell` is to follow."""
         self._step_due = False
-        now = self.clock()
-        step = self.scheduler.step(now)
+        step = self.scheduler.step(self.clock())
         for unit in step.recall:
             self._going[unit.id].recalled = True
         for unit in step.start:
             self._start(unit)
         if step.start and step.done:
             self.device.let_begin()  # the loop is about to keep the interpreter lock for as long as answering takes
+        return step
+
+    def _tell(self, step: Step) -> None:
+        """Answer the calls that have ended, and see to the timer."""
         for call in step.done:
             cast("Lease", call).resolve()
         for drop in step.drop:
             if (served := self._served.get(drop.call.program)) is not None:
                 served.drop(drop, self.lost)
         if step.wake_at is not None and (self._timer is None or step.wake_at < self._timer_at):
-            self._arm(step.wake_at, now)
+            self._arm(step.wake_at)
 
-    def _arm(self, wake_at: int, now: int) -> None:
+    def _arm(self, wake_at: int) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = wake_at
-        self._timer = self.loop.call_later(max(_LEAST_TIMER_S, (wake_at - now) / 1e9), self._wake)
+        self._timer = self.loop.call_later(max(_LEAST_TIMER_S, (wake_at - self.clock()) / 1e9), self._wake)
 
     def _wake(self) -> None:
         self._timer = None
@@ -292,13 +299,14 @@ class Engine:
         now = self.clock()
         self._busy_ns[unit.worker] += now - self._began(unit)
         self._free_since[unit.worker] = now
+        self.scheduler.finished(outcome, now)
+        step = self._hand_over()
         if completion.ran is not None:
             served.ran(unit, completion.ran, now)
         else:
             served.failed(unit, completion)
-        self.scheduler.finished(outcome, now)
         served.free_rows(unit.rows)
-        self._step()
+        self._tell(step)
 
     def _began(self, unit: Unit) -> int:
         """When a unit's worker could turn to it: a unit that was pushed behind another began when that one ended."""
