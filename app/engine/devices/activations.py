@@ -19,7 +19,7 @@ from app.engine.devices.pool import Slots
 from app.models.staged import SecondAxes, resized
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Passed:
     """What one batch passed on from `stage`: tensors with its rows first; how long it was, and its context."""
 
@@ -83,7 +83,7 @@ class Activations:
         """
         places = [self._places[row] for row in rows]
         passed = places[0][0]
-        runs = _runs(places) if len(places) > 1 else [(*places[0], places[0][1] + 1)]
+        runs = neighbours(places) if len(places) > 1 else [(*places[0], places[0][1] + 1)]
         if any(run[0].stage != stage - 1 for run in runs):
             raise RuntimeError(f"stage {stage}: a row comes from stage {passed.stage}")  # a bug of the scheduler
         if len(runs) == 1:
@@ -123,7 +123,7 @@ class Activations:
         self._places.clear()
 
 
-def _runs(places: Sequence[Place]) -> list[Run]:
+def neighbours(places: Sequence[Place]) -> list[Run]:
     """Rows that are neighbours in one batch, together."""
     runs: list[Run] = []
     passed, first = places[0]

@@ -42,8 +42,8 @@ class Completer:
                 raise unit.lost
             self._runtime.synchronize(unit.block.out_event)
             self._copies.over(unit.number)
+            unit.end()
             completion = self._completion(unit)
-            unit.outputs, unit.graph = (), None
         except BaseException as exc:
             # Nobody knows what the device still reads and writes: the unit keeps what it has, for good.
             unit.lost = exc

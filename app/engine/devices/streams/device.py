@@ -30,6 +30,7 @@ from typing import Any
 from app.contract import Array, Model
 from app.engine.devices.base import (
     NO_BOUND,
+    WHOLE,
     Completion,
     Device,
     DeviceOptions,
@@ -43,6 +44,7 @@ from app.engine.devices.base import (
     failed,
 )
 from app.engine.devices.pool import Pool, Slots
+from app.engine.devices.streams.between.whole import WholeRun
 from app.engine.devices.streams.completer import Completer, EventWatcher
 from app.engine.devices.streams.executor import StreamExecutor
 from app.engine.devices.streams.graphs.captures import Streams
@@ -118,15 +120,14 @@ class StreamDevice:
     def open(self, model: Model, slots: int) -> Executor:
         """Move the model's weights and allocate its memory. Blocks: not for the loop of a server that serves.
 
-        A model in stages runs whole here. One that cannot be moved runs on the CPU, on a thread of its worker. Raises
-        ConfigError.
+        One that cannot be moved runs on the CPU, on a thread of its worker. Raises ConfigError.
         """
         self._begin()
         self.runtime.attach()
         if not movable(model):
             log.warning("model %s: no nn.Module with tensors alone: it runs on the CPU", model.info.name)
             return self._open_on_host(model, slots)
-        return self._loader.open(replace(model, stages=(), again=(), context=None), slots, self._graphs)
+        return self._loader.open(model, slots, self._graphs)
 
     def _open_on_host(self, model: Model, slots: int) -> Executor:
         if self._host is None:
@@ -213,6 +214,9 @@ class StreamDevice:
         """Have the launcher launch a unit; `report` is told of its end. `length`: see `UnitInFlight`."""
         executor = job.executor
         assert isinstance(executor, StreamExecutor)
+        if job.stage == WHOLE and executor.activations is not None:
+            WholeRun(job, report, lambda part, heard: self.submit(worker, part, heard, length)).begin()
+            return
         new = [slot for slot in job.slots if not executor.pool.numbers[slot]]
         if new:
             self.arrive(executor, new)

@@ -9,13 +9,16 @@ copies them on its worker's stream.
 Each worker has CUDA graphs of some batches, captured at load: one call instead of hundreds, so that one launcher can
 serve all streams (`graphs/`). A model that takes parameters runs eagerly, and so do some of variable length, see
 `variable_axis`.
+
+A model in stages is run one stage at a time, of rows that may come from several batches of the stage before, see
+`between/passing.py`. A model of one piece is one stage.
 """
 
 from __future__ import annotations
 
 import sys
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,7 +26,10 @@ import numpy as np
 import torch
 
 from app.contract import Array, Model, TensorSpec
+from app.engine.devices.activations import Activations, Place
+from app.engine.devices.base import Steps
 from app.engine.devices.pool import Slots
+from app.engine.devices.streams.between.passing import StreamActivations
 from app.engine.devices.streams.graphs.replay import Graph, WorkerGraphs
 from app.engine.devices.streams.graphs.shapes import Shape, lengths_of, sizes_of, variable_axis
 from app.engine.devices.streams.launcher import Launcher
@@ -34,6 +40,7 @@ from app.engine.devices.tensors import SIGNED, adjacent, check_shape, pad_beyond
 from app.errors import ConfigError
 from app.models.base import TORCH_DTYPES, normalise
 from app.models.made import with_made
+from app.models.staged import passed_on
 
 _NOT_STAGED: Mapping[int, torch.Tensor] = {}
 
@@ -59,11 +66,13 @@ class StreamExecutor:
     """Implements devices.base.Executor. Made by `StreamDevice.open`, used by its launcher."""
 
     keeps_memory = True  # torch's allocator, for each stream
-    activations = None  # a model in stages runs whole
-    steps = None  # and so does a recurrent one
+    steps: Steps | None = None
 
     def __init__(self, model: Model, pool: StreamPool, graphs: bool) -> None:
         self.model = model
+        self.calls = model.stages or (model.call,)
+        self.last = len(self.calls) - 1
+        self.activations: Activations | None = StreamActivations() if model.stages else None
         self.pool: StreamPool = pool
         self.copies = False
         #: Names of the variable axes, in the order of the rows of a block's index.
@@ -80,8 +89,10 @@ class StreamExecutor:
         #: A model that blocks the thread which launches it has a launcher of its own.
         self.launcher: Launcher | None = None
         self.known = False  # whether it does: a batch has run before the model serves
-        #: It may return memory that it writes into again, at its next batch, while the out-stream still reads.
-        self.returns_its_own = True
+        #: By stage: it may return memory that it writes into again, at its next batch, while that is still being read.
+        self.returns_its_own = [True] * len(self.calls)
+        #: By stage: it writes into what the one before has passed on, so that it gets copies.
+        self.writes = [False] * len(self.calls)
         self.unloaded = False
         #: By size and lengths, nanoseconds of batches that have run before the model serves.
         self.warm: dict[tuple[int, ...], int] = {}
@@ -131,17 +142,48 @@ class StreamExecutor:
     # a batch, on a stream
 
     def forward(
-        self, memory: WorkerMemory, block: HostBlock, slots: Slots, size: int, longest: Mapping[str, int]
+        self,
+        memory: WorkerMemory,
+        block: HostBlock,
+        slots: Slots,
+        size: int,
+        longest: Mapping[str, int],
+        stage: int = 0,
+        places: Sequence[Place | None] = (),
     ) -> list[torch.Tensor]:
-        """The unit run eagerly: its outputs on the device. Neighbours are a view of the slots and are not gathered."""
-        keywords = self.keywords(slots, size)
+        """The unit run eagerly: what the stage returns, on the device. `places`: where rows stand, behind the first.
+
+        Neighbours are a view, of the slots or of what was passed on, and are not gathered.
+        """
+        inputs = self._inputs(memory, block, slots, size, longest, stage)
+        passed: list[torch.Tensor] = []
+        if stage:
+            passed = self.passing.take([*places, *[places[-1]] * (size - len(slots))], stage, longest)
+        if self.writes[stage]:
+            passed = [value.clone() for value in passed]
+        returned = self.piece(stage, inputs, passed, longest, size, **(self.keywords(slots, size) if not stage else {}))
+        return [value.clone() for value in returned] if self.returns_its_own[stage] else returned
+
+    def _inputs(
+        self, memory: WorkerMemory, block: HostBlock, slots: Slots, size: int, longest: Mapping[str, int], stage: int
+    ) -> Sequence[torch.Tensor]:
+        """The inputs of a unit, for a stage that reads them."""
+        if not self.reads(stage):
+            return ()
         if self._fixed and not self.copies and size == len(slots) and adjacent(slots):
-            views = [rows[slots[0] : slots[0] + size] for rows in self._buffers]
-            outputs = self._outputs(self.model.call(*views, **keywords), size, longest)
-        else:
-            memory.index.copy_(block.index, non_blocking=True)
-            outputs = self.batch(memory.index, size, longest, self.stage(slots, size, block), **keywords)
-        return [output.clone() for output in outputs] if self.returns_its_own else outputs
+            return [rows[slots[0] : slots[0] + size] for rows in self._buffers]
+        memory.index.copy_(block.index, non_blocking=True)
+        return self.gather(memory.index, size, longest, self.stage(slots, size, block))
+
+    def reads(self, stage: int) -> bool:
+        """Whether a stage gets inputs."""
+        return stage == 0 or bool(self.model.again[stage])
+
+    @property
+    def passing(self) -> StreamActivations:
+        """What rows have between two stages, of a model that has stages."""
+        assert isinstance(self.activations, StreamActivations)
+        return self.activations
 
     def batch(
         self,
@@ -149,12 +191,64 @@ class StreamExecutor:
         size: int,
         longest: Mapping[str, int],
         staged: Mapping[int, torch.Tensor] = _NOT_STAGED,
+        seen: list[list[torch.Tensor]] | None = None,
         **keywords: Any,
     ) -> list[torch.Tensor]:
-        """The first `size` rows of the index, gathered, padded to the `longest` of each axis, and run.
+        """The first `size` rows of the index, gathered, padded to the `longest` of each axis, through all stages.
 
-        `staged`: by position the inputs whose rows are not in the pool's memory.
+        `staged`: by position the inputs whose rows are not in the pool's memory. `seen` gets what each stage returns.
+        Before the model serves: what its stages do with their arguments is noted.
         """
+        inputs = self.gather(index, size, longest, staged)
+        returned: list[torch.Tensor] = []
+        for stage in range(len(self.calls)):
+            passed = [_watched(value) for value in returned]
+            versions = [value._version for value in passed]
+            returned = self.piece(stage, inputs, passed, longest, size, **({} if stage else keywords))
+            self.writes[stage] |= versions != [value._version for value in passed]
+            if seen is not None:
+                seen.append(returned)
+        return returned
+
+    def captured_piece(
+        self, stage: int, passed: Sequence[torch.Tensor], index: torch.Tensor, size: int, longest: Mapping[str, int]
+    ) -> list[torch.Tensor]:
+        """One stage as a graph runs it."""
+        inputs = self.gather(index, size, longest) if self.reads(stage) else ()
+        return self.piece(stage, inputs, passed, longest, size)
+
+    def piece(
+        self,
+        stage: int,
+        inputs: Sequence[torch.Tensor],
+        passed: Sequence[torch.Tensor],
+        longest: Mapping[str, int],
+        size: int,
+        **keywords: Any,
+    ) -> list[torch.Tensor]:
+        """One stage, of what the one before has `passed` on. Raises what it raises."""
+        model = self.model
+        again = model.again[stage] if model.stages else ()
+        given = inputs
+        if model.context is not None and any(place >= len(inputs) for place in again):
+            given = [*inputs, *model.context(*inputs)]
+        arguments = [*(passed if stage else inputs), *(given[place] for place in again)]
+        result = self.calls[stage](*arguments, **keywords)
+        if stage == self.last:
+            return self._outputs(result, size, longest)
+        returned = passed_on(result, stage, size)
+        if longest:
+            self.passing.axes.learn(stage, returned, longest)
+        return list(returned)
+
+    def gather(
+        self,
+        index: torch.Tensor,
+        size: int,
+        longest: Mapping[str, int],
+        staged: Mapping[int, torch.Tensor] = _NOT_STAGED,
+    ) -> list[torch.Tensor]:
+        """The inputs of the first `size` rows of the index, padded to the `longest` of each axis. See `batch`."""
         inputs = [
             staged[position] if rows is None else self._gather_rows(rows, spec, index, size, longest)
             for position, (spec, rows) in enumerate(zip(self.pool.specs, self.pool.rows, strict=True))
@@ -162,7 +256,7 @@ class StreamExecutor:
         if self._makes:
             lengths = {axis: index[row, :size] for row, axis in enumerate(self.axes, 1)}
             inputs = with_made(self.model.info.inputs, inputs, lengths, longest)
-        return self._outputs(self.model.call(*inputs, **keywords), size, longest)
+        return inputs
 
     def _gather_rows(
         self, rows: torch.Tensor, spec: TensorSpec, index: torch.Tensor, size: int, longest: Mapping[str, int]
@@ -230,3 +324,9 @@ def _select(rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     """The rows listed, as their bits: unsigned integers but bytes lack many of torch's kernels on CUDA."""
     signed = SIGNED.get(rows.dtype)
     return rows.index_select(0, index) if signed is None else rows.view(signed).index_select(0, index).view(rows.dtype)
+
+
+def _watched(value: torch.Tensor) -> torch.Tensor:
+    """A copy with a version counter, which tensors made for inference have not."""
+    with torch.inference_mode(False), torch.no_grad():
+        return value.clone()

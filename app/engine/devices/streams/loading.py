@@ -36,7 +36,7 @@ from app.engine.devices.base import Completion, Job, Ran, Report, Transfer
 from app.engine.devices.pool import Slots
 from app.engine.devices.streams.executor import StreamExecutor, WorkerMemory
 from app.engine.devices.streams.graphs.captures import Streams
-from app.engine.devices.streams.graphs.replay import WorkerGraphs
+from app.engine.devices.streams.graphs.replay import Piece, WorkerGraphs
 from app.engine.devices.streams.graphs.shapes import Shape
 from app.engine.devices.streams.launcher import Launchers
 from app.engine.devices.streams.memory.pool import Copies, StreamPool
@@ -143,7 +143,7 @@ class Loader:
             self._perform(lambda: executor.pool.move(slots))
             self._warm(executor, slots, size, executor.longest(slots))
             if not executor.known:
-                executor.returns_its_own = self._returns_its_own(executor, slots, size)
+                self._see_memory(executor, slots, size)
             if executor.graphs:
                 for worker in workers:
                     self._prepare(executor, slots, worker.index, size)
@@ -203,7 +203,7 @@ class Loader:
 
     def _batch(
         self, executor: StreamExecutor, slots: Slots, size: int, longest: Mapping[str, int]
-    ) -> Callable[[], list[torch.Tensor]]:
+    ) -> Callable[..., list[torch.Tensor]]:
         index = next(memory.index for memory in executor.memories if memory.largest >= size)
         table = torch.zeros(index.shape, dtype=torch.int64)
         executor.tell(slots, size, table.numpy())
@@ -216,14 +216,15 @@ class Loader:
         self._perform(put)
         return partial(executor.batch, index, size, longest, staged, **executor.keywords(slots, size))
 
-    def _returns_its_own(self, executor: StreamExecutor, slots: Slots, size: int) -> bool:
-        """Whether two batches, the outputs of the first being held, have outputs in the same memory."""
+    def _see_memory(self, executor: StreamExecutor, slots: Slots, size: int) -> None:
+        """Which stages return, of two batches, the results of the first being held, the same memory."""
         batch = self._batch(executor, slots, size, executor.longest(slots))
-        found: list[list[torch.Tensor]] = []
-        for _ in range(2):
-            self._perform(lambda: found.append(batch()))
-        first, second = ({output.untyped_storage().data_ptr() for output in outputs} for outputs in found)
-        return bool(first & second - {0})
+        found: list[list[list[torch.Tensor]]] = [[], []]
+        for seen in found:
+            self._perform(partial(batch, seen=seen))
+        for stage, both in enumerate(zip(*found, strict=True)):
+            first, second = ({value.untyped_storage().data_ptr() for value in returned} for returned in both)
+            executor.returns_its_own[stage] = bool(first & second - {0})
 
     def _prepare(self, executor: StreamExecutor, slots: Slots, worker: int, size: int) -> None:
         """Capture the worker's graphs for batches of this size, if it has none; but first that of its largest batch.
@@ -246,14 +247,13 @@ class Loader:
         graphs = memory.graphs
         assert graphs is not None  # see `_prepare`
         longest = executor.padded_to(shape.length)
-        work = partial(executor.batch, memory.index, shape.size, longest)
         try:
             if self._warm(executor, slots, shape.size, longest) >= _LONG_NS:
                 executor.without_graph.add(shape)
                 return
-            found = self._capture(executor, graphs.capture.stream, graphs.pool, work)
+            found = self._capture_pieces(executor, memory, graphs, shape)
             if found is not None:
-                graphs.add(shape, *found, self._runtime.empty)
+                graphs.add(shape, found, self._runtime.empty)
         except Exception as exc:
             if self._device.health.lost is not None:
                 raise
@@ -266,6 +266,32 @@ class Loader:
             return
         if found is None:
             executor.graphs = False
+
+    def _capture_pieces(
+        self, executor: StreamExecutor, memory: WorkerMemory, graphs: WorkerGraphs, shape: Shape
+    ) -> list[Piece] | None:
+        """A graph of each stage, or None if one cannot be captured; those before it stay with their stream."""
+        longest = executor.padded_to(shape.length)
+        seen: list[list[torch.Tensor]] = []
+        if executor.last:
+            self._perform(partial(executor.batch, memory.index, shape.size, longest, seen=seen))
+        pieces: list[Piece] = []
+        try:
+            for stage in range(executor.last + 1):
+                inputs: list[torch.Tensor] = []
+                if stage:
+                    inputs = graphs.inputs(seen[stage - 1], shape.size, self._runtime.empty)
+                    self._perform(partial(_fill, inputs, seen[stage - 1]))
+                work = partial(executor.captured_piece, stage, inputs, memory.index, shape.size, longest)
+                found = self._capture(executor, graphs.capture.stream, graphs.pool, work)
+                if found is None:
+                    graphs.capture.kept += pieces
+                    return None
+                pieces.append(Piece(*found, inputs))
+        except BaseException:
+            graphs.capture.kept += pieces
+            raise
+        return pieces
 
     def _probe(self, executor: StreamExecutor, slots: Slots, size: int) -> None:
         """Find out whether a model of which nothing was captured waits for the device."""
@@ -302,3 +328,8 @@ class Loader:
         if completion.ran is None:
             raise completion.cause or ConfigError(completion.message)
         return completion.ran
+
+
+def _fill(targets: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+    for target, value in zip(targets, values, strict=True):
+        target.copy_(value)

@@ -7,7 +7,10 @@ from typing import Any
 
 import torch
 
+from app.contract import Array
+from app.engine.devices.activations import Place
 from app.engine.devices.base import Job, Ran, Report
+from app.engine.devices.streams.between.passing import Produced, events
 from app.engine.devices.streams.executor import StreamExecutor
 from app.engine.devices.streams.memory.results import HostBlock
 from app.engine.devices.streams.runtime import Runtime
@@ -20,7 +23,7 @@ class UnitInFlight:
 
     __slots__ = (
         "begun", "block", "error", "executor", "graph", "longest", "lost", "memory", "number", "outputs",
-        "report", "size", "slots", "unit_id",
+        "places", "produced", "report", "size", "slots", "stage", "unit_id",
     )  # fmt: skip
 
     def __init__(self, job: Job, worker: int, report: Report, begun: int, length: int = 0) -> None:
@@ -35,6 +38,7 @@ class UnitInFlight:
         self.slots = job.slots
         self.report = report
         self.begun = begun
+        self.stage = job.stage if executor.last else 0
         self.memory = executor.memories[worker]
         self.longest = executor.longest(self.slots)
         self.graph = None
@@ -46,6 +50,8 @@ class UnitInFlight:
         #: Held until the out-event has fired: memory of the worker's stream that the out-stream still reads must not
         #: go back to an allocator that would hand it to the worker's next batch.
         self.outputs: Sequence[torch.Tensor] = ()
+        self.places: Sequence[Place | None] = ()  # where its rows stood when it was launched
+        self.produced: Produced | None = None  # what it leaves for the next stage
         self.error: BaseException | None = None
         self.lost: BaseException | None = None  # the device failed while this was launched: there is no event
 
@@ -59,9 +65,13 @@ class UnitInFlight:
         self.number, in_event = self.executor.pool.in_event(self.slots)
         self.executor.tell(self.slots, self.size, block.table)
         runtime.wait(stream, in_event)
+        self._take_places(runtime, stream)
         runtime.record(block.began, stream)
         runtime.enqueue(stream, self._compute)
         runtime.record(block.computed, stream)
+        if self.produced is not None:  # nothing leaves
+            runtime.record(block.out_event, stream)
+            return
         if self.graph is None:
             runtime.wait(out, block.computed)
         else:
@@ -69,6 +79,19 @@ class UnitInFlight:
             runtime.wait(out, block.aside)
         runtime.enqueue(out, self._copy_out)
         runtime.record(block.out_event, out)
+
+    def _take_places(self, runtime: Runtime, stream: Any) -> None:
+        """Of a model in stages: have the stream wait for what its rows come from, and say where they will stand."""
+        if not self.executor.last:
+            return
+        passing = self.executor.passing
+        if self.stage:
+            self.places = passing.standing(self.slots)
+            for event in events(self.places):
+                runtime.wait(stream, event)
+        if self.stage < self.executor.last:
+            self.produced = Produced(self.stage, (), self.longest, (), self.block.computed)
+            passing.move_on(self.slots, self.produced, range(len(self.slots)))
 
     def _enqueue_aside(self, runtime: Runtime, stream: Any) -> None:
         graphs = self.memory.graphs
@@ -82,12 +105,39 @@ class UnitInFlight:
     def _compute(self) -> None:
         try:
             if self.graph is None:
-                self.outputs = self.executor.forward(self.memory, self.block, self.slots, self.size, self.longest)
+                self._run()
             else:
-                self.memory.index.copy_(self.block.index, non_blocking=True)
-                self.graph.replay()
+                self._replay()
         except BaseException as exc:  # a model's: reported when the out-event has fired, for its slots are being read
-            self.error = exc
+            self._fail(exc)
+
+    def _run(self) -> None:
+        executor = self.executor
+        returned = executor.forward(
+            self.memory, self.block, self.slots, self.size, self.longest, self.stage, self.places
+        )
+        if self.produced is None:
+            self.outputs = returned
+        else:
+            self.produced.tensors = tuple(returned)
+
+    def _replay(self) -> None:
+        """What a graph leaves for the next stage is copied at once: its next replay writes there again."""
+        assert self.graph is not None
+        piece = self.graph.pieces[self.stage]
+        self.memory.index.copy_(self.block.index, non_blocking=True)
+        if self.stage:
+            places = [*self.places, *[self.places[-1]] * (self.size - len(self.slots))]
+            longest = self.executor.padded_to(self.graph.shape.length)
+            self.executor.passing.take(places, self.stage, longest, piece.inputs)
+        piece.replay()
+        if self.produced is not None:
+            self.produced.tensors = tuple(output[: len(self.slots)].clone() for output in piece.outputs)
+
+    def _fail(self, exc: BaseException) -> None:
+        self.error = exc
+        if self.produced is not None:
+            self.produced.error = exc
 
     def _set_aside(self) -> None:
         assert self.graph is not None  # it was replayed
@@ -96,14 +146,20 @@ class UnitInFlight:
                 self.graph.set_aside()
                 self.outputs = self.graph.aside
             except BaseException as exc:
-                self.error = exc
+                self._fail(exc)
 
     def _copy_out(self) -> None:
         if self.error is None:
             try:
                 self.block.copy_out(self.outputs, len(self.slots))
             except BaseException as exc:
-                self.error = exc
+                self._fail(exc)
+
+    def end(self) -> None:
+        """Its out-event has fired: its rows stand where it has left them or, if it has failed, where they stood."""
+        if self.produced is not None:
+            self.executor.passing.ended(self.produced)
+        self.outputs, self.places, self.graph = (), (), None
 
     def settle(self, runtime: Runtime, last: int, clock: Callable[[], int]) -> tuple[Ran, int]:
         """What the unit gave, after its out-event, and when it had computed, by the host's clock.
@@ -117,6 +173,13 @@ class UnitInFlight:
         computed = now - runtime.elapsed_ns(block.computed, block.out_event)
         waited = max(0, computed - infer - max(self.begun, last))
         info = self.executor.model.info
-        outputs = self.memory.blocks.collect(block, info.returned)
-        lengths = outputs.pop() if info.own_axes else None
-        return Ran(outputs, waited, infer, clock() - computed, overlapped=True, lengths=lengths), computed
+        outputs: list[Array] = []
+        lengths: Array | None = None
+        if self.produced is not None:
+            self.memory.blocks.give_back(block)
+        else:
+            outputs = self.memory.blocks.collect(block, info.returned)
+            lengths = outputs.pop() if info.own_axes else None
+        times = (infer,) if self.executor.model.stages else ()
+        ran = Ran(outputs, waited, infer, clock() - computed, overlapped=True, stages_ns=times, lengths=lengths)
+        return ran, computed

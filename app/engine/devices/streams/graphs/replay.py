@@ -1,5 +1,8 @@
 """The CUDA graphs of one worker and model, and the memory that their results wait in.
 
+A model in stages has a graph for each of them, captured together: a batch has all or none. What a stage reads is put
+into memory where its graph finds it, the same for all graphs of the worker, since one of them runs at a time.
+
 A graph writes the same tensors at each replay. If the out-stream read them there, the next replay would have to wait
 until the results of the last were on the host. So each unit sets its outputs aside: behind its replay, on the worker's
 stream, they are copied into a buffer on the device, and the out-stream reads the buffer. There are two sets of output
@@ -15,9 +18,9 @@ to the host sets the pace in any case.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -27,14 +30,28 @@ from app.engine.devices.streams.graphs.shapes import Shape
 from app.engine.devices.streams.memory.results import laid_out_bytes, lay_out
 
 
-@dataclass(slots=True, weakref_slot=True, eq=False)
-class Graph:
-    """A captured batch: what replays it, the tensors that it writes each time, and where these are set aside."""
+class Piece(NamedTuple):
+    """A captured stage: what replays it, the tensors that it writes each time, and those that it reads.
 
-    shape: Shape
+    The first stage reads slots, and has none.
+    """
+
     replay: Callable[[], None]
     outputs: list[torch.Tensor]
+    inputs: Sequence[torch.Tensor] = ()
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False)
+class Graph:
+    """A captured batch, by stage, and where its outputs are set aside."""
+
+    shape: Shape
+    pieces: Sequence[Piece]
     aside: list[torch.Tensor]
+
+    @property
+    def outputs(self) -> list[torch.Tensor]:
+        return self.pieces[-1].outputs
 
     def set_aside(self) -> None:
         for target, output in zip(self.aside, self.outputs, strict=True):
@@ -55,6 +72,7 @@ class WorkerGraphs:
         self.left: Any = None
         self._sizes: dict[int, list[int]] = {}  # by length, ascending both
         self._buffer = torch.empty(0, dtype=torch.uint8)
+        self._inputs = torch.empty(0, dtype=torch.uint8)
 
     def find(self, size: int, length: int, most: int) -> Graph | None:
         """The graph that a batch of so many rows, the longest so long, is padded to: to a length of `most` at most."""
@@ -64,16 +82,24 @@ class WorkerGraphs:
                 return self.graphs[Shape(sizes[at], captured)] if captured <= most and at < len(sizes) else None
         return None
 
-    def add(self, shape: Shape, replay: Callable[[], None], outputs: list[torch.Tensor], empty: Allocate) -> None:
+    def inputs(self, like: Sequence[torch.Tensor], size: int, empty: Allocate) -> list[torch.Tensor]:
+        """Memory for what a stage reads, of these shapes. It grows as that for the outputs does."""
+        nbytes = laid_out_bytes(like, size)
+        if nbytes > self._inputs.numel():
+            self._inputs = empty((nbytes,), torch.uint8)
+        return [place.target for place in lay_out(self._inputs, like, size)]
+
+    def add(self, shape: Shape, pieces: Sequence[Piece], empty: Allocate) -> None:
         """`empty` allocates device memory. The buffer grows with the largest; older graphs keep theirs."""
+        outputs = pieces[-1].outputs
         nbytes = laid_out_bytes(outputs, shape.size)
         if nbytes > self._buffer.numel():
             try:
                 self._buffer = empty((nbytes,), torch.uint8)
             except BaseException:
-                self.capture.kept.append(replay)  # no use, but it must not go before the others of its stream
+                self.capture.kept += pieces  # no use, but they must not go before the others of their stream
                 raise
         aside = [place.target for place in lay_out(self._buffer, outputs, shape.size)]
-        self.graphs[shape] = Graph(shape, replay, outputs, aside)
+        self.graphs[shape] = Graph(shape, pieces, aside)
         sizes = {length: sorted(one.size for one in self.graphs if one.length == length) for _, length in self.graphs}
         self._sizes = dict(sorted(sizes.items()))

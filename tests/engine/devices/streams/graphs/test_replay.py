@@ -9,7 +9,7 @@ from runtimes import FakeRuntime
 
 from app.engine.devices.base import DeviceOptions
 from app.engine.devices.streams.graphs.captures import CaptureStream
-from app.engine.devices.streams.graphs.replay import WorkerGraphs
+from app.engine.devices.streams.graphs.replay import Piece, WorkerGraphs
 from app.engine.devices.streams.graphs.shapes import Shape
 from app.engine.profiling.warmup import try_batch
 
@@ -60,7 +60,7 @@ def test_outputs_are_set_aside_in_one_buffer_that_grows() -> None:
     small = [torch.ones(1, 3), torch.ones(1, 2, dtype=torch.int64)]
     large = [torch.full((4, 3), 2.0), torch.full((4, 2), 2, dtype=torch.int64)]
     for outputs in (small, large, small):
-        graphs.add(Shape(len(outputs[0])), lambda: None, outputs, FakeRuntime().empty)
+        graphs.add(Shape(len(outputs[0])), [Piece(lambda: None, outputs)], FakeRuntime().empty)
     memory = {
         shape: {one.untyped_storage().data_ptr() for one in graph.aside} for shape, graph in graphs.graphs.items()
     }
@@ -83,7 +83,8 @@ def test_a_graph_without_memory_for_its_results_stays_with_its_stream() -> None:
         pass
 
     graphs = WorkerGraphs(None, CaptureStream(0, 0, None))
+    piece = Piece(replay, [torch.ones(1, 3)])
     with pytest.raises(torch.OutOfMemoryError):
-        graphs.add(Shape(1), replay, [torch.ones(1, 3)], no_memory)
+        graphs.add(Shape(1), [piece], no_memory)
     assert graphs.graphs == {}
-    assert graphs.capture.kept == [replay]
+    assert graphs.capture.kept == [piece]
