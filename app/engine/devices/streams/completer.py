@@ -41,6 +41,7 @@ class Completer:
             if unit.lost is not None:
                 raise unit.lost
             self._runtime.synchronize(unit.block.out_event)
+            unit.conclude(self._runtime, self._worker.out)
             self._copies.over(unit.number)
             unit.end()
             completion = self._completion(unit)
@@ -56,7 +57,7 @@ class Completer:
         error = unit.error
         if error is None:
             ran, self._worker.ended = unit.settle(self._runtime, self._worker.ended, self._clock)
-            return Completion(Outcome(unit.unit_id, None, ran.busy_ns), ran)
+            return Completion(Outcome(unit.unit_id, None, ran.busy_ns, ran.ended), ran)
         unit.memory.blocks.give_back(unit.block)
         completion = failed(unit.unit_id, fault_of(error), error)
         if completion.outcome.error is Fault.DEVICE:

@@ -28,7 +28,7 @@ import torch
 from app.contract import Array, Model, TensorSpec
 from app.engine.devices.activations import Activations, Place
 from app.engine.devices.base import Steps
-from app.engine.devices.pool import Slots
+from app.engine.devices.pool import Allocate, Slots
 from app.engine.devices.streams.between.passing import StreamActivations
 from app.engine.devices.streams.graphs.replay import Graph, WorkerGraphs
 from app.engine.devices.streams.graphs.shapes import Shape, lengths_of, sizes_of, variable_axis
@@ -125,6 +125,11 @@ class StreamExecutor:
         at = bisect_left(ends, length)
         return graphs.find(size, length, ends[at] if at < len(ends) else sys.maxsize)
 
+    @property
+    def index_rows(self) -> int:
+        """Of what a unit tells the device: slots, and lengths along each axis."""
+        return 1 + len(self.axes)
+
     def padded_to(self, length: int) -> dict[str, int]:
         """The length along each axis of a batch that is padded to the length of a graph."""
         return {} if self._axis is None else {self._axis[0]: length}
@@ -132,12 +137,15 @@ class StreamExecutor:
     def add_memory(self, runtime: Runtime, stream: Any, capacity: int, push_depth: int) -> None:
         """Memory for the next worker."""
         largest = min(capacity, self.model.info.batching.max_batch)
-        shape = (1 + len(self.axes), largest)
+        shape = (self.index_rows, largest)
         nbytes = result_bytes(self.model.info.returned, largest)
         blocks = HostBlocks(partial(HostBlock, runtime, shape, nbytes), push_depth, _SPARE)
         index = runtime.empty(shape, torch.int64)
         perform(runtime, stream, index.zero_)  # as in a block: whatever it gathers are slots
         self.memories.append(WorkerMemory(index, blocks))
+
+    def see(self, slots: Slots, empty: Allocate) -> None:
+        """On a stream, before anything else is tried: for what is known only of a batch."""
 
     # a batch, on a stream
 

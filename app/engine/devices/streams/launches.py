@@ -9,6 +9,7 @@ from typing import Any
 
 from app.engine.devices.base import Freed, Job, Launched, Report, failed, fault_of
 from app.engine.devices.pool import Slots
+from app.engine.devices.streams.between.cell_unit import CellUnit
 from app.engine.devices.streams.completer import EventWatcher
 from app.engine.devices.streams.executor import StreamExecutor
 from app.engine.devices.streams.graphs.captures import Streams
@@ -78,7 +79,8 @@ class Launches:
             _fail(worker, job, report, Fault.DEVICE, RuntimeError(self._health.lost))
             return
         try:
-            unit = UnitInFlight(job, worker.index, report, self._clock(), length)
+            kind = UnitInFlight if job.executor.steps is None else CellUnit
+            unit = kind(job, worker.index, report, self._clock(), length)
         except BaseException as exc:  # no pinned memory for another block, if not worse
             fault = fault_of(exc)
             if fault is not Fault.OOM:
@@ -92,7 +94,9 @@ class Launches:
             unit.lost = exc
             self._health.lose(exc)
         worker.units.put(unit)
-        if unit.lost is None and self.callbacks.launched is not None and report is self.callbacks.report:
+        # Who hears of it may push the next step of its rows. On CUDA a model has failed by now, if it does.
+        well = unit.lost is None and unit.error is None
+        if well and self.callbacks.launched is not None and report is self.callbacks.report:
             self.callbacks.launched(job.unit_id)
 
     def watch(self, pool: StreamPool, slots: Slots) -> None:

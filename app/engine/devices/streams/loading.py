@@ -34,6 +34,7 @@ import torch
 from app.contract import Array, Model
 from app.engine.devices.base import Completion, Job, Ran, Report, Transfer
 from app.engine.devices.pool import Slots
+from app.engine.devices.streams.between.cells import CellStreamExecutor, stepwise
 from app.engine.devices.streams.executor import StreamExecutor, WorkerMemory
 from app.engine.devices.streams.graphs.captures import Streams
 from app.engine.devices.streams.graphs.replay import Piece, WorkerGraphs
@@ -93,7 +94,10 @@ class Loader:
             self._perform(lambda: placed.append(place(model, self._placement)))
             allocate = runtime.pinned, runtime.empty
             pool = StreamPool(model.info.client_inputs, slots, device.copies, allocate, device.keep)
-            executor = StreamExecutor(placed[0], pool, graphs)
+            if stepwise(placed[0]):
+                executor: StreamExecutor = CellStreamExecutor(placed[0], pool, graphs, slots)
+            else:
+                executor = StreamExecutor(placed[0], pool, graphs)
             for worker in device.workers:
                 executor.add_memory(runtime, self.stream, worker.spec.capacity, device.spec.push_depth)
         except torch.OutOfMemoryError as exc:
@@ -141,13 +145,14 @@ class Loader:
             self._runtime.attach()
             before = executor.versions()
             self._perform(lambda: executor.pool.move(slots))
+            self._perform(lambda: executor.see(slots, self._runtime.empty))
             self._warm(executor, slots, size, executor.longest(slots))
             if not executor.known:
                 self._see_memory(executor, slots, size)
             if executor.graphs:
                 for worker in workers:
                     self._prepare(executor, slots, worker.index, size)
-            if not executor.known and not executor.captured and executor.launcher is None:
+            if not executor.known and executor.launcher is None and not (executor.captured and executor.steps is None):
                 self._probe(executor, slots, size)
             executor.known = True
         for slot in slots:
@@ -294,7 +299,7 @@ class Loader:
         return pieces
 
     def _probe(self, executor: StreamExecutor, slots: Slots, size: int) -> None:
-        """Find out whether a model of which nothing was captured waits for the device."""
+        """Find out whether a model waits for the device, if not all that its units do was captured."""
         work = self._batch(executor, slots, size, executor.longest(slots))
         with suppress(torch.OutOfMemoryError):  # a capture has memory of its own; a wait would have come before
             self._capture(executor, self.stream, self._runtime.graph_pool(), work)
@@ -314,8 +319,8 @@ class Loader:
             self._try_device()
             name = executor.model.info.name
             log.warning(
-                "model %s: runs without CUDA graphs, launched by a thread of its own: a batch could not be captured: "
-                "%s: %s", name, type(exc).__name__, exc,
+                "model %s: runs %slaunched by a thread of its own: a batch could not be captured: "
+                "%s: %s", name, "" if executor.captured else "without CUDA graphs, ", type(exc).__name__, exc,
             )  # fmt: skip
             if executor.launcher is None:
                 executor.launcher = self._device.launchers.own(name)

@@ -63,16 +63,15 @@ class UnitInFlight:
         """
         block = self.block
         self.number, in_event = self.executor.pool.in_event(self.slots)
-        self.executor.tell(self.slots, self.size, block.table)
         runtime.wait(stream, in_event)
-        self._take_places(runtime, stream)
+        self._prepare(runtime, stream)
         runtime.record(block.began, stream)
         runtime.enqueue(stream, self._compute)
         runtime.record(block.computed, stream)
-        if self.produced is not None:  # nothing leaves
+        if not self.leaves:
             runtime.record(block.out_event, stream)
             return
-        if self.graph is None:
+        if self.graph is None or not self.graph.outputs:
             runtime.wait(out, block.computed)
         else:
             self._enqueue_aside(runtime, stream)
@@ -80,8 +79,21 @@ class UnitInFlight:
         runtime.enqueue(out, self._copy_out)
         runtime.record(block.out_event, out)
 
-    def _take_places(self, runtime: Runtime, stream: Any) -> None:
-        """Of a model in stages: have the stream wait for what its rows come from, and say where they will stand."""
+    @property
+    def answers(self) -> bool:
+        """Whether rows end with it."""
+        return self.produced is None
+
+    @property
+    def leaves(self) -> int:
+        """How many rows of something are copied to the host."""
+        return len(self.slots) if self.answers else 0
+
+    def _prepare(self, runtime: Runtime, stream: Any) -> None:
+        """Say what the unit is made of. Of a model in stages: have the stream wait for what its rows come from, and
+        say where they will stand.
+        """
+        self.executor.tell(self.slots, self.size, self.block.table)
         if not self.executor.last:
             return
         passing = self.executor.passing
@@ -151,9 +163,12 @@ class UnitInFlight:
     def _copy_out(self) -> None:
         if self.error is None:
             try:
-                self.block.copy_out(self.outputs, len(self.slots))
+                self.block.copy_out(self.outputs, self.leaves)
             except BaseException as exc:
                 self._fail(exc)
+
+    def conclude(self, runtime: Runtime, out: Any) -> None:
+        """On its completer's thread: its out-event has fired, for the first time if anything is left to do."""
 
     def end(self) -> None:
         """Its out-event has fired: its rows stand where it has left them or, if it has failed, where they stood."""
@@ -175,11 +190,15 @@ class UnitInFlight:
         info = self.executor.model.info
         outputs: list[Array] = []
         lengths: Array | None = None
-        if self.produced is not None:
-            self.memory.blocks.give_back(block)
-        else:
+        if self.answers:
             outputs = self.memory.blocks.collect(block, info.returned)
             lengths = outputs.pop() if info.own_axes else None
-        times = (infer,) if self.executor.model.stages else ()
-        ran = Ran(outputs, waited, infer, clock() - computed, overlapped=True, stages_ns=times, lengths=lengths)
+        else:
+            self.memory.blocks.give_back(block)
+        ran = self._ran(outputs, waited, infer, clock() - computed)
+        ran.lengths = lengths
         return ran, computed
+
+    def _ran(self, outputs: list[Array], waited: int, infer: int, out: int) -> Ran:
+        times = (infer,) if self.executor.model.stages else ()
+        return Ran(outputs, waited, infer, out, overlapped=True, stages_ns=times)

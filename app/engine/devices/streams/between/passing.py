@@ -36,7 +36,18 @@ class Produced(Passed):
 
 
 class StreamActivations(Activations):
-    """Of one placed model. Its launcher has rows move on, completers move back those that failed, the loop lets go."""
+    """Of one placed model. Its launcher has rows move on, completers move back those that failed, the loop lets go.
+
+    `row_bytes`: of what a row has in slabs.
+    """
+
+    def __init__(self, row_bytes: int = 0) -> None:
+        super().__init__()
+        self._row_bytes = row_bytes
+
+    @property
+    def nbytes(self) -> int:
+        return super().nbytes + self.rows * self._row_bytes
 
     def standing(self, slots: Slots) -> list[Place | None]:
         """Where each of these rows stands; None for one that has not begun."""

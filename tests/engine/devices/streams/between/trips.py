@@ -76,7 +76,7 @@ class World:
             (slot,) = self.executor.pool.take(1)
             self.number += 1
             values = self.trips.rows(self.number)
-            lengths = dict.fromkeys(self.executor.axes, values.shape[0])
+            lengths = dict.fromkeys(self.executor.axes, values.size)
             self.executor.pool.set_lengths([slot], lengths)
             self.executor.pool.write([slot], 0, values[None], lengths)
             self.rows.append(Row(slot, self.number))
@@ -104,11 +104,14 @@ class World:
         self.units.append(unit)
         self.flying[worker] += 1
         stage = 0 if self.trips.cells else chosen[0].at
+        ahead = any(row.flying for row in chosen)
         for row in chosen:
             row.flying.append(len(self.units) - 1)
             row.at += 1
         size = self.random.randint(len(chosen), capacity)
         self.device.push(worker, Job(len(self.units) - 1, self.executor, [row.slot for row in chosen], size, stage))
+        if ahead and self.trips.cells:
+            self.device.launch()  # a job does not say which step it means: it must not come after a unit that has failed
 
     def leave(self) -> None:
         waiting = [row for row in self.rows if not row.flying]
