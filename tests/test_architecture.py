@@ -44,7 +44,12 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "app.engine.devices.pool",
         "app.engine.devices.tensors",
     ),
-    "app.engine.devices.streams": ("app.engine.devices.base", "app.engine.devices.pool", "app.engine.devices.tensors"),
+    "app.engine.devices.streams": (
+        "app.engine.devices.activations",
+        "app.engine.devices.base",
+        "app.engine.devices.pool",
+        "app.engine.devices.tensors",
+    ),
     "app.engine.devices": (),
     "app.engine.profiling": ("app.engine.devices.base", "app.engine.devices.pool"),
     "app.api.codecs": ("app.api.http",),

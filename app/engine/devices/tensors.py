@@ -103,3 +103,9 @@ def pad_beyond(batch: torch.Tensor, dim: int, lengths: torch.Tensor, value: floa
         batch = batch.view(signed)
         value = np.array(int(value) & 0xFFFFFFFFFFFFFFFF, np.uint64).astype(f"i{batch.element_size()}").item()
     batch.masked_fill_(beyond.view(shape), value)
+
+
+def select_rows(rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """The rows listed, as their bits: unsigned integers but bytes lack many of torch's kernels on CUDA."""
+    signed = SIGNED.get(rows.dtype)
+    return rows.index_select(0, index) if signed is None else rows.view(signed).index_select(0, index).view(rows.dtype)

@@ -30,36 +30,21 @@ from app.engine.devices.activations import Activations, Place
 from app.engine.devices.base import Steps
 from app.engine.devices.pool import Allocate, Slots
 from app.engine.devices.streams.between.passing import StreamActivations
-from app.engine.devices.streams.graphs.replay import Graph, WorkerGraphs
+from app.engine.devices.streams.graphs.replay import Graph
 from app.engine.devices.streams.graphs.shapes import Shape, lengths_of, sizes_of, variable_axis
 from app.engine.devices.streams.launcher import Launcher
 from app.engine.devices.streams.memory.pool import StreamPool
 from app.engine.devices.streams.memory.results import HostBlock, HostBlocks, result_bytes
+from app.engine.devices.streams.memory.worker import WorkerMemory
 from app.engine.devices.streams.runtime import Runtime, perform
-from app.engine.devices.tensors import SIGNED, adjacent, check_shape, pad_beyond, padded, stack
+from app.engine.devices.tensors import adjacent, check_shape, pad_beyond, padded, select_rows, stack
 from app.errors import ConfigError
 from app.models.base import TORCH_DTYPES, normalise
 from app.models.made import with_made
 from app.models.staged import passed_on
 
 _NOT_STAGED: Mapping[int, torch.Tensor] = {}
-
 _SPARE = 2  # blocks of a worker that answers may keep; more answers at a time get copies
-
-
-class WorkerMemory:
-    """What one worker holds for one model."""
-
-    def __init__(self, index: torch.Tensor, blocks: HostBlocks) -> None:
-        self.index = index  # on the device; the graphs read it, so there is one for good
-        self.blocks = blocks
-        self.graphs: WorkerGraphs | None = None
-        self.ran: set[Shape] = set()  # graphs that have been replayed before the model serves
-
-    @property
-    def largest(self) -> int:
-        """Rows of the largest batch that this worker runs."""
-        return self.index.shape[1]
 
 
 class StreamExecutor:
@@ -273,7 +258,7 @@ class StreamExecutor:
         for dim, axis in enumerate(spec.axes):
             if axis:
                 rows = rows.narrow(dim + 1, 0, longest[axis])
-        batch = _select(rows, index[0, :size])
+        batch = select_rows(rows, index[0, :size])
         for dim, axis in enumerate(spec.axes):
             if axis:
                 pad_beyond(batch, dim + 1, index[1 + self.axes.index(axis), :size], spec.pad_value)
@@ -326,12 +311,6 @@ class StreamExecutor:
     def versions(self) -> list[int]:
         """Counters that every write into the device's rows moves, without the copies that the pool itself made."""
         return [rows._version - self.pool.moves for rows in self._buffers]
-
-
-def _select(rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """The rows listed, as their bits: unsigned integers but bytes lack many of torch's kernels on CUDA."""
-    signed = SIGNED.get(rows.dtype)
-    return rows.index_select(0, index) if signed is None else rows.view(signed).index_select(0, index).view(rows.dtype)
 
 
 def _watched(value: torch.Tensor) -> torch.Tensor:

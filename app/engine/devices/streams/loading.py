@@ -23,9 +23,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
@@ -35,13 +34,13 @@ from app.contract import Array, Model
 from app.engine.devices.base import Completion, Job, Ran, Report, Transfer
 from app.engine.devices.pool import Slots
 from app.engine.devices.streams.between.cells import CellStreamExecutor, stepwise
-from app.engine.devices.streams.executor import StreamExecutor, WorkerMemory
+from app.engine.devices.streams.executor import StreamExecutor
 from app.engine.devices.streams.graphs.captures import Streams
-from app.engine.devices.streams.graphs.replay import Piece, WorkerGraphs
-from app.engine.devices.streams.graphs.shapes import Shape
+from app.engine.devices.streams.graphs.replay import WorkerGraphs
+from app.engine.devices.streams.graphs.trying import Trying
 from app.engine.devices.streams.launcher import Launchers
 from app.engine.devices.streams.memory.pool import Copies, StreamPool
-from app.engine.devices.streams.runtime import Health, Runtime, perform
+from app.engine.devices.streams.runtime import Health, Runtime
 from app.engine.devices.streams.transfers import TransferBench
 from app.engine.devices.streams.unit import AS_LONG_AS_ITS_ROWS
 from app.engine.devices.streams.worker import StreamWorker
@@ -51,7 +50,7 @@ from app.scheduler.types import DeviceSpec
 
 log = logging.getLogger("starling.engine")
 
-_LONG_NS = 50_000_000  # of a batch: launching it takes 1 to 10 ms of that
+_STEPS = 8  # of a recurrent model: their median is that of steps which have run before
 
 
 class Placing(Protocol):
@@ -79,7 +78,8 @@ class Loader:
         self._streams = streams
         self._placement = placement
         self._lock = threading.Lock()  # held by whoever uses the stream
-        self.stream = streams.take(0)
+        self._trying = Trying(device, streams.take(0))
+        self.stream = self._trying.stream
 
     def open(self, model: Model, slots: int, graphs: bool) -> StreamExecutor:
         """Move the model's weights and allocate its memory."""
@@ -91,7 +91,7 @@ class Loader:
         warn_of_indices(model)
         placed: list[Model] = []
         try:
-            self._perform(lambda: placed.append(place(model, self._placement)))
+            self._trying.perform(lambda: placed.append(place(model, self._placement)))
             allocate = runtime.pinned, runtime.empty
             pool = StreamPool(model.info.client_inputs, slots, device.copies, allocate, device.keep)
             if stepwise(placed[0]):
@@ -107,20 +107,6 @@ class Loader:
         if executor.staged:  # whoever launches a unit puts its rows together
             executor.launcher = device.launchers.own(model.info.name)
         return executor
-
-    def _perform(self, work: Callable[[], object]) -> None:
-        try:
-            perform(self._runtime, self.stream, work)
-        except BaseException:
-            self._try_device()
-            raise
-
-    def _try_device(self) -> None:
-        """Something failed: was it the device? If so, say it now and not when the next request comes."""
-        try:
-            perform(self._runtime, self.stream, lambda: None)
-        except BaseException as exc:
-            self._device.health.lose(exc)
 
     def _find_capture_streams(self, executor: StreamExecutor) -> None:
         for worker, memory in zip(self._device.workers, executor.memories, strict=True):
@@ -144,16 +130,16 @@ class Loader:
         with self._lock, torch.inference_mode():
             self._runtime.attach()
             before = executor.versions()
-            self._perform(lambda: executor.pool.move(slots))
-            self._perform(lambda: executor.see(slots, self._runtime.empty))
-            self._warm(executor, slots, size, executor.longest(slots))
+            self._trying.perform(lambda: executor.pool.move(slots))
+            self._trying.perform(lambda: executor.see(slots, self._runtime.empty))
+            self._trying.warm(executor, slots, size, executor.longest(slots))
             if not executor.known:
                 self._see_memory(executor, slots, size)
             if executor.graphs:
                 for worker in workers:
-                    self._prepare(executor, slots, worker.index, size)
+                    self._trying.prepare(executor, slots, worker.index, size)
             if not executor.known and executor.launcher is None and not (executor.captured and executor.steps is None):
-                self._probe(executor, slots, size)
+                self._trying.probe(executor, slots, size)
             executor.known = True
         for slot in slots:
             executor.pool.numbers[slot] = 0  # written anew, so to be copied anew
@@ -177,6 +163,10 @@ class Loader:
         """
         executor = job.executor
         assert isinstance(executor, StreamExecutor)
+        if isinstance(executor, CellStreamExecutor) and executor.steps is not None:
+            if max(executor.limits(job.slots)) < _STEPS:
+                self._run(worker, job)
+            return self._run(worker, job)  # of many steps the first few do not matter
         memory = executor.memories[worker.index]
         for shape in executor.shapes(memory.largest, job.size):
             graph = executor.graph(worker.index, shape.size, shape.length)
@@ -191,140 +181,15 @@ class Loader:
             ran.outputs = self._run(worker, job, AS_LONG_AS_ITS_ROWS).outputs
         return ran
 
-    def _warm(self, executor: StreamExecutor, slots: Slots, size: int, longest: Mapping[str, int]) -> int:
-        """Run the rows in these slots as a batch of this shape, if none has run before. Returns its nanoseconds."""
-        shape = (size, *longest.values())
-        if shape not in executor.warm:
-            batch = self._batch(executor, slots, size, longest)
-            executor.warm[shape] = self._time(batch)
-            if executor.warm[shape] >= _LONG_NS:  # the first run may have been compiled
-                executor.warm[shape] = self._time(batch)
-        return executor.warm[shape]
-
-    def _time(self, work: Callable[[], object]) -> int:
-        begin = self._device.clock()
-        self._perform(work)
-        return self._device.clock() - begin
-
-    def _batch(
-        self, executor: StreamExecutor, slots: Slots, size: int, longest: Mapping[str, int]
-    ) -> Callable[..., list[torch.Tensor]]:
-        index = next(memory.index for memory in executor.memories if memory.largest >= size)
-        table = torch.zeros(index.shape, dtype=torch.int64)
-        executor.tell(slots, size, table.numpy())
-        staged: dict[int, torch.Tensor] = {}
-
-        def put() -> None:
-            index.copy_(table)
-            staged.update(executor.stage(slots, size))
-
-        self._perform(put)
-        return partial(executor.batch, index, size, longest, staged, **executor.keywords(slots, size))
-
     def _see_memory(self, executor: StreamExecutor, slots: Slots, size: int) -> None:
         """Which stages return, of two batches, the results of the first being held, the same memory."""
-        batch = self._batch(executor, slots, size, executor.longest(slots))
+        batch = self._trying.batch(executor, slots, size, executor.longest(slots))
         found: list[list[list[torch.Tensor]]] = [[], []]
         for seen in found:
-            self._perform(partial(batch, seen=seen))
+            self._trying.perform(partial(batch, seen=seen))
         for stage, both in enumerate(zip(*found, strict=True)):
             first, second = ({value.untyped_storage().data_ptr() for value in returned} for returned in both)
             executor.returns_its_own[stage] = bool(first & second - {0})
-
-    def _prepare(self, executor: StreamExecutor, slots: Slots, worker: int, size: int) -> None:
-        """Capture the worker's graphs for batches of this size, if it has none; but first that of its largest batch.
-
-        The memory of the largest serves all others of the pool; a pool that grew with each would hold the sum of them.
-        """
-        memory = executor.memories[worker]
-        assert memory.graphs is not None  # `executor.graphs` says so
-        largest, *_ = executor.shapes(memory.largest, memory.largest)
-        for shape in (largest, *executor.shapes(memory.largest, size)):
-            if executor.graphs and shape not in memory.graphs.graphs and shape not in executor.without_graph:
-                self._capture_shape(executor, slots, memory, shape)
-
-    def _capture_shape(self, executor: StreamExecutor, slots: Slots, memory: WorkerMemory, shape: Shape) -> None:
-        """A shape in which the model fails has no graph, and is no fault of the shape that is being tried.
-
-        Nor has one that takes so long that its launches do not matter, which run while the device computes. Its graph
-        would only cost memory, and padding.
-        """
-        graphs = memory.graphs
-        assert graphs is not None  # see `_prepare`
-        longest = executor.padded_to(shape.length)
-        try:
-            if self._warm(executor, slots, shape.size, longest) >= _LONG_NS:
-                executor.without_graph.add(shape)
-                return
-            found = self._capture_pieces(executor, memory, graphs, shape)
-            if found is not None:
-                graphs.add(shape, found, self._runtime.empty)
-        except Exception as exc:
-            if self._device.health.lost is not None:
-                raise
-            executor.without_graph.add(shape)
-            log.info(
-                "model %s: batches of %d rows%s have no graph: %s: %s",
-                executor.model.info.name, shape.size, f" of length {shape.length}" * (shape.length > 0),
-                type(exc).__name__, exc,
-            )  # fmt: skip
-            return
-        if found is None:
-            executor.graphs = False
-
-    def _capture_pieces(
-        self, executor: StreamExecutor, memory: WorkerMemory, graphs: WorkerGraphs, shape: Shape
-    ) -> list[Piece] | None:
-        """A graph of each stage, or None if one cannot be captured; those before it stay with their stream."""
-        longest = executor.padded_to(shape.length)
-        seen: list[list[torch.Tensor]] = []
-        if executor.last:
-            self._perform(partial(executor.batch, memory.index, shape.size, longest, seen=seen))
-        pieces: list[Piece] = []
-        try:
-            for stage in range(executor.last + 1):
-                inputs: list[torch.Tensor] = []
-                if stage:
-                    inputs = graphs.inputs(seen[stage - 1], shape.size, self._runtime.empty)
-                    self._perform(partial(_fill, inputs, seen[stage - 1]))
-                work = partial(executor.captured_piece, stage, inputs, memory.index, shape.size, longest)
-                found = self._capture(executor, graphs.capture.stream, graphs.pool, work)
-                if found is None:
-                    graphs.capture.kept += pieces
-                    return None
-                pieces.append(Piece(*found, inputs))
-        except BaseException:
-            graphs.capture.kept += pieces
-            raise
-        return pieces
-
-    def _probe(self, executor: StreamExecutor, slots: Slots, size: int) -> None:
-        """Find out whether a model waits for the device, if not all that its units do was captured."""
-        work = self._batch(executor, slots, size, executor.longest(slots))
-        with suppress(torch.OutOfMemoryError):  # a capture has memory of its own; a wait would have come before
-            self._capture(executor, self.stream, self._runtime.graph_pool(), work)
-
-    def _capture(
-        self, executor: StreamExecutor, stream: Any, pool: Any, work: Callable[[], list[torch.Tensor]]
-    ) -> tuple[Callable[[], None], list[torch.Tensor]] | None:
-        """What `work` does, as a graph. None if it cannot be captured: the model has a launcher of its own then.
-
-        Raises OutOfMemoryError.
-        """
-        try:
-            return self._runtime.capture(stream, pool, work)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as exc:
-            self._try_device()
-            name = executor.model.info.name
-            log.warning(
-                "model %s: runs %slaunched by a thread of its own: a batch could not be captured: "
-                "%s: %s", name, "" if executor.captured else "without CUDA graphs, ", type(exc).__name__, exc,
-            )  # fmt: skip
-            if executor.launcher is None:
-                executor.launcher = self._device.launchers.own(name)
-            return None
 
     def _run(self, worker: StreamWorker, job: Job, length: int = 0) -> Ran:
         done: Future[Completion] = Future()
@@ -333,8 +198,3 @@ class Loader:
         if completion.ran is None:
             raise completion.cause or ConfigError(completion.message)
         return completion.ran
-
-
-def _fill(targets: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
-    for target, value in zip(targets, values, strict=True):
-        target.copy_(value)

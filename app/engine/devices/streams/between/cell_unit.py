@@ -72,9 +72,8 @@ class CellUnit(UnitInFlight):
 
     def _run(self) -> None:
         self._begin()
-        self.outputs = [
-            flags.clone() for flags in self.cell.step(self.memory.index, self.size)
-        ]  # it may use them again
+        # A cell may write its flags into the same memory each time.
+        self.outputs = [flags.clone() for flags in self.cell.step(self.memory.index, self.size)]
         self._finish()
 
     def _replay(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,7 @@ class WholeRun:
     def _all(self) -> Ran:
         infer = [ran.infer_ns for ran in self._rans]
         # The time of the one stage of a recurrent model is that of one step.
-        times = tuple(infer) if self._last is not None else (sum(infer) // len(infer),)
+        times = tuple(infer) if self._last is not None else (round(median(infer)),)
         waited, out = self._rans[0].input_ns, sum(ran.output_ns for ran in self._rans)
         return Ran(self._together(), waited, sum(infer), out, overlapped=True, stages_ns=times)
 

@@ -228,6 +228,22 @@ def test_rows_join_and_leave_between_steps() -> None:
     assert (device.executor.passing.rows, device.executor.passing.nbytes) == (0, 0)
 
 
+def test_padding_writes_to_nobodys_place() -> None:
+    device = Device(sums(), 103, 104)
+    device.run(0, 1)
+    (state,) = device.executor.slabs.state
+    every = device.executor.slabs.every[0]
+    before = state.clone(), every.clone()
+    device.stepped.push(0, Job(1, device.executor, [0], 4, 0))
+    while device.stepped.turn():
+        pass
+    spare = 8
+    states = (state != before[0]).nonzero().flatten().tolist()
+    rows = (every != before[1]).any(1).nonzero().flatten().tolist()
+    assert {*states, *rows} <= {0, spare, 2 * spare}
+    assert (states[0], rows[0]) == (0, 0)
+
+
 def test_a_row_under_way_counts_with_all_that_it_may_need() -> None:
     device = Device(sums(), 103, 103)
     device.run(0, 1)

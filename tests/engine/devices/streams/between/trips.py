@@ -111,7 +111,7 @@ class World:
         size = self.random.randint(len(chosen), capacity)
         self.device.push(worker, Job(len(self.units) - 1, self.executor, [row.slot for row in chosen], size, stage))
         if ahead and self.trips.cells:
-            self.device.launch()  # a job does not say which step it means: it must not come after a unit that has failed
+            self.device.launch()  # a job does not say which step it means: none may come behind a unit that has failed
 
     def leave(self) -> None:
         waiting = [row for row in self.rows if not row.flying]
