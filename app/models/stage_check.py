@@ -4,7 +4,7 @@ Beyond what the row check does with a whole model: what each stage passes on is 
 another order and padded. Rows that were alone join at each stage, padded there as the server does it, with 0. And a
 row's neighbours are replaced by NaN before each stage.
 
-The stages run on the caller's thread, each on copies of its arguments.
+The stages run on the caller's thread, each on copies of its arguments, on the device where the weights are.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from app.contract import Array, Model, SampleRow, TensorSpec
 from app.models.base import TORCH_DTYPES, normalise
@@ -51,6 +52,8 @@ class _Check:
     def __init__(self, model: Model, rows: Sequence[SampleRow]) -> None:
         self._model = model
         self._rows = rows
+        weights = model.call.parameters() if isinstance(model.call, nn.Module) else iter(())
+        self._device = next((weight.device for weight in weights), torch.device("cpu"))
         self._axes = SecondAxes()
         self._stages = len(model.stages)
         #: Of each row alone, by stage.
@@ -86,7 +89,7 @@ class _Check:
 
     def _inputs(self, rows: Sequence[SampleRow], size: int) -> list[torch.Tensor]:
         """The rows as a batch, and its context."""
-        inputs = [torch.as_tensor(value) for value in stack(self._model.info.inputs, rows, size)]
+        inputs = [torch.as_tensor(value).to(self._device) for value in stack(self._model.info.inputs, rows, size)]
         context = self._model.context
         return inputs if context is None else [*inputs, *context(*(value.clone() for value in inputs))]
 

@@ -66,6 +66,12 @@ def _effects(platform: Any, given: Found) -> Found:
     return effects(platform, Path(given["folder"]), given["precisions"], Scale(**given["scale"]))
 
 
+def _boundaries(platform: Any, given: Found) -> Found:
+    from .boundaries import Scale, boundaries
+
+    return boundaries(platform, Scale(**given["scale"]))
+
+
 def _figure11(platform: Any, given: Found) -> Found:
     from .memory import figure11
 
@@ -87,6 +93,7 @@ WHAT: dict[str, Callable[[Any, Found], Found]] = {
     "figure6a": _figure6a,
     "figure6b": _figure6b,
     "effects": _effects,
+    "boundaries": _boundaries,
     "figure11": _figure11,
     "copies": _copies,
 }

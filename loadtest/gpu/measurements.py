@@ -193,9 +193,15 @@ def _effects_s(session: Session) -> float:
     return 14.0 if session.quick else 20.0
 
 
+def boundaries(session: Session) -> Found:
+    scale: Found = {"sizes": [1, 2], "width": 8, "steps": 6, "repeats": 3} if session.rehearsed else {}
+    return run_all(session, [lambda: session.child("boundaries", _START_S + 15, scale=scale)])
+
+
 MEASUREMENTS = [
     Measurement("tests", 1, lambda session: 45.0, tests),
     Measurement("figure6a", 1, lambda session: _START_S + 5, figure6a),
+    Measurement("boundaries", 1, lambda session: _START_S + 15, boundaries),
     Measurement("figure11", 1, lambda session: 5 * (_START_S + 9), figure11),
     Measurement("figure6b", 1, lambda session: (2 if session.quick else 3) * (_START_S + 25), figure6b),
     Measurement(

@@ -15,9 +15,9 @@ NOTHING = "Not measured yet."
 HEAD = """\
 # On a GPU
 
-Figures 6, 8, 9 and 11 of Ebird (ICCD'19) and the effect of each part of the engine, measured on one GPU by
-`python -m loadtest.gpu`. The paper used a Titan RTX with 72 SMs, CUDA 10.1 and an engine in C++. A section without
-figures was not measured.
+Figures 6, 8, 9 and 11 of Ebird (ICCD'19), the cost of stages and cells and the effect of each part of the engine,
+measured on one GPU by `python -m loadtest.gpu`. The paper used a Titan RTX with 72 SMs, CUDA 10.1 and an engine in
+C++. A section without figures was not measured.
 """
 UNRUN = "**Nothing on this page has been measured: the program has not run on a GPU yet.**"
 REHEARSED = "**A REHEARSAL ON A CPU. Every figure below is of a tiny network on threads and means nothing.**"
@@ -70,6 +70,14 @@ the first line. Ebird reports 15.2 % more memory for six workers, each with its 
 is at most 1.15 x one, without workspaces, both with and without the pools. "driver" is read after the allocator has
 returned its free memory; a server keeps that memory, up to "peak reserved".
 """
+BOUNDARIES = """\
+## Stages and cells: what a boundary costs
+
+One batch at a time on one worker, without a scheduler. "Cut" is a network of {stages} linear layers of {width}, whole
+and cut behind each layer: from the push of a batch to its report, and what each cut adds, rows going on as they are.
+"Step" is a step of an LSTM of {width} in two layers: from push to report, on the device alone, and on the device when a
+row begins with it.
+"""
 EFFECTS = """\
 ## What each part brings
 
@@ -112,6 +120,8 @@ def page(known: Found, rehearsed: bool, plots: Sequence[str]) -> str:
     parts += _section(known, "figure6b", tables.figure6b, SIX_B.format(rows=_first(known, "figure6b", "rows", 256)))
     parts += _section(known, "figure11", tables.figure11, ELEVEN.format(model="BERT-large"))
     parts += _plot("figure11", "Memory of one worker and of six", plots)
+    shape = {"stages": _first(known, "boundaries", "stages", 4), "width": _first(known, "boundaries", "width", 512)}
+    parts += _section(known, "boundaries", tables.boundaries, BOUNDARIES.format(**shape))
     parts += _section(known, "effects", tables.effects, EFFECTS)
     parts += _plot("effects", "Rows per second by workers", plots)
     parts += _section(known, "live", tables.peaks, NINE + tables.engines(known.get("live")), left=False)

@@ -90,6 +90,24 @@ def _copies(runs: Sequence[Found]) -> list[str]:
     ]
 
 
+def boundaries(runs: Sequence[Found]) -> str:
+    cuts, steps = [], []
+    for run in runs:
+        for cell in run["cells"]:
+            first = ["yes" if cell["graphs"] else "no", str(cell["size"])]
+            if cell["what"] == "cut":
+                each = (median(cell["cut_us"]) - median(cell["whole_us"])) / (run["stages"] - 1)
+                cuts.append([*first, told(cell["whole_us"], 0), told(cell["cut_us"], 0), f"{each:.0f}"])
+            else:
+                steps.append([*first, *(told(cell[key], 0) for key in ("host_us", "device_us", "join_us"))])
+    return "\n\n".join(
+        [
+            table(("graphs", "rows", "whole, us", "cut, us", "a cut, us"), cuts),
+            table(("graphs", "rows", "a step, us", "on the device, us", "with a join, us"), steps),
+        ]
+    )
+
+
 def effects(runs: Sequence[Found]) -> str:
     return "\n\n".join(
         [

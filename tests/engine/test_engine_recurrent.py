@@ -1,4 +1,4 @@
-"""Invariant: a recurrent model serves on every device as a model of one piece, and no row sees another's length."""
+"""Invariant: a recurrent model serves on every device, and no row sees another's length."""
 
 from __future__ import annotations
 
@@ -118,6 +118,8 @@ async def test_a_cell(device: Device, bound: int) -> None:
     async with Engine(Profiling(device), Scheduler(device.spec), acknowledges=True) as engine:
         served = await engine.start(model)
         assert isinstance(served, ServedModel)
+        # On a CPU, and where rows have a bound, step by step.
+        assert (served.executor.steps is not None) == (bound != UNBOUNDED or not isinstance(device, StreamDevice))
         await asyncio.gather(*(one(served, number) for number in range(60)))
         assert served.pool.used == 0
 

@@ -19,7 +19,7 @@ from app.settings import Settings
 from loadtest.common.paths import ROOT
 from loadtest.common.servers import ServerError
 from loadtest.gpu import __main__ as script
-from loadtest.gpu import child, data, effects, figure6, live, measurements, memory, model_folders, networks
+from loadtest.gpu import boundaries, child, data, effects, figure6, live, measurements, memory, model_folders, networks
 from loadtest.gpu.driven_device import DrivenDevice, Failed, Loop, Options
 from loadtest.gpu.platforms import Platform, open_platform
 
@@ -122,6 +122,18 @@ def test_effects_cover_workers_depths_graphs_and_sharing(platform: Platform, tmp
     assert {(cell["copies"], cell["size"]) for cell in found["sharing"]} == {(1, 2), (2, 2)}
 
 
+def test_boundaries_cover_cuts_steps_and_joins(platform: Platform) -> None:
+    found = boundaries.boundaries(platform, boundaries.Scale((1, 2), 4, 5, 3, 4))
+    cells = {(cell["what"], cell["graphs"], cell["size"]): cell for cell in found["cells"]}
+    assert set(cells) == {
+        (what, graphs, size) for what in ("cut", "step") for graphs in (True, False) for size in (1, 2)
+    }
+    assert {len(cells["cut", True, 2][key]) for key in ("whole_us", "cut_us")} == {4}
+    assert {key: len(cells["step", True, 2][key]) for key in ("host_us", "device_us", "join_us")} == {
+        "host_us": 2, "device_us": 2, "join_us": 1,
+    }  # fmt: skip
+
+
 def test_a_loop_leaves_nothing_for_the_next(platform: Platform, tmp_path: Path) -> None:
     """A report of a loop that was counted by what came after would end that too early."""
     model = model_folders.read(model_folders.write("resnet50", tmp_path, tiny=True, max_batch=2), 2)
@@ -218,8 +230,8 @@ def test_rehearsed_figures_stay_out_of_the_documentation(capsys: Any, tmp_path: 
 @pytest.mark.parametrize(
     ("arguments", "names"),
     [
-        ([], ["tests", "figure6a", "figure11", "figure6b", "effects", "live"]),
-        (["--part", "1"], ["tests", "figure6a", "figure11", "figure6b", "effects"]),
+        ([], ["tests", "figure6a", "boundaries", "figure11", "figure6b", "effects", "live"]),
+        (["--part", "1"], ["tests", "figure6a", "boundaries", "figure11", "figure6b", "effects"]),
         (["--part", "2"], ["live"]),
         (["--only", "figure6,tests"], ["tests", "figure6a", "figure6b"]),
         (["--only", "figure8"], ["live"]),

@@ -61,6 +61,11 @@ KNOWN: dict[str, Any] = {
         [case("one", [32]), case("six, Ebird's", [1, 1, 2, 4, 8, 16], tensors=110, pools=90),
          {"model": "bert-large", "copies": 6, "allocated": 600 * MIB, "weights": 100 * MIB}]
     ),
+    "boundaries": found(
+        [{"stages": 4, "width": 512, "steps": 64, "cells": [
+            {"what": "cut", "graphs": True, "size": 8, "whole_us": [50.0, 60.0, 70.0], "cut_us": [180.0]},
+            {"what": "step", "graphs": False, "size": 1, "host_us": [90.0], "device_us": [30.0], "join_us": []}]}]
+    ),
     "effects": found(
         [{"model": "vgg16",
           "cells": [cell(True, 1, 2, 100), cell(True, 1, 1, 80), cell(True, 1, 3, 120), cell(True, 2, 2, 150),
@@ -77,7 +82,7 @@ def test_a_page_of_nothing_has_empty_places(tmp_path: Path) -> None:
     (path,) = page.write({"facts": {}}, False, tmp_path)
     text = path.read_text("utf-8")
     assert page.UNRUN in text
-    assert text.count(page.NOTHING) == 8  # the tests, 6a, 6b, 11, effects, 9, 8, energy
+    assert text.count(page.NOTHING) == 9  # the tests, 6a, 6b, 11, boundaries, effects, 9, 8, energy
     assert "| --- |" not in text
     assert "](" not in text
 
@@ -103,6 +108,8 @@ def test_a_page_of_all_shows_it_and_its_plots(tmp_path: Path) -> None:
         "| ResNet-152 | static | none |  |  |  |  | no rate keeps it |",
         "| ResNet-152 | ebird | 5.00 | 15.0 | 15.0 | 50.0% | 25.0% | 1 | 0.20 |",
         "| ResNet-152 | window | 300 | 9.00 | 0.2500 | nvml |",
+        "| yes | 8 | 60 (50 to 70) | 180 (180 to 180) | 40 |",
+        "| no | 1 | 90 (90 to 90) | 30 (30 to 30) |  |",
         "Left out: effects of bert-base.",
         "All policies: workers of 1, 2 rows, push depth 1, with CUDA graphs.",
         "`pytest -m cuda tests/engine`: 3 passed in 2s.",

@@ -20,8 +20,24 @@ from app.engine.profiling.energy import find_meter
 from app.engine.served_model import ServedModel
 from app.models.placement import Placement
 
+from ... import test_streams_boundaries as boundaries
 from ... import test_streams_engine as host
 from ...rig import answers, ask, make_model, rows_of, tensor
+from ...test_streams_boundaries import (  # noqa: F401  and these
+    test_a_cell_that_ends_rows_by_itself,
+    test_a_row_of_nan_leaves_its_neighbours_alone,
+    test_a_row_that_fails_at_a_later_stage_takes_down_its_call_alone,
+    test_a_short_row_does_not_wait_for_a_long_one,
+    test_callers_who_leave_between_stages_free_what_lies_there,
+    test_calls_get_their_own_answers_through_stages,
+    test_each_row_gets_what_the_module_gives_it_alone,
+    test_one_bad_row_fails_alone_at_its_step,
+    test_rows_join_and_leave_between_steps,
+    test_rows_of_different_lengths_share_batches_at_each_stage,
+    test_two_models_in_stages_share_the_workers_with_one_that_is_not,
+    test_unloading_waits_for_rows_in_mid_sequence,
+    test_who_has_gone_leaves_in_mid_sequence,
+)
 from ...test_streams_engine import (  # noqa: F401  collected here as well, with this module's runtime
     test_a_device_that_fails_answers_every_call,
     test_a_model_that_cannot_be_captured_runs_eagerly,
@@ -84,14 +100,37 @@ async def test_serving_never_synchronises(runtime: CudaRuntime, graphs: bool):
             await host.crowd(served, 0, 100)
 
 
+@pytest.mark.parametrize("graphs", [True, False])
+async def test_stages_and_steps_never_synchronise(runtime: CudaRuntime, graphs: bool):
+    async with host.serving(runtime, options=DeviceOptions(graphs=graphs)) as engine:
+        staged = await host.started(engine, boundaries.staged(name="staged"))
+        cell = await host.started(engine, boundaries.sums(20, name="cell"))
+        rows = [np.full((1, 1 + number % 20), number, np.float32) for number in range(40)]
+        with no_synchronisation():
+            await asyncio.gather(host.crowd(staged, 0, 60), *(boundaries.total(cell, row) for row in rows))
+
+
+async def test_a_stage_and_a_step_are_a_graph_each(runtime: CudaRuntime):
+    async with host.serving(runtime) as engine:
+        staged = await host.started(engine, boundaries.staged(name="staged"))
+        cell = await host.started(engine, boundaries.sums(20, name="cell"))
+        for served, pieces in ((staged, 3), (cell, 1)):
+            graphs = [graph for memory in served.executor.memories for graph in memory.graphs.graphs.values()]
+            assert {len(graph.pieces) for graph in graphs} == {pieces}
+
+
 async def test_serving_does_not_use_the_default_stream(runtime: CudaRuntime):
     """It is busy all the while; whoever used it would have to wait until it is not."""
     async with host.serving(runtime) as engine:
         served = await host.started(engine, make_model(host.Linear(), max_batch=4))
+        staged = await host.started(engine, boundaries.staged(name="staged"))
+        cell = await host.started(engine, boundaries.sums(20, name="cell"))
         default = torch.cuda.default_stream(runtime.device)
         with torch.cuda.stream(default):
             torch.cuda._sleep(20_000_000_000)  # ten seconds or so
         await host.crowd(served, 0, 40)
+        await host.crowd(staged, 0, 40)
+        assert await boundaries.total(cell, np.ones((2, 20), np.float32)) == [20, 20]
         assert not default.query()
         default.synchronize()
 
