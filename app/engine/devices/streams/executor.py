@@ -199,6 +199,8 @@ class StreamExecutor:
             versions = [value._version for value in passed]
             returned = self.piece(stage, inputs, passed, longest, size, **({} if stage else keywords))
             self.writes[stage] |= versions != [value._version for value in passed]
+            if stage < self.last:
+                self.passing.learn(stage, tuple(returned), longest, ())
             if seen is not None:
                 seen.append(returned)
         return returned

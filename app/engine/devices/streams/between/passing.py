@@ -38,16 +38,16 @@ class Produced(Passed):
 class StreamActivations(Activations):
     """Of one placed model. Its launcher has rows move on, completers move back those that failed, the loop lets go.
 
-    `row_bytes`: of what a row has in slabs.
+    `reserved`: bytes of what a row has in slabs, which are there whether it is under way or not.
     """
 
-    def __init__(self, row_bytes: int = 0) -> None:
+    def __init__(self, reserved: int = 0) -> None:
         super().__init__()
-        self._row_bytes = row_bytes
+        self._reserved = reserved
 
     @property
     def nbytes(self) -> int:
-        return super().nbytes + self.rows * self._row_bytes
+        return super().nbytes + self.rows * self._reserved
 
     def standing(self, slots: Slots) -> list[Place | None]:
         """Where each of these rows stands; None for one that has not begun."""

@@ -32,6 +32,7 @@ class WholeRun:
         self._left = list(range(len(job.slots)))  # positions of rows that have not ended
         self._rans: list[Ran] = []
         self._rows: list[tuple[list[int], list[Array]]] = []  # positions of rows that have, and their outputs
+        self._measured = False  # behind which are their lengths
 
     def begin(self) -> None:
         self._next()
@@ -63,7 +64,9 @@ class WholeRun:
         else:
             ended = list(range(len(self._left))) if len(self._rans) > self._last else []
         if ended:
-            self._rows.append(([self._left[place] for place in ended], ran.outputs))
+            lengths = [] if ran.lengths is None else [ran.lengths]
+            self._rows.append(([self._left[place] for place in ended], [*ran.outputs, *lengths]))
+            self._measured = bool(lengths)
             ran.outputs = []
             gone = set(ended)
             self._left = [position for place, position in enumerate(self._left) if place not in gone]
@@ -73,15 +76,23 @@ class WholeRun:
         # The time of the one stage of a recurrent model is that of one step.
         times = tuple(infer) if self._last is not None else (round(median(infer)),)
         waited, out = self._rans[0].input_ns, sum(ran.output_ns for ran in self._rans)
-        return Ran(self._together(), waited, sum(infer), out, overlapped=True, stages_ns=times)
+        outputs = self._together()
+        lengths = outputs.pop() if self._measured else None
+        return Ran(outputs, waited, sum(infer), out, overlapped=True, stages_ns=times, lengths=lengths)
 
     def _together(self) -> list[Array]:
-        """The outputs of all rows in their order; shorter ones have zeros behind."""
-        if len(self._rows) == 1 and self._rows[0][0] == list(range(len(self._job.slots))):
+        """The outputs of all rows in their order, with zeros behind shorter ones.
+
+        Those with an axis of their own are as long as rows may run, so that they do not depend on the batch.
+        """
+        info = self._job.executor.model.info
+        if not info.own_axes and self._rows[0][0] == list(range(len(self._job.slots))):
             return self._rows[0][1]
         outputs = []
-        for arrays in zip(*(arrays for _, arrays in self._rows), strict=True):
-            longest = tuple(map(max, zip(*(array.shape[1:] for array in arrays), strict=True)))
+        for spec, arrays in zip(info.returned, zip(*(arrays for _, arrays in self._rows), strict=True), strict=True):
+            longest = list(map(max, zip(*(array.shape[1:] for array in arrays), strict=True)))
+            if info.has_own_length(spec):
+                longest[0] = max(longest[0], spec.bounds[0])
             whole = np.zeros((len(self._job.slots), *longest), arrays[0].dtype)
             for (positions, _), array in zip(self._rows, arrays, strict=True):
                 place: tuple[Any, ...] = (positions, *map(slice, array.shape[1:]))
