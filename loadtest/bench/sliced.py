@@ -20,10 +20,10 @@ from app.scheduler.optimal.tables import ControlTables
 from app.sim import options
 from app.sim.fleet import Setup, run
 from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.networks import FAST
 from loadtest.common.paths import DOCS
 from loadtest.common.processes import spread
 from loadtest.common.samples import standard_error
-from loadtest.papers.stages_gpu import NETWORKS
 
 from . import sliced_page
 
@@ -59,7 +59,7 @@ def cases() -> dict[str, ModelProfile]:
         for count in CUTS:
             found[f"{name}, {count} of equal time"] = equal(profile, count)
             found[f"{name}, {count} as measured"] = measured(profile, count, 1)
-    for network in NETWORKS:
+    for network in FAST:
         profile = network.profile()
         alike = tuple(replace(stage, by_length=(), concurrency_ns={}) for stage in profile.stages)
         found[f"{network.name}, {len(alike)} of DVABatch's shape"] = replace(profile, by_length=(), stages=alike)

@@ -14,12 +14,11 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from loadtest.common.experiment import Data, Experiment, Run
-from loadtest.common.networks import BUCKETS, MAX_BATCH, RTE, Network
+from loadtest.common.networks import BUCKETS, FAST, MAX_BATCH, RTE, Network
 from loadtest.common.processes import spread
 
 from . import stages_page
 from .stages_cells import CELL_BATCH, CELL_FILL, CELL_MS, DATASETS, WMT, cells
-from .stages_gpu import NETWORKS
 from .stages_runs import AHEAD, PAIRS, QOS_MS, STEPPING, figures, kept, peak, stepping, systems
 
 LOADS = {"low": 0.25, "medium": 0.6, "high": 0.9}
@@ -92,7 +91,7 @@ def doubt(given: tuple[str, int]) -> dict[str, Any]:
     found: dict[str, Any] = {"doubt": name, "reductions": {}}
     for load, share in LOADS.items():
         gains = []
-        for known in NETWORKS:
+        for known in FAST:
             compared = systems(changed(known, change), 5.0)
             zero = compared["ZeroBatch"]
             zero = replace(zero, setup=replace(zero.setup, push_depth=int(change.get("ahead", AHEAD))))
@@ -117,7 +116,7 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     }  # fmt: skip
     data: Data = {"settings": settings}
     for key, work, given in (
-        ("studies", study, [(network, chosen.requests) for network in NETWORKS]),
+        ("studies", study, [(network, chosen.requests) for network in FAST]),
         ("doubts", doubt, [(name, chosen.requests // 4) for name in DOUBTS]),
         ("cells", cells, [(name, chosen.requests) for name in DATASETS]),
     ):

@@ -8,16 +8,10 @@ from dataclasses import replace
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.types import Unit
 from app.sim.lengths import mean
-from loadtest.common import networks
 from loadtest.common.networks import TOKENS, Network
 from loadtest.common.slowed import EquallySlowed
 
 _PAIRS = 4  # the most units at once
-_TFLOPS = 14 / 60
-
-#: Row times follow from operations at 60 TFLOP/s, half of what the GPU's tensor cores do at best: with 14, as without
-#: them, only LinkNet would reach the middle of the paper's stepping load.
-NETWORKS = tuple(replace(network, row_ms=network.row_ms * _TFLOPS) for network in networks.NETWORKS)
 
 
 def busy(network: Network, stage: int, size: int, length: int = TOKENS) -> float:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from app.scheduler.types import Formed, Row, Unit
-from loadtest.common.networks import Network
+from loadtest.common.networks import FAST, Network
 from loadtest.papers import stages, stages_cells, stages_page, stages_runs
-from loadtest.papers.stages_gpu import NETWORKS, StagesGpu
+from loadtest.papers.stages_gpu import StagesGpu
 
 MS = 1_000_000
 
@@ -53,14 +53,14 @@ def test_the_last_step_that_keeps_the_qos() -> None:
 
 
 def test_what_is_doubted_changes_all_stages() -> None:
-    unet = NETWORKS[0]
+    unet = FAST[0]
     assert stages.changed(unet, {"fill": 0.5}).fills == (12.0, 12.0, 1.0, 1.0)
     assert stages.changed(unet, {"slow": 4.0}).row_ms == 4 * unet.row_ms
     assert stages.changed(unet, {}) == unet
 
 
 def test_other_numbers_of_stages_hold_the_same_operators() -> None:
-    unet = NETWORKS[0]
+    unet = FAST[0]
     assert stages.in_stages(unet, 2).fills == (24.0, 2.0)
     assert stages.in_stages(unet, 8).fills == (24.0,) * 4 + (2.0,) * 4
     for count in (1, 2, 8):
@@ -77,7 +77,7 @@ def test_padded_batches_take_the_steps_of_their_longest_row() -> None:
 
 
 def test_page_and_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages, "NETWORKS", (NETWORKS[2], replace(NETWORKS[4], row_ms=5.0)))
+    monkeypatch.setattr(stages, "FAST", (FAST[2], replace(FAST[4], row_ms=5.0)))
     monkeypatch.setattr(stages, "DOUBTS", {"as assumed": {}})
     monkeypatch.setattr(stages, "DELAYS", (5.0,))
     monkeypatch.setattr(stages, "TRIED_STAGES", (1, 2))
