@@ -118,7 +118,7 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     for key, work, given in (
         ("studies", study, [(network, chosen.requests) for network in FAST]),
         ("doubts", doubt, [(name, chosen.requests // 4) for name in DOUBTS]),
-        ("cells", cells, [(name, chosen.requests) for name in DATASETS]),
+        ("cells", cells, [(name, 2 * chosen.requests) for name in DATASETS]),
     ):
         data[key] = []
         for found in spread(work, given, chosen.processes):

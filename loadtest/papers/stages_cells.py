@@ -40,15 +40,15 @@ def cells(given: tuple[str, int]) -> dict[str, Any]:
         for width in (WIDTHS if name != "fixed 20" else WIDTHS[-1:])
     }
     flood = 3 * late.peak
-    most = {width: figures(System(setup), flood, requests)["throughput"] for width, setup in buckets.items()}
+    most = {width: figures(System(setup), flood, requests, least_s=0)["throughput"] for width, setup in buckets.items()}
     width = max(most, key=lambda one: most[one])
     found: dict[str, Any] = {
         "dataset": name, "width": width, "widths": {str(one): rate for one, rate in most.items()},
-        "most": {"buckets": most[width], "late": figures(System(late), flood, requests)["throughput"]}, "shares": {},
+        "most": {"buckets": most[width], "late": figures(System(late), flood, requests, least_s=0)["throughput"]}, "shares": {},
     }  # fmt: skip
     for share in SHARES:
         rate = share * most[width]
         found["shares"][str(share)] = {
-            "buckets": figures(System(buckets[width]), rate, requests), "late": figures(System(late), rate, requests),
+            "buckets": figures(System(buckets[width]), rate, requests, least_s=0), "late": figures(System(late), rate, requests, least_s=0),
         }  # fmt: skip
     return found

@@ -57,9 +57,12 @@ def systems(network: Network, delay_ms: float, pairs: int = PAIRS) -> dict[str, 
     }
 
 
-def figures(system: System, rate: float, requests: int, seed: int = 0) -> dict[str, float]:
-    """Mean and percentiles in ms, and requests per second, of a run at this rate."""
-    setup = replace(system.setup, rate=rate, requests=max(requests, round(_LEAST_S * rate)), seed=seed)
+def figures(
+    system: System, rate: float, requests: int, seed: int = 0, least_s: float | None = None
+) -> dict[str, float]:
+    """Mean and percentiles in ms, and requests per second, of a run at this rate of `least_s` at least."""
+    requests = max(requests, round((_LEAST_S if least_s is None else least_s) * rate))
+    setup = replace(system.setup, rate=rate, requests=requests, seed=seed)
     if system.gpu is None:
         cell = run(setup)
         return {name: cell[name] for name in ("mean_ms", "p50_ms", "p99_ms", "throughput")}
