@@ -34,21 +34,23 @@ def padded() -> ModelProfile:
 def cells(given: tuple[str, int]) -> dict[str, Any]:
     """One data set: the best bucket width, what both serve at most, and latencies at shares of the baseline's most."""
     name, requests = given
+
+    def served(setup: Setup, rate: float) -> dict[str, float]:
+        return figures(System(setup), rate, requests, least_s=0)
+
     late = Setup(cell(), 1.0, "late", max_queue=QUEUE, lengths=DATASETS[name])
     buckets = {
         width: replace(late, profile=padded(), policy="no_wait", length_buckets=tuple(range(width, 330, width)))
         for width in (WIDTHS if name != "fixed 20" else WIDTHS[-1:])
     }
     flood = 3 * late.peak
-    most = {width: figures(System(setup), flood, requests, least_s=0)["throughput"] for width, setup in buckets.items()}
+    most = {width: served(setup, flood)["throughput"] for width, setup in buckets.items()}
     width = max(most, key=lambda one: most[one])
     found: dict[str, Any] = {
         "dataset": name, "width": width, "widths": {str(one): rate for one, rate in most.items()},
-        "most": {"buckets": most[width], "late": figures(System(late), flood, requests, least_s=0)["throughput"]}, "shares": {},
+        "most": {"buckets": most[width], "late": served(late, flood)["throughput"]}, "shares": {},
     }  # fmt: skip
     for share in SHARES:
         rate = share * most[width]
-        found["shares"][str(share)] = {
-            "buckets": figures(System(buckets[width]), rate, requests, least_s=0), "late": figures(System(late), rate, requests, least_s=0),
-        }  # fmt: skip
+        found["shares"][str(share)] = {"buckets": served(buckets[width], rate), "late": served(late, rate)}
     return found
