@@ -13,7 +13,8 @@ from typing import Annotated, Any
 
 import typer
 
-from app.errors import as_config_error
+from app.commands import optimum_stages
+from app.errors import ConfigError, as_config_error
 
 _MS = 1e6
 
@@ -164,13 +165,22 @@ def optimum(
         int, typer.Option(min=0, help="Length of the rows, for a profile by length. \\[any]", show_default=False)
     ] = 0,
     objective: ObjectiveOption = "latency",
+    stages: Annotated[
+        bool, typer.Option("--stages", help="Of two stages, up to 8 rows: the profile's, else halves of its time.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """The least mean latency of any policy, and the policy: one device, one batch at a time, Poisson arrivals.
 
     Exact: the average-cost solution of the semi-Markov decision process. Without power_w in the profile a busy device
-    counts as one watt and an idle one as none.
+    counts as one watt and an idle one as none. With --stages: also the exact mean of the policy adaptive, and of the
+    best policy for the model in one piece.
     """
+    if stages:
+        if objective != "latency":
+            raise ConfigError(f"objective: expected latency with --stages, got {objective!r}")
+        optimum_stages.show(profile, rate, load, max_batch, as_json)
+        return
     with as_config_error():
         from app.scheduler.optimal.solver import solve
         from app.scheduler.optimal.tables import price_of, weight_of

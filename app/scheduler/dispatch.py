@@ -200,6 +200,7 @@ class Dispatch:
             oldest=oldest,
             nearest=(nearest, alike[nearest] if nearest >= 0 else 0),
             ahead=sum(alike[stage + 1 :]),
+            following=next((at for at in range(stage + 1, len(stages)) if alike[at]), -1),
             before=sum(short[:stage]),
             after=sum(short[stage + 1 :]),
         )

@@ -9,11 +9,13 @@ from app.scheduler.batches import BatchTable
 from app.scheduler.estimates.latency import Latency
 from app.scheduler.estimates.lengths import LengthTimes, any_length
 from app.scheduler.estimates.preferred import algorithm_1, preferred_size
+from app.scheduler.estimates.profile import padded
 from app.scheduler.estimates.rate import RateMonitor
 from app.scheduler.estimates.regression import Regression
 from app.scheduler.optimal.tables import ControlTables
-from app.scheduler.policies import Facts, Policy
+from app.scheduler.policies import Course, Facts, Policy
 from app.scheduler.policies import make as make_policy
+from app.scheduler.policies.base import to_the_end
 from app.scheduler.ready import ReadySet
 from app.scheduler.types import DeviceSpec, Outcome, Profile, Program, Unit
 from app.scheduler.workers import lead_of
@@ -160,15 +162,18 @@ class ProgramState:
 
     def _set_remaining(self) -> None:
         """What the profiles say of the time from each stage to the end."""
-        remaining: tuple[tuple[int, ...], ...] = ()
-        if all(latency.known for latency in self.latency):
-            sizes = range(1, self.program.max_batch + 1)
-            times = [[latency.predict(size) for size in sizes] for latency in self.latency]
-            remaining = tuple(tuple(map(sum, zip(*times[stage:], strict=True))) for stage in range(len(times)))
-        lengths = self._by_length() if remaining and self.picks else ()
-        for facts in self.facts:
-            facts.remaining = remaining
-            facts.lengths = lengths
+        if not all(latency.known for latency in self.latency):
+            for facts in self.facts:
+                facts.remaining, facts.lengths, facts.course, facts.sizes = (), (), None, ()
+            return
+        sizes = range(1, self.program.max_batch + 1)
+        times = [tuple(latency.predict(size) for size in sizes) for latency in self.latency]
+        course = Course.of(times) if self.sees_stages else None
+        lengths = self._by_length() if self.picks else ()
+        for facts, latency in zip(self.facts, self.latency, strict=True):
+            facts.remaining, facts.course, facts.lengths = to_the_end(times), course, lengths
+            together = (tuple(latency.predict(size, units) for size in sizes) for units in range(1, self._most + 1))
+            facts.sizes = tuple(padded(one)[1] for one in together)
 
     def _by_length(self) -> tuple[LengthTimes, ...]:
         """From each stage to the end, T(b, length)."""

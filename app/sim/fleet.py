@@ -154,6 +154,7 @@ class Setup:
         tables = _solve(
             profile.stage(), workers=running, weight=weight, power=profile.watts, values=bool(profile.stages),
             handovers=len(profile.parts), lead_ns=lead_of(self._spec()),
+            stages=tuple(one.stage() for one in profile.stages),
         )  # fmt: skip
         return replace(self, tables=tables)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import typer
+from tiers import full
 from typer.testing import CliRunner, Result
 
 from app.commands import simulate as simcli
@@ -168,6 +169,20 @@ def test_optimum_as_text() -> None:
     assert "wait" in result.stdout
 
 
+@full
+def test_optimum_of_two_stages(tmp_path: Path) -> None:
+    profile = tmp_path / "profile.json"
+    flat, steep = {"batch_ms": {"1": 4, "4": 4}}, {"batch_ms": {"1": 1, "4": 4}}
+    profile.write_text(json.dumps({"max_batch": 4, "stages": [steep, flat]}))
+    found = printed("optimum", "--stages", "--profile", str(profile), "--load", "0.5")
+    assert found["mean_ms"] <= found["adaptive_ms"] < 1.05 * found["mean_ms"] < found["whole_ms"]
+    assert (found["table"][0][0], found["table"][0][4]) == ([0, 0], [1, 4])
+    result = invoke("optimum", "--stages", "--profile", "linear:7+0.6b", "--max-batch", "4", "--load", "0.1,0.9")
+    assert result.exit_code == 0
+    assert "optimum ms" in result.stdout
+    assert "the optimum at load 0.90" in result.stdout
+
+
 def record(path: Path) -> list[Entry]:
     entries: list[Entry] = []
     scheduler = RecordingScheduler(DeviceSpec((WorkerSpec(4),)), sink=entries.append)
@@ -246,6 +261,11 @@ LINEAR = ("--profile", "linear:7+0.6b")
         (("simulate", *LINEAR, "--load", "1", "--launch-ms", "-1"), "launch_ns: expected at least 0"),
         (("optimum", *LINEAR, "--load", "1.01"), "expected less than"),
         (("optimum", *LINEAR, "--load", "0.5", "--objective", "speed"), "objective: expected latency"),
+        (
+            ("optimum", *LINEAR, "--load", "0.5", "--stages", "--max-batch", "9"),
+            "expected times above 0 of 1 to 8 rows",
+        ),
+        (("optimum", *LINEAR, "--load", "0.5", "--stages", "--objective", "energy"), "objective: expected latency"),
     ],
 )
 def test_bad_option_is_one_line(arguments: tuple[str, ...], message: str) -> None:

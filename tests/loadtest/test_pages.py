@@ -18,6 +18,7 @@ from loadtest.bench import (
     live_vs_sim_page,
     policies_live_page,
     policies_page,
+    sliced_page,
 )
 from loadtest.bench.simulation import page as simulation_page
 from loadtest.common import experiment
@@ -40,6 +41,7 @@ PAGES: dict[str, Callable[[Any, Path], list[str]]] = {
     "disb-simulated": disb_simulated_page.write,
     "adaptive_batching": adaptive_batching_page.write,
     "ebird": ebird_page.write,
+    "sliced": sliced_page.write,
     "stages": stages_page.write,
     "steps": steps_page.write,
 }

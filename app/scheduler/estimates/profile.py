@@ -274,6 +274,19 @@ def padded(batch_ns: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]
     return tuple(times), tuple(sizes)
 
 
+def parted(batch_ns: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """By rows: the least time to run all of them in one unit or in several, and the rows of the first of these.
+
+    Of equals the fewest units. Where small batches are as fast per row as large ones, parts of them end earlier.
+    """
+    times, firsts = [0], [0]
+    for rows in range(1, len(batch_ns) + 1):
+        first = min(range(rows, 0, -1), key=lambda part: batch_ns[part - 1] + times[rows - part])
+        times.append(batch_ns[first - 1] + times[rows - first])
+        firsts.append(first)
+    return tuple(times[1:]), tuple(firsts[1:])
+
+
 def _concurrency(given: Any, max_batch: int) -> dict[int, tuple[int, ...]]:
     if not isinstance(given, Mapping):
         raise fault("concurrency", "batch times by number of units", given)

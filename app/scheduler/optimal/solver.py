@@ -173,7 +173,7 @@ class _Process:
             raise ValueError(f"rate: expected less than {peak:.6g} rows/s, the most that can be served, got {rate:g}")
         self.tail = tail
         self.shortest = min(1 / self.rate, float(self.times.min()))
-        self.arrivals = _poisson(self.rate * self.times)
+        self.arrivals = poisson(self.rate * self.times)
         self.beyond = self.arrivals.shape[1]  # states past the last that a batch can lead to
 
     def allowed(self, idling: bool) -> NDArray[np.bool_]:
@@ -271,7 +271,7 @@ class _Process:
         )
 
 
-def _poisson(means: Floats) -> Floats:
+def poisson(means: Floats) -> Floats:
     """Chances of 0, 1, 2, ... arrivals, a line for each mean, cut where about 1e-15 is left."""
     last = int(np.ceil(means.max() + 9 * np.sqrt(means.max()) + 25))
     logs = np.r_[0.0, np.cumsum(np.log(np.arange(1, last + 1)))]

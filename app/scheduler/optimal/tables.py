@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from app.scheduler.estimates.profile import padded
+from app.scheduler.estimates.profile import padded, parted
 from app.scheduler.types import Profile
 
 OBJECTIVES = {"latency": 0.0, "balanced": 0.5, "energy": 0.9}
@@ -121,13 +121,16 @@ def solve(
     values: bool = False,
     handovers: int = 1,
     lead_ns: int = 0,
+    stages: Sequence[Profile] = (),
 ) -> ControlTables:
     """Tables for `workers` units at once. `power`: watts of the device idle and busy; `loads` ascending, below 1.
 
     `values`: also the values of states, which a program of several stages needs at its boundaries. They are of one
     worker and of the objective `latency`; for others there are none. `handovers`: units that a batch is run as. It
     keeps its worker for the profile's hand-over of each, too, but for what of the first passes while the worker ends
-    its last unit: `lead_ns`. Seconds of work. Batches beyond 256 rows are not considered.
+    its last unit: `lead_ns`. `stages`: the parts of the program. Where there are values, and no times by length, times
+    are those of a batch that each stage runs in the parts that are fastest. Seconds of work. Batches beyond 256 rows
+    are not considered.
 
     Raises ValueError for an empty profile.
     """
@@ -141,6 +144,9 @@ def solve(
     handover_ns = profile.handover_ns or 0
     beyond_ns = max(0, handover_ns - lead_ns) + (handovers - 1) * handover_ns
     times = tuple(time + beyond_ns for time in times[:LARGEST])
+    valued = values and workers == 1 and not weight
+    if valued and len(stages) > 1 and not any(stage.by_length for stage in stages):
+        times = _in_parts(stages, handover_ns, lead_ns)
     share = max(size * 1e9 / time for size, time in enumerate(times, 1))  # rows/s of one worker
     states = max(_STATES, 2 * len(times))
     solved = [
@@ -150,7 +156,6 @@ def solve(
         )
         for load in loads
     ]  # fmt: skip
-    valued = values and workers == 1 and not weight
     worth = [solver.values(times, best) for best in solved] if valued else []
     holds = tuple(_longest_hold(best.table, load * share) for best, load in zip(solved, loads, strict=True))
     return ControlTables(
@@ -165,6 +170,16 @@ def solve(
         inside=tuple(inside for inside, _ in worth),
         values=tuple(values for _, values in worth),
     )
+
+
+def _in_parts(stages: Sequence[Profile], handover_ns: int, lead_ns: int) -> tuple[int, ...]:
+    """By rows: the time of a batch that each stage runs padded and in parts, as is fastest for it."""
+    begun = (max(0, handover_ns - lead_ns), *[handover_ns] * (len(stages) - 1))  # later stages are never handed ahead
+    totals = [
+        parted(padded(tuple(time + extra for time in stage.batch_ns[:LARGEST]))[0])[0]
+        for stage, extra in zip(stages, begun, strict=True)
+    ]
+    return tuple(map(sum, zip(*totals, strict=True)))
 
 
 def _longest_hold(table: Sequence[int], rate: float) -> int:

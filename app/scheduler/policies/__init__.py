@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from app.scheduler.optimal.tables import weight_of
 from app.scheduler.policies.adaptive import Adaptive
-from app.scheduler.policies.base import Around, BasePolicy, Cut, Facts, Hold, KeyView, Policy
+from app.scheduler.policies.base import Around, BasePolicy, Course, Cut, Facts, Hold, KeyView, Policy
 from app.scheduler.policies.dva_input import DvaInput
 from app.scheduler.policies.dva_load import DvaLoad
 from app.scheduler.policies.dva_operator import DvaOperator
@@ -18,7 +18,19 @@ from app.scheduler.policies.preferred import Preferred
 from app.scheduler.policies.static import Static
 from app.scheduler.policies.window import Window
 
-__all__ = ["POLICIES", "Around", "BasePolicy", "Cut", "Facts", "Hold", "KeyView", "Policy", "default_workers", "make"]
+__all__ = [
+    "POLICIES",
+    "Around",
+    "BasePolicy",
+    "Course",
+    "Cut",
+    "Facts",
+    "Hold",
+    "KeyView",
+    "Policy",
+    "default_workers",
+    "make",
+]
 
 _ALL: tuple[type[BasePolicy], ...] = (
     Adaptive, NoWait, Window, Static, Preferred, Ebird, Late, DvaInput, DvaOperator, DvaLoad,

@@ -58,9 +58,9 @@ class Adaptive(BasePolicy):
             if around.cell:
                 return Hold(None) if steps_aside(view) else go(view, view.ready)
             if around.stage:
-                return boundary.decide(view, around, now)
+                return boundary.decide(view, around, idle, now)
             if 0 < around.ahead < view.full:
-                return _follow(view, around)
+                return boundary.join(view, around, idle) if view.alike is None else _follow(view, view.alike, around)
         control, alike = view.facts.control, view.alike
         level = -1 if control is None else _level(view, control, now)
         free = min(len(idle), view.free if control is None else min(view.free, control.workers))
@@ -76,11 +76,9 @@ class Adaptive(BasePolicy):
         return _cut(rows, view, idle, Formed.TABLE if table else Formed.IDLE)
 
 
-def _follow(view: KeyView, around: Around) -> Cut:
-    """No more rows than fit beside those ahead; by length, those about as long, or else the first row alone."""
-    rows, alike = min(view.ready, view.limit, view.full - around.ahead), view.alike
-    if alike is None:
-        return go(view, rows)
+def _follow(view: KeyView, alike: Alike, around: Around) -> Cut:
+    """No more rows than fit beside those ahead, of those about as long, or else the first row alone."""
+    rows = min(view.ready, view.limit, view.full - around.ahead)
     places = alike.like(around.longest_ahead) or range(alike.place, alike.place + 1)
     rows = min(rows, len(places))
     first = min(alike.place, places.stop - rows)
@@ -129,6 +127,8 @@ def _picked(view: KeyView, alike: Alike, free: int, idle: Sequence[int], now: in
 def _cut(rows: int, view: KeyView, idle: Sequence[int], reason: Formed) -> Cut:
     """Run `rows` at the size that is fastest for them, where a worker that is idle takes it."""
     control = view.facts.control
+    if view.around is not None and view.alike is None:  # each stage has its own best sizes
+        return boundary.begin(view, view.around, rows, idle, reason)
     size = rows
     if control is not None and rows <= len(control.sizes):
         sizes = control.alone if view.running == 1 and control.alone else control.sizes

@@ -12,9 +12,34 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from app.scheduler.estimates.lengths import LengthTimes
+from app.scheduler.estimates.profile import padded, parted
 from app.scheduler.lanes import Alike
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.types import Batch, DeviceSpec, Formed
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """The fastest way of rows through the stages of a program, one unit at a time. Each table is by stage, then rows.
+
+    At each stage the rows that go together run as one unit or in several, each padded if that is faster.
+    """
+
+    units: tuple[tuple[int, ...], ...]  # nanoseconds of one unit
+    firsts: tuple[tuple[int, ...], ...]  # rows of the first unit
+    rest: tuple[tuple[int, ...], ...]  # nanoseconds until all rows have been through this stage and those behind it
+
+    @classmethod
+    def of(cls, times: Sequence[tuple[int, ...]]) -> Course:
+        """From the batch times of each stage."""
+        units = tuple(padded(one)[0] for one in times)
+        totals, firsts = zip(*map(parted, units), strict=True)
+        return cls(units, firsts, to_the_end(totals))
+
+
+def to_the_end(times: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+    """By stage and size: the sum of the times of this stage and all behind it."""
+    return tuple(tuple(map(sum, zip(*times[stage:], strict=True))) for stage in range(len(times)))
 
 
 @dataclass(slots=True)
@@ -33,6 +58,9 @@ class Facts:
     remaining: tuple[tuple[int, ...], ...] = ()
     #: The same by length. Empty where no times by length are known, or the policy may not reorder, or there is a cell.
     lengths: tuple[LengthTimes, ...] = ()
+    course: Course | None = None  # the same for all stages; None where some stage is not measured
+    #: By units at work and rows: the size at which they are fastest at this stage.
+    sizes: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(slots=True)
@@ -54,6 +82,7 @@ class Around:
     oldest: int  # arrival of the oldest of all at this stage
     nearest: tuple[int, int]  # the last stage before this one at which rows of this bucket wait, and how many; or -1, 0
     ahead: int  # rows of this bucket that wait at later stages
+    following: int  # the first later stage at which rows of this bucket wait, or -1
     before: int  # rows that wait at earlier stages that are no cells
     after: int  # rows that wait at later stages that are no cells
     # where the policy reorders and times by length are known:
@@ -117,6 +146,15 @@ def go(view: KeyView, rows: int, reason: Formed = Formed.IDLE) -> Cut:
     """Run so many rows now, or as many of them as can run."""
     rows = min(rows, view.limit)
     return Cut(rows, rows, Formed.FULL if rows == view.full else reason)
+
+
+def go_padded(view: KeyView, rows: int, idle: Sequence[int], reason: Formed = Formed.IDLE) -> Cut:
+    """The same as a batch of the size that is fastest for them, where a worker that is idle takes it."""
+    cut, sizes = go(view, rows, reason), view.facts.sizes
+    if not sizes:
+        return cut
+    size = sizes[min(view.running, len(sizes)) - 1][cut.rows - 1]
+    return cut if size > idle[0] else Cut(cut.rows, size, cut.reason)
 
 
 class Policy(Protocol):

@@ -62,16 +62,19 @@ class TestInput:
     """D12."""
 
     def test_the_window_is_the_first_stage_at_the_largest_batch(self) -> None:
-        ran = served("dva_input", LONG, Request(0, length=5), Request(1, length=5), length_buckets=(5, 10))
-        assert (ran.units[0].started, len(ran.units[0].rows)) == (T, 2)
+        """Counted from the batch before; the first one waits for nobody."""
+        requests = [Request(0, length=5), Request(1, length=5), Request(T // 2 + 1, length=5)]
+        ran = served("dva_input", LONG, *requests, device=make_device(4, 4), length_buckets=(5, 10))
+        begun = [(unit.started, len(unit.rows)) for unit in ran.units if unit.stage == 0]
+        assert begun == [(0, 1), (T, 2)]
 
     def test_clusters_of_one_window_go_together(self) -> None:
         """When it ends for the oldest row it has ended for all, also for those that find no worker at that moment."""
-        requests = [Request(0, length=5), Request(T // 2, length=10)]
-        for device, second in ((make_device(4, 4), T), (make_device(4), T + 2 * T)):
+        requests = [Request(0, length=10), Request(1, length=5), Request(T // 2, length=10)]
+        for device, others in ((make_device(4, 4, 4), [T, T]), (make_device(4, 4), [T, 3 * T])):
             ran = served("dva_input", LONG, *requests, device=device, length_buckets=(5, 10))
             begun = [unit.started for unit in ran.units if unit.stage == 0]
-            assert begun == [T, second]
+            assert begun == [0, *others]
 
     def test_no_more_rows_than_the_largest_batch_are_in_the_pipeline(self) -> None:
         requests = [Request(at, length=length) for at in range(10) for length in (5, 10)]

@@ -1,0 +1,76 @@
+"""What a policy does with each number of rows waiting before and standing between two stages, and its exact mean.
+
+The policy is asked as the scheduler asks it at the end of a unit: with the rows that stand first, because they came
+first, and if it holds them, with those that wait. The rate is known to it, and no burst is under way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.optimal.two_stages import WAIT, Action, Rule, Solution, evaluate
+from app.scheduler.policies import Around, Cut, Hold, KeyView
+from app.scheduler.program import ProgramState
+from app.scheduler.types import DeviceSpec, Program, WorkerSpec
+
+from .fleet import Setup
+from .simulator import PROGRAM
+
+_NEVER = 1 << 62
+
+
+def halved(profile: ModelProfile) -> ModelProfile:
+    """The same model in two stages, each of which takes half of its time for any number of rows."""
+    stage = ModelProfile(tuple(max(1, time // 2) for time in profile.batch_ns))
+    return replace(profile, stages=(stage, stage))
+
+
+def times(setup: Setup) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Batch times of both stages with their hand-over. Raises ValueError unless the profile has two, and no cell."""
+    stages = setup.profile.stages
+    if len(stages) != 2 or any(stage.cell for stage in stages):
+        raise ValueError(f"stages: expected a profile of two stages that are no cells, got {len(stages)} stages")
+    first, second = (tuple(time + (setup.profile.handover_ns or 0) for time in stage.batch_ns) for stage in stages)
+    return first, second
+
+
+def exact(setup: Setup) -> Solution:
+    """The mean latency of the setup's policy, at its rate, on one device that runs one unit at a time."""
+    first, second = times(setup)
+    assert setup.rate is not None
+    return evaluate(first, second, setup.rate, rule(setup))
+
+
+def rule(setup: Setup) -> Rule:
+    """The decisions of the setup's policy."""
+    setup = setup.solved()
+    profile, most = setup.profile, setup.profile.max_batch
+    program = Program(PROGRAM, profile.model, profile.program_stages(), setup.policy, most, setup.max_queue)
+    state = ProgramState(program, None, DeviceSpec((WorkerSpec(most),)), 0)
+    state.set_control(setup.tables)
+    for facts in state.facts:
+        facts.rate = setup.rate or 0.0
+        facts.level = -1 if setup.tables is None else setup.tables.level(facts.rate, 1.0)
+
+    def ask(stage: int, waiting: int, standing: int) -> Cut | Hold:
+        ready = standing if stage else waiting
+        around = Around(
+            stage=stage, cell=False, batch=None, here=min(ready, most), joined=False, latest=None, formed=-1,
+            active=standing, beside=0, oldest=0, nearest=(0, waiting) if stage and waiting else (-1, 0),
+            ahead=0 if stage else standing, following=1 if standing and not stage else -1,
+            before=waiting if stage else 0, after=0 if stage else standing,
+        )  # fmt: skip
+        view = KeyView(
+            ready=ready, limit=most, full=most, oldest=0, max_delay=setup.max_delay_ns, room=_NEVER, due=_NEVER,
+            free=1, running=1, facts=state.facts[stage], around=around,
+        )  # fmt: skip
+        return state.policy.decide(view, (most,), 0)
+
+    def follow(waiting: int, standing: int) -> Action:
+        for stage, rows in ((1, standing), (0, waiting)):
+            if rows and isinstance(cut := ask(stage, waiting, standing), Cut):
+                return Action(stage, cut.rows, cut.size)
+        return WAIT
+
+    return follow
