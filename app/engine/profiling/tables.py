@@ -28,7 +28,7 @@ from app.scheduler.workers import lead_of
 
 log = logging.getLogger("starling.engine")
 
-_FORMAT = 3  # of what is kept; a change of the theory behind the tables raises it
+_FORMAT = 4  # of what is kept; a change of the theory behind the tables raises it
 
 
 class Target(Protocol):
@@ -86,15 +86,17 @@ def tables_of(
     """From the folder, else solved and kept there. Slow: not for the event loop."""
     stage = profile.stage(workers)
     handovers = len(profile.parts)
-    values = bool(profile.stages)  # what a batch at a boundary is worth
-    asked = (_FORMAT, stage, handovers, lead_ns, workers, weight, profile.watts, control.LOADS, values)
+    stages = () if any(part.cell for part in profile.stages) else tuple(part.stage() for part in profile.stages)
+    values = bool(stages)  # what a batch at a boundary is worth
+    asked = (_FORMAT, stage, handovers, lead_ns, workers, weight, profile.watts, control.LOADS, stages)
     path = folder and folder / f"tables-{hashlib.sha256(repr(asked).encode()).hexdigest()[:24]}.json"
     if path:
         with suppress(OSError, ValueError, KeyError, TypeError):
             return ControlTables.from_dict(json.loads(path.read_text(encoding="utf-8")))
     tables = control.solve(
-        stage, workers=workers, weight=weight, power=profile.watts, values=values, handovers=handovers, lead_ns=lead_ns
-    )
+        stage, workers=workers, weight=weight, power=profile.watts, values=values, handovers=handovers, lead_ns=lead_ns,
+        stages=stages,
+    )  # fmt: skip
     if path:
         try:
             write_whole(path, json.dumps(tables.to_dict()))
