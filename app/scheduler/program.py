@@ -20,6 +20,7 @@ from app.scheduler.ready import ReadySet
 from app.scheduler.types import DeviceSpec, Outcome, Profile, Program, Unit
 from app.scheduler.workers import lead_of
 
+_NEARLY = 0.95  # of the most rows a second
 _RECENT = 16  # first runs looked at to tell a broken program from a bad row
 
 
@@ -56,10 +57,12 @@ class ProgramState:
         #: By stage and worker: rows that it takes. By stage: the most of them, but for what may be alive at once.
         self.capacity = [[min(worker.capacity, program.max_batch) for worker in device.workers] for _ in program.stages]
         self._room = min(device.max_alive, program.max_alive)
-        self.full = [min(self._room, *map(max, self.capacity))] * len(program.stages)
+        self.full = [0] * len(program.stages)
         self.entry = entry  # where new rows stand, when that is one set whatever their length
         self.policy: Policy = make_policy(program.policy)
         self.latency = [Latency(stage.profile) for stage in program.stages]
+        for stage in range(len(program.stages)):
+            self._set_full(stage)
         self.regression = Regression(program.stages[0].profile.batch_ns)
         self._lead_ns, self._most = lead_of(device), device.max_running
         self.facts = [Facts(preferred=0, may_hold=self.policy.holds) for _ in program.stages]
@@ -131,7 +134,16 @@ class ProgramState:
         """More rows did not fit in this worker's memory at this stage."""
         capacity = self.capacity[stage]
         capacity[worker] = min(rows, capacity[worker])
-        self.full[stage] = min(self._room, max(capacity))
+        self._set_full(stage)
+
+    def _set_full(self, stage: int) -> None:
+        """A cell's rows share its time: beyond the size that is nearly as fast as any, more of them only slow all."""
+        most = min(self._room, max(self.capacity[stage]))
+        latency = self.latency[stage]
+        if self.policy.trims_cells and self.program.stages[stage].repeats and latency.known:
+            speeds = [size / max(1, latency.predict(size)) for size in range(1, most + 1)]
+            most = next(size for size, speed in enumerate(speeds, 1) if speed >= _NEARLY * max(speeds))
+        self.full[stage] = most
 
     def tick(self, now: int) -> None:
         """The rate monitor's window has closed."""
@@ -144,6 +156,7 @@ class ProgramState:
     def reprofile(self, profile: Profile, stage: int = 0) -> None:
         """A stage has been measured anew. What was learnt online begins again from there."""
         self.latency[stage] = Latency(profile)
+        self._set_full(stage)
         if stage == 0:
             self.regression = Regression(profile.batch_ns)
         self._set_remaining()

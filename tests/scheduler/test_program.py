@@ -254,3 +254,22 @@ def test_what_a_worker_takes_falls_at_one_stage() -> None:
     assert (state.capacity, state.full) == ([[1, 32]] * 2, [12, 12])
     state.cap(1, 8, 1)
     assert (state.capacity, state.full) == ([[1, 32], [1, 8]], [12, 8])
+
+
+class TestFull:
+    CELL = Stage(Profile((10, 12, 14, 16, 20, 24, 28, 32)), repeats=True)  # four rows are as fast as any number
+
+    def test_adaptive_runs_no_more_rows_of_a_cell_than_pays(self) -> None:
+        device = DeviceSpec((WorkerSpec(8),))
+        for policy, full in [("adaptive", 4), ("late", 8), ("no_wait", 8)]:
+            program = Program(1, "m", (self.CELL,), policy, max_batch=8)
+            assert ProgramState(program, None, device, 0).full == [full], policy
+
+    def test_a_new_profile_and_a_cap_count(self) -> None:
+        state = ProgramState(
+            Program(1, "m", (self.CELL,), "adaptive", max_batch=8), None, DeviceSpec((WorkerSpec(8),)), 0
+        )
+        state.reprofile(Profile((10,) * 8))
+        assert state.full == [8]
+        state.cap(0, 3)
+        assert state.full == [3]

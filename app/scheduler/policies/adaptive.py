@@ -47,6 +47,7 @@ class Adaptive(BasePolicy):
     uses_tables = True
     sees_stages = True
     pushes_steps = True
+    trims_cells = True
     reorders = True
 
     def goes_on(self, facts: Facts, stage: int, rows: int) -> bool:
@@ -56,7 +57,7 @@ class Adaptive(BasePolicy):
         around = view.around
         if around is not None:
             if around.cell:
-                return Hold(None) if steps_aside(view) else go(view, view.ready)
+                return Hold(None) if steps_aside(view) else go(view, min(view.ready, view.full))
             if around.stage:
                 return boundary.decide(view, around, idle, now)
             if 0 < around.ahead < view.full:
@@ -69,7 +70,7 @@ class Adaptive(BasePolicy):
             assert control is not None
             ended = held(view, round(control.hold_ns[level] * view.facts.scale), now)
             return ended if isinstance(ended, Hold) else _cut(min(view.ready, view.limit), view, idle, ended)
-        rows = min(planned, view.limit)
+        rows = min(planned, view.limit, view.full)  # the last is less where a cell is trimmed
         if alike is not None and not _of_one_length(view, alike):
             return _picked(view, alike, free, idle, now)
         table = control is not None and level >= 0 and rows < view.ready

@@ -176,6 +176,8 @@ class Policy(Protocol):
     sees_stages: bool
     #: The next step of a cell takes all rows that wait there, so that it can be pushed ahead.
     pushes_steps: bool
+    #: A cell runs no more rows than are nearly as fast as any; others wait until some of these have ended.
+    trims_cells: bool
     #: Within a key, class and priority it may let rows start before earlier ones, by their length.
     reorders: bool
 
@@ -210,6 +212,7 @@ class BasePolicy:
     uses_tables = False
     sees_stages = False
     pushes_steps = False
+    trims_cells = False
     reorders = False
 
     @classmethod
