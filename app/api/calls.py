@@ -21,7 +21,7 @@ from app.api.codecs.friendly import Friendly
 from app.api.codecs.v1 import V1
 from app.api.codecs.v2 import V2
 from app.api.http import BodyReader, Limits
-from app.contract import Answer, Lease, Served
+from app.contract import CLASSES, Answer, Lease, Served
 from app.errors import BadRequest, ModelFailed, StarlingError
 from app.logs import CauseLog
 
@@ -42,6 +42,9 @@ _JSON = b"content-type: application/json\r\n"
 _BINARY = b"content-type: application/octet-stream\r\ninference-header-content-length: %d\r\n"
 _COMPRESSED = b"content-encoding: %s\r\nvary: accept-encoding\r\n"
 _V2, _V1, _FRIENDLY = V2(), V1(), Friendly()
+_CLASS = b"x-class"
+_CLASSES = {name.encode(): name for name in CLASSES}
+_OTHER = dict(zip(CLASSES, CLASSES[::-1], strict=True))
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
@@ -104,13 +107,35 @@ class Calls:
         given = headers.get(b"x-request-id")
         return given if given is not None and _REQUEST_ID.fullmatch(given) is not None else self.new_id()
 
-    def lease(self, served: Served, call: DecodedCall, arrived: int) -> Lease:
-        """Take slots for a call. `arrived`: monotonic nanoseconds."""
+    def klass(self, served: Served, headers: RequestHeaders) -> str:
+        """The class that a request has unless its body names one. Raises BadRequest for one that there is not."""
+        if _CLASS not in headers:
+            return served.info.batching.default_class
+        given = headers[_CLASS]
+        klass = _CLASSES.get(given)
+        if klass is None:
+            raise BadRequest(f"X-Class: expected {' or '.join(CLASSES)}, got {given[:40].decode('latin-1')!r}")
+        return klass
+
+    def admit(self, served: Served, codec: Codec, klass: str) -> bool:
+        """Ask whether a call may come, before its body is read; False if that depends on its body.
+
+        Where the queue of its class is full, and that of the other is not, the body may name that one. Raises QueueFull
+        or NotReady.
+        """
+        if not served.has_room(klass):
+            if codec.names_class and served.has_room(_OTHER[klass]):
+                return False
+            served.admit(1, klass)
+        return True
+
+    def lease(self, served: Served, call: DecodedCall, klass: str, arrived: int) -> Lease:
+        """Take slots for a call of a class. `arrived`: monotonic nanoseconds."""
         limit = served.info.batching.max_queue
         if call.rows > limit:
             raise BadRequest(f"{call.rows} rows in one request: the queue of model {served.info.name!r} holds {limit}")
         return served.lease(
-            call.rows, lengths=call.lengths, priority=call.priority, timeout_us=call.timeout_us,
+            call.rows, lengths=call.lengths, klass=klass, priority=call.priority, timeout_us=call.timeout_us,
             parameters=call.parameters, arrived_ns=arrived,
         )  # fmt: skip
 
@@ -119,6 +144,7 @@ class Calls:
     def succeeded(
         self,
         served: Served,
+        klass: str,
         request_id: bytes,
         arrived: int,
         answer: Answer,
@@ -134,20 +160,25 @@ class Calls:
         kind = _JSON if json_length is None else _BINARY % json_length
         if encoding is not None:
             kind += _COMPRESSED % encoding.encode()
-        served.finish("ok", total)
+        served.finish("ok", total, klass)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("%s %s: ok, %.3f ms, batch %d", request_id.decode(), served.info.name, total / 1e6, answer.batch)
         return _HEAD % (
             request_id, answer.queue_ns / 1e6, answer.compute_ns / 1e6, total / 1e6, answer.batch, kind, len(body),
         )  # fmt: skip
 
-    def failed(self, exc: Exception, served: Served | None, request_id: bytes, arrived: int, path: str) -> None:
-        """Count a call that is answered with an error, and log what people who run the server should know of it."""
+    def failed(
+        self, exc: Exception, served: Served | None, klass: str, request_id: bytes, arrived: int, path: str
+    ) -> None:
+        """Count a call that is answered with an error, and log what people who run the server should know of it.
+
+        `klass`: as far as it is known; "" is the model's default.
+        """
         if not isinstance(exc, StarlingError):
             log.error("unexpected error on %s", path, exc_info=exc)
         if served is not None:
             code = exc.code if isinstance(exc, StarlingError) else "internal"
-            served.finish(code, time.monotonic_ns() - arrived)
+            served.finish(code, time.monotonic_ns() - arrived, klass or served.info.batching.default_class)
             self._log_cause(exc, served, request_id)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("%s %s: %s", request_id.decode(), path, exc)
