@@ -44,7 +44,6 @@ _COMPRESSED = b"content-encoding: %s\r\nvary: accept-encoding\r\n"
 _V2, _V1, _FRIENDLY = V2(), V1(), Friendly()
 _CLASS = b"x-class"
 _CLASSES = {name.encode(): name for name in CLASSES}
-_OTHER = dict(zip(CLASSES, CLASSES[::-1], strict=True))
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
@@ -117,16 +116,16 @@ class Calls:
             raise BadRequest(f"X-Class: expected {' or '.join(CLASSES)}, got {given[:40].decode('latin-1')!r}")
         return klass
 
-    def admit(self, served: Served, codec: Codec, klass: str) -> bool:
-        """Ask whether a call may come, before its body is read; False if that depends on its body.
+    def admits(self, served: Served, codec: Codec, klass: str) -> bool:
+        """Refuse a call of a class that has no room, before its body is read; False if that depends on its body.
 
-        Where the queue of its class is full, and that of the other is not, the body may name that one. Raises QueueFull
-        or NotReady.
+        Where the queue of best effort is full, and that of real time is not, the body may name that. The other way
+        round the call is refused: a refusal under load must be cheap. Raises QueueFull or NotReady.
         """
-        if not served.has_room(klass):
-            if codec.names_class and served.has_room(_OTHER[klass]):
-                return False
-            served.admit(1, klass)
+        first = CLASSES[0]
+        if klass != first and codec.names_class and served.has_room(first):
+            return False
+        served.admit(1, klass)
         return True
 
     def lease(self, served: Served, call: DecodedCall, klass: str, arrived: int) -> Lease:

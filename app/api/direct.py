@@ -50,7 +50,7 @@ class DirectCalls:
             call.served = served = catalog.find(route.model, route.version)
             call.klass = klass = calls.klass(served, headers)
             if not served.has_room(klass):
-                call.admitted = calls.admit(served, route.codec, klass)
+                call.admitted = calls.admits(served, route.codec, klass)
             calls.bodies.reserve(length)
             call.held = length
         except NotReady:

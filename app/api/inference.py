@@ -121,7 +121,8 @@ class InferencePath:
                 raise MethodNotAllowed(f"{scope['method']} {scope['path']}: expected POST")
             served = cast("Catalog", scope["state"]["catalog"]).find(route.model, route.version)
             request.klass = calls.klass(served, headers)
-            calls.admit(served, route.codec, request.klass)
+            if not served.has_room(request.klass):
+                calls.admits(served, route.codec, request.klass)
             calls.bodies.check(headers)
             body = await calls.bodies.read(receive)
             unread = None

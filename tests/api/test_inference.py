@@ -359,18 +359,26 @@ class TestOneQueueIsFull:
         assert model.classes == ["best_effort", "best_effort", "realtime", "best_effort"]
 
     @pytest.mark.parametrize("spelled", [b'"class"', b'"cl\\u0061ss"'])
-    async def test_a_body_may_name_the_class_that_has_room(
+    async def test_a_body_may_name_real_time_where_best_effort_is_full(
         self, caller: MakeCaller, model: Echo, spelled: bytes
     ) -> None:
-        model.full = frozenset({"realtime"})
+        model.full = frozenset({"best_effort"})
+        model.info = replace(model.info, batching=replace(model.info.batching, default_class="best_effort"))
         call = caller(model)
-        sent = body(parameters={"class": "best_effort"}).replace(b'"class"', spelled)
+        sent = body(parameters={"class": "realtime"}).replace(b'"class"', spelled)
         assert (await call(INFER, sent)).status == 200
-        assert (await call(INFER, body(parameters={"class": "realtime"}))).status == 429
+        assert (await call(INFER, body(parameters={"class": "best_effort"}))).status == 429
         assert (await call(INFER, body())).status == 429
         assert (await call(INFER, sent)).status == 200  # the bytes of what was refused are not held
-        assert model.classes == ["best_effort", "realtime", "realtime", "best_effort"]
+        assert model.classes == ["realtime", "best_effort", "best_effort", "realtime"]
         assert model.open_leases == 0
+
+    async def test_what_seems_to_be_real_time_is_refused_before_its_body(self, caller: MakeCaller, model: Echo) -> None:
+        model.full = frozenset({"realtime"})
+        call, sent = caller(model), body(parameters={"class": "best_effort"})
+        assert (await call(INFER, sent)).status == 429
+        assert (await call(INFER, sent, {b"x-class": b"best_effort"})).status == 200
+        assert model.classes == ["realtime", "best_effort"]
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "HEAD"])
