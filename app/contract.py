@@ -294,8 +294,10 @@ class Served(Protocol):
     @property
     def model(self) -> Model: ...
 
-    def has_room(self, klass: str) -> bool:
-        """Whether a call of one row of this class, and without a deadline, can be taken now. Costs little."""
+    # `klass` is one of CLASSES, or "" for the model's default.
+
+    def has_room(self, klass: str, rows: int = 1) -> bool:
+        """Whether a call of so many rows, without a deadline, can be taken now. Costs little."""
         ...
 
     def admit(self, rows: int, klass: str = "", deadline_ns: int | None = None) -> None:
@@ -314,8 +316,6 @@ class Served(Protocol):
         arrived_ns: int | None = None,
     ) -> Lease:
         """Take slots for `rows` rows. `lengths` gives each named axis its length in this call.
-
-        `klass` is one of CLASSES; "" is the model's default, as is priority 0.
 
         `timeout_us` counts from `arrived_ns` (monotonic; now if None). Raises what `admit` raises.
         """

@@ -152,6 +152,7 @@ class ModelStats:
         self.version = version
         #: By class: that of calls that name none, and those that there have been.
         self.calls = {default_class: CallStats()}
+        self._by_name = {"": self.calls[default_class], **self.calls}
         self.compute = Histogram(_SECONDS)
         self.batch = Histogram(_SIZES)
         self.parts = Parts()
@@ -191,14 +192,14 @@ class ModelStats:
 
     def _of(self, klass: str) -> CallStats:
         """The first call of this class."""
-        calls = self.calls[klass] = CallStats()
+        calls = self.calls[klass] = self._by_name[klass] = CallStats()
         return calls
 
     def call_ran(self, queue_ns: int, parts: tuple[int, int, int], klass: str) -> None:
         """All rows of a call have run; times of its slowest row."""
         # Written out, here and below: every function called costs each request a tenth of a microsecond.
         seconds = queue_ns / 1e9
-        calls = self.calls.get(klass) or self._of(klass)
+        calls = self._by_name.get(klass) or self._of(klass)
         histogram, queued = calls.queue, calls.queued
         histogram.counts[bisect_left(_SECONDS, seconds)] += 1
         histogram.total += seconds
@@ -207,8 +208,11 @@ class ModelStats:
         self.parts.add(*parts)
 
     def call_answered(self, outcome: str, total_ns: int, klass: str) -> None:
-        """A call has its answer: "ok" or an error's code; nanoseconds from arrival to encoded answer."""
-        calls = self.calls.get(klass) or self._of(klass)
+        """A call has its answer: "ok" or an error's code; nanoseconds from arrival to encoded answer.
+
+        `klass` "" is the default.
+        """
+        calls = self._by_name.get(klass) or self._of(klass)
         calls.outcomes[outcome] += 1
         seconds = total_ns / 1e9
         histogram = calls.request

@@ -42,7 +42,7 @@ _JSON = b"content-type: application/json\r\n"
 _BINARY = b"content-type: application/octet-stream\r\ninference-header-content-length: %d\r\n"
 _COMPRESSED = b"content-encoding: %s\r\nvary: accept-encoding\r\n"
 _V2, _V1, _FRIENDLY = V2(), V1(), Friendly()
-_CLASS = b"x-class"
+X_CLASS = b"x-class"
 _CLASSES = {name.encode(): name for name in CLASSES}
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
@@ -106,11 +106,11 @@ class Calls:
         given = headers.get(b"x-request-id")
         return given if given is not None and _REQUEST_ID.fullmatch(given) is not None else self.new_id()
 
-    def klass(self, served: Served, headers: RequestHeaders) -> str:
-        """The class that a request has unless its body names one. Raises BadRequest for one that there is not."""
-        if _CLASS not in headers:
-            return served.info.batching.default_class
-        given = headers[_CLASS]
+    def klass(self, headers: RequestHeaders) -> str:
+        """The class that a request's headers name; "" for none. Raises BadRequest for one that there is not."""
+        given = headers.get(X_CLASS)
+        if given is None:
+            return ""
         klass = _CLASSES.get(given)
         if klass is None:
             raise BadRequest(f"X-Class: expected {' or '.join(CLASSES)}, got {given[:40].decode('latin-1')!r}")
@@ -123,7 +123,7 @@ class Calls:
         round the call is refused: a refusal under load must be cheap. Raises QueueFull or NotReady.
         """
         first = CLASSES[0]
-        if klass != first and codec.names_class and served.has_room(first):
+        if codec.names_class and (klass or served.info.batching.default_class) != first and served.has_room(first):
             return False
         served.admit(1, klass)
         return True
@@ -169,15 +169,12 @@ class Calls:
     def failed(
         self, exc: Exception, served: Served | None, klass: str, request_id: bytes, arrived: int, path: str
     ) -> None:
-        """Count a call that is answered with an error, and log what people who run the server should know of it.
-
-        `klass`: as far as it is known; "" is the model's default.
-        """
+        """Count a call that is answered with an error, and log what people who run the server should know of it."""
         if not isinstance(exc, StarlingError):
             log.error("unexpected error on %s", path, exc_info=exc)
         if served is not None:
             code = exc.code if isinstance(exc, StarlingError) else "internal"
-            served.finish(code, time.monotonic_ns() - arrived, klass or served.info.batching.default_class)
+            served.finish(code, time.monotonic_ns() - arrived, klass)
             self._log_cause(exc, served, request_id)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("%s %s: %s", request_id.decode(), path, exc)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
-from app.api.calls import LONGEST_ROUTE, ROUTES, Calls, Route
+from app.api.calls import LONGEST_ROUTE, ROUTES, X_CLASS, Calls, Route
 from app.api.codecs.base import DecodedCall
 from app.api.errors import error_parts
 from app.api.http import COMPRESS_FROM, QUICK_TO_COMPRESS, compress, wanted_encoding
@@ -48,9 +48,10 @@ class DirectCalls:
         catalog: Catalog = state["catalog"]
         try:
             call.served = served = catalog.find(route.model, route.version)
-            call.klass = klass = calls.klass(served, headers)
-            if not served.has_room(klass):
-                call.admitted = calls.admits(served, route.codec, klass)
+            if X_CLASS in headers:
+                call.klass = calls.klass(headers)
+            if not served.has_room(call.klass):
+                call.admitted = calls.admits(served, route.codec, call.klass)
             calls.bodies.reserve(length)
             call.held = length
         except NotReady:
@@ -101,7 +102,7 @@ class DirectCall(Exchange):
         self.served: Served | None = None
         self.call: DecodedCall | None = None
         self.lease: Lease | None = None
-        self.klass = ""  # not known yet
+        self.klass = ""  # the model's default
         self.admitted = True  # False: the queue is full, unless the body names the other class
         self.held = 0  # bytes of the body that count as held
         self.ended = False  # the answer has been given

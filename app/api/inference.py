@@ -43,7 +43,7 @@ _OFF_LOOP_BINARY = 4 << 20  # bytes from which the copy of an input into the slo
 
 @dataclass(slots=True)
 class _Request:
-    """One request. `klass` is that of its headers until its body has been decoded."""
+    """One request. `klass` is that of its headers until its body has been decoded; "" is the model's default."""
 
     codec: Codec
     headers: RequestHeaders
@@ -120,7 +120,7 @@ class InferencePath:
                 extra.append((b"allow", b"POST"))
                 raise MethodNotAllowed(f"{scope['method']} {scope['path']}: expected POST")
             served = cast("Catalog", scope["state"]["catalog"]).find(route.model, route.version)
-            request.klass = calls.klass(served, headers)
+            request.klass = calls.klass(headers)
             if not served.has_room(request.klass):
                 calls.admits(served, route.codec, request.klass)
             calls.bodies.check(headers)
@@ -128,11 +128,12 @@ class InferencePath:
             unread = None
             payload, head = await self._call(request, served, body, receive)
         except Exception as exc:
-            SERVICE_CLASS.set(request.klass)
+            if served is not None:
+                SERVICE_CLASS.set(request.klass or served.info.batching.default_class)
             calls.failed(exc, served, request.klass, request.request_id, arrived, scope["path"])
             await self._refuse(exc, scope, send, extra, unread)
             return
-        SERVICE_CLASS.set(request.klass)
+        SERVICE_CLASS.set(request.klass or served.info.batching.default_class)
         await respond(send, 200, header_list(head, scope["state"]["health"].closing), payload)
 
     async def _call(self, request: _Request, served: Served, body: bytes, receive: Receive) -> tuple[bytes, bytes]:

@@ -68,19 +68,15 @@ class ServedModel:
         self._closing: asyncio.Future[None] | None = None
         self._timeout_ns = int(batching.default_timeout_ms * 1e6)
         self._priority = batching.default_priority
-        self._klass = batching.default_class
+        self._klasses = {**_KLASSES, "": _KLASSES[batching.default_class]}
 
-    def has_room(self, klass: str) -> bool:
-        """Whether a call of one row of this class can be taken; see contract.Served."""
-        return self._takes(1, _KLASSES[klass])
-
-    def _takes(self, rows: int, klass: Klass) -> bool:
-        """Whether a call without a deadline can be taken now."""
-        engine = self.engine
+    def has_room(self, klass: str, rows: int = 1) -> bool:
+        """Whether a call without a deadline can be taken now; see contract.Served."""
+        engine, service = self.engine, self._klasses[klass]
         return (
             self._closing is None
             and engine.refusing is None
-            and engine.scheduler.has_room(self.program, rows + self.reserved[klass], klass)
+            and engine.scheduler.has_room(self.program, rows + self.reserved[service], service)
         )
 
     def admit(
@@ -90,21 +86,18 @@ class ServedModel:
 
         Only the work that goes before a call of this class and `priority` counts against its deadline.
         """
-        self._admit(rows, _KLASSES[klass or self._klass], deadline_ns, priority)
-
-    def _admit(self, rows: int, klass: Klass, deadline_ns: int | None, priority: int) -> None:
-        engine = self.engine
+        engine, service = self.engine, self._klasses[klass]
         if self._closing is not None:
             raise NotReady(f"model {self.info.name!r} is being unloaded", retry_after_s=1)
         if engine.refusing is not None:
             raise NotReady(engine.refusing, retry_after_s=1)
         now = engine.clock()
-        asked = rows + self.reserved[klass]
-        refusal = engine.scheduler.admit(self.program, asked, klass, deadline_ns, now, priority)
+        asked = rows + self.reserved[service]
+        refusal = engine.scheduler.admit(self.program, asked, service, deadline_ns, now, priority)
         if refusal is not None:
             if refusal.reason in (Reason.QUEUE_FULL, Reason.DEADLINE_UNREACHABLE):
                 engine.scheduler.refused(self.program, rows, now)
-            self._refuse(refusal, klass)
+            self._refuse(refusal, service)
 
     def _refuse(self, refusal: Refusal, klass: Klass) -> None:
         wait = max(1, ceil(refusal.retry_after_ns / 1e9))
@@ -134,9 +127,9 @@ class ServedModel:
         timeout_ns = self._timeout_ns if timeout_us is None else timeout_us * 1000
         deadline = arrived + timeout_ns if timeout_ns else None
         priority = priority or self._priority
-        service = _KLASSES[klass or self._klass]
-        if deadline is not None or not self._takes(rows, service):
-            self._admit(rows, service, deadline, priority)
+        if deadline is not None or not self.has_room(klass, rows):
+            self.admit(rows, klass, deadline, priority)
+        service = self._klasses[klass]
         try:
             slots = self.pool.take(rows)
         except MemoryError:  # calls that left are still being copied to the device

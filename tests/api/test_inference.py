@@ -84,22 +84,25 @@ class Echo(FakeServed):
     finished: list[str] = field(default_factory=list)
     classes: list[str] = field(default_factory=list)  # of those that have
 
-    def has_room(self, klass: str) -> bool:
-        return klass not in self.full
+    def _named(self, klass: str) -> str:
+        return klass or self.info.batching.default_class
+
+    def has_room(self, klass: str, rows: int = 1) -> bool:
+        return self._named(klass) not in self.full
 
     def admit(self, rows: int, klass: str = "", deadline_ns: int | None = None) -> None:
-        if klass in self.full:
+        if self._named(klass) in self.full:
             raise QueueFull("the queue is full", retry_after_s=4)
 
     def lease(self, rows: int, **fields: Any) -> EchoLease:
         self.admit(rows, fields["klass"])
-        self.asked = {"rows": rows, **fields}
+        self.asked = {"rows": rows, **fields, "klass": self._named(fields["klass"])}
         return EchoLease(self)
 
     def finish(self, outcome: str, total_ns: int, klass: str) -> None:
         assert total_ns > 0
         self.finished.append(outcome)
-        self.classes.append(klass)
+        self.classes.append(self._named(klass))
 
 
 @pytest.fixture
