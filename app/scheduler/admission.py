@@ -18,6 +18,7 @@ from app.scheduler.ready import Level
 from app.scheduler.types import DeviceSpec, Klass, Reason, Refusal
 from app.scheduler.workers import Workers
 
+_CLASSES = tuple(Klass)  # an enumeration makes an iterator of its own, which is slow
 _MIN_RETRY_NS = 1_000_000  # a hint of 0 would send the client straight back
 #: How long a hint is good: it is sent in seconds, and in overload thousands of calls are refused in each.
 _HINT_NS = 1_000_000
@@ -34,8 +35,8 @@ class Asked:
     deadline: int | None
 
     @property
-    def klass(self) -> Klass:
-        return Klass(self.level[0])
+    def klass(self) -> int:
+        return self.level[0]
 
 
 def backlog_ns(ledger: Ledger, workers: Workers, device: DeviceSpec, now: int, asked: Asked | None = None) -> int:
@@ -46,7 +47,7 @@ def backlog_ns(ledger: Ledger, workers: Workers, device: DeviceSpec, now: int, a
     last = Klass.BEST_EFFORT if asked is None else asked.klass
     total = workers.remaining_ns(now, last)
     for state in ledger.states.values():
-        for klass in Klass:
+        for klass in _CLASSES:
             if klass <= last:
                 total += _interval(ledger, state, klass, asked)
     return total // device.max_running
@@ -58,7 +59,7 @@ def _interval(ledger: Ledger, state: ProgramState, klass: Klass, asked: Asked | 
     own = False
     if asked is not None:
         before = ledger.ready.waiting_before(state.program.id, klass, asked.level)
-        own = state.program.id == asked.program and klass is asked.klass
+        own = state.program.id == asked.program and klass == asked.klass
     rows = before + asked.rows if own and asked is not None else before
     largest = state.program.max_batch
     full, rest = divmod(rows, largest)

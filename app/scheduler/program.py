@@ -17,7 +17,7 @@ from app.scheduler.policies import Course, Facts, Policy
 from app.scheduler.policies import make as make_policy
 from app.scheduler.policies.base import to_the_end
 from app.scheduler.ready import ReadySet
-from app.scheduler.types import DeviceSpec, Klass, Outcome, Profile, Program, Unit
+from app.scheduler.types import DeviceSpec, Outcome, Profile, Program, Unit
 from app.scheduler.workers import lead_of
 
 _RECENT = 16  # first runs looked at to tell a broken program from a bad row
@@ -83,7 +83,7 @@ class ProgramState:
         self.closed = False
         self.hints: dict[tuple[int, int], tuple[int, int]] = {}  # see admission: by level, good until, nanoseconds
 
-    def waiting_of(self, klass: Klass) -> int:
+    def waiting_of(self, klass: int) -> int:
         """Rows of one class in the ready table."""
         return self.best_effort if klass else self.waiting - self.best_effort
 

@@ -162,7 +162,7 @@ class Workers:
             ends = ends + unit.predicted if unit.predicted and ends < AT_ONCE else AT_ONCE
         self._ends[worker] = ends
 
-    def remaining_ns(self, now: int, klass: Klass = Klass.BEST_EFFORT) -> int:
+    def remaining_ns(self, now: int, klass: int = Klass.BEST_EFFORT) -> int:
         """Predicted time of all units of this class or a better one until they have ended, added up.
 
         What is not known counts as nothing.
@@ -170,9 +170,9 @@ class Workers:
         return sum(_remaining(queue, now, klass) for queue in self._queues)
 
 
-def _remaining(queue: Iterable[Unit], now: int, klass: Klass) -> int:
+def _remaining(queue: Iterable[Unit], now: int, klass: int) -> int:
     total = 0
     for place, unit in enumerate(queue):
-        if klass is Klass.BEST_EFFORT or unit.klass is klass:
+        if klass == Klass.BEST_EFFORT or unit.klass == klass:
             total += unit.predicted if place else max(0, unit.begins + unit.predicted - now)
     return total
