@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -150,9 +150,8 @@ class ModelStats:
         self.stages = [StageStats() for _ in range(stages)]
         self.model = model
         self.version = version
-        #: By class: that of calls that name none, and those that there have been.
-        self.calls = {default_class: CallStats()}
-        self._by_name = {"": self.calls[default_class], **self.calls}
+        self._calls: defaultdict[str, CallStats] = defaultdict(CallStats)  # by class; "": the default
+        self._calls[""] = self._calls[default_class]
         self.compute = Histogram(_SECONDS)
         self.batch = Histogram(_SIZES)
         self.parts = Parts()
@@ -190,16 +189,11 @@ class ModelStats:
             by_size = self.by_size[rows] = Parts()
         by_size.add(*parts)
 
-    def _of(self, klass: str) -> CallStats:
-        """The first call of this class."""
-        calls = self.calls[klass] = self._by_name[klass] = CallStats()
-        return calls
-
     def call_ran(self, queue_ns: int, parts: tuple[int, int, int], klass: str) -> None:
         """All rows of a call have run; times of its slowest row."""
         # Written out, here and below: every function called costs each request a tenth of a microsecond.
         seconds = queue_ns / 1e9
-        calls = self._by_name.get(klass) or self._of(klass)
+        calls = self._calls[klass]
         histogram, queued = calls.queue, calls.queued
         histogram.counts[bisect_left(_SECONDS, seconds)] += 1
         histogram.total += seconds
@@ -212,7 +206,7 @@ class ModelStats:
 
         `klass` "" is the default.
         """
-        calls = self._by_name.get(klass) or self._of(klass)
+        calls = self._calls[klass]
         calls.outcomes[outcome] += 1
         seconds = total_ns / 1e9
         histogram = calls.request
@@ -225,6 +219,11 @@ class ModelStats:
             spent = calls.failure
         spent.count += 1
         spent.ns += total_ns
+
+    @property
+    def calls(self) -> dict[str, CallStats]:
+        """By class: the default, and those that there have been calls of."""
+        return {klass: calls for klass, calls in self._calls.items() if klass}
 
     # of all classes
 
