@@ -34,6 +34,9 @@ DATATYPES: dict[str, np.dtype[Any]] = {
 }
 
 
+#: Service classes by name, as clients and model.toml give them, in the order of service.
+CLASSES = ("realtime", "best_effort")
+
 UNBOUNDED = 0  #: in place of a variable axis' largest length: there is none but what the size of a body allows
 
 
@@ -102,9 +105,10 @@ class Batching:
     objective: str | float = "latency"  # of the policy adaptive: a name, or the weight of power, 0 to below 1
     max_batch: int = 32
     max_delay_ms: float = 5.0
-    max_queue: int = 1024
+    max_queue: int = 1024  # rows of each class
     default_timeout_ms: float = 0.0  # 0: no deadline unless the call brings one
     default_priority: int = 2  # what priority 0 means; 1 is the highest
+    default_class: str = CLASSES[0]  # of calls that name none
     length_buckets: tuple[int, ...] = ()  # upper ends of the lengths that may share a batch; none: any may
     reorder: bool = True  # the policy may pick the rows of a batch by their lengths
 
@@ -290,7 +294,13 @@ class Served(Protocol):
     @property
     def model(self) -> Model: ...
 
-    def admit(self, rows: int, deadline_ns: int | None = None) -> None:
+    # `klass` is one of CLASSES, or "" for the model's default.
+
+    def has_room(self, klass: str, rows: int = 1) -> bool:
+        """Whether a call of so many rows, without a deadline, can be taken now. Costs little."""
+        ...
+
+    def admit(self, rows: int, klass: str = "", deadline_ns: int | None = None) -> None:
         """Raise QueueFull, DeadlineUnreachable or NotReady if a call of so many rows cannot be taken now."""
         ...
 
@@ -299,6 +309,7 @@ class Served(Protocol):
         rows: int,
         *,
         lengths: Mapping[str, int] = {},
+        klass: str = "",
         priority: int = 0,
         timeout_us: int | None = None,
         parameters: Mapping[str, Any] | None = None,
@@ -310,7 +321,7 @@ class Served(Protocol):
         """
         ...
 
-    def finish(self, outcome: str, total_ns: int) -> None:
+    def finish(self, outcome: str, total_ns: int, klass: str) -> None:
         """A call has been answered: `outcome` is "ok" or an error's code; `total_ns` from arrival to encoded answer."""
         ...
 

@@ -9,6 +9,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterator
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from types import TracebackType
 
@@ -19,8 +20,15 @@ _STDLIB = sysconfig.get_path("stdlib") + os.sep
 _INSTALLED = {"site-packages", "dist-packages"}  # folders of installed packages, which may lie inside _STDLIB
 
 
+#: The class of the inference request that this task answers, for its line in the access log; "" for other requests.
+SERVICE_CLASS: ContextVar[str] = ContextVar("service_class", default="")
+
+
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line: time, level, logger, message, and the traceback where there is one."""
+    """One JSON object per line: time, level, logger, message, and the traceback where there is one.
+
+    Lines of the access log have the `class` of inference requests.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         entry = {
@@ -29,6 +37,8 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        if record.name == "uvicorn.access" and (klass := SERVICE_CLASS.get()):
+            entry["class"] = klass
         if record.exc_info:
             entry["traceback"] = self.formatException(record.exc_info)
         return json.dumps(entry, ensure_ascii=False)

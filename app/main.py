@@ -44,7 +44,9 @@ log = logging.getLogger("starling")
 
 _ANY_SIZE = 1 << 16  # a worker's capacity where none is given: each model's largest batch bounds it
 _ABOUT = "DNN inference over HTTP: the Open Inference Protocol (V2), TensorFlow Serving's V1, and a friendly route."
-_OVERRIDES = ("policy", "objective", "max_batch", "max_delay_ms", "max_queue", "default_timeout_ms", "row_check")
+_OVERRIDES = (
+    "policy", "objective", "max_batch", "max_delay_ms", "max_queue", "default_timeout_ms", "default_class", "row_check",
+)  # fmt: skip
 
 
 def create_app(

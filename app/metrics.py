@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 _SECONDS = tuple(m * 10**e for e in range(-4, 2) for m in (1, 2.5, 5))  # 0.1 ms to 50 s
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _LABELS = ("model", "version")
+_BEST_EFFORT = "best_effort"  # the class that may have to wait for long
 
 
 class Histogram:
@@ -59,6 +60,14 @@ class Spent:
 
     def as_dict(self) -> dict[str, int]:
         return {"count": self.count, "ns": self.ns}
+
+
+def _total(spent: Iterable[Spent]) -> Spent:
+    total = Spent()
+    for one in spent:
+        total.count += one.count
+        total.ns += one.ns
+    return total
 
 
 @dataclass(slots=True)
@@ -116,24 +125,35 @@ class StageStats:
         return dict(found)
 
 
+class CallStats:
+    """What is counted about the calls of one class."""
+
+    def __init__(self) -> None:
+        self.request = Histogram(_SECONDS)
+        self.queue = Histogram(_SECONDS)
+        self.outcomes: Counter[str] = Counter()
+        self.success = Spent()
+        self.failure = Spent()
+        self.queued = Spent()
+
+    def as_dict(self) -> dict[str, dict[str, int]]:
+        return {"success": self.success.as_dict(), "fail": self.failure.as_dict(), "queue": self.queued.as_dict()}
+
+
 class ModelStats:
     """All that is counted about one version of a model. `stages`: how many it has that run one by one; 0: one piece.
 
     Of a model in stages, batches are counted by stage, and what stands for the whole is counted when rows have ended.
     """
 
-    def __init__(self, model: str, version: str, stages: int = 0) -> None:
+    def __init__(self, model: str, version: str, stages: int = 0, default_class: str = "realtime") -> None:
         self.stages = [StageStats() for _ in range(stages)]
         self.model = model
         self.version = version
-        self.request = Histogram(_SECONDS)
-        self.queue = Histogram(_SECONDS)
+        self._calls: defaultdict[str, CallStats] = defaultdict(CallStats)  # by class; "": the default
+        self._calls[""] = self._calls[default_class]
         self.compute = Histogram(_SECONDS)
         self.batch = Histogram(_SIZES)
-        self.outcomes: Counter[str] = Counter()
-        self.success = Spent()
-        self.failure = Spent()
-        self.queued = Spent()
         self.parts = Parts()
         self.batches: Counter[tuple[int, str]] = Counter()  # (worker, reason)
         self.by_size: dict[int, Parts] = {}
@@ -169,31 +189,59 @@ class ModelStats:
             by_size = self.by_size[rows] = Parts()
         by_size.add(*parts)
 
-    def call_ran(self, queue_ns: int, parts: tuple[int, int, int]) -> None:
+    def call_ran(self, queue_ns: int, parts: tuple[int, int, int], klass: str) -> None:
         """All rows of a call have run; times of its slowest row."""
         # Written out, here and below: every function called costs each request a tenth of a microsecond.
         seconds = queue_ns / 1e9
-        histogram, queued = self.queue, self.queued
+        calls = self._calls[klass]
+        histogram, queued = calls.queue, calls.queued
         histogram.counts[bisect_left(_SECONDS, seconds)] += 1
         histogram.total += seconds
         queued.count += 1
         queued.ns += queue_ns
         self.parts.add(*parts)
 
-    def call_answered(self, outcome: str, total_ns: int) -> None:
-        """A call has its answer: "ok" or an error's code; nanoseconds from arrival to encoded answer."""
-        self.outcomes[outcome] += 1
+    def call_answered(self, outcome: str, total_ns: int, klass: str) -> None:
+        """A call has its answer: "ok" or an error's code; nanoseconds from arrival to encoded answer.
+
+        `klass` "" is the default.
+        """
+        calls = self._calls[klass]
+        calls.outcomes[outcome] += 1
         seconds = total_ns / 1e9
-        histogram = self.request
+        histogram = calls.request
         histogram.counts[bisect_left(_SECONDS, seconds)] += 1
         histogram.total += seconds
         if outcome == "ok":
-            spent = self.success
+            spent = calls.success
             self.last = time.time()
         else:
-            spent = self.failure
+            spent = calls.failure
         spent.count += 1
         spent.ns += total_ns
+
+    @property
+    def calls(self) -> dict[str, CallStats]:
+        """By class: the default, and those that there have been calls of."""
+        return {klass: calls for klass, calls in self._calls.items() if klass}
+
+    # of all classes
+
+    @property
+    def outcomes(self) -> Counter[str]:
+        return sum((calls.outcomes for calls in self.calls.values()), Counter())
+
+    @property
+    def success(self) -> Spent:
+        return _total(calls.success for calls in self.calls.values())
+
+    @property
+    def failure(self) -> Spent:
+        return _total(calls.failure for calls in self.calls.values())
+
+    @property
+    def queued(self) -> Spent:
+        return _total(calls.queued for calls in self.calls.values())
 
     def triton(self) -> dict[str, Any]:
         """One element of the statistics extension's `model_stats`."""
@@ -238,6 +286,24 @@ class Gauges:
     slots_used: int
     regression: tuple[float, float, float] = (0.0, 0.0, 0.0)  # alpha, beta, residual of batch time on rows, ns
     between: Between | None = None  # for a model in stages
+    waiting: Mapping[str, int] = field(default_factory=dict)  # rows, by class
+    oldest_ns: int = 0  # how long the oldest best-effort row has waited
+
+    def classes(self) -> dict[str, dict[str, Any]]:
+        """The statistics of each class of which there have been calls."""
+        return {
+            klass: {
+                "queue_length": self.waiting.get(klass, 0),
+                **({"oldest_ms": self.oldest_ns / 1e6} if klass == _BEST_EFFORT else {}),
+                **self.stats.calls.get(klass, CallStats()).as_dict(),
+            }
+            for klass in self.shown()
+        }
+
+    def shown(self) -> list[str]:
+        """The classes that are told of: of calls that have ended, or wait, or name none."""
+        first = (name for name, rows in self.waiting.items() if rows and name not in self.stats.calls)
+        return [*self.stats.calls, *first]
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,37 +359,42 @@ def _histograms(models: list[Gauges]) -> Iterator[Metric]:
         for gauges in models:
             stats = gauges.stats
             counted = name.partition("_")[0]
-            by_stage = stats.stages if counted in ("compute", "batch") else []
-            for stage, of_stage in enumerate(by_stage):
-                _add_histogram(family, stats, getattr(of_stage, counted), stage)
-            if not by_stage:
-                _add_histogram(family, stats, getattr(stats, counted))
+            if counted in ("request", "queue"):
+                for klass, calls in stats.calls.items():
+                    _add_histogram(family, stats, getattr(calls, counted), {"class": klass})
+            elif stats.stages:
+                for stage, of_stage in enumerate(stats.stages):
+                    _add_histogram(family, stats, getattr(of_stage, counted), {"stage": str(stage)})
+            else:
+                _add_histogram(family, stats, getattr(stats, counted), {})
         yield family
 
 
 def _add_histogram(
-    family: HistogramMetricFamily, stats: ModelStats, histogram: Histogram, stage: int | None = None
+    family: HistogramMetricFamily, stats: ModelStats, histogram: Histogram, labels: Mapping[str, str]
 ) -> None:
     begin = len(family.samples)
     family.add_metric([stats.model, stats.version], histogram.buckets(), histogram.total)
-    if stage is not None:
-        _label(family, begin, stage=str(stage))
+    _label(family, begin, labels)
 
 
-def _label(family: Metric, begin: int, **labels: str) -> None:
-    """Give the samples from `begin` on further labels; a family has them for models in stages only."""
+def _label(family: Metric, begin: int, labels: Mapping[str, str]) -> None:
+    """Give the samples from `begin` on further labels, which not all of the family have."""
     family.samples[begin:] = [sample._replace(labels={**sample.labels, **labels}) for sample in family.samples[begin:]]
 
 
 def _counters(snapshot: Snapshot) -> Iterator[Metric]:
-    requests = CounterMetricFamily("starling_requests", "Calls by how they ended.", labels=[*_LABELS, "outcome"])
+    requests = CounterMetricFamily(
+        "starling_requests", "Calls by class and by how they ended.", labels=[*_LABELS, "class", "outcome"]
+    )
     batches = CounterMetricFamily(
         "starling_batches", "Batches by worker and by why they were formed.", labels=[*_LABELS, "worker", "reason"]
     )
     for gauges in snapshot.models:
         stats = gauges.stats
-        for outcome, count in sorted(stats.outcomes.items()):
-            requests.add_metric([stats.model, stats.version, outcome], count)
+        for klass, calls in stats.calls.items():
+            for outcome, count in sorted(calls.outcomes.items()):
+                requests.add_metric([stats.model, stats.version, klass, outcome], count)
         if not stats.stages:
             for (worker, reason), count in sorted(stats.batches.items()):
                 batches.add_metric([stats.model, stats.version, str(worker), reason], count)
@@ -331,7 +402,7 @@ def _counters(snapshot: Snapshot) -> Iterator[Metric]:
             for (worker, reason, operation), count in sorted(of_stage.batches.items()):
                 begin = len(batches.samples)
                 batches.add_metric([stats.model, stats.version, str(worker), reason], count)
-                _label(batches, begin, stage=str(stage), operation=operation)
+                _label(batches, begin, {"stage": str(stage), "operation": operation})
     busy = CounterMetricFamily("starling_worker_busy_seconds", "Time each worker spent on units.", labels=["worker"])
     for worker, seconds in enumerate(snapshot.busy_s):
         busy.add_metric([str(worker)], seconds)
@@ -345,7 +416,6 @@ def _counters(snapshot: Snapshot) -> Iterator[Metric]:
 
 def _gauges(models: list[Gauges]) -> Iterator[Metric]:
     rows: tuple[tuple[str, str, Callable[[Gauges], float]], ...] = (
-        ("queue_length", "Rows that wait.", lambda g: g.pending_rows),
         (
             "preferred_batch_size",
             "The batch size whose throughput just exceeds the arrival rate.",
@@ -362,7 +432,25 @@ def _gauges(models: list[Gauges]) -> Iterator[Metric]:
         for gauges in models:
             family.add_metric([gauges.stats.model, gauges.stats.version], value(gauges))
         yield family
+    yield from _by_class(models)
     yield from _between([gauges for gauges in models if gauges.between is not None])
+
+
+def _by_class(models: list[Gauges]) -> Iterator[Metric]:
+    """What waits. The oldest only of models that have had best-effort calls: others wait in turn."""
+    rows = GaugeMetricFamily("starling_queue_length", "Rows that wait, by class.", labels=[*_LABELS, "class"])
+    oldest = GaugeMetricFamily(
+        "starling_best_effort_oldest_seconds", "How long the oldest best-effort row has waited.", labels=_LABELS
+    )
+    for gauges in models:
+        stats = gauges.stats
+        for klass in gauges.shown():
+            rows.add_metric([stats.model, stats.version, klass], gauges.waiting.get(klass, 0))
+            if klass == _BEST_EFFORT:
+                oldest.add_metric([stats.model, stats.version], gauges.oldest_ns / 1e9)
+    yield rows
+    if oldest.samples:
+        yield oldest
 
 
 def _between(models: list[Gauges]) -> Iterator[Metric]:

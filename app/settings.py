@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 MIB = 1 << 20
 
 RowCheck = Literal["refuse", "warn", "off"]
+ServiceClass = Literal["realtime", "best_effort"]
 
 
 class Settings(BaseModel):
@@ -44,9 +45,12 @@ class Settings(BaseModel):
         None, ge=0, description="window, static, preferred: longest wait of the oldest row. [5]"
     )
     max_queue: int | None = Field(
-        None, ge=1, description="Rows that may wait per model; more are refused (429). [1024]"
+        None, ge=1, description="Rows of each class that may wait per model; more are refused (429). [1024]"
     )
     default_timeout_ms: float | None = Field(None, ge=0, description="Deadline of calls that bring none; 0: none. [0]")
+    default_class: ServiceClass | None = Field(
+        None, description="Class of calls that name none: realtime or best_effort. [realtime]"
+    )
 
     # the device
     device: str = Field(

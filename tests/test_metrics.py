@@ -14,16 +14,24 @@ def used() -> ModelStats:
     stats = ModelStats("echo", "1")
     stats.batch_ran(0, "full", 3, (1 * MS, 5 * MS, 2 * MS))
     for _ in range(2):
-        stats.call_ran(4 * MS, (1 * MS, 5 * MS, 2 * MS))
-        stats.call_answered("ok", 13 * MS)
+        stats.call_ran(4 * MS, (1 * MS, 5 * MS, 2 * MS), "realtime")
+        stats.call_answered("ok", 13 * MS, "realtime")
     for outcome in ("queue_full", "deadline_exceeded", "client_gone", "model_failed", "bad_request"):
-        stats.call_answered(outcome, 1 * MS)
+        stats.call_answered(outcome, 1 * MS, "realtime")
     return stats
 
 
-def samples(stats: ModelStats) -> dict[str, float]:
+def gauges_of(stats: ModelStats, waiting: dict[str, int] | None = None, oldest_ns: int = 0) -> Gauges:
+    waiting = {"realtime": 7, "best_effort": 0} if waiting is None else waiting
+    return Gauges(
+        stats, sum(waiting.values()), pending_calls=2, preferred=4, rate=12.5, slots_used=9, waiting=waiting,
+        oldest_ns=oldest_ns,
+    )  # fmt: skip
+
+
+def samples(stats: ModelStats, waiting: dict[str, int] | None = None, oldest_ns: int = 0) -> dict[str, float]:
     """Every sample of a rendered page, written `name{label,...}`."""
-    gauges = Gauges(stats, pending_rows=7, pending_calls=2, preferred=4, rate=12.5, slots_used=9)
+    gauges = gauges_of(stats, waiting, oldest_ns)
     text, content_type = Metrics(lambda: Snapshot([gauges], [1.5])).render()
     assert content_type.startswith("text/plain")
     found = {}
@@ -44,25 +52,70 @@ def samples(stats: ModelStats) -> dict[str, float]:
 def test_our_names() -> None:
     found = samples(used())
     expected = {
-        "starling_request_duration_seconds_count{}": 7,
-        "starling_queue_duration_seconds_count{}": 2,
-        "starling_queue_duration_seconds_sum{}": 0.008,
+        "starling_request_duration_seconds_count{realtime}": 7,
+        "starling_queue_duration_seconds_count{realtime}": 2,
+        "starling_queue_duration_seconds_sum{realtime}": 0.008,
         "starling_compute_duration_seconds_count{}": 1,
         "starling_compute_duration_seconds_sum{}": 0.008,
         "starling_batch_size_bucket{2}": 0,
         "starling_batch_size_bucket{4}": 1,
         "starling_batch_size_bucket{+Inf}": 1,
         "starling_batch_size_sum{}": 3,
-        "starling_requests_total{ok}": 2,
-        "starling_requests_total{model_failed}": 1,
+        "starling_requests_total{realtime,ok}": 2,
+        "starling_requests_total{realtime,model_failed}": 1,
         "starling_batches_total{full,0}": 1,
-        "starling_queue_length{}": 7,
+        "starling_queue_length{realtime}": 7,
         "starling_preferred_batch_size{}": 4,
         "starling_arrival_rate{}": 12.5,
         "starling_pool_slots_used{}": 9,
         "starling_worker_busy_seconds_total{0}": 1.5,
     }
     assert {name: found.get(name) for name in expected} == expected
+
+
+def test_classes_show_where_there_are_calls_of_them() -> None:
+    stats = used()
+    assert not [name for name in samples(stats) if "best_effort" in name]
+    found = samples(stats, {"realtime": 0, "best_effort": 3}, 250 * MS)  # none of them has ended yet
+    assert (found["starling_queue_length{best_effort}"], found["starling_best_effort_oldest_seconds{}"]) == (3, 0.25)
+    assert "starling_request_duration_seconds_count{best_effort}" not in found
+
+    stats.call_ran(6 * MS, (1 * MS, 5 * MS, 2 * MS), "best_effort")
+    stats.call_answered("ok", 20 * MS, "best_effort")
+    found = samples(stats)
+    expected = {
+        "starling_requests_total{best_effort,ok}": 1,
+        "starling_requests_total{realtime,ok}": 2,
+        "starling_request_duration_seconds_sum{best_effort}": 0.02,
+        "starling_queue_duration_seconds_count{best_effort}": 1,
+        "starling_queue_length{best_effort}": 0,
+        "starling_best_effort_oldest_seconds{}": 0,
+        "nv_inference_request_success{}": 3,  # Triton knows no classes
+        "nv_inference_queue_duration_us{}": 14_000,
+    }
+    assert {name: found.get(name) for name in expected} == expected
+
+
+def test_statistics_by_class() -> None:
+    stats = used()
+    assert list(gauges_of(stats).classes()) == ["realtime"]
+    stats.call_answered("queue_full", 1 * MS, "best_effort")
+    classes = gauges_of(stats, {"realtime": 0, "best_effort": 5}, 30 * MS).classes()
+    assert classes["realtime"]["success"] == {"count": 2, "ns": 26 * MS}
+    assert "oldest_ms" not in classes["realtime"]
+    assert classes["best_effort"] == {
+        "queue_length": 5,
+        "oldest_ms": 30.0,
+        "success": {"count": 0, "ns": 0},
+        "fail": {"count": 1, "ns": 1 * MS},
+        "queue": {"count": 0, "ns": 0},
+    }
+
+
+def test_default_class_is_there_before_its_first_call() -> None:
+    found = samples(ModelStats("echo", "1", default_class="best_effort"), {})
+    assert found["starling_request_duration_seconds_count{best_effort}"] == 0
+    assert not [name for name in found if "realtime" in name]
 
 
 def test_tritons_names() -> None:
@@ -94,7 +147,7 @@ def test_nothing_yet() -> None:
     found = samples(ModelStats("echo", "1"))
     assert found["nv_inference_request_success{}"] == 0
     assert found["nv_inference_request_failure{BACKEND}"] == 0
-    assert found["starling_request_duration_seconds_count{}"] == 0
+    assert found["starling_request_duration_seconds_count{realtime}"] == 0
 
 
 def test_tritons_statistics() -> None:

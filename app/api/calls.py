@@ -21,7 +21,7 @@ from app.api.codecs.friendly import Friendly
 from app.api.codecs.v1 import V1
 from app.api.codecs.v2 import V2
 from app.api.http import BodyReader, Limits
-from app.contract import Answer, Lease, Served
+from app.contract import CLASSES, Answer, Lease, Served
 from app.errors import BadRequest, ModelFailed, StarlingError
 from app.logs import CauseLog
 
@@ -42,6 +42,8 @@ _JSON = b"content-type: application/json\r\n"
 _BINARY = b"content-type: application/octet-stream\r\ninference-header-content-length: %d\r\n"
 _COMPRESSED = b"content-encoding: %s\r\nvary: accept-encoding\r\n"
 _V2, _V1, _FRIENDLY = V2(), V1(), Friendly()
+X_CLASS = b"x-class"
+_CLASSES = {name.encode(): name for name in CLASSES}
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
@@ -104,13 +106,35 @@ class Calls:
         given = headers.get(b"x-request-id")
         return given if given is not None and _REQUEST_ID.fullmatch(given) is not None else self.new_id()
 
-    def lease(self, served: Served, call: DecodedCall, arrived: int) -> Lease:
-        """Take slots for a call. `arrived`: monotonic nanoseconds."""
+    def klass(self, headers: RequestHeaders) -> str:
+        """The class that a request's headers name; "" for none. Raises BadRequest for one that there is not."""
+        given = headers.get(X_CLASS)
+        if given is None:
+            return ""
+        klass = _CLASSES.get(given)
+        if klass is None:
+            raise BadRequest(f"X-Class: expected {' or '.join(CLASSES)}, got {given[:40].decode('latin-1')!r}")
+        return klass
+
+    def admits(self, served: Served, codec: Codec, klass: str) -> bool:
+        """Refuse a call of a class that has no room, before its body is read; False if that depends on its body.
+
+        Where the queue of best effort is full, and that of real time is not, the body may name that. The other way
+        round the call is refused: a refusal under load must be cheap. Raises QueueFull or NotReady.
+        """
+        first = CLASSES[0]
+        if codec.names_class and (klass or served.info.batching.default_class) != first and served.has_room(first):
+            return False
+        served.admit(1, klass)
+        return True
+
+    def lease(self, served: Served, call: DecodedCall, klass: str, arrived: int) -> Lease:
+        """Take slots for a call of a class. `arrived`: monotonic nanoseconds."""
         limit = served.info.batching.max_queue
         if call.rows > limit:
             raise BadRequest(f"{call.rows} rows in one request: the queue of model {served.info.name!r} holds {limit}")
         return served.lease(
-            call.rows, lengths=call.lengths, priority=call.priority, timeout_us=call.timeout_us,
+            call.rows, lengths=call.lengths, klass=klass, priority=call.priority, timeout_us=call.timeout_us,
             parameters=call.parameters, arrived_ns=arrived,
         )  # fmt: skip
 
@@ -119,6 +143,7 @@ class Calls:
     def succeeded(
         self,
         served: Served,
+        klass: str,
         request_id: bytes,
         arrived: int,
         answer: Answer,
@@ -134,20 +159,22 @@ class Calls:
         kind = _JSON if json_length is None else _BINARY % json_length
         if encoding is not None:
             kind += _COMPRESSED % encoding.encode()
-        served.finish("ok", total)
+        served.finish("ok", total, klass)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("%s %s: ok, %.3f ms, batch %d", request_id.decode(), served.info.name, total / 1e6, answer.batch)
         return _HEAD % (
             request_id, answer.queue_ns / 1e6, answer.compute_ns / 1e6, total / 1e6, answer.batch, kind, len(body),
         )  # fmt: skip
 
-    def failed(self, exc: Exception, served: Served | None, request_id: bytes, arrived: int, path: str) -> None:
+    def failed(
+        self, exc: Exception, served: Served | None, klass: str, request_id: bytes, arrived: int, path: str
+    ) -> None:
         """Count a call that is answered with an error, and log what people who run the server should know of it."""
         if not isinstance(exc, StarlingError):
             log.error("unexpected error on %s", path, exc_info=exc)
         if served is not None:
             code = exc.code if isinstance(exc, StarlingError) else "internal"
-            served.finish(code, time.monotonic_ns() - arrived)
+            served.finish(code, time.monotonic_ns() - arrived, klass)
             self._log_cause(exc, served, request_id)
         if log.isEnabledFor(logging.DEBUG):
             log.debug("%s %s: %s", request_id.decode(), path, exc)

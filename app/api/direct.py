@@ -12,7 +12,7 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
-from app.api.calls import LONGEST_ROUTE, ROUTES, Calls, Route
+from app.api.calls import LONGEST_ROUTE, ROUTES, X_CLASS, Calls, Route
 from app.api.codecs.base import DecodedCall
 from app.api.errors import error_parts
 from app.api.http import COMPRESS_FROM, QUICK_TO_COMPRESS, compress, wanted_encoding
@@ -48,7 +48,10 @@ class DirectCalls:
         catalog: Catalog = state["catalog"]
         try:
             call.served = served = catalog.find(route.model, route.version)
-            served.admit(1)
+            if X_CLASS in headers:
+                call.klass = calls.klass(headers)
+            if not served.has_room(call.klass):
+                call.admitted = calls.admits(served, route.codec, call.klass)
             calls.bodies.reserve(length)
             call.held = length
         except NotReady:
@@ -72,8 +75,8 @@ class DirectCall(Exchange):
     """One request; implements contract.Waiter. Answers exactly once, unless its client has gone."""
 
     __slots__ = (
-        "arrived", "call", "calls", "ended", "final", "headers", "health", "held", "lease", "request_id", "route",
-        "served", "url",
+        "admitted", "arrived", "call", "calls", "ended", "final", "headers", "health", "held", "klass", "lease",
+        "request_id", "route", "served", "url",
     )  # fmt: skip
 
     def __init__(
@@ -99,6 +102,8 @@ class DirectCall(Exchange):
         self.served: Served | None = None
         self.call: DecodedCall | None = None
         self.lease: Lease | None = None
+        self.klass = ""  # the model's default
+        self.admitted = True  # False: the queue is full, unless the body names the other class
         self.held = 0  # bytes of the body that count as held
         self.ended = False  # the answer has been given
         self.final = False  # it is one after which a connection closes
@@ -109,11 +114,15 @@ class DirectCall(Exchange):
         served, calls, codec = self.served, self.calls, self.route.codec
         assert served is not None  # `take` found it
         try:
+            if not self.admitted and not codec.may_name_class(body):
+                served.admit(1, self.klass)
             if codec.slow_to_decode(served, self.headers, body):
                 self._release()
                 return False
             self.call = call = codec.decode(served, self.headers, body, calls.limits)
-            self.lease = lease = calls.lease(served, call, self.arrived)
+            if call.klass:
+                self.klass = call.klass
+            self.lease = lease = calls.lease(served, call, self.klass, self.arrived)
             for index, values in enumerate(call.arrays):
                 lease.write(index, values)
             lease.submit(self)
@@ -159,7 +168,7 @@ class DirectCall(Exchange):
             return
         self.ended = True
         self._release()
-        self.calls.failed(exc, self.served, self.request_id, self.arrived, self.url.decode("latin-1"))
+        self.calls.failed(exc, self.served, self.klass, self.request_id, self.arrived, self.url.decode("latin-1"))
         status, lines, body = error_parts(exc)
         self.final = status in CLOSING
         lines.append((b"x-request-id", self.request_id))
@@ -191,7 +200,9 @@ class DirectCall(Exchange):
         assert served is not None  # see `received`
         if not self.ended:  # the client may have gone while a thread was at work
             self.ended = True
-            head = self.calls.succeeded(served, self.request_id, self.arrived, answer, body, json_length, encoding)
+            head = self.calls.succeeded(
+                served, self.klass, self.request_id, self.arrived, answer, body, json_length, encoding
+            )
             self.connection.send_answer(self, 200, head, body)
 
     def _in_a_task(self, work: Coroutine[Any, Any, None]) -> None:

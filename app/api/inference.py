@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import cast
 
 from app.api.access import PROBES, check_key
@@ -35,8 +36,20 @@ from app.api.http import (
 )
 from app.contract import Catalog, Lease, Served
 from app.errors import MethodNotAllowed, NotReady, StarlingError
+from app.logs import SERVICE_CLASS
 
 _OFF_LOOP_BINARY = 4 << 20  # bytes from which the copy of an input into the slots leaves the loop: a millisecond
+
+
+@dataclass(slots=True)
+class _Request:
+    """One request. `klass` is that of its headers until its body has been decoded; "" is the model's default."""
+
+    codec: Codec
+    headers: RequestHeaders
+    request_id: bytes
+    arrived: int
+    klass: str = ""
 
 
 class InferencePath:
@@ -98,8 +111,8 @@ class InferencePath:
         arrived = time.monotonic_ns()
         calls = self._calls
         headers: RequestHeaders = dict(scope["headers"])
-        request_id = calls.request_id(headers)
-        extra: Headers = [(b"x-request-id", request_id)]
+        request = _Request(route.codec, headers, calls.request_id(headers), arrived)
+        extra: Headers = [(b"x-request-id", request.request_id)]
         served: Served | None = None
         unread: Receive | None = receive
         try:
@@ -107,29 +120,25 @@ class InferencePath:
                 extra.append((b"allow", b"POST"))
                 raise MethodNotAllowed(f"{scope['method']} {scope['path']}: expected POST")
             served = cast("Catalog", scope["state"]["catalog"]).find(route.model, route.version)
-            served.admit(1)
+            request.klass = calls.klass(headers)
+            if not served.has_room(request.klass):
+                calls.admits(served, route.codec, request.klass)
             calls.bodies.check(headers)
             body = await calls.bodies.read(receive)
             unread = None
-            payload, head = await self._call(route.codec, served, headers, body, receive, arrived, request_id)
+            payload, head = await self._call(request, served, body, receive)
         except Exception as exc:
-            calls.failed(exc, served, request_id, arrived, scope["path"])
+            if served is not None:
+                SERVICE_CLASS.set(request.klass or served.info.batching.default_class)
+            calls.failed(exc, served, request.klass, request.request_id, arrived, scope["path"])
             await self._refuse(exc, scope, send, extra, unread)
             return
+        SERVICE_CLASS.set(request.klass or served.info.batching.default_class)
         await respond(send, 200, header_list(head, scope["state"]["health"].closing), payload)
 
-    async def _call(
-        self,
-        codec: Codec,
-        served: Served,
-        headers: RequestHeaders,
-        body: bytes,
-        receive: Receive,
-        arrived: int,
-        request_id: bytes,
-    ) -> tuple[bytes, bytes]:
+    async def _call(self, request: _Request, served: Served, body: bytes, receive: Receive) -> tuple[bytes, bytes]:
         """Run the request in `body`. Returns the answer's body and its header lines. Raises a leaf of StarlingError."""
-        calls = self._calls
+        calls, codec, headers = self._calls, request.codec, request.headers
         held = len(body)
         try:
             if b"content-encoding" in headers:
@@ -140,7 +149,8 @@ class InferencePath:
                 call = await asyncio.to_thread(codec.decode, served, headers, body, calls.limits)
             else:
                 call = codec.decode(served, headers, body, calls.limits)
-            with calls.lease(served, call, arrived) as lease:
+            request.klass = call.klass or request.klass
+            with calls.lease(served, call, request.klass, request.arrived) as lease:
                 for index, values in enumerate(call.arrays):
                     if values.nbytes > _OFF_LOOP_BINARY:
                         await _to_its_end(lease.write, index, values)
@@ -157,7 +167,10 @@ class InferencePath:
         wanted = wanted_encoding(headers.get(b"accept-encoding"), len(payload))
         if wanted is not None:
             payload = await asyncio.to_thread(compress, payload, wanted)
-        return payload, calls.succeeded(served, request_id, arrived, answer, payload, json_length, wanted)
+        head = calls.succeeded(
+            served, request.klass, request.request_id, request.arrived, answer, payload, json_length, wanted
+        )
+        return payload, head
 
     async def _inflated(self, headers: RequestHeaders, body: bytes) -> bytes:
         encoding = headers[b"content-encoding"]

@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from app.contract import Answer, Array, Finished, ModelInfo, TensorSpec, Waiter
+from app.contract import CLASSES, Answer, Array, Finished, ModelInfo, TensorSpec, Waiter
 from app.engine import ragged
 from app.engine.devices.pool import Pool, Slots
 from app.errors import BadRequest, ClientGone, DeadlineExceeded, ModelFailed, NotReady, StarlingError
@@ -85,6 +85,7 @@ class Lease(Call):
         served: Home,
         slots: Slots,
         lengths: Mapping[str, int],
+        klass: Klass,
         priority: int,
         arrived: int,
         deadline: int | None,
@@ -94,7 +95,7 @@ class Lease(Call):
         self.id = id
         self.program = served.program
         self.rows = [Row(slots[0], longest)] if len(slots) == 1 else [Row(slot, longest) for slot in slots]
-        self.klass = Klass.REALTIME
+        self.klass = klass
         self.priority = priority
         self.arrived = arrived
         self.deadline = deadline
@@ -174,12 +175,12 @@ class Lease(Call):
         if len(places) == 1 and not self._lengths:
             batch, position = places[0]
             queue_ns = max(0, batch.started - self.entered)
-            self._served.stats.call_ran(queue_ns, batch.parts)
+            self._served.stats.call_ran(queue_ns, batch.parts, CLASSES[self.klass])
             return Answer(None, queue_ns, batch.spent, batch.size, batch, position)
         outputs, lengths = self._joined(places)
         slowest = max((batch for batch, _ in places), key=lambda b: b.started + b.spent)
         queue_ns = max(0, slowest.started - self.entered)
-        self._served.stats.call_ran(queue_ns, slowest.parts)
+        self._served.stats.call_ran(queue_ns, slowest.parts, CLASSES[self.klass])
         size = max(batch.size for batch, _ in places)
         return Answer(outputs, queue_ns, slowest.spent, size, lengths=lengths)
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
-from app.contract import Model, ModelInfo
+from app.contract import CLASSES, Model, ModelInfo
 from app.engine.devices.activations import Activations
 from app.engine.devices.base import NO_BOUND, Steps
 from app.engine.devices.pool import slot_bytes
@@ -21,7 +21,7 @@ _MIB = 1 << 20
 def fit(model: Model, spec: DeviceSpec, spare_batches: int, pool_bytes: int) -> tuple[Model, int, int]:
     """The model with the limits that this device can hold, the rows of `spare_batches`, and the slots needed in all.
 
-    A batch is no larger than the largest worker; the queue is cut so that all slots take at most `pool_bytes`.
+    A batch is no larger than the largest worker; the queues are cut so that all slots take at most `pool_bytes`.
     """
     batching = model.info.batching
     largest = min(batching.max_batch, max(worker.capacity for worker in spec.workers))
@@ -29,20 +29,23 @@ def fit(model: Model, spec: DeviceSpec, spare_batches: int, pool_bytes: int) -> 
     spare = largest * spare_batches
     running = largest * len(spec.workers) * spec.push_depth + spare
     model = fit_queue(model, running, pool_bytes)
-    return model, spare, model.info.batching.max_queue + running
+    return model, spare, len(CLASSES) * model.info.batching.max_queue + running
 
 
 def fit_queue(model: Model, running: int, pool_bytes: int) -> Model:
-    """The model, with a queue cut so that the slots for it and for `running` rows take at most `pool_bytes`."""
+    """The model, with queues cut so that the slots for them and for `running` rows take at most `pool_bytes`.
+
+    Each class has a queue of its own, and slots of its own for it: otherwise rows of one that wait could take all.
+    """
     batching = model.info.batching
     row = slot_bytes(model.info.client_inputs)
-    if row * (batching.max_queue + running) <= pool_bytes:
+    if row * (len(CLASSES) * batching.max_queue + running) <= pool_bytes:
         return model
-    queue = max(batching.max_batch, pool_bytes // row - running)
+    queue = max(batching.max_batch, (pool_bytes // row - running) // len(CLASSES))
     if queue >= batching.max_queue:
         return model
     log.warning(
-        "model %s: the queue is cut from %d to %d rows, so that its slots of %.1f KiB fit in %d MiB",
+        "model %s: the queue of each class is cut from %d to %d rows, so that its slots of %.1f KiB fit in %d MiB",
         model.info.name, batching.max_queue, queue, row / 1024, pool_bytes // _MIB,
     )  # fmt: skip
     return replace(model, info=replace(model.info, batching=replace(batching, max_queue=queue)))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import ceil
 from typing import Any, Protocol, cast
 
-from app.contract import Answer, Model, SampleRow
+from app.contract import CLASSES, Answer, Model, SampleRow
 from app.engine import ragged
 from app.engine.devices.base import Completion, Device, Executor, Ran
 from app.engine.devices.pool import Slots
@@ -23,6 +23,7 @@ log = logging.getLogger("starling.engine")
 
 _ENDED = RowState.ENDED
 _NO_LENGTHS: Mapping[str, int] = {}
+_KLASSES = dict(zip(CLASSES, Klass, strict=True))
 Parts = tuple[int, int, int]  # nanoseconds of input, model and output
 
 
@@ -60,41 +61,51 @@ class ServedModel:
         self._activations = executor.activations
         self._stages = len(executor.model.stages) if executor.steps is None else 1
         self._cell = executor.steps is not None
-        self.stats = ModelStats(model.info.name, model.info.version, self._stages)
-        self.finish = self.stats.call_answered
-        self.reserved = 0  # rows leased and not yet submitted
-        self._closing: asyncio.Future[None] | None = None
         batching = model.info.batching
+        self.stats = ModelStats(model.info.name, model.info.version, self._stages, batching.default_class)
+        self.finish = self.stats.call_answered
+        self.reserved = [0, 0]  # by class, rows leased and not yet submitted
+        self._closing: asyncio.Future[None] | None = None
         self._timeout_ns = int(batching.default_timeout_ms * 1e6)
         self._priority = batching.default_priority
+        self._klasses = {**_KLASSES, "": _KLASSES[batching.default_class]}
 
-    def admit(self, rows: int, deadline_ns: int | None = None, priority: int = LOWEST_PRIORITY) -> None:
+    def has_room(self, klass: str, rows: int = 1) -> bool:
+        """Whether a call without a deadline can be taken now; see contract.Served."""
+        engine, service = self.engine, self._klasses[klass]
+        return (
+            self._closing is None
+            and engine.refusing is None
+            and engine.scheduler.has_room(self.program, rows + self.reserved[service], service)
+        )
+
+    def admit(
+        self, rows: int, klass: str = "", deadline_ns: int | None = None, priority: int = LOWEST_PRIORITY
+    ) -> None:
         """Raise QueueFull, DeadlineUnreachable or NotReady if a call of so many rows cannot be taken now.
 
-        Only the work that goes before a call of this `priority` counts against its deadline.
+        Only the work that goes before a call of this class and `priority` counts against its deadline.
         """
-        engine = self.engine
-        asked = rows + self.reserved
-        taking = self._closing is None and engine.refusing is None
-        if taking and deadline_ns is None and engine.scheduler.has_room(self.program, asked):  # most calls
-            return
+        engine, service = self.engine, self._klasses[klass]
         if self._closing is not None:
             raise NotReady(f"model {self.info.name!r} is being unloaded", retry_after_s=1)
         if engine.refusing is not None:
             raise NotReady(engine.refusing, retry_after_s=1)
         now = engine.clock()
-        refusal = engine.scheduler.admit(self.program, asked, Klass.REALTIME, deadline_ns, now, priority)
+        asked = rows + self.reserved[service]
+        refusal = engine.scheduler.admit(self.program, asked, service, deadline_ns, now, priority)
         if refusal is not None:
             if refusal.reason in (Reason.QUEUE_FULL, Reason.DEADLINE_UNREACHABLE):
                 engine.scheduler.refused(self.program, rows, now)
-            self._refuse(refusal)
+            self._refuse(refusal, service)
 
-    def _refuse(self, refusal: Refusal) -> None:
+    def _refuse(self, refusal: Refusal, klass: Klass) -> None:
         wait = max(1, ceil(refusal.retry_after_ns / 1e9))
         name = self.info.name
         if refusal.reason is Reason.QUEUE_FULL:
+            which = "best-effort queue" if klass else "queue"
             raise QueueFull(
-                f"model {name!r}: the queue of {self.info.batching.max_queue} rows is full", retry_after_s=wait
+                f"model {name!r}: the {which} of {self.info.batching.max_queue} rows is full", retry_after_s=wait
             )
         if refusal.reason is Reason.DEADLINE_UNREACHABLE:
             raise DeadlineUnreachable(f"model {name!r}: predicted to end after the call's deadline", retry_after_s=wait)
@@ -105,6 +116,7 @@ class ServedModel:
         rows: int,
         *,
         lengths: Mapping[str, int] = _NO_LENGTHS,
+        klass: str = "",
         priority: int = 0,
         timeout_us: int | None = None,
         parameters: Mapping[str, Any] | None = None,
@@ -115,18 +127,20 @@ class ServedModel:
         timeout_ns = self._timeout_ns if timeout_us is None else timeout_us * 1000
         deadline = arrived + timeout_ns if timeout_ns else None
         priority = priority or self._priority
-        self.admit(rows, deadline, priority)
+        if deadline is not None or not self.has_room(klass, rows):
+            self.admit(rows, klass, deadline, priority)
+        service = self._klasses[klass]
         try:
             slots = self.pool.take(rows)
         except MemoryError:  # calls that left are still being copied to the device
             raise QueueFull(f"model {self.info.name!r}: no input slots are free", retry_after_s=1) from None
-        self.reserved += rows
+        self.reserved[service] += rows
         if lengths:
             self.pool.set_lengths(slots, lengths)
         if self.model.takes_parameters:
             for slot in slots:
                 self.pool.parameters[slot] = parameters
-        return Lease(self.engine.next_call(), self, slots, lengths, priority, arrived, deadline)
+        return Lease(self.engine.next_call(), self, slots, lengths, service, priority, arrived, deadline)
 
     # its leases
 
@@ -140,7 +154,7 @@ class ServedModel:
             lease.fail(NotReady(engine.refusing, retry_after_s=1))
             return
         lease.submitted = True
-        self.reserved -= len(lease.rows)
+        self.reserved[lease.klass] -= len(lease.rows)
         if engine.device.staged:
             engine.device.arrive(self.executor, lease.slots)
         lease.entered = engine.submit(lease)
@@ -150,7 +164,7 @@ class ServedModel:
 
     def unused(self, lease: Lease) -> None:
         """The lease ends without having been submitted."""
-        self.reserved -= len(lease.rows)
+        self.reserved[lease.klass] -= len(lease.rows)
         self.give_back(lease.slots)
 
     # told by the engine: the calls of its scheduler are leases
@@ -264,6 +278,8 @@ class ServedModel:
         return Gauges(
             self.stats,
             pending_rows=waiting,
+            waiting={name: scheduler.waiting(self.program, klass) for name, klass in _KLASSES.items()},
+            oldest_ns=self._oldest_ns(),
             pending_calls=self._pending_calls(),
             preferred=scheduler.preferred(self.program),
             rate=scheduler.rate(self.program),
@@ -271,6 +287,11 @@ class ServedModel:
             between=None if self._activations is None else Between(self._activations.rows, self._activations.nbytes),
             regression=scheduler.regression(self.program),
         )
+
+    def _oldest_ns(self) -> int:
+        """How long the oldest best-effort row that waits has been there; 0 where none waits."""
+        arrived = self.engine.scheduler.oldest(self.program, Klass.BEST_EFFORT)
+        return 0 if arrived is None else max(0, self.engine.clock() - arrived)
 
     def _pending_calls(self) -> int:
         """Calls admitted and not yet running."""
@@ -291,6 +312,7 @@ class ServedModel:
                     name: ns / 1e6
                     for name, ns in zip(("alpha_ms", "beta_ms", "residual_ms"), gauges.regression, strict=True)
                 },
+                "classes": gauges.classes(),
                 "policy": self.info.batching.policy,
                 "reorders": self.engine.scheduler.reorders(self.program),
                 "batch_scale": self.engine.scheduler.scale(self.program),

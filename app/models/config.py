@@ -37,6 +37,7 @@ class BatchingTable(Table):
     max_queue: int | None = Field(default=None, ge=1)
     default_timeout_ms: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     default_priority: int | None = Field(default=None, ge=1)
+    default_class: Literal["realtime", "best_effort"] | None = None
     length_buckets: list[Annotated[int, Field(ge=1)]] | None = None
     reorder: bool | None = None
 

@@ -3,6 +3,9 @@
 A deadline is judged by the batch that the call's rows will run in. What counts is the work that goes before the call:
 units at work, and rows that wait with the same or a better class and priority. Rows served in full batches, and the
 last of those before the call, with the call's own, in one more; rows that go behind the call may fill that batch up.
+
+Each class has a queue of its own, of the same bound, and best-effort work counts for nothing with a real-time call, not
+even while it runs: however much of it there is, it is never why a real-time call is refused.
 """
 
 from __future__ import annotations
@@ -10,10 +13,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.scheduler.ledger import Ledger
+from app.scheduler.program import ProgramState
 from app.scheduler.ready import Level
-from app.scheduler.types import DeviceSpec, Reason, Refusal
+from app.scheduler.types import DeviceSpec, Klass, Reason, Refusal
 from app.scheduler.workers import Workers
 
+_CLASSES = tuple(Klass)  # an enumeration makes an iterator of its own, which is slow
 _MIN_RETRY_NS = 1_000_000  # a hint of 0 would send the client straight back
 #: How long a hint is good: it is sent in seconds, and in overload thousands of calls are refused in each.
 _HINT_NS = 1_000_000
@@ -29,24 +34,38 @@ class Asked:
     level: Level
     deadline: int | None
 
+    @property
+    def klass(self) -> int:
+        return self.level[0]
+
 
 def backlog_ns(ledger: Ledger, workers: Workers, device: DeviceSpec, now: int, asked: Asked | None = None) -> int:
     """Time until all that goes before `asked`, and its own rows, are done; 0 where no batch times are known.
 
     Without `asked`: until all that waits and runs now is done.
     """
-    total = workers.remaining_ns(now)
-    ready = ledger.ready
-    for ident, state in ledger.states.items():
-        before = state.waiting if asked is None else ready.waiting_before(ident, asked.level)
-        own = asked is not None and ident == asked.program
-        rows = before + asked.rows if own and asked is not None else before
-        largest = state.program.max_batch
-        full, rest = divmod(rows, largest)
-        if rest and own:
-            rest = min(largest, rest + state.waiting - before)
-        total += full * state.interval(largest) + (state.interval(rest) if rest else 0)
+    last = Klass.BEST_EFFORT if asked is None else asked.klass
+    total = workers.remaining_ns(now, last)
+    for state in ledger.states.values():
+        for klass in _CLASSES:
+            if klass <= last:
+                total += _interval(ledger, state, klass, asked)
     return total // device.max_running
+
+
+def _interval(ledger: Ledger, state: ProgramState, klass: Klass, asked: Asked | None) -> int:
+    """The time of a program's rows of one class: no batch has others. As `backlog_ns`."""
+    before = waiting = state.waiting_of(klass)
+    own = False
+    if asked is not None:
+        before = ledger.ready.waiting_before(state.program.id, klass, asked.level)
+        own = state.program.id == asked.program and klass == asked.klass
+    rows = before + asked.rows if own and asked is not None else before
+    largest = state.program.max_batch
+    full, rest = divmod(rows, largest)
+    if rest and own:
+        rest = min(largest, rest + waiting - before)
+    return full * state.interval(largest) + (state.interval(rest) if rest else 0)
 
 
 def refusal(
@@ -58,7 +77,7 @@ def refusal(
         return Refusal(Reason.CLOSED, _MIN_RETRY_NS)
     if lost:
         return Refusal(Reason.DEVICE, _MIN_RETRY_NS)
-    if state.waiting + asked.rows > state.program.max_queue:
+    if state.waiting_of(asked.klass) + asked.rows > state.program.max_queue:
         return Refusal(Reason.QUEUE_FULL, _retry_ns(asked, ledger, workers, device, now))
     if asked.deadline is not None:
         alone = state.time(min(asked.rows, state.program.max_batch))  # however many units run, a batch is one of them

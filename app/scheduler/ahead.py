@@ -84,7 +84,8 @@ class Ahead:
     def _others_wait(self, unit: Unit) -> bool:
         """Rows of the program wait at other stages, which a policy may want to let go first."""
         state = self._ledger.states[unit.program]
-        return state.waiting > self._ledger.ready.at((unit.program, unit.stage, 0)).count
+        ready = self._ledger.ready.at((unit.program, unit.stage, 0), unit.klass)
+        return state.waiting_of(unit.klass) > ready.count
 
 
 def steps_left(row: Row, cell: Stage) -> int:

@@ -1,4 +1,4 @@
-"""Which key goes first on a device: class, then priority, then the oldest head.
+"""Which ready set goes first on a device: class, then priority, then the oldest head.
 
 The oldest head first is what keeps one busy model from starving another: a row of the quiet model is served as soon as
 the rows that came before it are. A lower priority can wait for ever behind a higher one; that is what it asks for.
@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from app.scheduler.ready import Key, Rank, ReadySet, ReadyTable, rank
+from app.scheduler.ready import Rank, ReadySet, ReadyTable, rank
 
 
 class Arbiter:
-    """Chooses among the keys of one ready table."""
+    """Chooses among the sets of one ready table."""
 
     def __init__(self, ready: ReadyTable) -> None:
         self._ready = ready
 
-    def first(self, held: Collection[Key]) -> ReadySet | None:
+    def first(self, held: Collection[ReadySet]) -> ReadySet | None:
         """The set to serve next among those not held back, or None."""
         best: ReadySet | None = None
         best_rank: Rank | None = None
         for ready in self._ready.waiting():
-            if ready.key in held:
+            if ready in held:
                 continue
             row = ready.head()
             if row is None:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.scheduler.types import Batch, Operation, Row
+from app.scheduler.types import Batch, Klass, Operation, Row
 
 
 class BatchTable:
@@ -38,10 +38,9 @@ class BatchTable:
     def batches(self) -> Sequence[Batch]:
         return list(self._batches.values())
 
-    @property
-    def latest(self) -> Batch | None:
-        """The last entry: the only one that may be stretched."""
-        return next(reversed(self._batches.values()), None)
+    def latest(self, klass: Klass) -> Batch | None:
+        """The last entry of rows of this class: the only one that more of them may be stretched to."""
+        return next((batch for batch in reversed(self._batches.values()) if batch.klass is klass), None)
 
     def launch(self, rows: Sequence[Row], stage: int, bucket: int, now: int, joins: Batch | None = None) -> Operation:
         """Rows of one key go to a worker as one unit. `joins`: the batch that those without one shall belong to."""
@@ -63,7 +62,7 @@ class BatchTable:
             batches.append(batch)
         if not batches:
             operation = Operation.NEW if joins is None else Operation.STRETCH
-            batches = [self._new(now, bucket) if joins is None else joins]
+            batches = [self._new(now, bucket, rows[0].call.klass) if joins is None else joins]
         elif len(batches) > 1 or fresh:
             operation = Operation.STRETCH
         target = batches[0]
@@ -125,16 +124,16 @@ class BatchTable:
             self._uncount(row, batch)
             row.batch = None
 
-    def _new(self, now: int, bucket: int, *, closed: bool = False) -> Batch:
+    def _new(self, now: int, bucket: int, klass: Klass, *, closed: bool = False) -> Batch:
         zeros = [0] * self._stages
-        batch = Batch(self._next, now, bucket, zeros, list(zeros), list(zeros), closed=closed)
+        batch = Batch(self._next, now, bucket, klass, zeros, list(zeros), list(zeros), closed=closed)
         self._batches[batch.id] = batch
         self._next += 1
         return batch
 
     def _split(self, batch: Batch, rows: Sequence[Row]) -> Batch:
         """A new entry for these rows, as old as the batch that they come from."""
-        part = self._new(batch.created, batch.bucket, closed=True)
+        part = self._new(batch.created, batch.bucket, batch.klass, closed=True)
         batch.closed = True
         for row in rows:
             self._move(row, part)
@@ -144,7 +143,7 @@ class BatchTable:
         """These rows become a batch of their own."""
         batches = [row.batch for row in rows if row.batch is not None]
         created = min((batch.created for batch in batches), default=0)
-        part = self._new(created, batches[0].bucket if batches else 0, closed=True)
+        part = self._new(created, batches[0].bucket if batches else 0, rows[0].call.klass, closed=True)
         for row in rows:
             if row.batch is not None:
                 row.batch.closed = True

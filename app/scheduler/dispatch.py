@@ -41,7 +41,7 @@ class Dispatch:
         workers, ledger = self._workers, self._ledger
         if workers.full:
             return None  # the step that most calls get
-        held: list[Key] = []
+        held: list[ReadySet] = []
         wake_at: int | None = None
         while True:
             ready = self._arbiter.first(held)
@@ -59,9 +59,9 @@ class Dispatch:
             if len(ledger.drops) > drops:  # keys held so far may have waited for the room of late calls, or for them
                 held.clear()
             if hold is None and held:  # nor do later stages wait any more for rows that have started
-                held = [key for key in held if key[0] != ready.key[0] or key[1] <= ready.key[1]]
+                held = [other for other in held if _not_behind(other, ready)]
             elif hold is not None:
-                held.append(ready.key)
+                held.append(ready)
                 wake_at = _earlier(wake_at, hold.until)
 
     def recall(self, now: int) -> list[Unit]:
@@ -86,10 +86,10 @@ class Dispatch:
         first, unit = found
         key = (unit.program, unit.stage, 0)
         state, ledger = self._ledger.states[unit.program], self._ledger
-        waiting = ledger.ready.at(key)
+        waiting = ledger.ready.at(key, unit.klass)
         head = None if ready is None else ready.head()
         if ready is not None and head is not None:
-            others = (ready.key != key or waiting.retries) and rank(head) < first
+            others = (ready is not waiting or waiting.retries) and rank(head) < first
             if others or self._workers.idle(usable):
                 return False
         room, full = self._room(state), state.full[unit.stage]
@@ -164,20 +164,21 @@ class Dispatch:
         )
 
     def _around(self, ready: ReadySet, state: ProgramState, most: int) -> Around:
-        """What lies beside this key; `most`: rows of it that one unit can have."""
+        """What lies beside this key, of the rows of its class; `most`: rows of it that one unit can have."""
         program, stage, bucket = ready.key
         stages = state.program.stages
         room = self._room(state)
         alike, waiting = [0] * len(stages), [0] * len(stages)  # in this length bucket, and in all
         oldest, beside = ready.oldest(), 0
-        for other in self._ledger.ready.of_program(program):
+        for other in self._ledger.ready.of_program(program, ready.klass):
             _, at, lengths = other.key
             waiting[at] += other.count
             alike[at] += other.count * (lengths == bucket)
             if at == stage and other is not ready and other.free_count:
                 beside += other.count
                 oldest = min(oldest, other.oldest())
-        running = sum(len(unit.rows) for unit in self._workers.units.values() if unit.program == program)
+        units = self._workers.units.values()
+        running = sum(len(unit.rows) for unit in units if unit.program == program and unit.klass is ready.klass)
         active = running + sum(waiting[1:])
         if not stages[0].repeats:
             alike[0], waiting[0] = min(alike[0], room), min(waiting[0], room)
@@ -186,7 +187,7 @@ class Dispatch:
         first = list(ready.first(most, room))
         batch = first[0].batch if first else None
         here = next((place for place, row in enumerate(first) if row.batch is not batch), len(first))
-        latest = state.batches.latest if state.batches is not None else None
+        latest = state.batches.latest(ready.klass) if state.batches is not None else None
         around = Around(
             stage=stage,
             cell=stages[stage].repeats,
@@ -205,14 +206,14 @@ class Dispatch:
             after=sum(short[stage + 1 :]),
         )
         if state.facts[stage].lengths:
-            self._compare(around, first, ready.key)
+            self._compare(around, first, ready)
         return around
 
-    def _compare(self, around: Around, first: Sequence[Row], key: Key) -> None:
-        """Fill in the lengths of the rows around a key, of which these are the first."""
-        program, stage, bucket = key
+    def _compare(self, around: Around, first: Sequence[Row], ready: ReadySet) -> None:
+        """Fill in the lengths of the rows around a set, of which these are the first."""
+        program, stage, bucket = ready.key
         around.longest = _longest(first)
-        for other in self._ledger.ready.of_program(program):
+        for other in self._ledger.ready.of_program(program, ready.klass):
             _, at, lengths = other.key
             if lengths != bucket:
                 continue
@@ -310,6 +311,11 @@ def _alike(ready: ReadySet, most: int) -> Alike | None:
     """What a policy that picks rows by length sees of them: a unit of at most `most` is cut."""
     ready.sort_by_length()
     return ready.alike(most - 1)
+
+
+def _not_behind(held: ReadySet, ready: ReadySet) -> bool:
+    """Whether a set that is held stands at no later stage than one of the same program from which rows start."""
+    return held.key[0] != ready.key[0] or held.key[1] <= ready.key[1]
 
 
 def _longest(rows: Iterable[Row]) -> int:

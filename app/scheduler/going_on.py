@@ -22,7 +22,7 @@ def steps_of(rows: Sequence[Row], size: int, stage: int, state: ProgramState, wo
     """
     stages = state.program.stages
     cell = stages[stage].repeats
-    if state.waiting and _takes_more(len(rows), stage, state, worker):
+    if state.waiting_of(rows[0].call.klass) and _takes_more(len(rows), stage, state, worker):
         return 1  # others may stand here after it
     if cell:
         return max(1, min(steps_left(row, stages[stage]) for row in rows))
@@ -46,7 +46,7 @@ def ends_early(unit: Unit, state: ProgramState, level: Level | None, room: int) 
         return False
     if level < min((row.call.klass, row.call.priority) for row in unit.rows):
         return True
-    return state.waiting > 0 and room > 0 and _takes_more(len(unit.rows), unit.stage, state, unit.worker)
+    return state.waiting_of(unit.klass) > 0 and room > 0 and _takes_more(len(unit.rows), unit.stage, state, unit.worker)
 
 
 def _takes_more(rows: int, stage: int, state: ProgramState, worker: int) -> bool:

@@ -79,9 +79,12 @@ class Ledger:
             row.order = (arrived, sequence + index)
         self._sequence += n
         state.waiting += n
-        entry = state.entry
+        klass, entry = call.klass, state.entry
+        if klass:
+            state.best_effort += n
+            entry = None
         for row in rows:
-            (entry or self.ready.at(key_of(row, state))).add(row)
+            (entry or self.ready.at(key_of(row, state), klass)).add(row)
 
     def goes_further(self, row: Row) -> bool:
         """A unit with this row has ended. Whether the row is in another one behind it, and stays as it is."""
@@ -93,7 +96,7 @@ class Ledger:
         return bool(further)
 
     def start(self, rows: Sequence[Row], state: ProgramState) -> None:
-        """Rows taken from the ready table go to a worker as one unit."""
+        """Rows taken from the ready table, of one class, go to a worker as one unit."""
         for row in rows:
             row.state = _RUNNING
             if not row.started:
@@ -101,10 +104,12 @@ class Ledger:
                 self.alive += 1
                 state.alive += 1
         state.waiting -= len(rows)
+        if rows and rows[0].call.klass:
+            state.best_effort -= len(rows)
         state.units += 1
 
     def make_ready(self, rows: Sequence[Row], state: ProgramState) -> None:
-        """Rows that ran stand in the ready table again, at the stage they have reached."""
+        """Rows that ran, at least one, stand in the ready table again, at the stage they have reached."""
         batches = state.batches
         for row in rows:
             row.state = _WAITING
@@ -112,8 +117,11 @@ class Ledger:
             if batches is not None:
                 batches.stand(row)
         state.waiting += len(rows)
+        klass = rows[0].call.klass
+        if klass:
+            state.best_effort += len(rows)
         for key, group in groupby(rows, key=partial(key_of, state=state)):
-            self.ready.at(key).add_all(group)
+            self.ready.at(key, klass).add_all(group)
 
     def retry(self, rows: list[Row], state: ProgramState) -> None:
         """Rows of a unit that failed wait to be run again, together."""
@@ -127,8 +135,11 @@ class Ledger:
                 row.started = False
                 self.alive -= 1
                 state.alive -= 1
+        klass = rows[0].call.klass
         state.waiting += len(rows)
-        self.ready.at(key_of(rows[0], state)).add_retry(rows)
+        if klass:
+            state.best_effort += len(rows)
+        self.ready.at(key_of(rows[0], state), klass).add_retry(rows)
 
     def end(self, row: Row) -> None:
         """The row holds nothing on the device any more."""
@@ -165,7 +176,9 @@ class Ledger:
                 if row.state is _WAITING:
                     self.end(row)
                     state.waiting -= 1
-                    self.ready.at(key_of(row, state)).forget(row)
+                    if call.klass:
+                        state.best_effort -= 1
+                    self.ready.at(key_of(row, state), call.klass).forget(row)
         self.forget_if_over(state)
 
     def forget_if_over(self, state: ProgramState) -> None:

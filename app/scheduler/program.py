@@ -33,6 +33,7 @@ class ProgramState:
         "_room",
         "alive",
         "batches",
+        "best_effort",
         "calls",
         "capacity",
         "closed",
@@ -58,7 +59,7 @@ class ProgramState:
         self.capacity = [[min(worker.capacity, program.max_batch) for worker in device.workers] for _ in program.stages]
         self._room = min(device.max_alive, program.max_alive)
         self.full = [0] * len(program.stages)
-        self.entry = entry  # where new rows stand, when that is one set whatever their length
+        self.entry = entry  # where new real-time rows stand, when that is one set whatever their length
         self.policy: Policy = make_policy(program.policy)
         self.latency = [Latency(stage.profile) for stage in program.stages]
         for stage in range(len(program.stages)):
@@ -78,11 +79,16 @@ class ProgramState:
         self.rate = RateMonitor(now)
         self.recent: deque[bool] = deque(maxlen=_RECENT)  # True: that first run failed
         self.alive = 0  # rows that have started and not ended
-        self.waiting = 0  # rows in the ready table
+        self.waiting = 0  # rows in the ready table, of either class
+        self.best_effort = 0  # those of them that are best effort
         self.calls = 0  # calls that have not left
         self.units = 0  # handed to workers and not finished
         self.closed = False
         self.hints: dict[tuple[int, int], tuple[int, int]] = {}  # see admission: by level, good until, nanoseconds
+
+    def waiting_of(self, klass: int) -> int:
+        """Rows of one class in the ready table."""
+        return self.best_effort if klass else self.waiting - self.best_effort
 
     @property
     def broken(self) -> bool:

@@ -1,6 +1,9 @@
-"""The ready table: the rows that wait, by key (program, stage, length bucket), each key in order of service.
+"""The ready table: the rows that wait, by key (program, stage, length bucket) and class, each in order of service.
 
-Within a key rows stand by (class, priority, arrival). Rows of calls that have left stay where they are and are passed
+Rows of different classes never share a unit, so each class has a set of its own at a key: what a policy sees of it is
+what it may cut.
+
+Within a set rows stand by (priority, arrival). Rows of calls that have left stay where they are and are passed
 over when reached (removing from the middle is linear); a lane is rebuilt when the dead outnumber the living, so that
 memory is bounded by the rows that wait even while nothing is served. So do rows that are taken by their length: for a
 set whose policy picks rows so (`sort_by_length`), each lane also keeps its rows in order of length.
@@ -14,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 from app.scheduler.lanes import Alike, Lane
-from app.scheduler.types import Row, RowState
+from app.scheduler.types import Klass, Row, RowState
 
 Key = tuple[int, int, int]
 #: (class, priority)
@@ -38,12 +41,13 @@ def rank(row: Row) -> Rank:
 
 
 class ReadySet:
-    """The rows ready at one key, and the groups that must be run again as they are."""
+    """The rows of one class ready at one key, and the groups that must be run again as they are."""
 
-    __slots__ = ("_by_length", "_lanes", "_levels", "_retries", "count", "key")
+    __slots__ = ("_by_length", "_lanes", "_levels", "_retries", "count", "key", "klass")
 
-    def __init__(self, key: Key) -> None:
+    def __init__(self, key: Key, klass: Klass = Klass.REALTIME) -> None:
         self.key = key
+        self.klass = klass
         self.count = 0  # rows that wait, retry groups included
         self._levels: list[Level] = []  # those there have been, sorted
         self._lanes: dict[Level, Lane] = {}
@@ -332,37 +336,47 @@ def _group_rank(group: list[Row]) -> Rank:
 
 
 class ReadyTable:
-    """All ready sets of a device, by key. Sets of no program are dropped with it."""
+    """All ready sets of a device, by key and class. Sets of no program are dropped with it."""
 
     def __init__(self) -> None:
-        self._sets: dict[Key, ReadySet] = {}
+        self._sets: dict[tuple[Key, Klass], ReadySet] = {}
 
-    def at(self, key: Key) -> ReadySet:
-        ready = self._sets.get(key)
+    def at(self, key: Key, klass: Klass) -> ReadySet:
+        ready = self._sets.get((key, klass))
         if ready is None:
-            ready = self._sets[key] = ReadySet(key)
+            ready = self._sets[key, klass] = ReadySet(key, klass)
         return ready
 
     def waiting(self) -> list[ReadySet]:
         """The sets in which rows wait."""
         return [ready for ready in self._sets.values() if ready.count]
 
-    def of_program(self, program: int) -> list[ReadySet]:
-        """The sets of a program in which rows wait."""
-        return [ready for key, ready in self._sets.items() if key[0] == program and ready.count]
+    def of_program(self, program: int, klass: Klass) -> list[ReadySet]:
+        """The sets of a program's rows of one class in which rows wait."""
+        return [
+            ready
+            for (key, theirs), ready in self._sets.items()
+            if key[0] == program and theirs is klass and ready.count
+        ]
 
-    def waiting_before(self, program: int, level: Level) -> int:
-        """Rows of a program that wait with this class and priority or a better one."""
-        return sum(ready.before(level) for key, ready in self._sets.items() if key[0] == program)
+    def waiting_before(self, program: int, klass: Klass, level: Level) -> int:
+        """Rows of a program and a class that wait at this level or a better one."""
+        return sum(ready.before(level) for ready in self.of_program(program, klass))
 
     def waiting_by_stage(self, program: int, stages: int) -> list[int]:
         """Rows of a program that wait, for each of its stages."""
         counts = [0] * stages
-        for (owner, stage, _), ready in self._sets.items():
+        for ((owner, stage, _), _), ready in self._sets.items():
             if owner == program:
                 counts[stage] += ready.count
         return counts
 
+    def oldest(self, program: int, klass: Klass) -> int | None:
+        """Arrival of the row that has waited longest, of those of a program and a class; None where none waits."""
+        return min(
+            (row.call.arrived for ready in self.of_program(program, klass) for row in ready.rows()), default=None
+        )
+
     def drop_program(self, program: int) -> None:
-        for key in [key for key in self._sets if key[0] == program]:
-            del self._sets[key]
+        for key, klass in [place for place in self._sets if place[0][0] == program]:
+            del self._sets[key, klass]

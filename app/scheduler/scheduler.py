@@ -67,7 +67,7 @@ class Scheduler:
 
     def add_program(self, program: Program, now: int) -> None:
         """Open a program to calls. Raises ValueError for a policy that is unknown or that this device cannot serve."""
-        entry = None if program.length_buckets else self._ledger.ready.at((program.id, 0, 0))
+        entry = None if program.length_buckets else self._ledger.ready.at((program.id, 0, 0), Klass.REALTIME)
         state = ProgramState(program, entry, self.device, now)
         state.policy.check(self.device, {other.policy.name: other.policy for other in self._states.values()})
         self._states[program.id] = state
@@ -78,12 +78,12 @@ class Scheduler:
         state.closed = True
         self._ledger.forget_if_over(state)
 
-    def has_room(self, program: int, n: int) -> bool:
+    def has_room(self, program: int, n: int, klass: Klass = Klass.REALTIME) -> bool:
         """Whether `admit` lets a call of `n` rows without a deadline come now. Changes nothing, and costs little."""
         state = self._states.get(program)
         if state is None or state.closed or self._lost:
             return False
-        return state.waiting + n <= state.program.max_queue
+        return (state.best_effort if klass else state.waiting - state.best_effort) + n <= state.program.max_queue
 
     def admit(
         self, program: int, n: int, klass: Klass, deadline: int | None, now: int, priority: int = LOWEST_PRIORITY
@@ -205,10 +205,14 @@ class Scheduler:
         """Units handed out and not finished, oldest first."""
         return self._workers.units.values()
 
-    def waiting(self, program: int) -> int:
-        """Rows of a program in the ready table."""
+    def waiting(self, program: int, klass: Klass | None = None) -> int:
+        """Rows of a program in the ready table, of one class or of both."""
         state = self._states.get(program)
-        return state.waiting if state else 0
+        return 0 if state is None else state.waiting if klass is None else state.waiting_of(klass)
+
+    def oldest(self, program: int, klass: Klass) -> int | None:
+        """Arrival of the row that has waited longest, of those of a program and a class; None where none waits."""
+        return self._ledger.ready.oldest(program, klass)
 
     def waiting_by_stage(self, program: int) -> list[int]:
         """Rows of a program in the ready table, for each of its stages."""

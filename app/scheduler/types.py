@@ -169,6 +169,7 @@ class Batch:
     id: int
     created: int
     bucket: int  # of the lengths of its rows
+    klass: Klass  # of all of them
     launched: list[int]
     completed: list[int]
     standing: list[int]
@@ -227,6 +228,11 @@ class Unit:
     def first_run(self) -> bool:
         """False for a part of a unit that failed."""
         return self.reason is not Formed.RETRY
+
+    @property
+    def klass(self) -> Klass:
+        """The class of all its rows."""
+        return self.rows[0].call.klass
 
 
 @dataclass(frozen=True, slots=True)

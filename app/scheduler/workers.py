@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from app.scheduler.types import AT_ONCE, DeviceSpec, Unit
+from app.scheduler.types import AT_ONCE, DeviceSpec, Klass, Unit
 
 
 def lead_of(device: DeviceSpec) -> int:
@@ -162,13 +162,17 @@ class Workers:
             ends = ends + unit.predicted if unit.predicted and ends < AT_ONCE else AT_ONCE
         self._ends[worker] = ends
 
-    def remaining_ns(self, now: int) -> int:
-        """Predicted time of all units until they have ended, added up; what is not known counts as nothing."""
-        return sum(_remaining(queue, now) for queue in self._queues)
+    def remaining_ns(self, now: int, klass: int = Klass.BEST_EFFORT) -> int:
+        """Predicted time of all units of this class or a better one until they have ended, added up.
+
+        What is not known counts as nothing.
+        """
+        return sum(_remaining(queue, now, klass) for queue in self._queues)
 
 
-def _remaining(queue: Iterable[Unit], now: int) -> int:
+def _remaining(queue: Iterable[Unit], now: int, klass: int) -> int:
     total = 0
     for place, unit in enumerate(queue):
-        total += unit.predicted if place else max(0, unit.begins + unit.predicted - now)
+        if klass == Klass.BEST_EFFORT or unit.klass == klass:
+            total += unit.predicted if place else max(0, unit.begins + unit.predicted - now)
     return total

@@ -15,7 +15,7 @@ from connections import Connection, parsed
 
 from app.api.http import Limits, Message, Receive, Scope, Send
 from app.api.inference import InferencePath
-from app.contract import Answer, Batching, ModelInfo, Waiter
+from app.contract import CLASSES, Answer, Batching, ModelInfo, Waiter
 from app.errors import BadRequest, ClientGone, ModelFailed, QueueFull
 
 from .catalog import FakeCatalog, FakeServed, served, spec
@@ -77,23 +77,32 @@ class Echo(FakeServed):
 
     opened: bool = True
     fails: Exception | None = None
-    full: bool = False
+    full: frozenset[str] = frozenset()  # classes whose queue is
     open_leases: int = 0
     ran: asyncio.Event = field(default_factory=asyncio.Event)
     asked: dict[str, Any] = field(default_factory=dict)
     finished: list[str] = field(default_factory=list)
+    classes: list[str] = field(default_factory=list)  # of those that have
 
-    def admit(self, rows: int, deadline_ns: int | None = None) -> None:
-        if self.full:
+    def _named(self, klass: str) -> str:
+        return klass or self.info.batching.default_class
+
+    def has_room(self, klass: str, rows: int = 1) -> bool:
+        return self._named(klass) not in self.full
+
+    def admit(self, rows: int, klass: str = "", deadline_ns: int | None = None) -> None:
+        if self._named(klass) in self.full:
             raise QueueFull("the queue is full", retry_after_s=4)
 
     def lease(self, rows: int, **fields: Any) -> EchoLease:
-        self.asked = {"rows": rows, **fields}
+        self.admit(rows, fields["klass"])
+        self.asked = {"rows": rows, **fields, "klass": self._named(fields["klass"])}
         return EchoLease(self)
 
-    def finish(self, outcome: str, total_ns: int) -> None:
+    def finish(self, outcome: str, total_ns: int, klass: str) -> None:
         assert total_ns > 0
         self.finished.append(outcome)
+        self.classes.append(self._named(klass))
 
 
 @pytest.fixture
@@ -234,7 +243,9 @@ async def test_what_the_lease_is_asked_for(caller: MakeCaller, model: Echo) -> N
     await caller(model)(INFER, body(2, parameters={"priority": 3, "timeout": 700, "k": 1}))
     arrived = model.asked.pop("arrived_ns")
     assert arrived > 0
-    assert model.asked == {"rows": 2, "lengths": {}, "priority": 3, "timeout_us": 700, "parameters": {"k": 1}}
+    assert model.asked == {
+        "rows": 2, "lengths": {}, "klass": "realtime", "priority": 3, "timeout_us": 700, "parameters": {"k": 1},
+    }  # fmt: skip
 
 
 async def test_headers(caller: MakeCaller, model: Echo) -> None:
@@ -279,10 +290,98 @@ async def test_refusals(
 
 
 async def test_a_full_queue_is_told_before_the_body_is_looked_at(caller: MakeCaller, model: Echo) -> None:
-    model.full = True
+    model.full = frozenset(CLASSES)
     reply = await caller(model)(INFER, b"\xff" * 5000)
     assert (reply.status, reply.headers[b"retry-after"]) == (429, b"4")
     assert model.finished == ["queue_full"]
+
+
+@pytest.mark.parametrize(
+    ("header", "parameter", "default", "expected"),
+    [
+        (None, None, "realtime", "realtime"),
+        (None, None, "best_effort", "best_effort"),
+        (b"best_effort", None, "realtime", "best_effort"),
+        (b"realtime", None, "best_effort", "realtime"),
+        (None, "best_effort", "realtime", "best_effort"),
+        (b"realtime", "best_effort", "realtime", "best_effort"),
+        (b"best_effort", "realtime", "realtime", "realtime"),
+    ],
+)
+async def test_the_class_of_a_call(
+    caller: MakeCaller, model: Echo, header: bytes | None, parameter: str | None, default: str, expected: str
+) -> None:
+    """The parameter wins over the header, and that over the model's default."""
+    model.info = replace(model.info, batching=replace(model.info.batching, default_class=default))
+    parameters = {} if parameter is None else {"parameters": {"class": parameter, "k": 1}}
+    reply = await caller(model)(INFER, body(**parameters), {} if header is None else {b"x-class": header})
+    assert (reply.status, model.classes) == (200, [expected])
+    assert model.asked["klass"] == expected
+    assert model.asked["parameters"] == ({"k": 1} if parameters else None)  # the class is no business of the model's
+
+
+@pytest.mark.parametrize("path", [INFER, "/v1/models/echo:predict", "/predict/echo"])
+async def test_the_header_names_the_class_on_every_route(caller: MakeCaller, model: Echo, path: str) -> None:
+    sent = {INFER: body(), "/v1/models/echo:predict": b'{"instances": [[1, 2, 3, 4]]}'}.get(path, b"[1, 2, 3, 4]")
+    call = caller(model)
+    assert (await call(path, sent, {b"x-class": b"best_effort"})).status == 200
+    assert (await call(path, sent)).status == 200
+    assert model.classes == ["best_effort", "realtime"]
+
+
+@pytest.mark.parametrize(
+    ("header", "parameters", "message"),
+    [
+        (b"bulk", {}, "X-Class: expected realtime or best_effort, got 'bulk'"),
+        (b"bulk", {"class": "realtime"}, "X-Class: expected realtime or best_effort, got 'bulk'"),
+        (b"", {}, "X-Class: expected realtime or best_effort, got ''"),
+        (None, {"class": "bulk"}, "parameters.class: expected realtime or best_effort, got 'bulk'"),
+        (None, {"class": 1}, "parameters.class: expected realtime or best_effort, got 1"),
+        (None, {"class": ["realtime"]}, "parameters.class: expected realtime or best_effort, got ['realtime']"),
+    ],
+)
+async def test_a_class_that_there_is_not(
+    caller: MakeCaller, model: Echo, header: bytes | None, parameters: dict[str, Any], message: str
+) -> None:
+    sent = body(parameters=parameters)
+    reply = await caller(model)(INFER, sent, {} if header is None else {b"x-class": header})
+    assert (reply.status, reply.json()) == (400, {"error": message})
+    assert (model.finished, model.classes) == (["bad_request"], ["realtime"])
+
+
+class TestOneQueueIsFull:
+    """A call is refused for the queue of its own class only, wherever that was named."""
+
+    async def test_by_header_before_the_body_is_looked_at(self, caller: MakeCaller, model: Echo) -> None:
+        model.full = frozenset({"best_effort"})
+        call = caller(model)
+        assert (await call("/predict/echo", b"\xff" * 5000, {b"x-class": b"best_effort"})).status == 429
+        assert (await call(INFER, b"\xff" * 50, {b"x-class": b"best_effort"})).status in (400, 429)
+        assert (await call(INFER, body())).status == 200
+        assert (await call(INFER, body(), {b"x-class": b"best_effort"})).status == 429
+        assert model.classes == ["best_effort", "best_effort", "realtime", "best_effort"]
+
+    @pytest.mark.parametrize("spelled", [b'"class"', b'"cl\\u0061ss"'])
+    async def test_a_body_may_name_real_time_where_best_effort_is_full(
+        self, caller: MakeCaller, model: Echo, spelled: bytes
+    ) -> None:
+        model.full = frozenset({"best_effort"})
+        model.info = replace(model.info, batching=replace(model.info.batching, default_class="best_effort"))
+        call = caller(model)
+        sent = body(parameters={"class": "realtime"}).replace(b'"class"', spelled)
+        assert (await call(INFER, sent)).status == 200
+        assert (await call(INFER, body(parameters={"class": "best_effort"}))).status == 429
+        assert (await call(INFER, body())).status == 429
+        assert (await call(INFER, sent)).status == 200  # the bytes of what was refused are not held
+        assert model.classes == ["realtime", "best_effort", "best_effort", "realtime"]
+        assert model.open_leases == 0
+
+    async def test_what_seems_to_be_real_time_is_refused_before_its_body(self, caller: MakeCaller, model: Echo) -> None:
+        model.full = frozenset({"realtime"})
+        call, sent = caller(model), body(parameters={"class": "best_effort"})
+        assert (await call(INFER, sent)).status == 429
+        assert (await call(INFER, sent, {b"x-class": b"best_effort"})).status == 200
+        assert model.classes == ["realtime", "best_effort"]
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "HEAD"])

@@ -170,7 +170,9 @@ class Server:
 
     def outcomes(self, model: str) -> Counter[str]:
         """Requests so far by outcome, of all versions of a model."""
-        lines = re.findall(r'^starling_requests_total{model="(\w+)",outcome="(\w+)",.*} (\S+)$', self._metrics(), re.M)
+        lines = re.findall(
+            r'^starling_requests_total{class="\w+",model="(\w+)",outcome="(\w+)",.*} (\S+)$', self._metrics(), re.M
+        )
         counted: Counter[str] = Counter()
         for name, outcome, count in lines:
             if name == model:
@@ -178,8 +180,10 @@ class Server:
         return counted
 
     def waiting(self, model: str) -> int:
-        """Rows in a model's queue."""
-        return int(self.metric(f'starling_queue_length{{model="{model}",version="1"}}'))
+        """Rows in a model's queues."""
+        labels = f'model="{model}",version="1"'
+        classes = ("realtime", "best_effort")
+        return sum(int(self.metric(f'starling_queue_length{{class="{one}",{labels}}}')) for one in classes)
 
     def slots(self, model: str) -> int:
         return int(self.metric(f'starling_pool_slots_used{{model="{model}",version="1"}}'))

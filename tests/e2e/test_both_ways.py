@@ -140,8 +140,8 @@ def test_counters(server: Server) -> None:
     """What a request counts as, and in how many batches it ran."""
     labels = 'model="marked",version="1"'
     samples = (
-        f"starling_request_duration_seconds_count{{{labels}}}",
-        f"starling_queue_duration_seconds_count{{{labels}}}",
+        f'starling_request_duration_seconds_count{{class="realtime",{labels}}}',
+        f'starling_queue_duration_seconds_count{{class="realtime",{labels}}}',
         f"starling_compute_duration_seconds_count{{{labels}}}",
         f'starling_batch_size_bucket{{le="+Inf",{labels}}}',
         f"nv_inference_request_success{{{labels}}}",

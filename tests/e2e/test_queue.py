@@ -104,7 +104,9 @@ def test_clients_that_go_while_waiting(server: Server, gate: Gate) -> None:
     for connection in connections[6:]:
         connection.close()
     assert sorted(value for value in gate.ran() if 200 <= value < 300) == [206, 207]
-    assert server.metric('starling_requests_total{model="gate",outcome="client_gone",version="1"}') == 6
+    assert (
+        server.metric('starling_requests_total{class="realtime",model="gate",outcome="client_gone",version="1"}') == 6
+    )
 
 
 def test_a_client_that_goes_while_running(server: Server) -> None:
@@ -113,7 +115,7 @@ def test_a_client_that_goes_while_running(server: Server) -> None:
     connection = half_open(server, "gate", 2)
     gate.wait()
     connection.close()
-    gone = 'starling_requests_total{model="gate",outcome="client_gone",version="1"}'
+    gone = 'starling_requests_total{class="realtime",model="gate",outcome="client_gone",version="1"}'
     before = server.metric(gone)
     gate.open()
     eventually(lambda: server.slots("gate") == 0)

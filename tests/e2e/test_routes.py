@@ -181,12 +181,12 @@ def test_connections_are_kept(server: Server) -> None:
 def test_metrics_under_both_name_sets(server: Server) -> None:
     labels = 'model="marked",version="1"'
     counted = (
-        f"starling_request_duration_seconds_count{{{labels}}}",
-        f"starling_queue_duration_seconds_count{{{labels}}}",
+        f'starling_request_duration_seconds_count{{class="realtime",{labels}}}',
+        f'starling_queue_duration_seconds_count{{class="realtime",{labels}}}',
         f"starling_compute_duration_seconds_count{{{labels}}}",
         f'starling_batch_size_bucket{{le="+Inf",{labels}}}',
-        'starling_requests_total{model="marked",outcome="ok",version="1"}',
-        'starling_requests_total{model="marked",outcome="model_failed",version="1"}',
+        'starling_requests_total{class="realtime",model="marked",outcome="ok",version="1"}',
+        'starling_requests_total{class="realtime",model="marked",outcome="model_failed",version="1"}',
         f"nv_inference_request_success{{{labels}}}",
         f'nv_inference_request_failure{{{labels},reason="BACKEND"}}',
         f"nv_inference_count{{{labels}}}",

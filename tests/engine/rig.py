@@ -134,7 +134,7 @@ class Rig:
         assert list(scheduler.running) == []
         for served in self.models:
             assert served.pool.used == 0
-            assert served.reserved == 0
+            assert served.reserved == [0, 0]
             assert scheduler.waiting(served.program) == 0
             assert served.gauges().pending_calls == 0
             if served.executor.activations is not None:

@@ -231,8 +231,8 @@ async def test_outputs_of_two_batches_that_do_not_fit_together_fail_the_call():
 async def test_numbers_of_calls_and_batches():
     async with serving() as rig:
         await asyncio.gather(rig.ask(10.0), rig.ask(11.0, 12.0))
-        rig.served.finish("ok", 5 * MS)
-        rig.served.finish("client_gone", MS)
+        rig.served.finish("ok", 5 * MS, "realtime")
+        rig.served.finish("client_gone", MS, "realtime")
         numbers = rig.served.statistics()
         assert (numbers["inference_count"], numbers["execution_count"]) == (3, 1)
         assert numbers["inference_stats"]["success"] == {"count": 1, "ns": 5 * MS}

@@ -105,9 +105,9 @@ async def test_warm_up_refuses_an_output_of_another_length(change: Any) -> None:
 def test_inputs_without_bound_do_not_cut_the_queue() -> None:
     assert fit_queue(ragged(max_queue=500), 32, pool_bytes=1).info.batching.max_queue == 500
     wide = make_model(lambda x: x, [tensor("x", "FP32", ("n", 1000))], [X], max_queue=500)
-    assert fit_queue(wide, 32, pool_bytes=400_000).info.batching.max_queue == 68
+    assert fit_queue(wide, 32, pool_bytes=400_000).info.batching.max_queue == 34
     # What the server makes needs no slots either.
-    assert fit_queue(ragged(bound=1000, max_queue=500), 32, pool_bytes=400_000).info.batching.max_queue == 68
+    assert fit_queue(ragged(bound=1000, max_queue=500), 32, pool_bytes=400_000).info.batching.max_queue == 34
 
 
 @virtual

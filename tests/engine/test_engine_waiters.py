@@ -115,4 +115,4 @@ async def test_a_call_that_comes_when_none_is_taken_any_more_fails_at_once():
         caller.lease.submit(caller)
         assert isinstance(caller.told[0], NotReady)
         assert rig.served.pool.used == 0
-        assert rig.served.reserved == 0
+        assert rig.served.reserved == [0, 0]

@@ -1,4 +1,4 @@
-"""A model's queue fits into the memory that its slots may take, and is never cut below a batch."""
+"""A model's queues, one for each class, fit into the memory that its slots may take; none is cut below a batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .rig import X, Y, make_model, tensor
 
 def test_a_queue_that_fits_is_left_alone(caplog):
     model = make_model(max_queue=100)
-    assert fit_queue(model, 10, 110 * 8) is model
+    assert fit_queue(model, 10, 210 * 8) is model
     assert caplog.records == []
 
 
@@ -20,10 +20,10 @@ def test_a_queue_that_does_not_fit_is_cut_and_said(caplog):
     model = make_model(None, [image], [Y], max_queue=1000, max_batch=8)
     with caplog.at_level(logging.WARNING):
         cut = fit_queue(model, 16, 10 << 20)
-    assert cut.info.batching.max_queue == 24  # 40 rows in 10 MiB, 16 of them running
+    assert cut.info.batching.max_queue == 12  # 40 rows in 10 MiB, 16 of them running
     assert model.info.batching.max_queue == 1000
     assert (cut.call, cut.info.name, cut.info.batching.max_batch) == (model.call, "m", 8)
-    assert "model m: the queue is cut from 1000 to 24 rows" in caplog.text
+    assert "model m: the queue of each class is cut from 1000 to 12 rows" in caplog.text
     assert "256.0 KiB fit in 10 MiB" in caplog.text
 
 

@@ -15,8 +15,10 @@ from app.scheduler.types import (
     Drop,
     Fault,
     Formed,
+    Klass,
     Program,
     Reason,
+    Refusal,
     Row,
     RowState,
     Step,
@@ -166,6 +168,10 @@ class Book:
             assert self.alive_of[program] <= self.programs[program].max_alive
             if (state := scheduler._states.get(program)) is not None:
                 assert state.alive == self.alive_of[program]
+            for klass in Klass:
+                arrived = [facts.entry.call.arrived for facts in waiting if facts.entry.call.klass is klass]
+                assert scheduler.waiting(program, klass) == len(arrived)
+                assert scheduler.oldest(program, klass) == min(arrived, default=None)
         self._check_wake(step, now)
         self._check_batches(scheduler)
         self._check_recalls(step)
@@ -179,6 +185,12 @@ class Book:
         assert not list(scheduler.running)
         assert scheduler.alive == self.alive == 0
         assert not any(self.waiting.values())
+
+    def check_refusal(self, program: int, rows: int, klass: Klass, refusal: Refusal) -> None:
+        """A queue is full of rows of the class that is refused."""
+        if refusal.reason is Reason.QUEUE_FULL:
+            alike = sum(facts.entry.call.klass is klass for facts in self.waiting[program])
+            assert alike + rows > self.programs[program].max_queue
 
     def _check_recalls(self, step: Step) -> None:
         """A unit of several steps has been recalled if a row should leave it, or others should join it or go first."""
@@ -197,7 +209,8 @@ class Book:
             room = self.alive < self.device.max_alive and self.alive_of[program.id] < program.max_alive
             fits = len(rows) < most and room and not self.faults
             if program.stages[unit.stage].repeats and fits:
-                assert not self.waiting[unit.program], "a row waits that could join"
+                alike = [facts for facts in self.waiting[unit.program] if facts.entry.call.klass is unit.klass]
+                assert not alike, "a row waits that could join"
 
     def _check_batches(self, scheduler: Scheduler) -> None:
         """The batch table counts what its rows have been through, by what this Book knows of them."""
@@ -246,6 +259,7 @@ class Book:
         assert 1 <= len(rows) <= unit.size <= min(worker.capacity, program.max_batch)
         assert len(set(rows)) == len(rows)
         assert {self._key(facts) for facts in rows} == {self._key(rows[0])}
+        assert {facts.entry.call.klass for facts in rows} == {unit.klass}, "two classes share a unit"
         assert (unit.program, unit.stage, unit.started) == (*self._key(rows[0])[:2], now)
         for facts, row in zip(rows, unit.rows, strict=True):
             assert facts.slot == row.slot
@@ -364,10 +378,12 @@ class Book:
     def _facts(self, row: Row) -> RowFacts:
         return self.calls[row.call.id].rows[row.index]
 
-    def _key(self, facts: RowFacts) -> tuple[int, int, int]:
+    def _key(self, facts: RowFacts) -> tuple[int, int, int, int]:
+        """Rows of one key may share a unit: those of one class too."""
         program = self.programs[facts.entry.call.program]
         bucketed = not program.stages[facts.stage].repeats  # a cell is one key whatever the length
-        return (program.id, facts.stage, bisect_left(program.length_buckets, facts.length) if bucketed else 0)
+        bucket = bisect_left(program.length_buckets, facts.length) if bucketed else 0
+        return (program.id, facts.stage, bucket, facts.entry.call.klass)
 
     def _leave(self, entry: CallFacts, how: str) -> None:
         entry.left = how
@@ -392,6 +408,7 @@ class Book:
 
 def _check_batch(batch: Batch, members: list[RowFacts]) -> None:
     """Rows that ended with their batch at the last stage stay counted there, at every stage and in its size."""
+    assert {facts.entry.call.klass for facts in members} == {batch.klass}
     assert batch.live == len(members) > 0
     over = batch.size - batch.live
     running = [facts.state is RowState.RUNNING for facts in members]

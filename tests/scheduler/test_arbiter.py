@@ -7,7 +7,7 @@ from collections.abc import Collection
 import pytest
 
 from app.scheduler.arbiter import Arbiter
-from app.scheduler.ready import Key, ReadySet, ReadyTable
+from app.scheduler.ready import ReadySet, ReadyTable
 from app.scheduler.types import Call, Klass
 
 from .test_ready import leave, stand
@@ -16,10 +16,10 @@ from .world import make_call
 BEST = Klass.BEST_EFFORT
 
 
-def first(sets: list[ReadySet], held: Collection[Key] = ()) -> ReadySet | None:
+def first(sets: list[ReadySet], held: Collection[ReadySet] = ()) -> ReadySet | None:
     """The choice among these sets, in this order."""
     table = ReadyTable()
-    table._sets = {ready.key: ready for ready in sets}
+    table._sets = {(ready.key, ready.klass): ready for ready in sets}
     return Arbiter(table).first(held)
 
 
@@ -50,8 +50,8 @@ def test_equal_arrivals_go_by_submission() -> None:
 
 def test_held_keys_are_passed_over() -> None:
     sets = [ready_set(1, make_call(1, arrived=1)), ready_set(2, make_call(2, arrived=2))]
-    assert first(sets, [sets[0].key]) is sets[1]
-    assert first(sets, [ready.key for ready in sets]) is None
+    assert first(sets, [sets[0]]) is sets[1]
+    assert first(sets, sets) is None
 
 
 def test_heads_that_left_do_not_count() -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import pytest
 
 from app.scheduler.batches import BatchTable
-from app.scheduler.types import Batch, Operation, Row
+from app.scheduler.types import Batch, Klass, Operation, Row
+
+from .world import make_call
 
 
 class Bench:
@@ -37,8 +39,23 @@ class Bench:
         return [(batch.size, batch.launched, batch.completed) for batch in self.table.batches]
 
 
-def rows(count: int) -> list[Row]:
-    return [Row(slot) for slot in range(count)]
+def rows(count: int, klass: Klass = Klass.REALTIME) -> list[Row]:
+    """The rows of a call."""
+    call = make_call(0, count, klass=klass)
+    for row in call.rows:
+        row.call = call
+    return call.rows
+
+
+def test_latest_batch_is_that_of_a_class() -> None:
+    bench, one, other = Bench(), rows(2), rows(2, Klass.BEST_EFFORT)
+    bench.launch(one, now=3)
+    assert bench.table.latest(Klass.BEST_EFFORT) is None
+    bench.launch(other, now=5)
+    bench.launch(rows(1), now=7)
+    latest = bench.table.latest(Klass.BEST_EFFORT)
+    assert latest is other[0].batch
+    assert [batch.klass for batch in bench.table.batches] == [Klass.REALTIME, Klass.BEST_EFFORT, Klass.REALTIME]
 
 
 def test_d5_d6_d7_figure_8() -> None:
@@ -71,7 +88,7 @@ def test_fewer_rows_than_stand_there_are_split_off() -> None:
     assert not bench.table.batches[0].closed
     assert bench.run(batch[:2]) is Operation.SPLIT
     assert bench.entries() == [(1, [1, 0, 0, 0], [1, 0, 0, 0]), (2, [2, 2, 0, 0], [2, 2, 0, 0])]
-    assert bench.table.latest is batch[0].batch
+    assert bench.table.latest(Klass.REALTIME) is batch[0].batch
     assert bench.run(batch[2:]) is Operation.ON
 
 
@@ -93,7 +110,7 @@ def test_two_batches_that_run_as_one_are_the_older() -> None:
     bench.complete(other)
     assert bench.launch([*other, *one]) is Operation.STRETCH
     assert bench.entries() == [(3, [3, 3, 0, 0], [3, 0, 0, 0])]
-    assert other[0].batch is one[0].batch is bench.table.latest
+    assert other[0].batch is one[0].batch is bench.table.latest(Klass.REALTIME)
 
 
 def test_a_batch_is_over_when_its_last_row_has_ended() -> None:
@@ -103,7 +120,7 @@ def test_a_batch_is_over_when_its_last_row_has_ended() -> None:
     assert bench.entries() == [(2, [2], [1])]
     bench.table.finish(batch[1])
     assert bench.table.batches == []
-    assert bench.table.latest is None
+    assert bench.table.latest(Klass.REALTIME) is None
 
 
 def test_rows_of_a_cell_join_and_leave_one_by_one() -> None:

@@ -3,6 +3,7 @@
 Also, after every Step of every trace (the checks are `Book.check`):
 - a worker has at most push_depth units, at most max_running workers have one, and at most max_alive rows are alive
 - a unit never exceeds its worker's capacity nor its program's max_batch; at the end nothing runs, waits or is alive
+- no unit has rows of two classes; a queue that refuses a call is full of rows of its class
 - nothing starts past its deadline; while rows wait and nothing runs, a wake-up is asked for
 - within a key, starts are in order of (class, priority, arrival); without a policy that waits, between keys too,
   unless rows at one stage step aside for those at another; with one that reorders, the first row of each unit is in

@@ -11,7 +11,7 @@ from tiers import few
 
 from app.scheduler.ledger import CALL_TRANSITIONS, ROW_TRANSITIONS, Ledger, key_of
 from app.scheduler.program import ProgramState
-from app.scheduler.types import Call, Profile, Reason, Row, RowState, Stage
+from app.scheduler.types import Call, Klass, Profile, Reason, Row, RowState, Stage
 
 from .world import Arrival, Trace, World, make_call, make_device, make_program
 
@@ -23,7 +23,7 @@ def ledger_of(**options: object) -> tuple[Ledger, ProgramState]:
 
 
 def take(ledger: Ledger, state: ProgramState, n: int) -> list[Row]:
-    rows = ledger.ready.at((1, 0, 0)).take(n, 100)
+    rows = ledger.ready.at((1, 0, 0), Klass.REALTIME).take(n, 100)
     ledger.start(rows, state)
     return rows
 

@@ -7,7 +7,7 @@ import pytest
 from app.scheduler import outcomes
 from app.scheduler.ledger import Ledger
 from app.scheduler.program import ProgramState
-from app.scheduler.types import Call, Fault, Formed, Outcome, Profile, Reason, Row, RowState, Stage, Unit
+from app.scheduler.types import Call, Fault, Formed, Klass, Outcome, Profile, Reason, Row, RowState, Stage, Unit
 
 from .world import make_call, make_device, make_program
 
@@ -20,7 +20,7 @@ class Bench:
         self.state = self.ledger.states[1] = ProgramState(make_program(**options), None, make_device(8), 0)
         for call in calls:
             self.ledger.enter(call, self.state)
-        self.rows = self.ledger.ready.at((1, 0, 0)).take(100, 100)
+        self.rows = self.ledger.ready.at((1, 0, 0), Klass.REALTIME).take(100, 100)
         self.ledger.start(self.rows, self.state)
         self.unit = self.as_unit(self.rows, size)
 
@@ -29,7 +29,7 @@ class Bench:
 
     def groups(self) -> list[list[tuple[int, int]]]:
         """What is to be re-run, group by group."""
-        ready, found = self.ledger.ready.at((1, 0, 0)), []
+        ready, found = self.ledger.ready.at((1, 0, 0), Klass.REALTIME), []
         while group := ready.take_retry(99, 99):
             found.append([(row.call.id, row.index) for row in group])
         return found
@@ -50,13 +50,13 @@ class TestAdvance:
         bench = Bench(make_call(1, 2), stages=(Stage(Profile()), Stage(Profile())))
         outcomes.advance(bench.ledger, bench.unit, Outcome(0), bench.state)
         assert (bench.ledger.alive, bench.state.waiting, bench.ledger.done) == (2, 2, [])
-        assert bench.ledger.ready.at((1, 1, 0)).count == 2
+        assert bench.ledger.ready.at((1, 1, 0), Klass.REALTIME).count == 2
 
     def test_rows_of_a_cell_go_round_until_they_end(self) -> None:
         bench = Bench(make_call(1), make_call(2), stages=(Stage(Profile(), repeats=True),))
         outcomes.advance(bench.ledger, bench.unit, Outcome(0, ended=(1,)), bench.state)
         assert [call.id for call in bench.ledger.done] == [2]
-        assert (bench.ledger.alive, bench.ledger.ready.at((1, 0, 0)).count) == (1, 1)
+        assert (bench.ledger.alive, bench.ledger.ready.at((1, 0, 0), Klass.REALTIME).count) == (1, 1)
 
     def test_rows_whose_call_has_left_end_unheard(self) -> None:
         bench = Bench(make_call(1), make_call(2))

@@ -174,6 +174,7 @@ class World:
         refusal = self.scheduler.admit(arrival.program, len(arrival.lengths), arrival.klass, deadline, self.now)
         if refusal is not None:
             self.refusals[ident] = refusal
+            self.book.check_refusal(arrival.program, len(arrival.lengths), arrival.klass, refusal)
             return
         call = make_call(
             ident,

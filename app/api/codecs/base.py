@@ -22,8 +22,8 @@ class DecodedCall:
     """One inference request, whatever protocol it came in.
 
     `arrays` holds one tensor [rows, ...] for each of `client_inputs`, in that order: an array, or its bytes. `lengths`
-    gives each variable axis its length, as a lease wants it. `priority`, `timeout_us` and `parameters` are what the
-    request asked for; the defaults mean that it asked for nothing.
+    gives each variable axis its length, as a lease wants it. `priority`, `timeout_us`, `klass` and `parameters` are
+    what the body asked for; the defaults mean that it asked for nothing.
     """
 
     rows: int
@@ -38,10 +38,20 @@ class DecodedCall:
     outputs: list[tuple[int, bool]] | None = None
     #: The friendly route: one row came without a leading dimension, so the answer is one value and not a list.
     single: bool = False
+    klass: str = ""
 
 
 class Codec(Protocol):
     """One protocol: how its bodies become calls, and answers become bodies."""
+
+    @property
+    def names_class(self) -> bool:
+        """Whether bodies may name the class of their call."""
+        ...
+
+    def may_name_class(self, body: bytes) -> bool:
+        """Whether this body may do so: one that does is never missed. Quicker than decoding it."""
+        ...
 
     def slow_to_decode(self, served: Served, headers: RequestHeaders, body: bytes) -> bool:
         """Whether `decode` takes longer than the event loop should stand still."""

@@ -25,6 +25,11 @@ _OFF_LOOP_ROWS = 16  # rows of model code (`present`) from which encoding leaves
 class Friendly:
     """Implements Codec. A model's own `decode` and `present` may take any time, so they run off the event loop."""
 
+    names_class = False
+
+    def may_name_class(self, body: bytes) -> bool:
+        return False
+
     def slow_to_decode(self, served: Served, headers: RequestHeaders, body: bytes) -> bool:
         return served.model.decode is not None or len(body) > OFF_LOOP_BYTES
 

@@ -25,6 +25,11 @@ from app.errors import BadRequest, TooLarge
 class V1:
     """Implements Codec."""
 
+    names_class = False
+
+    def may_name_class(self, body: bytes) -> bool:
+        return False
+
     def slow_to_decode(self, served: Served, headers: RequestHeaders, body: bytes) -> bool:
         return len(body) > OFF_LOOP_BYTES
 

@@ -16,6 +16,11 @@ _OFF_LOOP_BINARY = 8 << 20  # bytes from which a binary body is decoded off the 
 class V2:
     """Implements Codec."""
 
+    names_class = True
+
+    def may_name_class(self, body: bytes) -> bool:
+        return b'"class"' in body or b"\\u" in body  # JSON may have escapes for any character
+
     def slow_to_decode(self, served: Served, headers: RequestHeaders, body: bytes) -> bool:
         return len(body) > OFF_LOOP_BYTES and (_LENGTH not in headers or len(body) > _OFF_LOOP_BINARY)
 

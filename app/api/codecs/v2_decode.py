@@ -13,7 +13,7 @@ from app.api.codecs.base import DecodedCall, client_inputs, is_made
 from app.api.codecs.tensors import check_shape, pack_values, packer, shown
 from app.api.codecs.v2_binary import decode_raw, from_bytes
 from app.api.codecs.v2_headers import Spans, known_header, remember_header
-from app.contract import Array, ModelInfo, TensorSpec
+from app.contract import CLASSES, Array, ModelInfo, TensorSpec
 from app.errors import BadRequest, TooLarge
 
 #: Parameters that Triton reserves for features which this server does not have: those of a request, and those of an
@@ -24,7 +24,7 @@ _UNSUPPORTED_TENSOR = frozenset(
 )
 _LONGEST_NAME = 60  # characters that a message quotes of a tensor's name, if it is not a known one
 _MOST_NAMED = 20  # unsupported parameters that a message lists
-_RESERVED = _UNSUPPORTED | {"priority", "timeout", "binary_data_output"}
+_RESERVED = _UNSUPPORTED | {"priority", "timeout", "class", "binary_data_output"}
 _MAX_PRIORITY = (1 << 31) - 1
 _MAX_TIMEOUT_US = 1 << 53
 _NO_TAIL = memoryview(b"")
@@ -168,6 +168,8 @@ def _take_parameters(request: dict[str, Any], call: DecodedCall) -> None:
     call.priority = _integer(parameters.get("priority", 0), _MAX_PRIORITY, "parameters.priority")
     timeout = _integer(parameters.get("timeout", 0), _MAX_TIMEOUT_US, "parameters.timeout")
     call.timeout_us = timeout or None
+    if "class" in parameters:
+        call.klass = _class(parameters["class"])
     rest = {name: value for name, value in parameters.items() if name not in _RESERVED}
     call.parameters = rest or None
 
@@ -175,6 +177,12 @@ def _take_parameters(request: dict[str, Any], call: DecodedCall) -> None:
 def _integer(value: object, top: int, where: str) -> int:
     if type(value) is not int or not 0 <= value <= top:
         raise BadRequest(f"{where}: expected an integer from 0 to {top}, got {shown(value)}")
+    return value
+
+
+def _class(value: object) -> str:
+    if type(value) is not str or value not in CLASSES:
+        raise BadRequest(f"parameters.class: expected {' or '.join(CLASSES)}, got {shown(value)}")
     return value
 
 

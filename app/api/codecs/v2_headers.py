@@ -30,7 +30,9 @@ def known_header(info: ModelInfo, text: bytes, tail: memoryview) -> DecodedCall 
         return None
     call = known.call
     arrays: list[Array | memoryview] = [tail[start:end] for start, end in known.spans]
-    return DecodedCall(call.rows, arrays, call.lengths, call.priority, call.timeout_us, None, None, call.outputs)
+    return DecodedCall(
+        call.rows, arrays, call.lengths, call.priority, call.timeout_us, None, None, call.outputs, False, call.klass
+    )
 
 
 def remember_header(info: ModelInfo, text: bytes, call: DecodedCall, spans: Spans) -> None:
@@ -44,5 +46,7 @@ def remember_header(info: ModelInfo, text: bytes, call: DecodedCall, spans: Span
         info.memo.clear()
     size = max((end for _, end in spans), default=0)
     outputs = None if call.outputs is None else list(call.outputs)
-    kept = DecodedCall(call.rows, [], dict(call.lengths), call.priority, call.timeout_us, outputs=outputs)
+    kept = DecodedCall(
+        call.rows, [], dict(call.lengths), call.priority, call.timeout_us, outputs=outputs, klass=call.klass
+    )
     info.memo[text] = _Known(size, spans, kept)

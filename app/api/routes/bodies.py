@@ -123,8 +123,8 @@ class InferRequest(Body):
     id: str | None = Field(None, description="Echoed in the answer.")
     parameters: dict[str, Any] | None = Field(
         None,
-        description="priority (0 is the model's default, 1 the highest), timeout (microseconds from arrival), "
-        "binary_data_output; others reach the model.",
+        description="class (realtime or best_effort; wins over X-Class), priority (0 is the model's default, 1 the "
+        "highest), timeout (microseconds from arrival), binary_data_output; others reach the model.",
     )
     inputs: list[InferInput]
     outputs: list[RequestedOutput] | None = Field(None, description="All of the model's outputs where absent.")

@@ -71,7 +71,11 @@ repository = APIRouter(tags=["repository"], dependencies=API_KEY)
     description="Prometheus text: our own names, and Triton's for its dashboards.",
     response_class=PlainTextResponse,
     responses={
-        200: {"content": {"text/plain": {"example": 'starling_requests_total{model="echo",outcome="ok"} 40.0\n'}}},
+        200: {
+            "content": {
+                "text/plain": {"example": 'starling_requests_total{class="realtime",model="echo",outcome="ok"} 40.0\n'}
+            }
+        },
         # without a model: FastAPI would document the error's body as text/plain, too
         "default": {
             "description": "Any error.",

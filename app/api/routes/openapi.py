@@ -7,9 +7,9 @@ If one is reached, the server was composed wrongly, and the answer is a 501 that
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
-from fastapi import APIRouter, Path, Security
+from fastapi import APIRouter, Depends, Header, Path, Security
 from fastapi.security import APIKeyHeader, HTTPBearer
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
@@ -21,6 +21,19 @@ API_KEY = [
     Security(APIKeyHeader(name="X-API-Key", auto_error=False, description="Where the server was started with a key.")),
     Security(HTTPBearer(auto_error=False, description="The same key, as a bearer token.")),
 ]
+
+
+def _x_class(
+    x_class: Annotated[
+        Literal["realtime", "best_effort"] | None,
+        Header(alias="X-Class", description="The call's service class. Absent: the model's `default_class`."),
+    ] = None,
+) -> None:
+    """Only documents: the inference path reads the header itself."""
+
+
+#: What all requests that infer may carry.
+_CALLS = [*API_KEY, Depends(_x_class)]
 
 ModelName = Annotated[str, Path(description="Name of the model.", examples=["echo"])]
 Version = Annotated[str, Path(description="Version of the model.", examples=["1"])]
@@ -122,6 +135,7 @@ _INFER_BODIES: dict[str, dict[str, Any]] = {
         InferRequest,
         {
             "echo, one row": _ECHO_REQUEST,
+            "echo, one row of bulk work": {**_ECHO_REQUEST, "parameters": {"class": "best_effort"}},
             "echo, two rows with a deadline of 50 ms": {
                 "parameters": {"timeout": 50_000, "priority": 1},
                 "inputs": [{"name": "x", "shape": [2, 4], "datatype": "FP32", "data": [[1, 2, 3, 4], [5, 6, 7, 8]]}],
@@ -164,7 +178,7 @@ _FRIENDLY_BODIES: dict[str, dict[str, Any]] = {
     },
 }
 
-router = APIRouter(tags=["inference"], dependencies=API_KEY)
+router = APIRouter(tags=["inference"], dependencies=_CALLS)
 
 
 @router.post(

@@ -47,18 +47,19 @@ def values(call: DecodedCall, info: ModelInfo, index: int = 0) -> list[Any]:
 def test_json() -> None:
     call = decode(json.dumps(JSON_ECHO).encode(), None, ECHO, MIB)
     assert (call.rows, values(call, ECHO)) == (2, [[1, 2, 3, 4], [5, 6, 7, 8.5]])
-    assert (call.id, call.priority, call.timeout_us, call.parameters) == (None, 0, None, None)
+    assert (call.id, call.priority, call.timeout_us, call.klass, call.parameters) == (None, 0, None, "", None)
 
 
 def test_everything_else_of_a_request() -> None:
     request = {
         **JSON_ECHO,
         "id": "a",
-        "parameters": {"priority": 3, "timeout": 500, "binary_data_output": True, "mine": [1]},
+        "parameters": {"priority": 3, "timeout": 500, "class": "best_effort", "binary_data_output": True, "mine": [1]},
         "outputs": [{"name": "y", "parameters": {"binary_data": False}}],
     }
     call = decode(json.dumps(request).encode(), None, ECHO, MIB)
     assert (call.id, call.priority, call.timeout_us, call.parameters) == ("a", 3, 500, {"mine": [1]})
+    assert call.klass == "best_effort"
     assert call.outputs == [(0, False)]
 
 

@@ -39,7 +39,17 @@ def decode(info: ModelInfo, head: bytes, tail: bytes) -> DecodedCall:
 
 def parts(call: DecodedCall) -> tuple[Any, ...]:
     arrays = [bytes(array) if isinstance(array, memoryview) else array.tolist() for array in call.arrays]
-    return (call.rows, arrays, call.lengths, call.priority, call.timeout_us, call.parameters, call.id, call.outputs)
+    return (
+        call.rows,
+        arrays,
+        call.lengths,
+        call.priority,
+        call.timeout_us,
+        call.parameters,
+        call.id,
+        call.outputs,
+        call.klass,
+    )
 
 
 @given(
@@ -48,7 +58,9 @@ def parts(call: DecodedCall) -> tuple[Any, ...]:
         {},
         optional={
             "id": st.just("r"),
-            "parameters": st.sampled_from([{"priority": 2}, {"timeout": 9}, {"binary_data_output": True}, {"mine": 1}]),
+            "parameters": st.sampled_from(
+                [{"priority": 2}, {"timeout": 9}, {"class": "best_effort"}, {"binary_data_output": True}, {"mine": 1}]
+            ),
             "outputs": st.just([{"name": "y", "parameters": {"binary_data": True}}]),
         },
     ),

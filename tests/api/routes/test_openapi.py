@@ -69,7 +69,9 @@ def test_each_operation_is_documented(path: str, method: str, operation: dict[st
     assert operation["tags"]
     answer = next(iter(operation["responses"]["200"]["content"].values()))
     assert "example" in answer
-    assert {parameter["name"] for parameter in operation.get("parameters", [])} == {
+    names = {parameter["name"] for parameter in operation.get("parameters", [])}
+    assert ("X-Class" in names) == ("inference" in operation["tags"])
+    assert names - {"X-Class"} == {
         part.strip("{}") for part in path.replace(":predict", "").split("/") if part.startswith("{")
     }
     if method == "post":

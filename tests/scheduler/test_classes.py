@@ -1,0 +1,192 @@
+"""Real time and best effort: who goes first, who shares a unit, whose work counts in admission, and one class alone.
+
+That no unit holds rows of both, in any trace of any policy, is checked by `Book._check_start`, and that a class is
+refused for its own rows only by `Book.check_refusal`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from tiers import few, repeatable
+
+from app.scheduler.policies import POLICIES
+from app.scheduler.scheduler import Scheduler
+from app.scheduler.types import Fault, Klass, Outcome, Profile, Reason, Refusal, Stage, Step, Unit
+
+from .test_invariants import MIXED, traces
+from .world import Trace, World, make_call, make_device, make_program
+
+MS = 1_000_000
+REAL, BEST = Klass
+FEW = settings(repeatable(60), max_examples=few(20))
+
+
+def scheduler_of(*capacities: int, **options: Any) -> Scheduler:
+    scheduler = Scheduler(make_device(*capacities))
+    scheduler.add_program(make_program(**options), 0)
+    return scheduler
+
+
+def submit(scheduler: Scheduler, klass: Klass, first: int, count: int, now: int = 0, **options: Any) -> None:
+    for ident in range(first, first + count):
+        scheduler.submit(make_call(ident, klass=klass, arrived=now, **options), now)
+
+
+def rows(step: Step) -> list[list[int]]:
+    """The calls of each unit that starts."""
+    return [[row.call.id for row in unit.rows] for unit in step.start]
+
+
+def ran(scheduler: Scheduler, unit: Unit, now: int) -> Step:
+    scheduler.finished(Outcome(unit.id), now)
+    return scheduler.step(now)
+
+
+class TestUnits:
+    def test_a_unit_ends_where_its_class_does(self) -> None:
+        scheduler = scheduler_of(8, policy="no_wait", batch_ns=(10,) * 8, max_batch=8)
+        submit(scheduler, BEST, 1, 3)
+        submit(scheduler, REAL, 4, 2, now=5)
+        first = scheduler.step(5)
+        assert rows(first) == [[4, 5]]
+        assert rows(ran(scheduler, first.start[0], 15)) == [[1, 2, 3]]
+
+    def test_two_workers_take_one_class_each(self) -> None:
+        scheduler = scheduler_of(8, 8, policy="no_wait", batch_ns=(10,) * 8, max_batch=8)
+        submit(scheduler, BEST, 1, 3, priority=0)
+        submit(scheduler, REAL, 4, 2, priority=9)
+        assert rows(scheduler.step(0)) == [[4, 5], [1, 2, 3]]
+
+    def test_a_policy_that_counts_rows_counts_those_of_one_class(self) -> None:
+        """Four best-effort rows are no company for two that wait for a batch of four."""
+        scheduler = scheduler_of(4, 4, policy="static", batch_ns=(10,) * 4, max_batch=4, max_delay_ns=100)
+        submit(scheduler, REAL, 1, 2)
+        submit(scheduler, BEST, 3, 3)
+        step = scheduler.step(0)
+        assert (rows(step), step.wake_at) == ([], 100)
+        submit(scheduler, BEST, 6, 1)
+        assert rows(scheduler.step(0)) == [[3, 4, 5, 6]]
+
+    def test_rows_that_failed_run_again_among_their_class(self) -> None:
+        scheduler = scheduler_of(2, policy="no_wait", batch_ns=(10, 10), max_batch=2)
+        submit(scheduler, BEST, 1, 2)
+        unit = scheduler.step(0).start[0]
+        submit(scheduler, REAL, 3, 1)
+        scheduler.finished(Outcome(unit.id, Fault.MODEL), 10)
+        units = []
+        step = scheduler.step(10)
+        while step.start:
+            units += rows(step)
+            step = ran(scheduler, step.start[0], 20)
+        assert units == [[3], [1], [2]]
+
+    def test_real_time_rows_do_not_wait_for_best_effort_ones_to_leave_later_stages(self) -> None:
+        """A policy that lets one batch at a time through the stages does so for each class."""
+        stages = (Stage(Profile((10,) * 4)), Stage(Profile((10,) * 4)))
+        scheduler = scheduler_of(4, policy="dva_input", stages=stages, max_batch=4, max_delay_ns=0)
+        submit(scheduler, BEST, 1, 4)
+        unit = scheduler.step(0).start[0]
+        submit(scheduler, REAL, 5, 4, now=5)
+        step = ran(scheduler, unit, 10)
+        assert [(unit.stage, unit.klass) for unit in step.start] == [(0, REAL)]
+
+
+class TestCells:
+    def cell(self, **options: Any) -> Scheduler:
+        scheduler = Scheduler(make_device(4, **options))
+        stages = (Stage(Profile((10,) * 4), repeats=True),)
+        scheduler.add_program(make_program(stages=stages, policy="late", max_batch=4), 0)
+        return scheduler
+
+    def test_a_unit_that_goes_on_is_recalled_for_real_time_alone(self) -> None:
+        scheduler = self.cell(goes_on=True)
+        submit(scheduler, BEST, 1, 1, lengths=(9,))
+        (unit,) = scheduler.step(0).start
+        assert unit.steps == 9
+        submit(scheduler, REAL, 2, 1, lengths=(9,))
+        assert scheduler.step(1).recall == [unit]
+        scheduler.finished(Outcome(unit.id, steps=1), 10)
+        (unit,) = scheduler.step(10).start
+        assert (unit.klass, unit.steps) == (REAL, 9)
+        submit(scheduler, BEST, 3, 1, lengths=(9,))
+        assert list(scheduler.step(11).recall) == []
+
+    def test_best_effort_rows_that_wait_do_not_keep_a_step_from_being_pushed(self) -> None:
+        scheduler = self.cell(push_depth=2, push_ahead_ns=1 << 62, steps_ahead=True)
+        submit(scheduler, REAL, 1, 1, lengths=(9,))
+        (unit,) = scheduler.step(0).start
+        submit(scheduler, BEST, 2, 1, lengths=(9,))
+        scheduler.launched(unit.id, 1)
+        assert rows(scheduler.step(1)) == [[1]]
+
+
+class TestAdmission:
+    """Batches of up to four rows take 10 ms; one runs at a time."""
+
+    def flooded(self, max_queue: int = 1024) -> Scheduler:
+        scheduler = scheduler_of(4, policy="no_wait", batch_ns=(10 * MS,) * 4, max_batch=4, max_queue=max_queue)
+        submit(scheduler, BEST, 1, 4)
+        scheduler.step(0)
+        submit(scheduler, BEST, 5, 8)
+        return scheduler
+
+    def test_each_class_has_a_queue_of_its_own(self) -> None:
+        scheduler = self.flooded(max_queue=8)
+        assert [scheduler.has_room(1, 1, klass) for klass in (REAL, BEST)] == [True, False]
+        assert scheduler.admit(1, 8, REAL, None, 0) is None
+        refusal = scheduler.admit(1, 1, BEST, None, 0)
+        assert refusal is not None
+        assert refusal.reason is Reason.QUEUE_FULL
+        submit(scheduler, REAL, 20, 8)
+        assert (scheduler.waiting(1), scheduler.waiting(1, REAL), scheduler.waiting(1, BEST)) == (16, 8, 8)
+        assert not scheduler.has_room(1, 1, REAL)
+
+    def test_best_effort_work_counts_for_nothing_with_a_real_time_call(self) -> None:
+        scheduler = self.flooded()
+        assert scheduler.admit(1, 1, REAL, 10 * MS, 0) is None
+        assert scheduler.admit(1, 1, REAL, 10 * MS - 1, 0) == Refusal(Reason.DEADLINE_UNREACHABLE, MS)
+
+    def test_both_count_with_a_best_effort_call_in_batches_of_their_own(self) -> None:
+        """A batch runs, two more of best effort wait, and one of two real-time rows; its own row begins another."""
+        scheduler = self.flooded()
+        submit(scheduler, REAL, 20, 2)
+        assert scheduler.admit(1, 1, BEST, 50 * MS, 0) is None
+        assert scheduler.admit(1, 1, BEST, 50 * MS - 1, 0) == Refusal(Reason.DEADLINE_UNREACHABLE, 40 * MS)
+        assert scheduler.backlog_ns(0) == 40 * MS
+
+    def test_hint_of_a_class_is_its_own(self) -> None:
+        scheduler = self.flooded(max_queue=8)
+        submit(scheduler, REAL, 20, 8)
+        assert scheduler.admit(1, 1, REAL, None, 0) == Refusal(Reason.QUEUE_FULL, 20 * MS)
+        assert scheduler.admit(1, 1, BEST, None, 0) == Refusal(Reason.QUEUE_FULL, 50 * MS)
+
+
+def test_oldest_is_that_of_what_waits() -> None:
+    scheduler = scheduler_of(2, policy="no_wait", batch_ns=(10, 10), max_batch=2)
+    for ident, now in enumerate((1, 2, 3, 4)):
+        submit(scheduler, BEST, ident, 1, now=now)
+    scheduler.step(4)
+    assert (scheduler.oldest(1, BEST), scheduler.oldest(1, REAL), scheduler.oldest(9, REAL)) == (3, None, None)
+    scheduler.cancel(2, 5)
+    assert scheduler.oldest(1, BEST) == 4
+
+
+@pytest.mark.parametrize("policy", [*POLICIES, MIXED])
+def test_one_class_alone_is_served_alike_whichever_it_is(policy: str) -> None:
+    """So what nobody uses changes nothing: all rows stand in one set for each key, as if there were no classes."""
+
+    def steps(trace: Trace, klass: Klass) -> tuple[list[dict[str, Any]], dict[int, Refusal]]:
+        arrivals = tuple(replace(arrival, klass=klass) for arrival in trace.arrivals)
+        world = World(replace(trace, arrivals=arrivals)).run()
+        return [{**entry, "klass": None} for entry in world.entries], world.refusals
+
+    @FEW
+    @given(traces(policy))
+    def holds(trace: Trace) -> None:
+        assert steps(trace, REAL) == steps(trace, BEST)
+
+    holds()
