@@ -29,8 +29,8 @@ from app.engine.profiling.service import Profiling
 from app.engine.profiling.sizing import agreed
 from app.engine.record_file import RecordFile
 from app.errors import ConfigError, as_config_error
+from app.exposition import Metrics
 from app.lifecycle import Lifecycle
-from app.metrics import Metrics
 from app.models.loaders import load as load_model
 from app.models.placement import Placement
 from app.models.registry import Registry

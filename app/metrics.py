@@ -1,4 +1,4 @@
-"""Counters, and how they are shown: Prometheus text under our names and Triton's, and Triton's statistics.
+"""What is counted, and Triton's statistics of it. `exposition` shows it to Prometheus.
 
 The hot path adds to plain integers (an observation costs 0.2 us here, 1.5 us as a prometheus_client child); instruments
 are made of them when somebody scrapes.
@@ -9,19 +9,13 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.registry import Collector
-
 _SECONDS = tuple(m * 10**e for e in range(-4, 2) for m in (1, 2.5, 5))  # 0.1 ms to 50 s
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-_LABELS = ("model", "version")
-_BEST_EFFORT = "best_effort"  # the class that may have to wait for long
+BEST_EFFORT = "best_effort"  # the class that may have to wait for long
 
 
 class Histogram:
@@ -294,7 +288,7 @@ class Gauges:
         return {
             klass: {
                 "queue_length": self.waiting.get(klass, 0),
-                **({"oldest_ms": self.oldest_ns / 1e6} if klass == _BEST_EFFORT else {}),
+                **({"oldest_ms": self.oldest_ns / 1e6} if klass == BEST_EFFORT else {}),
                 **self.stats.calls.get(klass, CallStats()).as_dict(),
             }
             for klass in self.shown()
@@ -321,190 +315,3 @@ class Snapshot:
     models: list[Gauges]
     busy_s: list[float]
     energy: Callable[[], Energy] | None = None
-
-
-class Metrics(Collector):
-    """Renders a snapshot taken at each scrape. One per server: no module-wide registry."""
-
-    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
-        self._snapshot = snapshot
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
-        ProcessCollector(registry=self._registry)
-        PlatformCollector(registry=self._registry)
-
-    def render(self) -> tuple[bytes, str]:
-        """Prometheus text and its content type."""
-        text = generate_latest(self._registry) + _triton_text(self._snapshot().models).encode()
-        return text, CONTENT_TYPE_LATEST
-
-    def describe(self) -> Iterable[Metric]:
-        return ()  # names do not depend on what runs, and a snapshot may not exist yet
-
-    def collect(self) -> Iterator[Metric]:
-        snapshot = self._snapshot()
-        yield from _histograms(snapshot.models)
-        yield from _counters(snapshot)
-        yield from _gauges(snapshot.models)
-
-
-def _histograms(models: list[Gauges]) -> Iterator[Metric]:
-    for name, text in (
-        ("request_duration_seconds", "From arrival to encoded answer."),
-        ("queue_duration_seconds", "From submission to the end of the batch, less its computing, per call."),
-        ("compute_duration_seconds", "Gather, model and copy out, per batch."),
-        ("batch_size", "Rows per batch, padding apart."),
-    ):
-        family = HistogramMetricFamily(f"starling_{name}", text, labels=_LABELS)
-        for gauges in models:
-            stats = gauges.stats
-            counted = name.partition("_")[0]
-            if counted in ("request", "queue"):
-                for klass, calls in stats.calls.items():
-                    _add_histogram(family, stats, getattr(calls, counted), {"class": klass})
-            elif stats.stages:
-                for stage, of_stage in enumerate(stats.stages):
-                    _add_histogram(family, stats, getattr(of_stage, counted), {"stage": str(stage)})
-            else:
-                _add_histogram(family, stats, getattr(stats, counted), {})
-        yield family
-
-
-def _add_histogram(
-    family: HistogramMetricFamily, stats: ModelStats, histogram: Histogram, labels: Mapping[str, str]
-) -> None:
-    begin = len(family.samples)
-    family.add_metric([stats.model, stats.version], histogram.buckets(), histogram.total)
-    _label(family, begin, labels)
-
-
-def _label(family: Metric, begin: int, labels: Mapping[str, str]) -> None:
-    """Give the samples from `begin` on further labels, which not all of the family have."""
-    family.samples[begin:] = [sample._replace(labels={**sample.labels, **labels}) for sample in family.samples[begin:]]
-
-
-def _counters(snapshot: Snapshot) -> Iterator[Metric]:
-    requests = CounterMetricFamily(
-        "starling_requests", "Calls by class and by how they ended.", labels=[*_LABELS, "class", "outcome"]
-    )
-    batches = CounterMetricFamily(
-        "starling_batches", "Batches by worker and by why they were formed.", labels=[*_LABELS, "worker", "reason"]
-    )
-    for gauges in snapshot.models:
-        stats = gauges.stats
-        for klass, calls in stats.calls.items():
-            for outcome, count in sorted(calls.outcomes.items()):
-                requests.add_metric([stats.model, stats.version, klass, outcome], count)
-        if not stats.stages:
-            for (worker, reason), count in sorted(stats.batches.items()):
-                batches.add_metric([stats.model, stats.version, str(worker), reason], count)
-        for stage, of_stage in enumerate(stats.stages):
-            for (worker, reason, operation), count in sorted(of_stage.batches.items()):
-                begin = len(batches.samples)
-                batches.add_metric([stats.model, stats.version, str(worker), reason], count)
-                _label(batches, begin, {"stage": str(stage), "operation": operation})
-    busy = CounterMetricFamily("starling_worker_busy_seconds", "Time each worker spent on units.", labels=["worker"])
-    for worker, seconds in enumerate(snapshot.busy_s):
-        busy.add_metric([str(worker)], seconds)
-    yield from (requests, batches, busy)
-    if snapshot.energy is not None:
-        energy = snapshot.energy()
-        joules = CounterMetricFamily("starling_energy_joules", "Energy since start, by its source.", labels=["source"])
-        joules.add_metric([energy.source], energy.joules)
-        yield joules
-
-
-def _gauges(models: list[Gauges]) -> Iterator[Metric]:
-    rows: tuple[tuple[str, str, Callable[[Gauges], float]], ...] = (
-        (
-            "preferred_batch_size",
-            "The batch size whose throughput just exceeds the arrival rate.",
-            lambda g: g.preferred,
-        ),
-        ("arrival_rate", "Rows per second that came over the last window, those refused included.", lambda g: g.rate),
-        ("pool_slots_used", "Input slots in use.", lambda g: g.slots_used),
-        ("batch_time_alpha_seconds", "Batch time as a line: its value at 0 rows.", lambda g: g.regression[0] / 1e9),
-        ("batch_time_beta_seconds", "Batch time as a line: seconds per row.", lambda g: g.regression[1] / 1e9),
-        ("batch_time_residual_seconds", "Root mean square error of that line.", lambda g: g.regression[2] / 1e9),
-    )
-    for name, text, value in rows:
-        family = GaugeMetricFamily(f"starling_{name}", text, labels=_LABELS)
-        for gauges in models:
-            family.add_metric([gauges.stats.model, gauges.stats.version], value(gauges))
-        yield family
-    yield from _by_class(models)
-    yield from _between([gauges for gauges in models if gauges.between is not None])
-
-
-def _by_class(models: list[Gauges]) -> Iterator[Metric]:
-    """What waits. The oldest only of models that have had best-effort calls: others wait in turn."""
-    rows = GaugeMetricFamily("starling_queue_length", "Rows that wait, by class.", labels=[*_LABELS, "class"])
-    oldest = GaugeMetricFamily(
-        "starling_best_effort_oldest_seconds", "How long the oldest best-effort row has waited.", labels=_LABELS
-    )
-    for gauges in models:
-        stats = gauges.stats
-        for klass in gauges.shown():
-            rows.add_metric([stats.model, stats.version, klass], gauges.waiting.get(klass, 0))
-            if klass == _BEST_EFFORT:
-                oldest.add_metric([stats.model, stats.version], gauges.oldest_ns / 1e9)
-    yield rows
-    if oldest.samples:
-        yield oldest
-
-
-def _between(models: list[Gauges]) -> Iterator[Metric]:
-    """Nothing without models in stages."""
-    rows = GaugeMetricFamily("starling_activation_rows", "Rows kept between two stages.", labels=_LABELS)
-    nbytes = GaugeMetricFamily("starling_activation_bytes", "Memory of what is kept of them.", labels=_LABELS)
-    for gauges in models:
-        if gauges.between is not None:
-            labels = [gauges.stats.model, gauges.stats.version]
-            rows.add_metric(labels, gauges.between.rows)
-            nbytes.add_metric(labels, gauges.between.nbytes)
-    if models:
-        yield from (rows, nbytes)
-
-
-def _triton_text(models: list[Gauges]) -> str:
-    """Triton's names, written out: its counters lack the `_total` that prometheus_client appends to every counter."""
-    rows: tuple[tuple[str, str, str, Callable[[Gauges], int]], ...] = (
-        ("request_success", "counter", "Successful calls.", lambda g: g.stats.success.count),
-        ("count", "counter", "Rows inferred.", lambda g: g.stats.rows),
-        ("exec_count", "counter", "Batches run.", lambda g: g.stats.executions),
-        ("pending_request_count", "gauge", "Calls admitted and not yet running.", lambda g: g.pending_calls),
-        ("request_duration_us", "counter", "Time of calls, in all.", lambda g: g.stats.success.ns // 1000),
-        ("queue_duration_us", "counter", "Time in the queue, in all.", lambda g: g.stats.queued.ns // 1000),
-        ("compute_input_duration_us", "counter", "Gathering inputs.", lambda g: g.stats.parts.input.ns // 1000),
-        ("compute_infer_duration_us", "counter", "Running models.", lambda g: g.stats.parts.infer.ns // 1000),
-        ("compute_output_duration_us", "counter", "Copying outputs.", lambda g: g.stats.parts.output.ns // 1000),
-    )
-    lines: list[str] = []
-    for name, kind, text, value in rows:
-        lines += [f"# HELP nv_inference_{name} {text}", f"# TYPE nv_inference_{name} {kind}"]
-        lines += [f"nv_inference_{name}{{{_labels(g)}}} {value(g)}" for g in models]
-    lines += ["# HELP nv_inference_request_failure Failed calls.", "# TYPE nv_inference_request_failure counter"]
-    for gauges in models:
-        for reason, count in sorted(_triton_reasons(gauges.stats.outcomes).items()):
-            lines.append(f'nv_inference_request_failure{{{_labels(gauges)},reason="{reason}"}} {count}')
-    return "\n".join(lines) + "\n"
-
-
-def _labels(gauges: Gauges) -> str:
-    return f'model="{gauges.stats.model}",version="{gauges.stats.version}"'
-
-
-def _triton_reasons(outcomes: Counter[str]) -> Counter[str]:
-    """Triton knows four reasons: REJECTED (by the queue), CANCELED, BACKEND (the model) and OTHER."""
-    known = {
-        "queue_full": "REJECTED",
-        "deadline_unreachable": "REJECTED",
-        "deadline_exceeded": "REJECTED",
-        "client_gone": "CANCELED",
-        "model_failed": "BACKEND",
-    }
-    reasons: Counter[str] = Counter(dict.fromkeys(("REJECTED", "CANCELED", "BACKEND", "OTHER"), 0))
-    for outcome, count in outcomes.items():
-        if outcome != "ok":
-            reasons[known.get(outcome, "OTHER")] += count
-    return reasons

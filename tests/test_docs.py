@@ -244,7 +244,7 @@ def test_readme_serves_a_model_in_fifteen_lines() -> None:
 
 
 def test_metrics_in_operations_are_rendered() -> None:
-    source = (ROOT / "app" / "metrics.py").read_text(encoding="utf-8")
+    source = (ROOT / "app" / "exposition.py").read_text(encoding="utf-8")
     for name in re.findall(r"`(?:starling|nv_inference)_(\w+)`", read("docs/operations.md")):
         assert name.removesuffix("_total") in source, name
 

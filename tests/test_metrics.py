@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.metrics import Gauges, Histogram, Metrics, ModelStats, Snapshot
+from app.exposition import Metrics
+from app.metrics import Gauges, Histogram, ModelStats, Snapshot
 
 MS = 1_000_000
 

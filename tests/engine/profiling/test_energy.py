@@ -10,7 +10,8 @@ import pytest
 
 from app.engine.profiling import energy
 from app.engine.profiling.energy import EnergyMeter, find_counter, find_meter
-from app.metrics import Energy, Metrics, Snapshot
+from app.exposition import Metrics
+from app.metrics import Energy, Snapshot
 
 UUID = "GPU-0000"
 
