@@ -53,7 +53,7 @@ layers are two.
 """
 
 
-_WHY = """Why cells lose here: a GPU of the paper takes as long for a step of 64 rows as for one of a single row, so that
+_WHY = """Why cells lose here: the GPU of the paper takes as long for a step of 64 rows as for one of one row, so that
 rows which join cost nothing. A CPU's core takes longer for each row (`bare loop` above), so that rows which run
 together slow one another down, the long ones for as long as they run. And what a whole batch multiplies at once for all
 steps of a layer, steps multiply a few rows at a time, reading all weights each time; oneDNN's own LSTM, which runs
