@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from app.errors import ConfigError
 from app.scheduler.record import Entry, RecordingScheduler
 from app.scheduler.types import Call, DeviceSpec, Klass, Outcome, Program, Row, WorkerSpec
 
+SIMULATION = Path(__file__).resolve().parents[2] / "docs" / "simulation.md"
 FAST = ("--requests", "300", "--policy", "no_wait")
 KEYS = {
     "policy", "rate", "load", "requests", "completed", "dropped", "mean_ms", "p50_ms", "p90_ms", "p99_ms", "p999_ms",
@@ -167,6 +169,13 @@ def test_optimum_as_text() -> None:
     assert result.exit_code == 0
     assert result.stdout.count("rows waiting -> rows served") == 2
     assert "wait" in result.stdout
+
+
+def test_the_documented_optimum_of_two_stages() -> None:
+    block = re.search(r"\$ starling (optimum --stages .*?)\n(.*?)\n```", SIMULATION.read_text("utf-8"), re.DOTALL)
+    assert block is not None
+    result = invoke(*block[1].split())
+    assert result.stdout.startswith(f"{block[2]}\n")
 
 
 @full
