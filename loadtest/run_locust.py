@@ -234,7 +234,8 @@ def run_locust(command: Sequence[str], server: Server | None = None) -> int:
             process = start_locust(command)
             stack.callback(end_locust, process)
         if server is not None:
-            server.when_ended(lambda: process.send_signal(signal.SIGINT))
+            # An interrupt that comes at a bad moment is lost in Locust, which then runs on against nobody.
+            server.when_ended(lambda: stop(process, signal.SIGINT))
         return process.wait()
 
 
