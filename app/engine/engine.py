@@ -214,7 +214,8 @@ class Engine:
         self._step_due = False
         step = self.scheduler.step(self.clock())
         for unit in step.recall:
-            self._going[unit.id].recalled = True
+            if (job := self._going.get(unit.id)) is not None:  # else it ended after its model had been given up
+                job.recalled = True
         for unit in step.start:
             self._start(unit)
         if step.start and step.done:
