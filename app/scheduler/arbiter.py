@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from app.scheduler.ready import Rank, ReadySet, ReadyTable, rank
+from app.scheduler.ready import Rank, ReadySet, rank
+from app.scheduler.ready_table import ReadyTable
 
 
 class Arbiter:

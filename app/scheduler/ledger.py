@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from app.scheduler.deadlines import Deadlines
 from app.scheduler.program import ProgramState
-from app.scheduler.ready import Key, ReadyTable
+from app.scheduler.ready import Key
+from app.scheduler.ready_table import ReadyTable
 from app.scheduler.types import Call, Drop, Reason, Row, RowState
 
 
