@@ -6,29 +6,34 @@ the rows that came before it are. A lower priority can wait for ever behind a hi
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
-from app.scheduler.ready import Rank, ReadySet, rank
+from app.scheduler.ready import ReadySet, rank
 from app.scheduler.ready_table import ReadyTable
+from app.scheduler.types import Row
+
+#: Which set goes first, by its first row: the smaller.
+Order = Callable[[ReadySet, Row], tuple[int, ...]]
 
 
 class Arbiter:
-    """Chooses among the sets of one ready table."""
+    """Chooses among the sets of one ready table, in this order."""
 
-    def __init__(self, ready: ReadyTable) -> None:
+    def __init__(self, ready: ReadyTable, order: Order | None = None) -> None:
         self._ready = ready
+        self._order = order or (lambda ready, row: rank(row))
 
     def first(self, held: Collection[ReadySet]) -> ReadySet | None:
         """The set to serve next among those not held back, or None."""
         best: ReadySet | None = None
-        best_rank: Rank | None = None
+        best_rank: tuple[int, ...] | None = None
         for ready in self._ready.waiting():
             if ready in held:
                 continue
             row = ready.head()
             if row is None:
                 continue
-            own = rank(row)
+            own = self._order(ready, row)
             if best_rank is None or own < best_rank:
                 best, best_rank = ready, own
         return best

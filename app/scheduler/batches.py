@@ -43,7 +43,15 @@ class BatchTable:
         return next((batch for batch in reversed(self._batches.values()) if batch.klass is klass), None)
 
     def launch(self, rows: Sequence[Row], stage: int, bucket: int, now: int, joins: Batch | None = None) -> Operation:
-        """Rows of one key go to a worker as one unit. `joins`: the batch that those without one shall belong to."""
+        """Rows of one key go to a worker as one unit. `joins`: the batch that those without one shall belong to.
+
+        Best-effort rows that fill the padding of a real-time unit are a batch of their own.
+        """
+        klass = rows[0].call.klass
+        if rows[-1].call.klass is not klass:
+            filling = [row for row in rows if row.call.klass is not klass]
+            rows = rows[: len(rows) - len(filling)]
+            self.launch(filling, stage, bucket, now)
         parts: dict[int, list[Row]] = {}
         fresh: list[Row] = []
         for row in rows:
@@ -62,7 +70,7 @@ class BatchTable:
             batches.append(batch)
         if not batches:
             operation = Operation.NEW if joins is None else Operation.STRETCH
-            batches = [self._new(now, bucket, rows[0].call.klass) if joins is None else joins]
+            batches = [self._new(now, bucket, klass) if joins is None else joins]
         elif len(batches) > 1 or fresh:
             operation = Operation.STRETCH
         target = batches[0]
@@ -86,6 +94,15 @@ class BatchTable:
                 row.batch.launched[row.stage] -= 1
                 row.entered = row.stage
         self._apart(rows, standing=False)
+
+    def put_back(self, row: Row) -> None:
+        """A row was launched and has not run: it waits at its stage again."""
+        batch = row.batch
+        if batch is not None:
+            if row.entered > row.stage:
+                batch.launched[row.stage] -= 1
+                row.entered = row.stage
+            batch.standing[row.stage] += 1
 
     def stand(self, row: Row) -> None:
         """A row waits at the stage that it has reached."""

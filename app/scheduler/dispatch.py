@@ -9,15 +9,17 @@ late work does nothing else.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import takewhile
 
 from app.scheduler.ahead import Ahead
 from app.scheduler.arbiter import Arbiter
+from app.scheduler.gate import Gate
 from app.scheduler.going_on import ends_early, steps_of
 from app.scheduler.ledger import Ledger
 from app.scheduler.policies import Cut, Hold
 from app.scheduler.program import ProgramState
-from app.scheduler.ready import Key, ReadySet, rank
-from app.scheduler.types import DeviceSpec, Formed, Operation, Reason, Row, Unit
+from app.scheduler.ready import Key, Level, ReadySet, rank
+from app.scheduler.types import DeviceSpec, Formed, Klass, Operation, Reason, Row, Unit
 from app.scheduler.views import Views, longest_of
 from app.scheduler.workers import Workers
 
@@ -29,7 +31,8 @@ class Dispatch:
         self._device = device
         self._ledger = ledger
         self._workers = workers
-        self._arbiter = Arbiter(ledger.ready)
+        self.gate = Gate(device, ledger, workers)
+        self._arbiter = Arbiter(ledger.ready, self.gate.rank)
         self._views = Views(device, ledger, workers)
         self.ahead = Ahead(ledger)
         self._next_unit = 0
@@ -37,6 +40,7 @@ class Dispatch:
     def run(self, start: list[Unit], now: int) -> int | None:
         """Add to `start` all units that can start; return when to ask again if nothing happens before, or None."""
         workers, ledger = self._workers, self._ledger
+        self.gate.open()
         if workers.full:
             return None  # the step that most calls get
         held: list[ReadySet] = []
@@ -54,24 +58,50 @@ class Dispatch:
                 return _earlier(wake_at, workers.next_opening(now))
             drops = len(ledger.drops)
             hold = self._serve(ready, usable, start, now)
-            if len(ledger.drops) > drops:  # keys held so far may have waited for the room of late calls, or for them
-                held.clear()
+            if len(ledger.drops) > drops:
+                self._strike(start, now)
+                held.clear()  # they may have waited for the room of late calls, or for them
             if hold is None and held:  # nor do later stages wait any more for rows that have started
                 held = [other for other in held if _not_behind(other, ready)]
             elif hold is not None:
                 held.append(ready)
                 wake_at = _earlier(wake_at, hold.until)
 
+    def _strike(self, start: list[Unit], now: int) -> None:
+        """Calls have left of which rows were to start in this very step: those rows stay out, and units of no others.
+
+        A unit that would lose the real-time rows of which it is made goes as it is, and runs some for nobody.
+        """
+        further, gate = self._ledger.further, self.gate
+        for unit in list(start):
+            gone = [row for row in unit.rows if not row.call.alive and row not in further]
+            left = [row for row in unit.rows if row.call.alive or row in further]
+            if not gone or (left and left[0].call.klass is not unit.klass):
+                continue
+            for row in gone:
+                self._ledger.end(row)
+            if left:
+                unit.rows = left
+                continue
+            start.remove(unit)
+            self._workers.give_back(unit.id, now)
+            self._ledger.states[unit.program].units -= 1
+            gate.ended(unit, 0)
+
     def recall(self, now: int) -> list[Unit]:
         """Of units that workers go on with by themselves, those that are to end with the step or stage that runs."""
         waiting = self._arbiter.first(())
         head = None if waiting is None else waiting.head()
-        level = None if head is None else (head.call.klass, head.call.priority)
-        going = [(unit, self._ledger.states[unit.program]) for unit in self._workers.going.values()]
-        recalled = [unit for unit, state in going if ends_early(unit, state, level, self._views.room(state))]
+        level = None if head is None else self.gate.level(head)
+        recalled = [unit for unit in self._workers.going.values() if self._ends_early(unit, level)]
         for unit in recalled:
             self._workers.recall(unit, now)
         return recalled
+
+    def _ends_early(self, unit: Unit, level: Level | None) -> bool:
+        state, gate = self._ledger.states[unit.program], self.gate
+        before = level is not None and level < min(map(gate.level, unit.rows))
+        return before or gate.preempts(unit) or ends_early(unit, state, self._views.room(state))
 
     def _push_ahead(self, ready: ReadySet | None, usable: Sequence[int], start: list[Unit], now: int) -> bool:
         """Push the next step of a cell behind the one that runs, unless other rows go first; False if there is none.
@@ -82,6 +112,8 @@ class Dispatch:
         if found is None:
             return False
         first, unit = found
+        if not self.gate.may_follow(unit, now):
+            return False
         key = (unit.program, unit.stage, 0)
         state, ledger = self._ledger.states[unit.program], self._ledger
         waiting = ledger.ready.at(key, unit.klass)
@@ -108,13 +140,23 @@ class Dispatch:
         """Start one unit of this key, or say until when the key is held back."""
         program, stage, _ = ready.key
         state = self._ledger.states[program]
+        if not ready.klass and not state.policy.sizes_itself:
+            usable = self.gate.for_realtime(usable)
         # Rows that start take up room on the device; those that go on, in a cell or at a later stage, have theirs.
         room = self._views.room(state)
         going = ready.going() if stage or state.program.stages[0].repeats else 0
         capacities = sorted((state.capacity[stage][worker] for worker in usable), reverse=True)
         limit = min(capacities[0], room + going)
         if limit < 1:
+            self.gate.no_room(ready)
             return Hold(None)
+        if ready.klass:
+            fits = self.gate.admit(ready, state, usable, limit, now)
+            if isinstance(fits, Hold):
+                return fits
+            usable, limit = fits.workers, fits.rows
+            capacities = sorted((min(limit, state.capacity[stage][worker]) for worker in usable), reverse=True)
+            limit = capacities[0]
         group = ready.take_retry(limit, room)
         if group:
             self._start(ready.key, group, Cut(len(group), len(group), Formed.RETRY), usable, start, now)
@@ -129,8 +171,24 @@ class Dispatch:
             state.batches.divide(list(ready.first(view.around.here, room)), decision.divide)
         picked = decision.shorter >= 0
         rows = ready.take_beside(decision.rows, decision.shorter) if picked else ready.take(decision.rows, room)
+        if not ready.klass and decision.size > len(rows):
+            rows += self._filling(ready.key, rows, decision.size, room, state)
         self._start(ready.key, rows, decision, usable, start, now)
         return None
+
+    def _filling(self, key: Key, rows: Sequence[Row], size: int, room: int, state: ProgramState) -> list[Row]:
+        """Best-effort rows of a real-time unit's key that run as its padding, and make it take no longer."""
+        if state.program.stages[key[1]].repeats or not state.best_effort or not self.gate.fills:
+            return []
+        others = self._ledger.ready.at(key, Klass.BEST_EFFORT)
+        if others.retries:
+            return []
+        room -= sum(not row.started for row in rows)
+        found = others.first(size - len(rows), room)
+        if state.latency[key[1]].by_length:
+            longest = longest_of(rows)
+            found = takewhile(lambda row: row.length <= longest, found)
+        return others.take(len(list(found)), room)
 
     def _drop_late(self, ready: ReadySet, state: ProgramState, cut: Cut, usable: Sequence[int], now: int) -> bool:
         """Let the calls leave of which a row would run in this unit and end after its deadline; True if there were."""
@@ -180,6 +238,7 @@ class Dispatch:
         steps = 1
         if batches is not None and self._device.goes_on and cut.reason is not Formed.RETRY:
             steps = steps_of(rows, size, stage, state, worker)
+            steps = self.gate.steps(steps, rows, size, stage, state)
         operation = Operation.NEW if batches is None else batches.launch(rows, stage, bucket, now, cut.joins)
         if cut.divide:
             operation = Operation.SPLIT
@@ -200,6 +259,7 @@ class Dispatch:
         )
         self._next_unit += 1
         self._workers.take(unit, now)
+        self.gate.started(unit)
         start.append(unit)
 
 

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 from app.scheduler.ahead import steps_left
 from app.scheduler.program import ProgramState
-from app.scheduler.ready import Level
 from app.scheduler.types import Row, Unit
 
 
@@ -35,16 +34,9 @@ def steps_of(rows: Sequence[Row], size: int, stage: int, state: ProgramState, wo
     return steps
 
 
-def ends_early(unit: Unit, state: ProgramState, level: Level | None, room: int) -> bool:
-    """Whether a row of the unit should leave it, or others should join it or go first.
-
-    `level`: of the row that is next of all that wait, None where none does. `room`: rows that may begin.
-    """
+def ends_early(unit: Unit, state: ProgramState, room: int) -> bool:
+    """Whether a row of the unit should leave it, or others of its class should join it. `room`: rows that may begin."""
     if any(not row.call.alive for row in unit.rows):
-        return True
-    if level is None:
-        return False
-    if level < min((row.call.klass, row.call.priority) for row in unit.rows):
         return True
     return state.waiting_of(unit.klass) > 0 and room > 0 and _takes_more(len(unit.rows), unit.stage, state, unit.worker)
 

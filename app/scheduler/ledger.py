@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from functools import partial
 from itertools import groupby
 from typing import NamedTuple
 
@@ -35,6 +34,7 @@ ROW_TRANSITIONS = (
     Transition("enter", None, RowState.WAITING, (0,), "its call is submitted"),
     Transition("start", RowState.WAITING, RowState.RUNNING, (0, 1), "it goes to a worker in a unit"),
     Transition("make_ready", RowState.RUNNING, RowState.WAITING, (0,), "its unit ran well, and more units follow"),
+    Transition("put_back", RowState.RUNNING, RowState.WAITING, (0, -1), "its unit was taken back before it began"),
     Transition("retry", RowState.RUNNING, RowState.WAITING, (0, -1), "its unit failed, and it runs again"),
     Transition("end", RowState.RUNNING, RowState.ENDED, (-1,), "its last unit ran well, or failed, or its call left"),
     Transition("leave", RowState.WAITING, RowState.ENDED, (0, -1), "its call left while it waited"),
@@ -46,15 +46,18 @@ CALL_TRANSITIONS = {
     "leave": "its caller has gone: nobody hears of it",
 }
 
+_NO_DEADLINE = 1 << 62  # goes behind all that have one
 _ENDED, _RUNNING, _WAITING = RowState.ENDED, RowState.RUNNING, RowState.WAITING  # looked up once, used per row
 
 
 class Ledger:
     """`alive`: rows that have started and not ended. `done`, `drops`: what the next Step says; it takes the lists."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, edf: bool = False) -> None:
+        """`edf`: of one priority, real-time calls go by their deadlines, those without one last."""
         self.states: dict[int, ProgramState] = {}
-        self.ready = ReadyTable()
+        self.ready = ReadyTable(edf=edf)
+        self._edf = edf
         self.calls: dict[int, Call] = {}
         self.deadlines = Deadlines(self.calls)
         self.alive = 0
@@ -73,11 +76,13 @@ class Ledger:
         state.rate.arrive(n)
         if call.deadline is not None:
             self.deadlines.add(call.deadline, call.id)
-        arrived, sequence = call.arrived, self._sequence
+        first, sequence = call.arrived, self._sequence
+        if self._edf and not call.klass:
+            first = _NO_DEADLINE if call.deadline is None else call.deadline
         for index, row in enumerate(rows):
             row.call = call
             row.index = index
-            row.order = (arrived, sequence + index)
+            row.order = (first, sequence + index)
         self._sequence += n
         state.waiting += n
         klass, entry = call.klass, state.entry
@@ -97,7 +102,7 @@ class Ledger:
         return bool(further)
 
     def start(self, rows: Sequence[Row], state: ProgramState) -> None:
-        """Rows taken from the ready table, of one class, go to a worker as one unit."""
+        """Rows taken from the ready table go to a worker as one unit."""
         for row in rows:
             row.state = _RUNNING
             if not row.started:
@@ -105,8 +110,8 @@ class Ledger:
                 self.alive += 1
                 state.alive += 1
         state.waiting -= len(rows)
-        if rows and rows[0].call.klass:
-            state.best_effort -= len(rows)
+        if rows and rows[-1].call.klass:  # alone, or as the padding of others
+            state.best_effort -= sum(row.call.klass for row in rows)
         state.units += 1
 
     def make_ready(self, rows: Sequence[Row], state: ProgramState) -> None:
@@ -117,25 +122,40 @@ class Ledger:
             row.advanced = True
             if batches is not None:
                 batches.stand(row)
+        self._stand(rows, state)
+
+    def put_back(self, rows: Sequence[Row], state: ProgramState) -> None:
+        """A unit was taken back before it began: its rows wait again, each in its place."""
+        for row in rows:
+            row.state = _WAITING
+            if state.batches is not None:
+                state.batches.put_back(row)
+            self._keep_nothing_new(row, state)
+        self._stand(rows, state)
+
+    def _stand(self, rows: Sequence[Row], state: ProgramState) -> None:
         state.waiting += len(rows)
-        klass = rows[0].call.klass
-        if klass:
-            state.best_effort += len(rows)
-        for key, group in groupby(rows, key=partial(key_of, state=state)):
+        if rows[-1].call.klass:
+            state.best_effort += sum(row.call.klass for row in rows)
+        for (key, klass), group in groupby(rows, key=lambda row: (key_of(row, state), row.call.klass)):
             self.ready.at(key, klass).add_all(group)
 
+    def _keep_nothing_new(self, row: Row, state: ProgramState) -> None:
+        """Nothing is kept on the device of a row that has not been through a unit."""
+        if not row.advanced and row.started:
+            row.started = False
+            self.alive -= 1
+            state.alive -= 1
+
     def retry(self, rows: list[Row], state: ProgramState) -> None:
-        """Rows of a unit that failed wait to be run again, together."""
+        """Rows of a unit that failed, of one class, wait to be run again, together."""
         if state.batches is not None:
             state.batches.fail(rows)
         for row in rows:
             row.state = _WAITING
             if state.batches is not None:
                 state.batches.stand(row)
-            if not row.advanced and row.started:  # nothing of it is kept on the device
-                row.started = False
-                self.alive -= 1
-                state.alive -= 1
+            self._keep_nothing_new(row, state)
         klass = rows[0].call.klass
         state.waiting += len(rows)
         if klass:

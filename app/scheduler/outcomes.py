@@ -59,7 +59,7 @@ def fail(ledger: Ledger, unit: Unit, error: Fault, state: ProgramState, split: b
     rows = [row for row in own if row.call.alive]
     if error is Fault.VOID:
         if rows:
-            ledger.retry(rows, state)
+            ledger.retry(rows, state)  # of a cell: one class
         return
     if error is Fault.OOM and unit.size > 1:
         passed = 0 if state.program.stages[unit.stage].repeats else min(made, unit.steps - 1)
@@ -70,10 +70,28 @@ def fail(ledger: Ledger, unit: Unit, error: Fault, state: ProgramState, split: b
     elif error is Fault.OOM:
         _fail_calls(ledger, rows, Reason.OOM, alone=True)
         return
+    for part in _halves(rows):
+        ledger.retry(part, state)
+
+
+def withdraw(ledger: Ledger, unit: Unit, state: ProgramState) -> None:
+    """The unit was taken back before it began. Rows whose call has left end."""
+    own = [row for row in unit.rows if not (ledger.further and ledger.goes_further(row))]
+    for row in own:
+        if not row.call.alive:
+            ledger.end(row)
+    rows = [row for row in own if row.call.alive]
+    if rows:
+        ledger.put_back(rows, state)
+
+
+def _halves(rows: list[Row]) -> list[list[Row]]:
+    """Those of a failed unit, the later ones first; of two classes each apart, so that padding fails nobody else."""
+    filling = [row for row in rows if row.call.klass is not rows[0].call.klass]
+    if filling:
+        return [filling, rows[: len(rows) - len(filling)]]
     middle = (len(rows) + 1) // 2
-    for half in (rows[middle:], rows[:middle]):
-        if half:
-            ledger.retry(half, state)
+    return [half for half in (rows[middle:], rows[:middle]) if half]
 
 
 def lose(ledger: Ledger, unit: Unit) -> None:

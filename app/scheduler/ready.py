@@ -1,12 +1,13 @@
 """The ready table: the rows that wait, by key (program, stage, length bucket) and class, each in order of service.
 
-Rows of different classes never share a unit, so each class has a set of its own at a key: what a policy sees of it is
-what it may cut.
+A policy cuts units of rows of one class, so each class has a set of its own at a key: what a policy sees of it is what
+it may cut.
 
-Within a set rows stand by (priority, arrival). Rows of calls that have left stay where they are and are passed
-over when reached (removing from the middle is linear); a lane is rebuilt when the dead outnumber the living, so that
-memory is bounded by the rows that wait even while nothing is served. So do rows that are taken by their length: for a
-set whose policy picks rows so (`sort_by_length`), each lane also keeps its rows in order of length.
+Within a set rows stand by (priority, arrival), or by (priority, deadline) where real-time calls go so. Rows of calls
+that have left stay where they are and are passed over when reached (removing from the middle is linear); a lane is
+rebuilt when the dead outnumber the living, so that memory is bounded by the rows that wait even while nothing is
+served. So do rows that are taken by their length: for a set whose policy picks rows so (`sort_by_length`), each lane
+also keeps its rows in order of length.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from app.scheduler.types import Klass, Row, RowState
 Key = tuple[int, int, int]
 #: (class, priority)
 Level = tuple[int, int]
-#: (class, priority, arrival, sequence): smaller goes first, within a key and between keys.
+#: (class, priority, arrival or deadline, sequence): smaller goes first, within a key and between keys.
 Rank = tuple[int, int, int, int]
 
 _SLACK = 64  # dead rows tolerated in a lane before it is rebuilt
@@ -43,9 +44,11 @@ def rank(row: Row) -> Rank:
 class ReadySet:
     """The rows of one class ready at one key, and the groups that must be run again as they are."""
 
-    __slots__ = ("_by_length", "_lanes", "_levels", "_retries", "count", "key", "klass")
+    __slots__ = ("_by_length", "_edf", "_lanes", "_levels", "_retries", "count", "key", "klass")
 
-    def __init__(self, key: Key, klass: Klass = Klass.REALTIME) -> None:
+    def __init__(self, key: Key, klass: Klass = Klass.REALTIME, *, edf: bool = False) -> None:
+        """`edf`: rows stand in order of deadline, not of arrival."""
+        self._edf = edf
         self.key = key
         self.klass = klass
         self.count = 0  # rows that wait, retry groups included
@@ -132,6 +135,8 @@ class ReadySet:
 
     def oldest(self) -> int:
         """Arrival of the row that has waited longest outside retry groups; call only while `free_count` is not 0."""
+        if self._edf:
+            return min(row.call.arrived for lane in self._lanes.values() for row in lane.rows if lane.has(row))
         heads = (lane.head() for lane in self._lanes.values())
         return min(row.order[0] for row in heads if row is not None)
 

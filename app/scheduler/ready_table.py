@@ -9,13 +9,14 @@ from app.scheduler.types import Klass
 class ReadyTable:
     """All ready sets of a device, by key and class. Sets of no program are dropped with it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, edf: bool = False) -> None:
+        self._edf = edf
         self._sets: dict[tuple[Key, Klass], ReadySet] = {}
 
     def at(self, key: Key, klass: Klass) -> ReadySet:
         ready = self._sets.get((key, klass))
         if ready is None:
-            ready = self._sets[key, klass] = ReadySet(key, klass)
+            ready = self._sets[key, klass] = ReadySet(key, klass, edf=self._edf)
         return ready
 
     def waiting(self) -> list[ReadySet]:

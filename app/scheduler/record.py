@@ -11,14 +11,17 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+from app.scheduler.gate import Pairs
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import (
     Call,
+    ClassSpec,
     DeviceSpec,
     Fault,
     Klass,
     Outcome,
+    Preset,
     Profile,
     Program,
     Row,
@@ -27,7 +30,7 @@ from app.scheduler.types import (
     WorkerSpec,
 )
 
-FORMAT = 3  # 1 knew no control tables, 2 no units of several stages or steps
+FORMAT = 4  # 1 knew no control tables, 2 no units of several stages or steps, 3 no classes of a device
 Entry = dict[str, Any]
 
 
@@ -44,6 +47,7 @@ def step_entry(step: Step, now: int) -> Entry:
             "drop": [[drop.call.id, drop.reason.value, drop.row] for drop in step.drop],
             "wake_at": step.wake_at,
             "recall": [unit.id for unit in step.recall],
+            "withdraw": [unit.id for unit in step.withdraw],
         },
     }
 
@@ -88,6 +92,14 @@ class RecordingScheduler(Scheduler):
         self._sink({"in": "finished", "t": now, "outcome": asdict(outcome)})
         super().finished(outcome, now)
 
+    def withdrawn(self, unit_id: int, now: int) -> None:
+        self._sink({"in": "withdrawn", "t": now, "unit": unit_id})
+        super().withdrawn(unit_id, now)
+
+    def pair(self, pairs: Pairs, now: int) -> None:
+        self._sink({"in": "pair", "t": now, "pairs": [[*pair, slower] for pair, slower in sorted(pairs.items())]})
+        super().pair(pairs, now)
+
     def tick(self, now: int) -> None:
         self._sink({"in": "tick", "t": now})
         super().tick(now)
@@ -114,7 +126,9 @@ def scheduler_of(header: Entry) -> Scheduler:
         raise ValueError(f"record: expected format {FORMAT} in the first line, got {header.get('format')!r}")
     device = dict(header["device"])
     workers = tuple(WorkerSpec(**worker) for worker in device.pop("workers"))
-    return Scheduler(DeviceSpec(workers=workers, **device), split_failed=header["split_failed"])
+    fields = dict(device.pop("classes"))
+    classes = ClassSpec(Preset(fields.pop("preset")), **fields)
+    return Scheduler(DeviceSpec(workers=workers, classes=classes, **device), split_failed=header["split_failed"])
 
 
 def feed(scheduler: Scheduler, entry: Entry) -> None:
@@ -141,6 +155,10 @@ def feed(scheduler: Scheduler, entry: Entry) -> None:
         scheduler.cancel(entry["id"], now)
     elif name == "launched":
         scheduler.launched(entry["unit"], now)
+    elif name == "withdrawn":
+        scheduler.withdrawn(entry["unit"], now)
+    elif name == "pair":
+        scheduler.pair({(one, other): slower for one, other, slower in entry["pairs"]}, now)
     elif name == "tick":
         scheduler.tick(now)
     elif name == "reprofile":

@@ -23,9 +23,11 @@ Failure
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from app.scheduler import admission, outcomes
 from app.scheduler.dispatch import Dispatch
+from app.scheduler.gate import Mode, Pairs
 from app.scheduler.ledger import Ledger
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.program import ProgramState
@@ -37,6 +39,7 @@ from app.scheduler.types import (
     Fault,
     Klass,
     Outcome,
+    Preset,
     Profile,
     Program,
     Reason,
@@ -55,9 +58,11 @@ class Scheduler:
             raise ValueError("workers: expected at least one")
         if device.goes_on and device.push_depth > 1:
             raise ValueError(f"push_depth: expected 1 where workers go on by themselves, got {device.push_depth}")
+        if device.classes.preset is Preset.SEQ:
+            device = replace(device, max_running=1, push_depth=1)
         self.device = device
         self.split_failed = split_failed
-        self._ledger = Ledger()
+        self._ledger = Ledger(edf=device.classes.edf)
         self._states = self._ledger.states
         self._workers = Workers(device)
         self._dispatch = Dispatch(device, self._ledger, self._workers)
@@ -76,7 +81,7 @@ class Scheduler:
         """Close a program to new calls; it is forgotten when its last call has left."""
         state = self._states[program]
         state.closed = True
-        self._ledger.forget_if_over(state)
+        self._forget_if_over(state)
 
     def has_room(self, program: int, n: int, klass: Klass = Klass.REALTIME) -> bool:
         """Whether `admit` lets a call of `n` rows without a deadline come now. Changes nothing, and costs little."""
@@ -135,6 +140,7 @@ class Scheduler:
             return
         state = self._states[unit.program]
         state.units -= 1
+        self._dispatch.gate.ended(unit, outcome.compute_ns)
         self._dispatch.ahead.forget(unit)
         if outcome.error is not None:
             self._dispatch.ahead.fail(unit, self._workers.of(unit.worker))
@@ -148,7 +154,27 @@ class Scheduler:
             outcomes.lose(self._ledger, unit)
         else:
             outcomes.fail(self._ledger, unit, outcome.error, state, self.split_failed, outcome.steps)
+        self._forget_if_over(state)
+
+    def _forget_if_over(self, state: ProgramState) -> None:
         self._ledger.forget_if_over(state)
+        if state.closed and state.program.id not in self._states:
+            self._dispatch.gate.turns.forget(state.program.id)
+
+    def withdrawn(self, unit_id: int, now: int) -> None:
+        """A unit of a Step's `withdraw` was taken back before it began: its rows wait again, where they were."""
+        unit = self._workers.take_back(unit_id, now)
+        if unit is not None:
+            state = self._states[unit.program]
+            state.units -= 1
+            self._dispatch.gate.ended(unit, 0)
+            self._dispatch.ahead.forget(unit)
+            outcomes.withdraw(self._ledger, unit, state)
+            self._forget_if_over(state)
+
+    def pair(self, pairs: Pairs, now: int) -> None:
+        """What is known of programs beside one another, for best-effort units that run while real-time ones do."""
+        self._dispatch.gate.pairs = pairs
 
     def tick(self, now: int) -> None:
         """The rate monitor's window has closed."""
@@ -183,12 +209,18 @@ class Scheduler:
             if wake_at is None or (deadline is not None and deadline < wake_at):
                 wake_at = deadline
         recall = self._dispatch.recall(now) if self._workers.going else ()
+        withdraw = self._dispatch.gate.withdraw()
         done, drops = ledger.done, ledger.drops
         if done or drops:
             ledger.done, ledger.drops = [], []
-        return Step(start, done, drops, wake_at, recall)
+        return Step(start, done, drops, wake_at, recall, withdraw)
 
     # what others may read
+
+    @property
+    def mode(self) -> Mode:
+        """Whether real-time rows wait or run."""
+        return self._dispatch.gate.mode
 
     @property
     def alive(self) -> int:

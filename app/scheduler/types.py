@@ -122,6 +122,31 @@ LOWEST_PRIORITY = 1 << 31  # beyond any that a client can ask for
 AT_ONCE = 1 << 62
 
 
+class Preset(StrEnum):
+    """How real-time and best-effort work share a device, see `gate`."""
+
+    REEF = "reef"
+    REEF_N = "reef_n"
+    SEQ = "seq"
+    STREAMS = "streams"
+
+
+@dataclass(frozen=True, slots=True)
+class ClassSpec:
+    """What best-effort work may cost real-time work on a device.
+
+    `budget_ns`: predicted time of best-effort work handed over and not ended. `slowdown`: by how much of its time a
+    real-time unit may be slowed by what runs beside it. `share`: part of the device's time that best-effort work has
+    whatever happens. `edf`: of one priority, real-time calls go by their deadlines, not in order of arrival.
+    """
+
+    preset: Preset = Preset.REEF
+    budget_ns: int = 10_000_000
+    slowdown: float = 0.02
+    share: float = 0.0
+    edf: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceSpec:
     """What one device may do at once.
@@ -130,7 +155,8 @@ class DeviceSpec:
     A unit is handed over behind others of its worker only when these are predicted to end within `push_ahead_ns`: a
     unit that is cut earlier is cut from fewer rows. `goes_on`: a worker, which holds one unit at a time, takes
     the next stage or step of it by itself until it is recalled. `steps_ahead`: a row may be
-    in several units of one worker, each a further step of a cell, see `ahead`.
+    in several units of one worker, each a further step of a cell, see `ahead`. `withdraws`: a unit that stands behind
+    another may be taken back.
     """
 
     workers: tuple[WorkerSpec, ...]
@@ -140,6 +166,8 @@ class DeviceSpec:
     push_ahead_ns: int = 0
     goes_on: bool = False
     steps_ahead: bool = False
+    withdraws: bool = False
+    classes: ClassSpec = ClassSpec()
 
 
 @dataclass(slots=True, eq=False)
@@ -231,7 +259,7 @@ class Unit:
 
     @property
     def klass(self) -> Klass:
-        """The class of all its rows."""
+        """The class of its rows. Best-effort ones that fill the padding of a real-time unit stand behind the others."""
         return self.rows[0].call.klass
 
 
@@ -272,7 +300,8 @@ class Refusal:
 class Step:
     """What the driver must carry out, all of it: start units, resolve calls, fail calls, wake up by `wake_at`.
 
-    `recall`: units that are to end with the step or stage that runs.
+    `recall`: units that are to end with the step or stage that runs. `withdraw`: units that are to be taken back from
+    behind others of their workers, where that is still possible; the driver says of which it was, and steps again.
     """
 
     start: list[Unit]
@@ -280,3 +309,4 @@ class Step:
     drop: list[Drop]
     wake_at: int | None
     recall: Sequence[Unit] = ()
+    withdraw: Sequence[Unit] = ()

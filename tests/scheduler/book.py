@@ -16,6 +16,7 @@ from app.scheduler.types import (
     Fault,
     Formed,
     Klass,
+    Preset,
     Program,
     Reason,
     Refusal,
@@ -24,6 +25,8 @@ from app.scheduler.types import (
     Step,
     Unit,
 )
+
+from .class_book import check_classes
 
 UNBOUNDED = DeviceSpec(workers=()).max_alive
 EAGER = {"no_wait", "late", "adaptive"}  # never idle a usable worker; adaptive only without tables or under `latency`
@@ -71,12 +74,14 @@ class Book:
         self.waiting: dict[int, dict[RowFacts, None]] = {program.id: {} for program in programs}  # by program
         self.alive = 0
         self.alive_of = {program.id: 0 for program in programs}
+        self.pairs: dict[tuple[int, int], float] = {}  # see `Scheduler.pair`
         self.first_failures = 0
         self.faults: set[Fault] = set()
         self._sequence = 0
         self._eager = not patient and all(program.policy in EAGER for program in programs)
         # Between keys, too: but rows at one stage may step aside for those at another, where a policy looks at stages.
         plain = all(program.policy == "no_wait" or not self._several(program.id) for program in programs)
+        plain = plain and not device.classes.share
         bounds = {device.max_alive, *(program.max_alive for program in programs)}
         self._ordered = self._eager and plain and bounds == {UNBOUNDED}
 
@@ -91,7 +96,10 @@ class Book:
         self.calls[call.id] = entry
         for index, row in enumerate(call.rows):
             self._sequence += 1
-            rank = (int(call.klass), call.priority, call.arrived, self._sequence)
+            first = call.arrived
+            if self.device.classes.edf and call.klass is Klass.REALTIME:
+                first = 1 << 62 if call.deadline is None else call.deadline
+            rank = (int(call.klass), call.priority, first, self._sequence)
             facts = RowFacts(entry, index, row.slot, row.length, rank, steps, 0, index in bad)
             facts.cells = self._steps_at(facts, 0)
             entry.rows.append(facts)
@@ -130,6 +138,22 @@ class Book:
             else:
                 self._advance(facts, unit, steps)
 
+    def withdraw(self, unit: Unit) -> None:
+        """A unit was taken back before it began."""
+        assert unit.klass is Klass.BEST_EFFORT
+        assert self._load()[unit.worker][0] is not unit, "a unit that runs is no more to be had"
+        del self.units[unit.id]
+        for facts in map(self._facts, unit.rows):
+            facts.units -= 1
+            if facts.units:
+                continue
+            if facts.entry.left is not None:
+                self._end(facts)
+                continue
+            self._wait(facts)
+            if not facts.advanced:
+                self._set_alive(facts, False)
+
     def _advance(self, facts: RowFacts, unit: Unit, steps: int) -> None:
         program = self.programs[unit.program]
         facts.advanced = True
@@ -160,6 +184,7 @@ class Book:
             self._check_done(call)
         for unit in step.start:
             self._check_start(unit, scheduler, now)
+        check_classes(self, step, scheduler, now)
         assert [unit.id for unit in scheduler.running] == list(self.units)
         assert len({unit.worker for unit in self.units.values()}) <= self.device.max_running
         assert scheduler.alive == self.alive <= self.device.max_alive
@@ -174,7 +199,7 @@ class Book:
                 assert scheduler.oldest(program, klass) == min(arrived, default=None)
         self._check_wake(step, now)
         self._check_batches(scheduler)
-        self._check_recalls(step)
+        self._check_recalls(step, scheduler)
         if self._eager:
             self._check_nothing_idles(step, now)
 
@@ -192,7 +217,7 @@ class Book:
             alike = sum(facts.entry.call.klass is klass for facts in self.waiting[program])
             assert alike + rows > self.programs[program].max_queue
 
-    def _check_recalls(self, step: Step) -> None:
+    def _check_recalls(self, step: Step, scheduler: Scheduler) -> None:
         """A unit of several steps has been recalled if a row should leave it, or others should join it or go first."""
         for unit in step.recall:
             assert self.units[unit.id] is unit
@@ -202,10 +227,11 @@ class Book:
                 continue
             rows = [self._facts(row) for row in unit.rows]
             assert all(facts.entry.left is None for facts in rows), "a row whose call has left goes on"
-            best = min(facts.rank[:2] for facts in rows)
-            assert not any(facts.rank[:2] < best for waiting in self.waiting.values() for facts in waiting)
+            best = min(self._level(facts) for facts in rows)
+            assert not any(self._level(facts) < best for waiting in self.waiting.values() for facts in waiting)
             program = self.programs[unit.program]
             most = min(self.device.workers[unit.worker].capacity, program.max_batch)
+            most = min(most, scheduler._states[unit.program].full[unit.stage])  # of a cell, what pays
             room = self.alive < self.device.max_alive and self.alive_of[program.id] < program.max_alive
             fits = len(rows) < most and room and not self.faults
             if program.stages[unit.stage].repeats and fits:
@@ -258,10 +284,9 @@ class Book:
         rows = [self._facts(row) for row in unit.rows]
         assert 1 <= len(rows) <= unit.size <= min(worker.capacity, program.max_batch)
         assert len(set(rows)) == len(rows)
-        assert {self._key(facts) for facts in rows} == {self._key(rows[0])}
-        assert {facts.entry.call.klass for facts in rows} == {unit.klass}, "two classes share a unit"
+        rows = self._check_shared(unit, rows)
         assert (unit.program, unit.stage, unit.started) == (*self._key(rows[0])[:2], now)
-        for facts, row in zip(rows, unit.rows, strict=True):
+        for facts, row in zip(rows, unit.rows, strict=False):
             assert facts.slot == row.slot
             assert facts.state is RowState.WAITING or self._goes_behind(facts, unit)
             assert facts.entry.left is None, "a row starts after its call has left"
@@ -274,6 +299,7 @@ class Book:
         before = self._load()[unit.worker]
         assert not before or self._opens(before) <= now, "handed over too early behind another unit"
         self._check_order(unit, rows)
+        rows = [self._facts(row) for row in unit.rows]
         self.units[unit.id] = unit
         assert sum(u.worker == unit.worker for u in self.units.values()) <= self.device.push_depth
         for facts in rows:
@@ -281,6 +307,29 @@ class Book:
             self.waiting[unit.program].pop(facts, None)
             facts.state, facts.retried = RowState.RUNNING, False
             self._set_alive(facts, True)
+
+    def _check_shared(self, unit: Unit, rows: list[RowFacts]) -> list[RowFacts]:
+        """The rows of its class. Behind them best-effort ones may fill its padding, the first that wait at its key."""
+        own = [facts for facts in rows if facts.entry.call.klass is unit.klass]
+        filling = rows[len(own) :]
+        assert {self._key(facts) for facts in own} == {self._key(own[0])}
+        if filling:
+            assert unit.klass is Klass.REALTIME
+            assert self.device.classes.preset is Preset.REEF
+            assert not self.programs[unit.program].stages[unit.stage].repeats
+            key = (*self._key(own[0])[:3], Klass.BEST_EFFORT)
+            assert {self._key(facts) for facts in filling} == {key}
+            assert not any(facts.retried for facts in filling)
+            assert filling == sorted(filling, key=lambda facts: facts.rank)
+            if unit.length:
+                assert max(facts.length for facts in filling) <= max(facts.length for facts in own)
+        return own
+
+    def _level(self, facts: RowFacts) -> tuple[int, int]:
+        """What decides whether a row goes before a unit that runs."""
+        preset = self.device.classes.preset
+        klass = facts.rank[0] if preset in (Preset.REEF, Preset.REEF_N) else 0
+        return (klass, 0 if preset is Preset.SEQ else facts.rank[1])
 
     def _check_order(self, unit: Unit, rows: list[RowFacts]) -> None:
         """A unit begins with the best row of its key; one that a policy cut passes over no row that it could take.
@@ -296,7 +345,11 @@ class Book:
         if not retry:
             free = sorted((f for f in peers if not f.retried), key=lambda facts: facts.rank)
             assert rows == free[: len(rows)] or self._picked(unit, rows)
-        if self._ordered:
+        if (
+            self._ordered
+            and unit.klass is Klass.REALTIME
+            and self.device.classes.preset in (Preset.REEF, Preset.REEF_N)
+        ):
             everyone = self._with_room([*going, *(facts for waiting in self.waiting.values() for facts in waiting)])
             assert rows[0].rank == min(facts.rank for facts in everyone)
 
@@ -338,7 +391,10 @@ class Book:
 
     def _check_nothing_idles(self, step: Step, now: int) -> None:
         """No worker that may be handed a unit, while a row waits for which the device has room."""
-        if not self._with_room([facts for waiting in self.waiting.values() for facts in waiting]):
+        waiting = [facts for waiting in self.waiting.values() for facts in waiting]
+        if self.device.classes.preset is not Preset.STREAMS:  # best-effort rows may have to wait
+            waiting = [facts for facts in waiting if facts.entry.call.klass is Klass.REALTIME]
+        if not self._with_room(waiting) or self.device.classes.preset is Preset.SEQ:
             return
         load = self._load()
         opens = [self._opens(units) for units in load if units]

@@ -15,7 +15,7 @@ from tiers import few, repeatable
 
 from app.scheduler.policies import POLICIES
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Fault, Klass, Outcome, Profile, Reason, Refusal, Stage, Step, Unit
+from app.scheduler.types import Fault, Klass, Outcome, Preset, Profile, Reason, Refusal, Stage, Step, Unit
 
 from .test_invariants import MIXED, traces
 from .world import Trace, World, make_call, make_device, make_program
@@ -55,11 +55,15 @@ class TestUnits:
         assert rows(first) == [[4, 5]]
         assert rows(ran(scheduler, first.start[0], 15)) == [[1, 2, 3]]
 
-    def test_two_workers_take_one_class_each(self) -> None:
+    @pytest.mark.parametrize(("pairs", "expected"), [({}, [[4, 5]]), ({(1, 1): 0.01}, [[4, 5], [1, 2, 3]])])
+    def test_two_workers_take_one_class_each_where_it_costs_little(
+        self, pairs: dict[tuple[int, int], float], expected: list[list[int]]
+    ) -> None:
         scheduler = scheduler_of(8, 8, policy="no_wait", batch_ns=(10,) * 8, max_batch=8)
+        scheduler.pair(pairs, 0)
         submit(scheduler, BEST, 1, 3, priority=0)
         submit(scheduler, REAL, 4, 2, priority=9)
-        assert rows(scheduler.step(0)) == [[4, 5], [1, 2, 3]]
+        assert rows(scheduler.step(0)) == expected
 
     def test_a_policy_that_counts_rows_counts_those_of_one_class(self) -> None:
         """Four best-effort rows are no company for two that wait for a batch of four."""
@@ -68,8 +72,8 @@ class TestUnits:
         submit(scheduler, BEST, 3, 3)
         step = scheduler.step(0)
         assert (rows(step), step.wake_at) == ([], 100)
-        submit(scheduler, BEST, 6, 1)
-        assert rows(scheduler.step(0)) == [[3, 4, 5, 6]]
+        submit(scheduler, REAL, 6, 2)
+        assert rows(scheduler.step(0)) == [[1, 2, 6, 7]]
 
     def test_rows_that_failed_run_again_among_their_class(self) -> None:
         scheduler = scheduler_of(2, policy="no_wait", batch_ns=(10, 10), max_batch=2)
@@ -176,17 +180,19 @@ def test_oldest_is_that_of_what_waits() -> None:
 
 
 @pytest.mark.parametrize("policy", [*POLICIES, MIXED])
-def test_one_class_alone_is_served_alike_whichever_it_is(policy: str) -> None:
-    """So what nobody uses changes nothing: all rows stand in one set for each key, as if there were no classes."""
+def test_real_time_calls_alone_are_served_as_if_there_were_no_classes(policy: str) -> None:
+    """So what nobody uses changes nothing."""
 
-    def steps(trace: Trace, klass: Klass) -> tuple[list[dict[str, Any]], dict[int, Refusal]]:
-        arrivals = tuple(replace(arrival, klass=klass) for arrival in trace.arrivals)
-        world = World(replace(trace, arrivals=arrivals)).run()
-        return [{**entry, "klass": None} for entry in world.entries], world.refusals
+    def steps(trace: Trace, preset: Preset) -> tuple[list[dict[str, Any]], dict[int, Refusal]]:
+        device = replace(trace.device, classes=replace(trace.device.classes, preset=preset))
+        world = World(replace(trace, device=device)).run()
+        return world.entries[1:], world.refusals
 
     @FEW
-    @given(traces(policy))
+    @given(traces(policy, "realtime"))
     def holds(trace: Trace) -> None:
-        assert steps(trace, REAL) == steps(trace, BEST)
+        without = steps(trace, Preset.STREAMS)
+        assert steps(trace, Preset.REEF) == without
+        assert steps(trace, Preset.REEF_N) == without
 
     holds()

@@ -3,7 +3,10 @@
 Also, after every Step of every trace (the checks are `Book.check`):
 - a worker has at most push_depth units, at most max_running workers have one, and at most max_alive rows are alive
 - a unit never exceeds its worker's capacity nor its program's max_batch; at the end nothing runs, waits or is alive
-- no unit has rows of two classes; a queue that refuses a call is full of rows of its class
+- no unit has rows of two classes, but for best-effort rows that fill the padding of a real-time one; a queue that
+  refuses a call is full of rows of its class
+- no best-effort unit starts while a real-time row waits that could, nor beside a real-time unit unless the pair is
+  known to allow it; what is handed over of them keeps the budget, and one worker free
 - nothing starts past its deadline; while rows wait and nothing runs, a wake-up is asked for
 - within a key, starts are in order of (class, priority, arrival); without a policy that waits, between keys too,
   unless rows at one stage step aside for those at another; with one that reorders, the first row of each unit is in
@@ -32,7 +35,7 @@ from tiers import few, repeatable, some
 from app.scheduler.optimal.tables import ControlTables, solve
 from app.scheduler.policies import POLICIES
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import AT_ONCE, DeviceSpec, Klass, Profile, Program, Stage, WorkerSpec
+from app.scheduler.types import AT_ONCE, ClassSpec, DeviceSpec, Klass, Preset, Profile, Program, Stage, WorkerSpec
 from app.sim.replay import replay
 
 from .book import UNBOUNDED
@@ -64,8 +67,15 @@ profiles = st.builds(
     st.sampled_from([*map(Profile, PROFILES), BY_LENGTH]),
     st.sampled_from([None, None, 0, 30]),
 )
+class_specs = st.builds(
+    ClassSpec,
+    st.sampled_from([Preset.REEF, Preset.REEF, *Preset]),
+    budget_ns=st.sampled_from([10_000_000, 100, 60]),  # units take 15 to 185
+    share=st.sampled_from([0.0, 0.0, 0.3]),
+    edf=st.booleans(),
+)
 devices = st.builds(
-    lambda capacities, max_running, push_depth, push_ahead, max_alive, goes_on, steps_ahead: make_device(
+    lambda capacities, max_running, push_depth, push_ahead, max_alive, goes_on, steps_ahead, classes: make_device(
         *capacities,
         max_running=max_running,
         push_depth=1 if goes_on else push_depth,
@@ -73,6 +83,8 @@ devices = st.builds(
         max_alive=max_alive,
         goes_on=goes_on,
         steps_ahead=steps_ahead and not goes_on,
+        withdraws=push_depth > 1,
+        classes=classes,
     ),
     st.lists(st.sampled_from([1, 2, 3, 8]), min_size=1, max_size=3),
     st.integers(1, 3),
@@ -81,7 +93,12 @@ devices = st.builds(
     st.sampled_from([1, 2, 5, UNBOUNDED]),
     st.booleans(),
     st.booleans(),
+    class_specs,
 )
+#: Some pairs were measured, and slow one another little or much; of others nothing is known.
+slowdowns = st.lists(
+    st.tuples(st.integers(1, 3), st.integers(1, 3), st.sampled_from([0.0, 0.01, 0.5])), max_size=9
+).map(tuple)
 
 
 def for_ebird(device: DeviceSpec) -> DeviceSpec:
@@ -159,6 +176,7 @@ def traces(draw: st.DrawFn, policy: str = MIXED, classes: str = "both") -> Trace
         control=draw(inputs(len(served), st.sampled_from([*tables(), None]))),
         reprofile=draw(inputs(len(served), profiles)),
         seed=draw(st.sampled_from([None, 1, 2])),
+        pairs=draw(slowdowns),
     )
 
 

@@ -11,7 +11,7 @@ from tiers import few
 
 from app.scheduler.ledger import CALL_TRANSITIONS, ROW_TRANSITIONS, Ledger, key_of
 from app.scheduler.program import ProgramState
-from app.scheduler.types import Call, Klass, Profile, Reason, Row, RowState, Stage
+from app.scheduler.types import AT_ONCE, Call, Klass, Profile, Reason, Row, RowState, Stage
 
 from .world import Arrival, Trace, World, make_call, make_device, make_program
 
@@ -135,8 +135,11 @@ class TestTransitions:
 
 
 def random_trace(seed: int) -> Trace:
-    """Stages, cells, failures, deadlines and callers who leave, at random."""
+    """Stages, cells, failures, deadlines, callers who leave, and units that are taken back, at random."""
     rng = random.Random(seed)
+    taken_back = seed % 3 == 0
+    classes = list(Klass) if taken_back else [Klass.REALTIME]
+    ahead = {"push_depth": 2, "push_ahead_ns": AT_ONCE, "withdraws": True} if taken_back else {}
     stages = tuple(Stage(Profile((50, 60, 70)), rng.random() < 0.5) for _ in range(rng.randint(1, 2)))
     arrivals = tuple(
         Arrival(
@@ -146,9 +149,10 @@ def random_trace(seed: int) -> Trace:
             cancel=rng.choice([None, None, 0, 30, 120]),
             steps=rng.randint(1, 3),
             bad=frozenset({0}) if rng.random() < 0.2 else frozenset(),
+            klass=rng.choice(classes),
         )
         for _ in range(10)
     )
-    device = make_device(3, 2, max_alive=rng.choice([2, 5, 99]))
+    device = make_device(3, 2, max_alive=rng.choice([2, 5, 99]), **ahead)
     program = make_program(stages=stages, policy="no_wait", max_batch=3)
     return Trace(device, (program,), arrivals, oom_above=rng.choice([None, 1]))

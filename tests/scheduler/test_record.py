@@ -57,6 +57,8 @@ def test_first_entry_is_the_configuration() -> None:
             "push_ahead_ns": 0,
             "goes_on": False,
             "steps_ahead": False,
+            "withdraws": False,
+            "classes": {"preset": "reef", "budget_ns": 10_000_000, "slowdown": 0.02, "share": 0.0, "edf": False},
         },
         "split_failed": False,
     }
@@ -102,6 +104,7 @@ def test_step_is_named_by_calls_and_row_indexes() -> None:
             "drop": [],
             "wake_at": 99,
             "recall": [],
+            "withdraw": [],
         },
     }
 

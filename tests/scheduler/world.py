@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from heapq import heappop, heappush
 from itertools import count
+from typing import Any
 
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.record import Entry, RecordingScheduler
@@ -38,7 +39,7 @@ SERVICE_NS = 100  # of a batch of which nothing is known
 MAX_STEPS = 20_000  # far beyond any trace here
 
 
-def make_device(*capacities: int, max_running: int | None = None, **options: int) -> DeviceSpec:
+def make_device(*capacities: int, max_running: int | None = None, **options: Any) -> DeviceSpec:
     """One worker for each capacity; all may run at once unless told otherwise."""
     workers = tuple(WorkerSpec(capacity) for capacity in capacities)
     return DeviceSpec(workers, max_running=len(workers) if max_running is None else max_running, **options)
@@ -103,6 +104,7 @@ class Trace:
     control: tuple[tuple[int, int, ControlTables | None], ...] = ()  # (time, program, tables)
     reprofile: tuple[tuple[int, int, Profile], ...] = ()  # (time, program, batch times)
     seed: int | None = None  # of service times
+    pairs: tuple[tuple[int, int, float], ...] = ()  # (program, program beside it, by how much the first is slowed)
 
 
 class World:
@@ -121,6 +123,8 @@ class World:
         self._sequence = count()
         self._timer: int | None = None
         self._recalled: set[int] = set()
+        self._begins: dict[int, int] = {}  # of each unit, on its worker
+        self._withdrawn: set[int] = set()
         self._void: set[int] = set()  # units behind one that failed, with rows of that one
         self._free_at = [0] * len(trace.device.workers)
         self._random = None if trace.seed is None else random.Random(trace.seed)
@@ -141,6 +145,9 @@ class World:
     def _plan(self) -> None:
         for program in self.trace.programs:
             self.scheduler.add_program(program, 0)
+        pairs = {(one, other): slower for one, other, slower in self.trace.pairs}
+        self.book.pairs = pairs
+        self.scheduler.pair(pairs, 0)
         for ident, arrival in enumerate(self.trace.arrivals):
             self._at(arrival.at, Tie.SUBMIT, lambda i=ident, a=arrival: self._admit(i, a))
         for at, program in self.trace.remove:
@@ -165,6 +172,10 @@ class World:
         for unit in step.start:
             self._push(unit)
         self._recalled.update(unit.id for unit in step.recall)
+        taken = [unit for unit in step.withdraw if self._withdraw(unit)]
+        if taken:
+            self._carry_out(self.scheduler.step(self.now))
+            return
         if step.wake_at is not None and step.wake_at != self._timer:
             self._at(step.wake_at, Tie.WAKE, lambda: None)
         self._timer = step.wake_at
@@ -213,8 +224,18 @@ class World:
             duration = max(1, duration // unit.steps)
             self._at(self.now + duration, Tie.FINISHED, lambda: self._go_on(unit, 1, duration))
             return
-        self._free_at[unit.worker] = max(self.now, self._free_at[unit.worker]) + duration
+        self._begins[unit.id] = max(self.now, self._free_at[unit.worker])
+        self._free_at[unit.worker] = self._begins[unit.id] + duration
         self._at(self._free_at[unit.worker], Tie.FINISHED, lambda: self._finish(unit, duration))
+
+    def _withdraw(self, unit: Unit) -> bool:
+        """Take a unit back, unless it has begun."""
+        if unit.id in self._void or self._begins[unit.id] <= self.now:
+            return False
+        self._withdrawn.add(unit.id)
+        self.book.withdraw(unit)
+        self.scheduler.withdrawn(unit.id, self.now)
+        return True
 
     def _go_on(self, unit: Unit, steps: int, duration: int) -> None:
         """A worker has made so many steps, or stages, of a unit: it takes the next one unless it is told to end."""
@@ -226,6 +247,8 @@ class World:
             self._at(self.now + duration, Tie.FINISHED, lambda: self._go_on(unit, steps + 1, duration))
 
     def _finish(self, unit: Unit, duration: int, steps: int = 1) -> None:
+        if unit.id in self._withdrawn:
+            return
         error = self._fault(unit)
         cell = self.book.programs[unit.program].stages[unit.stage].repeats
         ended = self.book.ended(unit, steps) if cell and not error else ()

@@ -1,0 +1,292 @@
+"""Real-time work before best-effort work (REEF, R1 to R8, on stage boundaries): whether a best-effort unit may start.
+
+The scheduler is in real-time mode while a real-time row waits or runs, else in normal mode. A device gives back what it
+was handed at a boundary only, so what it is handed of best-effort work is little:
+
+    normal mode      best-effort units start while all those handed over and not ended are predicted to take at most the
+                     budget; one at a time, of one row, where even that takes longer. A unit that its worker goes on
+                     with by itself counts with the stage or step that runs, at which it can be recalled. Of several
+                     workers one is kept free of them.
+    real-time mode   none starts unless it fills what is left free (dynamic kernel padding, by admission):
+                     rule 1  it is within the budget, or it is the only one and ends sooner than real-time work does
+                     rule 2  the pair's profile says that it slows no program that runs by more than the bound
+                     and no real-time row waits. Those that go on are recalled, and those that stand behind others on a
+                     worker are taken back, unless they keep these rules.
+
+A real-time row for which the device has no room does not count as one that waits: best-effort rows hold the room, and
+must go on to give it back.
+
+Presets: `reef` is this. `reef_n` counts units in place of the budget (each worker has as many as it may be handed, each
+one stage or step), takes none back and fills nothing. `seq` runs one unit at a time, real-time ones first, and what has
+begun goes through all its stages before others begin. `streams` knows no classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from itertools import takewhile
+from typing import NamedTuple
+
+from app.scheduler.ledger import Ledger
+from app.scheduler.policies import Hold
+from app.scheduler.program import ProgramState
+from app.scheduler.ready import Level, ReadySet, rank
+from app.scheduler.turns import Share, Turns
+from app.scheduler.types import DeviceSpec, Klass, Preset, Row, Unit
+from app.scheduler.workers import Workers
+
+_BEST_EFFORT = Klass.BEST_EFFORT  # looked up once, used per step
+_UNBOUNDED = 1 << 62
+
+
+class Mode(StrEnum):
+    NORMAL = "normal"
+    REALTIME = "realtime"
+
+
+class Transition(NamedTuple):
+    """One way for the mode to change."""
+
+    event: str
+    source: Mode
+    target: Mode
+    when: str
+
+
+#: All ways for the mode to change.
+MODE_TRANSITIONS = (
+    Transition("arrive", Mode.NORMAL, Mode.REALTIME, "a real-time row comes, or finds room on the device"),
+    Transition("arrive", Mode.REALTIME, Mode.REALTIME, "another one comes"),
+    Transition("end", Mode.REALTIME, Mode.REALTIME, "others wait or run"),
+    Transition("end", Mode.REALTIME, Mode.NORMAL, "no real-time row waits or runs any more"),
+)
+
+#: By how much of its time a unit of the first program is slowed by one of the second beside it, where measured.
+Pairs = Mapping[tuple[int, int], float]
+
+
+class Fits(NamedTuple):
+    """A best-effort unit of at most so many rows may start on one of these workers."""
+
+    workers: Sequence[int]
+    rows: int
+
+
+class Gate:
+    """Of one device. `pairs` are told by the driver: those that were never measured fill nothing."""
+
+    def __init__(self, device: DeviceSpec, ledger: Ledger, workers: Workers) -> None:
+        self._classes = device.classes
+        self._ledger = ledger
+        self._workers = workers
+        self._goes_on = device.goes_on
+        self._withdraws = device.withdraws and device.classes.preset is Preset.REEF
+        self._most = max(1, min(len(device.workers), device.max_running) - 1)  # workers with best-effort work
+        self.kept = _kept(device)
+        self._blocked: list[ReadySet] = []
+        self._asked: set[int] = set()  # units that are to be withdrawn
+        self.turns = Turns()
+        self.share = Share(device.classes.share)
+        self.pairs: Pairs = {}
+
+    # order
+
+    def rank(self, ready: ReadySet, row: Row) -> tuple[int, ...]:
+        """Which set goes first, by its first row: the smaller."""
+        preset = self._classes.preset
+        if preset is Preset.STREAMS:
+            return rank(row)[1:]
+        if preset is Preset.SEQ:
+            return (row.stage == 0, *rank(row))  # what has begun goes on to its end
+        if not row.call.klass:
+            return rank(row)
+        klass = -1 if self.share.due else _BEST_EFFORT
+        return (klass, row.call.priority, self.turns.tag(ready.key[0]), *row.order)
+
+    def level(self, row: Row) -> Level:
+        """What decides whether a row goes before a unit that runs."""
+        klass = row.call.klass if self._classes.preset in (Preset.REEF, Preset.REEF_N) else 0
+        return (klass, 0 if self._classes.preset is Preset.SEQ else row.call.priority)
+
+    # mode
+
+    @property
+    def mode(self) -> Mode:
+        return Mode.REALTIME if self._realtime_waits() or self._realtime_units() else Mode.NORMAL
+
+    def open(self) -> None:
+        """A new step begins."""
+        if self._blocked:
+            self._blocked = []
+
+    def no_room(self, ready: ReadySet) -> None:
+        """The device has no room for any row that waits here."""
+        if not ready.klass:
+            self._blocked.append(ready)
+
+    def _realtime_waits(self) -> bool:
+        waiting = sum(state.waiting - state.best_effort for state in self._ledger.states.values())
+        return waiting > sum(ready.count for ready in self._blocked)
+
+    def _realtime_units(self) -> list[Unit]:
+        return [unit for unit in self._workers.units.values() if unit.klass is not _BEST_EFFORT]
+
+    def _best_effort_units(self) -> list[Unit]:
+        return [unit for unit in self._workers.units.values() if unit.klass is _BEST_EFFORT]
+
+    # the decision
+
+    def admit(self, ready: ReadySet, state: ProgramState, usable: Sequence[int], limit: int, now: int) -> Fits | Hold:
+        """Whether a best-effort unit of this set, of at most `limit` rows, may start now."""
+        preset = self._classes.preset
+        if preset in (Preset.STREAMS, Preset.SEQ):
+            return Fits(usable, limit)
+        theirs = self._best_effort_units()
+        workers = self._open_to_best_effort(usable, theirs)
+        if not workers:
+            return Hold(None)
+        if not self.share.due:
+            realtime = self._realtime_units()
+            if self._realtime_waits() or (realtime and not self._may_pad(ready.key[0], realtime)):
+                return Hold(None)
+        if preset is Preset.REEF_N:
+            return Fits(workers, limit)
+        return self._within_budget(ready, state, workers, limit, theirs, now)
+
+    @property
+    def fills(self) -> bool:
+        """Whether best-effort rows may run as the padding of a real-time unit."""
+        return self._classes.preset is Preset.REEF
+
+    def for_realtime(self, usable: Sequence[int]) -> Sequence[int]:
+        """The workers for a real-time unit: the one that is kept, while best-effort work is there and that is free."""
+        if self.kept is None or self.kept not in usable:
+            return usable
+        there = any(state.best_effort for state in self._ledger.states.values()) or self._best_effort_units()
+        return [self.kept] if there else usable
+
+    def _open_to_best_effort(self, usable: Sequence[int], theirs: Iterable[Unit]) -> Sequence[int]:
+        busy = {unit.worker for unit in theirs}
+        if len(busy) >= self._most:
+            return [worker for worker in usable if worker in busy]
+        return [worker for worker in usable if worker != self.kept]
+
+    def _may_pad(self, program: int, realtime: Iterable[Unit]) -> bool:
+        """Rule 2."""
+        if self._classes.preset is not Preset.REEF:
+            return False
+        most = self._classes.slowdown
+        return all(self.pairs.get((unit.program, program), _UNBOUNDED) <= most for unit in realtime)
+
+    def _within_budget(
+        self, ready: ReadySet, state: ProgramState, workers: Sequence[int], limit: int, theirs: list[Unit], now: int
+    ) -> Fits | Hold:
+        """The most rows that keep the budget, and rule 1."""
+        stage = ready.key[1]
+        latency = state.latency[stage]
+        if not latency.known:
+            return Hold(None) if theirs else Fits(workers, limit)
+        running = self._workers.running(workers)
+        length = 0
+        if latency.by_length:
+            length = max((row.length for row in ready.first(limit, limit)), default=0)
+        left = self._classes.budget_ns - handed_over_ns(theirs, now)
+        times = (latency.predict(rows, running, length) for rows in range(1, limit + 1))
+        fits = sum(1 for _ in takewhile(lambda time: time <= left, times))  # so that fewer rows fit as well
+        if fits:
+            return Fits(workers, fits)
+        time = latency.predict(1, running, length)
+        if theirs:
+            return Hold(now + max(1, (time - left) // len({unit.worker for unit in theirs})))
+        realtime = self._realtime_units()
+        if realtime and not self.share.due and time > max(left_ns(unit, now, whole=True) for unit in realtime):
+            return Hold(None)
+        return Fits(workers, 1)
+
+    def steps(self, steps: int, rows: Sequence[Row], size: int, stage: int, state: ProgramState) -> int:
+        """Of so many stages or steps that a worker would go on for by itself, those that may follow one another.
+
+        At the end of each a best-effort unit can be recalled, so each is to be within the budget.
+        """
+        preset = self._classes.preset
+        if steps == 1 or preset in (Preset.STREAMS, Preset.SEQ) or not rows[0].call.klass:
+            return steps
+        if preset is Preset.REEF_N:
+            return 1
+        if state.program.stages[stage].repeats:
+            return steps
+        times = (latency.predict(size) for latency in state.latency[stage + 1 : stage + steps])
+        over = (place for place, time in enumerate(times, 1) if time > self._classes.budget_ns)
+        return next(over, steps)
+
+    # preemption
+
+    def preempts(self, unit: Unit) -> bool:
+        """Whether a best-effort unit is to make way: real-time mode, and it does not fill what that leaves free."""
+        if self._classes.preset is not Preset.REEF or unit.klass is not _BEST_EFFORT or self.share.due:
+            return False
+        realtime = self._realtime_units()
+        if self._realtime_waits():
+            return True
+        return bool(realtime) and not self._may_pad(unit.program, realtime)
+
+    def may_follow(self, unit: Unit, now: int) -> bool:
+        """Whether a further step of a best-effort unit may be pushed behind it."""
+        if unit.klass is not _BEST_EFFORT or self._classes.preset is not Preset.REEF:
+            return True
+        handed = handed_over_ns(self._best_effort_units(), now)
+        return not self.preempts(unit) and handed + unit.predicted <= self._classes.budget_ns
+
+    def withdraw(self) -> list[Unit]:
+        """Best-effort units that stand behind others of their workers, and are to make way."""
+        if not self._withdraws:
+            return []
+        found = [
+            unit
+            for unit in self._best_effort_units()
+            if self._workers.of(unit.worker)[0] is not unit and unit.id not in self._asked and self.preempts(unit)
+        ]
+        self._asked.update(unit.id for unit in found)
+        return found
+
+    # accounts
+
+    def started(self, unit: Unit) -> None:
+        if unit.klass is _BEST_EFFORT:
+            self.turns.take(unit.program, unit.predicted)
+        self._account(unit, unit.predicted)
+
+    def ended(self, unit: Unit, compute_ns: int) -> None:
+        self._asked.discard(unit.id)
+        self._account(unit, compute_ns - unit.predicted)
+
+    def _account(self, unit: Unit, time_ns: int) -> None:
+        if self._classes.share:
+            waits = any(state.best_effort for state in self._ledger.states.values())
+            self.share.take(unit.klass, time_ns, best_effort_waits=waits)
+
+
+def handed_over_ns(units: Iterable[Unit], now: int) -> int:
+    """Predicted time of units until they have ended or can be recalled, added up."""
+    return sum(left_ns(unit, now) for unit in units)
+
+
+def left_ns(unit: Unit, now: int, *, whole: bool = False) -> int:
+    """Predicted time until a unit has ended, or can be recalled where it is one of several steps; `whole`: its end."""
+    begun = max(0, now - unit.begins)
+    if whole or unit.steps == 1 or unit.recalled:
+        return max(0, unit.predicted - begun)
+    step = max(1, unit.predicted // unit.steps)
+    return step - begun % step
+
+
+def _kept(device: DeviceSpec) -> int | None:
+    """The worker that is kept free of best-effort work: that of the highest priority, then the largest.
+
+    None where one unit runs at a time, and where nothing is kept from a class.
+    """
+    workers = device.workers
+    if min(len(workers), device.max_running) == 1 or device.classes.preset not in (Preset.REEF, Preset.REEF_N):
+        return None
+    return max(range(len(workers)), key=lambda worker: (-workers[worker].priority, workers[worker].capacity, worker))

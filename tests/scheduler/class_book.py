@@ -1,0 +1,68 @@
+"""The checks of every Step that concern classes: what starts beside what, how much of it, and where."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from app.scheduler.scheduler import Scheduler
+from app.scheduler.types import Klass, Preset, RowState, Step, Unit
+
+if TYPE_CHECKING:
+    from .book import Book, RowFacts
+
+BEST = Klass.BEST_EFFORT
+
+
+def check_classes(book: Book, step: Step, scheduler: Scheduler, now: int) -> None:
+    """Of a Step whose units the Book has noted."""
+    classes = book.device.classes
+    for unit in step.withdraw:
+        assert book.device.withdraws
+        assert unit.klass is BEST
+    if classes.preset is Preset.SEQ:
+        assert len(book.units) <= 1
+        return
+    if classes.preset is Preset.STREAMS:
+        return
+    theirs = [unit for unit in book.units.values() if unit.klass is BEST]
+    workers = book.device.workers
+    if min(len(workers), book.device.max_running) > 1:
+        assert len({unit.worker for unit in theirs}) < min(len(workers), book.device.max_running), "none is kept"
+    started = [unit for unit in step.start if unit.klass is BEST]
+    if started and not classes.share:
+        _check_realtime_goes_first(book, started, now)
+    if started and classes.preset is Preset.REEF:
+        _check_budget(book, theirs, scheduler, now)
+
+
+def _check_realtime_goes_first(book: Book, started: list[Unit], now: int) -> None:
+    waiting = [facts for waiting in book.waiting.values() for facts in waiting if facts.entry.call.klass is not BEST]
+    beside = [unit for unit in book.units.values() if unit.klass is not BEST]
+    assert not _could_start(book, waiting), "a real-time row waits while a best-effort unit starts"
+    for unit in started:
+        for other in beside:
+            assert book.device.classes.preset is Preset.REEF, "nothing pads"
+            slower = book.pairs.get((other.program, unit.program))
+            assert slower is not None, "a pair that was not measured"
+            assert slower <= book.device.classes.slowdown
+
+
+def _could_start(book: Book, waiting: list[RowFacts]) -> list[RowFacts]:
+    """Rows of a key of which at least one has room."""
+    return [facts for facts in book._with_room(waiting) if facts.state is RowState.WAITING]
+
+
+def _check_budget(book: Book, theirs: list[Unit], scheduler: Scheduler, now: int) -> None:
+    """What was handed over is predicted to take at most the budget, unless it is one unit of one row."""
+    left = 0
+    for unit in theirs:
+        latency = scheduler._states[unit.program].latency[unit.stage]
+        if not latency.known:
+            continue
+        if unit.steps > 1:
+            step = max(1, unit.predicted // unit.steps)
+            left += step - max(0, now - unit.begins) % step
+        else:
+            left += max(0, unit.begins + unit.predicted - max(now, unit.begins))
+    alone = len(theirs) == 1 and len(theirs[0].rows) == 1
+    assert left <= book.device.classes.budget_ns or alone

@@ -1,0 +1,320 @@
+"""Whether best-effort work starts: the mode, the budget, the worker that is kept, the rules of padding, the presets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiers import few, repeatable
+
+from app.scheduler.gate import MODE_TRANSITIONS, Mode
+from app.scheduler.optimal.tables import solve
+from app.scheduler.scheduler import Scheduler
+from app.scheduler.types import AT_ONCE, ClassSpec, Fault, Klass, Outcome, Preset, Profile, Stage, Step, Unit
+
+from .test_invariants import arrivals, slowdowns
+from .world import Trace, World, make_call, make_device, make_program
+
+REAL, BEST = Klass
+CURVE = (10, 20, 30, 40)  # a row takes 10
+PADDED = Profile((50, 60, 90, 70))  # three rows go faster as four
+TABLES = solve(PADDED, loads=(0.5,))
+FEW = settings(repeatable(60), max_examples=few(60))
+
+
+def scheduler_of(*capacities: int, budget: int = 1000, programs: int = 1, **options: Any) -> Scheduler:
+    """Each program's batches take 10 for each row; classes' options begin with `class_`."""
+    classes = {name[6:]: options.pop(name) for name in list(options) if name.startswith("class_")}
+    stages = options.pop("stages", (Stage(Profile(CURVE)),))
+    scheduler = Scheduler(make_device(*capacities, classes=ClassSpec(budget_ns=budget, **classes), **options))
+    for ident in range(1, programs + 1):
+        scheduler.add_program(make_program(ident, stages=stages, policy="no_wait", max_batch=4), 0)
+    return scheduler
+
+
+def submit(scheduler: Scheduler, klass: Klass, *idents: int, now: int = 0, **options: Any) -> Step:
+    for ident in idents:
+        scheduler.submit(make_call(ident, klass=klass, arrived=now, **options), now)
+    return scheduler.step(now)
+
+
+def rows(units: Any) -> list[list[int]]:
+    return [[row.call.id for row in unit.rows] for unit in units]
+
+
+def end(scheduler: Scheduler, unit: Unit, now: int, error: Fault | None = None) -> Step:
+    scheduler.finished(Outcome(unit.id, error), now)
+    return scheduler.step(now)
+
+
+class TestMode:
+    def test_is_real_time_while_such_rows_wait_or_run(self) -> None:
+        scheduler = scheduler_of(1)
+        assert scheduler.mode is Mode.NORMAL
+        unit = submit(scheduler, BEST, 1).start[0]
+        assert scheduler.mode is Mode.NORMAL
+        submit(scheduler, REAL, 2)
+        assert scheduler.mode is Mode.REALTIME  # it waits
+        (unit,) = end(scheduler, unit, 10).start
+        assert scheduler.mode is Mode.REALTIME  # it runs
+        end(scheduler, unit, 20)
+        assert scheduler.mode is Mode.NORMAL
+
+    def test_table_leaves_each_mode_and_reaches_it(self) -> None:
+        assert {one.source for one in MODE_TRANSITIONS} == {one.target for one in MODE_TRANSITIONS} == set(Mode)
+
+
+class TestBudget:
+    def test_a_unit_has_as_many_rows_as_it_allows(self) -> None:
+        scheduler = scheduler_of(4, budget=25)
+        assert rows(submit(scheduler, BEST, 1, 2, 3).start) == [[1, 2]]
+
+    def test_one_row_goes_where_even_that_takes_longer(self) -> None:
+        scheduler = scheduler_of(4, 4, 4, budget=5)
+        step = submit(scheduler, BEST, 1, 2, 3)
+        assert rows(step.start) == [[1]]
+        assert rows(end(scheduler, step.start[0], 10).start) == [[2]]
+
+    def test_it_is_that_of_all_units_handed_over(self) -> None:
+        scheduler = scheduler_of(2, 2, 4, budget=30)
+        step = submit(scheduler, BEST, 1, 2, 3, 4)
+        assert rows(step.start) == [[1, 2], [3]]
+
+    def test_as_work_goes_on_there_is_room_for_more(self) -> None:
+        scheduler = scheduler_of(2, 2, 4, budget=25)
+        step = submit(scheduler, BEST, 1, 2, 3)
+        assert (rows(step.start), step.wake_at) == ([[1, 2]], 5)
+        assert rows(scheduler.step(5).start) == [[3]]
+
+    def test_real_time_units_have_none(self) -> None:
+        assert rows(submit(scheduler_of(4, budget=1), REAL, 1, 2, 3).start) == [[1, 2, 3]]
+
+    def test_stages_that_follow_within_a_unit_keep_it_too(self) -> None:
+        stages = tuple(Stage(Profile((time,))) for time in (10, 10, 50, 10))
+        scheduler = scheduler_of(1, budget=20, stages=stages, goes_on=True)
+        (unit,) = submit(scheduler, BEST, 1).start
+        assert unit.steps == 2
+
+    def test_where_nothing_is_known_one_unit_goes_at_a_time(self) -> None:
+        scheduler = scheduler_of(4, 4, 4, budget=5, stages=(Stage(),))
+        assert rows(submit(scheduler, BEST, 1, 2, 3, 4, 5).start) == [[1, 2, 3, 4]]
+
+
+class TestWorkers:
+    def test_the_largest_of_several_is_kept(self) -> None:
+        scheduler = scheduler_of(2, 4, 1)
+        units = submit(scheduler, BEST, 1, 2, 3, 4, 5, 6).start
+        assert sorted(unit.worker for unit in units) == [0, 2]
+        assert [unit.worker for unit in submit(scheduler, REAL, 9).start] == [1]
+
+    def test_one_is_kept_of_those_that_may_run_at_once(self) -> None:
+        scheduler = scheduler_of(4, 4, 4, max_running=2)
+        assert len(submit(scheduler, BEST, *range(9)).start) == 1
+        assert len(submit(scheduler, REAL, 20).start) == 1
+
+    def test_a_single_one_serves_both(self) -> None:
+        assert rows(submit(scheduler_of(4), BEST, 1).start) == [[1]]
+
+
+class TestPadding:
+    @pytest.mark.parametrize(
+        ("slower", "expected"), [(None, []), (0.5, []), (0.02, [[2]])], ids=["not-measured", "much", "little"]
+    )
+    def test_goes_by_the_pair(self, slower: float | None, expected: list[list[int]]) -> None:
+        scheduler = scheduler_of(4, 4, programs=2)
+        scheduler.pair({} if slower is None else {(1, 2): slower}, 0)
+        submit(scheduler, BEST, 8, program=2)  # it runs, and those that follow will wait
+        submit(scheduler, BEST, 2, program=2)
+        step = submit(scheduler, REAL, 1)
+        assert [unit.worker for unit in step.start] == [1]
+        assert rows(end(scheduler, next(iter(scheduler.running)), 10).start) == expected
+
+    def test_what_is_longer_than_the_budget_ends_before_the_real_time_unit(self) -> None:
+        def follows(now: int) -> list[list[int]]:
+            scheduler = scheduler_of(4, 4, budget=5)
+            scheduler.pair({(1, 1): 0.0}, 0)
+            unit = submit(scheduler, BEST, 7, 8).start[0]
+            submit(scheduler, REAL, 1, 2)  # until 20
+            return rows(end(scheduler, unit, now).start)
+
+        assert (follows(10), follows(11)) == ([[8]], [])
+
+    def test_none_starts_while_a_real_time_row_waits(self) -> None:
+        scheduler = scheduler_of(1, 1, 1, max_running=2)
+        scheduler.pair({(1, 1): 0.0}, 0)
+        submit(scheduler, REAL, 1, 2, 3)
+        assert rows(submit(scheduler, BEST, 9).start) == []
+
+    def padding(self) -> Scheduler:
+        """Three rows run as four, with one that is not there."""
+        scheduler = Scheduler(make_device(4))
+        scheduler.add_program(make_program(stages=(Stage(PADDED),), policy="adaptive", max_batch=4), 0)
+        scheduler.control(1, TABLES, 0)
+        return scheduler
+
+    def test_best_effort_rows_fill_a_real_time_unit(self) -> None:
+        scheduler = self.padding()
+        (unit,) = submit(scheduler, BEST, 7, 8).start
+        submit(scheduler, BEST, 9, 10)
+        submit(scheduler, REAL, 1, 2, 3, now=1)
+        (unit,) = end(scheduler, unit, 60).start
+        assert (rows([unit]), unit.size, unit.klass) == ([[1, 2, 3, 9]], 4, REAL)
+        assert (scheduler.waiting(1, BEST), scheduler.waiting(1, REAL)) == (1, 0)
+        step = end(scheduler, unit, 130)
+        assert [call.id for call in step.done] == [1, 2, 3, 9]
+        assert rows(step.start) == [[10]]
+
+    def test_of_a_unit_that_fails_each_class_runs_again_apart(self) -> None:
+        scheduler = self.padding()
+        (unit,) = submit(scheduler, REAL, 0).start
+        submit(scheduler, BEST, 9, now=1)
+        submit(scheduler, REAL, 1, 2, 3, now=1)
+        (unit,) = end(scheduler, unit, 50).start
+        assert rows([unit]) == [[1, 2, 3, 9]]
+        (unit,) = end(scheduler, unit, 120, Fault.MODEL).start
+        assert rows([unit]) == [[1, 2, 3]]
+        assert rows(end(scheduler, unit, 200).start) == [[9]]
+
+
+class TestPreemption:
+    STAGES = tuple(Stage(Profile((10, 10, 10, 10))) for _ in range(4))
+
+    def test_a_unit_that_goes_on_ends_with_its_stage(self) -> None:
+        scheduler = scheduler_of(4, 4, stages=self.STAGES, goes_on=True)
+        (unit,) = submit(scheduler, BEST, 1).start
+        step = submit(scheduler, REAL, 2, now=5)
+        assert (rows(step.start), step.recall) == ([[2]], [unit])
+        scheduler.finished(Outcome(unit.id, steps=1), 10)
+        assert scheduler.step(10).start == []  # its rows wait where they were until real time is over
+        done = end_whole(scheduler, step.start[0], 45)
+        assert [(rows([one]), one.stage) for one in done.start] == [([[1]], 1)]
+
+    def test_beside_a_pair_that_allows_it_a_unit_goes_on(self) -> None:
+        scheduler = scheduler_of(4, 4, stages=self.STAGES, goes_on=True)
+        scheduler.pair({(1, 1): 0.0}, 0)
+        submit(scheduler, BEST, 1)
+        step = submit(scheduler, REAL, 2, now=5)
+        assert (rows(step.start), list(step.recall)) == ([[2]], [])
+
+    def test_what_stands_behind_a_unit_is_taken_back(self) -> None:
+        scheduler = scheduler_of(1, push_depth=2, push_ahead_ns=AT_ONCE, withdraws=True)
+        submit(scheduler, BEST, 1)
+        (behind,) = submit(scheduler, BEST, 2, 3).start
+        step = submit(scheduler, REAL, 4, now=5)
+        assert (step.start, step.withdraw) == ([], [behind])
+        assert list(scheduler.step(6).withdraw) == []  # once is enough
+        scheduler.withdrawn(behind.id, 6)
+        assert rows(scheduler.step(6).start) == [[4]]
+        assert scheduler.waiting(1, BEST) == 2
+        assert scheduler.alive == 2
+
+    def test_what_could_not_be_taken_back_runs(self) -> None:
+        scheduler = scheduler_of(1, push_depth=2, push_ahead_ns=AT_ONCE, withdraws=True)
+        (first,) = submit(scheduler, BEST, 1).start
+        (behind,) = submit(scheduler, BEST, 2).start
+        submit(scheduler, REAL, 4, now=5)
+        assert rows(end(scheduler, first, 10).start) == [[4]]
+        assert [call.id for call in end(scheduler, behind, 20).done] == [2]
+
+    def test_rows_that_hold_the_only_room_go_on(self) -> None:
+        """Or nobody would ever have any."""
+        scheduler = scheduler_of(1, stages=self.STAGES, max_alive=1)
+        (unit,) = submit(scheduler, BEST, 1).start
+        submit(scheduler, REAL, 2, now=5)
+        for stage in range(1, 4):
+            (unit,) = end(scheduler, unit, 10 * stage).start
+            assert (rows([unit]), unit.stage) == ([[1]], stage)
+        assert rows(end(scheduler, unit, 40).start) == [[2]]
+
+
+def end_whole(scheduler: Scheduler, unit: Unit, now: int) -> Step:
+    scheduler.finished(Outcome(unit.id, steps=unit.steps, times=(10,) * unit.steps), now)
+    return scheduler.step(now)
+
+
+class TestShare:
+    def test_best_effort_goes_first_when_it_is_owed_time(self) -> None:
+        scheduler = scheduler_of(1, class_share=0.25)
+        step = submit(scheduler, BEST, *range(100, 140))
+        submit(scheduler, REAL, *range(20))
+        served = []
+        for now in range(10, 210, 10):
+            (unit,) = step.start
+            served.append(unit.klass)
+            scheduler.finished(Outcome(unit.id, compute_ns=10), now)
+            step = scheduler.step(now)
+        assert served.count(BEST) == 5
+
+
+class TestOrder:
+    def test_best_effort_models_take_turns(self) -> None:
+        scheduler = scheduler_of(1, programs=2)
+        step = submit(scheduler, BEST, 1, 2, 3)
+        submit(scheduler, BEST, 4, 5, program=2, now=1)
+        served = []
+        for now in range(10, 60, 10):
+            (unit,) = step.start
+            served += rows([unit])
+            step = end(scheduler, unit, now)
+        assert served == [[1], [4], [2], [5], [3]]
+
+    def test_deadlines_order_real_time_calls_where_asked_for(self) -> None:
+        def order(*, edf: bool) -> list[list[int]]:
+            scheduler = scheduler_of(1, class_edf=edf)
+            step = submit(scheduler, REAL, 0)
+            for ident, deadline in enumerate((None, 900, 500), 1):
+                submit(scheduler, REAL, ident, deadline=deadline)
+            submit(scheduler, REAL, 4, deadline=950, priority=-1)
+            served = []
+            for now in range(10, 60, 10):
+                served += rows(step.start)
+                step = end(scheduler, step.start[0], now)
+            return served
+
+        assert order(edf=False) == [[0], [4], [1], [2], [3]]
+        assert order(edf=True) == [[0], [4], [3], [2], [1]]
+
+
+class TestPresets:
+    def test_seq_runs_one_unit_at_a_time_to_its_end(self) -> None:
+        stages = (Stage(Profile((10,))), Stage(Profile((10,))))
+        scheduler = scheduler_of(1, 1, stages=stages, class_preset=Preset.SEQ)
+        (unit,) = submit(scheduler, BEST, 1, 2).start
+        assert submit(scheduler, REAL, 3).start == []
+        (unit,) = end(scheduler, unit, 10).start
+        assert (rows([unit]), unit.stage) == ([[1]], 1)
+        assert rows(end(scheduler, unit, 20).start) == [[3]]
+
+    def test_streams_knows_no_classes(self) -> None:
+        scheduler = scheduler_of(1, 1, class_preset=Preset.STREAMS, budget=1)
+        assert rows(submit(scheduler, BEST, 1, 2, 3).start) == [[1], [2]]
+        submit(scheduler, REAL, 4, now=1)
+        assert rows(end(scheduler, next(iter(scheduler.running)), 10).start) == [[3]]
+
+    def test_reef_n_hands_over_a_count_and_takes_nothing_back(self) -> None:
+        ahead = {"push_depth": 2, "push_ahead_ns": AT_ONCE, "withdraws": True}
+        scheduler = scheduler_of(1, class_preset=Preset.REEF_N, budget=1, **ahead)
+        assert rows(submit(scheduler, BEST, 1, 2, 3).start) == [[1], [2]]
+        step = submit(scheduler, REAL, 4)
+        assert (step.start, list(step.withdraw)) == ([], [])
+
+
+@pytest.mark.parametrize("preset", Preset)
+def test_invariants_hold_where_both_classes_are_busy(preset: Preset) -> None:
+    """Units behind one another, padding that is faster, and much best-effort work; see `class_book`."""
+
+    @FEW
+    @given(arrivals(2, list(Klass)), slowdowns, st.sampled_from([60, 150, 10_000]), st.sampled_from([1, 2]))
+    def holds(calls: Any, pairs: Any, budget: int, workers: int) -> None:
+        device = make_device(
+            *[4] * workers, push_depth=2, push_ahead_ns=AT_ONCE, withdraws=True, classes=ClassSpec(preset, budget)
+        )
+        programs = tuple(
+            make_program(ident, stages=(Stage(PADDED), Stage(PADDED))[:ident], policy="no_wait", max_batch=4)
+            for ident in (1, 2)
+        )
+        World(Trace(device, programs, calls, pairs=pairs, control=((0, 1, TABLES), (0, 2, TABLES)))).run()
+
+    holds()

@@ -1,0 +1,78 @@
+"""Best-effort programs take turns by predicted time, and have their share of the device's where one is set."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.scheduler.turns import Share, Turns
+from app.scheduler.types import Klass
+
+REAL, BEST = Klass
+
+
+def order(times: dict[int, int], count: int) -> list[int]:
+    """The programs in the order in which they are served, all of them always waiting."""
+    turns = Turns()
+    served = []
+    for _ in range(count):
+        program = min(times, key=lambda one: (turns.tag(one), one))
+        turns.take(program, times[program])
+        served.append(program)
+    return served
+
+
+def test_programs_are_served_by_time_not_by_units() -> None:
+    served = order({1: 10, 2: 30, 3: 60}, 90)
+    times = [served.count(1) * 10, served.count(2) * 30, served.count(3) * 60]
+    assert max(times) - min(times) <= 60
+
+
+def test_where_no_times_are_known_turns_go_by_units() -> None:
+    assert order({1: 0, 2: 0}, 4) == [1, 2, 1, 2]
+
+
+def test_a_program_that_was_idle_has_not_saved_up_time() -> None:
+    turns = Turns()
+    for _ in range(100):
+        turns.take(1, 10)
+    turns.take(2, 10)  # at the present
+    assert (turns.tag(1), turns.tag(2)) == (1000, 1000)
+
+
+def test_what_is_forgotten_begins_at_the_present() -> None:
+    turns = Turns()
+    turns.take(1, 1000)
+    turns.forget(1)
+    assert turns.tag(1) == 0
+
+
+class TestShare:
+    @pytest.mark.parametrize("part", [0.1, 0.25, 0.5])
+    def test_best_effort_has_its_part_of_the_time(self, part: float) -> None:
+        share = Share(part)
+        given = [0, 0]
+        for _ in range(1000):
+            klass = BEST if share.due else REAL
+            share.take(klass, 10, best_effort_waits=True)
+            given[klass] += 10
+        assert given[BEST] / sum(given) == pytest.approx(part, abs=0.01)
+
+    def test_nothing_is_owed_for_the_time_in_which_none_waited(self) -> None:
+        share = Share(0.5)
+        share.take(REAL, 1000, best_effort_waits=False)
+        assert not share.due
+        share.take(REAL, 10, best_effort_waits=True)
+        assert share.due
+
+    def test_without_a_share_none_is_due(self) -> None:
+        share = Share(0.0)
+        share.take(REAL, 1000, best_effort_waits=True)
+        assert not share.due
+
+    def test_a_prediction_is_put_right(self) -> None:
+        share = Share(0.5)
+        share.take(REAL, 100, best_effort_waits=True)
+        share.take(BEST, 150, best_effort_waits=True)
+        assert not share.due
+        share.take(BEST, -100, best_effort_waits=True)
+        assert share.due
