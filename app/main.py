@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -38,6 +39,7 @@ from app.models.repository import Repository
 from app.scheduler.policies import check_names, policy_class
 from app.scheduler.record import RecordingScheduler
 from app.scheduler.scheduler import Scheduler
+from app.scheduler.types import ClassSpec, Preset
 from app.settings import MIB, Settings, cpu_cores
 
 log = logging.getLogger("starling")
@@ -100,13 +102,24 @@ def create_app(
 
 
 def _scheduler(settings: Settings, device: Device, stack: AsyncExitStack) -> Scheduler:
+    spec = replace(device.spec, classes=_classes(settings))
     if settings.record is None:
-        return Scheduler(device.spec, split_failed=settings.split_failed)
+        return Scheduler(spec, split_failed=settings.split_failed)
     try:
         record = stack.enter_context(RecordFile(settings.record))
     except OSError as exc:
         raise ConfigError(f"record: {exc}") from None
-    return RecordingScheduler(device.spec, split_failed=settings.split_failed, sink=record.sink)
+    return RecordingScheduler(spec, split_failed=settings.split_failed, sink=record.sink)
+
+
+def _classes(settings: Settings) -> ClassSpec:
+    return ClassSpec(
+        preset=Preset(settings.classes),
+        budget_ns=round(settings.preempt_budget_ms * 1e6),
+        slowdown=settings.rt_slowdown,
+        share=settings.best_effort_share,
+        edf=settings.rt_order == "edf",
+    )
 
 
 def _device(settings: Settings, gpu: int | None) -> Device:

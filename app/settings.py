@@ -17,6 +17,7 @@ MIB = 1 << 20
 
 RowCheck = Literal["refuse", "warn", "off"]
 ServiceClass = Literal["realtime", "best_effort"]
+Sharing = Literal["reef", "reef_n", "seq", "streams"]
 
 
 class Settings(BaseModel):
@@ -50,6 +51,23 @@ class Settings(BaseModel):
     default_timeout_ms: float | None = Field(None, ge=0, description="Deadline of calls that bring none; 0: none. [0]")
     default_class: ServiceClass | None = Field(
         None, description="Class of calls that name none: realtime or best_effort. [realtime]"
+    )
+
+    # how real-time and best-effort calls share the device
+    classes: Sharing = Field(
+        "reef", description="How classes share the device: reef, or a baseline: reef_n, seq, streams (no classes)."
+    )
+    preempt_budget_ms: float = Field(
+        10, gt=0, description="Predicted best-effort work handed to the device: about what a real-time call may wait."
+    )
+    rt_slowdown: float = Field(
+        0.02, ge=0, description="By how much of its time a real-time batch may be slowed by best-effort ones beside it."
+    )
+    best_effort_share: float = Field(
+        0, ge=0, lt=1, description="Part of the device's time that best-effort calls have, whatever else there is."
+    )
+    rt_order: Literal["fifo", "edf"] = Field(
+        "fifo", description="Real-time calls of one priority go by arrival, or by deadline (edf)."
     )
 
     # the device

@@ -26,6 +26,7 @@ _PANELS = {
     "models": "What is served",
     "host": "Where",
     "policy": "Batching (beats every model.toml)",
+    "classes": "Real time and best effort",
     "device": "Device",
     "max_body_mib": "Bounds on clients",
     "keep_alive_s": "Lifecycle",

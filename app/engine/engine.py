@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Self, cast
@@ -29,7 +29,7 @@ from app.errors import ConfigError, NotReady
 from app.metrics import Snapshot
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Call, Fault, Profile, Step, Unit
+from app.scheduler.types import Call, Fault, Klass, Profile, Step, Unit
 
 log = logging.getLogger("starling.engine")
 
@@ -77,7 +77,7 @@ class Engine:
         self._programs = itertools.count()
         self.next_call = itertools.count().__next__
         self._units: dict[int, Unit] = {}
-        self._going: dict[int, Job] = {}  # units that may be recalled
+        self._jobs: dict[int, Job] = {}  # of units that may be recalled, or taken back
         workers = len(self.device.spec.workers)
         self._busy_ns = [0] * workers
         self._free_since = [0] * workers  # when the worker's last unit ended
@@ -214,13 +214,40 @@ class Engine:
         self._step_due = False
         step = self.scheduler.step(self.clock())
         for unit in step.recall:
-            if (job := self._going.get(unit.id)) is not None:  # else it ended after its model had been given up
+            if (job := self._jobs.get(unit.id)) is not None:  # else it ended after its model had been given up
                 job.recalled = True
         for unit in step.start:
             self._start(unit)
+        if step.withdraw and self._withdraw(step.withdraw):
+            self._hand_over_more(step)
         if step.start and step.done:
             self.device.let_begin()  # the loop is about to keep the interpreter lock for as long as answering takes
         return step
+
+    def _withdraw(self, units: Sequence[Unit]) -> bool:
+        """Take units back from the device, where it has not begun them; whether there were such."""
+        taken = [
+            unit
+            for unit in units
+            if (job := self._jobs.get(unit.id)) is not None and self.device.withdraw(unit.worker, job)
+        ]
+        for unit in taken:
+            del self._units[unit.id], self._jobs[unit.id]
+            self.scheduler.withdrawn(unit.id, self.clock())
+        return bool(taken)
+
+    def _hand_over_more(self, step: Step) -> None:
+        """The next Step, added to this one."""
+        more = self.scheduler.step(self.clock())
+        for unit in more.start:
+            self._start(unit)
+        step.start += more.start
+        step.done += more.done
+        step.drop += more.drop
+        step.wake_at = more.wake_at
+        for unit in more.recall:
+            if (job := self._jobs.get(unit.id)) is not None:
+                job.recalled = True
 
     def _tell(self, step: Step) -> None:
         """Answer the calls that have ended, and see to the timer."""
@@ -246,9 +273,11 @@ class Engine:
         self._units[unit.id] = unit
         slots = [row.slot for row in unit.rows]
         executor = self._served[unit.program].executor
-        job = Job(unit.id, executor, slots, unit.size, unit.stage, unit.steps)
-        if unit.steps > 1:
-            self._going[unit.id] = job
+        job = Job(
+            unit.id, executor, slots, unit.size, unit.stage, unit.steps, best_effort=unit.klass is Klass.BEST_EFFORT
+        )
+        if unit.steps > 1 or (job.best_effort and self.device.spec.withdraws):
+            self._jobs[unit.id] = job
         self.device.push(unit.worker, job)
 
     # what workers report
@@ -292,8 +321,7 @@ class Engine:
             if self.lost is not None:
                 self.abort(f"the device is lost: {self.lost}")
             return
-        if unit.steps > 1:
-            self._going.pop(unit.id, None)
+        self._jobs.pop(unit.id, None)
         served = self._served.get(unit.program)
         if served is None:  # given up, see `abort`: nobody waits
             return

@@ -10,7 +10,7 @@ from fakes import MS, FakeDevice, virtual, virtual_loop
 
 from app.contract import CLASSES, Answer
 from app.errors import DeadlineUnreachable, QueueFull
-from app.scheduler.types import Klass
+from app.scheduler.types import AT_ONCE, Klass
 
 from .rig import Rig, answers, make_model, rows_of, serving
 
@@ -54,7 +54,7 @@ async def test_a_flood_of_best_effort_calls_refuses_no_real_time_call() -> None:
 
 @virtual
 async def test_real_time_rows_go_first_and_share_no_batch() -> None:
-    async with serving(make_model(max_batch=4), device=device(4)) as rig:
+    async with serving(make_model(max_batch=4), device=device(4, batch_ms=5)) as rig:
         first = await begun(rig, 0.0, klass=BEST)
         rest = await begun(rig, 1.0, 2.0, klass=BEST)
         fast = await begun(rig, 3.0)
@@ -92,6 +92,38 @@ async def test_a_best_effort_call_counts_what_goes_before_it() -> None:
         with pytest.raises(DeadlineUnreachable):
             rig.served.lease(1, klass=BEST, timeout_us=120_000)
         await asyncio.gather(*calls)
+        rig.assert_settled()
+
+
+@virtual
+async def test_what_stands_behind_a_best_effort_batch_is_taken_back() -> None:
+    """The real-time call goes in its place, and the rows that were taken back are answered all the same."""
+    ahead = {"push_depth": 2, "push_ahead_ns": AT_ONCE, "withdraws": True}
+    fake = FakeDevice(virtual_loop(), 1, batch_ns=lambda size: 5 * MS, **ahead)
+    async with serving(make_model(max_batch=1), device=fake) as rig:
+        calls = await begun(rig, 0.0, 1.0, klass=BEST)
+        assert len(fake.pushed) == 2
+        fast = await begun(rig, 2.0)
+        assert [pushed.job.best_effort for pushed in fake.withdrawn] == [True]
+        await asyncio.gather(*fast)
+        assert not calls[1].done()
+        done = await asyncio.gather(*calls)
+        for value, answer in zip(range(2), done, strict=True):
+            np.testing.assert_array_equal(answer.outputs[0], answers(rows_of(float(value))))
+        assert [pushed.job.best_effort for pushed in fake.pushed] == [True, True, False, True]
+        rig.assert_settled()
+
+
+@virtual
+async def test_a_batch_that_has_begun_is_not_taken_back() -> None:
+    ahead = {"push_depth": 2, "push_ahead_ns": AT_ONCE, "withdraws": True}
+    fake = FakeDevice(virtual_loop(), 1, batch_ns=lambda size: 5 * MS, **ahead)
+    async with serving(make_model(max_batch=1), device=fake) as rig:
+        calls = await begun(rig, 0.0, 1.0, klass=BEST)
+        assert all(pushed.job.claim() for pushed in fake.pushed)  # both have begun, as far as anybody can tell
+        calls += await begun(rig, 2.0)
+        await asyncio.gather(*calls)
+        assert (len(fake.withdrawn), len(fake.pushed)) == (0, 3)
         rig.assert_settled()
 
 

@@ -7,7 +7,7 @@ once. A device knows slots and tensors, and nothing of requests.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import torch
@@ -120,7 +120,8 @@ class Job:
     """A unit as a device sees it: which rows (their slots) of which placed model run as a batch of what size.
 
     `steps` stages run from `stage` on, or steps of a recurrent model. WHOLE: all of it, nothing is kept in between.
-    `recalled` is set by the loop: the unit is to end with the stage or step that runs.
+    `recalled` is set by the loop: the unit is to end with the stage or step that runs. `best_effort`: no real-time row
+    is in it.
     """
 
     unit_id: int
@@ -130,6 +131,22 @@ class Job:
     stage: int = WHOLE
     steps: int = 1
     recalled: bool = False
+    best_effort: bool = False
+    _unclaimed: list[None] = field(default_factory=lambda: [None], init=False, repr=False)
+
+    def claim(self) -> bool:
+        """True for the first who asks: the worker that is about to run it, or the loop that takes it back.
+
+        Both may ask at once, on threads of their own: taking from a list is one operation. Nothing but best-effort work
+        is taken back.
+        """
+        if not self.best_effort:
+            return True
+        try:
+            self._unclaimed.pop()
+        except IndexError:
+            return False
+        return True
 
 
 @dataclass(slots=True)
@@ -199,6 +216,10 @@ class Device(Protocol):
 
     def push(self, worker: int, job: Job) -> None:
         """Hand a job to a worker. Returns at once."""
+        ...
+
+    def withdraw(self, worker: int, job: Job) -> bool:
+        """Take back a job from behind others: it will not run, nor be reported. False if it has begun."""
         ...
 
     def let_begin(self) -> None:

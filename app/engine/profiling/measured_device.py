@@ -76,6 +76,9 @@ class MeasuredDevice:
         else:
             self._device.push(worker, job)
 
+    def withdraw(self, worker: int, job: Job) -> bool:
+        return self._device.withdraw(worker, job)
+
     def let_begin(self) -> None:
         self._device.let_begin()
 

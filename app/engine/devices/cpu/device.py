@@ -33,7 +33,13 @@ class CpuDevice:
         workers = tuple(WorkerSpec(capacity) for capacity in capacities)
         depth = options.push_depth or 1
         self.spec = DeviceSpec(
-            workers, running, options.max_alive or NO_BOUND, depth, options.push_ahead_ns or 0, goes_on=depth == 1
+            workers,
+            running,
+            options.max_alive or NO_BOUND,
+            depth,
+            options.push_ahead_ns or 0,
+            goes_on=depth == 1,
+            withdraws=depth > 1,
         )
         self._placement = options.placement
         self._workers: list[Worker] = []
@@ -64,6 +70,9 @@ class CpuDevice:
 
     def push(self, worker: int, job: Job) -> None:
         self._workers[worker].push(job)
+
+    def withdraw(self, worker: int, job: Job) -> bool:
+        return job.claim()
 
     def let_begin(self) -> None:
         for worker in self._workers:

@@ -66,6 +66,8 @@ class Worker:
         torch.set_num_threads(self._threads)
         with torch.inference_mode():
             while (job := self._jobs.get()) is not None:
+                if not job.claim():  # it was taken back
+                    continue
                 self._idle = False
                 if self._word.locked():
                     self._word.release()

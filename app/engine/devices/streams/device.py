@@ -87,7 +87,7 @@ class StreamDevice:
         self.name = runtime.name if options.graphs else runtime.name + NO_GRAPHS
         alive, depth = options.max_alive or NO_BOUND, options.push_depth or _PUSH_DEPTH
         ahead = _PUSH_AHEAD_NS if options.push_ahead_ns is None else options.push_ahead_ns
-        self.spec = DeviceSpec(workers, len(workers), alive, depth, ahead)
+        self.spec = DeviceSpec(workers, len(workers), alive, depth, ahead, withdraws=depth > 1)
         self.runtime = runtime
         self._graphs = options.graphs
         self.clock = clock
@@ -167,6 +167,10 @@ class StreamDevice:
         else:
             assert self._host is not None  # it placed this model
             self._host.push(worker, job)
+
+    def withdraw(self, worker: int, job: Job) -> bool:
+        """What the launcher has not come to yet. What is on a stream stays there: drivers take nothing back."""
+        return job.claim()
 
     def let_begin(self) -> None:
         """For models that run on the CPU. Others wait for the launcher, which is handed units ahead of time."""

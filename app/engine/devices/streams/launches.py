@@ -75,6 +75,8 @@ class Launches:
             executor.launcher.send(self.launch_now, worker, job, report, length)
 
     def launch_now(self, worker: StreamWorker, job: Job, report: Report, length: int) -> None:
+        if not job.claim():  # it was taken back
+            return
         if self._health.lost is not None:
             _fail(worker, job, report, Fault.DEVICE, RuntimeError(self._health.lost))
             return
