@@ -139,7 +139,7 @@ def profile(
         others = _company(loaded, beside, models, extra or [], max_batch)
         company = Company(
             lambda rows: _device(replace(plan, max_batch=rows), 2), folder, length, repeats, budget_s, precision
-        )  # fmt: skip
+        )
         measure_beside(loaded, others, company, out, as_json=as_json)
         return
     measured, key = _measure(loaded, plan, suggest)

@@ -46,9 +46,7 @@ def check_room(cores: int, threads: int, workers: Sequence[int]) -> None:
         raise ConfigError(f"{why}: {threads} of {cores} core(s) each, no second one fits{hint}")
 
 
-def measure_beside(
-    model: Model, others: Sequence[Model], company: Company, out: Path | None, *, as_json: bool
-) -> None:  # fmt: skip
+def measure_beside(model: Model, others: Sequence[Model], company: Company, out: Path | None, *, as_json: bool) -> None:
     """Measure the pairs, keep each where `starling serve` finds it, and print them; `out`: also write them there.
 
     `others` may hold `model` itself. Raises ConfigError when a model fails.

@@ -16,9 +16,7 @@ from app.scheduler.estimates.pairs import Pair, PairTime
 def times(*slower: float, speed: float = 1.0) -> tuple[PairTime, ...]:
     """One row and eight, beside one row and then beside sixteen."""
     sizes = [(1, 1), (8, 1), (1, 16), (8, 16)]
-    return tuple(
-        PairTime(*one, 100, 100, fraction, speed=speed) for one, fraction in zip(sizes, slower, strict=False)
-    )  # fmt: skip
+    return tuple(PairTime(*one, 100, 100, fraction, speed=speed) for one, fraction in zip(sizes, slower, strict=False))
 
 
 FULL = times(0.01, 0.02, 0.03, 0.04)

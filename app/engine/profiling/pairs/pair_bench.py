@@ -85,9 +85,7 @@ class PairBench:
         turns = {FIRST: sizes[0]}, {FIRST: sizes[0], OTHER: sizes[1]}, {OTHER: sizes[1]}
         timed = {number: self.time(turns[number]) for number in order}
         alone, beside = timed[0][FIRST], timed[1][FIRST]
-        return Visit(
-            alone.ns, beside.ns, timed[2][OTHER].ns, timed[1][OTHER].ns, alone.by_stage, beside.by_stage
-        )  # fmt: skip
+        return Visit(alone.ns, beside.ns, timed[2][OTHER].ns, timed[1][OTHER].ns, alone.by_stage, beside.by_stage)
 
     def time(self, rows: Mapping[int, int]) -> dict[int, Timed]:
         """The median unit of each worker, of so many rows each, while all of these workers run without a pause."""

@@ -75,7 +75,5 @@ async def test_nothing_is_known_of_larger_batches_or_without_files(tmp_path: Pat
     async with serving(CALLS, make_model(nn.Identity(), name="bulk"), device=FakeDevice(virtual_loop(), 64)) as rig:
         assert rig.engine.beside == Beside()
     larger = make_model(nn.Identity(), name="bulk", max_batch=64)
-    async with serving(
-        CALLS, larger, device=FakeDevice(virtual_loop(), 64), profiles=ProfileCache(tmp_path)
-    ) as rig:  # fmt: skip
+    async with serving(CALLS, larger, device=FakeDevice(virtual_loop(), 64), profiles=ProfileCache(tmp_path)) as rig:
         assert rig.engine.beside == Beside()
