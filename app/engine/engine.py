@@ -63,7 +63,7 @@ class Engine:
     ) -> None:
         self.device: Device = profiling.device
         self.profiling = profiling
-        self.beside = Beside()  # of the programs that are served: by what units are slowed beside one another
+        self.beside = Beside()  # how much the programs that serve slow one another
         self.scheduler = scheduler
         self.clock = clock
         self.loop: asyncio.AbstractEventLoop
@@ -165,8 +165,10 @@ class Engine:
         self._step()
 
     def _pair(self, beside: Beside) -> None:
-        """Other pairs of programs are known than before: one has come or is going."""
+        """A program has come or is going, with which others were measured side by side."""
         self.beside = beside
+        self.scheduler.pair(beside.slowdowns, self.clock())
+        self._step_soon()
 
     async def stop(self, served: Served) -> None:
         """Take no more calls, wait for those accepted, free everything."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from app.scheduler.beside import Beside, Paired
 from app.scheduler.estimates.pairs import Pair, PairTime
@@ -30,6 +27,7 @@ def test_a_pair_by_the_ids_of_its_programs():
     assert beside(7, 3) is None  # the other way round nothing was measured
     assert beside(3, 3) is None
     assert beside(3, 99) is None
+    assert beside.slowdowns == {(3, 7): 0.04}
 
 
 def test_a_program_beside_itself_and_two_versions_of_a_model():
@@ -53,53 +51,30 @@ def test_a_program_beside_itself_and_two_versions_of_a_model():
 def test_what_was_not_measured_is_not_known(calls: Paired, bulk: Paired):
     beside = Beside.of({0: calls, 1: bulk})
     assert beside(0, 1) is None
-    assert beside(0, 1, 8, 16) is None
-    assert not beside
+    assert not beside.slowdowns
 
 
 def test_smaller_batches_are_known():
     assert Beside.of({0: CALLS._replace(max_batch=2), 1: BULK._replace(max_batch=1)})(0, 1) == 0.04
 
 
-@pytest.mark.parametrize(
-    ("rows", "beside_rows", "slower"),
-    [
-        (1, 0, 0.03), (8, 0, 0.04), (1, 1, 0.01), (8, 1, 0.02), (0, 1, 0.02), (1, 16, 0.03),
-        (3, 1, 0.02),  # the worse of its neighbours
-        (1, 3, 0.03),
-        (99, 1, 0.02),  # the largest there is
-    ],
-)  # fmt: skip
-def test_by_sizes(rows: int, beside_rows: int, slower: float):
-    assert Beside.of({0: CALLS, 1: BULK})(0, 1, rows, beside_rows) == slower
-
-
-@given(st.integers(0, 20), st.integers(0, 20))
-def test_no_size_is_worse_than_the_worst(rows: int, beside_rows: int):
-    beside = Beside({(0, 1): FULL})
-    assert 0.01 <= (beside(0, 1, rows, beside_rows) or 0) <= beside(0, 1)  # type: ignore[operator]
-
-
 def test_the_greedy_choice_is_what_keeps_most_of_its_speed():
     speeds = {1: 0.6, 2: 0.97, 3: 0.8, 4: 0.99}
-    beside = Beside({(0, program): times(0.01, speed=speed) for program, speed in speeds.items()})
+    beside = Beside({(0, program): Pair("m", "a", times(0.01, speed=speed)) for program, speed in speeds.items()})
     assert beside.order(0, [9, 1, 2, 3, 8, 4]) == [4, 2, 3, 1, 9, 8]
 
 
 def test_what_is_as_good_stays_in_its_turn_and_what_is_unknown_comes_last():
     speeds = {1: 0.96, 2: 0.95, 3: 0.97}
-    beside = Beside({(0, program): times(0.01, speed=speed) for program, speed in speeds.items()})
+    beside = Beside({(0, program): Pair("m", "a", times(0.01, speed=speed)) for program, speed in speeds.items()})
     assert beside.order(0, [2, 3, 1]) == [2, 3, 1]
     assert beside.order(0, [9, 3, 8, 2, 1]) == [3, 2, 1, 9, 8]
     assert beside.order(5, [3, 1]) == [3, 1]
-    assert beside.speed(0, 1) == 0.96
-    assert beside.speed(1, 0) is None
+    assert beside.speeds == {(0, program): speed for program, speed in speeds.items()}
 
 
-def test_a_table_is_recorded_whole():
-    beside = Beside({(0, 1): FULL, (1, 0): (replace(FULL[0], stages=(0.1, 0.2)),)})
-    again = Beside.from_dict(json.loads(json.dumps(beside.to_dict())))
-    assert again == beside
-    assert again(0, 1, 8, 1) == 0.02
-    assert again != Beside({(0, 1): FULL})
-    assert Beside() == Beside({(0, 1): ()})
+def test_tables_are_equal_that_say_the_same():
+    assert Beside.of({0: CALLS, 1: BULK}) == Beside({(0, 1): BESIDE})
+    assert Beside({(0, 1): BESIDE}) != Beside({(0, 1): replace(BESIDE, times=FULL[:1])})
+    assert Beside() == Beside.of({0: BULK, 1: BULK})
+    assert Beside() != {}

@@ -85,7 +85,7 @@ class Profiling:
     ) -> None:
         """`on_profile` hears of each model that has been measured, `on_tables` of tables that have been solved.
 
-        `on_beside` of what programs are slowed by beside one another, each time that this is known of other ones.
+        `on_beside` of how much programs slow one another, when one comes or goes for which pairs were measured.
         """
         self._on_profile, self._on_tables, self._on_beside = on_profile, on_tables, on_beside
 

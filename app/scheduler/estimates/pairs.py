@@ -72,18 +72,13 @@ class Pair:
 
     @property
     def slower(self) -> float:
-        """The worst of the sizes that were measured; at least 0."""
-        return worst(self.times)
+        """The worst of the sizes that were measured; at least 0: below that is noise, company speeds nobody up."""
+        return max(0.0, *(time.slower for time in self.times))
 
     def to_dict(self) -> dict[str, Any]:
         """The dict of the format. `parse_pair` gives an equal pair back."""
         sizes = [time.to_dict() for time in self.times]
         return {**self.extra, "model": self.model, "architecture": self.architecture, "sizes": sizes}
-
-
-def worst(times: Sequence[PairTime]) -> float:
-    """The largest fraction by which any of these is slowed; at least 0: below that is noise, company speeds nobody."""
-    return max(0.0, *(time.slower for time in times))
 
 
 def parse_pair(data: Any) -> Pair:
@@ -98,13 +93,13 @@ def parse_pair(data: Any) -> Pair:
     return Pair(
         names["model"],
         names["architecture"],
-        parse_times(data.get("sizes")),
+        _times(data.get("sizes")),
         {key: value for key, value in data.items() if key not in _KNOWN},
     )
 
 
-def parse_times(given: Any) -> tuple[PairTime, ...]:
-    """The entries of `sizes`, at least one. Raises ValueError as `parse_pair`."""
+def _times(given: Any) -> tuple[PairTime, ...]:
+    """The entries of `sizes`, at least one."""
     if not isinstance(given, Sequence) or isinstance(given, str) or not given:
         raise fault("sizes", "a list of what was measured", given)
     return tuple(_time(one, f"sizes.{number}") for number, one in enumerate(given))

@@ -12,6 +12,7 @@ from app.engine.profiling.cache import Key, ProfileCache, architecture_of, devic
 from app.engine.profiling.pairs.pair_cache import PairCache
 from app.scheduler.beside import Beside
 from app.scheduler.estimates.pairs import Pair, PairTime
+from app.scheduler.record import Entry, RecordingScheduler
 
 from ...rig import make_model, serving
 
@@ -35,7 +36,6 @@ async def test_pairs_of_the_models_that_serve(tmp_path: Path):
         beside = rig.engine.beside
         assert beside(calls.program, bulk.program) == 0.013
         assert beside(calls.program, calls.program) == 0.5
-        assert beside(calls.program, bulk.program, rows=1) == 0.01
         assert beside(bulk.program, calls.program) is None
         assert [one.statistics()["starling"]["beside"] for one in rig.models] == [{"bulk": 0.013, "calls": 0.5}, {}]
 
@@ -46,17 +46,30 @@ async def test_a_model_that_comes_and_goes(tmp_path: Path):
     keep(tmp_path, CALLS, BULK, 0.01, 0.013)
     async with serving(CALLS, profiles=ProfileCache(tmp_path)) as rig:
         before = rig.engine.beside
-        assert not before
+        assert before == Beside()
         bulk = await rig.engine.start(BULK)
         between = rig.engine.beside
         assert list(rig.served.beside) == ["bulk"]
         await rig.engine.stop(bulk)
-        assert not rig.engine.beside
+        assert rig.engine.beside == Beside()
         assert rig.served.beside == {}
         again = await rig.engine.start(BULK)
         assert rig.engine.beside(rig.served.program, again.program) == 0.013
         assert between(rig.served.program, again.program) is None
-        assert not before
+        assert before == Beside()
+
+
+@virtual
+async def test_the_scheduler_is_told_as_of_any_other_input(tmp_path: Path):
+    keep(tmp_path, CALLS, BULK, 0.01, 0.013)
+    record: list[Entry] = []
+    device = FakeDevice(virtual_loop(), 4)
+    scheduler = RecordingScheduler(device.spec, sink=record.append)
+    async with serving(CALLS, BULK, device=device, scheduler=scheduler, profiles=ProfileCache(tmp_path)) as rig:
+        calls, bulk = rig.models
+        await rig.engine.stop(bulk)
+        told = [entry["pairs"] for entry in record if entry.get("in") == "pair"]
+        assert told == [[[calls.program, bulk.program, 0.013]], []]
 
 
 @virtual
