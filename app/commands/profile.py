@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from app.commands.profile_beside import ALL, Company, check_room, measure_beside
 from app.commands.profile_text import progress, show
 from app.errors import ConfigError
 from app.settings import cpu_cores
@@ -86,6 +87,13 @@ def profile(
     ] = 0,
     repeats: Annotated[int, typer.Option(min=1, help="Most batches of each size; fewer where times agree.")] = 100,
     budget_s: Annotated[float, typer.Option(help="Seconds to measure; each size is run at least once.")] = 60,
+    beside: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Measure only what it is slowed by beside this one; can be repeated; all: beside each.",
+        ),
+    ] = None,
     suggest: Annotated[bool, typer.Option(help="Also compare numbers of threads and workers.")] = True,
     profile_dir: Annotated[
         Path | None,
@@ -102,7 +110,12 @@ def profile(
     Of a model in stages the time of each stage is measured, too.
     Sizes are visited in random order, pass by pass, until the median of each is known to 3 %. The result is kept where
     `starling serve` looks for it, and is what `starling simulate --profile` takes.
+
+    With --beside instead: what a batch of it is slowed by while another model runs on another worker, and what that one
+    keeps of its speed. Kept with the profiles.
     """
+    if beside and plot is not None:
+        raise ConfigError("plot: there is none of --beside")
     draw = _plotter() if plot is not None else None
     for path in (out, plot):
         if path is not None and not path.resolve().parent.is_dir():
@@ -119,8 +132,18 @@ def profile(
         threads=threads, length=length, repeats=repeats, budget_s=budget_s, precision=precision, compile=compile
     )
     plan = _plan(loaded, device, workers or [], asked)
+    folder = profile_dir or default_folder()
+    if beside:
+        if plan.gpu is None:
+            check_room(cpu_cores(), plan.threads, workers or [])
+        others = _company(loaded, beside, models, extra or [], max_batch)
+        company = Company(
+            lambda rows: _device(replace(plan, max_batch=rows), 2), folder, length, repeats, budget_s, precision
+        )
+        measure_beside(loaded, others, company, out, as_json=as_json)
+        return
     measured, key = _measure(loaded, plan, suggest)
-    kept = ProfileCache(profile_dir or default_folder()).store(key, measured)
+    kept = ProfileCache(folder).store(key, measured)
     text = json.dumps(measured.to_dict(), indent=1)
     try:
         if out is not None:
@@ -146,6 +169,15 @@ def load_model(name: str, models: str, extra: list[str], max_batch: int) -> Mode
     if not sources:
         raise ConfigError(f"model {name!r} is not known; models: {', '.join(repository.names()) or 'none'}")
     return load(sources[-1], {"max_batch": max_batch or None}, check_names=check_names)
+
+
+def _company(model: Model, beside: list[str], models: str, extra: list[str], max_batch: int) -> list[Model]:
+    """The models to run beside it, each once; it may be one of them."""
+    from app.models.repository import Repository
+
+    names = Repository(models, extra).names() if ALL in beside else list(dict.fromkeys(beside))
+    own = model.info.name
+    return [model if name == own else load_model(name, models, extra, max_batch) for name in names]
 
 
 def _plan(model: Model, device: str, workers: list[int], asked: Plan) -> Plan:

@@ -27,6 +27,7 @@ from app.engine.program import fit, most_alive, program_of, stage_profiles
 from app.engine.served_model import ServedModel
 from app.errors import ConfigError, NotReady
 from app.metrics import Snapshot
+from app.scheduler.beside import Beside
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Call, Fault, Klass, Profile, Step, Unit
@@ -62,6 +63,7 @@ class Engine:
     ) -> None:
         self.device: Device = profiling.device
         self.profiling = profiling
+        self.beside = Beside()  # how much the programs that serve slow one another
         self.scheduler = scheduler
         self.clock = clock
         self.loop: asyncio.AbstractEventLoop
@@ -93,7 +95,7 @@ class Engine:
     async def __aenter__(self) -> Self:
         self.loop = asyncio.get_running_loop()
         self._closed = asyncio.Event()
-        self.profiling.bind(self._adopt, self._control)
+        self.profiling.bind(self._adopt, self._control, self._pair)
         self.device.start(self._report, self._acknowledge if self._acknowledges else None, self._release)
         self._monitor = self.loop.create_task(self._watch_rate(), name="rate-monitor")
         self._monitor.add_done_callback(_log_failure)
@@ -161,6 +163,12 @@ class Engine:
         """A model's control tables have been solved."""
         self.scheduler.control(served.program, tables, self.clock())
         self._step()
+
+    def _pair(self, beside: Beside) -> None:
+        """A program has come or is going, with which others were measured side by side."""
+        self.beside = beside
+        self.scheduler.pair(beside.slowdowns, self.clock())
+        self._step_soon()
 
     async def stop(self, served: Served) -> None:
         """Take no more calls, wait for those accepted, free everything."""

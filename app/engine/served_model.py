@@ -57,6 +57,7 @@ class ServedModel:
         self.spare: Slots = ()
         self.rows: Sequence[SampleRow] = ()
         self.untried = False
+        self.beside: Mapping[str, float] = {}
         self.on_rows: Callable[[Sequence[int]], None] | None = None
         self._activations = executor.activations
         self._stages = len(executor.model.stages) if executor.steps is None else 1
@@ -318,6 +319,7 @@ class ServedModel:
                 "batch_scale": self.engine.scheduler.scale(self.program),
                 "handover_ms": self.engine.scheduler.handover_ns(self.program) / 1e6,
                 "profile": self.known.told(),
+                "beside": dict(self.beside),
                 "batches": {f"{worker}:{why}": n for (worker, why), n in sorted(self.stats.batches.items())},
                 **self._stage_statistics(),
             },

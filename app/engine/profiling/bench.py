@@ -15,7 +15,7 @@ from statistics import median
 from typing import NamedTuple, Self
 
 from app.contract import Array, Model, SampleRow
-from app.engine.devices.base import Completion, Device, Executor, Job, Transfer
+from app.engine.devices.base import Completion, Device, Job, Transfer
 from app.engine.devices.pool import Slots
 from app.engine.profiling.measured_device import MeasuredDevice
 from app.engine.profiling.sampler import Cell, Sampler, coarser
@@ -38,59 +38,104 @@ class Timed(NamedTuple):
     by_stage: tuple[int, ...]
 
 
+class Guest:
+    """A model on a device that is there to measure it, with rows to measure with: for each worker slots of its own.
+
+    `device` has been started; a unit of `max_batch` rows must fit each of its workers. Variable axes have the `lengths`
+    given; None: those of the rows that the model brings or that are made up for it. Blocks: not for the event loop.
+    """
+
+    def __init__(self, device: Device, model: Model, max_batch: int, lengths: Mapping[str, int] | None = None) -> None:
+        self.lengths: Mapping[str, int] = lengths or {}
+        self.max_batch = max_batch
+        self.slots: list[Slots] = []  # by worker
+        self._device = device
+        self._info = model.info
+        self._rows: Sequence[SampleRow] = ()
+        self._length = 0  # of the rows that lie in the slots; 0: as they are
+        self.executor = device.open(model, len(device.spec.workers) * max_batch)
+
+    @property
+    def name(self) -> str:
+        return self._info.name
+
+    def warm(self) -> Profile:
+        """Run each size once, check what comes back, and lay out the rows to measure with. Raises ConfigError."""
+        try:
+            quick = warm_up(self._device, self.executor, self.max_batch)
+        except Unfit as exc:
+            raise ConfigError(f"model {self.name!r}: it raises on made-up rows: {exc}; {GIVE_ROWS}") from None
+        rows = quick.rows
+        if self.lengths:
+            rows = tuple(stretched(self._info.client_inputs, row, self.lengths) for row in rows)
+        self.lengths = longest(rows)
+        self._rows = rows
+        self.slots = [self.executor.pool.take(self.max_batch) for _ in self._device.spec.workers]
+        self._write(0)
+        return quick.profile
+
+    def lay_out(self, length: int) -> None:
+        """See that the rows in all slots have this length; 0: as they are."""
+        if length != self._length:
+            self._write(length)
+
+    def _write(self, length: int) -> None:
+        inputs, rows = self._info.client_inputs, self._rows
+        if length:
+            rows = [stretched(inputs, row, short_lengths(inputs, length)) for row in rows]
+        for slots in self.slots:
+            write_rows(self.executor.pool, slots, rows)
+            if self._device.staged:
+                self._device.arrive(self.executor, slots)
+        self._length = length
+
+    def push(self, worker: int, number: int, size: int) -> None:
+        """Hand the worker a unit of so many of its rows."""
+        self._device.push(worker, Job(number, self.executor, self.slots[worker][:size], size))
+
+
 class Bench:
     """One model on a device of its own, for measuring; use as a context manager. Blocks: not for the event loop.
 
-    `device` has not been started; a unit of `max_batch` rows must fit each of its workers. Variable axes have the
-    `lengths` given; None: those of the rows that the model brings or that are made up for it.
+    `device` has not been started. The rest is as for `Guest`.
     """
 
     def __init__(self, device: Device, model: Model, max_batch: int, lengths: Mapping[str, int] | None = None) -> None:
         self.device = MeasuredDevice(device, time.perf_counter_ns)
         self.model = model
-        self.lengths: Mapping[str, int] = lengths or {}
         self._max_batch = max_batch
+        self._lengths = lengths
         self._ended: queue.SimpleQueue[tuple[Completion, bool, bool]] = queue.SimpleQueue()
         self._round = Round(0, 0)
         self._shapes: list[Array] = []  # outputs of the last unit
-        self._executor: Executor
-        self._rows: Sequence[SampleRow] = ()
-        self._length = 0  # of the rows that lie in the slots; 0: as they are
-        self._slots: list[Slots] = []
+        self._guest: Guest
 
     def __enter__(self) -> Self:
         self.device.start(self._report)
-        self._executor = self.device.open(self.model, len(self.device.spec.workers) * self._max_batch)
+        self._guest = Guest(self.device, self.model, self._max_batch, self._lengths)
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.device.close(_CLOSE_S)
 
     @property
+    def lengths(self) -> Mapping[str, int]:
+        """Of variable axes, while it measures the rows as they are; known once it is warm."""
+        return self._guest.lengths
+
+    @property
     def placed(self) -> Model:
         """The model as the device runs it."""
-        return self._executor.model
+        return self._guest.executor.model
 
     @property
     def cell(self) -> bool:
         """The device runs the model step by step."""
-        return self._executor.steps is not None
+        return self._guest.executor.steps is not None
 
     def warm(self) -> Profile:
-        """Run each size once, check what comes back, and lay out the rows to measure with. Raises ConfigError."""
-        try:
-            quick = warm_up(self.device, self._executor, self._max_batch)
-        except Unfit as exc:
-            name = self.model.info.name
-            raise ConfigError(f"model {name!r}: it raises on made-up rows: {exc}; {GIVE_ROWS}") from None
-        rows = quick.rows
-        if self.lengths:
-            rows = tuple(stretched(self.model.info.client_inputs, row, self.lengths) for row in rows)
-        self.lengths = longest(rows)
-        self._rows = rows
-        self._slots = [self._executor.pool.take(self._max_batch) for _ in self.device.spec.workers]
-        self._lay_out(0)
-        return quick.profile
+        """See `Guest.warm`."""
+        return self._guest.warm()
 
     def time(self, cell: Cell) -> list[Timed]:
         """Units of this cell, on as many workers at once. Raises ConfigError when the model fails.
@@ -99,11 +144,10 @@ class Bench:
         have begun, and alone it pays for waking up. Nor does what ends after some worker has stopped.
         """
         units, size, length = cell
-        if length != self._length:
-            self._lay_out(length)
+        self._guest.lay_out(length)
         self._round = Round(units, size)
         for worker in range(units):
-            self._push(worker, 0)
+            self._guest.push(worker, 0, size)
         times: list[Timed] = []
         running = units
         fault = ""
@@ -128,11 +172,12 @@ class Bench:
         model fails.
         """
         found: list[int] = []
-        self._lay_out(0)
+        guest = self._guest
+        guest.lay_out(0)
         begin = time.perf_counter()
         for _ in range(_HANDED_OVER):
             for size in coarser(self._max_batch)[-1]:
-                ((completion, handover_ns),) = await self.device.measure(self._executor, [(0, self._slots[0][:size])])
+                ((completion, handover_ns),) = await self.device.measure(guest.executor, [(0, guest.slots[0][:size])])
                 if completion.ran is None:
                     raise ConfigError(f"model {self.model.info.name!r}: a batch of {size} rows: {completion.message}")
                 found.append(handover_ns)
@@ -145,31 +190,16 @@ class Bench:
         found: dict[int, Transfer] = {}
         for size in sizes:
             self.time(Cell(1, size))
-            transfer = self.device.transfer(self._executor, size, self._shapes)
+            transfer = self.device.transfer(self._guest.executor, size, self._shapes)
             if transfer is not None:
                 found[size] = transfer
         return found
-
-    def _lay_out(self, length: int) -> None:
-        """Write the rows into all slots, at this length; 0: as they are."""
-        inputs, rows = self.model.info.client_inputs, self._rows
-        if length:
-            rows = [stretched(inputs, row, short_lengths(inputs, length)) for row in rows]
-        for slots in self._slots:
-            write_rows(self._executor.pool, slots, rows)
-            if self.device.staged:
-                self.device.arrive(self._executor, slots)
-        self._length = length
-
-    def _push(self, worker: int, number: int) -> None:
-        size = self._round.size
-        self.device.push(worker, Job(number, self._executor, self._slots[worker][:size], size))
 
     def _report(self, completion: Completion) -> None:
         """On a worker's thread. Its next unit goes first: the others are running."""
         counts, again = self._round.ended(completion)
         if again:
-            self._push(completion.worker, completion.outcome.unit_id + 1)
+            self._guest.push(completion.worker, completion.outcome.unit_id + 1, self._round.size)
         self._ended.put((completion, counts, again))
 
 

@@ -57,6 +57,13 @@ def levels(most: int) -> list[int]:
     return [*doubled, most] if most > 1 else []
 
 
+def half_interval(values: Iterable[float]) -> float:
+    """Half the 95 % confidence interval of the median; by ranks, so no shape is assumed."""
+    ordered = sorted(values)
+    below = max(0, floor(len(ordered) / 2 - 0.98 * sqrt(len(ordered))))
+    return (ordered[-1 - below] - ordered[below]) / 2
+
+
 class Sampler:
     """Which cell to time next, and what came of it.
 
@@ -132,10 +139,9 @@ class Sampler:
         return len(self._settled)
 
     def error(self, cell: Cell) -> float:
-        """Half the confidence interval of the median, as a share of it; by ranks, so no shape is assumed."""
-        times = sorted(self.times[cell])
-        below = max(0, floor(len(times) / 2 - 0.98 * sqrt(len(times))))
-        return (times[-1 - below] - times[below]) / 2 / median(times)
+        """Half the confidence interval of the median, as a share of it."""
+        times = self.times[cell]
+        return half_interval(times) / median(times)
 
     def spread(self, cell: Cell) -> float:
         """Distance between the quartiles as a share of the median; of four times or more."""

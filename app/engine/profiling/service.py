@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -14,10 +14,13 @@ from app.engine.profiling.cache import Key, Known, Origin, ProfileCache, key_of
 from app.engine.profiling.first_rows import FirstRows
 from app.engine.profiling.idle import IdleProfiler, Target, is_whole, now_utc
 from app.engine.profiling.measured_device import MeasuredDevice
+from app.engine.profiling.pairs.pair_cache import PairCache
 from app.engine.profiling.tables import TableSolver
 from app.engine.profiling.warmup import run_on, warm_up
 from app.models.samples import longest
 from app.models.trial import Unfit, check_independence, unfit_warning
+from app.scheduler.beside import Beside, Paired
+from app.scheduler.estimates.pairs import Pair
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.optimal.tables import ControlTables
 
@@ -34,17 +37,19 @@ class Measured(Target, Protocol):
     info: ModelInfo
     program: int
     on_rows: Callable[[Sequence[int]], None] | None  # hears of the slots of rows that have run without a fault
+    beside: Mapping[str, float]  # by model: by what fraction its units are slowed beside that one's
 
 
 class Learned(NamedTuple):
     """What is known of a model before it serves: batch times, where its profile is kept, rows to measure with.
 
-    No rows: it raised on those that were made up.
+    No rows: it raised on those that were made up. `pairs`: what it was measured beside.
     """
 
     known: Known
     key: Key | None
     rows: tuple[SampleRow, ...]
+    pairs: tuple[Pair, ...] = ()
 
 
 class Profiling:
@@ -63,14 +68,26 @@ class Profiling:
     ) -> None:
         self.device = MeasuredDevice(device, clock)
         self._cache = cache
+        self._pairs = PairCache(cache.folder) if cache else None
+        self._paired: dict[int, tuple[Measured, Paired]] = {}  # by program
         self._on_profile: Callable[[Any, Known], None]
         self._on_tables: Callable[[Any, ControlTables], None]
+        self._on_beside: Callable[[Beside], None]
+        self._beside = Beside()
         self._idle = IdleProfiler(self.device, cache, budget_s, clock, self._adopt)
         self._tables = TableSolver(device.spec, cache.folder if cache else None, self._solved)
 
-    def bind(self, on_profile: Callable[[Any, Known], None], on_tables: Callable[[Any, ControlTables], None]) -> None:
-        """`on_profile` hears of each model that has been measured, `on_tables` of tables that have been solved."""
-        self._on_profile, self._on_tables = on_profile, on_tables
+    def bind(
+        self,
+        on_profile: Callable[[Any, Known], None],
+        on_tables: Callable[[Any, ControlTables], None],
+        on_beside: Callable[[Beside], None],
+    ) -> None:
+        """`on_profile` hears of each model that has been measured, `on_tables` of tables that have been solved.
+
+        `on_beside` of how much programs slow one another, when one comes or goes for which pairs were measured.
+        """
+        self._on_profile, self._on_tables, self._on_beside = on_profile, on_tables, on_beside
 
     @property
     def spare(self) -> int:
@@ -96,11 +113,12 @@ class Profiling:
         if self._cache is None:
             return Learned(known, None, rows)
         key = key_of(model, self.device)
+        pairs = self._pairs.load(key) if self._pairs else ()
         kept = self._cache.load(key, max_batch)
         same = kept is not None and len(kept.stages) == len(known.profile.stages)  # files may be edited
         if kept is not None and (same or known.origin is Origin.GUESS):
             known = Known(kept, Origin.CACHE, str(kept.extra.get("made", "")))
-        return Learned(known, key, rows)
+        return Learned(known, key, rows, pairs)
 
     def _try(self, executor: Executor, max_batch: int) -> tuple[Known, tuple[SampleRow, ...], tuple[str, ...]]:
         quick = warm_up(self.device, executor, max_batch)
@@ -114,6 +132,11 @@ class Profiling:
     def opened(self, served: Measured, learned: Learned, spare_rows: int) -> None:
         """The model serves: solve its tables, and measure it when there is time. Before its first call."""
         served.key, served.rows = learned.key, learned.rows
+        if learned.key is not None:
+            info, key = served.info, learned.key
+            paired = Paired(key.model, key.architecture, info.batching.max_batch, learned.pairs)
+            self._paired[served.program] = served, paired
+            self._pair()
         if served.known.origin is not Origin.GUESS:
             self._tables.want(served)
         if not spare_rows or (learned.rows and is_whole(served, self.device.spec)):
@@ -137,11 +160,31 @@ class Profiling:
 
     async def forget(self, served: Measured) -> None:
         """The model is going. Returns when no unit of a measurement runs."""
+        if self._paired.pop(served.program, None) is not None:
+            self._pair()
         await self._idle.forget(served)
 
     async def close(self) -> None:
         await self._idle.close()
         await self._tables.close()
+
+    def _pair(self) -> None:
+        """A program has come or is going: make the table of those that are there."""
+        beside = Beside.of({program: paired for program, (_, paired) in self._paired.items()})
+        if beside == self._beside:
+            return
+        self._beside = beside
+        for program, (served, _) in self._paired.items():
+            served.beside = self._by_model(beside, program)
+        self._on_beside(beside)
+
+    def _by_model(self, beside: Beside, program: int) -> dict[str, float]:
+        """By what a program is slowed beside each model; of one that serves in several versions the worst of them."""
+        found: dict[str, float] = {}
+        for other, (_, paired) in self._paired.items():
+            if (slower := beside(program, other)) is not None:
+                found[paired.model] = max(slower, found.get(paired.model, 0.0))
+        return found
 
     def _adopt(self, served: Measured, known: Known) -> None:
         self._on_profile(served, known)

@@ -1,0 +1,131 @@
+"""Pairs of models as measured side by side: what a unit of one is slowed by, and the format that files hold it in.
+
+    {"model": "encoder", "architecture": "8c1f0a", "made": "2026-01-01T00:00:00+00:00",
+     "sizes": [{"rows": 1, "beside_rows": 32, "alone_ms": 4.6, "beside_ms": 4.7, "slower": 0.021, "spread": 0.03,
+                "speed": 0.96, "visits": 12, "stages": [0.01, 0.03]}]}
+
+This is what a model's units meet beside `encoder`, looped on another worker in batches of `beside_rows`: a batch of
+`rows` takes `beside_ms` where alone it takes `alone_ms`. Both are medians. `slower` is the median of what single visits
+gave, each of which times both, one after the other, so that a machine that drifts does not bend it: 0.021 is 2.1 %,
+and `spread` is the distance between the quartiles of these. `speed` is what the other keeps of the speed that it has
+alone. `stages`: `slower` of each stage, of a model in stages. Unknown keys are kept as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.scheduler.estimates import fields
+from app.scheduler.estimates.fields import MS, fault
+
+_KNOWN = {"model", "architecture", "sizes"}
+
+
+@dataclass(frozen=True, slots=True)
+class PairTime:
+    """A unit of `rows` beside units of `beside_rows`, see the module's text. `slower`, `spread`, `speed`: fractions."""
+
+    rows: int
+    beside_rows: int
+    alone_ns: int
+    beside_ns: int
+    slower: float
+    spread: float = 0.0
+    speed: float = 1.0
+    visits: int = 1
+    stages: tuple[float, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "rows": self.rows,
+            "beside_rows": self.beside_rows,
+            "alone_ms": self.alone_ns / MS,
+            "beside_ms": self.beside_ns / MS,
+            "slower": self.slower,
+            "spread": self.spread,
+            "speed": self.speed,
+            "visits": self.visits,
+            **({"stages": list(self.stages)} if self.stages else {}),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """What units of some model meet beside those of `model`, whose `architecture` is that of its profile's key."""
+
+    model: str
+    architecture: str
+    times: tuple[PairTime, ...]
+    extra: Mapping[str, Any] = field(default_factory=dict)  # unknown keys
+
+    @property
+    def max_batch(self) -> int:
+        """The largest unit that was measured beside the other."""
+        return max(time.rows for time in self.times)
+
+    @property
+    def beside_max_batch(self) -> int:
+        """The largest unit of the other."""
+        return max(time.beside_rows for time in self.times)
+
+    @property
+    def slower(self) -> float:
+        """The worst of the sizes that were measured; at least 0: below that is noise, company speeds nobody up."""
+        return max(0.0, *(time.slower for time in self.times))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The dict of the format. `parse_pair` gives an equal pair back."""
+        sizes = [time.to_dict() for time in self.times]
+        return {**self.extra, "model": self.model, "architecture": self.architecture, "sizes": sizes}
+
+
+def parse_pair(data: Any) -> Pair:
+    """A pair from its dict. Raises ValueError that names the key, what was expected there and what was found."""
+    if not isinstance(data, Mapping):
+        raise fault("beside", "an object", data)
+    names = {}
+    for name in ("model", "architecture"):
+        if not isinstance(data.get(name), str):
+            raise fault(name, "a text", data.get(name))
+        names[name] = data[name]
+    return Pair(
+        names["model"],
+        names["architecture"],
+        _times(data.get("sizes")),
+        {key: value for key, value in data.items() if key not in _KNOWN},
+    )
+
+
+def _times(given: Any) -> tuple[PairTime, ...]:
+    """The entries of `sizes`, at least one."""
+    if not isinstance(given, Sequence) or isinstance(given, str) or not given:
+        raise fault("sizes", "a list of what was measured", given)
+    return tuple(_time(one, f"sizes.{number}") for number, one in enumerate(given))
+
+
+def _time(given: Any, key: str) -> PairTime:
+    if not isinstance(given, Mapping):
+        raise fault(key, "an object", given)
+    stages = given.get("stages", ())
+    if not isinstance(stages, Sequence) or isinstance(stages, str):
+        raise fault(f"{key}.stages", "a list of numbers", stages)
+    return PairTime(
+        fields.whole(given.get("rows"), f"{key}.rows"),
+        fields.whole(given.get("beside_rows"), f"{key}.beside_rows"),
+        round(_least(given, key, "alone_ms") * MS),
+        round(_least(given, key, "beside_ms") * MS),
+        _least(given, key, "slower", -1),
+        _least(given, key, "spread"),
+        _least(given, key, "speed"),
+        fields.whole(given.get("visits"), f"{key}.visits"),
+        tuple(fields.number(one, f"{key}.stages") for one in stages),
+    )
+
+
+def _least(given: Mapping[str, Any], key: str, name: str, least: float = 0) -> float:
+    value = fields.number(given.get(name), f"{key}.{name}")
+    if value < least:
+        raise fault(f"{key}.{name}", f"a number of at least {least:g}", value)
+    return value

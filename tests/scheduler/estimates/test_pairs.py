@@ -1,0 +1,66 @@
+"""Invariant: what is written of a pair is read back equal, and what is not of the format is named."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.scheduler.estimates.pairs import Pair, PairTime, parse_pair
+
+MS = 1_000_000
+GOOD = {"rows": 1, "beside_rows": 8, "alone_ms": 2.0, "beside_ms": 2.1, "slower": 0.05, "spread": 0.01, "speed": 0.9,
+        "visits": 5}  # fmt: skip
+
+fractions = st.floats(0, 3, allow_nan=False)
+times = st.builds(
+    PairTime, st.integers(1, 512), st.integers(1, 512), st.integers(1, 10**12), st.integers(1, 10**12),
+    st.floats(-0.99, 3, allow_nan=False), fractions, fractions, st.integers(1, 100),
+    st.lists(st.floats(-0.5, 1, allow_nan=False), max_size=3).map(tuple),
+)  # fmt: skip
+
+
+@given(st.lists(times, min_size=1, max_size=4))
+def test_a_pair_is_read_as_it_was_written(times: list[PairTime]):
+    pair = Pair("m", "abc", tuple(times), {"made": "then"})
+    assert parse_pair(json.loads(json.dumps(pair.to_dict()))) == pair
+
+
+def test_the_worst_of_its_sizes_and_nothing_below_zero():
+    slower, faster = PairTime(1, 8, 100, 105, 0.05), PairTime(4, 8, 100, 90, -0.1)
+    pair = Pair("m", "abc", (faster, slower))
+    assert (pair.slower, pair.max_batch, pair.beside_max_batch) == (0.05, 4, 8)
+    assert Pair("m", "abc", (faster,)).slower == 0
+
+
+def test_fields():
+    (time,) = parse_pair({"model": "m", "architecture": "abc", "sizes": [GOOD]}).times
+    assert time == PairTime(1, 8, 2 * MS, 2_100_000, 0.05, 0.01, 0.9, 5)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"model": None}, "model: expected a text, got None"),
+        ({"architecture": 3}, "architecture: expected a text, got 3"),
+        ({"sizes": None}, "sizes: expected a list"),
+        ({"sizes": []}, "sizes: expected a list"),
+        ({"sizes": [1]}, "sizes.0: expected an object, got 1"),
+        ({"sizes": [GOOD, {**GOOD, "rows": 0}]}, "sizes.1.rows: expected a whole"),
+        ({"sizes": [{**GOOD, "slower": None}]}, "sizes.0.slower: expected a number"),
+        ({"sizes": [{**GOOD, "slower": -2}]}, "slower: expected a number of at least -1"),
+        ({"sizes": [{**GOOD, "speed": -1}]}, "speed: expected a number of at least 0"),
+        ({"sizes": [{**GOOD, "stages": "no"}]}, "stages: expected a list of numbers"),
+    ],
+)
+def test_what_is_not_of_the_format_is_named(changed: dict[str, Any], message: str):
+    with pytest.raises(ValueError, match=message):
+        parse_pair({"model": "m", "architecture": "a", "sizes": [GOOD], **changed})
+
+
+def test_a_pair_is_an_object():
+    with pytest.raises(ValueError, match="beside: expected an object"):
+        parse_pair([])
