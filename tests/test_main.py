@@ -14,7 +14,7 @@ import httpx
 import pytest
 from runtimes import HostRuntime
 
-from app import main
+from app import __version__, main
 from app.engine.profiling.cache import Key, ProfileCache, cpu_name
 from app.errors import ConfigError
 from app.scheduler.estimates.profile import ModelProfile
@@ -134,6 +134,10 @@ async def test_two_applications_live_in_one_process(tmp_path: Path) -> None:
         for client in clients:
             answer = await client.post("/predict/echo", json=[1, 2, 3, 4])
             assert (answer.status_code, answer.json()) == (200, {"y": [1.0, 2.0, 3.0, 4.0]})
+            told = (await client.get("/metrics")).text.splitlines()
+            assert {"starling_live 1.0", "starling_ready 1.0"} < set(told)
+            assert 'starling_model_ready{model="echo",version="1"} 1.0' in told
+            assert any(line.startswith("starling_build_info{") and f'"{__version__}"' in line for line in told)
         assert asyncio.get_running_loop()._default_executor is None or "aside" not in str(  # type: ignore[attr-defined]
             asyncio.get_running_loop()._default_executor._thread_name_prefix  # type: ignore[attr-defined]
         )
