@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import gc
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from lifespan import started, with_state
 from runtimes import HostRuntime
 
 from app import __version__, main
@@ -143,31 +143,6 @@ async def test_two_applications_live_in_one_process(tmp_path: Path) -> None:
         )
     assert (gc.get_threshold(), sys.getswitchinterval()) == before
     assert gc.get_freeze_count() <= frozen  # what was frozen before may have gone meanwhile
-
-
-@contextlib.asynccontextmanager
-async def started(app: Any) -> AsyncIterator[dict[str, Any]]:
-    """The lifespan of an ASGI application, as a server runs it; its state."""
-    inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-    outbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-    state: dict[str, Any] = {}
-    scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": state}
-    running = asyncio.create_task(app(scope, inbox.get, outbox.put))
-    await inbox.put({"type": "lifespan.startup"})
-    assert (await outbox.get())["type"] == "lifespan.startup.complete"
-    try:
-        yield state
-    finally:
-        await inbox.put({"type": "lifespan.shutdown"})
-        assert (await outbox.get())["type"] == "lifespan.shutdown.complete"
-        await running
-
-
-def with_state(app: Any, state: dict[str, Any]) -> Any:
-    async def call(scope: Any, receive: Any, send: Any) -> None:
-        await app({**scope, "state": dict(state)}, receive, send)
-
-    return call
 
 
 @pytest.mark.parametrize(("field", "value"), [("policy", "best"), ("objective", "speed"), ("objective", "1")])
