@@ -16,7 +16,7 @@ Resource = dict[str, Any]
 _KNOWN = {"apiVersion", "kind", "resources", "components", "configMapGenerator", "images", "patches"}
 _KINDS = {"Kustomization", "Component"}
 #: What tells the entries of a list apart, as Kubernetes merges them; lists not named here are replaced.
-_MERGE_KEYS = {"containers": "name", "env": "name", "volumes": "name", "ports": "containerPort"}
+_MERGE_KEYS = {"containers": "name", "env": "name", "volumes": "name", "volumeMounts": "mountPath"}
 
 
 def documents(path: Path) -> list[Resource]:

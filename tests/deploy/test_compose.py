@@ -11,7 +11,7 @@ from app import server
 from app.settings import Settings
 
 from .kustomize import documents
-from .test_manifests import DEPLOY, image_variables, routes, settings_of
+from .server_facts import DEPLOY, image_variables, routes, settings_of
 
 COMPOSE = DEPLOY / "compose"
 

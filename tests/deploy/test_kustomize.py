@@ -8,12 +8,13 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
 
 from .kustomize import build, merged, named
+from .server_facts import DEPLOY
 
-DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 OVERLAYS = ("cpu", "gpu")
 
 
@@ -22,13 +23,39 @@ def plain(resources: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(resources, key=lambda one: (one["kind"], one["metadata"]["name"]))
 
 
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    """The overlay of one's own that the documentation shows, beside a copy of deploy/."""
+    page = (DEPLOY.parent / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+    (tmp_path / "mine").mkdir()
+    shutil.copytree(DEPLOY, tmp_path / "deploy")
+    for name, text in re.findall(r"^```yaml\n# mine/(\S+)\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+        (tmp_path / "mine" / name).write_text(text, encoding="utf-8")
+    return tmp_path / "mine"
+
+
+def test_the_documentations_overlay(mine: Path) -> None:
+    found = build(mine)
+    for one in found:
+        if one["apiVersion"] != "monitoring.coreos.com/v1":
+            kubernetes_validate.validate(one, kubernetes_validate.latest_version(), strict=True)
+    (container,) = named(found, "Deployment", "starling")["spec"]["template"]["spec"]["containers"]
+    folder = named(found, "ConfigMap", "starling-settings")["data"]["STARLING_MODELS"]
+    assert folder in [mount["mountPath"] for mount in container["volumeMounts"]]
+    assert container["image"] == "my-starling:1"
+    agrees(mine, found)
+
+
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_kubectl_builds_the_same(overlay: str) -> None:
+def test_overlays(overlay: str) -> None:
+    agrees(DEPLOY / "kubernetes" / overlay, build(DEPLOY / "kubernetes" / overlay))
+
+
+def agrees(folder: Path, ours: list[dict[str, Any]]) -> None:
     """Compared where there is a kubectl, which has kustomize in it; the merge here is what the other tests go by."""
-    ours = build(DEPLOY / "kubernetes" / overlay)
     kubectl = shutil.which("kubectl")
     if kubectl is not None:
-        command = [kubectl, "kustomize", str(DEPLOY / "kubernetes" / overlay)]
+        command = [kubectl, "kustomize", str(folder)]
         told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
         text = re.sub(r"\bstarling-settings-[a-z0-9]{10}\b", "starling-settings", told)
         assert plain(list(yaml.safe_load_all(text))) == plain(ours)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
@@ -13,15 +11,12 @@ import pytest
 from app import server
 from app.api.calls import _PATHS
 from app.api.routes.probes import LIVE_PATHS, READY_PATHS
-from app.main import create_app
 from app.settings import Settings
 
 from .kustomize import Resource, build, documents, named
+from .server_facts import DEPLOY, DOCKERFILE, image_variables, routes, settings_of
 
-ROOT = Path(__file__).resolve().parents[2]
-DEPLOY = ROOT / "deploy"
 LABELS = {"app.kubernetes.io/name": "starling"}
-DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 #: The oldest release with every field used here, and the newest that there are schemas of.
 RELEASES = ("1.29", kubernetes_validate.latest_version())
 #: Of the Prometheus operator, which Kubernetes' own schemas leave out: the fields of its `spec` that are used here.
@@ -66,16 +61,6 @@ def settings(resources: list[Resource], container: dict[str, Any]) -> Settings:
     for one in container["env"]:
         given[one["name"]] = one.get("value", "of a secret")
     return settings_of(given)
-
-
-def image_variables() -> dict[str, str]:
-    return dict(re.findall(r"(STARLING_\w+)=(\S+)", DOCKERFILE))
-
-
-def settings_of(variables: dict[str, str]) -> Settings:
-    """As the command line makes them. Raises ValidationError for one that there is not, or that is wrong."""
-    given = {name: value for name, value in variables.items() if name.startswith("STARLING_")}
-    return Settings(**{name.removeprefix("STARLING_").lower(): value for name, value in given.items()})  # type: ignore[arg-type]
 
 
 def test_schemas_hold(resources: list[Resource]) -> None:
@@ -203,13 +188,6 @@ def leads_in(path: dict[str, Any], route: str) -> bool:
     if path["pathType"] == "Exact":
         return bool(route == path["path"])
     return route == path["path"] or route.startswith(f"{path['path']}/")
-
-
-@cache
-def routes() -> set[str]:
-    """Every route of the server, as OpenAPI has them."""
-    app = create_app(Settings())._app
-    return set(app.openapi()["paths"])  # type: ignore[attr-defined]
 
 
 def test_ingress_lets_in_inference_and_nothing_that_changes_the_server(resources: list[Resource]) -> None:

@@ -15,8 +15,9 @@ import pytest
 
 from .kustomize import documents
 from .scraped import TARGET, Series, faults, parsed, scrape
+from .server_facts import DEPLOY
 
-MONITORING = Path(__file__).resolve().parents[2] / "deploy" / "monitoring"
+MONITORING = DEPLOY / "monitoring"
 
 
 @pytest.fixture(scope="module")
