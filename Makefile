@@ -1,4 +1,4 @@
-# make serve | test | test-core | check | fix | bench | load.  PIP_ARGS is handed to pip, see README.
+# make serve | test | test-core | check | fix | bench | load | drill.  PIP_ARGS is handed to pip, see README.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt $(PIP_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-core check fix bench load clean
+.PHONY: help serve test test-core check fix bench load drill clean
 
 help:
 	@echo "make serve   install once, then serve the demo models on http://127.0.0.1:8000"
@@ -14,6 +14,7 @@ help:
 	@echo "make test-core   the tests of the scheduler and the simulator, a few examples of each, in two seconds"
 	@echo "make check   lint and types only;  make fix   format and mend what a tool can"
 	@echo "make bench   measure this machine: tables into docs/bench/"
+	@echo "make drill   replace servers behind nginx under load: no request may fail"
 	@echo "make load    serve, put Locust's load on it, leave a report in out/load/;  USERS= DURATION= SHAPE= MODEL= PAYLOAD="
 
 $(VENV)/bin/python:
@@ -60,6 +61,9 @@ fix: $(STAMP)-test
 
 bench: $(STAMP)-test
 	$(BIN)/python -m loadtest.bench $(ARGS)
+
+drill: $(STAMP)-test
+	@exec $(BIN)/python -m loadtest.drill $(ARGS)
 
 # `exec`: the signal of a Ctrl-C or a kill reaches what has children to end.
 LOAD := $(if $(USERS),--users $(USERS)) $(if $(DURATION),--duration $(DURATION)) $(if $(SHAPE),--shape $(SHAPE)) \

@@ -10,16 +10,20 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from app.metrics import BEST_EFFORT, Gauges, Histogram, ModelStats, Snapshot
+from app.metrics import BEST_EFFORT, Gauges, Histogram, ModelStats, Snapshot, Status
 
 _LABELS = ("model", "version")
 
 
 class Metrics(Collector):
-    """Renders a snapshot taken at each scrape. One per server: no module-wide registry."""
+    """Renders a snapshot taken at each scrape. One per server: no module-wide registry.
 
-    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
+    `status`: how the server is at that moment; None leaves it out.
+    """
+
+    def __init__(self, snapshot: Callable[[], Snapshot], status: Callable[[], Status] | None = None) -> None:
         self._snapshot = snapshot
+        self._status = status
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -34,10 +38,24 @@ class Metrics(Collector):
         return ()  # names do not depend on what runs, and a snapshot may not exist yet
 
     def collect(self) -> Iterator[Metric]:
+        if self._status is not None:
+            yield from _of_status(self._status())
         snapshot = self._snapshot()
         yield from _histograms(snapshot.models)
         yield from _counters(snapshot)
         yield from _gauges(snapshot.models)
+
+
+def _of_status(status: Status) -> Iterator[Metric]:
+    build = GaugeMetricFamily("starling_build_info", "1; the labels say what runs.", labels=list(status.build))
+    build.add_metric(list(status.build.values()), 1)
+    yield build
+    yield GaugeMetricFamily("starling_live", "What the liveness probe says: 1 is well.", value=status.live)
+    yield GaugeMetricFamily("starling_ready", "What the readiness probe says: 1 is ready.", value=status.ready)
+    models = GaugeMetricFamily("starling_model_ready", "1 where the model can be called.", labels=_LABELS)
+    for name, version, ready in status.models:
+        models.add_metric([name, version], ready)
+    yield models
 
 
 def _histograms(models: list[Gauges]) -> Iterator[Metric]:

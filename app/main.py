@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+import platform
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
 from fastapi import FastAPI
 
 from app import __version__
@@ -32,9 +34,10 @@ from app.engine.record_file import RecordFile
 from app.errors import ConfigError, as_config_error
 from app.exposition import Metrics
 from app.lifecycle import Lifecycle
+from app.metrics import Status
 from app.models.loaders import load as load_model
 from app.models.placement import Placement
-from app.models.registry import Registry
+from app.models.registry import READY, Registry
 from app.models.repository import Repository
 from app.scheduler.policies import check_names, policy_class
 from app.scheduler.record import RecordingScheduler
@@ -44,6 +47,7 @@ from app.settings import MIB, Settings, cpu_cores
 
 log = logging.getLogger("starling")
 
+_BUILD = {"version": __version__, "python": platform.python_version(), "torch": torch.__version__}
 _ANY_SIZE = 1 << 16  # a worker's capacity where none is given: each model's largest batch bounds it
 _ABOUT = "DNN inference over HTTP: the Open Inference Protocol (V2), TensorFlow Serving's V1, and a friendly route."
 _OVERRIDES = (
@@ -84,13 +88,14 @@ def create_app(
             )
             lifecycle.catalog, lifecycle.stuck, lifecycle.abort = registry, engine.stuck, engine.abort
             lifecycle.device = device.name
+            build = {**_BUILD, "device": device.name}
             loading = asyncio.create_task(_load(registry, engine, lifecycle, on_ready), name="load-models")
             stack.push_async_callback(_cancel, loading)
             yield {
                 "catalog": registry,
                 "health": lifecycle,
                 "settings": settings,
-                "metrics": Metrics(engine.snapshot),
+                "metrics": Metrics(engine.snapshot, partial(_status, lifecycle, registry, build)),
                 "engine": engine,
             }
 
@@ -188,6 +193,12 @@ def _given(settings: Settings) -> dict[str, object]:
     """Settings of models given as flags or variables: they beat every model.toml."""
     values = {name: getattr(settings, name) for name in _OVERRIDES}
     return {name: value for name, value in values.items() if value is not None}
+
+
+def _status(lifecycle: Lifecycle, registry: Registry, build: Mapping[str, str]) -> Status:
+    """For a scrape: what the probes would say, and every model that the index has."""
+    models = [(entry.name, entry.version, entry.state == READY) for entry in registry.index()]
+    return Status(build, lifecycle.live() is None, lifecycle.ready() is None, models)
 
 
 def _limits(settings: Settings) -> Limits:

@@ -315,3 +315,13 @@ class Snapshot:
     models: list[Gauges]
     busy_s: list[float]
     energy: Callable[[], Energy] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What the server is and how it is: its build, what its probes say, and whether each model can be called."""
+
+    build: Mapping[str, str]
+    live: bool
+    ready: bool
+    models: Sequence[tuple[str, str, bool]]  # name, version, ready

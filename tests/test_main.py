@@ -6,15 +6,15 @@ import asyncio
 import contextlib
 import gc
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from lifespan import started, with_state
 from runtimes import HostRuntime
 
-from app import main
+from app import __version__, main
 from app.engine.profiling.cache import Key, ProfileCache, cpu_name
 from app.errors import ConfigError
 from app.scheduler.estimates.profile import ModelProfile
@@ -134,36 +134,15 @@ async def test_two_applications_live_in_one_process(tmp_path: Path) -> None:
         for client in clients:
             answer = await client.post("/predict/echo", json=[1, 2, 3, 4])
             assert (answer.status_code, answer.json()) == (200, {"y": [1.0, 2.0, 3.0, 4.0]})
+            told = (await client.get("/metrics")).text.splitlines()
+            assert {"starling_live 1.0", "starling_ready 1.0"} < set(told)
+            assert 'starling_model_ready{model="echo",version="1"} 1.0' in told
+            assert any(line.startswith("starling_build_info{") and f'"{__version__}"' in line for line in told)
         assert asyncio.get_running_loop()._default_executor is None or "aside" not in str(  # type: ignore[attr-defined]
             asyncio.get_running_loop()._default_executor._thread_name_prefix  # type: ignore[attr-defined]
         )
     assert (gc.get_threshold(), sys.getswitchinterval()) == before
     assert gc.get_freeze_count() <= frozen  # what was frozen before may have gone meanwhile
-
-
-@contextlib.asynccontextmanager
-async def started(app: Any) -> AsyncIterator[dict[str, Any]]:
-    """The lifespan of an ASGI application, as a server runs it; its state."""
-    inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-    outbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-    state: dict[str, Any] = {}
-    scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": state}
-    running = asyncio.create_task(app(scope, inbox.get, outbox.put))
-    await inbox.put({"type": "lifespan.startup"})
-    assert (await outbox.get())["type"] == "lifespan.startup.complete"
-    try:
-        yield state
-    finally:
-        await inbox.put({"type": "lifespan.shutdown"})
-        assert (await outbox.get())["type"] == "lifespan.shutdown.complete"
-        await running
-
-
-def with_state(app: Any, state: dict[str, Any]) -> Any:
-    async def call(scope: Any, receive: Any, send: Any) -> None:
-        await app({**scope, "state": dict(state)}, receive, send)
-
-    return call
 
 
 @pytest.mark.parametrize(("field", "value"), [("policy", "best"), ("objective", "speed"), ("objective", "1")])

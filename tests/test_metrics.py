@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.exposition import Metrics
-from app.metrics import Gauges, Histogram, ModelStats, Snapshot
+from app.metrics import Gauges, Histogram, ModelStats, Snapshot, Status
 
 MS = 1_000_000
 
@@ -95,6 +95,22 @@ def test_classes_show_where_there_are_calls_of_them() -> None:
         "nv_inference_queue_duration_us{}": 14_000,
     }
     assert {name: found.get(name) for name in expected} == expected
+
+
+def test_what_the_server_is_and_how() -> None:
+    status = Status(
+        {"version": "1.2.3", "device": 'a "fast" one'}, True, False, [("echo", "1", True), ("m", "2", False)]
+    )
+    text, _ = Metrics(lambda: Snapshot([], []), lambda: status).render()
+    lines = text.decode().splitlines()
+    for line in (
+        'starling_build_info{device="a \\"fast\\" one",version="1.2.3"} 1.0',
+        "starling_live 1.0",
+        "starling_ready 0.0",
+        'starling_model_ready{model="echo",version="1"} 1.0',
+        'starling_model_ready{model="m",version="2"} 0.0',
+    ):
+        assert line in lines
 
 
 def test_statistics_by_class() -> None:

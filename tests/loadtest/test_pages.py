@@ -24,6 +24,7 @@ from loadtest.bench.simulation import page as simulation_page
 from loadtest.common import experiment
 from loadtest.common.paths import DOCS
 from loadtest.disb import simulated_page as disb_simulated_page
+from loadtest.drill import page as drill_page
 from loadtest.papers import adaptive_batching_page, ebird_page, stages_page, steps_page
 
 PAGES: dict[str, Callable[[Any, Path], list[str]]] = {
@@ -39,6 +40,7 @@ PAGES: dict[str, Callable[[Any, Path], list[str]]] = {
     "policies-live-1": policies_live_page.write,
     "simulation": simulation_page.write,
     "disb-simulated": disb_simulated_page.write,
+    "drill": drill_page.write,
     "adaptive_batching": adaptive_batching_page.write,
     "ebird": ebird_page.write,
     "sliced": sliced_page.write,

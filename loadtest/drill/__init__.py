@@ -1,0 +1,1 @@
+"""The rolling restart drill: `make drill`."""

@@ -1,0 +1,1 @@
+"""What is in deploy/, held against the code: settings, routes, metrics, the image."""

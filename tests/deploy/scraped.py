@@ -1,0 +1,149 @@
+"""What /metrics of the application gives, and which of it a PromQL expression asks for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import promql_parser as promql
+from lifespan import started, with_state
+from prometheus_client.parser import text_string_to_metric_families
+
+from app import errors
+from app.main import create_app
+from app.settings import Settings
+
+DEMO = Path(__file__).resolve().parents[2] / "app" / "models" / "demo"
+#: What Prometheus adds to every series of a target.
+TARGET = {"job", "instance", "namespace", "pod"}
+STAGED = """\
+from torch import nn
+from app.models import Staged
+def build():
+    return Staged([nn.ReLU(), nn.Softmax(dim=1)])
+"""
+STAGED_TOML = """\
+source = "model.py:build"
+inputs = [{ name = "x", datatype = "FP32", shape = [3] }]
+outputs = [{ name = "y", datatype = "FP32", shape = [3] }]
+"""
+#: Name of a series -> name of a label -> its values.
+Series = Mapping[str, Mapping[str, set[str]]]
+
+
+async def scrape(folder: Path) -> dict[str, dict[str, set[str]]]:
+    """The series of a server with a whole model and one in stages, each called once in both classes."""
+    (folder / "staged").mkdir()
+    (folder / "staged" / "model.py").write_text(STAGED)
+    (folder / "staged" / "model.toml").write_text(STAGED_TOML)
+    ready = asyncio.Event()
+    settings = Settings(
+        models=str(folder), model=(f"echo={DEMO / 'echo'}",), profile_dir=folder / "profiles", profile_budget_s=0
+    )
+    app = create_app(settings, on_ready=lambda registry: ready.set())
+    async with started(app) as state:
+        transport = httpx.ASGITransport(with_state(app, state))
+        async with httpx.AsyncClient(transport=transport, base_url="http://one") as client:
+            await ready.wait()
+            for model, row in (("echo", [1, 2, 3, 4]), ("staged", [1, 2, 3])):
+                for klass in ("realtime", "best_effort"):
+                    answer = await client.post(f"/predict/{model}", json=row, headers={"X-Class": klass})
+                    assert answer.status_code == 200, answer.text
+            return series_of((await client.get("/metrics")).text)
+
+
+def series_of(text: str) -> dict[str, dict[str, set[str]]]:
+    found: dict[str, dict[str, set[str]]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = found.setdefault(sample.name, defaultdict(set))
+            for name, value in sample.labels.items():
+                labels[name].add(value)
+    return found
+
+
+def outcomes() -> set[str]:
+    """What the label `outcome` may say: a test would not get every failure out of a server."""
+    codes, kinds = {"ok"}, [errors.StarlingError]
+    while kinds:
+        kind = kinds.pop()
+        codes.add(kind.code)
+        kinds += kind.__subclasses__()
+    return codes
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One selector of an expression: the series, and its matchers as (label, whether by regular expression, value)."""
+
+    name: str
+    matchers: tuple[tuple[str, bool, str], ...]
+
+
+@dataclass
+class Parsed:
+    """An expression: its selectors, the labels that it groups by, and those that it leaves out or joins on."""
+
+    asked: list[Asked] = field(default_factory=list)
+    by: set[str] = field(default_factory=set)
+    others: set[str] = field(default_factory=set)
+
+    def labels(self, series: Series, recorded: Series) -> set[str]:
+        """What labels its result may have."""
+        if self.by:
+            return self.by
+        own = (series.get(one.name) or recorded.get(one.name, {}) for one in self.asked)
+        return TARGET.union(*own) - self.others
+
+
+def parsed(expression: str) -> Parsed:
+    """Raises ValueError if it is no PromQL, or of the wrong types."""
+    found = Parsed()
+
+    def visit(node: Any) -> bool:
+        if isinstance(node, promql.MatrixSelector | promql.VectorSelector):
+            found.asked.append(_asked(getattr(node, "vector_selector", node)))
+        elif isinstance(node, promql.AggregateExpr) and node.modifier is not None:
+            kept = node.modifier.type == promql.AggModifierType.By
+            (found.by if kept else found.others).update(node.modifier.labels)
+        elif isinstance(node, promql.BinaryExpr) and node.modifier is not None and node.modifier.matching is not None:
+            found.others.update(node.modifier.matching.labels)
+        return True
+
+    promql.walk(promql.parse(expression), visit)
+    return found
+
+
+def _asked(node: Any) -> Asked:
+    by_pattern = (promql.MatchOp.Re, promql.MatchOp.NotRe)
+    return Asked(node.name, tuple((one.name, one.op in by_pattern, one.value) for one in node.matchers.matchers))
+
+
+def faults(expression: str, series: Series, recorded: Series) -> Iterator[str]:
+    """What an expression asks for that is not there. `recorded`: the series that rules make."""
+    told = parsed(expression)
+    known = set(TARGET)
+    for one in told.asked:
+        own = series.get(one.name)
+        if own is None and one.name not in {*recorded, "up"}:
+            yield f"{one.name}: no such series"
+            continue
+        has = TARGET.union(own or recorded.get(one.name, {}))
+        known |= has
+        for name, by_pattern, value in one.matchers:
+            if name not in has:
+                yield f"{one.name}: no label {name}"
+            elif own and name not in TARGET and "$" not in value:
+                yield from _values(one.name, name, value.split("|") if by_pattern else [value], own[name])
+    yield from (f"no series has the label {name}" for name in sorted((told.by | told.others) - known))
+
+
+def _values(series: str, label: str, alternatives: list[str], seen: set[str]) -> Iterator[str]:
+    """Each alternative of a matcher must be a value that there is."""
+    possible = outcomes() if label == "outcome" else seen
+    yield from (f"{series}: {label} is never {one!r}" for one in alternatives if one not in possible)

@@ -1,0 +1,31 @@
+"""What manifests must agree with: the image's variables, the settings, the routes."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+from app.main import create_app
+from app.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy"
+DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+
+
+def image_variables() -> dict[str, str]:
+    return dict(re.findall(r"(STARLING_\w+)=(\S+)", DOCKERFILE))
+
+
+def settings_of(variables: dict[str, str]) -> Settings:
+    """As the command line makes them. Raises ValidationError for one that there is not, or that is wrong."""
+    given = {name: value for name, value in variables.items() if name.startswith("STARLING_")}
+    return Settings(**{name.removeprefix("STARLING_").lower(): value for name, value in given.items()})  # type: ignore[arg-type]
+
+
+@cache
+def routes() -> set[str]:
+    """Every route of the server, as OpenAPI has them."""
+    app = create_app(Settings())._app
+    return set(app.openapi()["paths"])  # type: ignore[attr-defined]

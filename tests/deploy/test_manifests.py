@@ -1,0 +1,212 @@
+"""The manifests of Kubernetes: valid by the published schemas, and true of the server, its image and each other."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import kubernetes_validate
+import pytest
+
+from app import server
+from app.api.calls import _PATHS
+from app.api.routes.probes import LIVE_PATHS, READY_PATHS
+from app.settings import Settings
+
+from .kustomize import Resource, build, documents, named
+from .server_facts import DEPLOY, DOCKERFILE, image_variables, routes, settings_of
+
+LABELS = {"app.kubernetes.io/name": "starling"}
+#: The oldest release with every field used here, and the newest that there are schemas of.
+RELEASES = ("1.29", kubernetes_validate.latest_version())
+#: Of the Prometheus operator, which Kubernetes' own schemas leave out: the fields of its `spec` that are used here.
+OPERATORS = {"ServiceMonitor": {"selector", "endpoints"}, "PrometheusRule": {"groups"}}
+
+
+@pytest.fixture(params=["cpu", "gpu"])
+def overlay(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def resources(overlay: str) -> list[Resource]:
+    return build(DEPLOY / "kubernetes" / overlay)
+
+
+@pytest.fixture
+def deployment(resources: list[Resource]) -> dict[str, Any]:
+    spec: dict[str, Any] = named(resources, "Deployment", "starling")["spec"]
+    return spec
+
+
+@pytest.fixture
+def pod(deployment: dict[str, Any]) -> dict[str, Any]:
+    spec: dict[str, Any] = deployment["template"]["spec"]
+    return spec
+
+
+@pytest.fixture
+def container(pod: dict[str, Any]) -> dict[str, Any]:
+    (one,) = pod["containers"]
+    assert isinstance(one, dict)
+    return one
+
+
+@pytest.fixture
+def settings(resources: list[Resource], container: dict[str, Any]) -> Settings:
+    """What a pod starts with: the image's variables, the ConfigMap's, the container's own."""
+    (source,) = container["envFrom"]
+    given = image_variables() | named(resources, "ConfigMap", source["configMapRef"]["name"])["data"]
+    for one in container["env"]:
+        given[one["name"]] = one.get("value", "of a secret")
+    return settings_of(given)
+
+
+def test_schemas_hold(resources: list[Resource]) -> None:
+    for one in resources:
+        if one["kind"] in OPERATORS:
+            assert one["apiVersion"] == "monitoring.coreos.com/v1"
+            assert set(one["spec"]) == OPERATORS[one["kind"]]
+            continue
+        for release in RELEASES:
+            kubernetes_validate.validate(one, release, strict=True)
+
+
+def test_a_field_that_there_is_not_is_found(resources: list[Resource]) -> None:
+    service = named(resources, "Service", "starling")
+    service["spec"]["selectors"] = service["spec"].pop("selector")
+    with pytest.raises(kubernetes_validate.ValidationError, match="selectors"):
+        kubernetes_validate.validate(service, RELEASES[-1], strict=True)
+
+
+def test_settings_are_those_of_the_server(settings: Settings, overlay: str) -> None:
+    assert settings.host == "0.0.0.0"
+    assert settings.device == {"cpu": "cpu", "gpu": "cuda"}[overlay]
+    assert settings.api_key
+
+
+def test_image_is_one_that_the_dockerfile_builds(container: dict[str, Any]) -> None:
+    name, _, tag = container["image"].partition(":")
+    assert name == "starling"
+    assert f"-t {name if tag == 'latest' else container['image']} " in DOCKERFILE
+
+
+def test_user_is_the_images(pod: dict[str, Any]) -> None:
+    user, group = re.findall(r"^USER (\d+):(\d+)$", DOCKERFILE, re.MULTILINE)[0]
+    context = pod["securityContext"]
+    assert (context["runAsUser"], context["runAsGroup"], context["fsGroup"]) == (int(user), int(group), int(group))
+    assert context["runAsNonRoot"]
+
+
+def test_ports(resources: list[Resource], container: dict[str, Any], settings: Settings) -> None:
+    (port,) = container["ports"]
+    assert port["containerPort"] == settings.port
+    service = named(resources, "Service", "starling")["spec"]["ports"][0]
+    monitor = named(resources, "ServiceMonitor", "starling")["spec"]["endpoints"][0]
+    policy = named(resources, "NetworkPolicy", "starling")["spec"]["ingress"][0]["ports"][0]
+    assert service["targetPort"] == policy["port"] == port["name"]
+    assert monitor["port"] == service["name"]
+    for path in paths(resources):
+        assert path["backend"]["service"] == {"name": "starling", "port": {"name": service["name"]}}
+
+
+def test_probes_ask_what_the_server_answers(container: dict[str, Any]) -> None:
+    for name, known in (
+        ("startupProbe", LIVE_PATHS),
+        ("livenessProbe", LIVE_PATHS),
+        ("readinessProbe", READY_PATHS),
+    ):
+        asked = container[name]["httpGet"]
+        assert asked["path"] in known
+        assert asked["port"] == container["ports"][0]["name"]
+
+
+def test_a_pod_may_drain_to_its_end(pod: dict[str, Any], container: dict[str, Any], settings: Settings) -> None:
+    """And goes on serving until readiness has been asked often enough to be red."""
+    drain_s = settings.drain_grace_s + settings.drain_limit_s + server._FORCE_AFTER_S
+    assert pod["terminationGracePeriodSeconds"] > drain_s
+    probe = container["readinessProbe"]
+    assert settings.drain_grace_s > probe["failureThreshold"] * probe["periodSeconds"] + probe["timeoutSeconds"]
+
+
+def test_what_is_written_has_a_volume(pod: dict[str, Any], container: dict[str, Any], settings: Settings) -> None:
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    assert {str(settings.profile_dir), "/tmp"} <= set(mounts)
+    assert set(mounts.values()) == {volume["name"] for volume in pod["volumes"]}
+
+
+def test_selectors_find_the_pods(resources: list[Resource], deployment: dict[str, Any], pod: dict[str, Any]) -> None:
+    assert deployment["template"]["metadata"]["labels"] == deployment["selector"]["matchLabels"] == LABELS
+    (spread,) = pod["topologySpreadConstraints"]
+    assert spread["labelSelector"]["matchLabels"] == LABELS
+    service = named(resources, "Service", "starling")
+    assert service["spec"]["selector"] == service["metadata"]["labels"] == LABELS
+    assert named(resources, "PodDisruptionBudget", "starling")["spec"]["selector"]["matchLabels"] == LABELS
+    assert named(resources, "NetworkPolicy", "starling")["spec"]["podSelector"]["matchLabels"] == LABELS
+    assert named(resources, "ServiceMonitor", "starling")["spec"]["selector"]["matchLabels"] == LABELS
+
+
+def test_metrics_are_scraped_with_the_servers_key(resources: list[Resource], container: dict[str, Any]) -> None:
+    (key,) = (one["valueFrom"]["secretKeyRef"] for one in container["env"] if one["name"] == "STARLING_API_KEY")
+    (endpoint,) = named(resources, "ServiceMonitor", "starling")["spec"]["endpoints"]
+    assert endpoint["authorization"] == {"type": "Bearer", "credentials": key}
+    assert endpoint["path"] in routes()
+
+
+def test_autoscaler_scales_by_the_adapters_metric(resources: list[Resource]) -> None:
+    spec = named(resources, "HorizontalPodAutoscaler", "starling")["spec"]
+    target = spec["scaleTargetRef"]
+    assert named(resources, target["kind"], target["name"])["apiVersion"] == target["apiVersion"]
+    (adapter,) = documents(DEPLOY / "monitoring" / "adapter-rules.yaml")
+    (rule,) = adapter["rules"]
+    (metric,) = spec["metrics"]
+    assert metric["pods"]["metric"]["name"] == rule["name"]["as"]
+    assert spec["minReplicas"] >= 2  # one is replaced while another serves
+
+
+def test_devices_of_the_overlays(overlay: str, deployment: dict[str, Any], container: dict[str, Any]) -> None:
+    wanted, limits = container["resources"]["requests"], container["resources"]["limits"]
+    rolling = deployment["strategy"]["rollingUpdate"]
+    if overlay == "gpu":
+        assert limits["nvidia.com/gpu"] == 1  # one process serves one device
+        assert rolling == {"maxUnavailable": 1, "maxSurge": 0}
+    else:
+        assert wanted == limits
+        assert wanted["cpu"].isdigit()  # whole cores, of which cpu_cores() counts as many
+        assert rolling == {"maxUnavailable": 0, "maxSurge": 1}
+
+
+def paths(resources: list[Resource]) -> list[dict[str, Any]]:
+    (rule,) = named(resources, "Ingress", "starling")["spec"]["rules"]
+    found: list[dict[str, Any]] = rule["http"]["paths"]
+    return found
+
+
+def leads_in(path: dict[str, Any], route: str) -> bool:
+    if path["pathType"] == "Exact":
+        return bool(route == path["path"])
+    return route == path["path"] or route.startswith(f"{path['path']}/")
+
+
+def test_ingress_lets_in_inference_and_nothing_that_changes_the_server(resources: list[Resource]) -> None:
+    let_in = {route for route in routes() if any(leads_in(path, route) for path in paths(resources))}
+    inferring = {route for route in routes() if _PATHS.fullmatch(re.sub(r"\{\w+\}", "x", route))}
+    assert len(inferring) >= 4
+    assert inferring < let_in
+    assert "/v2" in let_in
+    kept_inside = ("/metrics", "/v2/repository", "/v2/health", "/docs", "/openapi.json")
+    assert [route for route in let_in if route.startswith(kept_inside)] == []
+    for path in paths(resources):
+        assert any(leads_in(path, route) for route in routes()), path
+
+
+def test_ingress_fits_the_settings(resources: list[Resource], settings: Settings) -> None:
+    prefix = "nginx.ingress.kubernetes.io/"
+    told = named(resources, "Ingress", "starling")["metadata"]["annotations"]
+    assert all(name.startswith(prefix) for name in told)
+    assert told[f"{prefix}proxy-body-size"] == f"{settings.max_body_mib:g}m"
+    again = told[f"{prefix}proxy-next-upstream"].split()
+    assert {"error", "http_503", "non_idempotent"} == set(again)
+    assert settings.keep_alive_s > 60  # ingress-nginx's upstream-keepalive-timeout

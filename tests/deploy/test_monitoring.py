@@ -1,0 +1,206 @@
+"""Alert rules, the adapter's rule and the dashboard: PromQL that parses and asks for series that /metrics has."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .kustomize import documents
+from .scraped import TARGET, Series, faults, parsed, scrape
+from .server_facts import DEPLOY
+
+MONITORING = DEPLOY / "monitoring"
+
+
+@pytest.fixture(scope="module")
+def series(tmp_path_factory: pytest.TempPathFactory) -> Series:
+    return asyncio.run(scrape(tmp_path_factory.mktemp("repository")))
+
+
+def groups() -> list[dict[str, Any]]:
+    (told,) = documents(MONITORING / "alerts.yaml")
+    assert set(told) == {"groups"}
+    found: list[dict[str, Any]] = told["groups"]
+    return found
+
+
+def rules(kind: str) -> Iterator[dict[str, Any]]:
+    """`kind` is "alert" or "record"."""
+    return (rule for group in groups() for rule in group["rules"] if kind in rule)
+
+
+def recorded() -> dict[str, dict[str, set[str]]]:
+    """The series that the recording rules make: their labels, with no values."""
+    return {rule["record"]: {label: set() for label in parsed(rule["expr"]).by} for rule in rules("record")}
+
+
+def seconds(text: str) -> float:
+    units = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+    return float(text[:-1]) * units[text[-1]]
+
+
+def test_rules_have_the_fields_that_prometheus_knows() -> None:
+    names = [rule.get("alert") or rule["record"] for group in groups() for rule in group["rules"]]
+    assert len(names) == len(set(names))
+    for group in groups():
+        assert set(group) == {"name", "rules"}
+        for rule in group["rules"]:
+            if "record" in rule:
+                assert set(rule) == {"record", "expr"}
+                assert re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", rule["record"])
+            else:
+                assert {"alert", "expr", "labels", "annotations"} <= set(rule) <= {
+                    "alert", "expr", "for", "labels", "annotations",
+                }  # fmt: skip
+                assert rule["labels"] in ({"severity": "page"}, {"severity": "ticket"})
+                assert seconds(rule.get("for", "0s")) >= 0
+
+
+def test_rules_ask_for_what_there_is(series: Series) -> None:
+    wrong = [fault for kind in ("alert", "record") for rule in rules(kind)
+             for fault in faults(rule["expr"], series, recorded())]  # fmt: skip
+    assert wrong == []
+
+
+def test_annotations_name_labels_that_the_alert_has(series: Series) -> None:
+    for rule in rules("alert"):
+        has = parsed(rule["expr"]).labels(series, recorded())
+        for text in rule["annotations"].values():
+            assert set(re.findall(r"\$labels\.(\w+)", text)) <= has, rule["alert"]
+            assert text.count("{{") == text.count("}}")
+
+
+def test_burn_rates_have_every_window(series: Series) -> None:
+    """Of errors and of latency: pairs of windows, a twelfth of each other, at the burn rates of their budget."""
+    for what, budget in (("failed", "0.001"), ("late", "0.01")):
+        text = " ".join(rule["expr"] for rule in rules("alert") if f"starling:{what}:" in rule["expr"])
+        found = re.findall(rf"starling:{what}:ratio_rate(\w+) > ([\d.]+) \* ([\d.]+)", text)
+        pairs = list(zip(found[::2], found[1::2], strict=True))
+        assert [(long[0], short[0], float(long[1])) for long, short in pairs] == [
+            ("1h", "5m", 14.4), ("6h", "30m", 6), ("1d", "2h", 3), ("3d", "6h", 1),
+        ]  # fmt: skip
+        for long, short in pairs:
+            assert seconds(long[0]) == 12 * seconds(short[0])
+            assert (long[1:], long[2]) == (short[1:], budget)
+
+
+def test_recorded_windows_are_those_of_their_names() -> None:
+    for rule in rules("record"):
+        window = rule["record"].partition("ratio_rate")[2]
+        assert set(re.findall(r"\[(\w+)\]", rule["expr"])) == {window}
+
+
+def test_what_can_go_wrong_has_an_alert() -> None:
+    told = " ".join(rule["expr"] for rule in rules("alert"))
+    for name in ("starling_live", "starling_ready", "starling_queue_length", "starling_best_effort_oldest_seconds"):
+        assert name in told
+    assert {"queue_full", "deadline_unreachable"} <= set(re.findall(r"\w+", told))
+
+
+def test_alerts_fire_when_they_should() -> None:
+    """On made-up series, where there is a promtool; the cases name alerts that there are in any case."""
+    cases = Path(__file__).with_name("alerts_test.yaml")
+    (told,) = documents(cases)
+    tried = {one["alertname"] for case in told["tests"] for one in case["alert_rule_test"]}
+    assert tried | {"StarlingErrorBudgetSlow", "StarlingLatencyBudgetSlow"} == {
+        rule["alert"] for rule in rules("alert")
+    }
+    promtool = shutil.which("promtool")
+    if promtool is not None:
+        ran = subprocess.run(
+            [promtool, "test", "rules", str(cases)], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_the_operators_rules_are_the_same() -> None:
+    (told,) = documents(MONITORING / "prometheus-rule.yaml")
+    assert told["spec"]["groups"] == groups(), "copy the groups of alerts.yaml into prometheus-rule.yaml"
+
+
+def test_adapter_asks_for_what_there_is(series: Series) -> None:
+    (told,) = documents(MONITORING / "adapter-rules.yaml")
+    (rule,) = told["rules"]
+    assert {entry["resource"] for entry in rule["resources"]["overrides"].values()} == {"namespace", "pod"}
+    assert set(rule["resources"]["overrides"]) <= TARGET
+    assert list(faults(rule["seriesQuery"], series, {})) == []
+    query = rule["metricsQuery"].replace("<<.GroupBy>>", "pod")
+    assert query != rule["metricsQuery"]
+    assert list(faults(query.replace("<<.LabelMatchers>>", 'namespace="a",pod=~"b|c"'), series, {})) == []
+
+
+@pytest.fixture(scope="module")
+def dashboard() -> dict[str, Any]:
+    told: dict[str, Any] = json.loads((MONITORING / "dashboard.json").read_text(encoding="utf-8"))
+    return told
+
+
+def targets(dashboard: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """(expression, legend) of every query, with Grafana's variables filled in as it would."""
+    for panel in dashboard["panels"]:
+        for target in panel.get("targets", []):
+            yield target["expr"].replace("$__rate_interval", "1m"), target["legendFormat"]
+
+
+def test_panels_ask_for_what_there_is(dashboard: dict[str, Any], series: Series) -> None:
+    found = list(targets(dashboard))
+    assert len(found) > 15
+    assert [fault for expression, _ in found for fault in faults(expression, series, recorded())] == []
+
+
+def test_legends_name_labels_of_their_query(dashboard: dict[str, Any], series: Series) -> None:
+    for expression, legend in targets(dashboard):
+        has = parsed(expression).labels(series, recorded())
+        assert set(re.findall(r"\{\{(\w+)\}\}", legend)) <= has, expression
+
+
+def test_variables_are_those_that_are_used(dashboard: dict[str, Any], series: Series) -> None:
+    variables = {one["name"]: one for one in dashboard["templating"]["list"]}
+    text = json.dumps(dashboard["panels"])
+    used = set(re.findall(r"\$\{?(\w+)", text)) - {"__rate_interval"}
+    assert used == set(variables)
+    for one in variables.values():
+        if one["type"] == "query":
+            (selector, label) = re.fullmatch(r"label_values\((.+), (\w+)\)", one["definition"]).groups()  # type: ignore[union-attr]
+            assert list(faults(selector, series, {})) == []
+            assert label in TARGET | set(series[parsed(selector).asked[0].name])
+
+
+def test_panels_lie_beside_each_other(dashboard: dict[str, Any]) -> None:
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+    taken: set[tuple[int, int]] = set()
+    for panel in dashboard["panels"]:
+        place = panel["gridPos"]
+        cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
+        assert not cells & taken, panel["title"]
+        assert max(x for x, _ in cells) < 24
+        taken |= cells
+
+
+@pytest.mark.parametrize(
+    ("expression", "fault"),
+    [
+        ("rate(starling_nothing_total[1m])", "no such series"),
+        ('starling_requests_total{modle="echo"}', "no label modle"),
+        ('starling_requests_total{outcome=~"ok|late"}', "never 'late'"),
+        ('starling_request_duration_seconds_bucket{le="0.3"}', "never '0.3'"),
+        ("sum by (klass) (starling_queue_length)", "label klass"),
+        ("starling_live + on (model, worker) starling_ready", "label model"),
+    ],
+)
+def test_what_is_not_there_is_found(expression: str, fault: str, series: Series) -> None:
+    assert fault in " ".join(faults(expression, series, {}))
+
+
+@pytest.mark.parametrize("expression", ["rate(starling_live[1m]", "sum by model (x)", "rate(starling_live)", "1 +"])
+def test_what_is_no_expression_is_found(expression: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        parsed(expression)
