@@ -23,7 +23,7 @@ from app.engine.lease import Lease
 from app.engine.profiling.cache import Known
 from app.engine.profiling.energy import EnergyMeter, Watts
 from app.engine.profiling.service import Profiling
-from app.engine.program import fit, most_alive, program_of, stage_profiles
+from app.engine.program import fit, most_alive, over_budget, program_of, stage_profiles
 from app.engine.served_model import ServedModel
 from app.errors import ConfigError, NotReady
 from app.metrics import Snapshot
@@ -140,8 +140,13 @@ class Engine:
             raise ConfigError(f"model {program.name!r}: {exc}") from None
         served = ServedModel(self, model, executor, program.id, learned.known)
         self._served[program.id] = served
+        self._tell_if_over_budget(served, profiles)
         self.profiling.opened(served, learned, spare)
         return served
+
+    def _tell_if_over_budget(self, served: ServedModel, profiles: Sequence[Profile]) -> None:
+        if (told := over_budget(profiles, self.scheduler.device.classes.budget_ns)) is not None:
+            log.info("model %s: %s", served.info.name, told)
 
     def _profiles(self, executor: Executor, known: Known) -> list[Profile]:
         stages, running = len(executor.model.stages), self.device.spec.max_running
@@ -150,9 +155,11 @@ class Engine:
     def _adopt(self, served: ServedModel, known: Known) -> None:
         """A model's profile has been measured: the scheduler hears of it as of any other input."""
         served.known = known
-        for stage, profile in enumerate(self._profiles(served.executor, known)):
+        profiles = self._profiles(served.executor, known)
+        for stage, profile in enumerate(profiles):
             self.scheduler.reprofile(served.program, profile, self.clock(), stage)
         self._step()
+        self._tell_if_over_budget(served, profiles)
         times = known.profile.batch_ns
         log.info(
             "model %s: measured: a row %.3g ms, %d rows %.3g ms",

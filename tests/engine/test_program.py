@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
-from app.engine.program import fit_queue
+from app.engine.program import fit_queue, over_budget
+from app.scheduler.types import Profile
 
 from .rig import X, Y, make_model, tensor
 
@@ -43,3 +45,14 @@ def test_text_has_no_bound_and_takes_no_slots():
     model = make_model(None, [tensor("t", "BYTES", 1000)], [Y], max_queue=1_000_000)
     assert fit_queue(model, 16, 1 << 20) is model
     assert fit_queue(make_model(None, [X]), 16, 1 << 20).info.batching.max_queue == 1024
+
+
+def test_a_stage_over_the_budget_is_told_with_how_many_would_fit() -> None:
+    profiles = [Profile((8_000_000,)), Profile((31_200_000, 40_000_000))]
+    assert over_budget(profiles, 32_000_000) is None
+    assert over_budget([Profile()], 1) is None
+    told = over_budget(profiles, 10_000_000)
+    assert told is not None
+    page = " ".join((Path(__file__).parents[2] / "docs" / "classes.md").read_text(encoding="utf-8").split())
+    said = told.replace("stage 1", "stage 0")
+    assert f"model encoder: {said}" in page

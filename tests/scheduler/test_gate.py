@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from .world import Trace, World, make_call, make_device, make_program
 REAL, BEST = Klass
 CURVE = (10, 20, 30, 40)  # a row takes 10
 PADDED = Profile((50, 60, 90, 70))  # three rows go faster as four
+PAGE = Path(__file__).parents[2] / "docs" / "classes.md"
 TABLES = solve(PADDED, loads=(0.5,))
 FEW = settings(repeatable(60), max_examples=few(60))
 
@@ -64,6 +66,10 @@ class TestMode:
 
     def test_table_leaves_each_mode_and_reaches_it(self) -> None:
         assert {one.source for one in MODE_TRANSITIONS} == {one.target for one in MODE_TRANSITIONS} == set(Mode)
+
+    def test_the_page_draws_the_table(self) -> None:
+        drawn = "\n".join(f"    {one.source} --> {one.target}: {one.event}<br>{one.when}" for one in MODE_TRANSITIONS)
+        assert drawn in PAGE.read_text(encoding="utf-8")
 
 
 class TestBudget:
