@@ -136,10 +136,11 @@ async def list_models(request: Request) -> JSONResponse:
     return JSONResponse({"models": sorted({served.info.name for served in catalog_of(request).ready()})})
 
 
+@router.head("/v1/models/{model}", include_in_schema=False)
 @router.get(
     "/v1/models/{model}",
     summary="Model status (KServe V1)",
-    description="Ready or an error.",
+    description="Ready or an error. HEAD is answered alike, without a body.",
     responses=answers(bodies.ModelReady, {"name": "echo", "ready": True}, 401, 404, 503),
 )
 async def model_status_v1(request: Request, model: ModelName) -> JSONResponse:
@@ -178,20 +179,22 @@ async def version_metadata(request: Request, model: ModelName, version: Version)
     return _metadata(request, model, version)
 
 
+@router.head("/v2/models/{model}/ready", include_in_schema=False)
 @router.get(
     "/v2/models/{model}/ready",
     summary="Is the model ready?",
-    description="True when one of its versions is.",
+    description="True when one of its versions is. HEAD is answered alike, without a body.",
     responses=_readiness_answers(),
 )
 async def model_ready(request: Request, model: ModelName) -> JSONResponse:
     return _readiness(request, model, None)
 
 
+@router.head("/v2/models/{model}/versions/{version}/ready", include_in_schema=False)
 @router.get(
     "/v2/models/{model}/versions/{version}/ready",
     summary="Is this version ready?",
-    description="Each version is ready or not on its own.",
+    description="Each version is ready or not on its own. HEAD is answered alike, without a body.",
     responses=_readiness_answers(),
 )
 async def version_ready(request: Request, model: ModelName, version: Version) -> JSONResponse:

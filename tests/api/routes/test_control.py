@@ -133,6 +133,14 @@ async def test_model_readiness(http: httpx.AsyncClient) -> None:
     assert (await http.get("/v2/models/nobody/ready")).status_code == 404
 
 
+@pytest.mark.parametrize("path", ["/v2/models/{}/ready", "/v2/models/{}/versions/1/ready", "/v1/models/{}"])
+@pytest.mark.parametrize(("model", "status"), [("echo", 200), ("broken", 503), ("nobody", 404)])
+async def test_readiness_answers_head_as_get(http: httpx.AsyncClient, path: str, model: str, status: int) -> None:
+    got, headed = await http.get(path.format(model)), await http.head(path.format(model))
+    assert (headed.status_code, headed.headers) == (got.status_code, got.headers)
+    assert (headed.status_code, headed.content) == (status, b"")
+
+
 async def test_v1_status(http: httpx.AsyncClient) -> None:
     assert (await http.get("/v1/models/echo")).json() == {"name": "echo", "ready": True}
     assert (await http.get("/v1/models/broken")).status_code == 503
