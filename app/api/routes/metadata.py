@@ -32,6 +32,7 @@ _ECHO_CONFIG = {
     "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [4]}],
     "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [4]}],
     "dynamic_batching": {},
+    "parameters": {"max_request_rows": {"string_value": "1024"}},
 }
 _STATISTICS = {
     "model_stats": [
@@ -82,7 +83,11 @@ def _metadata(request: Request, model: str, version: str | None) -> JSONResponse
 
 
 def _configuration(served: Served) -> JSONResponse:
-    """`dynamic_batching` and a `max_batch_size` above 0 tell Triton's load generator to send a batch dimension."""
+    """`dynamic_batching` and a `max_batch_size` above 0 tell Triton's load generator to send a batch dimension.
+
+    `max_request_rows`, in the form of Triton's parameters, tells clients where to cut what they send: unlike Triton's
+    its requests may be larger than a batch, but must fit into the queue.
+    """
     info = served.info
 
     def describe(spec: TensorSpec) -> dict[str, Any]:
@@ -96,6 +101,7 @@ def _configuration(served: Served) -> JSONResponse:
             "input": [describe(spec) for spec in client_inputs(info)],
             "output": [describe(spec) for spec in info.outputs],
             "dynamic_batching": {},
+            "parameters": {"max_request_rows": {"string_value": str(info.batching.max_queue)}},
         }
     )
 

@@ -120,6 +120,7 @@ async def test_config_has_tritons_type_names(http: httpx.AsyncClient) -> None:
         ],
         "output": [{"name": "v", "data_type": "TYPE_FP32", "dims": [3]}],
         "dynamic_batching": {},
+        "parameters": {"max_request_rows": {"string_value": "1024"}},
     }
     assert (await http.get("/v2/models/echo/versions/2/config")).json()["name"] == "echo"
 
