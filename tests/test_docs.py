@@ -27,7 +27,7 @@ from app.models.trial import call_directly, try_model
 from app.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
-TOPS = ("app", "docs", "loadtest", "tests", "deploy")
+TOPS = ("app", "clients", "docs", "loadtest", "tests", "deploy")
 #: Hosts that may be linked to: those that a reader needs, and no mirror of a package registry.
 HOSTS = {"download.pytorch.org", "keepachangelog.com", "semver.org"}
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)

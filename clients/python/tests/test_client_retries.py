@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from itertools import pairwise
+from itertools import count, pairwise
 
 import httpx
 import pytest
@@ -15,6 +16,7 @@ from fake_server import Driven, FakeServer, failing, repeated, rows
 
 from starling_client import (
     BadRequest,
+    Client,
     ConnectionLost,
     DeadlineExceeded,
     ModelFailed,
@@ -27,6 +29,7 @@ from starling_client import (
     Unauthorized,
     Unavailable,
 )
+from starling_client.errors import server_error
 
 Connect = Callable[..., Driven]
 ONE = {"x": rows(1)}
@@ -117,7 +120,7 @@ def test_no_connection_is_tried_again(connect: Connect, server: FakeServer) -> N
     client = connect(server)
     assert client.infer("double", ONE).tries == 4
     server.script = [httpx.ConnectError("refused")] * 10
-    with pytest.raises(NotConnected, match="refused") as raised:
+    with pytest.raises(NotConnected, match="no connection to http://fake: refused") as raised:
         client.predict("double", ONE)
     assert isinstance(raised.value.__cause__, httpx.ConnectError)
     assert raised.value.status is None
@@ -165,7 +168,7 @@ def test_questions_that_change_nothing_are_asked_again_in_any_case(connect: Conn
 def test_a_timeout_is_the_end(connect: Connect, server: FakeServer, lost: bool) -> None:
     server.script = [httpx.ReadTimeout("")]
     client = connect(server, retry=Retry(lost=lost))
-    with pytest.raises(TimedOut, match="no answer within 30 s; the model may have run"):
+    with pytest.raises(TimedOut, match="no answer from http://fake within 30 s; the model may have run"):
         client.predict("double", ONE)
     assert (len(server.infers), client.waited) == (1, [])
 
@@ -214,6 +217,32 @@ def test_ready_asks_once(connect: Connect) -> None:
         "/v2/models/n/ready",
     ]  # fmt: skip
     assert client.waited == []
+
+
+def test_an_answer_that_comes_byte_by_byte_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """httpx bounds the wait for each piece only."""
+    clock = count(0, 10)
+    monkeypatch.setattr("starling_client.client.monotonic", lambda: next(clock))
+    sent = []
+
+    def pieces() -> Iterator[bytes]:
+        for _ in range(100):
+            sent.append(b" ")
+            yield b" "
+
+    http = httpx.Client(transport=httpx.MockTransport(lambda request: httpx.Response(200, content=pieces())))
+    with pytest.raises(TimedOut), Client("fake", http=http) as client:
+        client.predict("double", ONE)
+    assert len(sent) < 5
+
+
+def test_errors_travel_between_processes() -> None:
+    error = server_error(429, "busy")
+    error.tries, error.retry_after_s = 3, 1.5
+    back = pickle.loads(pickle.dumps(error))
+    assert (type(back), str(back), back.status, back.message) == (Refused, "429: busy", 429, "busy")
+    assert (back.tries, back.retry_after_s) == (3, 1.5)
+    assert str(pickle.loads(pickle.dumps(TimedOut("late")))) == "late"
 
 
 @pytest.mark.parametrize(

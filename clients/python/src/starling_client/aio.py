@@ -41,8 +41,8 @@ class AsyncClient:
     ) -> None:
         if parallel < 1:
             raise ValueError(f"parallel: expected at least 1, got {parallel}")
-        self._calls = Calls(retry, binary=binary, max_rows=max_rows)
         self._url = address(url)
+        self._calls = Calls(self._url, retry, binary=binary, max_rows=max_rows)
         self._headers = common_headers(api_key, headers)
         self._parallel = parallel
         self._own = http is None

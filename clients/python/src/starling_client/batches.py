@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -52,10 +52,8 @@ class _Prepared:
 class Calls(Core):
     """Core, and inference. `max_rows`: of one request, in place of what servers tell."""
 
-    def __init__(
-        self, retry: Retry, *, binary: bool | None, max_rows: int | None, **fakes: Callable[[], float]
-    ) -> None:
-        super().__init__(retry, binary=binary, **fakes)
+    def __init__(self, server: str, retry: Retry, *, binary: bool | None, max_rows: int | None) -> None:
+        super().__init__(server, retry, binary=binary)
         if max_rows is not None and max_rows < 1:
             raise ValueError(f"max_rows: expected at least 1, got {max_rows}")
         self._max_rows = max_rows

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from time import monotonic, sleep
 from types import TracebackType
 from typing import Self, TypeVar, Unpack, overload
 
@@ -41,12 +41,12 @@ class Client:
         binary: bool | None = None,
         http: httpx.Client | None = None,
     ) -> None:
-        self._calls = Calls(retry, binary=binary, max_rows=max_rows)
         self._url = address(url)
+        self._calls = Calls(self._url, retry, binary=binary, max_rows=max_rows)
         self._headers = common_headers(api_key, headers)
         self._own = http is None
         self._http = httpx.Client() if http is None else http
-        self._sleep = time.sleep
+        self._sleep = sleep
 
     @overload
     def predict(
@@ -130,7 +130,7 @@ class Client:
 
     def _send(self, send: Send) -> Answer | Failure:
         """httpx bounds each read, not their sum: so the deadline is looked at between them, too."""
-        request, end = send.request, time.monotonic() + send.timeout_s
+        request, end = send.request, monotonic() + send.timeout_s
         try:
             with self._http.stream(
                 request.method, self._url + request.path, headers={**self._headers, **request.headers},
@@ -139,7 +139,7 @@ class Client:
                 body = bytearray()
                 for chunk in response.iter_bytes():
                     body += chunk
-                    if time.monotonic() > end:
+                    if monotonic() > end:
                         raise TimeoutError("the answer came too slowly")
                 return answer_of(response, bytes(body))
         except (httpx.TransportError, httpx.DecodingError, TimeoutError) as exc:

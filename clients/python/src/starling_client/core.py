@@ -75,15 +75,15 @@ class Core:
 
     def __init__(
         self,
+        server: str,
         retry: Retry,
         *,
         binary: bool | None,
-        clock: Callable[[], float] = time.monotonic,
-        chance: Callable[[], float] = random.random,
     ) -> None:
+        self.server = server
         self.retry = retry
-        self.clock = clock
-        self._chance = chance
+        self.clock: Callable[[], float] = time.monotonic  # tests have their own, and their own chance
+        self._chance: Callable[[], float] = random.random
         self._binary = binary
         self._metadata: dict[tuple[str, str | None], Metadata] = {}
 
@@ -105,7 +105,7 @@ class Core:
             tries += 1
             if isinstance(reply, Answer) and reply.status == 200:
                 return reply, tries
-            error = _counted(_error(reply, left), tries)
+            error = _counted(self._error(reply, left), tries)
             pause = self._pause(error, reply, request, tries)
             if pause is None or tries >= self.retry.attempts or self.clock() + pause >= deadline:
                 raise error from (reply.cause if isinstance(reply, Failure) else None)
@@ -123,6 +123,17 @@ class Core:
         # a server that says 0 is not asked without end, nor at once
         pause = backoff if error.retry_after_s is None else max(error.retry_after_s, self.retry.first_wait_s)
         return pause * (1 + self.retry.jitter * self._chance())
+
+    def _error(self, reply: Answer | Failure, timeout_s: float) -> StarlingError:
+        """What a reply that is no success means."""
+        if isinstance(reply, Answer):
+            return decode_error(reply)
+        if reply.kind is Kind.TIMED_OUT:
+            return TimedOut(f"no answer from {self.server} within {timeout_s:.3g} s; the model may have run")
+        why = str(reply.cause) or type(reply.cause).__name__
+        if reply.kind is Kind.LOST:
+            return ConnectionLost(f"{self.server}: {why}; no whole answer had come, and the model may have run")
+        return NotConnected(f"no connection to {self.server}: {why}")
 
     # what a server tells
 
@@ -158,7 +169,7 @@ class Core:
         reply: Answer | Failure = yield Send(Request("GET", path), left)
         if isinstance(reply, Failure):
             if reply.kind is Kind.UNREACHABLE:
-                raise _error(reply, left) from reply.cause
+                raise self._error(reply, left) from reply.cause
             return False
         if reply.status in (200, 503):
             return reply.status == 200
@@ -202,15 +213,3 @@ def _positive(value: object) -> int | None:
 def _counted(error: StarlingError, tries: int) -> StarlingError:
     error.tries = tries
     return error
-
-
-def _error(reply: Answer | Failure, timeout_s: float) -> StarlingError:
-    """What a reply that is no success means."""
-    if isinstance(reply, Answer):
-        return decode_error(reply)
-    if reply.kind is Kind.TIMED_OUT:
-        return TimedOut(f"no answer within {timeout_s:.3g} s; the model may have run")
-    why = str(reply.cause) or type(reply.cause).__name__
-    if reply.kind is Kind.LOST:
-        return ConnectionLost(f"the connection broke before the answer had come: {why}; the model may have run")
-    return NotConnected(why)

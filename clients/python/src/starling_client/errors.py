@@ -47,6 +47,7 @@ class ServerError(StarlingError):
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
+        self.args = message, status  # what it is made from again, in another process
         self.status: int = status
 
     def __str__(self) -> str:
