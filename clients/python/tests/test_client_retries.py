@@ -127,7 +127,9 @@ def test_no_connection_is_tried_again(connect: Connect, server: FakeServer) -> N
     assert all(earlier <= later for earlier, later in pairwise(client.waited[-9:]))
 
 
-@pytest.mark.parametrize("why", [socket.gaierror(-2, "unknown name"), ssl.SSLCertVerificationError("self-signed")])
+@pytest.mark.parametrize(
+    "why", [socket.gaierror(socket.EAI_NONAME, "unknown"), ssl.SSLCertVerificationError("self-signed")]
+)
 def test_a_name_or_certificate_that_is_wrong_stays_so(connect: Connect, server: FakeServer, why: OSError) -> None:
     error = httpx.ConnectError(str(why))
     error.__cause__ = OSError("all attempts failed")
@@ -137,6 +139,13 @@ def test_a_name_or_certificate_that_is_wrong_stays_so(connect: Connect, server: 
     with pytest.raises(NotConnected):
         client.predict("double", ONE)
     assert client.waited == []
+
+
+def test_a_name_server_that_is_away_for_a_moment(connect: Connect, server: FakeServer) -> None:
+    error = httpx.ConnectError("try again")
+    error.__cause__ = socket.gaierror(socket.EAI_AGAIN, "try again")
+    server.script = [error]
+    assert connect(server).infer("double", ONE).tries == 2
 
 
 @pytest.mark.parametrize("error", [httpx.ReadError("reset"), httpx.RemoteProtocolError("gone"), httpx.WriteError("")])

@@ -52,11 +52,17 @@ def answer_of(response: httpx.Response, body: bytes) -> Answer:
 def failure_of(exc: httpx.TransportError | httpx.DecodingError | TimeoutError) -> Failure:
     """What is known of a request that ended so."""
     if isinstance(exc, _NOTHING_SENT):
-        hopeless = any(isinstance(one, socket.gaierror | ssl.SSLCertVerificationError) for one in _chain(exc))
-        return Failure(Kind.UNREACHABLE if hopeless else Kind.REFUSED, exc)
+        return Failure(Kind.UNREACHABLE if any(map(_stays, _chain(exc))) else Kind.REFUSED, exc)
     if isinstance(exc, httpx.TimeoutException | TimeoutError):
         return Failure(Kind.TIMED_OUT, exc)
     return Failure(Kind.LOST, exc)
+
+
+def _stays(exc: BaseException) -> bool:
+    """Whether the next connection would fail alike. A name server that is away for a moment says EAI_AGAIN."""
+    if isinstance(exc, socket.gaierror):
+        return exc.errno != socket.EAI_AGAIN
+    return isinstance(exc, ssl.SSLCertVerificationError)
 
 
 def _chain(exc: BaseException) -> Iterator[BaseException]:
