@@ -113,6 +113,41 @@ def test_a_model_that_was_changed_before_a_large_batch(connect: Connect, server:
     assert sorted(server.rows) == [1, 2, 2, 2, 2]
 
 
+def test_a_queue_that_became_shorter(connect: Connect, server: FakeServer) -> None:
+    """As the server says that a request has too many rows, it is asked again how many there may be."""
+    most = 100
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        server.config = limited(most)
+        reply = server(request)
+        if request.method == "POST" and server.rows[-1] > most:
+            return failing(400, f"{server.rows.pop()} rows in one request")
+        return reply
+
+    client = connect(answer)
+    client.predict("double", {"x": rows(9)})
+    most = 8
+    assert np.array_equal(client.predict("double", {"x": rows(9)})["y"], rows(9) * 2)
+    assert sorted(server.rows) == [1, 2, 2, 2, 2, 9]
+    asked = len(server.asked)
+    with pytest.raises(ValueError, match="input 'x'"):  # nothing has changed: each is asked once more, and no more
+        client.predict("double", {"x": [["a", "b"]]})
+    assert server.paths[asked:] == ["/v2/models/double", "/v2/models/double/config"]
+
+
+def test_what_was_too_large_is_remembered_in_bytes(connect: Connect, server: FakeServer) -> None:
+    """A batch of fewer bytes is not cut for it."""
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        return failing(413) if len(request.content) > 400 else server(request)
+
+    client = connect(answer)
+    client.predict("double", {"x": rows(60)})
+    server.rows.clear()
+    client.predict("double", {"x": rows(20)})
+    assert server.rows == [20]
+
+
 async def test_parts_go_together_up_to_a_bound() -> None:
     server, under_way, most = FakeServer(config=limited(4)), 0, 0
 

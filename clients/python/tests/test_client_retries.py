@@ -171,6 +171,9 @@ def test_questions_that_change_nothing_are_asked_again_in_any_case(connect: Conn
     client = connect(once)
     assert client.metadata("double").versions == ("1",)
     assert len(client.waited) == 1
+    broken.append(httpx.ReadTimeout(""))
+    with pytest.raises(TimedOut, match=r"within 30 s$"):  # no model has run for that
+        client.metadata("double")
 
 
 @pytest.mark.parametrize("lost", [False, True])

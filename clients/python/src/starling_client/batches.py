@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,20 +21,23 @@ Inputs = Mapping[str, npt.ArrayLike] | npt.ArrayLike
 _OF_A_QUEUE = 4  # parts that a queue holds: so a few wait there together, and other clients' rows find room, too
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Bounds:
-    """`limit`: the most rows of one request; `part`: how many a larger batch is cut into. None: no bound is known."""
+    """`limit`: the most rows of one request; `part`: those of a part, where it has more. None: no bound is known."""
 
     limit: int | None
     part: int | None
 
-    def cut(self, rows: int) -> list[tuple[int, int]]:
-        """First row and the one behind the last of each part: as few as may be, as equal as may be."""
+    def parts(self, rows: int) -> int:
+        """How many requests so many rows need."""
         if self.limit is None or self.part is None or rows <= self.limit:
-            return [(0, rows)]
-        count = -(-rows // self.part)
-        edges = [rows * index // count for index in range(count + 1)]
-        return list(pairwise(edges))
+            return 1
+        return -(-rows // self.part)
+
+
+def _cut(rows: int, parts: int) -> list[tuple[int, int]]:
+    """First row and the one behind the last of each part, as equal as may be."""
+    return list(pairwise(rows * index // parts for index in range(parts + 1)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,7 @@ class Calls(Core):
             raise ValueError(f"max_rows: expected at least 1, got {max_rows}")
         self._max_rows = max_rows
         self._bounds: dict[tuple[str, str | None], _Bounds] = {}
+        self._sizes: dict[str, int] = {}  # of inputs, by model: more bytes than that have been too large
 
     def predict(self, call: Call, inputs: Inputs) -> Flow[Any]:
         """The outputs by name; one array where `inputs` is one."""
@@ -71,8 +76,8 @@ class Calls(Core):
     def infer(self, call: Call, inputs: Inputs, *, one: bool = False) -> Flow[Result]:
         """`one`: the call must be for one output.
 
-        Metadata that were remembered may be those of a version that is gone. Where a call fails that other metadata
-        might have let pass, they are asked for again, and if they are others, so is the call.
+        What was remembered of the model may be that of a version that is gone. Where a call fails that other metadata
+        or bounds might have let pass, they are asked for again, and if they are others, so is the call.
         """
         deadline = self.deadline(call.deadline_s)
         remembered = self.knows(call.key)
@@ -83,9 +88,10 @@ class Calls(Core):
             if not remembered:
                 raise
             newer = yield from self.metadata(call.key, deadline, fresh=True)
-            if (newer.inputs, newer.outputs) == (metadata.inputs, metadata.outputs):
+            before = self._bounds.pop(call.key, None)
+            after = None if before is None else (yield from self._bounds_of(call.key, deadline))
+            if (newer.inputs, newer.outputs, after) == (metadata.inputs, metadata.outputs, before):
                 raise exc from exc.__cause__
-            self._bounds.pop(call.key, None)
         return (yield from self._infer(newer, call, inputs, deadline, one))
 
     def _infer(self, metadata: Metadata, call: Call, inputs: Inputs, deadline: float, one: bool) -> Flow[Result]:
@@ -97,10 +103,12 @@ class Calls(Core):
         if rows is None or rows < 2:
             return _joined((yield from self._part(prepared, 0, rows, whole=True)))
         bounds = yield from self._bounds_of(call.key, deadline)
-        spans = bounds.cut(rows)
-        if len(spans) == 1:
+        parts = bounds.parts(rows)
+        if call.model in self._sizes:
+            parts = max(parts, -(-_size(arrays) // self._sizes[call.model]))
+        if parts == 1:
             return _joined((yield from self._part(prepared, 0, rows, whole=True)))
-        flows = [self._part(prepared, start, stop, whole=False) for start, stop in spans]
+        flows = [self._part(prepared, start, stop, whole=False) for start, stop in _cut(rows, min(parts, rows))]
         found: list[list[Part]] = yield Together(flows)
         return _joined([part for parts in found for part in parts])
 
@@ -144,10 +152,20 @@ class Calls(Core):
         else:
             part.tries = tries
             return [part]
-        half = rows // 2  # bytes are bounded, too, and servers tell that bound only by refusing
-        self._bounds[call.key] = _Bounds(half, half)
+        # Bytes are bounded, too, and servers tell that bound only by refusing. It is kept as bytes, not as rows: others
+        # may be shorter.
+        known = self._sizes.get(call.model, sys.maxsize)
+        self._sizes[call.model] = max(1, min(known, _size(arrays) // 2))
+        half = rows // 2
         first = yield from self._part(prepared, start, start + half, whole=False)
         return first + (yield from self._part(prepared, start + half, start + rows, whole=False))
+
+
+def _size(arrays: Sequence[Array]) -> int:
+    """Bytes of values, however they are encoded."""
+    return sum(
+        sum(map(len, array.ravel())) + 4 * array.size if array.dtype == object else array.nbytes for array in arrays
+    )
 
 
 def _wanted(metadata: Metadata, call: Call, one: bool) -> list[str]:

@@ -73,13 +73,7 @@ Flow: TypeAlias = Generator[Action, Any, T]
 class Core:
     """What both clients know of a server, and its simple questions. Safe for several threads: it only ever caches."""
 
-    def __init__(
-        self,
-        server: str,
-        retry: Retry,
-        *,
-        binary: bool | None,
-    ) -> None:
+    def __init__(self, server: str, retry: Retry, *, binary: bool | None) -> None:
         self.server = server
         self.retry = retry
         self.clock: Callable[[], float] = time.monotonic  # tests have their own, and their own chance
@@ -105,7 +99,7 @@ class Core:
             tries += 1
             if isinstance(reply, Answer) and reply.status == 200:
                 return reply, tries
-            error = _counted(self._error(reply, left), tries)
+            error = _counted(self._error(reply, request, left), tries)
             pause = self._pause(error, reply, request, tries)
             if pause is None or tries >= self.retry.attempts or self.clock() + pause >= deadline:
                 raise error from (reply.cause if isinstance(reply, Failure) else None)
@@ -124,15 +118,16 @@ class Core:
         pause = backoff if error.retry_after_s is None else max(error.retry_after_s, self.retry.first_wait_s)
         return pause * (1 + self.retry.jitter * self._chance())
 
-    def _error(self, reply: Answer | Failure, timeout_s: float) -> StarlingError:
+    def _error(self, reply: Answer | Failure, request: Request, timeout_s: float) -> StarlingError:
         """What a reply that is no success means."""
         if isinstance(reply, Answer):
             return decode_error(reply)
+        unsure = "; the model may have run" if request.method == "POST" else ""
         if reply.kind is Kind.TIMED_OUT:
-            return TimedOut(f"no answer from {self.server} within {timeout_s:.3g} s; the model may have run")
+            return TimedOut(f"no answer from {self.server} within {timeout_s:.3g} s{unsure}")
         why = str(reply.cause) or type(reply.cause).__name__
         if reply.kind is Kind.LOST:
-            return ConnectionLost(f"{self.server}: {why}; no whole answer had come, and the model may have run")
+            return ConnectionLost(f"the connection to {self.server} broke before the whole answer: {why}{unsure}")
         return NotConnected(f"no connection to {self.server}: {why}")
 
     # what a server tells
@@ -148,10 +143,6 @@ class Core:
     def knows(self, key: tuple[str, str | None]) -> bool:
         return key in self._metadata
 
-    def forget(self) -> None:
-        """Ask for all metadata again."""
-        self._metadata.clear()
-
     def models(self, deadline: float) -> Flow[list[str]]:
         answer, _ = yield from self.ask(Request("GET", "/v2/models"), deadline)
         names = _member(decode_json(answer), "models")
@@ -166,10 +157,11 @@ class Core:
         """
         path = "/v2/health/ready" if model is None else model_path(model, version, "/ready")
         left = deadline - self.clock()
-        reply: Answer | Failure = yield Send(Request("GET", path), left)
+        request = Request("GET", path)
+        reply: Answer | Failure = yield Send(request, left)
         if isinstance(reply, Failure):
             if reply.kind is Kind.UNREACHABLE:
-                raise self._error(reply, left) from reply.cause
+                raise self._error(reply, request, left) from reply.cause
             return False
         if reply.status in (200, 503):
             return reply.status == 200
