@@ -268,8 +268,8 @@ def test_readme_has_a_place_for_the_measured_table() -> None:
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/architecture.md",
-                                  "docs/kubernetes.md", "docs/models.md", "docs/operations.md",
-                                  "docs/protocol.md"])  # fmt: skip
+                                  "docs/client.md", "docs/kubernetes.md", "docs/models.md", "docs/operations.md",
+                                  "docs/protocol.md", "clients/python/README.md"])  # fmt: skip
 def test_lines_fit(page: str) -> None:
     """Measured tables, which a program writes, may be wider."""
     text = re.sub(r"<!-- bench:begin -->.*<!-- bench:end -->", "", read(page), flags=re.DOTALL)
