@@ -27,7 +27,7 @@ from app.models.trial import call_directly, try_model
 from app.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
-TOPS = ("app", "docs", "loadtest", "tests", "deploy")
+TOPS = ("app", "clients", "docs", "loadtest", "tests", "deploy")
 #: Hosts that may be linked to: those that a reader needs, and no mirror of a package registry.
 HOSTS = {"download.pytorch.org", "keepachangelog.com", "semver.org"}
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -268,8 +268,8 @@ def test_readme_has_a_place_for_the_measured_table() -> None:
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/architecture.md",
-                                  "docs/kubernetes.md", "docs/models.md", "docs/operations.md",
-                                  "docs/protocol.md"])  # fmt: skip
+                                  "docs/client.md", "docs/kubernetes.md", "docs/models.md", "docs/operations.md",
+                                  "docs/protocol.md", "clients/python/README.md"])  # fmt: skip
 def test_lines_fit(page: str) -> None:
     """Measured tables, which a program writes, may be wider."""
     text = re.sub(r"<!-- bench:begin -->.*<!-- bench:end -->", "", read(page), flags=re.DOTALL)

@@ -13,7 +13,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.api.access import has_key
 from app.api.codecs.base import Codec, DecodedCall, RequestHeaders
@@ -21,6 +21,7 @@ from app.api.codecs.friendly import Friendly
 from app.api.codecs.v1 import V1
 from app.api.codecs.v2 import V2
 from app.api.http import BodyReader, Limits
+from app.api.query import NOTHING, Asked, parse_query
 from app.contract import CLASSES, Answer, Lease, Served
 from app.errors import BadRequest, ModelFailed, StarlingError
 from app.logs import CauseLog
@@ -49,11 +50,16 @@ _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What a path means: its protocol and its model."""
+    """What a path means: its protocol and its model; and what the query behind it asks for."""
 
     codec: Codec
     model: str
     version: str | None
+    asked: Asked = NOTHING
+
+    def with_query(self, query: bytes) -> Route:
+        """The route with what a query asks for. Raises BadRequest."""
+        return replace(self, asked=parse_query(query)) if query and self.codec.takes_query else self
 
 
 class Calls:
@@ -128,14 +134,14 @@ class Calls:
         served.admit(1, klass)
         return True
 
-    def lease(self, served: Served, call: DecodedCall, klass: str, arrived: int) -> Lease:
-        """Take slots for a call of a class. `arrived`: monotonic nanoseconds."""
+    def lease(self, served: Served, call: DecodedCall, asked: Asked, klass: str, arrived: int) -> Lease:
+        """Take slots for a call of a class. `asked`: of its query; `arrived`: monotonic nanoseconds."""
         limit = served.info.batching.max_queue
         if call.rows > limit:
             raise BadRequest(f"{call.rows} rows in one request: the queue of model {served.info.name!r} holds {limit}")
         return served.lease(
-            call.rows, lengths=call.lengths, klass=klass, priority=call.priority, timeout_us=call.timeout_us,
-            parameters=call.parameters, arrived_ns=arrived,
+            call.rows, lengths=call.lengths, klass=klass, priority=call.priority or asked.priority,
+            timeout_us=call.timeout_us or asked.timeout_us, parameters=call.parameters, arrived_ns=arrived,
         )  # fmt: skip
 
     # its answer

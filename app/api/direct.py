@@ -17,7 +17,7 @@ from app.api.codecs.base import DecodedCall
 from app.api.errors import error_parts
 from app.api.http import COMPRESS_FROM, QUICK_TO_COMPRESS, compress, wanted_encoding
 from app.contract import Answer, Catalog, Health, Lease, Served
-from app.errors import BodyTimeout, ClientGone, NotReady
+from app.errors import BadRequest, BodyTimeout, ClientGone, NotReady
 from app.protocol.exchange import Connection, Exchange, RequestHeaders
 
 #: Statuses after which a connection closes: the rest of a body that came too late, and a server that may be going.
@@ -61,9 +61,15 @@ class DirectCalls:
         return call
 
     def _match(self, url: bytes) -> Route | None:
-        if b"?" in url or b"%" in url:  # rare: the ASGI way takes the target apart
+        if b"%" in url:  # rare: the ASGI way takes the target apart
             return None
-        route = self.calls.route(url.decode("latin-1"))
+        path, _, query = url.partition(b"?")
+        route = self.calls.route(path.decode("latin-1"))
+        if route is not None and query:
+            try:
+                route = route.with_query(query)
+            except BadRequest:  # rare, too
+                return None
         if route is not None and len(url) <= LONGEST_ROUTE:
             if len(self._routes) >= ROUTES:
                 self._routes.clear()
@@ -122,7 +128,7 @@ class DirectCall(Exchange):
             self.call = call = codec.decode(served, self.headers, body, calls.limits)
             if call.klass:
                 self.klass = call.klass
-            self.lease = lease = calls.lease(served, call, self.klass, self.arrived)
+            self.lease = lease = calls.lease(served, call, self.route.asked, self.klass, self.arrived)
             for index, values in enumerate(call.arrays):
                 lease.write(index, values)
             lease.submit(self)

@@ -16,7 +16,7 @@ from typing import cast
 
 from app.api.access import PROBES, check_key
 from app.api.calls import Calls, Route
-from app.api.codecs.base import Codec, RequestHeaders
+from app.api.codecs.base import RequestHeaders
 from app.api.direct import CLOSING, DirectCalls
 from app.api.errors import error_parts
 from app.api.http import (
@@ -45,7 +45,7 @@ _OFF_LOOP_BINARY = 4 << 20  # bytes from which the copy of an input into the slo
 class _Request:
     """One request. `klass` is that of its headers until its body has been decoded; "" is the model's default."""
 
-    codec: Codec
+    route: Route
     headers: RequestHeaders
     request_id: bytes
     arrived: int
@@ -111,7 +111,7 @@ class InferencePath:
         arrived = time.monotonic_ns()
         calls = self._calls
         headers: RequestHeaders = dict(scope["headers"])
-        request = _Request(route.codec, headers, calls.request_id(headers), arrived)
+        request = _Request(route, headers, calls.request_id(headers), arrived)
         extra: Headers = [(b"x-request-id", request.request_id)]
         served: Served | None = None
         unread: Receive | None = receive
@@ -121,6 +121,7 @@ class InferencePath:
                 raise MethodNotAllowed(f"{scope['method']} {scope['path']}: expected POST")
             served = cast("Catalog", scope["state"]["catalog"]).find(route.model, route.version)
             request.klass = calls.klass(headers)
+            request.route = route.with_query(scope["query_string"])
             if not served.has_room(request.klass):
                 calls.admits(served, route.codec, request.klass)
             calls.bodies.check(headers)
@@ -138,7 +139,7 @@ class InferencePath:
 
     async def _call(self, request: _Request, served: Served, body: bytes, receive: Receive) -> tuple[bytes, bytes]:
         """Run the request in `body`. Returns the answer's body and its header lines. Raises a leaf of StarlingError."""
-        calls, codec, headers = self._calls, request.codec, request.headers
+        calls, codec, headers = self._calls, request.route.codec, request.headers
         held = len(body)
         try:
             if b"content-encoding" in headers:
@@ -150,7 +151,7 @@ class InferencePath:
             else:
                 call = codec.decode(served, headers, body, calls.limits)
             request.klass = call.klass or request.klass
-            with calls.lease(served, call, request.klass, request.arrived) as lease:
+            with calls.lease(served, call, request.route.asked, request.klass, request.arrived) as lease:
                 for index, values in enumerate(call.arrays):
                     if values.nbytes > _OFF_LOOP_BINARY:
                         await _to_its_end(lease.write, index, values)

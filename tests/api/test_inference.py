@@ -152,7 +152,11 @@ class Caller:
         return await call(path, body, lines, method)
 
     async def _by_asgi(self, path: str, body: bytes, lines: list[tuple[bytes, bytes]], method: str) -> Reply:
-        scope = {"type": "http", "method": method, "path": path, "headers": lines, "state": self.state}
+        path, _, query = path.partition("?")
+        scope = {
+            "type": "http", "method": method, "path": path, "query_string": query.encode(), "headers": lines,
+            "state": self.state,
+        }  # fmt: skip
         sent: list[Message] = []
         rest = [body]
 
@@ -175,7 +179,9 @@ class Caller:
         others = self.options.get("connections", lambda: 1)() - 1
         connection.state.connections |= {Connection(self.app) for _ in range(others)}  # type: ignore[arg-type]
         head = b"".join(b"%s: %s\r\n" % line for line in lines)
-        connection.send(b"%s %s HTTP/1.1\r\n%s\r\n%s" % (method.encode(), quote(path).encode(), head, body))
+        connection.send(
+            b"%s %s HTTP/1.1\r\n%s\r\n%s" % (method.encode(), quote(path, safe="/?=&%").encode(), head, body)
+        )
         gone = asyncio.create_task(self.gone.wait())
         wrote = asyncio.create_task(connection.transport.wrote.wait())
         await asyncio.wait([gone, wrote], return_when="FIRST_COMPLETED")
@@ -246,6 +252,58 @@ async def test_what_the_lease_is_asked_for(caller: MakeCaller, model: Echo) -> N
     assert model.asked == {
         "rows": 2, "lengths": {}, "klass": "realtime", "priority": 3, "timeout_us": 700, "parameters": {"k": 1},
     }  # fmt: skip
+
+
+ROWS = b'{"instances": [[0, 1, 2, 3]]}'
+
+
+@pytest.mark.parametrize(
+    ("path", "sent"), [("/predict/echo", b"[0, 1, 2, 3]"), ("/v1/models/echo:predict", ROWS)], ids=["friendly", "v1"]
+)
+class TestQuery:
+    @pytest.mark.parametrize(
+        ("query", "priority", "timeout_us"),
+        [
+            ("", 0, None),
+            ("?", 0, None),
+            ("?timeout_ms=50", 0, 50_000),
+            ("?priority=3", 3, None),
+            ("?priority=3&timeout_ms=0.0001", 3, 1),
+            ("?timeout%5Fms=1.5", 0, 1500),
+            ("?timeout_ms=0&priority=0", 0, None),
+        ],
+    )
+    async def test_what_it_asks_for(
+        self, caller: MakeCaller, model: Echo, path: str, sent: bytes, query: str, priority: int, timeout_us: int | None
+    ) -> None:
+        call = caller(model)
+        for _ in range(2):  # the second time the target is known
+            assert (await call(path + query, sent)).status == 200
+            assert (model.asked["priority"], model.asked["timeout_us"]) == (priority, timeout_us)
+        await call(path, sent)
+        assert (model.asked["priority"], model.asked["timeout_us"]) == (0, None)
+
+    @pytest.mark.parametrize(
+        ("query", "message"),
+        [
+            ("?timeout=50", "query: expected no parameter but timeout_ms and priority, got 'timeout'"),
+            ("?timeout_ms=5&x", "query: expected no parameter but timeout_ms and priority, got 'x'"),
+            ("?priority=1&priority=1", "query: priority is given twice"),
+            ("?priority=high", "query: priority: expected an integer from 0 to 2147483647, got 'high'"),
+            ("?timeout_ms=-1", "query: timeout_ms: expected milliseconds from 0 to 9007199254740, got '-1'"),
+        ],
+    )
+    async def test_what_is_refused(
+        self, caller: MakeCaller, model: Echo, path: str, sent: bytes, query: str, message: str
+    ) -> None:
+        reply = await caller(model)(path + query, sent, {b"x-request-id": b"r-1"})
+        assert (reply.status, reply.json()) == (400, {"error": message})
+        assert (reply.headers[b"x-request-id"], model.finished, model.asked) == (b"r-1", ["bad_request"], {})
+
+
+async def test_v2_has_parameters_in_its_body_and_ignores_a_query(caller: MakeCaller, model: Echo) -> None:
+    assert (await caller(model)(INFER + "?timeout_ms=x&y=1", body(parameters={"timeout": 700}))).status == 200
+    assert model.asked["timeout_us"] == 700
 
 
 async def test_headers(caller: MakeCaller, model: Echo) -> None:

@@ -49,6 +49,11 @@ class Codec(Protocol):
         """Whether bodies may name the class of their call."""
         ...
 
+    @property
+    def takes_query(self) -> bool:
+        """Whether a deadline and a priority are asked for in the query; any other parameter of one is then refused."""
+        ...
+
     def may_name_class(self, body: bytes) -> bool:
         """Whether this body may do so: one that does is never missed. Quicker than decoding it."""
         ...

@@ -17,6 +17,7 @@ class V2:
     """Implements Codec."""
 
     names_class = True
+    takes_query = False
 
     def may_name_class(self, body: bytes) -> bool:
         return b'"class"' in body or b"\\u" in body  # JSON may have escapes for any character

@@ -25,8 +25,8 @@ _UNSUPPORTED_TENSOR = frozenset(
 _LONGEST_NAME = 60  # characters that a message quotes of a tensor's name, if it is not a known one
 _MOST_NAMED = 20  # unsupported parameters that a message lists
 _RESERVED = _UNSUPPORTED | {"priority", "timeout", "class", "binary_data_output"}
-_MAX_PRIORITY = (1 << 31) - 1
-_MAX_TIMEOUT_US = 1 << 53
+MAX_PRIORITY = (1 << 31) - 1
+MAX_TIMEOUT_US = 1 << 53
 _NO_TAIL = memoryview(b"")
 
 
@@ -165,8 +165,8 @@ def _take_parameters(request: dict[str, Any], call: DecodedCall) -> None:
         raise BadRequest("parameters: expected an object")
     if not _UNSUPPORTED.isdisjoint(parameters):
         _check_supported(request)
-    call.priority = _integer(parameters.get("priority", 0), _MAX_PRIORITY, "parameters.priority")
-    timeout = _integer(parameters.get("timeout", 0), _MAX_TIMEOUT_US, "parameters.timeout")
+    call.priority = _integer(parameters.get("priority", 0), MAX_PRIORITY, "parameters.priority")
+    timeout = _integer(parameters.get("timeout", 0), MAX_TIMEOUT_US, "parameters.timeout")
     call.timeout_us = timeout or None
     if "class" in parameters:
         call.klass = _class(parameters["class"])

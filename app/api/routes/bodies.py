@@ -68,13 +68,18 @@ class ConfigTensor(Body):
     dims: list[int] = Field(description="One row, without the batch dimension.")
 
 
+class ConfigParameter(Body):
+    string_value: str
+
+
 class ModelConfiguration(Body):
     name: str
     platform: str
-    max_batch_size: int
+    max_batch_size: int = Field(description="Rows that run together at most; a request may have more.")
     input: list[ConfigTensor]
     output: list[ConfigTensor]
     dynamic_batching: dict[str, Any]
+    parameters: dict[str, ConfigParameter] = Field(description="max_request_rows: a request with more is a 400.")
 
 
 class Statistics(Body):

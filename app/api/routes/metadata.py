@@ -32,6 +32,7 @@ _ECHO_CONFIG = {
     "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [4]}],
     "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [4]}],
     "dynamic_batching": {},
+    "parameters": {"max_request_rows": {"string_value": "1024"}},
 }
 _STATISTICS = {
     "model_stats": [
@@ -82,7 +83,11 @@ def _metadata(request: Request, model: str, version: str | None) -> JSONResponse
 
 
 def _configuration(served: Served) -> JSONResponse:
-    """`dynamic_batching` and a `max_batch_size` above 0 tell Triton's load generator to send a batch dimension."""
+    """`dynamic_batching` and a `max_batch_size` above 0 tell Triton's load generator to send a batch dimension.
+
+    `max_request_rows`, in the form of Triton's parameters, tells clients where to cut what they send: unlike Triton's
+    its requests may be larger than a batch, but must fit into the queue.
+    """
     info = served.info
 
     def describe(spec: TensorSpec) -> dict[str, Any]:
@@ -96,6 +101,7 @@ def _configuration(served: Served) -> JSONResponse:
             "input": [describe(spec) for spec in client_inputs(info)],
             "output": [describe(spec) for spec in info.outputs],
             "dynamic_batching": {},
+            "parameters": {"max_request_rows": {"string_value": str(info.batching.max_queue)}},
         }
     )
 
@@ -136,10 +142,11 @@ async def list_models(request: Request) -> JSONResponse:
     return JSONResponse({"models": sorted({served.info.name for served in catalog_of(request).ready()})})
 
 
+@router.head("/v1/models/{model}", include_in_schema=False)
 @router.get(
     "/v1/models/{model}",
     summary="Model status (KServe V1)",
-    description="Ready or an error.",
+    description="Ready or an error. HEAD is answered alike, without a body.",
     responses=answers(bodies.ModelReady, {"name": "echo", "ready": True}, 401, 404, 503),
 )
 async def model_status_v1(request: Request, model: ModelName) -> JSONResponse:
@@ -178,20 +185,22 @@ async def version_metadata(request: Request, model: ModelName, version: Version)
     return _metadata(request, model, version)
 
 
+@router.head("/v2/models/{model}/ready", include_in_schema=False)
 @router.get(
     "/v2/models/{model}/ready",
     summary="Is the model ready?",
-    description="True when one of its versions is.",
+    description="True when one of its versions is. HEAD is answered alike, without a body.",
     responses=_readiness_answers(),
 )
 async def model_ready(request: Request, model: ModelName) -> JSONResponse:
     return _readiness(request, model, None)
 
 
+@router.head("/v2/models/{model}/versions/{version}/ready", include_in_schema=False)
 @router.get(
     "/v2/models/{model}/versions/{version}/ready",
     summary="Is this version ready?",
-    description="Each version is ready or not on its own.",
+    description="Each version is ready or not on its own. HEAD is answered alike, without a body.",
     responses=_readiness_answers(),
 )
 async def version_ready(request: Request, model: ModelName, version: Version) -> JSONResponse:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NoReturn
 
-from fastapi import APIRouter, Depends, Header, Path, Security
+from fastapi import APIRouter, Depends, Header, Path, Query, Security
 from fastapi.security import APIKeyHeader, HTTPBearer
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
+from app.api.codecs.v2_decode import MAX_PRIORITY
 from app.api.routes.bodies import ErrorBody, InferRequest, InferResponse, PredictRequest, PredictResponse
 
 #: Only for the Authorize button of /docs: keys are checked in front of FastAPI, see `app/api/access.py`.
@@ -30,6 +31,17 @@ def _x_class(
     ] = None,
 ) -> None:
     """Only documents: the inference path reads the header itself."""
+
+
+def _query(
+    timeout_ms: Annotated[
+        float, Query(ge=0, description="Milliseconds from arrival to the deadline; 0: the model's default.")
+    ] = 0,
+    priority: Annotated[
+        int, Query(ge=0, le=MAX_PRIORITY, description="Within its class; 1 is the highest, 0 the model's default.")
+    ] = 0,
+) -> None:
+    """Only documents, as `_x_class` does. V2 has both in its body."""
 
 
 #: What all requests that infer may carry.
@@ -206,8 +218,9 @@ async def infer_version(model: ModelName, version: Version) -> None:
 
 @router.post(
     "/v1/models/{model}:predict",
+    dependencies=[Depends(_query)],
     summary="Predict, TensorFlow Serving's way",
-    description="The row format of TensorFlow Serving and KServe V1.",
+    description="The row format of TensorFlow Serving and KServe V1. Other parameters in the query are a 400.",
     responses=answers(PredictResponse, {"predictions": [[1.0, 2.0, 3.0, 4.0]]}, *_CALL_ERRORS),
     openapi_extra=request_body(
         {"application/json": json_media(PredictRequest, {"echo": {"instances": [[1, 2, 3, 4]]}})}
@@ -219,11 +232,12 @@ async def predict_v1(model: ModelName) -> None:
 
 @router.post(
     "/predict/{model}",
+    dependencies=[Depends(_query)],
     summary="Predict from a file or a value",
     description="One JSON value, an image file, plain text or an .npy file as the body, by Content-Type, or the same "
     "as a multipart upload (`curl -F file=@three.png`), whose files are rows. Without a content type the body's first "
     "bytes decide. Images and text need a model that decodes them. One row in, one value out; a list of rows in, "
-    "a list out.",
+    "a list out. Other parameters in the query are a 400.",
     responses=answers(
         Any,
         {"label": 3, "probability": 0.97, "scores": {"0": 0.0, "1": 0.0, "2": 0.01, "3": 0.97, "4": 0.02}},

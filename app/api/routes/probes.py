@@ -64,10 +64,10 @@ def _add(
 _add(
     LIVE_PATHS, live, bodies.Live, "worker 0 has died",
     failing="The engine is stuck or dead: restart it.",
-    description="Computed when asked, from the oldest batch in flight.",
+    description="Computed when asked, from the oldest batch in flight. HEAD is answered alike, without a body.",
 )  # fmt: skip
 _add(
     READY_PATHS, ready, bodies.Ready, "digits: loading; mine: failed: model.toml: inputs: expected a list",
     failing="Starting, draining, or a required model is not ready.",
-    description="503 also right after SIGTERM, while requests are still taken.",
+    description="503 also right after SIGTERM, while requests are still taken. HEAD is answered alike, without a body.",
 )  # fmt: skip

@@ -120,6 +120,7 @@ async def test_config_has_tritons_type_names(http: httpx.AsyncClient) -> None:
         ],
         "output": [{"name": "v", "data_type": "TYPE_FP32", "dims": [3]}],
         "dynamic_batching": {},
+        "parameters": {"max_request_rows": {"string_value": "1024"}},
     }
     assert (await http.get("/v2/models/echo/versions/2/config")).json()["name"] == "echo"
 
@@ -131,6 +132,14 @@ async def test_model_readiness(http: httpx.AsyncClient) -> None:
     assert (waiting.status_code, waiting.json()) == (503, {"name": "echo", "ready": False})
     assert waiting.headers["retry-after"] == "7"
     assert (await http.get("/v2/models/nobody/ready")).status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/v2/models/{}/ready", "/v2/models/{}/versions/1/ready", "/v1/models/{}"])
+@pytest.mark.parametrize(("model", "status"), [("echo", 200), ("broken", 503), ("nobody", 404)])
+async def test_readiness_answers_head_as_get(http: httpx.AsyncClient, path: str, model: str, status: int) -> None:
+    got, headed = await http.get(path.format(model)), await http.head(path.format(model))
+    assert (headed.status_code, headed.headers) == (got.status_code, got.headers)
+    assert (headed.status_code, headed.content) == (status, b"")
 
 
 async def test_v1_status(http: httpx.AsyncClient) -> None:

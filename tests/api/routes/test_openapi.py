@@ -8,6 +8,7 @@ import pytest
 from fastapi import FastAPI
 
 from app.api.errors import install_error_handlers
+from app.api.query import KNOWN
 from app.api.routes import control, openapi
 from app.api.routes.bodies import InferRequest, InferResponse, PredictRequest
 
@@ -71,7 +72,9 @@ def test_each_operation_is_documented(path: str, method: str, operation: dict[st
     assert "example" in answer
     names = {parameter["name"] for parameter in operation.get("parameters", [])}
     assert ("X-Class" in names) == ("inference" in operation["tags"])
-    assert names - {"X-Class"} == {
+    queried = set(KNOWN) if path in {"/v1/models/{model}:predict", "/predict/{model}"} else set()
+    assert {one["name"] for one in operation.get("parameters", []) if one["in"] == "query"} == queried
+    assert names - {"X-Class"} - queried == {
         part.strip("{}") for part in path.replace(":predict", "").split("/") if part.startswith("{")
     }
     if method == "post":

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
+from connections import Connection
 from fastapi import FastAPI
 
 from app.api.errors import install_error_handlers
@@ -50,6 +51,22 @@ async def test_head_has_the_status_and_the_headers_of_get(
         health.live_reason = health.ready_reason = reason
         got, headed = await http.get(path), await http.head(path)
         assert (headed.status_code, headed.headers) == (got.status_code, got.headers)
+
+
+@pytest.mark.parametrize("reason", [None, "hung"])
+async def test_nothing_follows_the_head_on_the_wire(health: FakeHealth, reason: str | None) -> None:
+    """httpx would hide a body; the connection of the server's own protocol does not."""
+    health.live_reason = reason
+    app = FastAPI()
+    app.include_router(probes.router)
+    for path in LIVE:
+        connection = Connection(app, state={"health": health})
+        connection.send(b"HEAD %s HTTP/1.1\r\nhost: x\r\n\r\n" % path.encode())
+        await connection.done()
+        head, rest = connection.transport.written.split(b"\r\n\r\n")
+        assert rest == b""
+        assert head.startswith(b"HTTP/1.1 503" if reason else b"HTTP/1.1 200")
+        assert b"\r\ncontent-length: " in head
 
 
 @pytest.mark.parametrize("path", LIVE + READY)

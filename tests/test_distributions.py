@@ -1,0 +1,41 @@
+"""What is packaged: the server without its client, and the client without what the server needs."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from setuptools import find_packages
+
+ROOT = Path(__file__).resolve().parent.parent
+CLIENT = ROOT / "clients" / "python"
+
+
+def declared(folder: Path) -> dict[str, Any]:
+    return tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def test_the_server_is_packaged_without_the_client() -> None:
+    packages = find_packages(str(ROOT), **declared(ROOT)["tool"]["setuptools"]["packages"]["find"])
+    assert {name.partition(".")[0] for name in packages} == {"app"}
+
+
+def test_the_client_is_packaged_alone_and_needs_little() -> None:
+    told = declared(CLIENT)
+    assert told["tool"]["setuptools"]["packages"]["find"]["where"] == ["src"]
+    assert find_packages(str(CLIENT / "src")) == ["starling_client"]
+    assert sorted(re.split(r"[^a-z]", need)[0] for need in told["project"]["dependencies"]) == ["httpx", "numpy"]
+    assert (CLIENT / "src" / "starling_client" / "py.typed").exists()
+
+
+def test_the_client_imports_nothing_of_the_server() -> None:
+    code = "import sys, starling_client; print({'torch', 'app', 'fastapi'} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd="/", env={"PYTHONPATH": str(CLIENT / "src")}, capture_output=True, text=True,
+        timeout=60, check=True,
+    )  # fmt: skip
+    assert done.stdout == "set()\n"
