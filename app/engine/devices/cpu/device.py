@@ -8,6 +8,7 @@ from app.contract import Array, Model
 from app.engine.devices.base import NO_BOUND, DeviceOptions, Executor, Freed, Job, Launched, Ran, Report, Transfer
 from app.engine.devices.cpu.cells import CellExecutor
 from app.engine.devices.cpu.executor import CpuExecutor
+from app.engine.devices.cpu.niceness import may_be_nice
 from app.engine.devices.cpu.staged import StagedExecutor
 from app.engine.devices.cpu.worker import Worker
 from app.engine.devices.pool import Pool, Slots
@@ -47,7 +48,10 @@ class CpuDevice:
     def start(self, report: Report, launched: Launched | None = None, freed: Freed | None = None) -> None:
         # Process-wide, so before the first operation; two threads for one worker's small operators lose to one.
         torch.set_num_threads(self.threads)
-        self._workers = [Worker(index, self.threads, report) for index in range(len(self.spec.workers))]
+        # Alone, a worker is what a real-time unit waits for: a best-effort one on it must not give way to anybody.
+        nice = self.spec.max_running > 1 and may_be_nice()
+        workers = range(len(self.spec.workers))
+        self._workers = [Worker(index, self.threads, report, nice=nice) for index in workers]
 
     def open(self, model: Model, slots: int) -> Executor:
         pool = Pool(model.info.client_inputs, slots)

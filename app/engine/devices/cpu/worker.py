@@ -19,6 +19,7 @@ import torch
 
 from app.engine.devices.base import Completion, Job, Report, failed, fault_of
 from app.engine.devices.cpu.executor import CpuExecutor
+from app.engine.devices.cpu.niceness import Niceness
 from app.scheduler.types import Fault, Outcome
 
 _WORD_S = 0.0002  # the longest wait for it: the switch interval, after which the loop would lose the lock in any case
@@ -27,8 +28,10 @@ _WORD_S = 0.0002  # the longest wait for it: the switch interval, after which th
 class Worker:
     """One thread. `report` is called on it and must not block; the queue holds at most the device's push depth."""
 
-    def __init__(self, index: int, threads: int, report: Report) -> None:
+    def __init__(self, index: int, threads: int, report: Report, *, nice: bool = False) -> None:
+        """`nice`: its thread gives way to others while it runs best-effort units."""
         self.index = index
+        self._nice = nice
         self._threads = threads
         self._report = report
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -64,6 +67,7 @@ class Worker:
 
     def _main(self) -> None:
         torch.set_num_threads(self._threads)
+        niceness = Niceness() if self._nice else None
         with torch.inference_mode():
             while (job := self._jobs.get()) is not None:
                 if not job.claim():  # it was taken back
@@ -71,6 +75,8 @@ class Worker:
                 self._idle = False
                 if self._word.locked():
                     self._word.release()
+                if niceness is not None:
+                    niceness.set(job.best_effort)
                 completion = run(job)
                 completion.worker = self.index
                 self._idle = True
