@@ -48,8 +48,16 @@ check: $(STAMP)-test
 # pytest rewrites the assertions of each file it has no bytecode of.
 PYTEST := OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
+# The whole suite as two runs at once, one of the tests that start servers: either leaves half of two cores unused. What
+# the second says is shown after the first, and both must pass. With ARGS all that they choose is one run.
 test: check
+ifeq ($(strip $(ARGS)),)
+	@said=$$(mktemp); $(PYTEST) -m e2e >"$$said" 2>&1 & served=$$!; trap 'kill $$served; rm -f "$$said"' EXIT; \
+	$(PYTEST) -m "not e2e"; first=$$?; wait $$served; second=$$?; trap - EXIT; \
+	cat "$$said"; rm -f "$$said"; exit $$((first ? first : second))
+else
 	$(PYTEST) $(ARGS)
+endif
 
 # Of the plugins only the one that the settings in pyproject.toml are for: the others take as long to load as the tests.
 test-core: $(STAMP)-test

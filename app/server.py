@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import ctypes
 import logging
+import select
 import signal
 import socket
 import struct
@@ -80,7 +81,12 @@ class Server(uvicorn.Server):
         self._loop.call_later(_ACCEPT_S, self._exit)
 
     def _exit(self) -> None:
-        self.should_exit = True
+        """Later, while there are connections to accept: an event loop without a processor has taken none so far."""
+        assert self._loop is not None
+        if have_come(self._listener) and not self.should_exit:
+            self._loop.call_later(_ACCEPT_S, self._exit)
+        else:
+            self.should_exit = True
 
     def _give_up(self, why: str) -> None:
         self._lifecycle.abort(why)
@@ -104,6 +110,15 @@ def ignore_new_connections(listener: socket.socket | None) -> None:
     program = struct.pack("HP", 1, ctypes.addressof(reject))  # struct sock_fprog, natively aligned
     with contextlib.suppress(OSError):
         listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
+
+
+def have_come(listener: socket.socket | None) -> bool:
+    """Whether connections wait to be accepted. Where new ones are not ignored, never: they might come for ever."""
+    if listener is None or sys.platform != "linux" or listener.fileno() < 0:
+        return False
+    look = select.poll()  # which takes descriptors of any number
+    look.register(listener, select.POLLIN)
+    return bool(look.poll(0))
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -1,8 +1,9 @@
-"""The option --core, and a garbage collector that leaves alone what stays to the end."""
+"""The option --core, signals as in the foreground, and a garbage collector that leaves alone what stays to the end."""
 
 from __future__ import annotations
 
 import gc
+import signal
 
 import pytest
 import tiers
@@ -19,6 +20,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     tiers.core = config.getoption("core")
     gc.disable()
+    # A shell starts what it puts into the background with SIGINT ignored, and children inherit that: the programs that
+    # tests interrupt would run on for ever.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -12,7 +12,7 @@ import uvicorn
 
 from app.errors import ConfigError
 from app.lifecycle import Lifecycle
-from app.server import Server, bind, ignore_new_connections
+from app.server import Server, bind, have_come, ignore_new_connections
 
 
 class Clock:
@@ -123,9 +123,29 @@ def test_a_listener_that_ignores_new_connections() -> None:
             with pytest.raises(TimeoutError):
                 socket.create_connection(sock.getsockname(), 0.2)
             early.sendall(b"still here")
+            assert have_come(sock)
             with sock.accept()[0] as taken:  # who stood in the queue is not lost
                 assert taken.recv(100) == b"still here"
+            assert not have_come(sock)
+    assert not have_come(sock)  # which is closed
+    assert not have_come(None)
     ignore_new_connections(None)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a filter of Linux")
+def test_it_does_not_end_before_the_queue_is_empty(stopping: Stopping) -> None:
+    """An event loop that got no processor has accepted nobody in a tenth of a second."""
+    with bind("127.0.0.1", 0) as sock:
+        sock.listen()
+        stopping.server._listener = sock
+        with socket.create_connection(sock.getsockname(), 10):
+            stopping.tell(signal.SIGINT)
+            stopping.clock.fire(0)
+            stopping.clock.fire(2)
+            assert not stopping.server.should_exit
+            sock.accept()[0].close()
+            stopping.clock.fire(3)
+            assert stopping.server.should_exit
 
 
 async def test_lifecycle_before_anything_is_there() -> None:

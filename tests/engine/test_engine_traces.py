@@ -83,7 +83,7 @@ fates = st.lists(
 )
 devices = st.sampled_from([((4,), 1), ((1, 1, 2), 1), ((2, 4), 2), ((8,), 2), ((1,), 1)])
 policies = st.sampled_from(["no_wait", "window", "static"])
-BOUNDED = settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+BOUNDED = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -237,7 +237,7 @@ async def test_each_call_is_answered_once_with_its_own_rows(trace, fate_list, de
     await play(trace, fate_list, device_of, policy)
 
 
-@settings(BOUNDED, max_examples=150)
+@settings(BOUNDED, max_examples=75)
 @given(
     trace=st.lists(visits, min_size=1, max_size=14),
     fate_list=fates,

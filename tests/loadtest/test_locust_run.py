@@ -137,10 +137,16 @@ class LoadRun:
         return self.end()
 
     def end(self) -> int:
-        """Read to the end; the exit status."""
+        """Read to the end; the exit status. A run that does not end is terminated, which is another status."""
         assert self.process.stdout is not None
-        self.lines += self.process.stdout.readlines()
-        return self.process.wait(PATIENCE_S)
+        limit = threading.Timer(PATIENCE_S, self.process.terminate)
+        limit.start()
+        try:
+            self.lines += self.process.stdout.readlines()
+            return self.process.wait(PATIENCE_S)
+        finally:
+            limit.cancel()
+            limit.join()
 
     @property
     def said(self) -> str:
