@@ -145,7 +145,8 @@ class Engine:
         return served
 
     def _tell_if_over_budget(self, served: ServedModel, profiles: Sequence[Profile]) -> None:
-        if (told := over_budget(profiles, self.scheduler.device.classes.budget_ns)) is not None:
+        budget_ns, cell = self.scheduler.device.classes.budget_ns, served.executor.steps is not None
+        if (told := over_budget(profiles, budget_ns, cell=cell)) is not None:
             log.info("model %s: %s", served.info.name, told)
 
     def _profiles(self, executor: Executor, known: Known) -> list[Profile]:

@@ -94,17 +94,21 @@ def program_of(
     )
 
 
-def over_budget(profiles: Sequence[Profile], budget_ns: int) -> str | None:
-    """What to say of a model of which one row takes longer at a stage than best-effort work may; None: it does not."""
+def over_budget(profiles: Sequence[Profile], budget_ns: int, *, cell: bool = False) -> str | None:
+    """What to say of a model of which one row takes longer at a stage than best-effort work may; None: it does not.
+
+    `cell`: its stage is one step, which cannot be cut.
+    """
     times = [profile.batch_ns[0] for profile in profiles if profile.batch_ns]
     if not times or max(times) <= budget_ns:
         return None
     stage = times.index(max(times))
-    return (
-        f"a row takes {times[stage] / 1e6:.3g} ms at stage {stage}, more than the {budget_ns / 1e6:g} ms that "
-        "best-effort work may keep a real-time request waiting (--preempt-budget-ms): "
-        f"{-(-sum(times) // budget_ns)} stages would fit, see `starling slice`"
+    where = "a step" if cell else f"stage {stage}"
+    told = (
+        f"a row takes {times[stage] / 1e6:.3g} ms at {where}, more than the {budget_ns / 1e6:g} ms that "
+        "best-effort work may keep a real-time request waiting (--preempt-budget-ms)"
     )
+    return told if cell else f"{told}: {-(-sum(times) // budget_ns)} stages would fit, see `starling slice`"
 
 
 def stage_profiles(profile: ModelProfile, stages: int, running: int, *, cell: bool = False) -> list[Profile]:

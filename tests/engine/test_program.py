@@ -54,5 +54,6 @@ def test_a_stage_over_the_budget_is_told_with_how_many_would_fit() -> None:
     told = over_budget(profiles, 10_000_000)
     assert told is not None
     page = " ".join((Path(__file__).parents[2] / "docs" / "classes.md").read_text(encoding="utf-8").split())
+    assert "stages would" not in str(over_budget([Profile((20_000_000,))], 10_000_000, cell=True))
     said = told.replace("stage 1", "stage 0")
     assert f"model encoder: {said}" in page
