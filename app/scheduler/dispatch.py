@@ -100,7 +100,7 @@ class Dispatch:
 
     def _ends_early(self, unit: Unit, level: Level | None) -> bool:
         state, gate = self._ledger.states[unit.program], self.gate
-        before = level is not None and level < min(map(gate.level, unit.rows))
+        before = level is not None and level < gate.level(unit.rows[0])  # its rows stand in the order of service
         return before or gate.preempts(unit) or ends_early(unit, state, self._views.room(state))
 
     def _push_ahead(self, ready: ReadySet | None, usable: Sequence[int], start: list[Unit], now: int) -> bool:
