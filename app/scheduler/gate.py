@@ -86,6 +86,7 @@ class Gate:
         self.kept = _kept(device)
         self._blocked: list[ReadySet] = []
         self._asked: set[int] = set()  # units that are to be withdrawn
+        self._owed: set[int] = set()  # best-effort units that are part of the share
         self.turns = Turns()
         self.share = Share(device.classes.share)
         self.pairs: Pairs = {}
@@ -224,7 +225,7 @@ class Gate:
 
     def preempts(self, unit: Unit) -> bool:
         """Whether a best-effort unit is to make way: real-time mode, and it does not fill what that leaves free."""
-        if self._classes.preset is not Preset.REEF or unit.klass is not _BEST_EFFORT or self.share.due:
+        if self._classes.preset is not Preset.REEF or unit.klass is not _BEST_EFFORT or unit.id in self._owed:
             return False
         realtime = self._realtime_units()
         if self._realtime_waits():
@@ -255,10 +256,13 @@ class Gate:
     def started(self, unit: Unit) -> None:
         if unit.klass is _BEST_EFFORT:
             self.turns.take(unit.program, unit.predicted)
+            if self.share.due:
+                self._owed.add(unit.id)
         self._account(unit, unit.predicted)
 
     def ended(self, unit: Unit, compute_ns: int) -> None:
         self._asked.discard(unit.id)
+        self._owed.discard(unit.id)
         self._account(unit, compute_ns - unit.predicted)
 
     def _account(self, unit: Unit, time_ns: int) -> None:

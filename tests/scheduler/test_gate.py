@@ -253,6 +253,19 @@ class TestShare:
             step = scheduler.step(now)
         assert served.count(BEST) == 5
 
+    def test_what_it_is_owed_is_not_taken_back(self) -> None:
+        """Or it would be owed again at once, and be handed over again."""
+        scheduler = scheduler_of(1, class_share=0.5, push_depth=2, push_ahead_ns=AT_ONCE, withdraws=True)
+        first, behind = submit(scheduler, BEST, 8).start + submit(scheduler, BEST, 9).start
+        assert submit(scheduler, REAL, 1).withdraw == [behind]
+        scheduler.withdrawn(behind.id, 0)
+        (one,) = scheduler.step(0).start
+        scheduler.finished(Outcome(first.id, compute_ns=10), 10)
+        assert rows(submit(scheduler, REAL, 2, now=10).start) == [[2]]
+        scheduler.finished(Outcome(one.id, compute_ns=10), 20)
+        step = scheduler.step(20)
+        assert (rows(step.start), list(step.withdraw)) == ([[9]], [])
+
 
 class TestOrder:
     def test_best_effort_models_take_turns(self) -> None:
