@@ -34,6 +34,7 @@ from app.scheduler.program import ProgramState
 from app.scheduler.ready import Level, ReadySet, rank
 from app.scheduler.turns import Share, Turns
 from app.scheduler.types import DeviceSpec, Klass, Preset, Row, Unit
+from app.scheduler.views import longest_of
 from app.scheduler.workers import Workers
 
 _BEST_EFFORT = Klass.BEST_EFFORT  # looked up once, used per step
@@ -191,7 +192,7 @@ class Gate:
         running = self._workers.running(workers)
         length = 0
         if latency.by_length:
-            length = max((row.length for row in ready.first(limit, limit)), default=0)
+            length = longest_of(ready.rows() if ready.retries else ready.first(limit, limit))
         left = self._classes.budget_ns - handed_over_ns(theirs, now)
         times = (latency.predict(rows, running, length) for rows in range(1, limit + 1))
         fits = sum(1 for _ in takewhile(lambda time: time <= left, times))  # so that fewer rows fit as well
@@ -258,17 +259,14 @@ class Gate:
             self.turns.take(unit.program, unit.predicted)
             if self.share.due:
                 self._owed.add(unit.id)
-        self._account(unit, unit.predicted)
+        if self._classes.share:
+            waits = any(state.best_effort for state in self._ledger.states.values())
+            self.share.start(unit.id, unit.klass, unit.predicted, best_effort_waits=waits)
 
     def ended(self, unit: Unit, compute_ns: int) -> None:
         self._asked.discard(unit.id)
         self._owed.discard(unit.id)
-        self._account(unit, compute_ns - unit.predicted)
-
-    def _account(self, unit: Unit, time_ns: int) -> None:
-        if self._classes.share:
-            waits = any(state.best_effort for state in self._ledger.states.values())
-            self.share.take(unit.klass, time_ns, best_effort_waits=waits)
+        self.share.end(unit.id, unit.klass, compute_ns)
 
 
 def handed_over_ns(units: Iterable[Unit], now: int) -> int:

@@ -39,20 +39,29 @@ class Share:
     While none wait nothing is owed, so that the share is no credit for the time in which nobody asked for it.
     """
 
-    __slots__ = ("_given", "_part")
+    __slots__ = ("_counted", "_given", "_part")
 
     def __init__(self, part: float) -> None:
         """`part`: of the device's time, 0 to 1, that best-effort work has while it waits."""
         self._part = part
-        self._given = [0.0, 0.0]  # nanoseconds by class
+        self._given = [0, 0]  # nanoseconds by class
+        self._counted: dict[int, int] = {}  # units that have not ended: as what they were counted
 
-    def take(self, klass: Klass, time_ns: float, *, best_effort_waits: bool) -> None:
-        """A unit starts that is predicted to take so long; or its prediction is put right, by a difference."""
-        if self._part:
-            if best_effort_waits:
-                self._given[klass] += time_ns
-            else:
-                self._given = [0.0, 0.0]
+    def start(self, unit: int, klass: Klass, predicted_ns: int, *, best_effort_waits: bool) -> None:
+        """A unit starts, of which best-effort rows that wait were not part."""
+        if not self._part:
+            return
+        if best_effort_waits:
+            self._given[klass] += predicted_ns
+            self._counted[unit] = predicted_ns
+        else:
+            self._given = [0, 0]
+            self._counted.clear()
+
+    def end(self, unit: int, klass: Klass, took_ns: int) -> None:
+        """It has ended, or was taken back: the prediction is put right."""
+        if (predicted_ns := self._counted.pop(unit, None)) is not None:
+            self._given[klass] += took_ns - predicted_ns
 
     @property
     def due(self) -> bool:

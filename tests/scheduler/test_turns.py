@@ -51,28 +51,31 @@ class TestShare:
     def test_best_effort_has_its_part_of_the_time(self, part: float) -> None:
         share = Share(part)
         given = [0, 0]
-        for _ in range(1000):
+        for unit in range(1000):
             klass = BEST if share.due else REAL
-            share.take(klass, 10, best_effort_waits=True)
+            share.start(unit, klass, 10, best_effort_waits=True)
             given[klass] += 10
         assert given[BEST] / sum(given) == pytest.approx(part, abs=0.01)
 
     def test_nothing_is_owed_for_the_time_in_which_none_waited(self) -> None:
         share = Share(0.5)
-        share.take(REAL, 1000, best_effort_waits=False)
+        share.start(1, REAL, 1000, best_effort_waits=False)
+        share.end(1, REAL, 2000)
         assert not share.due
-        share.take(REAL, 10, best_effort_waits=True)
+        share.start(2, REAL, 10, best_effort_waits=True)
         assert share.due
 
     def test_without_a_share_none_is_due(self) -> None:
         share = Share(0.0)
-        share.take(REAL, 1000, best_effort_waits=True)
+        share.start(1, REAL, 1000, best_effort_waits=True)
         assert not share.due
 
-    def test_a_prediction_is_put_right(self) -> None:
+    def test_a_prediction_is_put_right_once(self) -> None:
         share = Share(0.5)
-        share.take(REAL, 100, best_effort_waits=True)
-        share.take(BEST, 150, best_effort_waits=True)
+        share.start(1, REAL, 100, best_effort_waits=True)
+        share.start(2, BEST, 150, best_effort_waits=True)
         assert not share.due
-        share.take(BEST, -100, best_effort_waits=True)
+        share.end(2, BEST, 50)
+        assert share.due
+        share.end(2, BEST, 200)
         assert share.due
