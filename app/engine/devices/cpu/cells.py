@@ -99,22 +99,27 @@ class CellExecutor(CpuExecutor):
     def _make(
         self, rows: Sequence[CellRow], state: tuple[torch.Tensor, ...], most: int, job: Job | None
     ) -> tuple[Stepped, int]:
-        """Up to `most` steps: until a row ends, or the job is recalled. Returns the last of them, and their number."""
+        """Up to `most` steps: until a row ends, or the job is recalled. Returns the last of them, and their number.
+
+        Of few rows a cell may make several at once; a recall is heard behind them.
+        """
         kept, cell = self.activations, self._cell
         at = kept.places(rows)
+        longest = cell.longest_stride(len(rows)) if kept.reads(rows) else 1
         made = 0
         while True:
-            stepped = cell.step(kept.read(rows, at, made), state)
+            steps = min(longest, most - made)
+            stepped = cell.stride(kept.read(rows, at, made, steps), state)
             state = stepped.state
             for place, y in enumerate(stepped.ys):
                 if cell.keeps(place):
                     kept.write(rows, at, made, place, y)
-            made += 1
+            made += steps
             ended = stepped.ended is not None and bool(stepped.ended.any())
             if ended or made == most or (job is not None and job.recalled):
                 return stepped, made
             if at is not None:
-                at += 1
+                at += steps
 
     def _finish(self, slots: Slots, rows: Sequence[CellRow], ended: list[int], last: Stepped) -> list[Array]:
         """The outputs of the rows at these positions, which have made their last step."""
@@ -122,7 +127,7 @@ class CellExecutor(CpuExecutor):
         over = [rows[place] for place in ended]
         steps = max(row.done for row in over)
         ys = [
-            self.activations.written(over, place, steps) if self._cell.keeps(place) else y.index_select(0, index)
+            self.activations.written(over, place, steps) if self._cell.keeps(place) else y[-1].index_select(0, index)
             for place, y in enumerate(last.ys)
         ]
         state = tuple(value.index_select(0, index) for value in last.state)
