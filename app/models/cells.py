@@ -41,6 +41,7 @@ class CellModel(nn.Module):
         self._step = declared.cell.step
         #: How many steps of so many rows the cell makes at once, of one that can; then it has `stride` too.
         self._longest_stride = getattr(declared.cell, "longest_stride", None)
+        self._stride = None if self._longest_stride is None else declared.cell.stride
         # moved and cast with the module: states of zeros are made where its weights are
         self.register_buffer("_zero", torch.zeros(()), persistent=False)
 
@@ -68,7 +69,7 @@ class CellModel(nn.Module):
         if hasattr(self.cell, "packs"):
             self.cell.packs = False
         self._step = torch.compile(self._step, dynamic=True)
-        self._longest_stride = None
+        self._longest_stride = self._stride = None
 
     def taken(self, inputs: Sequence[Any]) -> tuple[Sequence[Any], torch.Tensor | None]:
         """What the model is called with, as `begin` takes it: the lengths apart, which come last."""
@@ -130,10 +131,10 @@ class CellModel(nn.Module):
 
         One step of a cell that feeds itself, for which `x` is None.
         """
-        if self._longest_stride is None or x is None:
+        if self._stride is None or x is None:
             stepped = self.step(None if x is None else x[0], state)
             return stepped._replace(ys=tuple(y[None] for y in stepped.ys))
-        y, after = self.cell.stride(x, state)
+        y, after = self._stride(x, state)
         self._check_state("stride", after, x.shape[1], state)
         return Stepped(self._given_out(y, tuple(x.shape[:2])), after, None)
 

@@ -164,7 +164,7 @@ class LayerCell(nn.Module):
 
     def _start(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         """What the layer reads, rows first, and its first state."""
-        x, hx = self.before(*inputs)
+        x, hx = self.before.forward(*inputs)  # no more is needed of a module, and calling one costs more
         if not isinstance(x, torch.Tensor) or x.ndim != 3:
             got = list(x.shape) if isinstance(x, torch.Tensor) else type(x).__name__
             raise ConfigError(f"recurrent: expected the layer to read a tensor of three dimensions, got {got}")
@@ -183,7 +183,7 @@ class LayerCell(nn.Module):
         if self.layer.mode == "LSTM":
             last = last, torch.stack(list(state[layers:]))
         steps = ys if ys is None or self.layer.batch_first else ys.transpose(0, 1)
-        return self.behind((steps, last), len(state[0]), None if ys is None else ys.shape[1])
+        return self.behind.forward((steps, last), len(state[0]), None if ys is None else ys.shape[1])
 
 
 def _read(packed: PackedCells, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from app import process
 from app.contract import Answer, Model, ModelInfo, ModelSource, Served
 from app.engine.devices.cpu.device import CpuDevice
 from app.engine.engine import Engine
@@ -150,6 +151,8 @@ def bare(network: Network) -> float:
 
 async def measure(rounds: int, policy: str, layers: Sequence[int] = (2, 1)) -> dict[str, Any]:
     """Everything in turn, so often, on one worker with one thread: medians, and for the joins each."""
+    process.keep_freed_memory()  # as the server does, and so the next
+    process.switch_threads_often()
     torch.set_num_threads(1)
     device = CpuDevice((ROWS,), 1, 1)
     found: dict[str, Any] = {"join": {"cells": [], "whole": []}, "costs": []}

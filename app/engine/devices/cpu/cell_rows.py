@@ -17,7 +17,7 @@ import torch
 
 from app.engine.devices.activations import Activations, Passed
 from app.engine.devices.pool import Slots
-from app.engine.devices.tensors import pad_beyond
+from app.engine.devices.tensors import indices, pad_beyond
 
 _STATE = -1  # in place of the stage that passes it on
 _SLAB_BYTES = 1 << 30  # of addresses; memory is what rows under way need
@@ -90,7 +90,7 @@ class CellRows(Activations):
                 row.x = x[position, :limit].clone()
         if x is not None and self._x is not None and places:
             length = min(x.shape[1], self._steps)
-            into = torch.tensor([begun[position][1].place for position in places])
+            into = indices([begun[position][1].place for position in places])
             chosen = x if len(places) == len(begun) else x[places]
             self._x.values[:, :length].index_copy_(0, into, chosen[:, :length])
         self.stand(slots, range(len(begun)), tuple(state))
@@ -115,7 +115,7 @@ class CellRows(Activations):
         if any(row.place < 0 for row in rows):
             return None
         steps = self._steps
-        return torch.tensor([row.place * steps + row.done for row in rows])
+        return indices([row.place * steps + row.done for row in rows])
 
     def reads(self, rows: Sequence[CellRow]) -> bool:
         """False of a cell that feeds itself."""
@@ -150,9 +150,9 @@ class CellRows(Activations):
         """All that these rows have given out, [rows, steps, ...], with zeros beyond a row's own steps."""
         slab = self._ys.get(output)
         if slab is not None and all(row.place >= 0 for row in rows):
-            batch = slab.values[:, :steps].index_select(0, torch.tensor([row.place for row in rows]))
+            batch = slab.values[:, :steps].index_select(0, indices([row.place for row in rows]))
             if any(row.done < steps for row in rows):  # where an earlier row's may still be
-                pad_beyond(batch, 1, torch.tensor([row.done for row in rows]), 0)
+                pad_beyond(batch, 1, indices([row.done for row in rows]), 0)
             return batch
         values = [slab.values[row.place] if slab is not None and row.place >= 0 else row.ys[output] for row in rows]
         batch = values[0].new_zeros((len(rows), steps, *values[0].shape[1:]))

@@ -18,7 +18,7 @@ from app.engine.devices.base import WHOLE, Job, Ran, Steps
 from app.engine.devices.cpu.cell_rows import CellRow, CellRows
 from app.engine.devices.cpu.executor import CpuExecutor
 from app.engine.devices.pool import Pool, Slots
-from app.engine.devices.tensors import padded
+from app.engine.devices.tensors import indices, padded
 from app.models.cell_batch import Stepped
 from app.models.cells import CellModel
 
@@ -123,7 +123,7 @@ class CellExecutor(CpuExecutor):
 
     def _finish(self, slots: Slots, rows: Sequence[CellRow], ended: list[int], last: Stepped) -> list[Array]:
         """The outputs of the rows at these positions, which have made their last step."""
-        index = torch.tensor(ended)
+        index = indices(ended)
         over = [rows[place] for place in ended]
         steps = max(row.done for row in over)
         ys = [
@@ -131,7 +131,7 @@ class CellExecutor(CpuExecutor):
             for place, y in enumerate(last.ys)
         ]
         state = tuple(value.index_select(0, index) for value in last.state)
-        values = self._cell.finished(state, ys, torch.tensor([row.done for row in over]), steps)
+        values = self._cell.finished(state, ys, indices([row.done for row in over]), steps)
         _, longest = self._lengths([slots[place] for place in ended]) if self.pool.lengths else ({}, {})
         return self._scatter(values, len(over), len(over), longest)
 
