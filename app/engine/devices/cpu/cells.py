@@ -65,7 +65,8 @@ class CellExecutor(CpuExecutor):
         own: Array | None = None
         if ended:
             outputs, own = self._apart(self._finish(slots, rows, ended, stepped))
-        staying = [place for place in range(len(rows)) if place not in set(ended)] if ended else range(len(rows))
+        over = set(ended)
+        staying = [place for place in range(len(rows)) if place not in over] if ended else range(len(rows))
         self.activations.stand([slots[place] for place in staying], staying, stepped.state)
         output_ns = time.perf_counter_ns() - inferred
         infer_ns = inferred - gathered
