@@ -21,6 +21,8 @@ from app.scheduler.types import Call, Drop, Klass, Reason, Row, RowState
 
 log = logging.getLogger("starling.engine")
 
+Parts = tuple[int, int, int]  # nanoseconds of input, model and output
+
 
 class Home(Protocol):
     """What a lease needs of the model it belongs to."""
@@ -51,7 +53,7 @@ class Batch(Finished):
 
     __slots__ = ("parts", "size", "spent", "started")
 
-    def __init__(self, outputs: list[Array], ended: int, parts: tuple[int, int, int], size: int) -> None:
+    def __init__(self, outputs: list[Array], ended: int, parts: Parts, size: int) -> None:
         super().__init__(outputs)
         self.parts = parts
         self.spent = sum(parts)

@@ -12,7 +12,8 @@ from app.contract import CLASSES, Answer, Model, SampleRow
 from app.engine import ragged
 from app.engine.devices.base import Completion, Device, Executor, Ran
 from app.engine.devices.pool import Slots
-from app.engine.lease import Batch, Lease, error_of
+from app.engine.lease import Batch, Lease, Parts, error_of
+from app.engine.places import note_stages, note_steps
 from app.engine.profiling.cache import Key, Known
 from app.errors import DeadlineUnreachable, NotReady, QueueFull, StarlingError
 from app.metrics import Between, Gauges, ModelStats
@@ -24,7 +25,6 @@ log = logging.getLogger("starling.engine")
 _ENDED = RowState.ENDED
 _NO_LENGTHS: Mapping[str, int] = {}
 _KLASSES = dict(zip(CLASSES, Klass, strict=True))
-Parts = tuple[int, int, int]  # nanoseconds of input, model and output
 
 
 class Host(Protocol):
@@ -187,23 +187,13 @@ class ServedModel:
             self.on_rows([row.slot for row in unit.rows if row.slot >= 0])
 
     def _stage_ran(self, unit: Unit, ran: Ran, ended: int, parts: Parts) -> None:
-        """As `ran`, of some stages or steps. A row's time is that of all its units; between them it has waited.
-
-        Rows that come out of one batch and stay together share what is noted of them. Of a recurrent model's only those
-        that have ended have outputs.
-        """
-        over = ran.ended if self._cell else range(len(unit.rows)) if unit.stage + ran.steps == self._stages else ()
-        places = {position: place for place, position in enumerate(over)}
-        batches: dict[tuple[int, bool], Batch] = {}
-        for position, row in enumerate(unit.rows):
-            lease: Lease = row.call  # type: ignore[assignment]  # a cast would be a call per row
-            before, ends = lease.places[row.index], position in places
-            known = (id(before[0]) if before else 0, ends)
-            batch = batches.get(known)
-            if batch is None:
-                total = cast("Parts", tuple(map(sum, zip(before[0].parts, parts, strict=True)))) if before else parts
-                batch = batches[known] = Batch(ran.outputs if ends else [], ended, total, len(unit.rows))
-            lease.places[row.index] = (batch, places[position] if ends else position)
+        """As `ran`, of some stages or steps."""
+        if self._cell:
+            over: Sequence[int] = ran.ended
+            batches = note_steps(unit, ran, ended, parts)
+        else:
+            over = range(len(unit.rows)) if unit.stage + ran.steps == self._stages else ()
+            batches = note_stages(unit, ran, ended, parts, over)
         if ran.lengths is not None:
             self._part([unit.rows[position] for position in over], ran)
         for stage, spent in enumerate(ran.stage_parts, unit.stage):
@@ -211,7 +201,7 @@ class ServedModel:
             self.stats.stage_ran(stage, unit.worker, unit.reason, operation, len(unit.rows), spent)
         if not over:
             return
-        slowest = max((batch for (_, ends), batch in batches.items() if ends), key=lambda batch: batch.spent)
+        slowest = max(batches, key=lambda batch: batch.spent)
         self.stats.rows_ended(len(over), slowest.parts)
         if self.on_rows is not None:
             self.on_rows([row.slot for row in map(unit.rows.__getitem__, over) if row.slot >= 0])

@@ -18,7 +18,10 @@ class Begun(NamedTuple):
 
 
 class Stepped(NamedTuple):
-    """Rows after a step: what it gave out [rows, ...], the next state, and which rows have ended, a bool [rows]."""
+    """Rows after a step: what it gave out [rows, ...], the next state, and which rows have ended, a bool [rows].
+
+    After a stride: what each of its steps gave out, [steps, rows, ...], and the state behind the last.
+    """
 
     ys: tuple[torch.Tensor, ...]
     state: State
@@ -35,7 +38,9 @@ class Steps(Protocol):
 
     def keeps(self, place: int) -> bool: ...
 
-    def step(self, x: torch.Tensor | None, state: State) -> Stepped: ...
+    def longest_stride(self, rows: int) -> int: ...
+
+    def stride(self, x: torch.Tensor | None, state: State) -> Stepped: ...
 
 
 class CellBatch:
@@ -59,24 +64,27 @@ class CellBatch:
         """What `finish` takes, of all rows in the order they came."""
         done = 0
         while self._limits:
-            x = None if self._x is None else self._x[:, done]
-            stepped = self._model.step(x, self._state)
+            # As many at once as a worker makes while it serves, so that a step takes as long here.
+            longest = 1 if self._x is None else self._model.longest_stride(len(self._limits))
+            steps = min(longest, self._limits[-1] - done)
+            x = None if self._x is None else self._x[:, done : done + steps].transpose(0, 1)
+            stepped = self._model.stride(x, self._state)
             self._state = stepped.state
-            last = self._write(done, stepped.ys)
-            done += 1
+            last = self._write(done, steps, stepped.ys)
+            done += steps
             self._leave(done, last, stepped.ended)
         return self._collect()
 
-    def _write(self, step: int, ys: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
-        """Write what every step is wanted of; return the others."""
+    def _write(self, done: int, steps: int, ys: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
+        """Write what every step is wanted of; return the last of the others. `ys` [steps, rows, ...]."""
         last = {}
         for place, y in enumerate(ys):
             if not self._model.keeps(place):
-                last[place] = y
+                last[place] = y[-1]
                 continue
             if place not in self._every:
-                self._every[place] = y.new_zeros((self._rows, self.columns, *y.shape[1:]))
-            self._every[place][:, step].index_copy_(0, self._alive, y)
+                self._every[place] = y.new_zeros((self._rows, self.columns, *y.shape[2:]))
+            self._every[place][:, done : done + steps].index_copy_(0, self._alive, y.transpose(0, 1))
         return last
 
     def _leave(self, done: int, last: dict[int, torch.Tensor], ended: torch.Tensor | None) -> None:

@@ -39,6 +39,9 @@ class CellModel(nn.Module):
         self._info = info
         self._wants_lengths = declared.wants_lengths
         self._step = declared.cell.step
+        #: How many steps of so many rows the cell makes at once, of one that can; then it has `stride` too.
+        self._longest_stride = getattr(declared.cell, "longest_stride", None)
+        self._stride = None if self._longest_stride is None else declared.cell.stride
         # moved and cast with the module: states of zeros are made where its weights are
         self.register_buffer("_zero", torch.zeros(()), persistent=False)
 
@@ -66,6 +69,7 @@ class CellModel(nn.Module):
         if hasattr(self.cell, "packs"):
             self.cell.packs = False
         self._step = torch.compile(self._step, dynamic=True)
+        self._longest_stride = self._stride = None
 
     def taken(self, inputs: Sequence[Any]) -> tuple[Sequence[Any], torch.Tensor | None]:
         """What the model is called with, as `begin` takes it: the lengths apart, which come last."""
@@ -113,11 +117,26 @@ class CellModel(nn.Module):
         ended = result[2] if len(result) == 3 else None
         if ended is not None:
             self._check_ended(ended, rows)
-        ys = tuple(normalise(y, self._info.outputs, self._info.name)) if not self.finishes else _flat(y)
-        for value in ys:
-            if not isinstance(value, torch.Tensor) or value.shape[:1] != (rows,):
-                raise ConfigError(f"step: expected y of {rows} rows, got {_described(value)}")
-        return Stepped(ys, after, ended)
+        return Stepped(self._given_out(y, (rows,)), after, ended)
+
+    def longest_stride(self, rows: int) -> int:
+        """How many steps of so many rows are best made at once: 1 for most cells, which make one after another.
+
+        All steps of one are made before anybody can join, so it takes no longer than a step of a large batch.
+        """
+        return 1 if self._longest_stride is None else int(self._longest_stride(rows))
+
+    def stride(self, x: torch.Tensor | None, state: State) -> Stepped:
+        """Steps of rows that all make them, at most as many as `longest_stride` says: `x` and `ys` [steps, rows, ...].
+
+        One step of a cell that feeds itself, for which `x` is None.
+        """
+        if self._stride is None or x is None:
+            stepped = self.step(None if x is None else x[0], state)
+            return stepped._replace(ys=tuple(y[None] for y in stepped.ys))
+        y, after = self._stride(x, state)
+        self._check_state("stride", after, x.shape[1], state)
+        return Stepped(self._given_out(y, tuple(x.shape[:2])), after, None)
 
     def finish(self, state: State, ys: Sequence[torch.Tensor], lengths: torch.Tensor) -> list[torch.Tensor]:
         """The outputs of rows that have ended, after `lengths` steps (INT64 [rows]). `ys` as `keeps` says.
@@ -164,6 +183,14 @@ class CellModel(nn.Module):
         return [*outputs, lengths]
 
     # checks
+
+    def _given_out(self, y: Any, shape: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+        """What a step of so many rows gave out, or [steps, rows] of them."""
+        ys = tuple(normalise(y, self._info.outputs, self._info.name)) if not self.finishes else _flat(y)
+        for value in ys:
+            if not isinstance(value, torch.Tensor) or value.shape[: len(shape)] != shape:
+                raise ConfigError(f"step: expected y of {shape[-1]} rows, got {_described(value)}")
+        return ys
 
     def _check_x(self, x: Any, inputs: Sequence[Any]) -> None:
         if x is None:

@@ -17,6 +17,7 @@ from app.contract import ModelInfo
 from app.errors import ConfigError
 from app.models.base import normalise
 from app.models.cell_specs import leads
+from app.models.lstm_steps import LstmSteps, lstm_steps
 from app.models.packed_cells import Cell, PackedCells, States, packed_cells
 from app.models.recurrent import Recurrent
 from app.models.rnn_graph import cut
@@ -62,8 +63,8 @@ class LayerCell(nn.Module):
         self._reads_steps = parts.reads_steps or any(leads(spec) for spec in info.outputs)
         self._before_stepwise, self._behind_stepwise = parts.before_stepwise, parts.behind_stepwise
         self.packs = True  # False where the step is compiled, which the products here would interrupt
-        #: The layer's cells with weights made ready for steps, once they have been asked for; None: as they are.
-        self._packed: PackedCells | None = None
+        #: The layer with weights made ready for steps, once it has been asked for; None: as they are.
+        self._packed: LstmSteps | PackedCells | None = None
         self._packed_of: tuple[Any, ...] = ()
 
     def start(
@@ -71,7 +72,7 @@ class LayerCell(nn.Module):
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         x, state = self._begun(inputs, lengths)
         packed = self._ready()
-        return x if packed is None else _read(packed, x, lengths), state
+        return _read(packed, x, lengths) if isinstance(packed, PackedCells) else x, state
 
     def _begun(
         self, inputs: Sequence[torch.Tensor], lengths: torch.Tensor | None
@@ -95,6 +96,9 @@ class LayerCell(nn.Module):
         self, x: torch.Tensor, state: Sequence[torch.Tensor]
     ) -> tuple[torch.Tensor | None, tuple[torch.Tensor, ...]]:
         packed = self._ready()
+        if isinstance(packed, LstmSteps):
+            ys, after = packed(x[None], state)
+            return ys[0] if self._reads_steps else None, after
         if packed is not None:
             return self._packed_step(packed.cells, x, state)
         layers = self.layer.num_layers
@@ -110,14 +114,30 @@ class LayerCell(nn.Module):
             hidden.append(x)
         return x if self._reads_steps else None, (*hidden, *memory)
 
-    def _ready(self) -> PackedCells | None:
-        """The cells with packed weights, made anew if the module has been moved or cast."""
+    def longest_stride(self, rows: int) -> int:
+        """How many steps of so many rows `stride` should make at most."""
+        packed = self._ready()
+        return packed.longest(rows) if isinstance(packed, LstmSteps) else 1
+
+    def stride(
+        self, x: torch.Tensor, state: Sequence[torch.Tensor]
+    ) -> tuple[torch.Tensor | None, tuple[torch.Tensor, ...]]:
+        """Steps: `x` [steps, rows, ...] -> y [steps, rows, ...] or None, and the state behind the last."""
+        packed = self._ready()
+        if isinstance(packed, LstmSteps):
+            ys, after = packed(x, state)
+            return ys if self._reads_steps else None, after
+        y, after = self.step(x[0], state)
+        return None if y is None else y[None], after
+
+    def _ready(self) -> LstmSteps | PackedCells | None:
+        """The layer with packed weights, made anew if the module has been moved or cast."""
         if not self.packs or not torch.is_inference_mode_enabled():
             return None
         weight: Any = self.layer.weight_ih_l0
         which = (weight.data_ptr(), weight.dtype)
         if self._packed_of != which:
-            self._packed = packed_cells(self.layer)
+            self._packed = lstm_steps(self.layer) or packed_cells(self.layer)
             self._packed_of = which
         return self._packed
 
@@ -144,7 +164,7 @@ class LayerCell(nn.Module):
 
     def _start(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         """What the layer reads, rows first, and its first state."""
-        x, hx = self.before(*inputs)
+        x, hx = self.before.forward(*inputs)  # no more is needed of a module, and calling one costs more
         if not isinstance(x, torch.Tensor) or x.ndim != 3:
             got = list(x.shape) if isinstance(x, torch.Tensor) else type(x).__name__
             raise ConfigError(f"recurrent: expected the layer to read a tensor of three dimensions, got {got}")
@@ -163,7 +183,7 @@ class LayerCell(nn.Module):
         if self.layer.mode == "LSTM":
             last = last, torch.stack(list(state[layers:]))
         steps = ys if ys is None or self.layer.batch_first else ys.transpose(0, 1)
-        return self.behind((steps, last), len(state[0]), None if ys is None else ys.shape[1])
+        return self.behind.forward((steps, last), len(state[0]), None if ys is None else ys.shape[1])
 
 
 def _read(packed: PackedCells, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:

@@ -135,8 +135,12 @@ class Ledger:
 
     def _stand(self, rows: Sequence[Row], state: ProgramState) -> None:
         state.waiting += len(rows)
-        if rows[-1].call.klass:
+        first, last = rows[0].call.klass, rows[-1].call.klass  # others are padding behind them
+        if last:
             state.best_effort += sum(row.call.klass for row in rows)
+        if first is last and len(state.program.stages) == 1 and state.program.stages[0].repeats:  # a cell is one key
+            self.ready.at(key_of(rows[0], state), first).add_all(rows)
+            return
         for (key, klass), group in groupby(rows, key=lambda row: (key_of(row, state), row.call.klass)):
             self.ready.at(key, klass).add_all(group)
 

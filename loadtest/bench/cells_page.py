@@ -56,10 +56,9 @@ layers are two.
 _WHY = """Why cells lose here: the GPU of the paper takes as long for a step of 64 rows as for one of one row, so that
 rows which join cost nothing. A CPU's core takes longer for each row (`bare loop` above), so that rows which run
 together slow one another down, the long ones for as long as they run. And what a whole batch multiplies at once for all
-steps of a layer, steps multiply a few rows at a time, reading all weights each time; oneDNN's own LSTM, which runs
-whole batches, does less work a row than its cell. What cells do give is that a short row does not wait for a long one,
-and that no bucket has to be chosen. In the simulator, with steps of a GPU's shape, they gain what the paper says
-([stages](stages.md))."""
+steps of a layer, steps multiply a few rows at a time, reading all weights each time. What cells do give is that a short
+row does not wait for a long one, and that no bucket has to be chosen. In the simulator, with steps of a GPU's shape,
+they gain what the paper says ([stages](stages.md))."""
 
 
 def percent(value: float) -> str:

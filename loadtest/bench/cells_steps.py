@@ -1,12 +1,14 @@
 """The parts of `cells` that count steps: in this process, with the engine and a CPU device, without HTTP.
 
 How many steps a row of length 1 waits that arrives in the middle of a batch of length 300, and what a step costs the
-processor beyond the cell itself.
+processor beyond the cell itself. `python -m loadtest.bench.cells_steps` prints these alone.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,6 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from app import process
 from app.contract import Answer, Model, ModelInfo, ModelSource, Served
 from app.engine.devices.cpu.device import CpuDevice
 from app.engine.engine import Engine
@@ -49,9 +52,17 @@ class Counted(nn.Module):
         return self.cell.start(ids, lengths=lengths)
 
     def step(self, x: torch.Tensor, state: Any) -> Any:
-        result = self.cell.step(x, state)
-        self.steps += 1
-        if self.steps == self.mark:
+        return self._count(1, self.cell.step(x, state))
+
+    def longest_stride(self, rows: int) -> int:
+        return int(self.cell.longest_stride(rows))
+
+    def stride(self, x: torch.Tensor, state: Any) -> Any:
+        return self._count(len(x), self.cell.stride(x, state))
+
+    def _count(self, steps: int, result: Any) -> Any:
+        self.steps += steps
+        if self.steps - steps < self.mark <= self.steps:
             self.reached()
         return result
 
@@ -140,6 +151,8 @@ def bare(network: Network) -> float:
 
 async def measure(rounds: int, policy: str, layers: Sequence[int] = (2, 1)) -> dict[str, Any]:
     """Everything in turn, so often, on one worker with one thread: medians, and for the joins each."""
+    process.keep_freed_memory()  # as the server does, and so the next
+    process.switch_threads_often()
     torch.set_num_threads(1)
     device = CpuDevice((ROWS,), 1, 1)
     found: dict[str, Any] = {"join": {"cells": [], "whole": []}, "costs": []}
@@ -158,3 +171,16 @@ async def measure(rounds: int, policy: str, layers: Sequence[int] = (2, 1)) -> d
                 times["in_turn"].append(await in_turn(network, served))
             found["costs"].append({"layers": count, **{name: median(some[1:]) for name, some in times.items()}})
     return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m loadtest.bench.cells_steps", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3, help="of all that is measured [3]")
+    parser.add_argument("--policy", default="late", help="of the model by its cell [late]")
+    parser.add_argument("--layers", type=int, nargs="*", default=[2, 1], help="of the networks [2 1]")
+    chosen = parser.parse_args()
+    print(json.dumps(asyncio.run(measure(chosen.rounds, chosen.policy, chosen.layers)), indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -19,7 +19,7 @@ from app.engine.engine import Engine
 from app.engine.profiling.service import Profiling
 from app.engine.served_model import ServedModel
 from app.errors import DeadlineExceeded, ModelFailed
-from app.models import Recurrent
+from app.models import Recurrent, packed_cells
 from app.models.cells import recurrent_model
 from app.models.rnn import by_its_layer
 from app.scheduler.scheduler import Scheduler
@@ -45,6 +45,25 @@ class Sums:
             raise ValueError("poisoned")
         state[0].add_(x)  # a unit that fails after this runs again from where its rows were
         return state[0], (state[0],)
+
+
+class Strides(Sums):
+    """The same, several steps at once: 6 divided by the rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[tuple[int, int]] = []  # rows, steps
+
+    def longest_stride(self, rows: int) -> int:
+        return 6 // rows if rows < 3 else 1
+
+    def stride(self, x: torch.Tensor, state: Any) -> Any:
+        self.made.append((x.shape[1], len(x)))
+        ys = []
+        for one in x:
+            y, state = self.step(one, state)
+            ys.append(y.clone())
+        return torch.stack(ys), state
 
 
 def sums(cell: Any, bound: int = LONG, **batching: Any) -> Model:
@@ -151,6 +170,44 @@ class TestJoining:
             assert (await long).tolist() == [LONG]
 
 
+class TestStrides:
+    """A cell that makes several steps at once, of few rows."""
+
+    async def test_as_many_as_rows_have_left(self) -> None:
+        cell = Strides()
+        async with serving(sums(cell)) as served:
+            cell.made.clear()
+            asked = await asyncio.gather(*(ask(served, np.ones((1, n), np.float32)) for n in (7, 10, 2)))
+            assert [float(got[0]) for got in asked] == [7, 10, 2]
+            assert cell.made == [(3, 1), (3, 1), (2, 3), (2, 2), (1, 3)]  # rows, steps
+
+    async def test_who_comes_waits_for_no_more_than_one(self) -> None:
+        cell = Strides()
+        async with serving(sums(cell)) as served:
+            gate = Gate(cell, 9)  # in the second stride
+            long = asyncio.ensure_future(ask(served, np.ones((1, LONG), np.float32)))
+            await gate.reached()
+            cell.made.clear()
+            short = asyncio.ensure_future(ask(served, np.full((1, 1), 7, np.float32)))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            gate.open()
+            assert (await short).tolist() == [7]
+            assert (await long).tolist() == [LONG]
+            assert cell.made[:2] == [(2, 1), (1, 6)]
+
+    async def test_one_that_fails_is_made_again_from_where_it_began(self) -> None:
+        cell = Strides()
+        async with serving(sums(cell)) as served:
+            bad = np.ones((1, 9), np.float32)
+            bad[0, 7] = -1
+            rows = [np.ones((1, 9), np.float32), bad]
+            asked = await asyncio.gather(*(ask(served, row) for row in rows), return_exceptions=True)
+            assert float(asked[0][0]) == 9  # type: ignore[index]
+            assert isinstance(asked[1], ModelFailed)
+            assert served.pool.used == 0
+
+
 class TestFaults:
     async def test_one_bad_row_fails_alone_at_its_step(self) -> None:
         cell = Sums()
@@ -191,8 +248,12 @@ class Tagger(nn.Module):
         return self.head(steps), hidden[-1]
 
 
+@pytest.mark.parametrize("least", [1, packed_cells.LEAST], ids=["strides", "steps"])
 @pytest.mark.parametrize("bound", [40, UNBOUNDED])
-async def test_each_row_gets_what_the_module_gives_it_alone(bound: int) -> None:
+async def test_each_row_gets_what_the_module_gives_it_alone(
+    bound: int, least: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed_cells, "LEAST", least)
     module = Tagger()
     inputs = [tensor("ids", "INT64", ("n", bound))]
     outputs = [tensor("tags", "FP32", ("n", bound), 3), tensor("last", "FP32", 16)]

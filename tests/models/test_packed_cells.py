@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from hypothesis import given
@@ -10,6 +12,7 @@ from torch import nn
 
 from app.contract import Batching, ModelInfo, TensorSpec
 from app.models import packed_cells as packing
+from app.models import rnn
 from app.models.packed_cells import packed_cells
 from app.models.rnn import LayerCell
 from tests.tiers import repeatable
@@ -31,6 +34,14 @@ class Net(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         steps: torch.Tensor = self.layer(x)[0]
         return steps
+
+
+@pytest.fixture(autouse=True)
+def without_whole_layers() -> Iterator[None]:
+    """An LSTM has its packed cells only where it cannot do without, see lstm_steps."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rnn, "lstm_steps", lambda layer: None)
+        yield
 
 
 @pytest.fixture

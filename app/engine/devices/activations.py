@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from app.engine.devices.pool import Slots
+from app.engine.devices.tensors import indices
 from app.models.staged import SecondAxes, resized
 
 
@@ -93,7 +94,7 @@ class Activations:
                 views = tuple(tensor[first:end] for tensor in views)
             return [self._fitted(view, stage, number, longest) for number, view in enumerate(views)], False
         if all(run[0] is passed for run in runs):
-            index = torch.tensor([position for _, position in places])
+            index = indices([position for _, position in places])
             chosen = [tensor.index_select(0, index) for tensor in passed.tensors]
             return [self._fitted(rows, stage, number, longest) for number, rows in enumerate(chosen)], True
         gathered = []

@@ -17,7 +17,7 @@ import torch
 
 from app.engine.devices.activations import Activations, Passed
 from app.engine.devices.pool import Slots
-from app.engine.devices.tensors import pad_beyond
+from app.engine.devices.tensors import indices, pad_beyond
 
 _STATE = -1  # in place of the stage that passes it on
 _SLAB_BYTES = 1 << 30  # of addresses; memory is what rows under way need
@@ -90,7 +90,7 @@ class CellRows(Activations):
                 row.x = x[position, :limit].clone()
         if x is not None and self._x is not None and places:
             length = min(x.shape[1], self._steps)
-            into = torch.tensor([begun[position][1].place for position in places])
+            into = indices([begun[position][1].place for position in places])
             chosen = x if len(places) == len(begun) else x[places]
             self._x.values[:, :length].index_copy_(0, into, chosen[:, :length])
         self.stand(slots, range(len(begun)), tuple(state))
@@ -115,40 +115,44 @@ class CellRows(Activations):
         if any(row.place < 0 for row in rows):
             return None
         steps = self._steps
-        return torch.tensor([row.place * steps + row.done for row in rows])
+        return indices([row.place * steps + row.done for row in rows])
 
-    def read(self, rows: Sequence[CellRow], at: torch.Tensor | None, made: int) -> torch.Tensor | None:
-        """What each row reads at its next step, `made` of them having been made since `done` was counted."""
-        if self._x is None and rows[0].x is None:
+    def reads(self, rows: Sequence[CellRow]) -> bool:
+        """False of a cell that feeds itself."""
+        return self._x is not None or rows[0].x is not None
+
+    def read(self, rows: Sequence[CellRow], at: torch.Tensor | None, made: int, steps: int = 1) -> torch.Tensor | None:
+        """What each row reads at its next steps, [steps, rows, ...], `made` of them having been made since `done` was
+        counted."""
+        if not self.reads(rows):
             return None
         if at is not None and self._x is not None:
-            return self._x.flat.index_select(0, at)
-        values = (
-            row.x if row.x is not None else self._x.values[row.place] if self._x is not None else None for row in rows
-        )
+            values = self._x.flat.index_select(0, _following(at, steps))
+            return values.view(steps, len(rows), *values.shape[1:])
+        own = (row.x if row.x is not None or self._x is None else self._x.values[row.place] for row in rows)
         return torch.stack(
-            [value[row.done + made] for value, row in zip(values, rows, strict=True) if value is not None]
+            [value[row.done + made :][:steps] for value, row in zip(own, rows, strict=True) if value is not None], 1
         )
 
     def write(self, rows: Sequence[CellRow], at: torch.Tensor | None, made: int, output: int, y: torch.Tensor) -> None:
-        """What each row gives out at that step, where all of it is wanted."""
+        """What each row gives out at those steps, [steps, rows, ...], where all of it is wanted."""
         slab = self._ys.get(output)
         if at is not None and slab is not None:
-            slab.flat.index_copy_(0, at, y)
+            slab.flat.index_copy_(0, _following(at, len(y)), y.flatten(0, 1))
             return
-        for row, value in zip(rows, y, strict=True):
+        for row, value in zip(rows, y.unbind(1), strict=True):
             own = slab.values[row.place] if slab is not None and row.place >= 0 else row.ys.get(output)
             if own is None:
-                own = row.ys[output] = y.new_empty((row.limit, *y.shape[1:]))
-            own[row.done + made] = value
+                own = row.ys[output] = value.new_empty((row.limit, *value.shape[1:]))
+            own[row.done + made :][: len(value)] = value
 
     def written(self, rows: Sequence[CellRow], output: int, steps: int) -> torch.Tensor:
         """All that these rows have given out, [rows, steps, ...], with zeros beyond a row's own steps."""
         slab = self._ys.get(output)
         if slab is not None and all(row.place >= 0 for row in rows):
-            batch = slab.values[:, :steps].index_select(0, torch.tensor([row.place for row in rows]))
+            batch = slab.values[:, :steps].index_select(0, indices([row.place for row in rows]))
             if any(row.done < steps for row in rows):  # where an earlier row's may still be
-                pad_beyond(batch, 1, torch.tensor([row.done for row in rows]), 0)
+                pad_beyond(batch, 1, indices([row.done for row in rows]), 0)
             return batch
         values = [slab.values[row.place] if slab is not None and row.place >= 0 else row.ys[output] for row in rows]
         batch = values[0].new_zeros((len(rows), steps, *values[0].shape[1:]))
@@ -162,3 +166,8 @@ class CellRows(Activations):
             if row is not None and row.place >= 0:
                 self._free.append(row.place)
         super().let_go(slots)
+
+
+def _following(at: torch.Tensor, steps: int) -> torch.Tensor:
+    """These places of a slab, and those of so many steps from there on: [steps x rows]."""
+    return at if steps == 1 else (at + torch.arange(steps)[:, None]).view(-1)

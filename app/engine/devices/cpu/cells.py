@@ -18,7 +18,7 @@ from app.engine.devices.base import WHOLE, Job, Ran, Steps
 from app.engine.devices.cpu.cell_rows import CellRow, CellRows
 from app.engine.devices.cpu.executor import CpuExecutor
 from app.engine.devices.pool import Pool, Slots
-from app.engine.devices.tensors import padded
+from app.engine.devices.tensors import indices, padded
 from app.models.cell_batch import Stepped
 from app.models.cells import CellModel
 
@@ -65,7 +65,8 @@ class CellExecutor(CpuExecutor):
         own: Array | None = None
         if ended:
             outputs, own = self._apart(self._finish(slots, rows, ended, stepped))
-        staying = [place for place in range(len(rows)) if place not in set(ended)] if ended else range(len(rows))
+        over = set(ended)
+        staying = [place for place in range(len(rows)) if place not in over] if ended else range(len(rows))
         self.activations.stand([slots[place] for place in staying], staying, stepped.state)
         output_ns = time.perf_counter_ns() - inferred
         infer_ns = inferred - gathered
@@ -99,34 +100,39 @@ class CellExecutor(CpuExecutor):
     def _make(
         self, rows: Sequence[CellRow], state: tuple[torch.Tensor, ...], most: int, job: Job | None
     ) -> tuple[Stepped, int]:
-        """Up to `most` steps: until a row ends, or the job is recalled. Returns the last of them, and their number."""
+        """Up to `most` steps: until a row ends, or the job is recalled. Returns the last of them, and their number.
+
+        Of few rows a cell may make several at once; a recall is heard behind them.
+        """
         kept, cell = self.activations, self._cell
         at = kept.places(rows)
+        longest = cell.longest_stride(len(rows)) if kept.reads(rows) else 1
         made = 0
         while True:
-            stepped = cell.step(kept.read(rows, at, made), state)
+            steps = min(longest, most - made)
+            stepped = cell.stride(kept.read(rows, at, made, steps), state)
             state = stepped.state
             for place, y in enumerate(stepped.ys):
                 if cell.keeps(place):
                     kept.write(rows, at, made, place, y)
-            made += 1
+            made += steps
             ended = stepped.ended is not None and bool(stepped.ended.any())
             if ended or made == most or (job is not None and job.recalled):
                 return stepped, made
             if at is not None:
-                at += 1
+                at += steps
 
     def _finish(self, slots: Slots, rows: Sequence[CellRow], ended: list[int], last: Stepped) -> list[Array]:
         """The outputs of the rows at these positions, which have made their last step."""
-        index = torch.tensor(ended)
+        index = indices(ended)
         over = [rows[place] for place in ended]
         steps = max(row.done for row in over)
         ys = [
-            self.activations.written(over, place, steps) if self._cell.keeps(place) else y.index_select(0, index)
+            self.activations.written(over, place, steps) if self._cell.keeps(place) else y[-1].index_select(0, index)
             for place, y in enumerate(last.ys)
         ]
         state = tuple(value.index_select(0, index) for value in last.state)
-        values = self._cell.finished(state, ys, torch.tensor([row.done for row in over]), steps)
+        values = self._cell.finished(state, ys, indices([row.done for row in over]), steps)
         _, longest = self._lengths([slots[place] for place in ended]) if self.pool.lengths else ({}, {})
         return self._scatter(values, len(over), len(over), longest)
 

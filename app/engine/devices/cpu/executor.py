@@ -13,7 +13,7 @@ from app.contract import Array, Model, TensorSpec
 from app.engine.devices.activations import Activations
 from app.engine.devices.base import WHOLE, Job, Ran, Steps
 from app.engine.devices.pool import Pool, Slots
-from app.engine.devices.tensors import adjacent, check_shape, pad_beyond, padded, stack
+from app.engine.devices.tensors import adjacent, check_shape, indices, pad_beyond, padded, stack
 from app.errors import ConfigError
 from app.models.base import TORCH_DTYPES, normalise
 from app.models.made import with_made
@@ -79,7 +79,7 @@ class CpuExecutor:
                 inputs.append(slab[slots[0] : slots[0] + len(rows)])
                 continue
             if index is None:
-                index = torch.tensor(rows)
+                index = indices(rows)
             if spec.fixed:
                 inputs.append(slab.index_select(0, index))
             else:

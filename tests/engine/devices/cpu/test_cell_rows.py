@@ -21,25 +21,28 @@ def begun(places: int, steps: int = 6) -> CellRows:
 
 @pytest.mark.parametrize(("places", "steps"), [(4, 6), (2, 6), (0, 6), (4, 4)], ids=["all", "two", "none", "short"])
 class TestSlabs:
-    def test_each_row_reads_its_own_step(self, places: int, steps: int) -> None:
+    @pytest.mark.parametrize("at_once", [1, 2])
+    def test_each_row_reads_its_own_steps(self, places: int, steps: int, at_once: int) -> None:
         kept = begun(places, steps)
         rows = kept.rows_of([12, 10])
         rows[0].done = 2
         at = kept.places(rows)
-        for made in range(2):
-            got = kept.read(rows, at, made)
+        for made in range(0, 2, at_once):
+            got = kept.read(rows, at, made, at_once)
             assert got is not None
-            assert torch.equal(got, torch.stack([X[2, 2 + made], X[0, made]]))
+            steps_of = [X[2, 2 + made :][:at_once], X[0, made:][:at_once]]
+            assert torch.equal(got, torch.stack(steps_of, 1))
             if at is not None:
-                at += 1
+                at += at_once
 
-    def test_what_is_written_is_found_and_nothing_else(self, places: int, steps: int) -> None:
+    @pytest.mark.parametrize("at_once", [1, 3])
+    def test_what_is_written_is_found_and_nothing_else(self, places: int, steps: int, at_once: int) -> None:
         kept = begun(places, steps)
         rows = kept.rows_of([10, 13])
-        for number in range(3):  # another row's values lie in the slab already
+        for number in range(0, 3, at_once):  # another row's values lie in the slab already
             at = kept.places(rows)
-            kept.write(rows, None if at is None else at + number, number, 1, torch.full((2, 2), 9.0))
-        kept.write(rows, kept.places(rows), 0, 1, X[:2, 0])
+            kept.write(rows, None if at is None else at + number, number, 1, torch.full((at_once, 2, 2), 9.0))
+        kept.write(rows, kept.places(rows), 0, 1, X[None, :2, 0])
         rows[0].done, rows[1].done = 3, 1
         got = kept.written(rows, 1, 3)
         assert torch.equal(got[0], torch.stack([X[0, 0], torch.full((2,), 9.0), torch.full((2,), 9.0)]))

@@ -1,0 +1,46 @@
+"""What a row has taken is the sum over its units, and those that end with the same past are answered as one batch."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+
+from app.engine.devices.base import Ran
+from app.engine.lease import Batch
+from app.engine.places import note_stages, note_steps
+from app.scheduler.types import Unit
+
+
+def rows_of(count: int) -> list[Any]:
+    return [SimpleNamespace(index=0, call=SimpleNamespace(places=[None])) for _ in range(count)]
+
+
+def unit_of(rows: list[Any]) -> Unit:
+    return cast("Unit", SimpleNamespace(rows=rows))
+
+
+def batch_of(row: Any) -> tuple[Batch, int]:
+    return cast("tuple[Batch, int]", row.call.places[0])
+
+
+def test_steps_of_rows_that_join_and_leave() -> None:
+    first, second, late = rows_of(3)
+    note_steps(unit_of([first, second]), Ran([], 1, 2, 3), 10, (1, 2, 3))
+    outputs = [np.zeros(2)]
+    over = note_steps(unit_of([first, late, second]), Ran(outputs, 1, 1, 1, ended=(0, 2)), 20, (1, 1, 1))
+    assert batch_of(first)[0] is batch_of(second)[0] is over[0]  # which are answered together
+    assert [batch_of(row)[1] for row in (first, second)] == [0, 1]
+    assert (over[0].parts, over[0].spent, over[0].size, len(over)) == ((2, 3, 4), 9, 3, 1)
+    (last,) = note_steps(unit_of([late]), Ran(outputs, 5, 5, 5, ended=(0,)), 30, (5, 5, 5))
+    assert (last.parts, last.started) == ((6, 6, 6), 12)
+    assert over[0].parts == (2, 3, 4)
+
+
+def test_stages_of_rows_that_stay_together() -> None:
+    rows = rows_of(2)
+    assert note_stages(unit_of(rows), Ran([], 1, 1, 1), 10, (1, 1, 1), ()) == []
+    (batch,) = note_stages(unit_of(rows), Ran([], 1, 1, 1), 20, (1, 2, 3), range(2))
+    assert [batch_of(row) for row in rows] == [(batch, 0), (batch, 1)]
+    assert batch.parts == (2, 3, 4)
