@@ -66,7 +66,7 @@ def create_app(
     with as_config_error():
         check_names(settings.policy or Batching().policy, settings.objective or Batching().objective)
     gpu = cuda.device_index(settings.device)
-    repository = Repository(settings.models, settings.model)
+    repository = Repository(settings.repository, settings.model)
     # A folder that cannot be read or has no model is known before anything starts.
     names = repository.names(required=not settings.allow_empty)
     if settings.auto_size:

@@ -6,8 +6,10 @@ Libraries below never see Settings: `main.py` hands them values.
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -24,7 +26,9 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     # what is served
-    models: str = Field("demo", description="A model repository folder, or a set that ships: demo, bench.")
+    models: str = Field(
+        "demo", description="A model repository folder, or a set that ships: demo, bench; none if a model is named."
+    )
     model: tuple[str, ...] = Field((), description="NAME=SOURCE: one more model; SOURCE is a folder with model.toml.")
     allow_empty: bool = Field(False, description="Start without a model: all are loaded later.")
     row_check: RowCheck | None = Field(
@@ -145,9 +149,27 @@ class Settings(BaseModel):
         return self
 
     @property
+    def repository(self) -> str | None:
+        """The folder or set to serve; None where single models are named, and it is not."""
+        return self.models if "models" in self.model_fields_set or not self.model else None
+
+    @property
     def compute_threads(self) -> int:
         """Threads of one worker: all cores but the one that serves HTTP, unless set."""
         return self.threads if self.threads is not None else max(1, cpu_cores() - 1)
+
+
+def unknown_variables(environment: Iterable[str]) -> list[str]:
+    """A line for each STARLING_ variable that is no setting, with the one that may have been meant."""
+    prefix = "STARLING_"
+    known = {name.upper() for name in Settings.model_fields}
+    given = {name.removeprefix(prefix) for name in environment if name.startswith(prefix)}
+    lines = []
+    for name in sorted(given - known):
+        near = difflib.get_close_matches(name, known, 1)
+        meant = f"; did you mean {prefix}{near[0]}?" if near else ""
+        lines.append(f"warning: the variable {prefix}{name} is no setting and does nothing{meant}")
+    return lines
 
 
 def cpu_cores() -> int:

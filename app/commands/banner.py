@@ -23,7 +23,8 @@ def starting(settings: Settings, port: int) -> None:
         changed["api_key"] = "(set)"
     print(f"starling {__version__}: loading models, listening on {_url(settings, port)} when ready", file=sys.stderr)
     for name, value in changed.items():
-        print(f"  {name} = {value}", file=sys.stderr)
+        shown = ", ".join(map(str, value)) if isinstance(value, tuple) else value
+        print(f"  {name} = {shown}", file=sys.stderr)
 
 
 def announce(settings: Settings, port: int, catalog: Catalog, device: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +21,7 @@ from app.commands import profile as profilecli
 from app.commands import simulate as simcli
 from app.commands import slice as slicecli
 from app.errors import ConfigError
-from app.settings import RowCheck, Settings
+from app.settings import RowCheck, Settings, unknown_variables
 
 _PANELS = {
     "models": "What is served",
@@ -32,6 +33,8 @@ _PANELS = {
     "keep_alive_s": "Lifecycle",
     "log_level": "Output",
 }
+
+_SHORT = {"model": ("-m",)}
 
 cli = typer.Typer(
     help="Starling serves PyTorch models over HTTP. Start with: starling serve",
@@ -71,6 +74,13 @@ def settings_from(given: dict[str, Any]) -> Settings:
 
 
 def _serve(**given: Any) -> None:
+    folder = given.pop("folder")
+    if folder is not None:
+        if given["models"] not in (None, os.environ.get("STARLING_MODELS")):  # what is typed beats a variable
+            raise ConfigError(f"models: expected {folder!r} or --models {given['models']!r}, got both")
+        given["models"] = folder
+    for line in unknown_variables(os.environ):
+        print(f"starling: {line}", file=sys.stderr)
     settings = settings_from(given)
     from app import process
 
@@ -102,10 +112,16 @@ def _serve(**given: Any) -> None:
 def _flagged(function: Callable[..., None]) -> Callable[..., None]:
     """Give `function` one typer option per field of Settings."""
     panel = None
-    parameters = []
+    place = typer.Argument(help="As --models.", metavar="[DIR]", show_default=False)
+    parameters = [
+        inspect.Parameter(
+            "folder", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, place]
+        )
+    ]
     for name, field in Settings.model_fields.items():
         panel = _PANELS.get(name, panel)
         option = typer.Option(
+            *_SHORT.get(name, ()),
             f"--{name.replace('_', '-')}" + (f"/--no-{name.replace('_', '-')}" if field.annotation is bool else ""),
             envvar=f"STARLING_{name.upper()}",
             help=_help(field),
@@ -153,6 +169,20 @@ def _metavar(name: str, field: FieldInfo) -> str | None:
     names = {int: "INT", float: "NUMBER", Path: "FILE", tuple[int, ...]: "INT,INT,...", tuple[str, ...]: "NAME=SOURCE"}
     kinds = (field.annotation, *get_args(field.annotation))
     return None if field.annotation is bool else next((names[kind] for kind in kinds if kind in names), "TEXT")
+
+
+def _told_version(asked: bool) -> None:
+    if asked:
+        print(__version__)
+        raise typer.Exit
+
+
+@cli.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_told_version)
+    ] = False,
+) -> None: ...
 
 
 @cli.command("models")

@@ -38,6 +38,7 @@ def test_commands() -> None:
     for command in ("serve", "models", "check", "version"):
         assert re.search(rf"\b{command}\b", shown)
     assert run("version").output.strip() == __version__
+    assert run("--version").output.strip() == __version__
 
 
 @pytest.fixture
@@ -51,6 +52,38 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
 
     monkeypatch.setattr(module, "settings_from", record)
     return found
+
+
+@pytest.mark.parametrize(
+    ("args", "repository", "named"),
+    [
+        ([], "demo", ()),
+        (["mine"], "mine", ()),
+        (["--models", "bench", "-m", "a=b"], "bench", ("a=b",)),
+        (["--model", "a=b"], None, ("a=b",)),
+        (["demo", "-m", "a=b"], "demo", ("a=b",)),
+    ],
+)
+def test_what_is_served(
+    served: list[Settings], args: list[str], repository: str | None, named: tuple[str, ...]
+) -> None:
+    """A folder without a flag; one model that is named alone."""
+    run("serve", *args)
+    assert (served[0].repository, served[0].model) == (repository, named)
+
+
+def test_a_folder_that_is_typed_beats_a_variable_and_meets_no_other(served: list[Settings]) -> None:
+    run("serve", "mine", env={"STARLING_MODELS": "/models"})
+    assert served[0].repository == "mine"
+    assert isinstance(run("serve", "mine", "--models", "yours").exception, ConfigError)
+
+
+def test_variables_that_are_no_settings_are_told_with_the_nearest(served: list[Settings]) -> None:
+    said = run("serve", env={"STARLING_PRT": "1", "STARLING_ZZZZ": "1", "STARLING_PORT": "2"}).stderr
+    assert said.splitlines() == [
+        "starling: warning: the variable STARLING_PRT is no setting and does nothing; did you mean STARLING_PORT?",
+        "starling: warning: the variable STARLING_ZZZZ is no setting and does nothing",
+    ]
 
 
 def test_flags_beat_variables(served: list[Settings]) -> None:
