@@ -122,6 +122,13 @@ def test_probes_ask_what_the_server_answers(container: dict[str, Any]) -> None:
         assert asked["port"] == container["ports"][0]["name"]
 
 
+def test_services_give_pods_no_variables_that_are_settings(resources: list[Resource], pod: dict[str, Any]) -> None:
+    """That of a service called starling would be STARLING_PORT, and an address."""
+    assert named(resources, "Service", "starling")
+    assert "port" in Settings.model_fields
+    assert pod["enableServiceLinks"] is False
+
+
 def test_a_pod_may_drain_to_its_end(pod: dict[str, Any], container: dict[str, Any], settings: Settings) -> None:
     """And goes on serving until readiness has been asked often enough to be red."""
     drain_s = settings.drain_grace_s + settings.drain_limit_s + server._FORCE_AFTER_S
