@@ -63,6 +63,8 @@ class CudaRuntime:
         self.device = torch.device("cuda", index)
         self._green = None if sm_share is None else green_context(self.device, sm_share)
         self.name = name_of(index)
+        if sm_share is not None:  # batches of the other workers take other times
+            self.name += f", best effort on {sm_share:g} of the SMs"
         self.uuid = f"GPU-{torch.cuda.get_device_properties(index).uuid}"
         self._home = self.stream()
         self._pinned = PinnedMemory(self._register, self._unregister, _of_torch)
@@ -176,7 +178,7 @@ class CudaRuntime:
 
 
 def guards() -> bool:
-    """Whether torch captures IF nodes: from 2.12 on, built for CUDA 12.4 or later."""
+    """Whether torch captures IF nodes. 2.13 does, built for CUDA 12.4 or later."""
     return hasattr(torch.cuda.CUDAGraph, "begin_capture_to_if_node")
 
 

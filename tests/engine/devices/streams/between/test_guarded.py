@@ -25,6 +25,7 @@ from app.scheduler.types import Fault
 
 from ....rig import make_model, rows_of
 from ..stepped import Stepped
+from .test_stages import variable
 
 GUARD = DeviceOptions(guard=True)
 STAGES = 4
@@ -229,7 +230,7 @@ class World:
     at: dict[int, int] = field(default_factory=dict)  # by slot: the next stage
     flying: dict[int, Job] = field(default_factory=dict)  # by worker
     answers: dict[int, float] = field(default_factory=dict)
-    recalls: int = 0
+    units: int = 0
 
     def push(self) -> None:
         worker = self.chance.randrange(len(self.device.stepped.workers))
@@ -242,18 +243,13 @@ class World:
         alike = [slot for slot in waiting if self.at[slot] == stage]
         slots = self.chance.sample(alike, min(len(alike), self.chance.randint(1, capacity)))
         size, steps = self.chance.randint(len(slots), capacity), self.chance.randint(1, STAGES - stage)
-        self.flying[worker] = job = Job(self.recalls + 1000 * len(self.answers), self.device.executor, slots, size)
-        job.stage, job.steps, job.unit_id = stage, steps, self.number()
+        self.units += 1
+        self.flying[worker] = job = Job(self.units, self.device.executor, slots, size, stage, steps)
         self.device.stepped.push(worker, job)
-
-    def number(self) -> int:
-        self.units = getattr(self, "units", -1) + 1
-        return self.units
 
     def recall(self) -> None:
         if self.flying:
-            worker, job = self.chance.choice(sorted(self.flying.items(), key=lambda item: item[0]))
-            self.recalls += 1
+            worker, job = self.chance.choice(list(self.flying.items()))
             self.device.stepped.recall(worker, job)
 
     def hear(self) -> None:
@@ -289,7 +285,7 @@ class World:
 @settings(max_examples=25, deadline=None)
 def test_each_row_goes_through_each_stage_once_in_every_order(seed: int) -> None:
     device = Device(FakeRuntime(seed), 4, 2, slots=10)
-    world = World(device, random.Random(seed), {slot: 0 for slot in range(10)})
+    world = World(device, random.Random(seed), dict.fromkeys(range(10), 0))
     world.play()
     assert world.answers == {slot: 14 + slot for slot in range(10)}
     assert Counter(device.log.seen) == Counter({(10 + slot, stage): 1 for slot in range(10) for stage in range(STAGES)})
@@ -311,8 +307,6 @@ def test_when_the_device_fails_each_unit_is_reported_once(seed: int, breaks_at: 
 
 def test_rows_at_different_lengths_go_on_as_one_batch() -> None:
     """Padded to the length of the graph, and cut again where they join others."""
-    from ..between.test_stages import variable
-
     stepped, trips = Stepped(FakeRuntime(), (4,), GUARD), variable()
     executor = stepped.open(trips.model, 8)
     assert isinstance(executor, StreamExecutor)
