@@ -29,7 +29,6 @@ from .driven_device import Failed
 from .platforms import Platform
 
 BULK, KEPT = 0, 1  # workers
-_ALONE, _BULK, _REAL = 0, 1, 2  # numbers of units
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +58,7 @@ class Pair:
     def __init__(self, device: StreamDevice, bulk: Executor, real: Executor, rows: int) -> None:
         self.device, self.bulk, self.real = device, bulk, real
         self.stages = max(1, len(bulk.model.stages))
+        self._units = 0  # a number is never used again: a guard knows units by theirs
         self._reports: queue.SimpleQueue[tuple[int, Completion]] = queue.SimpleQueue()
         device.start(lambda completion: self._reports.put((time.perf_counter_ns(), completion)))
         self._slots = list(bulk.pool.take(rows))
@@ -72,14 +72,18 @@ class Pair:
     def push_bulk(self, stage: int) -> Job:
         """The batch from this stage on: as far as it goes by itself where it is guarded, or one stage."""
         steps = self.stages - stage if self.device.guard else 1
-        job = Job(_BULK, self.bulk, self._slots, len(self._slots), stage, steps)
+        job = Job(self._number(), self.bulk, self._slots, len(self._slots), stage, steps)
         self.device.push(BULK, job)
         return job
 
     def push_real(self) -> int:
         begin = time.perf_counter_ns()
-        self.device.push(KEPT, Job(_REAL, self.real, self._one, 1, 0))
+        self.device.push(KEPT, Job(self._number(), self.real, self._one, 1, 0))
         return begin
+
+    def _number(self) -> int:
+        self._units += 1
+        return self._units
 
     def heard(self, until: int | None = None) -> tuple[int, Completion] | None:
         """The next report and when it came; None if there is none before `until`, by the host's clock."""
@@ -131,9 +135,9 @@ class Pair:
         while len(ends) < 2:
             found = self.heard()
             assert found is not None
-            ends[found[1].outcome.unit_id] = found[0]
+            ends[found[1].worker] = found[0]
         self.let_go()
-        return (ends[_BULK] - begin) / 1e3, (ends[_REAL] - begin) / 1e3
+        return max(0, ends[BULK] - begin) / 1e3, (ends[KEPT] - begin) / 1e3
 
     def beside(self, count: int) -> tuple[list[float], float]:
         """Real-time batches while bulk ones follow one another; and how many rows of these ran a second."""
@@ -145,7 +149,7 @@ class Pair:
             found = self.heard()
             assert found is not None
             moment, completion = found
-            if completion.outcome.unit_id == _BULK:
+            if completion.worker == BULK:
                 ended += 1
                 if len(taken) == count:
                     return taken, ended * len(self._slots) * 1e9 / (moment - first)

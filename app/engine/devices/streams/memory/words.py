@@ -1,8 +1,8 @@
 """The words in device memory by which a worker's graphs know whether to go on: its guard.
 
 Each captured stage asks first, and does nothing once its unit has been recalled. Two streams write, each words of its
-own, so no order of theirs loses a recall or stops a unit that was not meant: what is compared are numbers of units, and
-nothing is ever taken back.
+own, so no order of theirs loses a recall or stops a unit that was not meant: what is compared are numbers of units,
+which no scheduler uses twice, and nothing is ever taken back.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 
 from app.engine.devices.streams.runtime import Runtime
 
-_NOBODY, _NEVER = -2, -3  # units that are measured have -1, and those that serve count from 0
+_NOBODY, _NEVER = -2, -3  # no unit has such a number
 
 
 class Words:
