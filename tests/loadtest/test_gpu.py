@@ -272,8 +272,8 @@ def test_rehearsed_figures_stay_out_of_the_documentation(capsys: Any, tmp_path: 
 @pytest.mark.parametrize(
     ("arguments", "names"),
     [
-        ([], ["tests", "figure6a", "boundaries", "figure11", "figure6b", "effects", "live"]),
-        (["--part", "1"], ["tests", "figure6a", "boundaries", "figure11", "figure6b", "effects"]),
+        ([], ["tests", "figure6a", "boundaries", "preemption", "figure11", "figure6b", "effects", "live"]),
+        (["--part", "1"], ["tests", "figure6a", "boundaries", "preemption", "figure11", "figure6b", "effects"]),
         (["--part", "2"], ["live"]),
         (["--only", "figure6,tests"], ["tests", "figure6a", "figure6b"]),
         (["--only", "figure8"], ["live"]),
