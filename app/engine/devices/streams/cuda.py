@@ -192,7 +192,8 @@ def green_context(device: torch.device, share: float) -> Any:
     try:
         return contexts.GreenContext.create(num_sms=max(1, int(sms * share)), device_id=device.index)
     except RuntimeError as exc:
-        raise ConfigError(f"best_effort_sms: the driver makes no green context: {exc}") from exc
+        why = str(exc).partition("\n")[0]  # torch may add where in its own code that was
+        raise ConfigError(f"best_effort_sms: the driver makes no green context: {why}") from exc
 
 
 def _of_torch(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
