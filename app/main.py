@@ -39,6 +39,7 @@ from app.models.loaders import load as load_model
 from app.models.placement import Placement
 from app.models.registry import READY, Registry
 from app.models.repository import Repository
+from app.scheduler.gate import KEEPING
 from app.scheduler.policies import check_names, policy_class
 from app.scheduler.record import RecordingScheduler
 from app.scheduler.scheduler import Scheduler
@@ -140,6 +141,9 @@ def _device(settings: Settings, gpu: int | None) -> Device:
         push_ahead_ns=None if ahead_ms is None else round(ahead_ms * 1e6),
         max_alive=settings.max_alive,
         graphs=settings.cuda_graphs,
+        keeps_one=Preset(settings.classes) in KEEPING and not policy.sizes_itself,
+        guard=settings.cuda_guard,
+        sm_share=settings.best_effort_sms,
     )
     device = make_device(gpu, capacities, settings.compute_threads, cpu_cores(), options)
     at_once, workers = device.spec.max_running, len(device.spec.workers)

@@ -314,6 +314,9 @@ class FakeDevice:
         if len(queue) == 1:
             self._begin(queue, self.handover_ns)
 
+    def recall(self, worker: int, job: Job) -> None:
+        job.recalled = True
+
     def withdraw(self, worker: int, job: Job) -> bool:
         """Those that stand behind another have not begun."""
         behind = list(self._queues[worker])[1:]

@@ -132,7 +132,8 @@ class Engine:
             raise
         profiles = self._profiles(executor, learned.known)
         alive = most_alive(model.info, executor.activations, self._activation_bytes)
-        program = program_of(next(self._programs), model.info, profiles, executor.steps, alive)
+        ident, goes_on = next(self._programs), executor.goes_on
+        program = program_of(ident, model.info, profiles, executor.steps, alive, goes_on=goes_on)
         try:
             self.scheduler.add_program(program, self.clock())
         except ValueError as exc:  # a policy that this device cannot serve
@@ -229,9 +230,7 @@ class Engine:
         """Ask the scheduler, and give the device its work; `_tell` is to follow."""
         self._step_due = False
         step = self.scheduler.step(self.clock())
-        for unit in step.recall:
-            if (job := self._jobs.get(unit.id)) is not None:  # else it ended after its model had been given up
-                job.recalled = True
+        self._recall(step.recall)
         for unit in step.start:
             self._start(unit)
         if step.withdraw and self._withdraw(step.withdraw):
@@ -239,6 +238,12 @@ class Engine:
         if step.start and step.done:
             self.device.let_begin()  # the loop is about to keep the interpreter lock for as long as answering takes
         return step
+
+    def _recall(self, units: Sequence[Unit]) -> None:
+        """Have the device end these units with the stage or step that runs."""
+        for unit in units:
+            if (job := self._jobs.get(unit.id)) is not None:  # else it ended after its model had been given up
+                self.device.recall(unit.worker, job)
 
     def _withdraw(self, units: Sequence[Unit]) -> bool:
         """Take units back from the device, where it has not begun them; whether there were such."""
@@ -261,9 +266,7 @@ class Engine:
         step.done += more.done
         step.drop += more.drop
         step.wake_at = more.wake_at
-        for unit in more.recall:
-            if (job := self._jobs.get(unit.id)) is not None:
-                job.recalled = True
+        self._recall(more.recall)
 
     def _tell(self, step: Step) -> None:
         """Answer the calls that have ended, and see to the timer."""

@@ -39,6 +39,7 @@ from app.scheduler.workers import Workers
 
 _BEST_EFFORT = Klass.BEST_EFFORT  # looked up once, used per step
 _UNBOUNDED = 1 << 62
+KEEPING = (Preset.REEF, Preset.REEF_N)  # of several workers they keep one free of best-effort work
 
 
 class Mode(StrEnum):
@@ -289,6 +290,6 @@ def _kept(device: DeviceSpec) -> int | None:
     None where one unit runs at a time, and where nothing is kept from a class.
     """
     workers = device.workers
-    if min(len(workers), device.max_running) == 1 or device.classes.preset not in (Preset.REEF, Preset.REEF_N):
+    if min(len(workers), device.max_running) == 1 or device.classes.preset not in KEEPING:
         return None
     return max(range(len(workers)), key=lambda worker: (-workers[worker].priority, workers[worker].capacity, worker))

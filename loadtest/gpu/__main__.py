@@ -1,11 +1,12 @@
 """All measurements that need a GPU: `python -m loadtest.gpu`, or in two calls `--part 1` and `--part 2`.
 
 Part 1 runs the tests marked `cuda`, then measures Ebird's Figure 6a, what boundaries between stages and steps cost,
-Figures 11 and 6b and the effects of the engine's parts, each in its own process. Part 2 measures Figures 9 and 8 and
-the energy per request over HTTP, where all policies have the same workers, push depth and CUDA graphs. A part takes
-less than ten minutes: measurements that do not fit are left out and named on the page. Page, JSON and plots are
-written after each measurement, so a call that is cut off keeps what it has measured. `--page FILE...` merges the JSON
-of several calls into one page and measures nothing; without a file the page has empty sections. Exit status: 1 if
+how soon batches make way for others, Figures 11 and 6b and the effects of the engine's parts, each in its own process.
+Part 2 measures Figures 9 and 8 and the energy per request over HTTP, where all policies have the same workers, push
+depth and CUDA graphs. A part takes less than ten minutes: measurements that do not fit are left out and named on the
+page. Page, JSON and plots are written after each measurement, so a call that is cut off keeps what it has measured.
+`--page FILE...` merges the JSON of several calls into one page and measures nothing; without a file the page has empty
+sections. Exit status: 1 if
 something failed, 2 if there is no CUDA device.
 """
 
@@ -36,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="python -m loadtest.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    names = "tests, figure6a, figure6b, figure11, boundaries, effects, live"
+    names = "tests, figure6a, figure6b, figure11, boundaries, preemption, effects, live"
     made.add_argument("--quick", action="store_true", help="fewer rounds and seeds: about half the time")
     made.add_argument("--part", type=int, choices=(1, 2), help="one half, for a call of its own [both]")
     made.add_argument("--only", default="", help=f"comma-separated beginnings of names: {names} [all]")

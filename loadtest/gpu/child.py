@@ -72,6 +72,12 @@ def _boundaries(platform: Any, given: Found) -> Found:
     return boundaries(platform, Scale(**given["scale"]))
 
 
+def _preemption(platform: Any, given: Found) -> Found:
+    from .preemption import Scale, preemption
+
+    return preemption(platform, Scale(**given["scale"]))
+
+
 def _figure11(platform: Any, given: Found) -> Found:
     from .memory import figure11
 
@@ -94,6 +100,7 @@ WHAT: dict[str, Callable[[Any, Found], Found]] = {
     "figure6b": _figure6b,
     "effects": _effects,
     "boundaries": _boundaries,
+    "preemption": _preemption,
     "figure11": _figure11,
     "copies": _copies,
 }

@@ -198,10 +198,18 @@ def boundaries(session: Session) -> Found:
     return run_all(session, [lambda: session.child("boundaries", _START_S + 15, scale=scale)])
 
 
+def preemption(session: Session) -> Found:
+    scale: Found = {}
+    if session.rehearsed:
+        scale = {"stages": [1, 2], "layers": 2, "width": 8, "rows": 2, "shares": [0.5], "repeats": 4}
+    return run_all(session, [lambda: session.child("preemption", _START_S + 25, scale=scale)])
+
+
 MEASUREMENTS = [
     Measurement("tests", 1, lambda session: 45.0, tests),
     Measurement("figure6a", 1, lambda session: _START_S + 5, figure6a),
     Measurement("boundaries", 1, lambda session: _START_S + 15, boundaries),
+    Measurement("preemption", 1, lambda session: _START_S + 25, preemption),
     Measurement("figure11", 1, lambda session: 5 * (_START_S + 9), figure11),
     Measurement("figure6b", 1, lambda session: (2 if session.quick else 3) * (_START_S + 25), figure6b),
     Measurement(

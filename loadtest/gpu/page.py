@@ -11,6 +11,7 @@ from . import tables
 from .data import COUNTS, HIGH, LOW, PIXELS, QOS_MS, TOKENS, Found
 
 NOTHING = "Not measured yet."
+PAIR = {"rows": 512, "layers": 8, "width": 4096}  # of the preemption's bulk batch
 
 HEAD = """\
 # On a GPU
@@ -78,6 +79,16 @@ and cut behind each layer: from the push of a batch to its report, and what each
 "Step" is a step of an LSTM of {width} in two layers: from push to report, on the device alone, and on the device when a
 row begins with it.
 """
+PREEMPTION = """\
+## Real time and bulk work: what a batch waits for
+
+Two workers without a scheduler, one of high priority. A bulk batch of {rows} rows goes through {layers} linear layers
+of {width}, cut into stages; a real-time batch has one row. "Stops after": at a random moment the bulk batch is told to
+make way, and this is how long its stage takes to end, be noticed and be reported. Without a guard each stage is pushed
+when the one before has been reported; with one all are on the stream, and each asks a flag (an IF node). "Real-time" is
+a batch that is pushed at that moment. The last table has real-time batches while bulk ones follow one another, these on
+all SMs or on a part of them (a green context).
+"""
 EFFECTS = """\
 ## What each part brings
 
@@ -122,6 +133,8 @@ def page(known: Found, rehearsed: bool, plots: Sequence[str]) -> str:
     parts += _plot("figure11", "Memory of one worker and of six", plots)
     shape = {"stages": _first(known, "boundaries", "stages", 4), "width": _first(known, "boundaries", "width", 512)}
     parts += _section(known, "boundaries", tables.boundaries, BOUNDARIES.format(**shape))
+    shape = {key: _first(known, "preemption", key, value) for key, value in PAIR.items()}
+    parts += _section(known, "preemption", tables.preemption, PREEMPTION.format(**shape))
     parts += _section(known, "effects", tables.effects, EFFECTS)
     parts += _plot("effects", "Rows per second by workers", plots)
     parts += _section(known, "live", tables.peaks, NINE + tables.engines(known.get("live")), left=False)

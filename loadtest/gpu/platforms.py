@@ -28,6 +28,10 @@ class Platform(Protocol):
     rehearsed: bool
     gate: Any  #: the stream on which a measurement begins and ends
 
+    def part(self, share: float | None) -> Runtime:
+        """Another runtime, whose streams of a priority above 0 compute on this part of the device; None: on all."""
+        ...
+
     def mark(self, stream: Any) -> Any:
         """Record a point in time on the stream."""
         ...
@@ -69,6 +73,11 @@ class CudaPlatform:
         self.runtime: Runtime = CudaRuntime(0)
         self.runtime.attach()
         self.gate = self.runtime.stream()
+
+    def part(self, share: float | None) -> Runtime:
+        from app.engine.devices.streams.cuda import CudaRuntime
+
+        return CudaRuntime(0, share)
 
     def mark(self, stream: Any) -> Any:
         event = torch.cuda.Event(enable_timing=True)
@@ -125,8 +134,11 @@ class HostPlatform:
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module  # dataclasses look up their own module
         spec.loader.exec_module(module)
-        self.runtime = module.HostRuntime()
+        self.runtime: Any = module.HostRuntime()
         self.gate = self.runtime.stream()
+
+    def part(self, share: float | None) -> Runtime:
+        return self.runtime
 
     def mark(self, stream: Any) -> Any:
         passed: list[float] = []

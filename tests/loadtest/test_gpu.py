@@ -14,12 +14,25 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from app.engine.devices.base import DeviceOptions
 from app.models.repository import Repository
 from app.settings import Settings
 from loadtest.common.paths import ROOT
 from loadtest.common.servers import ServerError
 from loadtest.gpu import __main__ as script
-from loadtest.gpu import boundaries, child, data, effects, figure6, live, measurements, memory, model_folders, networks
+from loadtest.gpu import (
+    boundaries,
+    child,
+    data,
+    effects,
+    figure6,
+    live,
+    measurements,
+    memory,
+    model_folders,
+    networks,
+    preemption,
+)  # fmt: skip
 from loadtest.gpu.driven_device import DrivenDevice, Failed, Loop, Options
 from loadtest.gpu.platforms import Platform, open_platform
 
@@ -134,6 +147,35 @@ def test_boundaries_cover_cuts_steps_and_joins(platform: Platform) -> None:
     }  # fmt: skip
 
 
+def test_bulk_batches_are_stopped_and_stand_beside(platform: Platform) -> None:
+    found = preemption.preemption(platform, preemption.Scale((1, 2, 4), 4, 8, 4, (0.5,), 6))
+    assert [(cell["stages"], cell["guard"]) for cell in found["cells"]] == [
+        (stages, guard) for stages in (1, 2, 4) for guard in (False, True)
+    ]
+    for cell in found["cells"]:
+        assert len(cell["whole_us"]) == len(cell["alone_us"]) == 6
+        assert len(cell["stop_us"]) == len(cell["real_us"]) <= 6
+    assert [cell["share"] for cell in found["beside"]] == [None, 0.5]
+    assert all(len(cell["beside_us"]) == 6 and cell["bulk_rows_s"] > 0 for cell in found["beside"])
+
+
+def test_a_guarded_batch_that_is_stopped_goes_on_from_there(platform: Platform) -> None:
+    scale = preemption.Scale((4,), 4, 8, 4, (), 1)
+    options = DeviceOptions(keeps_one=True, guard=True, push_depth=1)
+    with preemption.opened(platform, platform.runtime, scale, 4, options) as pair:
+        job = pair.push_bulk(0)
+        pair.device.recall(preemption.BULK, job)
+        stage = 0
+        while stage < 4:
+            report = pair.heard()
+            assert report is not None
+            stage += report[1].outcome.steps
+            if stage < 4:
+                pair.push_bulk(stage)
+        pair.let_go()
+        assert stage == 4
+
+
 def test_a_loop_leaves_nothing_for_the_next(platform: Platform, tmp_path: Path) -> None:
     """A report of a loop that was counted by what came after would end that too early."""
     model = model_folders.read(model_folders.write("resnet50", tmp_path, tiny=True, max_batch=2), 2)
@@ -230,8 +272,8 @@ def test_rehearsed_figures_stay_out_of_the_documentation(capsys: Any, tmp_path: 
 @pytest.mark.parametrize(
     ("arguments", "names"),
     [
-        ([], ["tests", "figure6a", "boundaries", "figure11", "figure6b", "effects", "live"]),
-        (["--part", "1"], ["tests", "figure6a", "boundaries", "figure11", "figure6b", "effects"]),
+        ([], ["tests", "figure6a", "boundaries", "preemption", "figure11", "figure6b", "effects", "live"]),
+        (["--part", "1"], ["tests", "figure6a", "boundaries", "preemption", "figure11", "figure6b", "effects"]),
         (["--part", "2"], ["live"]),
         (["--only", "figure6,tests"], ["tests", "figure6a", "figure6b"]),
         (["--only", "figure8"], ["live"]),

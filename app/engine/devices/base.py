@@ -31,6 +31,8 @@ class DeviceOptions:
 
     `push_ahead_ns`: how long before the end of a unit the next one may be handed over, None: the device's own.
     `max_alive`: rows on the device at once, None: no bound. `graphs`: capture CUDA graphs, where there are such.
+    Of a GPU alone: `keeps_one`: the worker that real-time work is kept has streams of high priority. `guard`: captured
+    stages run on by themselves and can be recalled. `sm_share`: the part of the GPU that the other workers compute on.
     """
 
     placement: Placement = AS_LOADED
@@ -38,6 +40,9 @@ class DeviceOptions:
     push_ahead_ns: int | None = None
     max_alive: int | None = None
     graphs: bool = True
+    keeps_one: bool = False
+    guard: bool = False
+    sm_share: float | None = None
 
 
 @dataclass(slots=True)
@@ -94,6 +99,7 @@ class Executor(Protocol):
 
     `keeps_memory`: a batch allocates memory at its first run and keeps it, so every size should run before serving.
     `steps`: of a recurrent model that the device runs step by step, known once it has been tried; None for others.
+    `goes_on`: it takes units of several stages or steps, where workers go on by themselves; known when it was tried.
     """
 
     copies: bool
@@ -101,6 +107,9 @@ class Executor(Protocol):
 
     @property
     def steps(self) -> Steps | None: ...
+
+    @property
+    def goes_on(self) -> bool: ...
 
     @property
     def model(self) -> Model:
@@ -120,8 +129,8 @@ class Job:
     """A unit as a device sees it: which rows (their slots) of which placed model run as a batch of what size.
 
     `steps` stages run from `stage` on, or steps of a recurrent model. WHOLE: all of it, nothing is kept in between.
-    `recalled` is set by the loop: the unit is to end with the stage or step that runs. `best_effort`: no real-time row
-    is in it.
+    `recalled` is set by the loop, see `Device.recall`: the unit is to end with the stage or step that runs.
+    `best_effort`: no real-time row is in it.
     """
 
     unit_id: int
@@ -218,6 +227,10 @@ class Device(Protocol):
         """Hand a job to a worker. Returns at once."""
         ...
 
+    def recall(self, worker: int, job: Job) -> None:
+        """Have a job of several stages or steps end with the one that runs. Returns at once; it may end later."""
+        ...
+
     def withdraw(self, worker: int, job: Job) -> bool:
         """Take back a job from behind others: it will not run, nor be reported. False if it has begun."""
         ...
@@ -256,6 +269,12 @@ def fault_of(exc: BaseException) -> Fault:
         return Fault.DEVICE
     # torch's CPU allocator raises a plain RuntimeError, which nothing but its text tells from a model's own.
     return Fault.OOM if type(exc) is RuntimeError and "DefaultCPUAllocator" in str(exc) else Fault.MODEL
+
+
+def completed(unit_id: int, ran: Ran) -> Completion:
+    """The report of a unit that ran well."""
+    times = tuple(map(sum, ran.stage_parts)) if ran.steps > 1 and ran.stages_ns else ()
+    return Completion(Outcome(unit_id, None, ran.busy_ns, ran.ended, ran.steps, times), ran)
 
 
 def failed(unit_id: int, fault: Fault, exc: BaseException) -> Completion:

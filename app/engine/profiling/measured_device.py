@@ -76,6 +76,9 @@ class MeasuredDevice:
         else:
             self._device.push(worker, job)
 
+    def recall(self, worker: int, job: Job) -> None:
+        self._device.recall(worker, job)
+
     def withdraw(self, worker: int, job: Job) -> bool:
         return self._device.withdraw(worker, job)
 

@@ -75,6 +75,9 @@ class CpuDevice:
     def push(self, worker: int, job: Job) -> None:
         self._workers[worker].push(job)
 
+    def recall(self, worker: int, job: Job) -> None:
+        job.recalled = True  # the worker looks between two stages or steps
+
     def withdraw(self, worker: int, job: Job) -> bool:
         return job.claim()
 

@@ -17,10 +17,10 @@ import threading
 
 import torch
 
-from app.engine.devices.base import Completion, Job, Report, failed, fault_of
+from app.engine.devices.base import Completion, Job, Report, completed, failed, fault_of
 from app.engine.devices.cpu.executor import CpuExecutor
 from app.engine.devices.cpu.niceness import Niceness
-from app.scheduler.types import Fault, Outcome
+from app.scheduler.types import Fault
 
 _WORD_S = 0.0002  # the longest wait for it: the switch interval, after which the loop would lose the lock in any case
 
@@ -95,5 +95,4 @@ def run(job: Job) -> Completion:
         ran = executor.run(job.slots, job.size, job.stage, job)
     except BaseException as exc:
         return failed(job.unit_id, fault_of(exc), exc)
-    times = tuple(map(sum, ran.stage_parts)) if ran.steps > 1 and ran.stages_ns else ()
-    return Completion(Outcome(job.unit_id, None, ran.busy_ns, ran.ended, ran.steps, times), ran)
+    return completed(job.unit_id, ran)

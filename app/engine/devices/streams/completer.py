@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from app.engine.devices.base import Completion, failed, fault_of
+from app.engine.devices.base import Completion, completed, failed, fault_of
 from app.engine.devices.streams.memory.pool import Copies
 from app.engine.devices.streams.runtime import Runtime
 from app.engine.devices.streams.unit import UnitInFlight
 from app.engine.devices.streams.worker import StreamWorker
-from app.scheduler.types import Fault, Outcome
+from app.scheduler.types import Fault
 
 
 class Completer:
@@ -57,7 +57,7 @@ class Completer:
         error = unit.error
         if error is None:
             ran, self._worker.ended = unit.settle(self._runtime, self._worker.ended, self._clock)
-            return Completion(Outcome(unit.unit_id, None, ran.busy_ns, ran.ended), ran)
+            return completed(unit.unit_id, ran)
         unit.memory.blocks.give_back(unit.block)
         completion = failed(unit.unit_id, fault_of(error), error)
         if completion.outcome.error is Fault.DEVICE:

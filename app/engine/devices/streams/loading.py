@@ -62,6 +62,7 @@ class Placing(Protocol):
     launchers: Launchers
     health: Health
     spec: DeviceSpec
+    guard: bool
     clock: Callable[[], int]
 
     def submit(self, worker: StreamWorker, job: Job, report: Report, length: int = 0) -> None: ...
@@ -98,8 +99,10 @@ class Loader:
                 executor: StreamExecutor = CellStreamExecutor(placed[0], pool, graphs, slots)
             else:
                 executor = StreamExecutor(placed[0], pool, graphs)
+            executor.guarded = device.guard and executor.last > 0
             for worker in device.workers:
-                executor.add_memory(runtime, self.stream, worker.spec.capacity, device.spec.push_depth)
+                capacity, depth = worker.spec.capacity, device.spec.push_depth
+                executor.add_memory(runtime, self.stream, capacity, depth, worker.words)
         except torch.OutOfMemoryError as exc:
             raise ConfigError(f"model {model.info.name!r}: does not fit into the device's memory: {exc}") from exc
         if executor.graphs:
@@ -110,7 +113,7 @@ class Loader:
 
     def _find_capture_streams(self, executor: StreamExecutor) -> None:
         for worker, memory in zip(self._device.workers, executor.memories, strict=True):
-            capture = self._streams.capture(worker.index, worker.spec.priority)
+            capture = self._streams.capture(worker.index, worker.spec.priority, guarded=executor.guarded)
             if capture is None:
                 log.warning(
                     "model %s: no stream is left to capture on: it runs without graphs", executor.model.info.name

@@ -12,6 +12,7 @@ from app.engine.devices.activations import Place
 from app.engine.devices.base import Job, Ran, Report
 from app.engine.devices.streams.between.passing import Produced, events
 from app.engine.devices.streams.executor import StreamExecutor
+from app.engine.devices.streams.graphs.replay import Piece
 from app.engine.devices.streams.memory.results import HostBlock
 from app.engine.devices.streams.runtime import Runtime
 
@@ -66,7 +67,7 @@ class UnitInFlight:
         runtime.wait(stream, in_event)
         self._prepare(runtime, stream)
         runtime.record(block.began, stream)
-        runtime.enqueue(stream, self._compute)
+        self._launch(runtime, stream)
         runtime.record(block.computed, stream)
         if not self.leaves:
             runtime.record(block.out_event, stream)
@@ -102,8 +103,14 @@ class UnitInFlight:
             for event in events(self.places):
                 runtime.wait(stream, event)
         if self.stage < self.executor.last:
-            self.produced = Produced(self.stage, (), self.longest, (), self.block.computed)
-            passing.move_on(self.slots, self.produced, range(len(self.slots)))
+            self._move_on()
+
+    def _move_on(self) -> None:
+        self.produced = Produced(self.stage, (), self.longest, (), self.block.computed)
+        self.executor.passing.move_on(self.slots, self.produced, range(len(self.slots)))
+
+    def _launch(self, runtime: Runtime, stream: Any) -> None:
+        runtime.enqueue(stream, self._compute)
 
     def _enqueue_aside(self, runtime: Runtime, stream: Any) -> None:
         graphs = self.memory.graphs
@@ -137,14 +144,19 @@ class UnitInFlight:
         """What a graph leaves for the next stage is copied at once: its next replay writes there again."""
         assert self.graph is not None
         piece = self.graph.pieces[self.stage]
+        self._enter(piece)
+        piece.replay()
+        if self.produced is not None:
+            self.produced.tensors = tuple(output[: len(self.slots)].clone() for output in piece.outputs)
+
+    def _enter(self, piece: Piece) -> None:
+        """Put what the unit's first stage reads where its graph finds it."""
+        assert self.graph is not None
         self.memory.index.copy_(self.block.index, non_blocking=True)
         if self.stage:
             places = [*self.places, *[self.places[-1]] * (self.size - len(self.slots))]
             longest = self.executor.padded_to(self.graph.shape.length)
             self.executor.passing.take(places, self.stage, longest, piece.inputs)
-        piece.replay()
-        if self.produced is not None:
-            self.produced.tensors = tuple(output[: len(self.slots)].clone() for output in piece.outputs)
 
     def _fail(self, exc: BaseException) -> None:
         self.error = exc
