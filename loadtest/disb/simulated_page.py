@@ -31,18 +31,19 @@ NAMES = {"seq": "SEQ", "streams": "GPUStreams", "reef": "REEF", "reef_n": "REEF-
 FOUND_OF = {"rt_only", "rt_workers", "seq", "streams", "reef", "reef_1", "reef_n"}
 FOUND = """\
 - `seq` is 1 to 3 % away from what is published in A and B; its latency in E is below the published range, and its
-  throughput under REAL too low. `streams` is close to the published throughput, one figure of which it is fitted to, except in B. It slows real
-  time less than published in A, B, E and REAL: the model slows all units alike.
+  throughput under REAL too low. `streams` is close to the published throughput, one figure of which it is fitted to,
+  except in B. It slows real time less than published in A, B, E and REAL: the model slows all units alike.
 - Throughput of `reef`, of which nothing was fitted: as published in B, below it in A and REAL, above it in D and E. One
   speed of padding cannot give both A and B as published: 60 ResNet requests a second beside VGG mean that padding has
   0.59 of its own speed in A, 31 mean 0.41 in B. Here it has 0.41. In D and E several best-effort requests pad at once,
   as far as the sum of their pairs allows, where REEF pads a kernel with one other. In E real-time requests also run
-  beside one another, which leaves more time in normal mode. A would reach 1.58 where units share the GPU better (below).
+  beside one another, which leaves more time in normal mode. A would reach 1.58 where units share the GPU better, see
+  the assumptions below.
 - Latency of `reef`: 0.4 % over real time alone in A and B, below what is published; 2 to 3.5 % in C to REAL, above it.
   Padding may slow real time by 2 % here, the default of `rt_slowdown`, and that is used up. Nothing is killed, so up to
   five kernels that run when a real-time request comes share the GPU with it until they end. In D requests follow one
   another without a gap, so that each is also late by what those before it have lost.
-- With a bound of 1 %, `reef_1`, real time is slowed by less than 2 % in each workload, for at most 4 % of the
+- With a bound of 1 %, `reef_1`, real time is slowed by less than 2 % in each workload, for at most 3 % of the
   throughput. Preemption alone costs little: 0.5 % in D without padding (below).
 - In E and REAL real-time requests wait for one another in `rt_only` and run side by side in `reef`: latencies below 1.
 - `reef_n` is what is left where nothing can be recalled or withdrawn: in D, E and REAL real time loses 11 to 20 % on
@@ -86,8 +87,9 @@ REEF limits the kernels that its device holds, because those are in a real-time 
 1 kernel makes a ResNet request take 14.3 ms and one of 4 kernels 12.3 ms, more change less than 0.3 %; preemption takes
 31 us at 4 and grows in proportion, up to 424 us where nothing bounds the queue; and the CPU is used 31 % at 4 and 17 %
 at 256. Here ResNet requests are best effort in a closed loop, and VGG requests come at random 50 times a second, for
-{queue_s:g} virtual seconds, without padding. Preemption lasts from the arrival of a VGG request, on a stream of its
-own, until no best-effort kernel runs or stands in its way. c kernels are handed over in four ways:
+{queue_s:g} virtual seconds, without padding; so 99 % is nearly the worst. Preemption lasts from the arrival of a VGG
+request, on a stream of its own, until no best-effort kernel runs or stands in its way.
+c kernels are handed over in four ways:
 
 - `withdrawn`: as c units, of which those that have not begun are taken back (`reef` on a device that can). The stream
   passes over each in {launch_us:g} us, as REEF's kernels read a flag and end.
