@@ -9,7 +9,8 @@ was handed at a boundary only, so what it is handed of best-effort work is littl
                      workers one is kept free of them.
     real-time mode   none starts unless it fills what is left free (dynamic kernel padding, by admission):
                      rule 1  it is within the budget, or it is the only one and ends sooner than real-time work does
-                     rule 2  the pair's profile says that it slows no program that runs by more than the bound
+                     rule 2  the pairs' profiles say that it, and those beside it already, slow no program that runs
+                             by more than the bound: nothing was measured of several, so their parts are added up
                      and no real-time row waits. Those that go on are recalled, and those that stand behind others on a
                      worker are taken back, unless they keep these rules.
 
@@ -151,7 +152,7 @@ class Gate:
             return Hold(None)
         if not self.share.due:
             realtime = self._realtime_units()
-            if self._realtime_waits() or (realtime and not self._may_pad(ready.key[0], realtime)):
+            if self._realtime_waits() or (realtime and not self._may_join(ready.key[0], realtime, theirs, workers)):
                 return Hold(None)
         if preset is Preset.REEF_N:
             return Fits(workers, limit)
@@ -175,12 +176,21 @@ class Gate:
             return [worker for worker in usable if worker in busy]
         return [worker for worker in usable if worker != self.kept]
 
-    def _may_pad(self, program: int, realtime: Iterable[Unit]) -> bool:
-        """Rule 2."""
+    def _may_join(self, program: int, realtime: list[Unit], theirs: list[Unit], workers: Sequence[int]) -> bool:
+        """Rule 2 for a unit that is to start on one of these workers: behind another of the same it runs after it."""
+        behind = workers[0] if len(workers) == 1 else None
+        beside = {unit.worker: unit.program for unit in reversed(theirs) if unit.worker != behind}
+        return self._may_pad([program, *beside.values()], realtime)
+
+    def _may_pad(self, programs: Sequence[int], realtime: list[Unit]) -> bool:
+        """Rule 2, of programs that run at once."""
         if self._classes.preset is not Preset.REEF:
             return False
-        most = self._classes.slowdown
-        return all(self.pairs.get((unit.program, program), _UNBOUNDED) <= most for unit in realtime)
+        most, pairs = self._classes.slowdown, self.pairs
+        return all(
+            sum(pairs.get((program, other), _UNBOUNDED) for other in programs) <= most
+            for program in {unit.program for unit in realtime}
+        )
 
     def _within_budget(
         self, ready: ReadySet, state: ProgramState, workers: Sequence[int], limit: int, theirs: list[Unit], now: int
@@ -227,12 +237,33 @@ class Gate:
 
     def preempts(self, unit: Unit) -> bool:
         """Whether a best-effort unit is to make way: real-time mode, and it does not fill what that leaves free."""
-        if self._classes.preset is not Preset.REEF or unit.klass is not _BEST_EFFORT or unit.id in self._owed:
-            return False
-        realtime = self._realtime_units()
+        return unit.klass is _BEST_EFFORT and self._makes_way(unit, self._padding())
+
+    def _padding(self) -> dict[int, int] | None:
+        """Workers that go on with best-effort units in real-time mode, and the programs of these; None: all go on.
+
+        Together they keep rule 2. The first worker has the first choice, so that from step to step it is the same ones.
+        """
+        if self._classes.preset is not Preset.REEF:
+            return None
+        realtime, found = self._realtime_units(), dict[int, int]()
         if self._realtime_waits():
+            return found
+        if not realtime:
+            return None
+        first = {unit.worker: unit.program for unit in reversed(self._best_effort_units())}
+        for worker, program in sorted(first.items()):
+            if self._may_pad([*found.values(), program], realtime):
+                found[worker] = program
+        return found
+
+    def _makes_way(self, unit: Unit, padding: dict[int, int] | None) -> bool:
+        if padding is None or padding.get(unit.worker) == unit.program or unit.id in self._owed:
+            return False
+        if unit.worker not in padding:
             return True
-        return bool(realtime) and not self._may_pad(unit.program, realtime)
+        beside = [program for worker, program in padding.items() if worker != unit.worker]
+        return not self._may_pad([unit.program, *beside], self._realtime_units())
 
     def may_follow(self, unit: Unit, now: int) -> bool:
         """Whether a further step of a best-effort unit may be pushed behind it."""
@@ -243,13 +274,12 @@ class Gate:
 
     def withdraw(self) -> list[Unit]:
         """Best-effort units that stand behind others of their workers, and are to make way."""
-        if not self._withdraws:
+        units = self._best_effort_units() if self._withdraws else ()
+        padding = self._padding() if units else None
+        if padding is None:
             return []
-        found = [
-            unit
-            for unit in self._best_effort_units()
-            if self._workers.of(unit.worker)[0] is not unit and unit.id not in self._asked and self.preempts(unit)
-        ]
+        behind = (unit for unit in units if self._workers.of(unit.worker)[0] is not unit)
+        found = [unit for unit in behind if unit.id not in self._asked and self._makes_way(unit, padding)]
         self._asked.update(unit.id for unit in found)
         return found
 

@@ -36,6 +36,10 @@ class Device(Protocol):
         """The unit that ends now and the nanoseconds it ran. Call it only when `now` is `due`."""
         ...
 
+    def withdraw(self, unit: Unit) -> bool:
+        """Forget a queued unit; False if it has begun."""
+        ...
+
 
 class Factors:
     """Endless random factors with a gamma distribution of mean 1 and coefficient of variation `cv`."""
@@ -111,6 +115,12 @@ class Serial:
         self.due = now + self._units[0][1] if self._units else None
         return ended
 
+    def withdraw(self, unit: Unit) -> bool:
+        waiting = next((entry for entry in list(self._units)[1:] if entry[0] is unit), None)
+        if waiting is not None:
+            self._units.remove(waiting)
+        return waiting is not None
+
 
 class _Running:
     """A unit at the head of its worker's queue."""
@@ -161,6 +171,13 @@ class Shared:
         self._plan(now)
         self.unit_ns += now - ended.began
         return ended.unit, now - ended.began
+
+    def withdraw(self, unit: Unit) -> bool:
+        waiting = self._waiting[unit.worker]
+        if unit not in waiting:
+            return False
+        waiting.remove(unit)
+        return True
 
     def _begin(self, unit: Unit, now: int) -> None:
         work = float(self._times(unit))

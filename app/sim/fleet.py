@@ -142,7 +142,10 @@ class Setup:
         capacities = self.workers or default_workers(self.policy, self.profile.max_batch)
         workers = tuple(WorkerSpec(capacity) for capacity in capacities)
         running = 1 if self.device == "serial" else len(workers)
-        return DeviceSpec(workers, max_running=running, push_depth=self.push_depth, push_ahead_ns=self.push_ahead_ns)
+        return DeviceSpec(
+            workers, max_running=running, push_depth=self.push_depth, push_ahead_ns=self.push_ahead_ns,
+            withdraws=self.push_depth > 1,
+        )  # fmt: skip
 
     def solved(self) -> Setup:
         """The same setup with control tables, if the policy uses them."""

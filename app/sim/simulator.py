@@ -66,8 +66,8 @@ class Node:
     """
 
     __slots__ = (
-        "armed", "cells", "copies", "copying", "device", "due", "index", "launch_ns", "launching", "scheduler", "timer",
-        "touched", "unanswered",
+        "armed", "cells", "copies", "copying", "device", "due", "index", "launch_ns", "launching", "scheduler", "taken",
+        "timer", "touched", "unanswered",
     )  # fmt: skip
 
     def __init__(
@@ -88,6 +88,7 @@ class Node:
         self.copying: list[tuple[int, int, Unit]] = []  # heap of (when copied, unit id, unit) that wait for copies
         self.launch_ns = launch_ns
         self.launching: deque[Unit] = deque()  # handed over and not yet launched; all launches take equally long
+        self.taken: set[Unit] = set()  # of those that are launched or wait for copies, the ones that are taken back
         self.index = 0
         self.due: int | None = None  # the device's `due` of the last scheduled event
         self.timer: int | None = None  # when the scheduler wants a step
@@ -128,10 +129,12 @@ class Simulator:
             node.index = index
         self._at(tick_ns, _TICK, -1)
 
-    def feed(self, instants: Iterable[int], lengths: Iterable[int] | None = None) -> None:
+    def feed(
+        self, instants: Iterable[int], lengths: Iterable[int] | None = None, klass: Klass = Klass.REALTIME
+    ) -> None:
         """Feed requests at these times, in order and not before earlier ones. Runs all events up to the last one.
 
-        `lengths`: of each request, if they have any.
+        `lengths`: of each request, if they have any. `klass`: of all of them.
         """
         route, nodes, deadline_ns = self._route, self.nodes, self._deadline_ns
         node = nodes[0]
@@ -144,17 +147,17 @@ class Simulator:
             fed += 1
             deadline = None if deadline_ns is None else at + deadline_ns
             scheduler = node.scheduler
-            if scheduler.admit(PROGRAM, 1, Klass.REALTIME, deadline, at) is not None:
+            if scheduler.admit(PROGRAM, 1, klass, deadline, at) is not None:
                 self.tally.refused += 1
                 scheduler.refused(PROGRAM, 1, at)
                 continue
             self._calls += 1
             rows = [Stepped(length=length) if node.cells else Row(length=length)]
             if node.copies is None:
-                call = Call(self._calls, PROGRAM, rows, Klass.REALTIME, 0, at, deadline)
+                call = Call(self._calls, PROGRAM, rows, klass, 0, at, deadline)
             else:
                 copied = node.copies.arrive(at)
-                call = Copied(self._calls, PROGRAM, rows, Klass.REALTIME, 0, at, deadline, copied=copied)
+                call = Copied(self._calls, PROGRAM, rows, klass, 0, at, deadline, copied=copied)
             scheduler.submit(call, at)
             node.unanswered += 1
             if self._moved is not None:
@@ -217,8 +220,12 @@ class Simulator:
             self._touch(node)
             self._watch(node)
         elif tie == _COPIED:
-            node.device.push(heappop(node.copying)[2], time)
-            self._watch(node)
+            unit = heappop(node.copying)[2]
+            if unit in node.taken:
+                node.taken.remove(unit)
+            else:
+                node.device.push(unit, time)
+                self._watch(node)
         elif node.armed == time:
             self._wake(node)
 
@@ -245,7 +252,10 @@ class Simulator:
         self._touched.clear()
 
     def _carry_out(self, node: Node, step: Step) -> None:
-        """Carry out a Step as the engine does: start units, answer calls, fail calls, arm the timer."""
+        """Carry out a Step as the engine does: start units, take units back, answer calls, fail calls, arm the timer.
+
+        If units were taken back, the scheduler is asked for another Step, which is carried out as well.
+        """
         now = self.now
         for unit in step.start:
             self.tally.started(len(unit.rows))
@@ -261,9 +271,27 @@ class Simulator:
         if step.wake_at is not None and (node.armed is None or step.wake_at < node.armed):
             node.armed = step.wake_at
             self._at(step.wake_at, _WAKE, node.index)
+        if step.withdraw and self._withdraw(node, step.withdraw):
+            self._carry_out(node, node.scheduler.step(now))
+
+    def _withdraw(self, node: Node, units: Sequence[Unit]) -> bool:
+        """Take back the units that have not begun; whether there are any."""
+        taken = False
+        on_the_way = {*node.launching, *(unit for _, _, unit in node.copying)}
+        for unit in units:
+            if unit in on_the_way:
+                node.taken.add(unit)
+            elif not node.device.withdraw(unit):
+                continue
+            node.scheduler.withdrawn(unit.id, self.now)
+            taken = True
+        return taken
 
     def _launched(self, node: Node, unit: Unit) -> None:
         """Put a launched unit on the device, at once or when the last of its rows has been copied."""
+        if unit in node.taken:
+            node.taken.remove(unit)
+            return
         now = self.now
         node.scheduler.launched(unit.id, now)
         copied = now if node.copies is None else node.copies.copied(unit)

@@ -30,15 +30,6 @@ class EquallySlowed:
         self._running.append((self._clock + self._alone_ns(unit), unit.id, unit, now, self._clock))
         self._plan(now)
 
-    def cut(self, unit: Unit, alone_ns: Callable[[float], float], now: int) -> None:
-        """Let a unit that runs end earlier. `alone_ns`: what it takes alone in all, by what it has run of that."""
-        self._pass(now)
-        entry = next(entry for entry in self._running if entry[2] is unit)
-        self._running.remove(entry)
-        _, number, _, began, clock = entry
-        self._running.append((max(self._clock, clock + alone_ns(self._clock - clock)), number, unit, began, clock))
-        self._plan(now)
-
     def pop(self, now: int) -> tuple[Unit, int]:
         self._pass(now)
         ended = min(self._running)
@@ -46,6 +37,10 @@ class EquallySlowed:
         self._plan(now)
         self.unit_ns += now - ended[3]
         return ended[2], now - ended[3]
+
+    def withdraw(self, unit: Unit) -> bool:
+        """No unit stands behind another."""
+        return False
 
     def _pass(self, now: int) -> None:
         elapsed = now - self._seen

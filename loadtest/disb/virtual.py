@@ -21,10 +21,9 @@ from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Call, Klass, Program, Row, Step, Unit
 from app.scheduler.types import Outcome as UnitOutcome
 
-from .modelled import ModelledGpu
+from .gpu import ModelledGpu
 
 _TICK_NS = 1_000_000_000
-PRIORITIES = {"realtime": 1, "best_effort": 2}
 CLASSES = {"realtime": Klass.REALTIME, "best_effort": Klass.BEST_EFFORT}
 
 
@@ -40,30 +39,45 @@ class Tie(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What the clients ask. `programs`: by the name of a model. A unit begins `launch_ns` after it was handed over.
+    """What the clients ask. `programs`: by the name of a model and the class of the task, with the length of a row.
 
-    `priorities`: calls have the priority of their class, else all the same. `classes`: they have their class, else all
-    are real time. `prompt`: a client that launches with an answer does so before the next unit is chosen; else a unit
-    of somebody else may begin first, as with any real client.
+    A unit is on its stream `launch_ns` after it was handed over, and a stream takes as long to pass over one that was
+    withdrawn. `prompt`: a client that launches with an answer does so before the next unit is chosen; else a unit of
+    somebody else may begin first, as with any real client.
     """
 
     scheduler: Scheduler
-    programs: Mapping[str, Program]
+    programs: Mapping[tuple[str, str], tuple[Program, int]]
     device: ModelledGpu
     launch_ns: int = 0
-    priorities: bool = True
-    classes: bool = False
     prompt: bool = True
 
 
 @dataclass(slots=True)
 class Played:
-    """`wait_ns`: by task id, from each launch until the call's first unit began. `end_ns`: of the last answer."""
+    """`wait_ns`: by real-time task, from each launch until its first unit was on its stream. `end_ns`: of the last
+    answer. `withdrawn`: units.
+
+    `preempt_ns`: from the launch of a real-time request until the best-effort units that had been handed over by then
+    were out of its way, for each one that met any. `steps`: of the scheduler.
+    """
 
     outcomes: tuple[Outcome, ...]
     wait_ns: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    preempt_ns: list[int] = field(default_factory=list)
     units: int = 0
+    withdrawn: int = 0
+    steps: int = 0
     end_ns: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Met:
+    """A real-time launch, the best-effort units that are still in its way, and until when the others were."""
+
+    launched: int
+    units: set[int]
+    until: int = 0
 
 
 class _Clients:
@@ -77,11 +91,13 @@ class _Clients:
         self._due: int | None = None  # the device's, of the last scheduled event
         self._timer: int | None = None
         self._launching: dict[int, bool] = {}  # by id of a unit that is being launched: it is recalled already
+        self._best_effort: dict[int, Unit] = {}  # handed over and not ended
+        self._met: list[_Met] = []
         self._told: set[int] = set()  # calls whose clients have heard of the answer before the step that gives it
         self.now = 0
 
     def run(self) -> None:
-        for program in self._server.programs.values():
+        for program, _ in self._server.programs.values():
             self._server.scheduler.add_program(program, 0)
         self._submit_later(self._players.begin())
         self._at(_TICK_NS, Tie.TICK, self._tick)
@@ -91,7 +107,14 @@ class _Clients:
             while tie > Tie.FINISHED and self._events[0:1] and self._events[0][0] == self.now:
                 changed |= heappop(self._events)[3]()
             if changed:
-                self._carry_out(self._server.scheduler.step(self.now))
+                self._step()
+
+    def _step(self) -> None:
+        """A step, carried out; and another one while units are taken back."""
+        while True:
+            self.found.steps += 1
+            if not self._carry_out(self._server.scheduler.step(self.now)):
+                return
 
     def _at(self, time: int, tie: Tie, act: Callable[[], bool]) -> None:
         """`act` returns whether the scheduler has had an input."""
@@ -105,14 +128,15 @@ class _Clients:
     def _submit(self, launch: Launch) -> bool:
         self._players.launched(launch, self.now)
         server, task = self._server, self._players.played[launch.task].task
-        klass = CLASSES[task.klass] if server.classes else Klass.REALTIME
-        priority = PRIORITIES[task.klass] if server.priorities else 1
-        program = server.programs[task.model].id
-        refusal = server.scheduler.admit(program, task.rows, klass, None, self.now, priority)
+        klass = CLASSES[task.klass]
+        program, length = server.programs[task.model, task.klass]
+        refusal = server.scheduler.admit(program.id, task.rows, klass, None, self.now, 0)
         if refusal is not None:
             raise RuntimeError(f"{task.id}: expected every request to be admitted, got {refusal.reason}")
-        rows = [Row() for _ in range(task.rows)]
-        server.scheduler.submit(Call(len(self._calls), program, rows, klass, priority, self.now, None), self.now)
+        rows = [Row(length=length) for _ in range(task.rows)]
+        server.scheduler.submit(Call(len(self._calls), program.id, rows, klass, 0, self.now, None), self.now)
+        if not klass and self._best_effort:
+            self._met.append(_Met(self.now, set(self._best_effort)))
         self._calls.append(launch)
         return True
 
@@ -122,11 +146,14 @@ class _Clients:
             self._at(self.now + _TICK_NS, Tie.TICK, self._tick)
         return True
 
-    def _carry_out(self, step: Step) -> None:
+    def _carry_out(self, step: Step) -> bool:
+        """Carry out a Step; returns whether the scheduler is to be asked for another at once."""
         server = self._server
         for unit in step.start:
             self.found.units += 1
             self._launching[unit.id] = False
+            if unit.klass:
+                self._best_effort[unit.id] = unit
             if server.launch_ns:
                 self._at(self.now + server.launch_ns, Tie.LAUNCHED, partial(self._launched, unit))
             else:
@@ -137,6 +164,7 @@ class _Clients:
             else:
                 server.device.recall(unit, self.now)
         self._watch()
+        again = [self._withdraw(unit) for unit in step.withdraw]
         for call in step.done:
             self.found.end_ns = self.now
             if call.id in self._told:
@@ -149,18 +177,43 @@ class _Clients:
         if step.wake_at is not None and step.wake_at != self._timer:
             self._at(step.wake_at, Tie.WAKE, lambda: True)
         self._timer = step.wake_at
+        return any(again)
+
+    def _withdraw(self, unit: Unit) -> bool:
+        """Take back a unit if it has not begun; one that is being launched never reaches its stream."""
+        device = self._server.device
+        launched = self._launching.pop(unit.id, None) is None
+        if launched and not device.withdraw(unit, self.now, self._server.launch_ns):
+            return False
+        self.found.withdrawn += 1
+        self._server.scheduler.withdrawn(unit.id, self.now)
+        self._out_of_the_way(unit, device.clear_at(unit.worker))
+        return True
+
+    def _out_of_the_way(self, unit: Unit, at: int) -> None:
+        """A best-effort unit has ended, or is passed over at `at`: what real-time requests may have waited for."""
+        del self._best_effort[unit.id]
+        for met in self._met:
+            if unit.id in met.units:
+                met.units.remove(unit.id)
+                met.until = max(met.until, self.now, at)
+        for met in [met for met in self._met if not met.units]:
+            self.found.preempt_ns.append(met.until - met.launched)
+            self._met.remove(met)
 
     def _launched(self, unit: Unit) -> bool:
+        recalled = self._launching.pop(unit.id, None)
+        if recalled is None:  # it has been taken back
+            return False
         self._server.scheduler.launched(unit.id, self.now)
         self._server.device.push(unit, self.now)
-        if self._launching.pop(unit.id):
+        if recalled:
             self._server.device.recall(unit, self.now)
         self._watch()
-        if unit.stage == 0:
-            for row in unit.rows:
-                if row.index == 0:
-                    task = self._players.played[self._calls[row.call.id].task].task
-                    self.found.wait_ns[task.id].append(self.now - row.call.arrived)
+        for row in unit.rows:
+            if row.index == 0 and not unit.klass:  # a real-time row is one unit
+                task = self._players.played[self._calls[row.call.id].task].task
+                self.found.wait_ns[task.id].append(self.now - row.call.arrived)
         return True
 
     def _watch(self) -> None:
@@ -174,12 +227,16 @@ class _Clients:
         if self._due != self.now:  # the prediction has changed since
             return False
         self._due = None
-        device = self._server.device
-        unit, compute_ns = device.pop(self.now)
-        alone = device.stage_ns(unit)
+        ended = self._server.device.pop(self.now)
+        if ended is None:
+            self._watch()
+            return False
+        unit, compute_ns, alone, over = ended
         times = tuple(round(time * compute_ns / sum(alone)) for time in alone) if len(alone) > 1 else ()
-        device.forget(unit)
-        self._server.scheduler.finished(UnitOutcome(unit.id, None, compute_ns, (), len(alone), times), self.now)
+        outcome = UnitOutcome(unit.id, None, compute_ns, over, len(alone), times)
+        self._server.scheduler.finished(outcome, self.now)
+        if unit.klass:
+            self._out_of_the_way(unit, 0)
         self._watch()
         if self._server.prompt:
             for call in dict.fromkeys(row.call for row in unit.rows if row.call.left == 0):

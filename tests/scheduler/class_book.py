@@ -31,6 +31,7 @@ def check_classes(book: Book, step: Step, scheduler: Scheduler, now: int) -> Non
     started = [unit for unit in step.start if unit.klass is BEST]
     if started and not classes.share:
         _check_realtime_goes_first(book, started, now)
+        _check_sum(book, started[-1], theirs)
     if started and classes.preset is Preset.REEF:
         _check_budget(book, theirs, scheduler, now)
 
@@ -45,6 +46,13 @@ def _check_realtime_goes_first(book: Book, started: list[Unit], now: int) -> Non
             slower = book.pairs.get((other.program, unit.program))
             assert slower is not None, "a pair that was not measured"
             assert slower <= book.device.classes.slowdown
+
+
+def _check_sum(book: Book, started: Unit, theirs: list[Unit]) -> None:
+    """All that run beside a real-time unit slow it by no more than the bound."""
+    first = {unit.worker: unit.program for unit in reversed(theirs)} | {started.worker: started.program}
+    for program in {unit.program for unit in book.units.values() if unit.klass is not BEST}:
+        assert sum(book.pairs[program, other] for other in first.values()) <= book.device.classes.slowdown
 
 
 def _could_start(book: Book, waiting: list[RowFacts]) -> list[RowFacts]:

@@ -137,6 +137,37 @@ class TestPadding:
         assert [unit.worker for unit in step.start] == [1]
         assert rows(end(scheduler, next(iter(scheduler.running)), 10).start) == expected
 
+    def three(self, first: float, second: float) -> tuple[Scheduler, list[Unit]]:
+        """Best-effort units of programs 2 and 3 run, and slow a real-time unit of program 1 so much."""
+        scheduler = scheduler_of(1, 1, 4, programs=3, push_depth=2, push_ahead_ns=AT_ONCE, withdraws=True)
+        scheduler.pair({(1, 2): first, (1, 3): second}, 0)
+        units = [unit for ident in (2, 3) for unit in submit(scheduler, BEST, ident, program=ident).start]
+        return scheduler, units
+
+    def test_what_several_slow_a_unit_by_is_added_up(self) -> None:
+        def follow(first: float, second: float) -> list[list[list[int]]]:
+            scheduler, units = self.three(first, second)
+            submit(scheduler, REAL, 1)
+            submit(scheduler, BEST, 4, program=2)
+            submit(scheduler, BEST, 5, program=3)
+            return [rows(end(scheduler, unit, 5).start) for unit in units]
+
+        assert follow(0.01, 0.01) == [[[4]], [[5]]]
+        assert follow(0.015, 0.015) == [[], [[4]]]  # one at a time
+
+    def test_of_several_that_slow_it_too_much_the_last_make_way(self) -> None:
+        scheduler, _ = self.three(0.015, 0.015)
+        behind = [unit for ident in (2, 3) for unit in submit(scheduler, BEST, ident + 2, program=ident).start]
+        assert [unit.behind for unit in behind] == [True, True]
+        assert submit(scheduler, REAL, 1).withdraw == behind[1:]
+
+    def test_one_that_stands_behind_a_pair_that_allows_it_is_judged_by_its_own(self) -> None:
+        scheduler = scheduler_of(1, 4, programs=3, push_depth=2, push_ahead_ns=AT_ONCE, withdraws=True)
+        scheduler.pair({(1, 2): 0.0}, 0)
+        submit(scheduler, BEST, 2, program=2)
+        (behind,) = submit(scheduler, BEST, 3, program=3).start
+        assert submit(scheduler, REAL, 1).withdraw == [behind]
+
     def test_what_is_longer_than_the_budget_ends_before_the_real_time_unit(self) -> None:
         def follows(now: int) -> list[list[int]]:
             scheduler = scheduler_of(4, 4, budget=5)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import add
 from typing import Protocol
 
 from app.scheduler.estimates.lengths import LengthTimes
@@ -39,7 +41,8 @@ class Course:
 
 def to_the_end(times: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
     """By stage and size: the sum of the times of this stage and all behind it."""
-    return tuple(tuple(map(sum, zip(*times[stage:], strict=True))) for stage in range(len(times)))
+    sums = accumulate(reversed(times), lambda behind, own: tuple(map(add, own, behind)))
+    return tuple(sums)[::-1]
 
 
 @dataclass(slots=True)
