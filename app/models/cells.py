@@ -46,6 +46,16 @@ class CellModel(nn.Module):
         self.register_buffer("_zero", torch.zeros(()), persistent=False)
 
     @property
+    def device(self) -> torch.device:
+        """Where states of zeros are made, and its weights are."""
+        return self._zero.device
+
+    @property
+    def starts(self) -> bool:
+        """Whether `start` makes what the cell reads of the inputs."""
+        return self._declared.starts
+
+    @property
     def movable(self) -> bool:
         """Whether its weights can be moved to another device: those of an nn.Module can."""
         return isinstance(self.cell, nn.Module)
