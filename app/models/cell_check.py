@@ -25,7 +25,7 @@ from app.models.row_check import Cause, Finding, Tolerance, difference
 from app.models.samples import stack, stretched
 from app.models.stage_check import as_array, spec_of
 
-_ROWS = 4  # that run alone and then together
+_ROWS = 3  # that run alone and then together
 _STEPS = 32  # of a row: a cell that feeds itself may make many more, which show nothing else
 _SPOILT = (torch.nan, torch.inf)
 _SPOILT_HOW = "with NaN and infinity in the place of its neighbours"

@@ -83,7 +83,10 @@ class SpreadAtFinish(Sum):
 @pytest.mark.parametrize(
     ("cell", "message"),
     [
-        (Centred(), r"the other rows of its batch: output 'y': .* alone, .* at step \d+ beside rows? at steps? \d"),
+        (
+            Centred(),
+            r"the other rows of its batch: output 'y': .* alone, .* at step \d+ beside (a row|rows) at steps? \d",
+        ),
         (Spread(), r"output 'y': .* alone, nan at step 1 with NaN and infinity in the place of its neighbours"),
         (SpreadAtStart(), "output 'x': .* alone, nan before step 1 with NaN"),
         (SpreadAtFinish(), "output 'y': .* alone, nan behind its last step with NaN"),
@@ -97,7 +100,7 @@ def test_a_step_that_looks_at_other_rows_is_named(cell: Any, message: str) -> No
 
 def test_rows_that_begin_together_are_not_all() -> None:
     """The row check of the whole passes: all of its rows are at one step."""
-    with pytest.raises(ConfigError, match=r"output 'y': .* at step \d+ beside rows? at step"):
+    with pytest.raises(ConfigError, match=r"output 'y': .* at step \d+ beside (a row|rows) at step"):
         try_out(model(Foremost(), state=((2,), ())))
 
 
