@@ -117,12 +117,15 @@ def slice_model(
 
 def _sliced(model: Model, stages: int, cuts: tuple[str, ...]) -> list[Model]:
     """The model cut as asked; as it is, where nothing is asked and it has stages; else into several numbers."""
+    from app.models.cells import CellModel
     from app.models.slicing import Cuts, sliced
     from app.models.staged import Staged
 
     asked = Cuts(cuts, stages)
     if isinstance(model.call, Staged) and (stages or cuts):
         raise ConfigError(f"model {model.info.name!r}: expected no --stages or --cuts, its source returns Staged")
+    if isinstance(model.call, CellModel):
+        raise ConfigError(f"model {model.info.name!r}: expected a model to cut, got a recurrent one, run by its cell")
     if model.stages and not (stages or cuts):
         return [model]
     key = f"model {model.info.name!r}: {'cuts' if cuts else 'stages'}"

@@ -38,6 +38,9 @@ def step_axis(declared: Recurrent, info: ModelInfo) -> StepAxis:
     name, place, dim, bound = _sequence(declared, info)
     known = {axis for spec in info.inputs for axis in spec.axes if axis}
     most = min((length for length in (declared.max_steps, bound) if length), default=None)
+    shortens = most is not None and most != bound
+    if declared.starts and declared.max_steps:
+        most = declared.max_steps  # a cell that feeds itself may make more steps than its inputs are long
     own = tuple(leads(spec) and spec.axes[0] not in known for spec in info.outputs)
     for index, spec in enumerate(info.outputs):
         if not _fits(spec, known, None if declared.finishes else name):
@@ -51,7 +54,7 @@ def step_axis(declared: Recurrent, info: ModelInfo) -> StepAxis:
                 f"max_shape of the input along {name!r}; got neither"
             )
     followers = tuple(spec.name for spec in info.outputs if name and name in spec.axes)
-    return StepAxis(name, place, dim, most, most is not None and most != bound, own, followers)
+    return StepAxis(name, place, dim, most, shortens, own, followers)
 
 
 def leads(spec: TensorSpec) -> bool:

@@ -18,6 +18,7 @@ from app.errors import ConfigError
 from app.models.base import TORCH_DTYPES, normalise
 from app.models.cell_batch import Begun, CellBatch, State, Stepped
 from app.models.cell_specs import StepAxis, leads, step_axis, with_lengths
+from app.models.compiled import Compiled
 from app.models.recurrent import Recurrent
 
 
@@ -46,6 +47,16 @@ class CellModel(nn.Module):
         self.register_buffer("_zero", torch.zeros(()), persistent=False)
 
     @property
+    def device(self) -> torch.device:
+        """Where states of zeros are made, and its weights are."""
+        return self._zero.device
+
+    @property
+    def starts(self) -> bool:
+        """Whether `start` makes what the cell reads of the inputs."""
+        return self._declared.starts
+
+    @property
     def movable(self) -> bool:
         """Whether its weights can be moved to another device: those of an nn.Module can."""
         return isinstance(self.cell, nn.Module)
@@ -68,7 +79,7 @@ class CellModel(nn.Module):
         """Have torch compile the step, once for all numbers of rows."""
         if hasattr(self.cell, "packs"):
             self.cell.packs = False
-        self._step = torch.compile(self._step, dynamic=True)
+        self._step = Compiled(self._step)
         self._longest_stride = self._stride = None
 
     def taken(self, inputs: Sequence[Any]) -> tuple[Sequence[Any], torch.Tensor | None]:

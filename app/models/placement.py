@@ -18,6 +18,7 @@ from app.contract import Model, TensorSpec
 from app.errors import ConfigError
 from app.models.base import TORCH_DTYPES, normalise
 from app.models.cells import CellModel
+from app.models.compiled import Compiled
 
 log = logging.getLogger("starling.models")
 
@@ -95,7 +96,8 @@ def place(model: Model, placement: Placement) -> Model:
         _wrapped(stage, placement, model.info.outputs if number == last else None)
         for number, stage in enumerate(model.stages)
     )
-    context = model.context and _wrapped(model.context, placement, None)
+    # A few operators of masks and positions, which no compiler makes much faster.
+    context = model.context and _wrapped(model.context, replace(placement, compile=False), None)
     return replace(model, call=_wrapped(module, placement, model.info.outputs), stages=stages, context=context)
 
 
@@ -104,8 +106,7 @@ def _wrapped(
 ) -> Callable[..., Any]:
     """A model, or one stage of it, compiled and cast. `outputs`: None for a stage whose results go to the next one."""
     if placement.compile:
-        # One graph for one row and one for more: without `dynamic` each batch size would be compiled, the first eight.
-        call = torch.compile(call, dynamic=True)
+        call = Compiled(call)
     dtype = PRECISIONS[placement.precision]
     return call if dtype is None else Cast(call, dtype, outputs)
 

@@ -57,6 +57,7 @@ class Cause(Enum):
     RANDOM = "the same rows are answered differently twice"  # and so nothing else can be compared
     COMPANY = "a row's answer depends on the other rows of its batch"
     PADDING = "a row's answer depends on how far it is padded"
+    MEMORY = "a step of the cell depends on the steps that it made before, of whatever rows"
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ def check_stages(model: Model, rows: Sequence[SampleRow], tolerance: Tolerance) 
     info = replace(model.info, outputs=tuple(specs))
 
     def run(chosen: Sequence[SampleRow], size: int) -> list[Array]:
-        return [check.array(value) for stage in check.run(chosen, size)[:-1] for value in stage]
+        return [as_array(value) for stage in check.run(chosen, size)[:-1] for value in stage]
 
     return check_rows(info, rows, run, tolerance) or check.joined(tolerance) or check.poisoned(tolerance)
 
@@ -155,7 +155,7 @@ class _Check:
 
     def _answers(self, stage: int, values: Tensors, rows: Sequence[SampleRow]) -> list[list[Array]]:
         """What a stage returned, taken apart: a list of arrays per row, as long as the row itself."""
-        arrays = [self.array(value) for value in values]
+        arrays = [as_array(value) for value in values]
         return [
             [cut(spec, value[position], row) for spec, value in zip(self.specs[stage], arrays, strict=True)]
             for position, row in enumerate(rows)
@@ -169,16 +169,22 @@ class _Check:
 
     def _spec(self, stage: int, number: int, value: torch.Tensor) -> TensorSpec:
         name = f"stage {stage}" if len(self._alone[0][stage]) == 1 else f"stage {stage}, value {number}"
-        axes = tuple(self._axes.of(stage, number) if dim == 0 else "" for dim in range(value.ndim - 1))
-        shape = tuple(value.shape[1:])
-        return TensorSpec(name, _DATATYPES.get(value.dtype, "FP64"), shape, axes, shape)
+        return spec_of(name, value, self._axes.of(stage, number))
 
-    def array(self, value: torch.Tensor) -> Array:
-        """A tensor as the row check takes it. BF16 as its bits; a type without a name as its real part."""
-        if value.dtype not in _DATATYPES:
-            value = (value.real if value.is_complex() else value).to(torch.float64)
-        array: Array = (value.view(torch.uint16) if value.dtype == torch.bfloat16 else value).cpu().numpy()
-        return array
+
+def spec_of(name: str, value: torch.Tensor, axis: str = "") -> TensorSpec:
+    """What the row check must know of a tensor, rows first; `axis` is the second one's name."""
+    axes = tuple(axis if dim == 0 else "" for dim in range(value.ndim - 1))
+    shape = tuple(value.shape[1:])
+    return TensorSpec(name, _DATATYPES.get(value.dtype, "FP64"), shape, axes, shape)
+
+
+def as_array(value: torch.Tensor) -> Array:
+    """A tensor as the row check takes it. BF16 as its bits; a type without a name as its real part."""
+    if value.dtype not in _DATATYPES:
+        value = (value.real if value.is_complex() else value).to(torch.float64)
+    array: Array = (value.view(torch.uint16) if value.dtype == torch.bfloat16 else value).cpu().numpy()
+    return array
 
 
 def _poisoned(value: torch.Tensor) -> torch.Tensor:

@@ -19,6 +19,7 @@ from torch import nn
 from app.contract import Array, Model, ModelInfo, SampleRow
 from app.errors import ConfigError
 from app.models.base import normalise, one_line, verify
+from app.models.cell_check import check_cell
 from app.models.cells import CellModel
 from app.models.rnn_graph import holds_layer
 from app.models.row_check import TOLERANCES, Cause, Finding, Run, Tolerance, check_rows
@@ -44,6 +45,7 @@ _REMEDIES = {
     "take softmax, mean and the like along other dimensions",
     Cause.PADDING: "Padding must not reach a row's answer: give the model a mask or its rows' lengths (the keys mask "
     "and lengths of an input in model.toml) and use it, in a recurrent layer by packing sequences",
+    Cause.MEMORY: "Keep nothing in the cell between two steps: what a row remembers belongs into its state",
 }
 _BY_ITS_CELL = "Set recurrent = true in model.toml: each row then runs for its own length, with the weights as they are"
 
@@ -162,7 +164,7 @@ def check_independence(model: Model, run: Run) -> str | None:
     try:
         tolerance = tolerance_of(model)
         with torch.inference_mode(), staying():
-            finding = check_stages(model, rows, tolerance) if model.stages else None
+            finding = _at_boundaries(model, rows, tolerance)
         finding = finding or check_rows(model.info, rows, run, tolerance)
     except ConfigError:
         raise
@@ -182,6 +184,13 @@ def check_independence(model: Model, run: Run) -> str | None:
         f"{_who(model.info)}: {finding}. {remedy}; "
         'or serve it as it is, with row_check = "warn" in model.toml or --row-check warn'
     )
+
+
+def _at_boundaries(model: Model, rows: Sequence[SampleRow], tolerance: Tolerance) -> Finding | None:
+    """Between stages, or between the steps of a cell: where a batch may change."""
+    if model.stages:
+        return check_stages(model, rows, tolerance)
+    return check_cell(model, rows, tolerance) if isinstance(model.call, CellModel) else None
 
 
 def finding_warning(finding: Finding) -> str:

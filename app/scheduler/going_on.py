@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from app.scheduler.ahead import steps_left
 from app.scheduler.program import ProgramState
 from app.scheduler.types import Row, Unit
+from app.scheduler.views import longest_of
 
 
 def steps_of(rows: Sequence[Row], size: int, stage: int, state: ProgramState, worker: int) -> int:
@@ -26,9 +27,10 @@ def steps_of(rows: Sequence[Row], size: int, stage: int, state: ProgramState, wo
     if cell:
         return max(1, min(steps_left(row, stages[stage]) for row in rows))
     steps, goes_on = 1, state.policy.goes_on
+    longest = longest_of(rows) if state.facts[stage].lengths else 0
     for following, facts in enumerate(state.facts[stage + 1 :], stage + 1):
         fits = size <= state.capacity[following][worker]
-        if stages[following].repeats or not fits or not goes_on(facts, following, len(rows)):
+        if stages[following].repeats or not fits or not goes_on(facts, following, len(rows), longest):
             break
         steps += 1
     return steps

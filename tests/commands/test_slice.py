@@ -111,6 +111,18 @@ def test_a_wrong_option_is_one_line(folder: Path, arguments: tuple[str, ...], me
     assert "\n" not in str(error)
 
 
+def test_a_recurrent_model_is_not_cut(folder: Path):
+    code = "from torch import nn\nclass Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+    code += "        self.rnn = nn.RNN(2, 4)\n    def forward(self, x): return self.rnn(x.transpose(0, 1))[1][-1]\n"
+    (folder / "net" / "model.py").write_text(code + "def build(): return Net()\n")
+    (folder / "net" / "model.toml").write_text(
+        TOML.replace("[16]", '["time", 2]', 1).replace("[16]", "[4]") + "recurrent = true\n"
+    )
+    result = invoke(folder, "net", "--stages", "2")
+    assert isinstance(result.exception, ConfigError)
+    assert str(result.exception) == "model 'net': expected a model to cut, got a recurrent one, run by its cell"
+
+
 def test_what_is_derived_from_times():
     times = Times({1: 2.0, 2: 3.0, 4: 4.0}, [{1: 1.0, 2: 1.0, 4: 1.0}, {1: 1.1, 2: 2.1, 4: 4.1}])
     assert times.cost(1) == pytest.approx(0.05)

@@ -103,6 +103,17 @@ def test_a_cell_that_ends_by_itself_and_a_bound_of_its_steps(firsts: list[int]) 
         assert text[row].tolist() == counted + [0] * (10 - len(counted))
 
 
+def test_a_cell_that_feeds_itself_makes_more_steps_than_it_was_given_values() -> None:
+    class Total(CountDown):
+        def start(self, x: torch.Tensor) -> Any:
+            return None, (x.sum((1, 2)).long(),)
+
+    model, called_with = recurrent_model(Recurrent(Total(), ((),), 12), info([SAMPLES], [WRITTEN]))
+    text, steps = model(torch.ones(2, 3, 2), torch.tensor([3, 3]))
+    assert (text.shape, steps.tolist()) == ((2, 12), [7, 7])
+    assert called_with.outputs[0].bounds == (12,)
+
+
 class UntilZero(Sum):
     """Ends behind the first zero that it reads."""
 

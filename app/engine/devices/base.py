@@ -51,8 +51,9 @@ class Ran:
 
     `overlapped`: inputs and outputs were copied beside the worker, which could compute other batches meanwhile.
     A batch that goes on to another stage has no outputs. `stages_ns`: the time of each stage that ran, of a model in
-    stages. `steps`: those that ran of a recurrent model, or stages; `ended`: then the positions of the rows that have
-    ended with them, of which alone there are outputs.
+    stages; of the steps that ran together, of a recurrent one. `step_ns`: what a step took, of a recurrent model that
+    ran whole. `steps`: those that ran of a recurrent model, or stages; `ended`: then the positions of the rows that
+    have ended with them, of which alone there are outputs.
     `lengths` [rows with outputs]: how long each is along the axes of the outputs' own, None where they have none.
     """
 
@@ -62,6 +63,7 @@ class Ran:
     output_ns: int
     overlapped: bool = False
     stages_ns: tuple[int, ...] = ()
+    step_ns: int = 0
     steps: int = 1
     ended: tuple[int, ...] = ()
     lengths: Array | None = None
@@ -83,6 +85,8 @@ class Ran:
     @property
     def by_stage_ns(self) -> tuple[int, ...]:
         """Of a model that ran whole, what a batch of each stage would have taken; of a recurrent one, a step."""
+        if self.step_ns:
+            return (self.step_ns,)
         return tuple(map(sum, self.stage_parts)) if len(self.stages_ns) > 1 else self.stages_ns
 
 

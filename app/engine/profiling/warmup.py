@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import cycle, islice
 from time import perf_counter_ns
@@ -16,6 +17,7 @@ from app.engine.devices.base import Device, Executor, Ran
 from app.engine.devices.pool import Pool, Slots
 from app.errors import ConfigError
 from app.models.base import verify
+from app.models.compiled import shortest
 from app.models.row_check import Run
 from app.models.samples import example_row, full_lengths, longest, stretched
 from app.models.trial import fit_row, staying, try_full_length
@@ -52,6 +54,9 @@ def warm_up(device: Device, executor: Executor, max_batch: int) -> WarmUp:
     begin = perf_counter_ns()
     row = fit_row(model, run)  # first-use costs are here, and not in the times
     warning = try_full_length(model, row, run)
+    for short, size in shortest(model, row):
+        with suppress(Exception):  # it may take none so short
+            run([short], size)
     rows = model.samples or (row,)
     times: dict[int, int] = {}
     by_stage: dict[int, tuple[int, ...]] = {}

@@ -50,8 +50,8 @@ class Adaptive(BasePolicy):
     trims_cells = True
     reorders = True
 
-    def goes_on(self, facts: Facts, stage: int, rows: int) -> bool:
-        return boundary.goes_on(facts, stage, rows)
+    def goes_on(self, facts: Facts, stage: int, rows: int, longest: int) -> bool:
+        return boundary.goes_on(facts, stage, rows, longest)
 
     def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
         around = view.around

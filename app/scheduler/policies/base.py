@@ -192,8 +192,11 @@ class Policy(Protocol):
         """Raise ValueError if the policy cannot serve on this device beside these others, by name."""
         ...
 
-    def goes_on(self, facts: Facts, stage: int, rows: int) -> bool:
-        """Whether a batch of so many rows would go on to `stage` as it is, if nothing else waits or comes."""
+    def goes_on(self, facts: Facts, stage: int, rows: int, longest: int) -> bool:
+        """Whether a batch of so many rows would go on to `stage` as it is, if nothing else waits or comes.
+
+        `longest`: the length of the longest of them, 0 where it is not known what lengths change.
+        """
         ...
 
     def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
@@ -226,7 +229,7 @@ class BasePolicy:
     def target(self, facts: Facts) -> int | None:
         return None
 
-    def goes_on(self, facts: Facts, stage: int, rows: int) -> bool:
+    def goes_on(self, facts: Facts, stage: int, rows: int, longest: int) -> bool:
         return True
 
     def check(self, device: DeviceSpec, others: Mapping[str, Policy]) -> None:

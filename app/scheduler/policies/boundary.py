@@ -92,8 +92,11 @@ def _queue(view: KeyView, around: Around) -> _Queue | None:
     return _Queue(facts.whole, facts.level, behind if stage == 0 else 0)
 
 
-def goes_on(facts: Facts, stage: int, rows: int) -> bool:
-    """Whether a batch goes on to `stage` as it is, where nothing waits: neither padded nor split to gain by it."""
+def goes_on(facts: Facts, stage: int, rows: int, longest: int) -> bool:
+    """Whether a batch goes on to `stage` as it is, where nothing waits: neither padded nor split to gain by it.
+
+    `longest`: of its rows, which tells what parts of it take where times by length are known.
+    """
     course = None if facts.lengths else facts.course
     if course is not None and facts.sizes and facts.sizes[0][rows - 1] != rows:
         return False
@@ -101,7 +104,9 @@ def goes_on(facts: Facts, stage: int, rows: int) -> bool:
         return True
     if course is not None and course.firsts[stage][rows - 1] < rows:
         return False
-    here = facts.remaining[stage] if course is None else course.rest[stage]
+    here: Sequence[float] = facts.remaining[stage] if course is None else course.rest[stage]
+    if facts.lengths:
+        here = facts.lengths[stage].at(longest).times
     least = rows * here[rows - 1]
     size = rows
     while size > 1:

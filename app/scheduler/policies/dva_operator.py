@@ -33,7 +33,7 @@ class DvaOperator(BasePolicy):
     def __init__(self) -> None:
         self._window = Window()
 
-    def goes_on(self, facts: Facts, stage: int, rows: int) -> bool:
+    def goes_on(self, facts: Facts, stage: int, rows: int, longest: int) -> bool:
         return not facts.remaining or part_of(rows, facts.remaining[stage]) == rows
 
     def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:

@@ -172,6 +172,16 @@ class TestLengths:
         assert self.decided(100, 3, (0, 3)) == Hold(None)
         assert self.decided(100, 0, (0, 3)) == Cut(1, 1, Formed.IDLE)  # the oldest of those behind is longer
 
+    def test_goes_on_by_the_times_of_its_longest_row(self) -> None:
+        """Short rows gain nothing from a batch, long ones take as long in any: they stay together."""
+        given = view(4, 1, [FLAT, STEEP])
+        facts = replace(given.facts, remaining=((), STEEP))
+        assert not make("adaptive").goes_on(facts, 1, 4, 0)
+        times = LengthTimes([((10, STEEP), (100, tuple(10 * time for time in FLAT)))], LARGEST)
+        facts = replace(facts, lengths=(times, times))
+        assert not make("adaptive").goes_on(facts, 1, 4, 10)
+        assert make("adaptive").goes_on(facts, 1, 4, 100)
+
     def test_follows_with_the_longest_that_fit(self) -> None:
         given = view(5, 0, [FLAT, FLAT], ahead=6)
         given.facts.lengths = (LengthTimes([self.SHORT, self.SHORT], LARGEST), LengthTimes([self.SHORT], LARGEST))

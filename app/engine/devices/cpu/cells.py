@@ -70,7 +70,16 @@ class CellExecutor(CpuExecutor):
         self.activations.stand([slots[place] for place in staying], staying, stepped.state)
         output_ns = time.perf_counter_ns() - inferred
         infer_ns = inferred - gathered
-        return Ran(outputs, gathered - begin, infer_ns, output_ns, False, (infer_ns,), made, tuple(ended), own)
+        return Ran(
+            outputs,
+            gathered - begin,
+            infer_ns,
+            output_ns,
+            stages_ns=(infer_ns,),
+            steps=made,
+            ended=tuple(ended),
+            lengths=own,
+        )
 
     def _whole(self, slots: Slots, size: int) -> Ran:
         begin = time.perf_counter_ns()
@@ -83,8 +92,7 @@ class CellExecutor(CpuExecutor):
         outputs, own = self._apart(self._scatter(values, len(slots), size, longest))
         infer_ns = inferred - gathered
         output_ns = time.perf_counter_ns() - inferred
-        # The time of the one stage is that of one step.
-        return Ran(outputs, gathered - begin, infer_ns, output_ns, stages_ns=(infer_ns // made,), lengths=own)
+        return Ran(outputs, gathered - begin, infer_ns, output_ns, step_ns=infer_ns // made, lengths=own)
 
     def _begun(self, slots: Slots) -> list[CellRow]:
         """The rows in these slots, each of which has begun now."""

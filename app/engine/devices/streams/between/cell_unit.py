@@ -118,4 +118,4 @@ class CellUnit(UnitInFlight):
             self._fail(exc)
 
     def _ran(self, outputs: list[Array], waited: int, infer: int, out: int) -> Ran:
-        return Ran(outputs, waited, infer, out, True, (infer,), 1, tuple(self.ended))
+        return Ran(outputs, waited, infer, out, True, stages_ns=(infer,), ended=tuple(self.ended))

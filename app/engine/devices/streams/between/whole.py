@@ -73,12 +73,11 @@ class WholeRun:
 
     def _all(self) -> Ran:
         infer = [ran.infer_ns for ran in self._rans]
-        # The time of the one stage of a recurrent model is that of one step.
-        times = tuple(infer) if self._last is not None else (round(median(infer)),)
+        times, step_ns = (tuple(infer), 0) if self._last is not None else ((), round(median(infer)))
         waited, out = self._rans[0].input_ns, sum(ran.output_ns for ran in self._rans)
         outputs = self._together()
         lengths = outputs.pop() if self._measured else None
-        return Ran(outputs, waited, sum(infer), out, overlapped=True, stages_ns=times, lengths=lengths)
+        return Ran(outputs, waited, sum(infer), out, True, stages_ns=times, step_ns=step_ns, lengths=lengths)
 
     def _together(self) -> list[Array]:
         """The outputs of all rows in their order, with zeros behind shorter ones.
