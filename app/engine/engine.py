@@ -17,8 +17,9 @@ from contextlib import suppress
 from typing import Any, Self, cast
 
 from app.contract import Model, Served
-from app.engine.devices.base import Completion, Device, Executor, Job
+from app.engine.devices.base import Completion, Device, Executor
 from app.engine.devices.pool import Pool, Slots
+from app.engine.in_flight import InFlight
 from app.engine.lease import Lease
 from app.engine.profiling.cache import Known
 from app.engine.profiling.energy import EnergyMeter, Watts
@@ -30,7 +31,7 @@ from app.metrics import Snapshot
 from app.scheduler.beside import Beside
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Call, Fault, Klass, Profile, Step, Unit
+from app.scheduler.types import Call, Fault, Profile, Step
 
 log = logging.getLogger("starling.engine")
 
@@ -78,11 +79,7 @@ class Engine:
         self._served: dict[int, ServedModel] = {}
         self._programs = itertools.count()
         self.next_call = itertools.count().__next__
-        self._units: dict[int, Unit] = {}
-        self._jobs: dict[int, Job] = {}  # of units that may be recalled, or taken back
-        workers = len(self.device.spec.workers)
-        self._busy_ns = [0] * workers
-        self._free_since = [0] * workers  # when the worker's last unit ended
+        self._in_flight = InFlight(self.device, scheduler, clock, lambda program: self._served[program].executor)
         self._step_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
@@ -229,44 +226,7 @@ class Engine:
     def _hand_over(self) -> Step:
         """Ask the scheduler, and give the device its work; `_tell` is to follow."""
         self._step_due = False
-        step = self.scheduler.step(self.clock())
-        self._recall(step.recall)
-        for unit in step.start:
-            self._start(unit)
-        if step.withdraw and self._withdraw(step.withdraw):
-            self._hand_over_more(step)
-        if step.start and step.done:
-            self.device.let_begin()  # the loop is about to keep the interpreter lock for as long as answering takes
-        return step
-
-    def _recall(self, units: Sequence[Unit]) -> None:
-        """Have the device end these units with the stage or step that runs."""
-        for unit in units:
-            if (job := self._jobs.get(unit.id)) is not None:  # else it ended after its model had been given up
-                self.device.recall(unit.worker, job)
-
-    def _withdraw(self, units: Sequence[Unit]) -> bool:
-        """Take units back from the device, where it has not begun them; whether there were such."""
-        taken = [
-            unit
-            for unit in units
-            if (job := self._jobs.get(unit.id)) is not None and self.device.withdraw(unit.worker, job)
-        ]
-        for unit in taken:
-            del self._units[unit.id], self._jobs[unit.id]
-            self.scheduler.withdrawn(unit.id, self.clock())
-        return bool(taken)
-
-    def _hand_over_more(self, step: Step) -> None:
-        """The next Step, added to this one."""
-        more = self.scheduler.step(self.clock())
-        for unit in more.start:
-            self._start(unit)
-        step.start += more.start
-        step.done += more.done
-        step.drop += more.drop
-        step.wake_at = more.wake_at
-        self._recall(more.recall)
+        return self._in_flight.hand_over()
 
     def _tell(self, step: Step) -> None:
         """Answer the calls that have ended, and see to the timer."""
@@ -288,17 +248,6 @@ class Engine:
         self._timer = None
         self._step()
 
-    def _start(self, unit: Unit) -> None:
-        self._units[unit.id] = unit
-        slots = [row.slot for row in unit.rows]
-        executor = self._served[unit.program].executor
-        job = Job(
-            unit.id, executor, slots, unit.size, unit.stage, unit.steps, best_effort=unit.klass is Klass.BEST_EFFORT
-        )
-        if unit.steps > 1 or (job.best_effort and self.device.spec.withdraws):
-            self._jobs[unit.id] = job
-        self.device.push(unit.worker, job)
-
     # what workers report
 
     def _report(self, completion: Completion) -> None:
@@ -313,7 +262,7 @@ class Engine:
         self._on_loop(self._unit_launched, unit_id)
 
     def _unit_launched(self, unit_id: int) -> None:
-        if unit_id in self._units:
+        if unit_id in self._in_flight.units:
             self.scheduler.launched(unit_id, self.clock())
             self._step()
 
@@ -335,18 +284,15 @@ class Engine:
         outcome = completion.outcome
         if outcome.error is Fault.DEVICE:
             self._lose(f"worker {completion.worker} has died: {completion.message}")
-        unit = self._units.pop(outcome.unit_id, None)
+        now = self.clock()
+        unit = self._in_flight.end(outcome.unit_id, now)
         if unit is None:  # of a measurement: its end is heard here only when the device has ended with it
             if self.lost is not None:
                 self.abort(f"the device is lost: {self.lost}")
             return
-        self._jobs.pop(unit.id, None)
         served = self._served.get(unit.program)
         if served is None:  # given up, see `abort`: nobody waits
             return
-        now = self.clock()
-        self._busy_ns[unit.worker] += now - self._began(unit)
-        self._free_since[unit.worker] = now
         self.scheduler.finished(outcome, now)
         step = self._hand_over()
         if completion.ran is not None:
@@ -355,10 +301,6 @@ class Engine:
             served.failed(unit, completion)
         served.free_rows(unit.rows)
         self._tell(step)
-
-    def _began(self, unit: Unit) -> int:
-        """When a unit's worker could turn to it: a unit that was pushed behind another began when that one ended."""
-        return max(unit.started, self._free_since[unit.worker])
 
     def _lose(self, why: str) -> None:
         if self.lost is not None:  # units in flight all say so
@@ -381,8 +323,8 @@ class Engine:
         if dead is not None:
             return dead
         now = self.clock()
-        for unit in self._units.values():
-            age = now - self._began(unit)
+        for unit in self._in_flight.units.values():
+            age = now - self._in_flight.began(unit)
             if age > max(self._hang_floor_ns, unit.predicted * self._hang_factor):
                 name = self._served[unit.program].info.name
                 return (
@@ -393,7 +335,7 @@ class Engine:
 
     def snapshot(self) -> Snapshot:
         """For a scrape."""
-        busy_s = [ns / 1e9 for ns in self._busy_ns]
+        busy_s = [ns / 1e9 for ns in self._in_flight.busy_ns]
         gauges = [served.gauges() for served in self._served.values()]
         return Snapshot(gauges, busy_s, lambda: self._meter.read(sum(busy_s), self._watts()))
 

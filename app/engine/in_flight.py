@@ -1,0 +1,86 @@
+"""The units that a device has: hands over what a Step starts, recalls and takes back what it says, knows since when.
+
+A device is told before anybody is answered, so that it works meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from app.engine.devices.base import Device, Executor, Job
+from app.scheduler.scheduler import Scheduler
+from app.scheduler.types import Klass, Step, Unit
+
+
+class InFlight:
+    """Of one device, on the event loop. `executor` gives that of a program. `units`: those not ended, by id."""
+
+    def __init__(
+        self, device: Device, scheduler: Scheduler, clock: Callable[[], int], executor: Callable[[int], Executor]
+    ) -> None:
+        self.units: dict[int, Unit] = {}
+        self._device = device
+        self._scheduler = scheduler
+        self._clock = clock
+        self._executor = executor
+        self._jobs: dict[int, Job] = {}  # of units that may be recalled, or taken back
+        workers = len(device.spec.workers)
+        self.busy_ns = [0] * workers
+        self._free_since = [0] * workers  # when the worker's last unit ended
+
+    def hand_over(self) -> Step:
+        """Ask the scheduler, and give the device its work. The rest of the Step is the caller's."""
+        step = self._scheduler.step(self._clock())
+        self._carry_out(step)
+        withdraw = step.withdraw
+        while withdraw and self._withdraw(withdraw):  # each is asked for once, so this ends
+            more = self._scheduler.step(self._clock())
+            self._carry_out(more)
+            step.start += more.start
+            step.done += more.done
+            step.drop += more.drop
+            step.wake_at, withdraw = more.wake_at, more.withdraw
+        if step.start and step.done:
+            self._device.let_begin()  # the loop is about to keep the interpreter lock for as long as answering takes
+        return step
+
+    def end(self, unit_id: int, now: int) -> Unit | None:
+        """A unit has ended; None for one that is not ours."""
+        unit = self.units.pop(unit_id, None)
+        if unit is not None:
+            self._jobs.pop(unit_id, None)
+            self.busy_ns[unit.worker] += now - self.began(unit)
+            self._free_since[unit.worker] = now
+        return unit
+
+    def began(self, unit: Unit) -> int:
+        """When a unit's worker could turn to it: a unit that was pushed behind another began when that one ended."""
+        return max(unit.started, self._free_since[unit.worker])
+
+    def _carry_out(self, step: Step) -> None:
+        for unit in step.recall:
+            if (job := self._jobs.get(unit.id)) is not None:  # else it ended after its model had been given up
+                self._device.recall(unit.worker, job)
+        for unit in step.start:
+            self._start(unit)
+
+    def _start(self, unit: Unit) -> None:
+        self.units[unit.id] = unit
+        slots = [row.slot for row in unit.rows]
+        executor, best_effort = self._executor(unit.program), unit.klass is Klass.BEST_EFFORT
+        job = Job(unit.id, executor, slots, unit.size, unit.stage, unit.steps, best_effort=best_effort)
+        if unit.steps > 1 or (best_effort and self._device.spec.withdraws):
+            self._jobs[unit.id] = job
+        self._device.push(unit.worker, job)
+
+    def _withdraw(self, units: Sequence[Unit]) -> bool:
+        """Take units back from the device, where it has not begun them; whether there were such."""
+        taken = [
+            unit
+            for unit in units
+            if (job := self._jobs.get(unit.id)) is not None and self._device.withdraw(unit.worker, job)
+        ]
+        for unit in taken:
+            del self.units[unit.id], self._jobs[unit.id]
+            self._scheduler.withdrawn(unit.id, self._clock())
+        return bool(taken)
