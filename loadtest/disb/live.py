@@ -187,7 +187,7 @@ async def in_turns(scene: Scene, name: str, say: Said) -> dict[str, Any]:
 def options_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="length of a run [2]")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each workload and column [3]")
-    parser.add_argument("--pair-s", type=float, default=6.0, help="to measure a model beside all; 0: do not [6]")
+    parser.add_argument("--pair-s", type=float, default=4.0, help="to measure a model beside all; 0: do not [4]")
     parser.add_argument("--workloads", default=",".join(WORKLOADS), help=f"[{','.join(WORKLOADS)}]")
     parser.add_argument("--seed", type=int, default=0, help="the first [0]")
     parser.add_argument("--quick", action="store_true", help="tiny models, one short run of each: to try it")
