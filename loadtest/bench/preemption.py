@@ -75,21 +75,33 @@ policy = "no_wait"
 class Notes:
     """What the worker did. `begun`: when it turned to each first unit of a real-time call, in monotonic ns.
 
-    `stages`: by stage, what best-effort units took of it, in ns.
+    Of best-effort units, `stages`: by stage, what it took in ns; `starts`: when each stage began, in monotonic ns.
     """
 
     def __init__(self) -> None:
         self.begun: list[int] = []
         self.stages: dict[int, list[int]] = {}
+        self.starts: list[int] = []
 
     def clear(self) -> None:
         self.begun.clear()
         self.stages.clear()
+        self.starts.clear()
 
-    def ran(self, job: Job, ran: Ran) -> None:
-        if job.best_effort:
-            for stage, spent in enumerate(ran.stages_ns or (ran.infer_ns,), max(0, job.stage)):
-                self.stages.setdefault(stage, []).append(spent)
+    def ran(self, job: Job, ran: Ran, ended: int) -> None:
+        """A unit has ended at `ended`."""
+        if not job.best_effort:
+            return
+        times = ran.stages_ns or (ran.infer_ns,)
+        at = ended - ran.output_ns - sum(times)
+        for stage, spent in enumerate(times, max(0, job.stage)):
+            self.stages.setdefault(stage, []).append(spent)
+            self.starts.append(at)
+            at += spent
+
+    def between(self, first: int, last: int) -> int:
+        """Best-effort stages that began after `first` and before `last`."""
+        return sum(first < start < last for start in self.starts)
 
     def longest(self) -> tuple[int, int]:
         """Of the stage whose median is the largest: the median and the 99th percentile, in ns."""
@@ -106,7 +118,7 @@ class _Noting(CpuExecutor):
         if not job.best_effort and job.stage <= 0:
             self.notes.begun.append(time.monotonic_ns())
         ran = super().run(slots, size, stage, job)
-        self.notes.ran(job, ran)
+        self.notes.ran(job, ran, time.monotonic_ns())
         return ran
 
 
@@ -178,7 +190,7 @@ class Contender:
         """One real-time call after each gap. `loaded`: with best-effort work; without, what the call takes alone."""
         notes = self._notes
         clients = [asyncio.create_task(self._best_effort()) for _ in range(WAITING if loaded else 0)]
-        waits, latencies = [], []
+        waits, latencies, behind = [], [], 0
         try:
             await asyncio.sleep(gaps[0])
             notes.clear()
@@ -188,7 +200,9 @@ class Contender:
                 arrived = time.monotonic_ns()
                 await self.call("realtime")
                 latencies.append(time.monotonic_ns() - arrived)
-                waits.append(notes.begun[len(waits)] - arrived)
+                begun = notes.begun[len(waits)]
+                waits.append(begun - arrived)
+                behind += notes.between(arrived, begun)
             passed_s = (time.monotonic_ns() - began) / 1e9
         finally:
             for client in clients:
@@ -197,6 +211,7 @@ class Contender:
         found: dict[str, Any] = {"waits_ns": waits, "mean_ms": float(np.mean(latencies)) / 1e6}
         if loaded:
             found["longest_ns"], found["longest_p99_ns"] = notes.longest()
+            found["behind"] = behind
             found["per_s"] = self._ended / passed_s
         return found
 

@@ -29,10 +29,12 @@ def test_the_longest_stage_is_that_of_the_largest_median() -> None:
     notes = preemption.Notes()
     job = Job(0, None, [0], 1, stage=2, steps=2, best_effort=True)  # type: ignore[arg-type]  # it is not run
     for times in ((1, 5), (3, 4), (2, 90)):
-        notes.ran(job, ran(*times))
+        notes.ran(job, ran(*times), 100 * MS)
     assert notes.stages == {2: [1 * MS, 3 * MS, 2 * MS], 3: [5 * MS, 4 * MS, 90 * MS]}
     assert notes.longest()[0] == 5 * MS
-    notes.ran(Job(1, None, [0], 1), ran(500))  # type: ignore[arg-type]
+    assert notes.starts[:4] == [94 * MS, 95 * MS, 93 * MS, 96 * MS]
+    assert notes.between(94 * MS, 96 * MS) == 1
+    notes.ran(Job(1, None, [0], 1), ran(500), 0)  # type: ignore[arg-type]
     assert notes.longest()[0] == 5 * MS  # a real-time unit is not in its own way
     notes.clear()
     assert notes.stages == {}
