@@ -172,7 +172,7 @@ async def rounds(scene: Scene, say: Said) -> dict[str, Any]:
     peaks: dict[str, list[dict[str, float]]] = {name: [] for name in WAYS}
     for number in range(chosen.repeats + 1):
         for name in WAYS:
-            found = await scene.bulk(name, chosen.seconds if number else min(1.0, chosen.seconds))
+            found = await scene.bulk(name, chosen.seconds / 2 if number else min(1.0, chosen.seconds))
             if number:  # the first warms up
                 peaks[name].append(found)
     peak = float(np.median([found["per_s"] for found in peaks["before"]]))
@@ -192,7 +192,7 @@ def options_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=4.0, help="length of a run [4]")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each [3]")
     parser.add_argument("--share", type=float, default=0.3, help="of the best rate that is real time [0.3]")
-    parser.add_argument("--budget", type=float, default=15.0, help="seconds to measure batch times [15]")
+    parser.add_argument("--budget", type=float, default=12.0, help="seconds to measure batch times [12]")
     parser.add_argument("--seed", type=int, default=0, help="the first [0]")
     parser.add_argument("--quick", action="store_true", help="a small model, one short run of each: to try it")
 

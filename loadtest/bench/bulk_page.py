@@ -20,6 +20,7 @@ HEAD = """\
 `mlp` over HTTP, one worker of one thread. Real-time requests of one row come at random, {rate:.0f} a second: {share:g}
 of the {peak:.0f} a second that {connections} connections get in a closed loop. Best-effort requests are such a closed
 loop. {repeats} run(s) of {seconds:g} s of each way and case, in turns; medians, in brackets the least and the largest.
+What best effort gets alone is measured for half as long.
 """
 LEFT = """\
 The capacity left is the share of the time in which no real-time batch computes when real time is alone, of what the
