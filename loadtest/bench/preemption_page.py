@@ -26,9 +26,9 @@ The wait is from a call's arrival to when the worker turns to its first unit. No
 that can be had is the rest of one stage.
 """
 BEHIND = """\
-The last column counts best-effort stages that began between a real-time call's arrival and its start. That is not meant
-to happen but in the moment until the worker has heard of the call; what else is waited, beyond the rest of a stage, is
-the machine's: other processes, and the way to the worker.
+The last column counts best-effort stages that began more than 1 ms after a real-time call's arrival and before its
+start. None is meant to; where the loop or the worker waits for a core for as long, some do. What else is waited, beyond
+the rest of a stage, is the way to the worker and other processes.
 """
 
 
