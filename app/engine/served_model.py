@@ -128,9 +128,14 @@ class ServedModel:
         timeout_ns = self._timeout_ns if timeout_us is None else timeout_us * 1000
         deadline = arrived + timeout_ns if timeout_ns else None
         priority = priority or self._priority
-        if deadline is not None or not self.has_room(klass, rows):
-            self.admit(rows, klass, deadline, priority)
         service = self._klasses[klass]
+        if (
+            deadline is not None
+            or self._closing is not None
+            or self.engine.refusing is not None
+            or not self.engine.scheduler.has_room(self.program, rows + self.reserved[service], service)
+        ):  # `has_room`, written out
+            self.admit(rows, klass, deadline, priority)
         try:
             slots = self.pool.take(rows)
         except MemoryError:  # calls that left are still being copied to the device

@@ -10,7 +10,7 @@ even while it runs: however much of it there is, it is never why a real-time cal
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from app.scheduler.ledger import Ledger
 from app.scheduler.program import ProgramState
@@ -25,8 +25,7 @@ _HINT_NS = 1_000_000
 _MOST_HINTS = 64  # classes and priorities with one
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(NamedTuple):
     """A call that may come: `rows` of `program`, at a `level` of (class, priority)."""
 
     program: int
@@ -77,7 +76,8 @@ def refusal(
         return Refusal(Reason.CLOSED, _MIN_RETRY_NS)
     if lost:
         return Refusal(Reason.DEVICE, _MIN_RETRY_NS)
-    if state.waiting_of(asked.klass) + asked.rows > state.program.max_queue:
+    waiting = state.best_effort if asked.level[0] else state.waiting - state.best_effort  # each refusal comes by here
+    if waiting + asked.rows > state.program.max_queue:
         return Refusal(Reason.QUEUE_FULL, _retry_ns(asked, ledger, workers, device, now))
     if asked.deadline is not None:
         alone = state.time(min(asked.rows, state.program.max_batch))  # however many units run, a batch is one of them

@@ -9,11 +9,12 @@ late work does nothing else.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from itertools import takewhile
 
 from app.scheduler.ahead import Ahead
 from app.scheduler.arbiter import Arbiter
-from app.scheduler.gate import Gate
+from app.scheduler.gate import Fits, Gate
 from app.scheduler.going_on import ends_early, steps_of
 from app.scheduler.ledger import Ledger
 from app.scheduler.policies import Cut, Hold
@@ -150,14 +151,17 @@ class Dispatch:
         if limit < 1:
             self.gate.no_room(ready)
             return Hold(None)
+        fits: Fits | None = None
         if ready.klass:
-            fits = self.gate.admit(ready, state, usable, limit, now)
-            if isinstance(fits, Hold):
-                return fits
-            usable, limit = fits.workers, fits.rows
-            capacities = sorted((min(limit, state.capacity[stage][worker]) for worker in usable), reverse=True)
-            limit = capacities[0]
-        group = ready.take_retry(limit, room)
+            found = self.gate.admit(ready, state, usable, limit, now)
+            if isinstance(found, Hold):
+                return found
+            usable = found.workers
+            capacities = sorted((state.capacity[stage][worker] for worker in usable), reverse=True)
+            fits = found.within(capacities[0])
+            limit = fits.rows
+            capacities = [min(limit, capacity) for capacity in capacities]
+        group = ready.take_retry(limit if fits is None else fits.surely, room)
         if group:
             self._start(ready.key, group, Cut(len(group), len(group), Formed.RETRY), usable, start, now)
             return None
@@ -165,6 +169,8 @@ class Dispatch:
         decision = state.policy.decide(view, capacities, now)
         if isinstance(decision, Hold):
             return decision
+        if fits is not None and fits.surely < decision.size < fits.rows:
+            decision = replace(decision, size=fits.rows)
         if self._ledger.deadlines and self._drop_late(ready, state, decision, usable, now):
             return None  # fewer rows wait now, so all is asked again
         if decision.divide and state.batches is not None and view.around is not None:

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from itertools import takewhile
 from typing import NamedTuple
 
 from app.scheduler.ledger import Ledger
@@ -70,10 +69,22 @@ Pairs = Mapping[tuple[int, int], float]
 
 
 class Fits(NamedTuple):
-    """A best-effort unit of at most so many rows may start on one of these workers."""
+    """A best-effort unit of at most so many rows may start on one of these workers.
+
+    Up to `surely` rows it keeps the budget as it is. One of more is to have the size `rows`, which does: three rows may
+    take longer than four.
+    """
 
     workers: Sequence[int]
     rows: int
+    surely: int
+
+    def within(self, capacity: int) -> Fits:
+        """The same for workers of no more than this capacity."""
+        if self.rows <= capacity:
+            return self
+        sure = min(self.surely, capacity)
+        return Fits(self.workers, sure, sure)
 
 
 class Gate:
@@ -145,7 +156,7 @@ class Gate:
         """Whether a best-effort unit of this set, of at most `limit` rows, may start now."""
         preset = self._classes.preset
         if preset in (Preset.STREAMS, Preset.SEQ):
-            return Fits(usable, limit)
+            return Fits(usable, limit, limit)
         theirs = self._best_effort_units()
         workers = self._open_to_best_effort(usable, theirs)
         if not workers:
@@ -155,7 +166,7 @@ class Gate:
             if self._realtime_waits() or (realtime and not self._may_join(ready.key[0], realtime, theirs, workers)):
                 return Hold(None)
         if preset is Preset.REEF_N:
-            return Fits(workers, limit)
+            return Fits(workers, limit, limit)
         return self._within_budget(ready, state, workers, limit, theirs, now)
 
     @property
@@ -199,23 +210,24 @@ class Gate:
         stage = ready.key[1]
         latency = state.latency[stage]
         if not latency.known:
-            return Hold(None) if theirs else Fits(workers, limit)
+            return Hold(None) if theirs else Fits(workers, limit, limit)
         running = self._workers.running(workers)
         length = 0
         if latency.by_length:
             length = longest_of(ready.rows() if ready.retries else ready.first(limit, limit))
         left = self._classes.budget_ns - handed_over_ns(theirs, now)
-        times = (latency.predict(rows, running, length) for rows in range(1, limit + 1))
-        fits = sum(1 for _ in takewhile(lambda time: time <= left, times))  # so that fewer rows fit as well
-        if fits:
-            return Fits(workers, fits)
+        within = [latency.predict(rows, running, length) <= left for rows in range(1, limit + 1)]
+        surely = next((rows for rows, kept in enumerate(within) if not kept), limit)
+        if surely:
+            most = max(rows for rows, kept in enumerate(within, 1) if kept)
+            return Fits(workers, surely if state.program.stages[stage].repeats else most, surely)
         time = latency.predict(1, running, length)
         if theirs:
             return Hold(now + max(1, (time - left) // len({unit.worker for unit in theirs})))
         realtime = self._realtime_units()
         if realtime and not self.share.due and time > max(left_ns(unit, now, whole=True) for unit in realtime):
             return Hold(None)
-        return Fits(workers, 1)
+        return Fits(workers, 1, 1)
 
     def steps(self, steps: int, rows: Sequence[Row], size: int, stage: int, state: ProgramState) -> int:
         """Of so many stages or steps that a worker would go on for by itself, those that may follow one another.

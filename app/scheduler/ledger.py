@@ -79,18 +79,20 @@ class Ledger:
         first, sequence = call.arrived, self._sequence
         if self._edf and not call.klass:
             first = _NO_DEADLINE if call.deadline is None else call.deadline
+        self._sequence += n
+        state.waiting += n
+        entry = state.entry
+        if call.klass:
+            state.best_effort += n
+            entry = None
         for index, row in enumerate(rows):
             row.call = call
             row.index = index
             row.order = (first, sequence + index)
-        self._sequence += n
-        state.waiting += n
-        klass, entry = call.klass, state.entry
-        if klass:
-            state.best_effort += n
-            entry = None
-        for row in rows:
-            (entry or self.ready.at(key_of(row, state), klass)).add(row)
+            if entry is not None:
+                entry.add(row)
+            else:
+                self.ready.at(key_of(row, state), call.klass).add(row)
 
     def goes_further(self, row: Row) -> bool:
         """A unit with this row has ended. Whether the row is in another one behind it, and stays as it is."""

@@ -88,7 +88,8 @@ class Scheduler:
         state = self._states.get(program)
         if state is None or state.closed or self._lost:
             return False
-        return (state.best_effort if klass else state.waiting - state.best_effort) + n <= state.program.max_queue
+        most = state.program.max_queue - n  # most often both classes together have room
+        return state.waiting <= most or (state.best_effort if klass else state.waiting - state.best_effort) <= most
 
     def admit(
         self, program: int, n: int, klass: Klass, deadline: int | None, now: int, priority: int = LOWEST_PRIORITY

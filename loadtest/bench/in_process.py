@@ -3,7 +3,9 @@
 The server's HTTP protocol, its engine and the model `echo` run on one event loop; a transport that keeps nothing stands
 for each connection, and batches run on the loop itself. So neither the kernel, nor a client, nor the hand-over to a
 worker's thread is measured: only the server's own Python, which other load on the machine disturbs least. The bare ASGI
-echo runs in the same way beside it, in alternation. `--profile` prints the functions that take most of it.
+echo runs in the same way beside it, in alternation. `--profile` prints the functions that take most of it. The model
+`mlp` is that of the bench set with 8 hidden values: its bodies are as large, and it computes next to nothing.
+`--asked` measures a form of request for each line of stdin that names one, which `loadtest.bench.cost` makes use of.
 """
 
 from __future__ import annotations
@@ -13,12 +15,14 @@ import asyncio
 import cProfile
 import pstats
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import uvicorn
@@ -45,7 +49,8 @@ from .echo_app import app as bare_app
 from .load import Request
 
 MIB = 1 << 20
-METADATA = {"name": "echo", "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}]}
+INPUTS = {"echo": 4, "mlp": 1024}  # values of a row, by model
+HIDDEN = 8  # of `mlp`, in place of 4096
 LIMITS = Limits(body=MIB, json=MIB, inflight=64 * MIB, pixels=1, body_timeout_s=30, connections=10_000)
 
 
@@ -134,33 +139,80 @@ def on_the_wire(request: Request) -> bytes:
     return f"POST {request.path} HTTP/1.1\r\n{head}\r\n".encode() + request.body
 
 
+class Form(NamedTuple):
+    """One form of request, and connections to send it on: to the server, and to the bare echo."""
+
+    name: str
+    ours: list[HttpToolsProtocol]
+    theirs: list[HttpToolsProtocol]
+    request: bytes
+
+
+def source_of(name: str, folder: Path) -> ModelSource:
+    """The model as it is measured; `folder` is a place for a changed one."""
+    if name == "echo":
+        return ModelSource(name, 1, SETS["demo"][name])
+    shipped = SETS["bench"][name]
+    text = (shipped / "model.toml").read_text(encoding="utf-8")
+    code = (shipped / "model.py").read_text(encoding="utf-8")
+    (folder / "model.py").write_text(code, encoding="utf-8")
+    (folder / "model.toml").write_text(f"kwargs = {{ hidden = {HIDDEN} }}\n{text}", encoding="utf-8")
+    return ModelSource(name, 1, folder)
+
+
+async def forms(engine: Engine, model: str, count: int) -> list[Form]:
+    """With a queue of one row all calls but one of a turn are refused with 429."""
+    with tempfile.TemporaryDirectory(prefix="starling-bench-") as folder:
+        source = source_of(model, Path(folder))
+        served = await engine.start(load(source, {"policy": "no_wait"}))  # no tables are solved beside it
+        narrow = await engine.start(load(source, {"policy": "no_wait", "max_queue": 1}))
+    metadata = {"name": model, "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, INPUTS[model]]}]}
+    found = []
+    for name, make, host in (
+        ("JSON", bodies.v2_json, served),
+        ("binary", bodies.v2_binary, served),
+        ("refused", bodies.v2_json, narrow),
+    ):
+        form = Form(name, *protocols(host, count), on_the_wire(make(metadata)))
+        await turns(form.ours, form.request, 50)
+        await turns(form.theirs, form.request, 50)
+        found.append(form)
+    return found
+
+
 async def measure(options: argparse.Namespace) -> None:
-    """Each form of request in turn. With a queue of one row all calls but one of a turn are refused with 429."""
+    """Each form of request in turn."""
     torch.set_num_threads(1)
     device = OnLoop((32,), 1, 2)
     async with Engine(Profiling(device), Scheduler(device.spec)) as engine:
-        source = ModelSource("echo", 1, SETS["demo"]["echo"])
-        served = await engine.start(load(source, {"policy": "no_wait"}))  # no tables are solved beside it
-        narrow = await engine.start(load(source, {"policy": "no_wait", "max_queue": 1}))
+        found = await forms(engine, options.model, options.connections)
         process.spare_the_collector()
-        for name, make, model in (
-            ("JSON", bodies.v2_json, served),
-            ("binary", bodies.v2_binary, served),
-            ("refused", bodies.v2_json, narrow),
-        ):
-            ours, theirs = protocols(model, options.connections)
-            request = on_the_wire(make(METADATA))
-            await turns(ours, request, 50)
-            await turns(theirs, request, 50)
+        if options.asked:
+            await answer(found, options.turns)
+            return
+        for form in found:
             if options.profile:
-                await profiled(partial(turns, ours, request, options.turns))
-                continue
-            found: dict[str, list[float]] = {"starling": [], "bare echo": []}
-            for _ in range(options.rounds):
-                found["starling"].append(await turns(ours, request, options.turns))
-                found["bare echo"].append(await turns(theirs, request, options.turns))
-            for contender, values in found.items():
-                print(f"{name}, {contender}: {median(values):.2f} us ({min(values):.2f} to {max(values):.2f})")
+                await profiled(partial(turns, form.ours, form.request, options.turns))
+            else:
+                await show(form, options)
+
+
+async def show(form: Form, options: argparse.Namespace) -> None:
+    found: dict[str, list[float]] = {"starling": [], "bare echo": []}
+    for _ in range(options.rounds):
+        found["starling"].append(await turns(form.ours, form.request, options.turns))
+        found["bare echo"].append(await turns(form.theirs, form.request, options.turns))
+    for contender, values in found.items():
+        print(f"{form.name}, {contender}: {median(values):.2f} us ({min(values):.2f} to {max(values):.2f})")
+
+
+async def answer(found: list[Form], count: int) -> None:
+    """One line with the microseconds for each line of stdin; first one that names the forms. Ends with stdin."""
+    known = {form.name: form for form in found}
+    print(*known, flush=True)
+    for line in sys.stdin:
+        form = known[line.strip()]
+        print(await turns(form.ours, form.request, count), flush=True)
 
 
 def protocols(served: Served, count: int) -> tuple[list[HttpToolsProtocol], list[HttpToolsProtocol]]:
@@ -194,7 +246,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--connections", type=int, default=64, help="that send at once [64]")
     parser.add_argument("--turns", type=int, default=200, help="requests on each, a round [200]")
     parser.add_argument("--rounds", type=int, default=7, help="[7]")
+    parser.add_argument("--model", choices=tuple(INPUTS), default="echo", help="[echo]")
     parser.add_argument("--profile", action="store_true", help="print where the time goes instead")
+    parser.add_argument("--asked", action="store_true", help="measure what stdin asks for, a line each")
     options = parser.parse_args(arguments)
     uvloop.run(measure(options))
     return 0

@@ -10,6 +10,7 @@ import pytest
 
 from loadtest.bench import (
     ahead_page,
+    bulk_page,
     cells_page,
     glue_page,
     hot_path_page,
@@ -18,17 +19,20 @@ from loadtest.bench import (
     live_vs_sim_page,
     policies_live_page,
     policies_page,
+    preemption_page,
     sliced_page,
 )
 from loadtest.bench.simulation import page as simulation_page
 from loadtest.common import experiment
 from loadtest.common.paths import DOCS
+from loadtest.disb import live_page as disb_live_page
 from loadtest.disb import simulated_page as disb_simulated_page
 from loadtest.drill import page as drill_page
 from loadtest.papers import adaptive_batching_page, ebird_page, stages_page, steps_page
 
 PAGES: dict[str, Callable[[Any, Path], list[str]]] = {
     "ahead": ahead_page.write,
+    "bulk": bulk_page.write,
     "cells": cells_page.write,
     "glue": glue_page.write,
     "lengths": lengths_page.write,
@@ -36,10 +40,12 @@ PAGES: dict[str, Callable[[Any, Path], list[str]]] = {
     "hot-path": hot_path_page.write,
     "live-vs-sim": live_vs_sim_page.write,
     "policies": policies_page.write,
+    "preemption": preemption_page.write,
     "policies-live": policies_live_page.write,
     "policies-live-1": policies_live_page.write,
     "simulation": simulation_page.write,
     "disb-simulated": disb_simulated_page.write,
+    "disb-live": disb_live_page.write,
     "drill": drill_page.write,
     "adaptive_batching": adaptive_batching_page.write,
     "ebird": ebird_page.write,

@@ -77,6 +77,19 @@ class TestBudget:
         scheduler = scheduler_of(4, budget=25)
         assert rows(submit(scheduler, BEST, 1, 2, 3).start) == [[1, 2]]
 
+    def test_rows_that_go_faster_in_a_larger_batch_do_so(self) -> None:
+        """Three take 90 and four 70: three go as four."""
+        for waiting, taken, size in ((2, [1, 2], 2), (3, [1, 2, 3], 4), (5, [1, 2, 3, 4], 4)):
+            scheduler = scheduler_of(4, budget=75, stages=(Stage(PADDED),))
+            (unit,) = submit(scheduler, BEST, *range(1, waiting + 1)).start
+            assert (rows([unit]), unit.size) == ([taken], size)
+            assert unit.predicted <= 75
+
+    def test_rows_of_a_batch_that_fits_no_worker_left_are_fewer(self) -> None:
+        scheduler = scheduler_of(3, 4, budget=75, stages=(Stage(PADDED),))
+        (unit,) = submit(scheduler, BEST, 1, 2, 3, 4).start  # the larger worker is kept
+        assert (rows([unit]), unit.size, unit.worker) == ([[1, 2]], 2, 0)
+
     def test_one_row_goes_where_even_that_takes_longer(self) -> None:
         scheduler = scheduler_of(4, 4, 4, budget=5)
         step = submit(scheduler, BEST, 1, 2, 3)
