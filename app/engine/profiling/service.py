@@ -138,7 +138,7 @@ class Profiling:
             self._paired[served.program] = served, paired
             self._pair()
         if served.known.origin is not Origin.GUESS:
-            self._tables.want(served)
+            self._solve(served)
         if not spare_rows or (learned.rows and is_whole(served, self.device.spec)):
             return
         served.spare = served.executor.pool.set_apart(spare_rows)
@@ -188,7 +188,12 @@ class Profiling:
 
     def _adopt(self, served: Measured, known: Known) -> None:
         self._on_profile(served, known)
-        self._tables.want(served)
+        self._solve(served)
+
+    def _solve(self, served: Measured) -> None:
+        """Tables say when to begin a batch and how large; rows of a cell join at each step, by its time alone."""
+        if served.executor.steps is None:
+            self._tables.want(served)
 
     def _solved(self, served: Measured, tables: ControlTables) -> None:
         self._on_tables(served, tables)
