@@ -25,9 +25,13 @@ class Arbiter:
 
     def first(self, held: Collection[ReadySet]) -> ReadySet | None:
         """The set to serve next among those not held back, or None."""
+        waiting = self._ready.waiting()
+        if len(waiting) == 1:  # most often; nothing is compared
+            ready = waiting[0]
+            return None if ready in held or ready.head() is None else ready
         best: ReadySet | None = None
         best_rank: tuple[int, ...] | None = None
-        for ready in self._ready.waiting():
+        for ready in waiting:
             if ready in held:
                 continue
             row = ready.head()

@@ -300,16 +300,18 @@ class Gate:
     def started(self, unit: Unit) -> None:
         if unit.klass is _BEST_EFFORT:
             self.turns.take(unit.program, unit.predicted)
-            if self.share.due:
-                self._owed.add(unit.id)
         if self._classes.share:
+            if self.share.due and unit.klass is _BEST_EFFORT:
+                self._owed.add(unit.id)
             waits = any(state.best_effort for state in self._ledger.states.values())
             self.share.start(unit.id, unit.klass, unit.predicted, best_effort_waits=waits)
 
     def ended(self, unit: Unit, compute_ns: int) -> None:
-        self._asked.discard(unit.id)
-        self._owed.discard(unit.id)
-        self.share.end(unit.id, unit.klass, compute_ns)
+        if self._asked:
+            self._asked.discard(unit.id)
+        if self._classes.share:
+            self._owed.discard(unit.id)
+            self.share.end(unit.id, unit.klass, compute_ns)
 
 
 def handed_over_ns(units: Iterable[Unit], now: int) -> int:
