@@ -39,7 +39,8 @@ from app.scheduler.workers import Workers
 
 _BEST_EFFORT = Klass.BEST_EFFORT  # looked up once, used per step
 _UNBOUNDED = 1 << 62
-KEEPING = (Preset.REEF, Preset.REEF_N)  # of several workers they keep one free of best-effort work
+#: Presets that tell classes apart at every boundary, and keep one of several workers free of best-effort work.
+KEEPING = (Preset.REEF, Preset.REEF_N)
 
 
 class Mode(StrEnum):
@@ -94,7 +95,6 @@ class Gate:
         self._classes = device.classes
         self._ledger = ledger
         self._workers = workers
-        self._goes_on = device.goes_on
         self._withdraws = device.withdraws and device.classes.preset is Preset.REEF
         self._most = max(1, min(len(device.workers), device.max_running) - 1)  # workers with best-effort work
         self.kept = _kept(device)
@@ -121,7 +121,7 @@ class Gate:
 
     def level(self, row: Row) -> Level:
         """What decides whether a row goes before a unit that runs."""
-        klass = row.call.klass if self._classes.preset in (Preset.REEF, Preset.REEF_N) else 0
+        klass = row.call.klass if self._classes.preset in KEEPING else 0
         return (klass, 0 if self._classes.preset is Preset.SEQ else row.call.priority)
 
     # mode

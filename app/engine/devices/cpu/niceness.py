@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import threading
 
 _NICER = 10  # of 19; a core that both want goes to the other for about nine tenths of the time
@@ -29,7 +30,12 @@ class Niceness:
 
 @functools.cache
 def may_be_nice() -> bool:
-    """Whether a thread of this process can give way and come back. Tried once, on a thread that ends with it."""
+    """Whether a thread of this process can give way and come back. Tried once, on a thread that ends with it.
+
+    On Linux alone: elsewhere this would be the priority of the whole process.
+    """
+    if sys.platform != "linux":
+        return False
     came_back: list[bool] = []
     thread = threading.Thread(target=_try, args=(came_back,), name="niceness")
     thread.start()
@@ -43,5 +49,5 @@ def _try(came_back: list[bool]) -> None:
         niceness.set(True)
         niceness.set(False)
         came_back.append(True)
-    except (OSError, AttributeError):  # not allowed, or a system without such priorities
+    except OSError:  # not allowed
         came_back.append(False)

@@ -53,9 +53,12 @@ def test_it_is_tried_before_it_is_relied_on(monkeypatch: pytest.MonkeyPatch, all
     assert may_be_nice() is allowed
 
 
-def test_a_system_without_priorities(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(niceness.os, "getpriority")
+def test_another_system_sets_that_of_the_whole_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(niceness.sys, "platform", "darwin")
+    monkeypatch.setattr(os, "setpriority", lambda *args: asked.append(args))
     assert not may_be_nice()
+    assert asked == []
 
 
 def test_the_process_is_as_it_was() -> None:
