@@ -86,8 +86,10 @@ class Dispatch:
                 continue
             start.remove(unit)
             self._workers.give_back(unit.id, now)
-            self._ledger.states[unit.program].units -= 1
             gate.ended(unit, 0)
+            state = self._ledger.states[unit.program]
+            state.units -= 1
+            self._ledger.forget_if_over(state)
 
     def recall(self, now: int) -> list[Unit]:
         """Of units that workers go on with by themselves, those that are to end with the step or stage that runs."""

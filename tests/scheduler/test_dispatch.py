@@ -55,6 +55,33 @@ class TestPushAhead:
         assert [calls_of(unit) for unit in scheduler.step(100).start] == [[2]]
 
 
+class TestCallsThatLeaveInTheStepThatStartsThem:
+    """Two rows would be in time, on a worker each, and the third behind one of them would not."""
+
+    def scheduler(self) -> Scheduler:
+        scheduler = Scheduler(make_device(1, 1, push_depth=2, push_ahead_ns=AT_ONCE))
+        scheduler.add_program(make_program(batch_ns=(10,), policy="no_wait", max_batch=1), 0)
+        scheduler.submit(make_call(1, 3, deadline=15), 0)
+        return scheduler
+
+    def test_none_of_their_rows_starts_and_others_take_the_workers(self) -> None:
+        scheduler = self.scheduler()
+        scheduler.submit(make_call(2, 2), 0)
+        step = scheduler.step(0)
+        assert [drop.reason for drop in step.drop] == [Reason.DEADLINE_UNREACHABLE]
+        assert [calls_of(unit) for unit in step.start] == [[2], [2]]
+        assert sorted(unit.worker for unit in step.start) == [0, 1]
+        assert (scheduler.alive, scheduler.waiting(1)) == (2, 0)
+
+    def test_a_closed_program_is_forgotten_with_them(self) -> None:
+        scheduler = self.scheduler()
+        scheduler.remove_program(1, 0)
+        step = scheduler.step(0)
+        assert (step.start, len(step.drop)) == ([], 1)
+        assert 1 not in scheduler._states
+        assert scheduler.alive == 0
+
+
 class TestHandover:
     """Beside computing for 100 to 130, a batch costs 40 to hand over."""
 
