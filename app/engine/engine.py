@@ -43,8 +43,8 @@ class Engine:
     """Use as `async with Engine(...)`. Implements contract.ModelHost.
 
     `clock` gives monotonic nanoseconds. `window_s` is the rate monitor's window. `hang_factor`, `hang_floor_s`: see
-    `stuck`. `profiling` measures models and solves their tables, and brings the device. `acknowledges`: the scheduler
-    is told when a unit is on its stream, which costs a callback into the loop for each.
+    `stuck`. `profiling` measures models and solves their tables, and brings the device. The scheduler is told when a
+    step of a recurrent model is on its stream, where the next may be pushed behind it.
     """
 
     def __init__(
@@ -60,7 +60,6 @@ class Engine:
         activation_bytes: int = 512 << 20,
         on_lost: Callable[[str], None] | None = None,
         meter: EnergyMeter | None = None,
-        acknowledges: bool = False,
     ) -> None:
         self.device: Device = profiling.device
         self.profiling = profiling
@@ -68,7 +67,6 @@ class Engine:
         self.scheduler = scheduler
         self.clock = clock
         self.loop: asyncio.AbstractEventLoop
-        self._acknowledges = acknowledges
         self._meter = meter or EnergyMeter([])
         self._window_s = window_s
         self._hang_factor = hang_factor
@@ -93,7 +91,7 @@ class Engine:
         self.loop = asyncio.get_running_loop()
         self._closed = asyncio.Event()
         self.profiling.bind(self._adopt, self._control, self._pair)
-        self.device.start(self._report, self._acknowledge if self._acknowledges else None, self._release)
+        self.device.start(self._report, self._acknowledge if self.device.spec.steps_ahead else None, self._release)
         self._monitor = self.loop.create_task(self._watch_rate(), name="rate-monitor")
         self._monitor.add_done_callback(_log_failure)
         return self

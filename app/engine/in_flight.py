@@ -68,7 +68,7 @@ class InFlight:
         self.units[unit.id] = unit
         slots = [row.slot for row in unit.rows]
         executor, best_effort = self._executor(unit.program), unit.klass is Klass.BEST_EFFORT
-        job = Job(unit.id, executor, slots, unit.size, unit.stage, unit.steps, best_effort=best_effort)
+        job = Job(unit.id, executor, slots, unit.size, unit.stage, unit.steps, best_effort=best_effort, made=unit.made)
         if unit.steps > 1 or (best_effort and self._device.spec.withdraws):
             self._jobs[unit.id] = job
         self._device.push(unit.worker, job)

@@ -82,6 +82,7 @@ class Dispatch:
             for row in gone:
                 self._ledger.end(row)
             if left:
+                unit.made = tuple(made for row, made in zip(unit.rows, unit.made, strict=False) if row in left)
                 unit.rows = left
                 continue
             start.remove(unit)
@@ -96,15 +97,19 @@ class Dispatch:
         waiting = self._arbiter.first(())
         head = None if waiting is None else waiting.head()
         level = None if head is None else self.gate.level(head)
-        recalled = [unit for unit in self._workers.going.values() if self._ends_early(unit, level)]
+        recalled = [unit for unit in self._workers.going.values() if self._ends_early(unit, level, now)]
         for unit in recalled:
             self._workers.recall(unit, now)
         return recalled
 
-    def _ends_early(self, unit: Unit, level: Level | None) -> bool:
+    def _ends_early(self, unit: Unit, level: Level | None, now: int) -> bool:
         state, gate = self._ledger.states[unit.program], self.gate
         before = level is not None and level < gate.level(unit.rows[0])  # its rows stand in the order of service
-        return before or gate.preempts(unit) or ends_early(unit, state, self._views.room(state))
+        if before or gate.preempts(unit):
+            return True
+        cell = state.program.stages[unit.stage].repeats
+        beside = self._ledger.ready.at((unit.program, unit.stage, 0), unit.klass) if cell else None
+        return ends_early(unit, state, beside, self._views.room(state), now)
 
     def _push_ahead(self, ready: ReadySet | None, usable: Sequence[int], start: list[Unit], now: int) -> bool:
         """Push the next step of a cell behind the one that runs, unless other rows go first; False if there is none.
@@ -265,6 +270,7 @@ class Dispatch:
             steps=steps,
             length=length,
             operation=operation,
+            made=tuple(row.steps + self._ledger.further.get(row, 0) for row in rows) if going else (),
         )
         self._next_unit += 1
         self._workers.take(unit, now)

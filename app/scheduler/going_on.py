@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from app.scheduler.ahead import steps_left
+from app.scheduler.policies.base import Joining
 from app.scheduler.program import ProgramState
+from app.scheduler.ready import ReadySet
 from app.scheduler.types import Row, Unit
 from app.scheduler.views import longest_of
 
@@ -36,14 +38,45 @@ def steps_of(rows: Sequence[Row], size: int, stage: int, state: ProgramState, wo
     return steps
 
 
-def ends_early(unit: Unit, state: ProgramState, room: int) -> bool:
-    """Whether a row of the unit should leave it, or others of its class should join it. `room`: rows that may begin."""
+def ends_early(unit: Unit, state: ProgramState, ready: ReadySet | None, room: int, now: int) -> bool:
+    """Whether a row of the unit should leave it, or others of its class should join it.
+
+    `ready`: the rows of its class that wait at its cell, None where its stage is none; `room`: rows that may begin.
+    """
     if any(not row.call.alive for row in unit.rows):
         return True
-    return state.waiting_of(unit.klass) > 0 and room > 0 and _takes_more(len(unit.rows), unit.stage, state, unit.worker)
+    takes_more = _takes_more(len(unit.rows), unit.stage, state, unit.worker)
+    if not (takes_more and room > 0 and state.waiting_of(unit.klass) > 0):
+        return False
+    return ready is None or _worth_it(unit, state, ready, room, now)
+
+
+def _worth_it(unit: Unit, state: ProgramState, ready: ReadySet, room: int, now: int) -> bool:
+    """Whether the policy would have a running cell end for the rows that wait there. Always, where times are unknown,
+    and where others wait at stages before it."""
+    latency, head, rows = state.latency[unit.stage], ready.head(), len(unit.rows)
+    joiners = min(ready.count, room, _most(unit.stage, state, unit.worker) - rows)
+    if head is None or not latency.known or state.waiting_of(unit.klass) > ready.count:
+        return True
+    return state.policy.joins(
+        Joining(
+            rows=rows,
+            joiners=joiners,
+            steps=steps_left(head, state.program.stages[unit.stage]),
+            left_ns=max(0, unit.started + unit.predicted - now),
+            step_ns=latency.compute(unit.size, unit.running),
+            joined_ns=latency.compute(rows + joiners, unit.running),
+            boundary_ns=latency.handover.ns,
+        )
+    )
 
 
 def _takes_more(rows: int, stage: int, state: ProgramState, worker: int) -> bool:
     """Whether others may join so many rows behind this stage or step."""
     joins = state.sees_stages or state.program.stages[stage].repeats
-    return joins and rows < min(state.full[stage], state.capacity[stage][worker])
+    return joins and rows < _most(stage, state, worker)
+
+
+def _most(stage: int, state: ProgramState, worker: int) -> int:
+    """Rows that one unit of a worker can have there."""
+    return min(state.full[stage], state.capacity[stage][worker])

@@ -256,6 +256,7 @@ class Unit:
     behind: bool = False  # its worker had another unit when it was handed over
     recalled: bool = False  # it is to end with the step or stage that runs
     void: bool = False  # it is behind one that has failed, with rows of that one
+    made: tuple[int, ...] = ()  # pushed behind one with rows of its own: steps that its rows will have made by then
 
     @property
     def first_run(self) -> bool:

@@ -115,7 +115,7 @@ async def test_a_cell(device: Device, bound: int) -> None:
         assert np.array_equal(every, values.cumsum(1))
         assert np.array_equal(last, values.sum(1))
 
-    async with Engine(Profiling(device), Scheduler(device.spec), acknowledges=True) as engine:
+    async with Engine(Profiling(device), Scheduler(device.spec)) as engine:
         served = await engine.start(model)
         assert isinstance(served, ServedModel)
         # On a CPU, and where rows have a bound, step by step.
@@ -138,7 +138,7 @@ async def test_a_layer(device: Device, kind: str) -> None:
         assert got.dtype == np.float32
         np.testing.assert_allclose(got, wanted, atol=DEVICES[kind][1])
 
-    async with Engine(Profiling(device), Scheduler(device.spec), acknowledges=True) as engine:
+    async with Engine(Profiling(device), Scheduler(device.spec)) as engine:
         served = await engine.start(model)
         assert isinstance(served, ServedModel)
         await asyncio.gather(*(one(served, number) for number in range(40)))
@@ -179,7 +179,7 @@ async def test_rows_of_one_call_are_as_long_as_each_ran(device: Device) -> None:
             assert last[row] == values[row, read - 1]
             assert sums[row].tolist() == [*(values[row, :read].cumsum() - 1), *[0] * (sums.shape[1] - read)]
 
-    async with Engine(Profiling(device), Scheduler(device.spec), acknowledges=True) as engine:
+    async with Engine(Profiling(device), Scheduler(device.spec)) as engine:
         served = await engine.start(model)
         assert isinstance(served, ServedModel)
         await asyncio.gather(*(one(served, number) for number in range(60)))
@@ -193,7 +193,7 @@ async def test_a_cell_that_ends_by_itself(device: Device) -> None:
         (got,) = await ask(served, np.array([first]))
         assert got.tolist() == [list(range(first, -1, -1))[:10]]
 
-    async with Engine(Profiling(device), Scheduler(device.spec), acknowledges=True) as engine:
+    async with Engine(Profiling(device), Scheduler(device.spec)) as engine:
         served = await engine.start(model)
         assert isinstance(served, ServedModel)
         await asyncio.gather(*(one(served, number % 13) for number in range(40)))

@@ -17,12 +17,14 @@ from torch import nn
 
 from app.contract import Array, Model
 from app.engine.devices.base import DeviceOptions
+from app.engine.devices.streams.device import StreamDevice
 from app.engine.devices.streams.runtime import Runtime
 from app.engine.served_model import ServedModel
 from app.errors import ClientGone, ModelFailed
 from app.models import Recurrent
 from app.models.cells import recurrent_model
 from app.models.rnn import by_its_layer
+from app.scheduler.types import AT_ONCE
 
 from .rig import answers, ask, make_model, rows_of, tensor
 from .test_streams_engine import Linear, crowd, serving, started, turn
@@ -218,6 +220,31 @@ async def test_one_bad_row_fails_alone_at_its_step(runtime: Runtime):
         assert got[:-1] == [[9], [6], [3], [8], [8]]
         assert isinstance(got[-1], ModelFailed)
         assert_settled(served)
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+async def test_the_next_step_is_pushed_behind_the_one_that_runs(
+    runtime: Runtime, graphs: bool, monkeypatch: pytest.MonkeyPatch
+):
+    """Late Batching's scheduling ahead of time, as far ahead as it goes. A row fails beside the others."""
+    ahead: list[int] = []
+    push = StreamDevice.push
+    monkeypatch.setattr(
+        StreamDevice, "push", lambda self, worker, job: (ahead.append(len(job.made)), push(self, worker, job))[1]
+    )
+    async with serving(runtime, options=DeviceOptions(graphs=graphs, push_ahead_ns=AT_ONCE)) as engine:
+        served = await started(engine, sums(LONG, looks=not graphs, policy="adaptive"))
+        lengths = [1, LONG, 90, 30, 1, 60, 120, 9]
+        rows = [np.full((1 + number % 2, length), number, np.float32) for number, length in enumerate(lengths)]
+        bad = np.ones((1, 40), np.float32)
+        if not graphs:
+            bad[0, 20] = BAD
+        *got, failed = await asyncio.gather(*(total(served, row) for row in [*rows, bad]), return_exceptions=True)
+        assert got == [row.sum(1).tolist() for row in rows]
+        assert isinstance(failed, list if graphs else ModelFailed)
+        assert_settled(served)
+        await engine.stop(served)
+    assert sum(rows > 0 for rows in ahead) > LONG // 2
 
 
 async def test_unloading_waits_for_rows_in_mid_sequence(runtime: Runtime):

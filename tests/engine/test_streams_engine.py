@@ -55,7 +55,7 @@ async def serving(runtime: Runtime, *models: Model, options: DeviceOptions | Non
     """An engine with workers of 4, 2 and 1 rows."""
     host = CpuDevice((4, 2, 1), threads=1, cores=2)
     device = StreamDevice(runtime, tuple(WorkerSpec(n) for n in (4, 2, 1)), options, host)
-    async with Engine(Profiling(device), Scheduler(device.spec), acknowledges=True) as engine:
+    async with Engine(Profiling(device), Scheduler(device.spec)) as engine:
         yield engine
         assert engine.lost is None
     assert device.close(10)

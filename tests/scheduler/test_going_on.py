@@ -98,6 +98,53 @@ class TestCells:
         assert step.recall == [unit]
 
 
+class TestJoining:
+    """`adaptive` has rows join a running cell where that lowers the sum of latencies. The unit ends at 5 + 7 x 10."""
+
+    LINEAR, FLAT = (10, 20, 30, 40), (10, 10, 10, 10)
+
+    def running(self, times: tuple[int, ...], policy: str = "adaptive") -> tuple[Scheduler, Unit]:
+        stages = (Stage(Profile(times, handover_ns=5 if times else None), repeats=True),)
+        scheduler = serving(make_program(stages=stages, policy=policy, max_batch=4))
+        (unit,) = enter(scheduler, make_call(1, lengths=(7,))).start
+        assert unit.steps == 7
+        return scheduler, unit
+
+    @pytest.mark.parametrize(
+        ("times", "arrived", "lengths", "recalled"),
+        [
+            (LINEAR, 35, (7,), True),  # gains 40 - 5; delays the other by 5, and by half of the 40 they run together
+            (LINEAR, 57, (7,), False),  # 18 - 5 against 5 + 9
+            (LINEAR, 57, (7, 7), True),  # twice 18 - 5 against 5 + 12
+            (LINEAR, 60, (7,), False),
+            (FLAT, 60, (7,), True),  # 15 - 5 against 5
+            (FLAT, 66, (7,), False),  # it ends soon
+            ((10, 18, 26, 34), 44, (1,), True),  # of one step: 31 - 5 against 5 + 8, not 5 + 13
+        ],
+    )
+    def test_only_where_it_is_worth_one_more_beginning(
+        self, times: tuple[int, ...], arrived: int, lengths: tuple[int, ...], recalled: bool
+    ) -> None:
+        scheduler, unit = self.running(times)
+        assert enter(scheduler, make_call(2, lengths=lengths, arrived=arrived)).recall == [unit] * recalled
+
+    def test_each_that_comes_counts(self) -> None:
+        scheduler, unit = self.running(self.LINEAR)
+        assert not enter(scheduler, make_call(2, lengths=(7,), arrived=57)).recall
+        assert enter(scheduler, make_call(3, lengths=(7,), arrived=58)).recall == [unit]
+
+    def test_who_does_not_join_begins_when_the_unit_ends_by_itself(self) -> None:
+        scheduler, unit = self.running(self.LINEAR)
+        enter(scheduler, make_call(2, lengths=(7,), arrived=60))
+        (following,) = end(scheduler, unit, 75, 7, ended=(0,)).start
+        assert [row.call.id for row in following.rows] == [2]
+
+    @pytest.mark.parametrize(("times", "policy"), [((), "adaptive"), (LINEAR, "late")])
+    def test_at_once_where_nothing_is_known_and_in_the_preset(self, times: tuple[int, ...], policy: str) -> None:
+        scheduler, unit = self.running(times, policy)
+        assert enter(scheduler, make_call(2, lengths=(7,), arrived=74)).recall == [unit]
+
+
 class TestStages:
     def test_as_far_as_nothing_changes(self) -> None:
         scheduler = serving(make_program(stages=STAGES, policy="no_wait", max_batch=2))

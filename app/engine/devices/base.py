@@ -6,7 +6,7 @@ once. A device knows slots and tensors, and nothing of requests.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -52,8 +52,8 @@ class Ran:
     `overlapped`: inputs and outputs were copied beside the worker, which could compute other batches meanwhile.
     A batch that goes on to another stage has no outputs. `stages_ns`: the time of each stage that ran, of a model in
     stages; of the steps that ran together, of a recurrent one. `step_ns`: what a step took, of a recurrent model that
-    ran whole. `steps`: those that ran of a recurrent model, or stages; `ended`: then the positions of the rows that
-    have ended with them, of which alone there are outputs.
+    a device runs by its cell. `steps`: those that ran of a recurrent model, or stages; `ended`: then the positions of
+    the rows that have ended with them, of which alone there are outputs.
     `lengths` [rows with outputs]: how long each is along the axes of the outputs' own, None where they have none.
     """
 
@@ -134,7 +134,8 @@ class Job:
 
     `steps` stages run from `stage` on, or steps of a recurrent model. WHOLE: all of it, nothing is kept in between.
     `recalled` is set by the loop, see `Device.recall`: the unit is to end with the stage or step that runs.
-    `best_effort`: no real-time row is in it.
+    `best_effort`: no real-time row is in it. `made`: of a step that is pushed behind another with rows of its own, how
+    many steps its rows have made by then. Where they have not, because that one failed, it does nothing: `Void`.
     """
 
     unit_id: int
@@ -145,6 +146,7 @@ class Job:
     steps: int = 1
     recalled: bool = False
     best_effort: bool = False
+    made: Sequence[int] = ()
     _unclaimed: list[None] = field(default_factory=lambda: [None], init=False, repr=False)
 
     def claim(self) -> bool:
@@ -160,6 +162,10 @@ class Job:
         except IndexError:
             return False
         return True
+
+
+class Void(RuntimeError):
+    """A unit has done nothing, because one before it failed that had rows of its own."""
 
 
 @dataclass(slots=True)
@@ -199,7 +205,8 @@ class Device(Protocol):
     def start(self, report: Report, launched: Launched | None = None, freed: Freed | None = None) -> None:
         """Start the workers, on whose threads all three are called.
 
-        `report` with each job that has ended; `launched` with the id of each that is on its stream and can only end;
+        `report` with each job that has ended; `launched` with the id of each step of a recurrent model that is on its
+        stream and can only end;
         `freed` with slots that were given back while their rows were still being copied, and may be reused now.
         """
         ...
@@ -265,6 +272,8 @@ def fault_of(exc: BaseException) -> Fault:
     An AcceleratorError may be the end of the device or a fault of this unit alone; its type does not tell. Here it
     counts as the model's: whoever runs on an accelerator must try the device afterwards.
     """
+    if isinstance(exc, Void):
+        return Fault.VOID
     if isinstance(exc, (MemoryError, torch.OutOfMemoryError)):
         return Fault.OOM
     if isinstance(exc, torch.AcceleratorError) and getattr(exc, "error_code", None) == _CUDA_OUT_OF_MEMORY:
@@ -277,6 +286,8 @@ def fault_of(exc: BaseException) -> Fault:
 
 def completed(unit_id: int, ran: Ran) -> Completion:
     """The report of a unit that ran well."""
+    if ran.step_ns:  # what is more than its steps counts as part of the hand-over
+        return Completion(Outcome(unit_id, None, ran.infer_ns, ran.ended, ran.steps), ran)
     times = tuple(map(sum, ran.stage_parts)) if ran.steps > 1 and ran.stages_ns else ()
     return Completion(Outcome(unit_id, None, ran.busy_ns, ran.ended, ran.steps, times), ran)
 

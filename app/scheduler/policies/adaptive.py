@@ -18,7 +18,8 @@ the oldest, so that of one class and priority rows may start before earlier ones
 the table, for the load as it is with that length; that is exact where times at two lengths differ by one factor.
 
 A program of several stages has the table of the whole at its first stage, and between stages what `boundary` says; of
-rows that join others ahead of them no more begin than fit. Cells are served as by `late`.
+rows that join others ahead of them no more begin than fit. Cells are served as by `late`, but that rows which come
+join others between two steps only if this lowers the mean latency (`Adaptive.joins`); if not, when one of those ends.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from math import ceil, sqrt
 from app.scheduler.lanes import Alike
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import boundary, by_length
-from app.scheduler.policies.base import Around, BasePolicy, Cut, Facts, Hold, KeyView, go, held
+from app.scheduler.policies.base import Around, BasePolicy, Cut, Facts, Hold, Joining, KeyView, go, held
 from app.scheduler.policies.late import steps_aside
 from app.scheduler.types import Formed
 
@@ -52,6 +53,15 @@ class Adaptive(BasePolicy):
 
     def goes_on(self, facts: Facts, stage: int, rows: int, longest: int) -> bool:
         return boundary.goes_on(facts, stage, rows, longest)
+
+    def joins(self, joining: Joining) -> bool:
+        """Where that lowers the sum of latencies. The rows that wait gain the time that is left until the unit ends by
+        itself; those that run wait for one more end and beginning, and are slowed for as long as all run together.
+        """
+        together = min(joining.left_ns, joining.steps * joining.joined_ns)
+        slowed = together * max(0, joining.joined_ns - joining.step_ns) // max(1, joining.joined_ns)
+        gain = joining.joiners * (joining.left_ns - joining.boundary_ns)
+        return gain > joining.rows * (joining.boundary_ns + slowed)
 
     def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
         around = view.around

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import add
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from app.scheduler.estimates.lengths import LengthTimes
 from app.scheduler.estimates.profile import padded, parted
@@ -113,6 +113,18 @@ class KeyView:
     alike: Alike | None = None  # for a policy that reorders, at the first stage of a program with `facts.lengths`
 
 
+class Joining(NamedTuple):
+    """A unit of a cell that its worker goes on with by itself, and rows that would join its rows if it ended now."""
+
+    rows: int  # of the unit
+    joiners: int
+    steps: int  # that the first of these has before it
+    left_ns: int  # until the unit ends by itself, with the first of its rows that does
+    step_ns: int  # of a step of its rows alone
+    joined_ns: int  # of a step of all of them
+    boundary_ns: int  # what it costs that one more unit ends and begins
+
+
 @dataclass(frozen=True, slots=True)
 class Cut:
     """Start a unit of the first `rows` rows as a batch of `size` >= rows, for the reason given.
@@ -199,6 +211,10 @@ class Policy(Protocol):
         """
         ...
 
+    def joins(self, joining: Joining) -> bool:
+        """Whether a unit of a cell is to end now, so that rows which wait can join those that it has."""
+        ...
+
     def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
         """`idle`: capacities of the workers that may be handed a unit now, largest first, never empty.
 
@@ -230,6 +246,9 @@ class BasePolicy:
         return None
 
     def goes_on(self, facts: Facts, stage: int, rows: int, longest: int) -> bool:
+        return True
+
+    def joins(self, joining: Joining) -> bool:
         return True
 
     def check(self, device: DeviceSpec, others: Mapping[str, Policy]) -> None:

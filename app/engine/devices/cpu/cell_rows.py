@@ -43,6 +43,14 @@ class Slab:
         self.flat = self.values.view(places * steps, *like.shape[1:])
         self.row_bytes = self.values[:1].nbytes
 
+    def fill(self, places: Sequence[int], x: torch.Tensor) -> None:
+        """Rows of so many steps, [rows, steps, ...], begin at these places."""
+        length = min(x.shape[1], self.values.shape[1])
+        if len(places) == 1:
+            self.values[places[0], :length] = x[0, :length]
+        else:
+            self.values[:, :length].index_copy_(0, indices(places), x[:, :length])
+
 
 class CellRows(Activations):
     """Of one placed model. Workers' threads begin rows and go on with them, each with its own; the loop lets go."""
@@ -89,10 +97,8 @@ class CellRows(Activations):
             elif x is not None:
                 row.x = x[position, :limit].clone()
         if x is not None and self._x is not None and places:
-            length = min(x.shape[1], self._steps)
-            into = indices([begun[position][1].place for position in places])
             chosen = x if len(places) == len(begun) else x[places]
-            self._x.values[:, :length].index_copy_(0, into, chosen[:, :length])
+            self._x.fill([begun[position][1].place for position in places], chosen)
         self.stand(slots, range(len(begun)), tuple(state))
         self._rows.update(begun)
 

@@ -9,7 +9,8 @@ Until a unit ends its rows are kept as they were, so that one which fails can ru
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
@@ -34,6 +35,7 @@ class CellExecutor(CpuExecutor):
         self._cell = model.call
         self._slots = slots
         self._measured = bool(model.info.own_axes)
+        self._varies = bool(self.pool.lengths) and any(not spec.fixed for spec in model.info.returned)
         self.activations = CellRows()
         self.steps: Steps | None = None
 
@@ -76,6 +78,7 @@ class CellExecutor(CpuExecutor):
             infer_ns,
             output_ns,
             stages_ns=(infer_ns,),
+            step_ns=infer_ns // made,
             steps=made,
             ended=tuple(ended),
             lengths=own,
@@ -132,16 +135,17 @@ class CellExecutor(CpuExecutor):
 
     def _finish(self, slots: Slots, rows: Sequence[CellRow], ended: list[int], last: Stepped) -> list[Array]:
         """The outputs of the rows at these positions, which have made their last step."""
-        index = indices(ended)
+        # Of one row a view: nothing reads what the step gave out for it after this.
+        chosen = partial(torch.index_select, dim=0, index=indices(ended)) if len(ended) > 1 else _nth(ended[0])
         over = [rows[place] for place in ended]
         steps = max(row.done for row in over)
         ys = [
-            self.activations.written(over, place, steps) if self._cell.keeps(place) else y[-1].index_select(0, index)
+            self.activations.written(over, place, steps) if self._cell.keeps(place) else chosen(y[-1])
             for place, y in enumerate(last.ys)
         ]
-        state = tuple(value.index_select(0, index) for value in last.state)
+        state = tuple(map(chosen, last.state))
         values = self._cell.finished(state, ys, indices([row.done for row in over]), steps)
-        _, longest = self._lengths([slots[place] for place in ended]) if self.pool.lengths else ({}, {})
+        _, longest = self._lengths([slots[place] for place in ended]) if self._varies else ({}, {})
         return self._scatter(values, len(over), len(over), longest)
 
     def _apart(self, returned: list[Array]) -> tuple[list[Array], Array | None]:
@@ -162,3 +166,8 @@ class CellExecutor(CpuExecutor):
         if steps:
             self.activations.reserve(self._slots, steps, x, ys)
         self.steps = Steps(axis.most or 0, x is None)
+
+
+def _nth(place: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """One row of a batch, [1, ...], where it lies."""
+    return lambda value: value[place : place + 1]

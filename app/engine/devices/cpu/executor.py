@@ -61,6 +61,10 @@ class CpuExecutor:
 
     def _lengths(self, rows: list[int]) -> tuple[dict[str, Array], dict[str, int]]:
         """Each row's length along each variable axis, and the longest of them."""
+        if len(rows) == 1:
+            (row,) = rows
+            alone = {axis: values[row : row + 1] for axis, values in self.pool.lengths.items()}
+            return alone, {axis: int(values[0]) for axis, values in alone.items()}
         lengths = {axis: values[rows] for axis, values in self.pool.lengths.items()}
         return lengths, {axis: int(values.max()) for axis, values in lengths.items()}
 
@@ -78,6 +82,9 @@ class CpuExecutor:
                 continue
             if side_by_side and spec.fixed:
                 inputs.append(slab[slots[0] : slots[0] + len(rows)])
+                continue
+            if len(rows) == 1 and not spec.fixed:
+                inputs.append(_one_row(self.pool, position, rows[0], longest))
                 continue
             if index is None:
                 index = indices(rows)
@@ -120,6 +127,14 @@ class CpuExecutor:
     def _contents(self, slots: Slots) -> list[bytes]:
         rows = list(slots)
         return [view[rows].tobytes() for view in self.pool.views if view is not None]
+
+
+def _one_row(pool: Pool, position: int, slot: int, longest: Mapping[str, int]) -> torch.Tensor:
+    """One row as long as it is, [1, ...], in memory of its own. numpy copies it: see `_own`."""
+    spec, view = pool.specs[position], pool.views[position]
+    assert view is not None  # it has a slab, see Pool
+    own = tuple(slice(longest[axis] if axis else None) for axis in spec.axes)
+    return torch.from_numpy(np.array(view[(slice(slot, slot + 1), *own)])).view(TORCH_DTYPES[spec.datatype])
 
 
 def _gather_variable(

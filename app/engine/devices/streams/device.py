@@ -92,7 +92,16 @@ class StreamDevice:
         ahead = _PUSH_AHEAD_NS if options.push_ahead_ns is None else options.push_ahead_ns
         if self.guard and not (options.graphs and depth == 1):
             raise ConfigError("cuda_guard: expected cuda_graphs, and a push_depth of 1")
-        self.spec = DeviceSpec(workers, len(workers), alive, depth, ahead, goes_on=self.guard, withdraws=depth > 1)
+        self.spec = DeviceSpec(
+            workers,
+            len(workers),
+            alive,
+            depth,
+            ahead,
+            goes_on=self.guard,
+            steps_ahead=depth > 1,  # a stream runs what it is given in order
+            withdraws=depth > 1,
+        )
         self.runtime = runtime
         self._graphs = options.graphs
         self.clock = clock

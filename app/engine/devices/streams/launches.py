@@ -99,7 +99,7 @@ class Launches:
             self._health.lose(exc)
         worker.units.put(unit)
         # Who hears of it may push the next step of its rows. On CUDA a model has failed by now, if it does.
-        well = unit.lost is None and unit.error is None
+        well = unit.lost is None and unit.error is None and isinstance(unit, CellUnit)
         if well and self.callbacks.launched is not None and report is self.callbacks.report:
             self.callbacks.launched(job.unit_id)
 

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from app.contract import Array
-from app.engine.devices.base import Job, Ran, Report
+from app.engine.devices.base import Job, Ran, Report, Void
 from app.engine.devices.streams.between.cells import CellStreamExecutor
-from app.engine.devices.streams.between.passing import Produced, check, events
+from app.engine.devices.streams.between.passing import Produced, check, error_of, events
 from app.engine.devices.streams.runtime import Runtime
 from app.engine.devices.streams.unit import UnitInFlight
 
@@ -21,7 +21,7 @@ class CellUnit(UnitInFlight):
     worker's completer has the rest done on the out-stream. No unit is launched behind such a one before.
     """
 
-    __slots__ = ("cell", "done", "ended", "new")
+    __slots__ = ("cell", "done", "ended", "expected", "new")
 
     def __init__(self, job: Job, worker: int, report: Report, begun: int, length: int = 0) -> None:
         super().__init__(job, worker, report, begun, length)
@@ -29,6 +29,7 @@ class CellUnit(UnitInFlight):
         self.cell = job.executor
         self.size = len(self.slots) if self.graph is None else self.size
         self.done: list[int] = []  # steps that its rows had made before
+        self.expected = list(job.made)  # of a unit that is pushed behind another with rows of its own
         self.ended: list[int] = []  # positions of rows that end with it
         self.new: list[int] = []
 
@@ -46,8 +47,11 @@ class CellUnit(UnitInFlight):
         self.done = [0 if place is None else place[1] for place in self.places]
         self.new = [slot for slot, place in zip(slots, self.places, strict=True) if place is None]
         limits = cell.limits(slots)
-        if any(made >= limit for made, limit in zip(self.done, limits, strict=True)):  # a bug of the scheduler
+        if self.expected and self.expected != self.done:  # that one has failed, and its rows are where they were
+            self._fail(Void("its rows have not made the step before"))
+        elif any(made >= limit for made, limit in zip(self.done, limits, strict=True)):  # a bug of the scheduler
             self._fail(RuntimeError("a row has made all its steps"))
+        if self.error is not None:
             self.done = [0] * len(slots)
         if self.new:
             cell.tell_begin(self.new, table)
@@ -92,7 +96,10 @@ class CellUnit(UnitInFlight):
         return self.cell.finish(index, [self.slots[place] for place in self.ended], made)
 
     def _begin(self) -> None:
-        check([place for place in self.places if place is not None], 0)
+        places = [place for place in self.places if place is not None]
+        if (failed := error_of(places)) is not None:
+            raise Void("the step before has failed") from failed
+        check(places, 0)
         self.memory.index.copy_(self.block.index, non_blocking=True)
         if self.new:
             keywords = self.cell.keywords(self.new, len(self.new))

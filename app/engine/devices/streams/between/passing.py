@@ -12,7 +12,7 @@ this one has run. Three things keep that right.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,6 +99,12 @@ class StreamActivations(Activations):
             else:
                 taken.append(pieces[0] if len(pieces) == 1 else torch.cat(pieces))
         return taken if into is None else list(into)
+
+
+def error_of(places: Iterable[Place | None]) -> BaseException | None:
+    """What a unit has failed with that was to leave one of these rows there."""
+    producers = (place[0] for place in places if place is not None)
+    return next((one.error for one in producers if isinstance(one, Produced) and one.error is not None), None)
 
 
 def check(places: Sequence[Place | None], stage: int) -> list[Place]:

@@ -69,7 +69,9 @@ class World:
         self.answered: list[int] = []
         self.refused: list[int] = []
         self.lost = False
-        device.start(self.heard)
+        self.launched: list[int] = []  # units of cells
+        self.ran: list[int] = []
+        device.start(self.heard, self.launched.append)
 
     def arrive(self) -> None:
         if self.executor.pool.free and not self.lost:
@@ -109,9 +111,9 @@ class World:
             row.flying.append(len(self.units) - 1)
             row.at += 1
         size = self.random.randint(len(chosen), capacity)
-        self.device.push(worker, Job(len(self.units) - 1, self.executor, [row.slot for row in chosen], size, stage))
-        if ahead and self.trips.cells:
-            self.device.launch()  # a job does not say which step it means: none may come behind a unit that has failed
+        made = unit.at if ahead and self.trips.cells else ()
+        slots = [row.slot for row in chosen]
+        self.device.push(worker, Job(len(self.units) - 1, self.executor, slots, size, stage, made=made))
 
     def leave(self) -> None:
         waiting = [row for row in self.rows if not row.flying]
@@ -132,7 +134,12 @@ class World:
         self.flying[unit.worker] -= 1
         if completion.outcome.error is Fault.DEVICE:
             self.lost = True
+        if ran is not None:
+            self.ran.append(ident)
         assert ran is not None or self.lost or self.trips.bad, completion.message
+        if completion.outcome.error is Fault.VOID:
+            behind = zip(unit.rows, unit.at, strict=True)  # of the other unit this may not have been heard yet
+            assert any((row.failed is not None and row.failed < at) or len(row.flying) > 1 for row, at in behind)
         for position, (row, at) in enumerate(zip(unit.rows, unit.at, strict=True)):
             row.flying.remove(ident)
             if ran is None:
@@ -187,6 +194,8 @@ class World:
         while self.device.turn():
             pass
         assert all(unit.reports == 1 for unit in self.units)
+        assert not self.trips.cells or set(self.ran) <= set(self.launched)
+        assert len(set(self.launched)) == len(self.launched) <= (len(self.units) if self.trips.cells else 0)
         kept = self.executor.activations
         assert kept is not None
         assert (kept.rows, kept.nbytes) == (0, 0)
