@@ -283,7 +283,7 @@ class Engine:
         if outcome.error is Fault.DEVICE:
             self._lose(f"worker {completion.worker} has died: {completion.message}")
         now = self.clock()
-        unit = self._in_flight.end(outcome.unit_id, now)
+        unit = self._in_flight.end(outcome.unit_id, now, goes_on=outcome.goes_on)
         if unit is None:  # of a measurement: its end is heard here only when the device has ended with it
             if self.lost is not None:
                 self.abort(f"the device is lost: {self.lost}")
@@ -291,7 +291,9 @@ class Engine:
         served = self._served.get(unit.program)
         if served is None:  # given up, see `abort`: nobody waits
             return
-        self.scheduler.finished(outcome, now)
+        following = self.scheduler.finished(outcome, now)
+        if following is not None:
+            self._in_flight.go_on(following)
         step = self._hand_over()
         if completion.ran is not None:
             served.ran(unit, completion.ran, now)

@@ -44,14 +44,19 @@ class InFlight:
             self._device.let_begin()  # the loop is about to keep the interpreter lock for as long as answering takes
         return step
 
-    def end(self, unit_id: int, now: int) -> Unit | None:
-        """A unit has ended; None for one that is not ours."""
+    def end(self, unit_id: int, now: int, *, goes_on: bool = False) -> Unit | None:
+        """A unit has ended, or `goes_on` as another one; None for one that is not ours."""
         unit = self.units.pop(unit_id, None)
         if unit is not None:
-            self._jobs.pop(unit_id, None)
+            if not goes_on:
+                self._jobs.pop(unit_id, None)
             self.busy_ns[unit.worker] += now - self.began(unit)
             self._free_since[unit.worker] = now
         return unit
+
+    def go_on(self, unit: Unit) -> None:
+        """A worker has gone on with this unit by itself."""
+        self.units[unit.id] = unit
 
     def began(self, unit: Unit) -> int:
         """When a unit's worker could turn to it: a unit that was pushed behind another began when that one ended."""
@@ -61,6 +66,9 @@ class InFlight:
         for unit in step.recall:
             if (job := self._jobs.get(unit.id)) is not None:  # else it ended after its model had been given up
                 self._device.recall(unit.worker, job)
+        for unit in step.settle:
+            if (job := self._jobs.get(unit.id)) is not None:
+                job.onward = False
         for unit in step.start:
             self._start(unit)
 
@@ -68,8 +76,11 @@ class InFlight:
         self.units[unit.id] = unit
         slots = [row.slot for row in unit.rows]
         executor, best_effort = self._executor(unit.program), unit.klass is Klass.BEST_EFFORT
-        job = Job(unit.id, executor, slots, unit.size, unit.stage, unit.steps, best_effort=best_effort, made=unit.made)
-        if unit.steps > 1 or (best_effort and self._device.spec.withdraws):
+        job = Job(
+            unit.id, executor, slots, unit.size, unit.stage, unit.steps,
+            best_effort=best_effort, onward=unit.onward, made=unit.made,
+        )  # fmt: skip
+        if unit.steps > 1 or unit.onward or (best_effort and self._device.spec.withdraws):
             self._jobs[unit.id] = job
         self._device.push(unit.worker, job)
 

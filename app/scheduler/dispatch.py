@@ -12,10 +12,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
-from app.scheduler.ahead import Ahead
+from app.scheduler.ahead import Ahead, steps_left
 from app.scheduler.arbiter import Arbiter
 from app.scheduler.gate import Fits, Gate
-from app.scheduler.going_on import ends_early, steps_of
+from app.scheduler.going_on import Until, onward, steps_of, until
 from app.scheduler.ledger import Ledger
 from app.scheduler.policies import Cut, Hold
 from app.scheduler.program import ProgramState
@@ -92,24 +92,32 @@ class Dispatch:
             state.units -= 1
             self._ledger.forget_if_over(state)
 
-    def recall(self, now: int) -> list[Unit]:
-        """Of units that workers go on with by themselves, those that are to end with the step or stage that runs."""
+    def recall(self, now: int) -> tuple[list[Unit], list[Unit]]:
+        """Of units that workers go on with by themselves, those that are to end with the step or stage that runs, and
+        those that are to end with the first of their rows that does."""
         waiting = self._arbiter.first(())
         head = None if waiting is None else waiting.head()
         level = None if head is None else self.gate.level(head)
-        recalled = [unit for unit in self._workers.going.values() if self._ends_early(unit, level, now)]
-        for unit in recalled:
-            self._workers.recall(unit, now)
-        return recalled
+        recalled: list[Unit] = []
+        settled: list[Unit] = []
+        for unit in list(self._workers.going.values()):
+            far = self._until(unit, level, now)
+            if far is Until.NOW:
+                self._workers.recall(unit, now)
+                recalled.append(unit)
+            elif far is Until.ROW_ENDS and unit.onward:
+                unit.onward = False
+                settled.append(unit)
+        return recalled, settled
 
-    def _ends_early(self, unit: Unit, level: Level | None, now: int) -> bool:
+    def _until(self, unit: Unit, level: Level | None, now: int) -> Until:
         state, gate = self._ledger.states[unit.program], self.gate
         before = level is not None and level < gate.level(unit.rows[0])  # its rows stand in the order of service
         if before or gate.preempts(unit):
-            return True
+            return Until.NOW
         cell = state.program.stages[unit.stage].repeats
         beside = self._ledger.ready.at((unit.program, unit.stage, 0), unit.klass) if cell else None
-        return ends_early(unit, state, beside, self._views.room(state), now)
+        return until(unit, state, beside, self._views.room(state), now)
 
     def _push_ahead(self, ready: ReadySet | None, usable: Sequence[int], start: list[Unit], now: int) -> bool:
         """Push the next step of a cell behind the one that runs, unless other rows go first; False if there is none.
@@ -248,11 +256,12 @@ class Dispatch:
         if batches is not None:
             for row in going:  # it goes on from there as if it stood there
                 batches.stand(row)
-        steps = 1
+        steps, further = 1, False
         goes_on = self._device.goes_on and state.program.goes_on
         if batches is not None and goes_on and cut.reason is not Formed.RETRY:
             steps = steps_of(rows, size, stage, state, worker)
             steps = self.gate.steps(steps, rows, size, stage, state)
+            further = onward(rows, stage, state, worker)
         operation = Operation.NEW if batches is None else batches.launch(rows, stage, bucket, now, cut.joins)
         if cut.divide:
             operation = Operation.SPLIT
@@ -270,12 +279,38 @@ class Dispatch:
             steps=steps,
             length=length,
             operation=operation,
+            onward=further,
             made=tuple(row.steps + self._ledger.further.get(row, 0) for row in rows) if going else (),
         )
         self._next_unit += 1
         self._workers.take(unit, now)
         self.gate.started(unit)
         start.append(unit)
+
+    def go_on(self, unit: Unit, rows: list[Row], now: int) -> Unit:
+        """The worker of a unit of a cell has gone on with these rows, as a unit like it, when others of it ended."""
+        state = self._ledger.states[unit.program]
+        latency, stage = state.latency[unit.stage], state.program.stages[unit.stage]
+        batches = state.batches
+        assert batches is not None  # of a program with a cell
+        for row in rows:
+            batches.stand(row)
+        self._ledger.start((), state)
+        steps = max(1, min(steps_left(row, stage) for row in rows))
+        following = replace(
+            unit,
+            rows=rows,
+            size=len(rows),
+            started=now,
+            predicted=steps * latency.compute(len(rows), unit.running),
+            steps=steps,
+            recalled=False,
+            operation=batches.launch(rows, unit.stage, 0, now, None),
+        )
+        self._workers.take(following, now)
+        following.behind = True  # nobody handed it over: there is nothing to learn of that
+        self.gate.started(following)
+        return following
 
 
 def _not_behind(held: ReadySet, ready: ReadySet) -> bool:

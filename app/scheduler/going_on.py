@@ -3,17 +3,22 @@
 Where nothing would change at a boundary, nothing needs to pass through the event loop there. A unit goes through the
 stages that its policy would let the batch pass as it is, or makes steps of a cell until a row ends. It is recalled, to
 end with the stage or step that runs, when a row should leave it, when others could join it, and when others go first.
+
+When a row of a cell ends, the worker reports it and goes on with the others by itself (`Unit.onward`). If rows wait
+that could join and are not worth a recall, it is told to end there (`Step.settle`). It may hear of either too late:
+then it has gone on already, and is told again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 
 from app.scheduler.ahead import steps_left
 from app.scheduler.policies.base import Joining
 from app.scheduler.program import ProgramState
 from app.scheduler.ready import ReadySet
-from app.scheduler.types import Row, Unit
+from app.scheduler.types import Klass, Row, Unit
 from app.scheduler.views import longest_of
 
 
@@ -38,17 +43,34 @@ def steps_of(rows: Sequence[Row], size: int, stage: int, state: ProgramState, wo
     return steps
 
 
-def ends_early(unit: Unit, state: ProgramState, ready: ReadySet | None, room: int, now: int) -> bool:
-    """Whether a row of the unit should leave it, or others of its class should join it.
+def onward(rows: Sequence[Row], stage: int, state: ProgramState, worker: int) -> bool:
+    """Whether a worker is to go on with the others when rows of a unit of a cell end: real-time ones nobody waits to
+    join. Best-effort ones end, so that what they have used is seen."""
+    klass = rows[0].call.klass
+    if klass is not Klass.REALTIME or not state.program.stages[stage].repeats:
+        return False
+    return not (state.waiting_of(klass) and _takes_more(len(rows), stage, state, worker))
+
+
+class Until(Enum):
+    """How far a unit that its worker goes on with may go."""
+
+    RECALLED = "as far as it can"
+    ROW_ENDS = "until the first of its rows ends, which others wait for"
+    NOW = "to the end of the stage or step that runs"
+
+
+def until(unit: Unit, state: ProgramState, ready: ReadySet | None, room: int, now: int) -> Until:
+    """Whether a row of the unit should leave it, or others of its class should join it, and when.
 
     `ready`: the rows of its class that wait at its cell, None where its stage is none; `room`: rows that may begin.
     """
     if any(not row.call.alive for row in unit.rows):
-        return True
+        return Until.NOW
     takes_more = _takes_more(len(unit.rows), unit.stage, state, unit.worker)
     if not (takes_more and room > 0 and state.waiting_of(unit.klass) > 0):
-        return False
-    return ready is None or _worth_it(unit, state, ready, room, now)
+        return Until.RECALLED
+    return Until.NOW if ready is None or _worth_it(unit, state, ready, room, now) else Until.ROW_ENDS
 
 
 def _worth_it(unit: Unit, state: ProgramState, ready: ReadySet, room: int, now: int) -> bool:

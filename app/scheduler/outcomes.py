@@ -7,19 +7,28 @@ from app.scheduler.program import ProgramState
 from app.scheduler.types import Fault, Outcome, Reason, Row, Unit
 
 
-def advance(ledger: Ledger, unit: Unit, outcome: Outcome, state: ProgramState) -> None:
-    """The unit ran well. Rows move to their next stage, or end; a call whose last row has ended is done."""
+def advance(ledger: Ledger, unit: Unit, outcome: Outcome, state: ProgramState) -> list[Row]:
+    """The unit ran well. Rows move to their next stage, or end; a call whose last row has ended is done.
+
+    Returns the rows with which its worker has gone on.
+    """
     repeats = state.program.stages[unit.stage].repeats
     passed = 0 if repeats else outcome.steps - 1  # stages that the worker has passed by itself
     last = unit.stage + passed + 1 == len(state.program.stages)
     batches = state.batches
     ended = frozenset(outcome.ended)
     ready: list[Row] = []
+    staying: list[Row] = []
     for position, row in enumerate(unit.rows):
         call = row.call
         if ledger.further and ledger.goes_further(row):
             row.steps += outcome.steps
             row.advanced = True
+            continue
+        if outcome.goes_on and position not in ended:  # also if its call has left: its worker has it still
+            row.steps += outcome.steps
+            row.advanced = True
+            staying.append(row)
             continue
         if passed and batches is not None:
             for _ in range(passed):
@@ -45,6 +54,7 @@ def advance(ledger: Ledger, unit: Unit, outcome: Outcome, state: ProgramState) -
                 ledger.complete(call, state)
     if ready:
         ledger.make_ready(ready, state)
+    return staying
 
 
 def fail(ledger: Ledger, unit: Unit, error: Fault, state: ProgramState, split: bool, made: int = 0) -> None:

@@ -27,10 +27,13 @@ from app.scheduler.types import (
     Row,
     Stage,
     Step,
+    Unit,
     WorkerSpec,
 )
 
-FORMAT = 4  # 1 knew no control tables, 2 no units of several stages or steps, 3 no classes of a device
+#: 1 knew no control tables, 2 no units of several stages or steps, 3 no classes of a device, 4 no units that go on when
+#: rows of them end.
+FORMAT = 5
 Entry = dict[str, Any]
 
 
@@ -48,6 +51,7 @@ def step_entry(step: Step, now: int) -> Entry:
             "wake_at": step.wake_at,
             "recall": [unit.id for unit in step.recall],
             "withdraw": [unit.id for unit in step.withdraw],
+            "settle": [unit.id for unit in step.settle],
         },
     }
 
@@ -88,9 +92,9 @@ class RecordingScheduler(Scheduler):
         self._sink({"in": "launched", "t": now, "unit": unit_id})
         super().launched(unit_id, now)
 
-    def finished(self, outcome: Outcome, now: int) -> None:
+    def finished(self, outcome: Outcome, now: int) -> Unit | None:
         self._sink({"in": "finished", "t": now, "outcome": asdict(outcome)})
-        super().finished(outcome, now)
+        return super().finished(outcome, now)
 
     def withdrawn(self, unit_id: int, now: int) -> None:
         self._sink({"in": "withdrawn", "t": now, "unit": unit_id})

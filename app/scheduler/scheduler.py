@@ -134,11 +134,15 @@ class Scheduler:
         if unit is not None and self.device.steps_ahead:
             self._dispatch.ahead.launched(unit)
 
-    def finished(self, outcome: Outcome, now: int) -> None:
-        """A unit has ended, well or not. Outcomes of unknown units (a device lost earlier) are ignored."""
+    def finished(self, outcome: Outcome, now: int) -> Unit | None:
+        """A unit has ended, well or not. Outcomes of unknown units (a device lost earlier) are ignored.
+
+        Returns the unit of the same id with which its worker has gone on, if it has.
+        """
         unit = self._workers.give_back(outcome.unit_id, now)
+        following: Unit | None = None
         if unit is None:
-            return
+            return None
         state = self._states[unit.program]
         state.units -= 1
         self._dispatch.gate.ended(unit, outcome.compute_ns)
@@ -149,13 +153,16 @@ class Scheduler:
             state.recent.append(outcome.error is Fault.MODEL)
         if outcome.error is None:
             state.observe(unit, outcome, now)
-            outcomes.advance(self._ledger, unit, outcome, state)
+            staying = outcomes.advance(self._ledger, unit, outcome, state)
+            if outcome.goes_on:
+                following = self._dispatch.go_on(unit, staying, now)
         elif outcome.error is Fault.DEVICE:
             self._lost = True  # nothing starts again
             outcomes.lose(self._ledger, unit)
         else:
             outcomes.fail(self._ledger, unit, outcome.error, state, self.split_failed, outcome.steps)
         self._forget_if_over(state)
+        return following
 
     def _forget_if_over(self, state: ProgramState) -> None:
         self._ledger.forget_if_over(state)
@@ -209,12 +216,12 @@ class Scheduler:
             deadline = ledger.deadlines.next()
             if wake_at is None or (deadline is not None and deadline < wake_at):
                 wake_at = deadline
-        recall = self._dispatch.recall(now) if self._workers.going else ()
+        recall, settle = self._dispatch.recall(now) if self._workers.going else ((), ())
         withdraw = self._dispatch.gate.withdraw()
         done, drops = ledger.done, ledger.drops
         if done or drops:
             ledger.done, ledger.drops = [], []
-        return Step(start, done, drops, wake_at, recall, withdraw)
+        return Step(start, done, drops, wake_at, recall, withdraw, settle)
 
     # what others may read
 

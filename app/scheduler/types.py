@@ -256,6 +256,7 @@ class Unit:
     behind: bool = False  # its worker had another unit when it was handed over
     recalled: bool = False  # it is to end with the step or stage that runs
     void: bool = False  # it is behind one that has failed, with rows of that one
+    onward: bool = False  # of a cell: when rows of it end, its worker goes on with the others, unless it is recalled
     made: tuple[int, ...] = ()  # pushed behind one with rows of its own: steps that its rows will have made by then
 
     @property
@@ -274,7 +275,7 @@ class Outcome:
     """A worker's word on a unit. `ended`: positions within the unit that ended early (recurrent stages).
 
     `steps`: those that it made; after a fault, those that ran well before it. `times`: `compute_ns` by stage, where it
-    ran several.
+    ran several. `goes_on`: its worker has gone on with the rows of it that have not ended.
     """
 
     unit_id: int
@@ -283,6 +284,7 @@ class Outcome:
     ended: tuple[int, ...] = ()
     steps: int = 1
     times: tuple[int, ...] = ()
+    goes_on: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -307,6 +309,7 @@ class Step:
 
     `recall`: units that are to end with the step or stage that runs. `withdraw`: units that are to be taken back from
     behind others of their workers, where that is still possible; the driver says of which it was, and steps again.
+    `settle`: units that are to end when the first of their rows does, because others wait for that.
     """
 
     start: list[Unit]
@@ -315,3 +318,4 @@ class Step:
     wake_at: int | None
     recall: Sequence[Unit] = ()
     withdraw: Sequence[Unit] = ()
+    settle: Sequence[Unit] = ()

@@ -121,7 +121,7 @@ class Workers:
             self.busy += 1
         queue.append(unit)
         self.units[unit.id] = unit
-        if unit.steps > 1:
+        if unit.steps > 1 or unit.onward:
             self.going[unit.id] = unit
         known = unit.predicted and self._ends[worker] < AT_ONCE
         self._ends[worker] = unit.begins + unit.predicted if known else AT_ONCE
@@ -131,7 +131,7 @@ class Workers:
         unit = self.units.pop(unit_id, None)
         if unit is None:
             return None
-        if unit.steps > 1:
+        if self.going:
             self.going.pop(unit_id, None)
         worker = unit.worker
         queue = self._queues[worker]

@@ -48,8 +48,8 @@ COST = """\
 
 CPU time of the process for a step of {rows} rows, without HTTP: the engine against a bare loop over the cell, in turn,
 one thread. "together": all rows begin together and make {steps} steps. "in turn": at each step one row leaves and
-another joins, so that a step also pays for a request. The target is at most {target:.0%} of a step of `lstm`, whose
-layers are two.
+another joins, so that a step also pays for a request. The policy is `late`, which runs all rows together. The target is
+at most {target:.0%} of a step of `lstm`, whose layers are two.
 """
 
 

@@ -75,7 +75,7 @@ class Network:
 
     def __init__(self, layers: int, policy: str) -> None:
         folder = ZOO / "lstm"
-        source = ModelSource(f"lstm{layers}", 1, folder)
+        source = ModelSource(f"lstm{layers}-{policy}", 1, folder)
         info = model_info(read_config(folder), source, {"policy": policy, "max_batch": ROWS}, None)
         declared = by_its_layer(build(layers=layers).eval(), info)
         self.counted = Counted(declared.cell)
@@ -156,13 +156,15 @@ async def measure(rounds: int, policy: str, layers: Sequence[int] = (2, 1)) -> d
     torch.set_num_threads(1)
     device = CpuDevice((ROWS,), 1, 1)
     found: dict[str, Any] = {"join": {"cells": [], "whole": []}, "costs": []}
-    networks = [Network(count, policy) for count in layers]
+    joins = Network(2, policy)
+    # `late` runs all rows together, so that a step is one of ROWS rows; `adaptive` runs fewer where that is as fast.
+    networks = [Network(count, "late") for count in layers]
     async with Engine(Profiling(device), Scheduler(device.spec)) as engine:
+        joining, whole = await engine.start(joins.cells), await engine.start(joins.whole)
         cells = [await engine.start(network.cells) for network in networks]
-        whole = await engine.start(networks[0].whole)
         for _ in range(rounds):
-            found["join"]["cells"].append(await joined(networks[0], cells[0]))
-            found["join"]["whole"].append(await joined(networks[0], whole))
+            found["join"]["cells"].append(await joined(joins, joining))
+            found["join"]["whole"].append(await joined(joins, whole))
         for count, network, served in zip(layers, networks, cells, strict=True):
             times: dict[str, list[float]] = {"bare": [], "together": [], "in_turn": []}
             for _ in range(rounds + 1):  # the first warms up
@@ -176,7 +178,7 @@ async def measure(rounds: int, policy: str, layers: Sequence[int] = (2, 1)) -> d
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m loadtest.bench.cells_steps", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="of all that is measured [3]")
-    parser.add_argument("--policy", default="late", help="of the model by its cell [late]")
+    parser.add_argument("--policy", default="late", help="where a row joins [late]")
     parser.add_argument("--layers", type=int, nargs="*", default=[2, 1], help="of the networks [2 1]")
     chosen = parser.parse_args()
     print(json.dumps(asyncio.run(measure(chosen.rounds, chosen.policy, chosen.layers)), indent=1))

@@ -127,6 +127,24 @@ class TestJoining:
             assert cell.rows[before - 1 : before + 2] == [1, 2, 1]  # it joins at the next step, and leaves with it
             assert served.statistics()["starling"]["stages"][0]["batches"] == {"1": 2, "2": 1}
 
+    async def test_a_worker_goes_on_with_the_others_when_rows_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        cell, jobs = Sums(), []
+        push = CpuDevice.push
+        monkeypatch.setattr(CpuDevice, "push", lambda self, worker, job: (jobs.append(job), push(self, worker, job))[1])
+        async with serving(sums(cell)) as served:
+            gate = Gate(cell, 5)
+            long = asyncio.ensure_future(ask(served, np.ones((1, LONG), np.float32)))
+            await gate.reached()
+            short = [asyncio.ensure_future(ask(served, np.full((1, n), n, np.float32))) for n in (3, 7, 20)]
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            gate.open()
+            assert [answer.tolist() for answer in await asyncio.gather(*short, long)] == [[9], [49], [400], [LONG]]
+            assert len(jobs) == 2, "one until they came, one for all four of them"
+            assert cell.rows[-LONG:] == [1] * 5 + [4] * 3 + [3] * 4 + [2] * 13 + [1] * (LONG - 25)
+            assert served.statistics()["starling"]["stages"][0]["batches"] == {"1": 2, "2": 1, "3": 1, "4": 1}
+            assert served.pool.used == 0
+
     async def test_who_has_gone_leaves_at_the_next_step(self) -> None:
         cell = Sums()
         async with serving(sums(cell)) as served:

@@ -118,13 +118,17 @@ class Book:
         """Positions of the rows for which the last of these steps of a repeating stage was their last."""
         return tuple(i for i, row in enumerate(unit.rows) if self._facts(row).cells <= steps)
 
-    def finish(self, unit: Unit, error: Fault | None, steps: int = 1) -> None:
-        """`steps`: those that it made, or stages."""
+    def finish(self, unit: Unit, error: Fault | None, steps: int = 1, *, goes_on: bool = False) -> None:
+        """`steps`: those that it made, or stages. `goes_on`: its worker has it still, with the rows left."""
         del self.units[unit.id]
         if error is not None:
             self.faults.add(error)
             self.first_failures += unit.first_run and error is Fault.MODEL
         for facts in map(self._facts, unit.rows):
+            if goes_on and facts.cells > steps:
+                facts.cells -= steps
+                facts.advanced = True
+                continue
             facts.units -= 1
             if facts.units:
                 facts.cells -= error is None
@@ -137,6 +141,11 @@ class Book:
                     self._set_alive(facts, False)
             else:
                 self._advance(facts, unit, steps)
+
+    def go_on(self, unit: Unit) -> None:
+        """The unit, of the same id, with which a worker has gone on."""
+        assert all(self._facts(row).units == 1 for row in unit.rows)
+        self.units[unit.id] = unit
 
     def withdraw(self, unit: Unit) -> None:
         """A unit was taken back before it began."""
@@ -219,9 +228,9 @@ class Book:
 
     def _check_recalls(self, step: Step, scheduler: Scheduler) -> None:
         """A unit of several steps has been recalled if a row should leave it, or others should join it or go first."""
-        for unit in step.recall:
+        for unit in [*step.recall, *step.settle]:
             assert self.units[unit.id] is unit
-            assert unit.steps > 1
+            assert unit.steps > 1 or unit.onward or unit in step.settle
         for unit in self.units.values():
             if unit.steps == 1 or unit.recalled:
                 continue
@@ -236,8 +245,13 @@ class Book:
             room = self.alive < self.device.max_alive and self.alive_of[program.id] < program.max_alive
             fits = len(rows) < most and room and not self.faults
             if program.stages[unit.stage].repeats and fits:
-                alike = [facts for facts in self.waiting[unit.program] if facts.entry.call.klass is unit.klass]
-                assert not alike, "a row waits that could join"
+                if program.policy == "adaptive":
+                    assert not unit.onward or not self._joiners(unit), "it goes on when rows end that others wait for"
+                    continue  # whether they join before, it decides
+                assert not self._joiners(unit), "a row waits that could join"
+
+    def _joiners(self, unit: Unit) -> bool:
+        return any(facts.entry.call.klass is unit.klass for facts in self.waiting[unit.program])
 
     def _check_batches(self, scheduler: Scheduler) -> None:
         """The batch table counts what its rows have been through, by what this Book knows of them."""

@@ -32,6 +32,11 @@ def end(scheduler: Scheduler, unit: Unit, now: int, steps: int, **options: objec
     return scheduler.step(now)
 
 
+def latency_of(scheduler: Scheduler, rows: int) -> int:
+    """Of a step, as it is known now, without handing it over."""
+    return scheduler._states[1].latency[0].compute(rows)
+
+
 class TestCells:
     def test_until_the_first_row_ends(self) -> None:
         scheduler = serving(make_program(stages=CELL, policy="late", max_batch=4))
@@ -143,6 +148,79 @@ class TestJoining:
     def test_at_once_where_nothing_is_known_and_in_the_preset(self, times: tuple[int, ...], policy: str) -> None:
         scheduler, unit = self.running(times, policy)
         assert enter(scheduler, make_call(2, lengths=(7,), arrived=74)).recall == [unit]
+
+
+class TestOnward:
+    """A worker goes on with the other rows of a unit by itself when some end."""
+
+    def started(self, *lengths: int, policy: str = "adaptive") -> tuple[Scheduler, Unit]:
+        scheduler = serving(make_program(stages=CELL, policy=policy, max_batch=4))
+        (unit,) = enter(scheduler, make_call(1, lengths=lengths)).start
+        return scheduler, unit
+
+    def go_on(self, scheduler: Scheduler, unit: Unit, now: int, steps: int, *ended: int) -> tuple[Unit, Step]:
+        outcome = Outcome(unit.id, compute_ns=now - unit.started, steps=steps, ended=ended, goes_on=True)
+        following = scheduler.finished(outcome, now)
+        assert following is not None
+        return following, scheduler.step(now)
+
+    def test_with_those_that_have_not_ended(self) -> None:
+        scheduler = serving(make_program(stages=CELL, policy="late", max_batch=4))
+        enter(scheduler, make_call(1, lengths=(2,)))
+        enter(scheduler, make_call(2, lengths=(5,), arrived=1))
+        enter(scheduler, make_call(3, lengths=(9,), arrived=2))
+        (unit,) = end(scheduler, next(iter(scheduler.running)), 20, 2, ended=(0,)).start
+        assert (unit.onward, unit.steps) == (True, 5)
+        following, step = self.go_on(scheduler, unit, 125, 5, 0)
+        assert [call.id for call in step.done] == [2]
+        assert (step.start, step.recall, step.settle) == ([], [], [])
+        assert (following.id, following.steps, following.started) == (unit.id, 4, 125)
+        assert [row.call.id for row in following.rows] == [3]
+        assert following.predicted == 4 * latency_of(scheduler, 1), "nothing is handed over"
+        assert list(scheduler.running) == [following]
+        assert [call.id for call in end(scheduler, following, 170, 4, ended=(0,)).done] == [3]
+        assert scheduler.alive == 0
+
+    def test_a_row_whose_call_has_left_is_in_it_until_it_ends(self) -> None:
+        scheduler, unit = self.started(3, 9)
+        scheduler.cancel(1, 5)
+        following, step = self.go_on(scheduler, unit, 65, 3, 0)  # it had not heard
+        assert [row.call.alive for row in following.rows] == [False]
+        assert step.recall == [following]
+        end(scheduler, following, 75, 1)
+        assert scheduler.alive == 0
+
+    def test_not_where_others_wait_for_a_place(self) -> None:
+        scheduler, unit = self.started(7, 9)
+        step = enter(scheduler, make_call(2, lengths=(7,), arrived=140))
+        assert (step.recall, step.settle) == ([], [unit]), "5 before its end: they join then"
+        assert not enter(scheduler, make_call(3, lengths=(7,), arrived=141)).settle, "once is enough"
+        (following,) = end(scheduler, unit, 145, 7, ended=(0,)).start
+        assert [row.call.id for row in following.rows] == [1, 2, 3]
+
+    def test_one_that_hears_of_it_too_late_is_told_again(self) -> None:
+        scheduler, unit = self.started(7, 90)
+        assert enter(scheduler, make_call(2, lengths=(7,), arrived=140)).settle == [unit]
+        following, step = self.go_on(scheduler, unit, 145, 7, 0)
+        assert step.recall == [following], "a long way to go"
+
+    def test_a_full_unit_goes_on_until_it_is_full_no_more(self) -> None:
+        scheduler, unit = self.started(2, 9, 9)
+        assert len(unit.rows) == 3
+        step = enter(scheduler, make_call(2, lengths=(7,), arrived=1))
+        assert (unit.onward, step.settle) == (True, []), "nobody could join it"
+        following, step = self.go_on(scheduler, unit, 65, 2, 0)
+        assert [*step.recall, *step.settle] == [following]
+
+    def test_best_effort_rows_go_through_the_loop(self) -> None:
+        scheduler = serving(make_program(stages=CELL, policy="late", max_batch=4))
+        (unit,) = enter(scheduler, make_call(1, lengths=(3, 9), klass=Klass.BEST_EFFORT)).start
+        assert not unit.onward
+
+    def test_nor_do_rows_that_run_again(self) -> None:
+        scheduler, unit = self.started(3, 9)
+        (half,) = end(scheduler, unit, 20, 0, error=Fault.MODEL).start
+        assert not half.onward
 
 
 class TestStages:

@@ -105,6 +105,7 @@ def test_step_is_named_by_calls_and_row_indexes() -> None:
             "wake_at": 99,
             "recall": [],
             "withdraw": [],
+            "settle": [],
         },
     }
 

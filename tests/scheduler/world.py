@@ -123,6 +123,7 @@ class World:
         self._sequence = count()
         self._timer: int | None = None
         self._recalled: set[int] = set()
+        self._onward: set[int] = set()
         self._begins: dict[int, int] = {}  # of each unit, on its worker
         self._withdrawn: set[int] = set()
         self._void: set[int] = set()  # units behind one that failed, with rows of that one
@@ -219,8 +220,9 @@ class World:
         duration = unit.predicted or SERVICE_NS
         if self._random is not None:
             duration = max(1, int(duration * self._random.uniform(0.5, 3)))
-        if unit.steps > 1:
+        if unit.steps > 1 or unit.onward:
             assert self.trace.device.goes_on
+            self._onward.update([unit.id] * unit.onward)
             duration = max(1, duration // unit.steps)
             self._at(self.now + duration, Tie.FINISHED, lambda: self._go_on(unit, 1, duration))
             return
@@ -242,11 +244,14 @@ class World:
         cell = self.book.programs[unit.program].stages[unit.stage].repeats
         ends = steps == unit.steps or unit.id in self._recalled or (cell and self.book.ended(unit, steps))
         if ends or self._fault(unit):
-            self._finish(unit, duration, steps)
+            told = not unit.onward or unit.id in self._recalled
+            late = told and self._random is not None and self._random.random() < 0.2  # it hears of that too late
+            self._finish(unit, duration, steps, goes_on=unit.id in self._onward and (late or not told))
         else:
             self._at(self.now + duration, Tie.FINISHED, lambda: self._go_on(unit, steps + 1, duration))
 
-    def _finish(self, unit: Unit, duration: int, steps: int = 1) -> None:
+    def _finish(self, unit: Unit, duration: int, steps: int = 1, *, goes_on: bool = False) -> None:
+        """`goes_on`: if rows of it end and others do not, the worker goes on with these."""
         if unit.id in self._withdrawn:
             return
         error = self._fault(unit)
@@ -256,10 +261,16 @@ class World:
             rows = set(map(id, unit.rows))
             behind = (other for other in self.book.units.values() if other.worker == unit.worker and other is not unit)
             self._void.update(other.id for other in behind if rows & set(map(id, other.rows)))
-        self.book.finish(unit, error, steps)
+        goes_on = goes_on and error is None and 0 < len(ended) < len(unit.rows)
+        self.book.finish(unit, error, steps, goes_on=goes_on)
         times = () if cell or steps == 1 else (duration,) * steps
         made = steps - 1 if error else steps
-        self.scheduler.finished(Outcome(unit.id, error, duration * steps, ended, made, times), self.now)
+        outcome = Outcome(unit.id, error, duration * steps, ended, made, times, goes_on)
+        following = self.scheduler.finished(outcome, self.now)
+        assert (following is not None) == goes_on
+        if following is not None:
+            self.book.go_on(following)
+            self._at(self.now + duration, Tie.FINISHED, lambda: self._go_on(following, 1, duration))
 
     def _fault(self, unit: Unit) -> Fault | None:
         if unit.id == self.trace.lose_unit:

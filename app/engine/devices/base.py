@@ -53,7 +53,7 @@ class Ran:
     A batch that goes on to another stage has no outputs. `stages_ns`: the time of each stage that ran, of a model in
     stages; of the steps that ran together, of a recurrent one. `step_ns`: what a step took, of a recurrent model that
     a device runs by its cell. `steps`: those that ran of a recurrent model, or stages; `ended`: then the positions of
-    the rows that have ended with them, of which alone there are outputs.
+    the rows that have ended with them, of which alone there are outputs. `goes_on`: the worker goes on with the others.
     `lengths` [rows with outputs]: how long each is along the axes of the outputs' own, None where they have none.
     """
 
@@ -66,6 +66,7 @@ class Ran:
     step_ns: int = 0
     steps: int = 1
     ended: tuple[int, ...] = ()
+    goes_on: bool = False
     lengths: Array | None = None
 
     @property
@@ -134,8 +135,10 @@ class Job:
 
     `steps` stages run from `stage` on, or steps of a recurrent model. WHOLE: all of it, nothing is kept in between.
     `recalled` is set by the loop, see `Device.recall`: the unit is to end with the stage or step that runs.
-    `best_effort`: no real-time row is in it. `made`: of a step that is pushed behind another with rows of its own, how
-    many steps its rows have made by then. Where they have not, because that one failed, it does nothing: `Void`.
+    `best_effort`: no real-time row is in it. `onward`: of a recurrent model, when rows end the worker reports them and
+    goes on with the others; the loop may take that back while it runs. `made`: of a step that is pushed behind another
+    with rows of its own, how many steps its rows have made by then. Where they have not, because that one failed, it
+    does nothing: `Void`.
     """
 
     unit_id: int
@@ -146,6 +149,7 @@ class Job:
     steps: int = 1
     recalled: bool = False
     best_effort: bool = False
+    onward: bool = False
     made: Sequence[int] = ()
     _unclaimed: list[None] = field(default_factory=lambda: [None], init=False, repr=False)
 
@@ -287,7 +291,7 @@ def fault_of(exc: BaseException) -> Fault:
 def completed(unit_id: int, ran: Ran) -> Completion:
     """The report of a unit that ran well."""
     if ran.step_ns:  # what is more than its steps counts as part of the hand-over
-        return Completion(Outcome(unit_id, None, ran.infer_ns, ran.ended, ran.steps), ran)
+        return Completion(Outcome(unit_id, None, ran.infer_ns, ran.ended, ran.steps, goes_on=ran.goes_on), ran)
     times = tuple(map(sum, ran.stage_parts)) if ran.steps > 1 and ran.stages_ns else ()
     return Completion(Outcome(unit_id, None, ran.busy_ns, ran.ended, ran.steps, times), ran)
 

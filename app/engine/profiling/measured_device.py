@@ -146,6 +146,9 @@ class MeasuredDevice:
                 self._report(completion)  # the engine has lost the device with it
             self._hand_over(self._measured, completion)
             return
+        if completion.outcome.goes_on:
+            self._report(completion)
+            return
         self._ended_at[completion.worker] = self._clock()
         self._ended[completion.worker] += 1
         self._report(completion)

@@ -15,7 +15,7 @@ from functools import partial
 import torch
 
 from app.contract import Array, Model
-from app.engine.devices.base import WHOLE, Job, Ran, Steps
+from app.engine.devices.base import NO_BOUND, WHOLE, Job, Ran, Steps
 from app.engine.devices.cpu.cell_rows import CellRow, CellRows
 from app.engine.devices.cpu.executor import CpuExecutor
 from app.engine.devices.pool import Pool, Slots
@@ -67,9 +67,13 @@ class CellExecutor(CpuExecutor):
         own: Array | None = None
         if ended:
             outputs, own = self._apart(self._finish(slots, rows, ended, stepped))
+        goes_on = job is not None and job.onward and not job.recalled and 0 < len(ended) < len(rows)
         over = set(ended)
         staying = [place for place in range(len(rows)) if place not in over] if ended else range(len(rows))
-        self.activations.stand([slots[place] for place in staying], staying, stepped.state)
+        left = [slots[place] for place in staying]
+        self.activations.stand(left, staying, stepped.state)
+        if job is not None and goes_on:  # as a unit of the others, to the end of the first of them
+            job.slots, job.size, job.steps = left, len(left), NO_BOUND
         output_ns = time.perf_counter_ns() - inferred
         infer_ns = inferred - gathered
         return Ran(
@@ -81,6 +85,7 @@ class CellExecutor(CpuExecutor):
             step_ns=infer_ns // made,
             steps=made,
             ended=tuple(ended),
+            goes_on=goes_on,
             lengths=own,
         )
 

@@ -79,6 +79,10 @@ class Worker:
                     niceness.set(job.best_effort)
                 completion = run(job)
                 completion.worker = self.index
+                while completion.outcome.goes_on:
+                    self._report(completion)
+                    completion = run(job)
+                    completion.worker = self.index
                 self._idle = True
                 self._report(completion)
                 if completion.outcome.error is Fault.DEVICE:
