@@ -2,10 +2,10 @@
 # docker run -p 8000:8000 starling
 # docker run -p 8000:8000 -v "$PWD/mine:/models:ro" starling serve --models /models
 #
-# CPU by default. For PyTorch's CUDA wheels name their index, and another base if you need one (it must have Python 3.11
-# or later as `python`):
+# PyTorch's CPU wheels by default: with them models run on the CPU, also on a machine with a GPU. For the CUDA wheels name
+# their index, and another base if you need one (it must have Python 3.11 or later as `python`):
 #   docker build --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cu130 -t starling:cuda .
-# This release runs models on the CPU with either.
+# There `--device auto` takes the first GPU that the container was given (`docker run --gpus 1`), else the CPU.
 ARG BASE=python:3.11-slim
 
 FROM ${BASE} AS build
