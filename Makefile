@@ -1,4 +1,4 @@
-# make serve | test | test-core | check | fix | bench | load | drill.  PIP_ARGS is handed to pip, see README.
+# make serve | test | test-core | check | fix | bench | load | drill | docs.  PIP_ARGS is handed to pip, see README.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt $(PIP_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-core check fix bench load drill clean
+.PHONY: help serve test test-core check fix bench load drill docs clean
 
 help:
 	@echo "make serve   install once, then serve the demo models on http://127.0.0.1:8000"
@@ -14,6 +14,7 @@ help:
 	@echo "make test-core   the tests of the scheduler and the simulator, a few examples of each, in two seconds"
 	@echo "make check   lint and types only;  make fix   format and mend what a tool can"
 	@echo "make bench   measure this machine: tables into docs/bench/"
+	@echo "make docs    the documentation as a site, in out/site/"
 	@echo "make drill   replace servers behind nginx under load: no request may fail"
 	@echo "make load    serve, put Locust's load on it, leave a report in out/load/;  USERS= DURATION= SHAPE= MODEL= PAYLOAD="
 
@@ -34,6 +35,11 @@ $(STAMP)-test: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(STAMP)-load: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing into $(VENV), with Locust: a minute or two, once"
 	@$(PIP) -e '.[load]'
+	@touch $(STAMP) $@
+
+$(STAMP)-docs: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "installing into $(VENV), with MkDocs: a minute or two, once"
+	@$(PIP) -e '.[docs]'
 	@touch $(STAMP) $@
 
 serve: $(STAMP)
@@ -69,6 +75,10 @@ fix: $(STAMP)-test
 
 bench: $(STAMP)-test
 	$(BIN)/python -m loadtest.bench $(ARGS)
+
+# The variable stops an announcement of the theme's authors.
+docs: $(STAMP)-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict -q $(ARGS)
 
 drill: $(STAMP)-test
 	@exec $(BIN)/python -m loadtest.drill $(ARGS)
