@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,10 +33,12 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
     "FP64": torch.float64,
 }
 
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # some libraries' messages are made for a terminal
+
 
 def one_line(error: BaseException) -> str:
-    """The type and the message of an error in one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
+    """The type and the message of an error in one line, without colour codes."""
+    return " ".join(_COLOUR.sub("", f"{type(error).__name__}: {error}").split())
 
 
 def normalise(result: Any, outputs: Sequence[TensorSpec], model: str = "") -> list[Any]:

@@ -10,17 +10,20 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import pairwise
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from app.contract import Batching, ModelInfo, ModelSource, TensorSpec
 from app.errors import ConfigError
+from app.models.onnx_file import declared_inputs, declared_outputs, read_interface
 from app.models.specs import input_specs, output_specs
 from app.models.tables import InputTable, OutputTable, Table
 
 FILE_NAME = "model.toml"
+#: What the metadata routes call a model by its source's suffix, where model.toml does not say.
+_PLATFORMS = {".onnx": "onnxruntime_onnx", ".joblib": "sklearn", ".pt": "pytorch_libtorch", ".pth": "pytorch_libtorch"}
 #: Raises ValueError for a policy or an objective that there is not: only the scheduler knows their names.
 CheckNames = Callable[[str, str | float], None]
 #: Ends of the lengths that may share a batch, for inputs without bound: padding makes a row at most four times as long.
@@ -75,7 +78,8 @@ class ModelTable(Table):
     source: str = Field(min_length=1)
     kwargs: dict[str, Any] = Field(default_factory=dict)
     weights: str | None = None
-    platform: str = "pytorch"
+    trust: bool = False
+    platform: str | None = None
     description: str = ""
     row_check: Literal["refuse", "warn", "off"] = "refuse"
     cuts: list[Annotated[str, Field(min_length=1)]] | None = Field(default=None, min_length=1)
@@ -85,6 +89,12 @@ class ModelTable(Table):
     inputs: list[InputTable] = Field(min_length=1)
     outputs: list[OutputTable] = Field(min_length=1)
     batching: BatchingTable = BatchingTable()
+
+    @model_validator(mode="after")
+    def _trust_is_for_pickles(self) -> ModelTable:
+        if self.trust and PurePath(self.source).suffix != ".joblib":
+            raise ValueError("trust: expected none but for a source FILE.joblib: no other is unpickled")
+        return self
 
     @model_validator(mode="after")
     def _one_way_to_cut(self) -> ModelTable:
@@ -109,10 +119,22 @@ def read_config(folder: Path) -> ModelTable:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path}: expected a readable TOML file: {error}") from None
+    if str(table.get("source", "")).endswith(".onnx"):
+        table = _with_graph(table, path)
     try:
         return ModelTable.model_validate(table)
     except ValidationError as error:
         raise ConfigError(f"{path}: {_explain(error, ModelTable)}") from None
+
+
+def _with_graph(table: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The file's tables, with the inputs and outputs of the ONNX graph where the file has none."""
+    if table.get("inputs") and table.get("outputs"):
+        return table
+    file = path.parent / table["source"]
+    graph = read_interface(file)
+    inputs = table.get("inputs") or declared_inputs(graph, file)
+    return {**table, "inputs": inputs, "outputs": table.get("outputs") or declared_outputs(graph, file, inputs)}
 
 
 def model_info(
@@ -134,7 +156,7 @@ def model_info(
     return ModelInfo(
         name=source.name,
         version=str(source.version),
-        platform=config.platform,
+        platform=config.platform or _PLATFORMS.get(PurePath(config.source).suffix, "pytorch"),
         inputs=inputs,
         outputs=output_specs(path, config.outputs, inputs, own_axes),
         batching=_with_buckets(_batching(path, config.batching, overrides or {}, check_names), inputs),

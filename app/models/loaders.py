@@ -2,7 +2,7 @@
 
     model.py:build            a callable in a file beside model.toml, called with kwargs
     package.module:callable   the same from an installed package
-    model.pt2                 torch.export.save's archive
+    model.pt2                 torch.export.save's archive; model.pt, model.onnx and model.joblib see files.py
     hf:FOLDER_OR_ID           transformers; inputs go in and outputs come out by name
     torchvision:NAME          torchvision.models.get_model
     timm:NAME                 timm.create_model
@@ -33,10 +33,11 @@ from torch import nn
 from app.contract import Model, ModelInfo, ModelSource, SampleRow
 from app.errors import ConfigError
 from app.models import hubs
-from app.models.archive import check_archive
 from app.models.base import one_line
 from app.models.cells import CellModel, recurrent_model, try_cell
 from app.models.config import FILE_NAME, CheckNames, ModelTable, model_info, read_config
+from app.models.files import has_one_mode, is_file_source, open_file
+from app.models.pickles import pickled_class
 from app.models.recurrent import Recurrent
 from app.models.rnn import by_its_layer
 from app.models.sample_files import read_samples
@@ -74,7 +75,7 @@ def load(
         _load_weights(owner, source.folder / config.weights)
     call = hubs.ByName(built, info) if config.source.startswith("hf:") else built
     for part in (owner, call):
-        if isinstance(part, nn.Module) and not _is_exported(config):  # exported modules have one mode, refuse to change
+        if isinstance(part, nn.Module) and not has_one_mode(config.source):
             part.eval()
     for name, value in (limits or {}).items():
         if hasattr(owner, name):
@@ -122,12 +123,12 @@ def _open(config: ModelTable, folder: Path) -> Any:
         return hubs.open_torchvision(rest, config.kwargs)
     if kind == "timm" and rest:
         return hubs.open_timm(rest, config.kwargs)
-    if _is_exported(config):
-        return _open_archive(folder / config.source, config.kwargs)
+    if is_file_source(config.source):
+        return open_file(config, folder)
     if not kind or not rest:
         raise ConfigError(
-            "expected model.py:CALLABLE, package.module:CALLABLE, FILE.pt2, hf:FOLDER_OR_ID, torchvision:NAME "
-            "or timm:NAME"
+            "expected model.py:CALLABLE, package.module:CALLABLE, FILE.pt2, FILE.pt, FILE.onnx, FILE.joblib, "
+            "hf:FOLDER_OR_ID, torchvision:NAME or timm:NAME"
         )
     module = _load_file(folder / kind) if kind.endswith(".py") else importlib.import_module(kind)
     build = module
@@ -176,17 +177,6 @@ def _load_file(path: Path) -> ModuleType:
     return module
 
 
-def _is_exported(config: ModelTable) -> bool:
-    return config.source.endswith(".pt2")
-
-
-def _open_archive(path: Path, kwargs: Mapping[str, Any]) -> nn.Module:
-    if kwargs:
-        raise ConfigError("expected no kwargs: an exported model takes none")
-    check_archive(path)
-    return torch.export.load(path).module()
-
-
 def _load_weights(built: Any, path: Path) -> None:
     """Load a state dict strictly: every weight of the module and no other. Raises ConfigError naming the file."""
     if not isinstance(built, nn.Module):
@@ -198,8 +188,10 @@ def _load_weights(built: Any, path: Path) -> None:
             load_model(built, path, strict=True)  # knows tied weights, which are saved once
         else:
             built.load_state_dict(torch.load(path, map_location="cpu", weights_only=True), strict=True)
-    except pickle.UnpicklingError as error:
-        raise ConfigError(f"{path}: expected safetensors or a state dict of plain tensors: {one_line(error)}") from None
+    except pickle.UnpicklingError as error:  # torch's message is of ten lines and suggests to open it all the same
+        found = pickled_class(path)
+        what = f"got a pickle ({found}): save model.state_dict() instead" if found else one_line(error)
+        raise ConfigError(f"{path}: expected safetensors or a state dict of plain tensors, {what}") from None
     except Exception as error:  # each format has its own errors for a missing, cut or foreign file
         raise ConfigError(f"{path}: expected weights that fit the model: {one_line(error)}") from None
 

@@ -169,7 +169,7 @@ def stack(
         joined = np.full((len(padded), *shape), _pad(spec), spec.dtype)
         for position, value in enumerate(values):
             place: tuple[Any, ...] = (position, *map(slice, value.shape))
-            joined[place] = value
+            joined[place] = value[()]  # one text, and not an array of it, where a row is a single value
         batch.append(as_tensor(spec, joined))
     if len(sent) == len(inputs):
         return batch

@@ -8,7 +8,7 @@ import torch
 
 from app.contract import ModelInfo, TensorSpec
 from app.errors import ConfigError
-from app.models.base import normalise, verify
+from app.models.base import normalise, one_line, verify
 
 Y = TensorSpec("y", "FP32", (3,), ("",), (3,))
 Z = TensorSpec("z", "INT64", (), (), ())
@@ -79,3 +79,9 @@ def test_an_unnamed_output_axis_may_have_any_length():
     free = TensorSpec("f", "FP32", (-1,), ("f.0",), (-1,))
     for length in (0, 1, 99):
         verify(info(free), [torch.ones(2, length)], 2)
+
+
+def test_an_error_in_one_line_has_no_colour_codes():
+    assert one_line(ValueError("load\n\x1b[1monly\x1b[0m what you \x1b[31;1mtrust\x1b[0m")) == (
+        "ValueError: load only what you trust"
+    )

@@ -13,6 +13,7 @@ from app.engine.devices.cpu.staged import StagedExecutor
 from app.engine.devices.cpu.worker import Worker
 from app.engine.devices.pool import Pool, Slots
 from app.models.cells import CellModel
+from app.models.onnx_model import OnnxModel
 from app.models.placement import place
 from app.scheduler.types import DeviceSpec, WorkerSpec
 
@@ -55,6 +56,8 @@ class CpuDevice:
 
     def open(self, model: Model, slots: int) -> Executor:
         pool = Pool(model.info.client_inputs, slots)
+        if isinstance(model.call, OnnxModel):
+            model.call.use_threads(self.threads)
         if isinstance(model.call, CellModel) and self.spec.goes_on:
             return CellExecutor(place(model, self._placement), pool, slots)
         return (StagedExecutor if model.stages else CpuExecutor)(place(model, self._placement), pool)
