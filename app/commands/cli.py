@@ -17,6 +17,7 @@ from rich.table import Table
 
 from app import __version__
 from app.bench import cli as bench
+from app.commands import new as newcli
 from app.commands import profile as profilecli
 from app.commands import simulate as simcli
 from app.commands import slice as slicecli
@@ -258,6 +259,7 @@ def _escape(text: str) -> str:
     return text.replace("[", "\\[")
 
 
+newcli.register(cli)
 profilecli.register(cli)
 slicecli.register(cli)
 simcli.register(cli)

@@ -124,7 +124,7 @@ def read_config(folder: Path) -> ModelTable:
     try:
         return ModelTable.model_validate(table)
     except ValidationError as error:
-        raise ConfigError(f"{path}: {_explain(error, ModelTable)}") from None
+        raise ConfigError(f"{path}: {explain(error, ModelTable)}") from None
 
 
 def _with_graph(table: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def _batching(
     try:
         forced = BatchingTable.model_validate(given)
     except ValidationError as error:
-        raise ConfigError(f"setting {_explain(error, BatchingTable)}") from None
+        raise ConfigError(f"setting {explain(error, BatchingTable)}") from None
     batching = Batching(**{**table.given(), **forced.given()})
     if check_names is not None:
         try:
@@ -195,7 +195,7 @@ def _batching(
     return batching
 
 
-def _explain(error: ValidationError, table: type[BaseModel]) -> str:
+def explain(error: ValidationError, table: type[BaseModel]) -> str:
     """The first thing wrong, as `inputs[0].shape: expected ..., got ...`."""
     first = error.errors()[0]
     where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"]).lstrip(".")

@@ -27,10 +27,11 @@ class Estimator:
     Any number of threads may call it at once: scikit-learn's estimators change nothing when they predict.
     """
 
-    def __init__(self, estimator: Any, methods: Sequence[str], datatypes: Sequence[str]) -> None:
+    def __init__(self, estimator: Any, methods: Sequence[str], datatypes: Sequence[str] | None = None) -> None:
+        """`datatypes` of the outputs; without them the estimator's own."""
         self.estimator = estimator
         self.methods = tuple(methods)
-        self._dtypes = [DATATYPES[name] for name in datatypes]
+        self._dtypes = [DATATYPES[name] for name in datatypes] if datatypes else [None] * len(methods)
 
     def __call__(self, x: Any) -> tuple[Any, ...]:
         rows = x.numpy() if isinstance(x, torch.Tensor) else as_text(x)
@@ -38,12 +39,13 @@ class Estimator:
         return tuple(_as(found[method], dtype) for method, dtype in zip(self.methods, self._dtypes, strict=True))
 
 
-def _as(value: Any, dtype: np.dtype[Any]) -> Any:
+def _as(value: Any, dtype: np.dtype[Any] | None) -> Any:
     """What an estimator returned, dense, in the datatype declared where that is of the same kind."""
     array: Array = value.toarray() if hasattr(value, "toarray") else np.asarray(value)
     if array.dtype.kind in "OU":
         return as_bytes(array)
-    return np.ascontiguousarray(array, dtype) if np.can_cast(array.dtype, dtype, "same_kind") else array
+    fits = dtype is not None and np.can_cast(array.dtype, dtype, "same_kind")
+    return np.ascontiguousarray(array, dtype) if fits else array
 
 
 def open_estimator(
@@ -54,6 +56,18 @@ def open_estimator(
     trust: bool,
 ) -> Estimator:
     """Unpickles the file, which may run any code, only if `trust`. Raises ConfigError."""
+    _check_trust(path, trust)
+    if len(inputs) != 1:
+        raise ConfigError(f"inputs: expected one, of all features, as an estimator takes it; got {len(inputs)}")
+    wrong = sorted(set(kwargs) - {"methods"})
+    if wrong:
+        raise ConfigError(f"kwargs.{wrong[0]}: expected no more than methods, a fitted estimator takes no arguments")
+    estimator = load_estimator(path, trust)
+    methods = _methods(estimator, [table.name for table in outputs], kwargs.get("methods", {}))
+    return Estimator(estimator, methods, [table.datatype for table in outputs])
+
+
+def _check_trust(path: Path, trust: bool) -> None:
     if not path.is_file():
         raise ConfigError(f"{path}: no such file")
     if not trust:
@@ -61,17 +75,11 @@ def open_estimator(
             f"{path}: a joblib file is a pickle, which may run any code as it is opened: set trust = true in "
             "model.toml if you would run its maker's programs, or convert it to ONNX (skl2onnx) and serve model.onnx"
         )
-    if len(inputs) != 1:
-        raise ConfigError(f"inputs: expected one, of all features, as an estimator takes it; got {len(inputs)}")
-    wrong = sorted(set(kwargs) - {"methods"})
-    if wrong:
-        raise ConfigError(f"kwargs.{wrong[0]}: expected no more than methods, a fitted estimator takes no arguments")
-    estimator = _load(path)
-    methods = _methods(estimator, [table.name for table in outputs], kwargs.get("methods", {}))
-    return Estimator(estimator, methods, [table.datatype for table in outputs])
 
 
-def _load(path: Path) -> Any:
+def load_estimator(path: Path, trust: bool) -> Any:
+    """What was dumped; unpickled only if `trust`. Raises ConfigError, and what joblib and the pickle raise."""
+    _check_trust(path, trust)
     try:
         import joblib
     except ModuleNotFoundError as error:

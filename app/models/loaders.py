@@ -105,7 +105,7 @@ def _build(config: ModelTable, folder: Path, info: ModelInfo) -> Any:
     """The object the source gives. Raises ConfigError naming model.toml and its key `source`."""
     where = f"{folder / FILE_NAME}: source {config.source!r}"
     try:
-        built = _open(config, folder)
+        built = open_source(config, folder)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
     except (Exception, SystemExit) as error:  # a user's code may raise anything, and even leave
@@ -115,7 +115,8 @@ def _build(config: ModelTable, folder: Path, info: ModelInfo) -> Any:
     return built
 
 
-def _open(config: ModelTable, folder: Path) -> Any:
+def open_source(config: ModelTable, folder: Path) -> Any:
+    """What the source gives, as it is. Raises whatever the user's code and the libraries raise."""
     kind, _, rest = config.source.partition(":")
     if kind == "hf" and rest:
         return hubs.open_transformers(rest, folder, config.kwargs)

@@ -25,7 +25,8 @@ SETS: dict[str, dict[str, Path]] = {
     "bench": _DEMO | {name: _HERE / "zoo" / name for name in ("mlp", "encoder", "resnet18", "lstm", "generate")},
 }
 
-_NAME = re.compile(r"(?!\.+$)[A-Za-z0-9_.-]+")
+#: What a model may be called.
+NAME = re.compile(r"(?!\.+$)[A-Za-z0-9_.-]+")
 _VERSION = re.compile(r"[1-9][0-9]*")
 _log = logging.getLogger("starling.models")
 
@@ -88,7 +89,7 @@ class Repository:
     def sources(self, name: str) -> list[ModelSource]:
         """The versions of one model there are now, lowest first; none where there is no such model."""
         folder = self._named.get(name)
-        if folder is None and self._root is not None and _NAME.fullmatch(name):
+        if folder is None and self._root is not None and NAME.fullmatch(name):
             folder = self._root / name
         return _versions(name, folder) if folder is not None and _is_dir(folder) else []
 
@@ -101,7 +102,7 @@ class Repository:
             raise ConfigError(f"{self._root}: expected a readable model repository: {error}") from None
         folders = {}
         for entry in entries:
-            if _NAME.fullmatch(entry.name):
+            if NAME.fullmatch(entry.name):
                 folders[entry.name] = entry
             else:
                 _log.warning("%s: ignored: a model's name has letters, digits, '_', '.' and '-' only", entry)
@@ -112,7 +113,7 @@ def _parse_extra(text: str) -> tuple[str, Path]:
     name, equals, source = text.partition("=")
     if not equals or not source:
         raise ConfigError(f"model: expected NAME=SOURCE, got {text!r}")
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise ConfigError(f"model: expected a name of letters, digits, '_', '.' and '-', got {name!r}")
     folder = Path(source)
     if not _is_dir(folder) or not _versions(name, folder):
@@ -133,7 +134,7 @@ def _is_one_model(folder: Path) -> bool:
 
 def _name_of(folder: Path) -> str:
     name = folder.resolve().name
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise ConfigError(
             f"models: expected a model's folder named with letters, digits, '_', '.' and '-', got {name!r}; "
             f"--model NAME={folder} gives it another name"

@@ -1,0 +1,49 @@
+"""`starling new`: the folder of a model, from a class, a file, or nothing."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def register(cli: typer.Typer) -> None:
+    """Add the command to the command line."""
+    cli.command("new")(new)
+
+
+def new(
+    name: Annotated[Path, typer.Argument(help="The folder to make; its name is the model's.", metavar="NAME")],
+    origin: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="SOURCE",
+            show_default=False,
+            help="package.module:Class, torchvision:NAME, timm:NAME; a file model.pt2, .pt, .onnx, .joblib, or a "
+            "folder with one, or with model.py or model.toml. \\[a model to begin with]",
+        ),
+    ] = "",
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", metavar="NAME:TYPE[SHAPE]", help="An input, if it cannot be guessed; can be repeated."),
+    ] = None,
+    trust: Annotated[bool, typer.Option("--trust", help="Open a .joblib file, which is a pickle.")] = False,
+) -> None:
+    """Make the folder of a model: model.toml, a request for curl, a test. What it takes and gives is tried.
+
+    Exit status 1 if `starling check` refuses it; the folder stays, for model.toml to be edited.
+    """
+    from app.models.guess import parse_input
+    from app.models.new import make
+
+    made = make(name, origin, [parse_input(text) for text in inputs or []], trust)
+    print("\n".join(f"{made.folder}/{file}" for file in made.files))
+    for warning in made.checked.warnings:
+        print(f"starling: warning: {warning}", file=sys.stderr)
+    if made.checked.error:
+        print(f"starling: {made.checked.error}", file=sys.stderr)
+        sys.exit(1)
+    print(f"\nstarling serve {made.folder}\n{made.curl}")

@@ -1,0 +1,85 @@
+"""Every recipe of docs/recipes.md: its files as they stand there, one server of all folders, each curl and its answer.
+
+Python in them runs in this process, which has torch loaded; everything else as a shell would do it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.models.new import make
+
+from .server import ROOT, Server
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+
+LONGEST = 15  # lines of a recipe, from the file to curl
+HEREDOC = re.compile(r"(cat > (?P<file>\S+)|python) <<'END'\n(?P<text>.*?)^END\n", re.MULTILINE | re.DOTALL)
+RECIPE = re.compile(
+    r"^## (?P<name>.+?)\n.*?^```sh\n(?P<script>.*?)^```\n(\n```json\n(?P<answer>.*?)^```)?", re.M | re.S
+)
+KINDS = ["Tabular", "JPEG", "Text", "Sequences", "Export", "ONNX", "TorchScript", "scikit-learn"]
+
+
+def recipes() -> dict[str, tuple[str, str | None]]:
+    """The script of each, and the answer that stands below it."""
+    page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+    return {found["name"]: (found["script"], found["answer"]) for found in RECIPE.finditer(page)}
+
+
+def curl(command: str, server: Server, folder: Path) -> Any:
+    """Run a curl of the documentation against this server; what it prints."""
+    command = command.replace("localhost:8000", server.host).replace("@app/", f"@{ROOT}/app/")
+    done = subprocess.run(
+        ["bash", "-c", f"{command} --silent --show-error --fail-with-body"],
+        cwd=folder, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout)
+
+
+def followed(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Do what a recipe says up to its curl, in this folder; the curl."""
+    monkeypatch.chdir(folder)
+    rest = HEREDOC.sub("", script).splitlines()
+    assert rest[-1].startswith("curl "), rest[-1]
+    subprocess.run(["bash", "-ec", "\n".join(rest[:-1])], check=True, timeout=60)
+    for found in HEREDOC.finditer(script):
+        if found["file"]:
+            Path(found["file"]).write_text(found["text"])
+        else:
+            exec(compile(found["text"], "recipe", "exec"), {"__name__": "recipe"})
+    return rest[-1]
+
+
+def test_there_is_a_short_recipe_for_each_kind() -> None:
+    assert list(recipes()) == KINDS
+    assert {name: len(script.splitlines()) for name, (script, _) in recipes().items()
+            if len(script.splitlines()) > LONGEST} == {}  # fmt: skip
+
+
+def test_each_recipe_answers_what_it_says(
+    tmp_path: Path, start: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And so does a folder that `starling new` has made."""
+    curls = {name: followed(script, tmp_path, monkeypatch) for name, (script, _) in recipes().items()}
+    made = make(Path("mine/begun"), "", [])
+    server = start(flags=("--models", str(tmp_path / "mine")))
+    answers = {name: curl(command, server, tmp_path) for name, command in curls.items()}
+    for name, (_, told) in recipes().items():
+        if told is None:  # weights are drawn anew at each start
+            continue
+        wanted = json.loads(told)
+        for output, value in wanted.items():
+            assert answers[name][output] == pytest.approx(value, rel=1e-3), name
+        assert list(answers[name]) == list(wanted)
+    assert [len(answers["Sequences"]["state"])] == [3]
+    (output,) = curl(made.curl, server, tmp_path)["outputs"]
+    assert output["shape"] == [1, 3]

@@ -1,0 +1,247 @@
+"""Invariant: a new folder passes `starling check`, or what is wrong with the model is told; or there is no folder."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+
+import joblib
+import numpy as np
+import pytest
+import torch
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from torch import nn
+
+from app.errors import ConfigError
+from app.models.guess import exported_inputs, guesses, parse_input, specs_of
+from app.models.new import make
+
+from . import onnx_graphs
+from .folders import write_model
+
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.*is deprecated:DeprecationWarning")
+
+NETS = """
+import torch
+from torch import nn
+class Net(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    def forward(self, features):
+        return super().forward(features)
+class Small(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4 * 30 * 30, 10)
+    def forward(self, image):
+        return {"scores": self.head(self.conv(image).flatten(1))}
+class Tags(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.gru, self.head = nn.Embedding(100, 8), nn.GRU(8, 6, batch_first=True), nn.Linear(6, 3)
+    def forward(self, ids):
+        return self.head(self.gru(self.embed(ids))[0])
+class Bag(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(100, 8)
+    def forward(self, ids):
+        return self.embed(ids).mean(1), ids.float()
+class Two(nn.Module):
+    def forward(self, a, b):
+        return a + b
+def doubled():
+    return lambda x: x * 2
+def leaves():
+    raise SystemExit(3)
+"""
+
+
+@pytest.fixture
+def nets(tmp_path, monkeypatch):
+    """A module of models that can be imported."""
+    (tmp_path / "nets_of_new.py").write_text(NETS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "nets_of_new"
+
+
+def toml(made):
+    return tomllib.loads((made.folder / "model.toml").read_text())
+
+
+def shapes(tables):
+    return {table["name"]: (table["datatype"], table["shape"]) for table in tables}
+
+
+def test_without_a_source_there_is_a_model_to_begin_with(tmp_path):
+    made = make(tmp_path / "mine" / "first-one", "", [])
+    assert made.files == ("model.py", "model.toml", "request.json", "test_first_one.py")
+    assert made.checked.error == ""
+    assert made.curl == (
+        f"curl localhost:8000/v2/models/first-one/infer --json @{tmp_path}/mine/first-one/request.json"
+    )
+    (sent,) = json.loads((made.folder / "request.json").read_text())["inputs"]
+    assert (sent["name"], sent["shape"], len(sent["data"])) == ("x", [1, 3], 3)
+
+
+def test_the_test_that_is_written_passes(tmp_path):
+    made = make(tmp_path / "m", "", [])
+    found = {"__file__": str(made.folder / "test_m.py")}
+    exec(compile((made.folder / "test_m.py").read_text(), "test_m.py", "exec"), found)
+    found["test_m"]()
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "outputs"),
+    [
+        ("Net", {"features": ("FP32", [4])}, {"output": ("FP32", [2])}),
+        ("Small", {"image": ("FP32", [3, 32, 32])}, {"scores": ("FP32", [10])}),
+        ("Tags", {"ids": ("INT64", ["tokens"])}, {"output": ("FP32", ["tokens", 3])}),
+    ],
+)
+def test_a_class_is_looked_at_and_run(tmp_path, nets, name, inputs, outputs):
+    made = make(tmp_path / "m", f"{nets}:{name}", [])
+    assert made.checked.error == ""
+    told = toml(made)
+    assert told["source"] == f"{nets}:{name}"
+    assert shapes(told["inputs"]) == inputs
+    assert shapes(told["outputs"]) == outputs
+    assert told.get("recurrent", False) is (name == "Tags")
+
+
+def test_a_model_that_takes_padding_for_data_is_told_so(tmp_path, nets):
+    made = make(tmp_path / "m", f"{nets}:Bag", [])
+    assert "a row's answer depends on how far it is padded" in made.checked.error
+    assert shapes(toml(made)["outputs"]) == {"output_0": ("FP32", [8]), "output_1": ("FP32", ["tokens"])}
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Two", "its forward takes a, b, of which no shapes are known: give the inputs by --input"),
+        ("doubled", "a function does not say what it takes: give the inputs by --input"),
+        ("leaves", "SystemExit: 3"),
+        ("missing", "expected a callable 'missing'"),
+    ],
+)
+def test_what_cannot_be_guessed_is_asked_for_and_leaves_no_folder(tmp_path, nets, name, message):
+    with pytest.raises(ConfigError, match=message):
+        make(tmp_path / "m", f"{nets}:{name}", [])
+    assert not (tmp_path / "m").exists()
+
+
+def test_inputs_that_are_given(tmp_path, nets):
+    made = make(tmp_path / "m", f"{nets}:Two", [parse_input("a:FP32[2]"), parse_input("b:FP32[2]")])
+    assert made.checked.error == ""
+    with pytest.raises(ConfigError, match=r"cannot be run on made-up rows: .*size of tensor"):
+        make(tmp_path / "n", f"{nets}:Two", [parse_input("a:FP32[2]"), parse_input("b:FP32[3]")])
+
+
+@pytest.mark.parametrize("text", ["x", "x:FP32", "x FP32[3]", ":FP32[3]", "x:fp32[3]"])
+def test_an_input_that_is_none(text):
+    with pytest.raises(ConfigError, match=r"input: expected NAME:DATATYPE\[SHAPE\]"):
+        parse_input(text)
+
+
+def test_inputs_as_they_are_written():
+    assert parse_input("ids:INT64[tokens, 4]") == {"name": "ids", "datatype": "INT64", "shape": ["tokens", 4]}
+    assert parse_input("a:b:FP32[]") == {"name": "a:b", "datatype": "FP32", "shape": []}
+    with pytest.raises(ConfigError, match=r"^input: datatype: expected one of BOOL.*, got 'FP31'$"):
+        specs_of([parse_input("x:FP31[3]")])
+
+
+def files(folder):
+    folder.mkdir()
+    torch.jit.script(nn.Linear(4, 2).eval()).save(str(folder / "net.pt"))
+    onnx_graphs.doubled(folder / "graph.onnx")
+    joblib.dump(LogisticRegression().fit(np.eye(3), [0, 1, 2]), folder / "iris.joblib")
+    words = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(["a good", "a bad"], ["up", "down"])
+    joblib.dump(words, folder / "words.joblib")
+
+
+def test_files_are_copied_and_looked_at(tmp_path):
+    files(tmp_path / "in")
+    wanted = {
+        "net.pt": ({"input": ("FP32", [4])}, {"output": ("FP32", [2])}),
+        "graph.onnx": (
+            {"values": ("FP32", ["time"]), "mask": ("FP32", ["time"])},
+            {"kept": ("FP32", ["time"]), "total": ("FP32", [])},
+        ),
+        "iris.joblib": ({"x": ("FP32", [3])}, {"label": ("INT64", []), "scores": ("FP32", [3])}),
+        "words.joblib": ({"text": ("BYTES", [])}, {"label": ("BYTES", []), "scores": ("FP32", [2])}),
+    }
+    for name, (inputs, outputs) in wanted.items():
+        made = make(tmp_path / name.replace(".", "-"), str(tmp_path / "in" / name), [], trust=name.endswith("joblib"))
+        assert made.checked.error == ""
+        assert name in made.files
+        assert (shapes(toml(made)["inputs"]), shapes(toml(made)["outputs"])) == (inputs, outputs)
+
+
+def test_an_exported_program_tells_its_inputs():
+    class Sum(nn.Module):
+        def forward(self, ids, mask):
+            return (ids * mask).sum(1)
+
+    dims = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim("t", max=50)}
+    example = torch.ones(2, 5, dtype=torch.int64)
+    program = torch.export.export(Sum(), (example, example), dynamic_shapes=(dims, dims))
+    shape = {"datatype": "INT64", "shape": ["length"], "max_shape": [50]}
+    assert exported_inputs(program) == [{"name": "ids", **shape}, {"name": "mask", **shape}]
+
+
+def test_a_folder_of_a_model_is_copied_whole(tmp_path):
+    origin = write_model(tmp_path / "origin")
+    (origin / ".hidden").write_text("")
+    made = make(tmp_path / "copy", str(origin), [])
+    assert made.files == ("model.py", "model.toml", "request.json", "test_copy.py")
+    assert made.checked.error == ""
+    (origin / "model.toml").unlink()
+    made = make(tmp_path / "guessed", str(origin), [parse_input("x:FP32[3]")])
+    assert made.checked.error == ""
+
+
+def test_a_large_row_is_sent_as_an_array(tmp_path):
+    write_model(tmp_path / "origin")
+    (tmp_path / "origin" / "model.toml").unlink()
+    made = make(tmp_path / "m", str(tmp_path / "origin"), [parse_input("x:FP32[3,64,64]")])
+    assert np.load(made.folder / "request.npy").shape == (3, 64, 64)
+    assert "--data-binary @" in made.curl
+
+
+def test_joblib_needs_trust_and_nothing_is_overwritten(tmp_path):
+    files(tmp_path / "in")
+    with pytest.raises(ConfigError, match="a pickle, which may run any code as it is opened: give --trust"):
+        make(tmp_path / "m", str(tmp_path / "in" / "iris.joblib"), [])
+    for origin, message in (
+        (str(tmp_path / "in"), r"expected model.toml, model.py .*, found graph.onnx, iris.joblib"),
+        (str(tmp_path / "nosuch"), "from: expected package.module:Class"),
+        (str(tmp_path), "expected a folder outside of"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            make(tmp_path / "m", origin, [])
+        assert not (tmp_path / "m").exists()
+    with pytest.raises(ConfigError, match="is there already"):
+        make(tmp_path / "in", "", [])
+    with pytest.raises(ConfigError, match="name: expected letters"):
+        make(tmp_path / "a b", "", [])
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (nn.Conv1d(4, 2, 3, groups=2), [4, "time"]),
+        (nn.LSTM(5, 2), ["time", 5]),
+        (nn.LayerNorm([2, 3]), [2, 3]),
+        (nn.BatchNorm1d(6), [6]),
+        (nn.Conv2d(3, 4, 3), [3, 224, 224]),
+    ],
+)
+def test_layers_that_say_what_they_take(layer, shape):
+    assert next(guesses(nn.Sequential(nn.ReLU(), layer)))[0]["shape"] == shape
+
+
+def test_layers_that_do_not():
+    with pytest.raises(ConfigError, match="none of its layers says what it takes"):
+        next(guesses(nn.ReLU()))
