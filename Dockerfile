@@ -12,7 +12,7 @@ FROM ${BASE} AS build
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 RUN python -m venv /opt/starling
 WORKDIR /src
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml constraints.txt README.md LICENSE starling_serve.py ./
 COPY app ./app
 RUN /opt/starling/bin/python -m pip install --no-cache-dir -c constraints.txt --extra-index-url "${TORCH_INDEX}" .
 

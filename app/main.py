@@ -174,7 +174,8 @@ def _sized(settings: Settings, names: Sequence[str], gpu: int | None) -> Setting
     if settings.max_alive is None and size.max_alive is not None:
         found["max_alive"] = size.max_alive
     known = ", ".join(name for name, one in told.items() if one is not None)
-    log.info("%s: from the profiles of %s", ", ".join(f"{name} {value}" for name, value in found.items()), known)
+    shown = {**found, "workers": ",".join(map(str, size.workers))}
+    log.info("%s: from the profiles of %s", ", ".join(f"{name} {value}" for name, value in shown.items()), known)
     return settings.model_copy(update=found)
 
 

@@ -22,6 +22,9 @@ def declared(folder: Path) -> dict[str, Any]:
 def test_the_server_is_packaged_without_the_client() -> None:
     packages = find_packages(str(ROOT), **declared(ROOT)["tool"]["setuptools"]["packages"]["find"])
     assert {name.partition(".")[0] for name in packages} == {"app"}
+    modules = declared(ROOT)["tool"]["setuptools"]["py-modules"]
+    assert [(ROOT / f"{name}.py").exists() for name in modules] == [True]
+    assert declared(ROOT)["project"]["scripts"] == {"starling": f"{modules[0]}:main"}
 
 
 def test_the_client_is_packaged_alone_and_needs_little() -> None:

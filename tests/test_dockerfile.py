@@ -86,7 +86,7 @@ def test_no_shell_stands_before_the_server(name: str) -> None:
 
 def test_it_starts_a_command_that_there_is() -> None:
     script, command, *flags = json.loads(last("ENTRYPOINT")) + json.loads(last("CMD"))
-    assert f'\n{script} = "app.commands.cli:main"' in (ROOT / "pyproject.toml").read_text()
+    assert f'\n{script} = "starling_serve:main"' in (ROOT / "pyproject.toml").read_text()
     assert command == "serve"
     names = [flag[2:].partition("=")[0].replace("-", "_") for flag in flags if flag.startswith("--")]
     assert set(names) <= set(Settings.model_fields)

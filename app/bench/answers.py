@@ -114,7 +114,7 @@ def decode(response: Response) -> dict[str, tuple[str, Array]]:
             values = _unpacked(datatype, response.body[at : at + count])
             at += count
         if values.size != math.prod(shape):
-            raise ValueError(f"{output['name']}: {values.size} values for the shape {shape}")
+            raise ValueError(f"{output['name']}: {values.size} values for the shape {list(shape)}")
         outputs[output["name"]] = (datatype, values.reshape(shape))
     return outputs
 

@@ -37,6 +37,7 @@ from app.models.base import one_line
 from app.models.cells import CellModel, recurrent_model, try_cell
 from app.models.config import FILE_NAME, CheckNames, ModelTable, model_info, read_config
 from app.models.files import has_one_mode, is_file_source, open_file
+from app.models.imports import not_imported, shadowed
 from app.models.pickles import pickled_class
 from app.models.recurrent import Recurrent
 from app.models.rnn import by_its_layer
@@ -109,7 +110,7 @@ def _build(config: ModelTable, folder: Path, info: ModelInfo) -> Any:
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
     except (Exception, SystemExit) as error:  # a user's code may raise anything, and even leave
-        raise ConfigError(f"{where}: {one_line(error)}") from error
+        raise ConfigError(f"{where}: {one_line(error)}{not_imported(error, config.source, folder)}") from error
     if not callable(built) and not isinstance(built, Recurrent):
         raise ConfigError(f"{where}: expected an nn.Module or another callable, got {type(built).__name__}")
     return built
@@ -135,7 +136,8 @@ def open_source(config: ModelTable, folder: Path) -> Any:
     build = module
     for part in rest.split("."):
         if not hasattr(build, part):
-            raise ConfigError(f"expected a callable {rest!r} in {kind}, which has none of that name")
+            other = shadowed(kind, folder)
+            raise ConfigError(f"expected a callable {rest!r} in {kind}, which has none of that name{other}")
         build = getattr(build, part)
     if not callable(build):
         raise ConfigError(f"expected {rest!r} in {kind} to be callable, got {type(build).__name__}")

@@ -31,6 +31,7 @@ from app.models.guess import (
     request_row,
     specs_of,
 )
+from app.models.imports import not_imported
 from app.models.loaders import open_source
 from app.models.onnx_file import declared_inputs, declared_outputs, read_interface
 from app.models.repository import NAME
@@ -195,7 +196,8 @@ def _opened(draft: _Draft, target: Path) -> Any:
     except ConfigError:
         raise
     except (Exception, SystemExit) as error:
-        raise ConfigError(f"{draft.source}: {one_line(error)}") from error
+        hint = not_imported(error, draft.source, Path.cwd())
+        raise ConfigError(f"{draft.source}: {one_line(error)}{hint}") from error
     return call.eval() if isinstance(call, torch.nn.Module) and not draft.source.endswith(".pt2") else call
 
 

@@ -125,7 +125,8 @@ def _rows(arrays: Mapping[str, Array], info: ModelInfo, where: str, parameters: 
     lengths: dict[str, int] = {}
     counts = {name: (array.shape or (0,))[0] for name, array in arrays.items()}
     if len(set(counts.values())) != 1 or 0 in counts.values():
-        raise _WrongError(f"{where}expected one number of rows, at least 1, in all inputs, got {counts}")
+        told = ", ".join(f"{count} of {name!r}" for name, count in counts.items())
+        raise _WrongError(f"{where}expected one number of rows, at least 1, in all inputs, got {told}")
     taken = [_fitted(arrays[spec.name], spec, where, lengths) for spec in info.client_inputs]
     return [
         SampleRow(tuple(np.array(values[row], values.dtype) for values in taken), dict(lengths), parameters)

@@ -223,7 +223,8 @@ def _compare(model: Model, staged: Staged) -> None:
                     info.name, _reason(error),
                 )  # fmt: skip
                 return
-            how = f"in stages, in a batch of {size} rows{f' of lengths {lengths}' if lengths else ''}"
+            long = f" of length {', '.join(f'{n} ({axis})' for axis, n in lengths.items())}" if lengths else ""
+            how = f"in stages, in a batch of {size} rows{long}"
             try:
                 got = parts(rows, size)
             except Exception as error:

@@ -104,7 +104,9 @@ class Steps:
         factors = np.array([factor for factor, _ in steps])
         lengths = np.array([length for _, length in steps])
         if (lengths <= 0).any() or factors.max() <= 0:
-            raise ValueError(f"arrivals: steps expected lengths above 0 s and a factor above 0, got {steps}")
+            raise ValueError(
+                f"arrivals: steps expected lengths above 0 s and a factor above 0, got {list(map(list, steps))}"
+            )
         self.seed = seed
         self._ends = np.r_[0.0, lengths.cumsum()]
         self._area = np.r_[0.0, (factors * lengths).cumsum()]  # expected requests / rate at each end

@@ -91,7 +91,9 @@ class Setup:
         for name in ("launch_ns", "push_ahead_ns", "seed"):
             _at_least(0, name, getattr(self, name))
         if any(not 1 <= capacity <= self.profile.max_batch for capacity in self.workers):
-            raise ValueError(f"workers: expected capacities from 1 to {self.profile.max_batch}, got {self.workers}")
+            raise ValueError(
+                f"workers: expected capacities from 1 to {self.profile.max_batch}, got {list(self.workers)}"
+            )
         if self.deadline_ns is not None and self.deadline_ns < 1:
             raise ValueError("deadline: expected more than 0")
         if self.router == "power_of_two" and self.replicas < 2:

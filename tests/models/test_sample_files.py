@@ -141,7 +141,7 @@ def test_samples_have_what_clients_send(tmp_path: Path) -> None:
     [
         ({}, "expected the inputs ids, mask, got none of 'ids'"),
         ({"other": [[1]]}, "expected the inputs ids, mask, got 'other'"),
-        ({"ids": [[1]], "mask": [[1], [2]]}, "expected one number of rows.* {'ids': 1, 'mask': 2}"),
+        ({"ids": [[1]], "mask": [[1], [2]]}, "expected one number of rows.* 1 of 'ids', 2 of 'mask'"),
         ({"ids": 1, "mask": 1}, "expected one number of rows, at least 1"),
         ({"ids": [1], "mask": [1]}, r"ids: expected shape \[rows, tokens <= 8\], got \[1\]"),
         ({"ids": [[1] * 9], "mask": [[1] * 9]}, r"ids: expected shape \[rows, tokens <= 8\], got \[1, 9\]"),

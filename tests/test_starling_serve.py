@@ -1,0 +1,84 @@
+"""A user's package called `app` meets ours: one line says which shadows which, on either side."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from app.contract import ModelSource
+from app.errors import ConfigError
+from app.models.loaders import load
+
+ROOT = Path(__file__).resolve().parent.parent
+TOML = """
+source = "{source}"
+inputs = [{{ name = "x", datatype = "FP32", shape = [3] }}]
+outputs = [{{ name = "y", datatype = "FP32", shape = [3] }}]
+"""
+
+
+def model(folder: Path, source: str, code: str | None = None) -> ModelSource:
+    folder.mkdir(parents=True)
+    (folder / "model.toml").write_text(TOML.format(source=source))
+    if code is not None:
+        (folder / "model.py").write_text(code)
+    return ModelSource("m", 1, folder)
+
+
+def command(folder: Path, *path: Path) -> subprocess.CompletedProcess[str]:
+    """`starling version` with these folders first on the path, as the installed script runs it."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
+    code = "import sys; sys.path.remove(''); sys.argv = ['starling', 'version']; import starling_serve as s; s.main()"
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_the_command_is_ours(tmp_path: Path) -> None:
+    done = command(tmp_path, ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip()
+
+
+@pytest.mark.parametrize("name", ["app.py", "app/__init__.py"])
+def test_theirs_in_our_place_is_one_line(tmp_path: Path, name: str) -> None:
+    theirs = tmp_path / name
+    theirs.parent.mkdir(exist_ok=True)
+    theirs.write_text("raise RuntimeError('imported')")
+    done = command(tmp_path, tmp_path, ROOT)
+    place = theirs if name == "app.py" else theirs.parent
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"starling: {place} shadows Starling's own package app, {ROOT / 'app'}: rename yours, or take its folder off "
+        "PYTHONPATH and start elsewhere\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "code"),
+    [
+        ("app.net:build", None),
+        ("app:build", None),
+        ("model.py:build", "from app.net import Net\n"),
+        ("model.py:build", "from app.errors import Mine\n"),
+    ],
+)
+def test_ours_in_their_place_is_one_line(tmp_path: Path, source: str, code: str | None) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "net.py").write_text("class Net: ...")
+    with pytest.raises(ConfigError) as caught:
+        load(model(tmp_path / "mine" / "m", source, code))
+    told = f"; app is Starling's own package, {ROOT / 'app'}, which shadows {tmp_path / 'app'}: rename yours"
+    assert str(caught.value).endswith(told)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_package_that_is_not_there_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No module named 'nosuchpackage'; install the package where the server runs"):
+        load(model(tmp_path / "m", "nosuchpackage.net:build"))
+    with pytest.raises(ConfigError, match=r"No module named 'nosuchpackage'$"):
+        load(model(tmp_path / "n", "model.py:build", "import nosuchpackage\n"))
