@@ -78,6 +78,9 @@ def place(model: Model, placement: Placement) -> Model:
     module = model.call
     if not placement.changes or not movable(model) or not isinstance(module, nn.Module):
         return model
+    if placement.compile and isinstance(module, torch.jit.ScriptModule):
+        log.warning("model %s: TorchScript is not compiled, torch.compile refuses it", model.info.name)
+        placement = replace(placement, compile=False)
     dtype = PRECISIONS[placement.precision]
     try:
         for part in (module, *(one for one in (*model.stages, model.context) if isinstance(one, nn.Module))):

@@ -10,6 +10,7 @@ from torch import nn
 
 from app.errors import ConfigError
 from app.models.loaders import load
+from app.models.placement import Placement, place
 
 from .folders import TOML, source_of, try_out, write_model
 from .test_loaders import LINEAR, Bomb
@@ -125,6 +126,14 @@ def test_weights_of_a_whole_module_say_what_to_save(tmp_path):
     text = str(caught.value)
     assert text.endswith("got a pickle (torch.nn.modules.linear.Linear): save model.state_dict() instead")
     assert "\x1b" not in text
+
+
+def test_it_is_cast_and_never_compiled(tmp_path, caplog):
+    model = load(source_of(folder_with(tmp_path, torch.jit.script(Scripted().eval()).save)))
+    placed = place(model, Placement(precision="bf16", compile=True))
+    assert "TorchScript is not compiled" in caplog.text
+    assert try_out(placed) == []
+    assert next(placed.call.parameters()).dtype == torch.bfloat16
 
 
 def test_trust_is_for_pickles_alone(tmp_path):
