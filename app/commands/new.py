@@ -30,6 +30,9 @@ def new(
         list[str] | None,
         typer.Option("--input", metavar="NAME:TYPE[SHAPE]", help="An input, if it cannot be guessed; can be repeated."),
     ] = None,
+    weights: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A state dict, or safetensors; copied.", show_default=False)
+    ] = None,
     trust: Annotated[bool, typer.Option("--trust", help="Open a .joblib file, which is a pickle.")] = False,
 ) -> None:
     """Make the folder of a model: model.toml, a request for curl, a test. What it takes and gives is tried.
@@ -39,7 +42,7 @@ def new(
     from app.models.guess import parse_input
     from app.models.new import make
 
-    made = make(name, origin, [parse_input(text) for text in inputs or []], trust)
+    made = make(name, origin, [parse_input(text) for text in inputs or []], trust, weights)
     print("\n".join(f"{made.folder}/{file}" for file in made.files))
     for warning in made.checked.warnings:
         print(f"starling: warning: {warning}", file=sys.stderr)

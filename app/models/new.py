@@ -81,10 +81,12 @@ class _Draft:
     kwargs: dict[str, Any] = field(default_factory=dict)
     trust: bool = False
     recurrent: bool = False
+    weights: str = ""
 
     def toml(self) -> str:
         lines = [f"source = {_value(self.source)}"]
         lines += [f"kwargs = {_value(self.kwargs)}"] * bool(self.kwargs)
+        lines += [f"weights = {_value(self.weights)}"] * bool(self.weights)
         lines += ["trust = true"] * self.trust + ["recurrent = true"] * self.recurrent
         for key, tables in (("inputs", self.inputs), ("outputs", self.outputs)):
             for table in tables:
@@ -92,11 +94,12 @@ class _Draft:
         return "\n".join(lines) + "\n"
 
 
-def make(target: Path, origin: str, inputs: InputTables, trust: bool = False) -> Made:
+def make(target: Path, origin: str, inputs: InputTables, trust: bool = False, weights: Path | None = None) -> Made:
     """Make the folder `target`, whose name is the model's.
 
     `origin`: `package.module:CALLABLE` and the like, a file, a folder with one, or "" for a model to begin with.
-    `inputs`: tables of model.toml, where they cannot be guessed. Raises ConfigError, and leaves no folder then.
+    `inputs`: tables of model.toml, where they cannot be guessed. `weights`: a file of them, which is copied. Raises
+    ConfigError, and leaves no folder then.
     """
     name = target.resolve().name
     if not NAME.fullmatch(name):
@@ -104,50 +107,58 @@ def make(target: Path, origin: str, inputs: InputTables, trust: bool = False) ->
     if target.exists():
         raise ConfigError(f"{target}: is there already")
     found = _place(origin)
+    if weights is not None and not weights.is_file():
+        raise ConfigError(f"weights: expected a file, got {str(weights)!r}")
     target.mkdir(parents=True)
     try:
-        return _filled(target, name, found, inputs, trust)
+        return _filled(target, name, found, inputs, trust, weights)
     except BaseException:
         shutil.rmtree(target)
         raise
 
 
-def _filled(target: Path, name: str, origin: str | Path, inputs: InputTables, trust: bool) -> Made:
+def _filled(
+    target: Path, name: str, origin: str | Path, inputs: InputTables, trust: bool, weights: Path | None
+) -> Made:
     source = _copied(origin, target)
+    if weights is not None:
+        shutil.copy(weights, target / weights.name)
     if origin == "":
         inputs = inputs or [{"name": "x", "datatype": "FP32", "shape": [3]}]
     if (target / FILE_NAME).is_file():
         config = read_config(target)
         tables = [table.model_dump(exclude_unset=True) for table in config.inputs]
         outputs = [table.name for table in config.outputs]
+        checked = check(target).results[0]
     else:
-        draft, outputs = _written(target, source, inputs, trust)
-        tables = draft.inputs
+        draft, checked = _written(target, source, inputs, trust, weights.name if weights is not None else "")
+        tables, outputs = draft.inputs, [table["name"] for table in draft.outputs]
     curl = _request(target, name, tables)
     word = re.sub(r"\W", "_", name)
     names = json.dumps(outputs)
     (target / f"test_{word}.py").write_text(_TEST.format(name=target.as_posix(), word=word, outputs=names))
     files = sorted(path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file())
-    return Made(target, tuple(files), check(target).results[0], curl)
+    return Made(target, tuple(files), checked, curl)
 
 
-def _written(target: Path, source: str, inputs: InputTables, trust: bool) -> tuple[_Draft, list[str]]:
-    """model.toml for the first draft that `starling check` passes, or else for the last."""
+def _written(target: Path, source: str, inputs: InputTables, trust: bool, weights: str) -> tuple[_Draft, Checked]:
+    """model.toml for the first draft that `starling check` passes, or else for the last; what that says of it."""
     reason = ""
-    draft: _Draft | None = None
-    for one in _drafts(target, source, inputs, trust):
+    found: tuple[_Draft, Checked] | None = None
+    for draft in _drafts(target, source, inputs, trust):
         try:
-            one.outputs = one.outputs or _outputs(one, target)
+            draft.outputs = draft.outputs or _outputs(draft, target)
         except (Exception, SystemExit) as error:  # the model's own code
             reason = reason or (str(error) if isinstance(error, ConfigError) else one_line(error))
             continue
-        draft = one
+        draft.weights = weights
         (target / FILE_NAME).write_text(draft.toml(), encoding="utf-8")
-        if check(target).ok:
+        found = draft, check(target).results[0]
+        if not found[1].error:
             break
-    if draft is None:
+    if found is None:
         raise ConfigError(f"{source}: cannot be run on made-up rows: {reason}; {ASK}")
-    return draft, [table["name"] for table in draft.outputs]
+    return found
 
 
 def _drafts(target: Path, source: str, inputs: InputTables, trust: bool) -> Iterator[_Draft]:

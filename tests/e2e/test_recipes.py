@@ -68,9 +68,14 @@ def test_there_is_a_short_recipe_for_each_kind() -> None:
 def test_each_recipe_answers_what_it_says(
     tmp_path: Path, start: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And so does a folder that `starling new` has made."""
+    """And so do folders that `starling new` has made."""
     curls = {name: followed(script, tmp_path, monkeypatch) for name, (script, _) in recipes().items()}
-    made = make(Path("mine/begun"), "", [])
+    Path("net").mkdir()
+    Path("net/model.py").write_text("from torch import nn\nbuild = nn.Flatten\n")
+    made = [
+        make(Path("mine/begun"), "", []),
+        make(Path("mine/large"), "net", [{"name": "x", "datatype": "FP32", "shape": [2, 64, 64]}]),
+    ]
     server = start(flags=("--models", str(tmp_path / "mine")))
     answers = {name: curl(command, server, tmp_path) for name, command in curls.items()}
     for name, (_, told) in recipes().items():
@@ -81,5 +86,6 @@ def test_each_recipe_answers_what_it_says(
             assert answers[name][output] == pytest.approx(value, rel=1e-3), name
         assert list(answers[name]) == list(wanted)
     assert [len(answers["Sequences"]["state"])] == [3]
-    (output,) = curl(made.curl, server, tmp_path)["outputs"]
+    (output,) = curl(made[0].curl, server, tmp_path)["outputs"]
     assert output["shape"] == [1, 3]
+    assert len(curl(made[1].curl, server, tmp_path)["output"]) == 2 * 64 * 64

@@ -111,6 +111,18 @@ def test_a_class_is_looked_at_and_run(tmp_path, nets, name, inputs, outputs):
     assert told.get("recurrent", False) is (name == "Tags")
 
 
+def test_weights_are_copied_and_named(tmp_path, nets):
+    torch.save(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).state_dict(), tmp_path / "trained.pt")
+    made = make(tmp_path / "m", f"{nets}:Net", [], weights=tmp_path / "trained.pt")
+    assert made.checked.error == ""
+    assert toml(made)["weights"] == "trained.pt"
+    assert "trained.pt" in made.files
+    made = make(tmp_path / "n", f"{nets}:Small", [], weights=tmp_path / "trained.pt")
+    assert "expected weights that fit the model" in made.checked.error
+    with pytest.raises(ConfigError, match="weights: expected a file, got "):
+        make(tmp_path / "o", f"{nets}:Net", [], weights=tmp_path / "gone.pt")
+
+
 def test_a_model_that_takes_padding_for_data_is_told_so(tmp_path, nets):
     made = make(tmp_path / "m", f"{nets}:Bag", [])
     assert "a row's answer depends on how far it is padded" in made.checked.error
