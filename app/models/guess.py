@@ -102,8 +102,8 @@ def specs_of(tables: InputTables) -> tuple[TensorSpec, ...]:
 
 
 def request_row(tables: InputTables) -> SampleRow:
-    """A made-up row of short sequences, to ask the model with."""
-    specs = specs_of(tables)
+    """A made-up row of short sequences, to ask the model with: what clients send of the inputs."""
+    specs = [spec for spec in specs_of(tables) if not spec.made]
     return made_up_rows(specs, [_lengths(specs, _SHORT)])[0]
 
 
@@ -206,7 +206,7 @@ def _shapes(layer: nn.Module) -> Iterator[dict[str, Any]]:
         yield {"datatype": "FP32", "shape": ["time", channels], "max_shape": [_LONGEST, channels]}
     elif kind in ("Conv2d", "BatchNorm2d"):
         yield from ({"datatype": "FP32", "shape": [channels, side, side]} for side in _SIDES)
-    elif kind in ("Conv1d",):
+    elif kind == "Conv1d":
         yield {"datatype": "FP32", "shape": [channels, "time"], "max_shape": [channels, _LONGEST]}
     elif kind in ("Linear", "BatchNorm1d"):
         yield {"datatype": "FP32", "shape": [channels]}

@@ -126,6 +126,8 @@ def _filled(
     if origin == "":
         inputs = inputs or [{"name": "x", "datatype": "FP32", "shape": [3]}]
     if (target / FILE_NAME).is_file():
+        if inputs or weights is not None:
+            raise ConfigError(f"{origin}: has a {FILE_NAME}, which says what goes in, and the weights: edit it instead")
         config = read_config(target)
         tables = [table.model_dump(exclude_unset=True) for table in config.inputs]
         outputs = [table.name for table in config.outputs]

@@ -19,7 +19,7 @@ from app.models.guess import exported_inputs, guesses, parse_input, specs_of
 from app.models.new import make
 
 from . import onnx_graphs
-from .folders import write_model
+from .folders import TOML, write_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.*is deprecated:DeprecationWarning")
 
@@ -212,6 +212,16 @@ def test_a_folder_of_a_model_is_copied_whole(tmp_path):
     (origin / "model.toml").unlink()
     made = make(tmp_path / "guessed", str(origin), [parse_input("x:FP32[3]")])
     assert made.checked.error == ""
+
+
+def test_a_folder_with_inputs_that_the_server_makes(tmp_path):
+    toml = TOML.replace("[3]", '["n"]') + '[[inputs]]\nname = "m"\ndatatype = "FP32"\nshape = ["n"]\nmask = "x"\n'
+    code = "def build():\n    return lambda x, mask: x * mask\n"
+    made = make(tmp_path / "copy", str(write_model(tmp_path / "origin", toml, code)), [])
+    assert made.checked.error == ""
+    assert [one["name"] for one in json.loads((made.folder / "request.json").read_text())["inputs"]] == ["x"]
+    with pytest.raises(ConfigError, match=r"has a model\.toml, which says what goes in"):
+        make(tmp_path / "other", str(tmp_path / "origin"), [parse_input("x:FP32[3]")])
 
 
 def test_a_large_row_is_sent_as_an_array(tmp_path):
