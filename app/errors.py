@@ -2,7 +2,8 @@
 
 StarlingError
  +-- BadRequest 400          a field of the request is wrong; the message names it
- +-- Unauthorized 401        an API key is set and the request has none, or a wrong one
+ +-- Unauthorized 401        a key is set and the request has none, or a wrong one
+ +-- Forbidden 403           the server was started without what the request asks for
  +-- NotFound 404            unknown model, version or route
  +-- MethodNotAllowed 405
  +-- BodyTimeout 408         the body did not arrive in time
@@ -48,6 +49,10 @@ class BadRequest(StarlingError):
 
 class Unauthorized(StarlingError):
     status, code = 401, "unauthorized"
+
+
+class Forbidden(StarlingError):
+    status, code = 403, "forbidden"
 
 
 class NotFound(StarlingError):

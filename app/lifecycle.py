@@ -16,13 +16,15 @@ class Lifecycle:
     """Implements contract.Health.
 
     The server and the engine set its functions once they exist: `stuck` says why the engine makes no progress, or
-    None; `abort` answers all requests with 503; `connections` counts the open ones.
+    None; `abort` answers all requests with 503; `connections` counts the open ones. `watching` are those who look for
+    files that have changed, at each tick of the rate monitor; they raise nothing.
     """
 
     def __init__(self) -> None:
         self.stuck: Callable[[], str | None] = lambda: None
         self.abort: Callable[[str], None] = lambda why: None
         self.connections: Callable[[], int] = lambda: 0
+        self.watching: list[Callable[[], None]] = []
         self.catalog: Catalog | None = None
         self.device = ""  # what models run on, in words; set with the catalog
         self.closing = False
@@ -42,6 +44,10 @@ class Lifecycle:
         if self.catalog is None:
             return "the server is starting"
         return _why_not(self.catalog) or None
+
+    def tick(self) -> None:
+        for look in self.watching:
+            look()
 
     def fail(self, why: str) -> None:
         """The engine is lost: liveness is red from now on and the process is to end."""

@@ -1,17 +1,25 @@
-"""Log lines: text for people, JSON for collectors; and errors of models' own code, each cause once."""
+"""Log lines: text for people, JSON for collectors; and errors of models' own code, each cause once.
+
+With JSON every line is an entry, whoever writes it: what is printed by models and libraries, their warnings, and the
+error that ends the process, see `capture`.
+"""
 
 from __future__ import annotations
 
+import atexit
+import io
 import json
 import logging
 import logging.config
 import os
+import re
 import sys
 import sysconfig
-from collections.abc import Iterator
-from contextvars import ContextVar
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
+from typing import Any, TextIO
 
 _SERVER = os.path.dirname(os.path.abspath(__file__)) + os.sep
 #: Models that ship with the server. Their code counts as a user's.
@@ -20,15 +28,21 @@ _STDLIB = sysconfig.get_path("stdlib") + os.sep
 _INSTALLED = {"site-packages", "dist-packages"}  # folders of installed packages, which may lie inside _STDLIB
 
 
-#: The class of the inference request that this task answers, for its line in the access log; "" for other requests.
-SERVICE_CLASS: ContextVar[str] = ContextVar("service_class", default="")
+ACCESS = "starling.access"  # the logger of one line per HTTP request
+_PRINTED = ("stdout", "stderr")  # loggers of what is printed
+_LONGEST_LINE = 64 << 10  # characters that are printed without an end of line, before they make an entry
+
+
+def fields(**values: object) -> dict[str, Any]:
+    """Named arguments of a log call: what a JSON line has beside its message, as `log.info("...", **fields(model=m))`.
+
+    Values are such as JSON has.
+    """
+    return {"extra": {"fields": values}}
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line: time, level, logger, message, and the traceback where there is one.
-
-    Lines of the access log have the `class` of inference requests.
-    """
+    """One JSON object per line: time, level, logger, message, `fields`, and the traceback where there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry = {
@@ -37,33 +51,124 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        if record.name == "uvicorn.access" and (klass := SERVICE_CLASS.get()):
-            entry["class"] = klass
+        entry |= getattr(record, "fields", {})
         if record.exc_info:
             entry["traceback"] = self.formatException(record.exc_info)
         return json.dumps(entry, ensure_ascii=False)
 
 
+class TextFormatter(logging.Formatter):
+    """Lines for people. Of the access log also the fields, which its message has not."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = super().format(record)
+        if record.name != ACCESS:
+            return line
+        told = getattr(record, "fields", {}).items()
+        rest = [(name, value) for name, value in told if name not in ("method", "path", "status")]
+        return line + "".join(f" {name}={_one_word(value)}" for name, value in rest)
+
+
+def _one_word(value: object) -> str:
+    """A value as text that cannot be taken for another field or line: clients name models as they like."""
+    text = str(value)
+    return text if text.isprintable() and " " not in text else repr(text)
+
+
 def configure(level: str, style: str, access: bool) -> None:
     """Set up logging for the process. `style` is "text" or "json"; `access`: one line per HTTP request."""
-    formatter = (
-        {"()": JsonFormatter} if style == "json" else {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}
-    )
+    stream = sys.stderr.stream if isinstance(sys.stderr, PrintedLines) else sys.stderr
+    handler = {"class": "logging.StreamHandler", "stream": stream, "formatter": "line"}
     logging.config.dictConfig(
         {
             "version": 1,
             "disable_existing_loggers": False,
-            "formatters": {"line": formatter},
-            "handlers": {"out": {"class": "logging.StreamHandler", "stream": "ext://sys.stderr", "formatter": "line"}},
+            "formatters": {"line": {"()": JsonFormatter if style == "json" else TextFormatter}},
+            "handlers": {"out": handler},
             "root": {"handlers": ["out"], "level": "WARNING"},
             "loggers": {
                 "starling": {"level": level.upper()},
                 "python_multipart": {"level": "ERROR"},  # warns of every malformed upload: a client could fill the disk
-                "uvicorn": {"level": "INFO" if access else "WARNING"},
-                "uvicorn.access": {"level": "INFO" if access else "WARNING"},
+                "uvicorn": {"level": "WARNING"},
+                ACCESS: {"level": "INFO" if access else "WARNING"},
+                **{name: {"level": "INFO"} for name in _PRINTED},
             },
         }
     )
+
+
+class PrintedLines(io.TextIOBase):
+    """In place of stdout or stderr: each line that is printed becomes a log entry. `stream` is what it replaces.
+
+    Lines of different threads are kept apart. A progress bar, which draws over its own line, makes an entry of each
+    drawing.
+    """
+
+    def __init__(self, stream: TextIO, logger: logging.Logger) -> None:
+        super().__init__()
+        self.stream = stream
+        self._logger = logger
+        self._begun = threading.local()
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self.stream.fileno()
+
+    def write(self, text: str) -> int:
+        begun = getattr(self._begun, "text", "") + text
+        *lines, rest = re.split(r"[\r\n]", begun)
+        if len(rest) > _LONGEST_LINE:
+            lines, rest = [*lines, rest], ""
+        self._begun.text = rest
+        for line in lines:
+            if line.strip():
+                self._logger.info("%s", line)
+        return len(text)
+
+    def end(self) -> None:
+        """The process ends: what this thread has begun is a line."""
+        self.write("\n")
+
+
+def capture() -> None:
+    """Make an entry of everything that the process writes, once `configure` has been called with "json".
+
+    That is what is printed, warnings, and exceptions that end a thread. What native code writes by itself stays as it
+    is.
+    """
+    sys.stdout, sys.stderr = (
+        PrintedLines(stream, logging.getLogger(name))
+        for name, stream in zip(_PRINTED, (sys.stdout, sys.stderr), strict=True)
+    )
+    for stream in (sys.stdout, sys.stderr):
+        atexit.register(stream.end)
+    logging.captureWarnings(True)
+    logging.raiseExceptions = False  # what fails to be logged would be told on stderr, and logged
+    threading.excepthook = _thread_ended
+
+
+def _thread_ended(args: threading.ExceptHookArgs) -> None:
+    if args.exc_value is not None and not isinstance(args.exc_value, SystemExit):
+        name = args.thread.name if args.thread is not None else "unknown"
+        told = (args.exc_type, args.exc_value, args.exc_traceback)
+        logging.getLogger("starling").error("thread %s has ended by an exception", name, exc_info=told)
+
+
+def json_asked(arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Whether a command line asks for JSON lines, known before it has been parsed: what is wrong with it is told so."""
+    if list(arguments[:1]) != ["serve"]:
+        return False
+    asked = environment.get("STARLING_LOG_FORMAT", "")
+    for flag, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        name, equals, value = flag.partition("=")
+        if name == "--log-format":
+            asked = value if equals else following
+    return asked == "json"
 
 
 class CauseLog:

@@ -15,9 +15,12 @@ import torch
 from fastapi import FastAPI
 
 from app import __version__
+from app.api.access import Access
+from app.api.access_log import AccessLog
 from app.api.errors import install_error_handlers
 from app.api.http import Limits
 from app.api.inference import InferencePath
+from app.api.keys import keys_of
 from app.api.routes.control import router as control
 from app.api.routes.openapi import router as documentation
 from app.contract import Batching
@@ -61,11 +64,14 @@ def create_app(
 ) -> InferencePath:
     """The server as an ASGI application. `on_ready` is told when every model has been tried.
 
-    Raises ConfigError when the models or the GPU cannot be found; what is wrong inside one model shows in the index.
+    Raises ConfigError when the models, the GPU or files of keys cannot be found; what is wrong inside one model shows
+    in the index.
     """
     lifecycle = lifecycle or Lifecycle()
     with as_config_error():
         check_names(settings.policy or Batching().policy, settings.objective or Batching().objective)
+    access = _access(settings)
+    lifecycle.watching.append(access.look)
     gpu = cuda.device_index(settings.device)
     repository = Repository(settings.repository, settings.model)
     # A folder that cannot be read or has no model is known before anything starts.
@@ -94,6 +100,7 @@ def create_app(
             stack.push_async_callback(_cancel, loading)
             yield {
                 "catalog": registry,
+                "access": access,
                 "health": lifecycle,
                 "settings": settings,
                 "metrics": Metrics(engine.snapshot, partial(_status, lifecycle, registry, build)),
@@ -104,7 +111,18 @@ def create_app(
     app.include_router(control)
     app.include_router(documentation)
     install_error_handlers(app)
-    return InferencePath(app, _limits(settings), api_key=settings.api_key, connections=lambda: lifecycle.connections())
+    log_of_access = AccessLog(probes=settings.access_log_probes) if settings.access_log else None
+    return InferencePath(
+        app, _limits(settings), access=access, access_log=log_of_access, connections=lambda: lifecycle.connections()
+    )
+
+
+def _access(settings: Settings) -> Access:
+    return Access(
+        keys_of("api_key", settings.api_key, settings.api_key_file),
+        keys_of("admin_key", settings.admin_key, settings.admin_key_file),
+        control=settings.model_control,
+    )
 
 
 def _scheduler(settings: Settings, device: Device, stack: AsyncExitStack) -> Scheduler:
@@ -190,6 +208,7 @@ def _engine(settings: Settings, device: Device, scheduler: Scheduler, lifecycle:
         pool_bytes=settings.pool_mib * MIB,
         activation_bytes=settings.activation_mib * MIB,
         on_lost=lifecycle.fail,
+        on_tick=lifecycle.tick,
         meter=find_meter(device.uuid if isinstance(device, StreamDevice) else None),
     )
 

@@ -28,6 +28,7 @@ from app.errors import ConfigError
 from app.lifecycle import Lifecycle
 from app.protocol.connection import HttpProtocol
 from app.settings import Settings, cpu_cores
+from app.tls import Certificate
 
 log = logging.getLogger("starling.server")
 
@@ -134,19 +135,28 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
-def serve(app: InferencePath, settings: Settings, lifecycle: Lifecycle, sock: socket.socket) -> int:
+def serve(
+    app: InferencePath,
+    settings: Settings,
+    lifecycle: Lifecycle,
+    sock: socket.socket,
+    tls: Certificate | None = None,
+) -> int:
     """Run until told to stop. The exit status is 0 after a drain, 1 if the engine was lost or the start failed."""
+    if tls is not None:
+        lifecycle.watching.append(tls.look)
     config = uvicorn.Config(
         app,
         http=partial(HttpProtocol, handler=app.direct),  # type: ignore[arg-type]  # uvicorn calls it like the class
         interface="asgi3",  # stated, because uvicorn takes a plain function that returns a coroutine for ASGI 2
         proxy_headers=False,  # nothing here uses the client's address; the middleware costs a microsecond a request
         log_config=None,
-        access_log=settings.access_log,
+        access_log=False,  # its own, see app/api/access_log.py
         timeout_keep_alive=settings.keep_alive_s,
         timeout_graceful_shutdown=int(settings.drain_limit_s) + _FORCE_AFTER_S,
         server_header=False,
         lifespan="on",
+        ssl_context_factory=None if tls is None else lambda config, default: tls.context,
     )
     process.switch_threads_often()
     server = Server(config, lifecycle, settings.drain_grace_s, settings.drain_limit_s)

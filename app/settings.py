@@ -38,7 +38,21 @@ class Settings(BaseModel):
     # where
     host: str = Field("127.0.0.1", description="Address to listen on; 0.0.0.0 for every interface.")
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    tls_cert: Path | None = Field(
+        None, description="Certificate, with its chain, to serve HTTPS by; PEM, read again when it changes."
+    )
+    tls_key: Path | None = Field(None, description="The certificate's key, where its own file does not have it; PEM.")
+
+    # who may do what
     api_key: str | None = Field(None, description="Key that requests must carry (X-API-Key, or a bearer token).")
+    api_key_file: Path | None = Field(
+        None, description="More such keys, one a line; read again when the file changes. # begins a comment."
+    )
+    model_control: bool = Field(False, description="Let clients load and unload models; else they are answered 403.")
+    admin_key: str | None = Field(
+        None, description="Key to load and unload models by, and no other then; --model-control is not needed."
+    )
+    admin_key_file: Path | None = Field(None, description="More such keys, as --api-key-file.")
 
     # how calls are batched: beats model.toml
     policy: str | None = Field(None, description="When to form a batch. [adaptive]")
@@ -130,7 +144,8 @@ class Settings(BaseModel):
     # what it says
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe line printed.")
     log_format: Literal["text", "json"] = Field("text", description="One line per event, as text or as JSON.")
-    access_log: bool = Field(False, description="One line per HTTP request.")
+    access_log: bool = Field(False, description="One line per HTTP request, probes left out.")
+    access_log_probes: bool = Field(False, description="Probes too, where there is an access log.")
     record: Path | None = Field(None, description="Write the scheduler's inputs and steps here, for replay.")
 
     @field_validator("workers", mode="before")
@@ -152,6 +167,12 @@ class Settings(BaseModel):
             raise ValueError(f"threads: expected at most the {cores} cores of this machine, got {self.threads}")
         if any(capacity < 1 for capacity in self.workers):
             raise ValueError(f"workers: expected capacities of at least 1, got {list(self.workers)}")
+        return self
+
+    @model_validator(mode="after")
+    def _key_has_a_certificate(self) -> Settings:
+        if self.tls_key is not None and self.tls_cert is None:
+            raise ValueError("tls_cert: expected a certificate beside tls_key")
         return self
 
     @property

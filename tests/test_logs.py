@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
@@ -13,13 +16,13 @@ from typing import Any
 import pytest
 import torch
 
-from app.logs import CauseLog, JsonFormatter, configure
+from app.logs import CauseLog, JsonFormatter, PrintedLines, TextFormatter, capture, configure, fields, json_asked
 
 
 @pytest.fixture
 def _restored() -> Iterator[None]:
     """Logging is the process's: put it back."""
-    names = [None, "starling", "uvicorn", "uvicorn.access", "python_multipart"]
+    names = [None, "starling", "uvicorn", "starling.access", "stdout", "stderr", "python_multipart"]
     before = [(logging.getLogger(name), logging.getLogger(name).level) for name in names]
     handlers = list(logging.getLogger().handlers)
     yield
@@ -59,7 +62,7 @@ def test_levels(style: str, capsys: pytest.CaptureFixture[str]) -> None:
     logging.getLogger("starling.engine").debug("too fine")
     logging.getLogger("starling.engine").info("just right")
     logging.getLogger("somebody").info("else's")
-    logging.getLogger("uvicorn.access").info("GET /")
+    logging.getLogger("starling.access").info("GET /")
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
     assert "just right" in lines[0]
@@ -69,9 +72,88 @@ def test_levels(style: str, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.usefixtures("_restored")
 def test_the_access_log_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     configure("warning", "text", True)
-    logging.getLogger("uvicorn.access").info("GET /")
+    logging.getLogger("starling.access").info("GET /")
     logging.getLogger("starling").info("quiet")
     assert [line.rpartition(": ")[2] for line in capsys.readouterr().err.splitlines()] == ["GET /"]
+
+
+def test_fields_of_an_entry(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        logging.getLogger("starling.x").info("%s serves", "a", **fields(model="a", rows=3))
+    (told,) = caplog.records
+    entry = json.loads(JsonFormatter().format(told))
+    assert (entry["message"], entry["model"], entry["rows"]) == ("a serves", "a", 3)
+    assert TextFormatter().format(told).endswith("starling.x: a serves")
+
+
+def test_a_line_of_the_access_log_as_text() -> None:
+    """One line and one word for each field, whatever a client calls its model."""
+    told = record("%s %s %d", "POST", "/x", 200)
+    told.name = "starling.access"
+    told.__dict__ |= fields(method="POST", path="/x", status=200, rows=3, model="a b\nc=1")["extra"]
+    assert TextFormatter().format(told).endswith("starling.access: POST /x 200 rows=3 model='a b\\nc=1'")
+
+
+@pytest.mark.usefixtures("_restored")
+def test_what_is_printed_becomes_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = io.StringIO()
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, ours)
+    monkeypatch.setattr(threading, "excepthook", None)
+    monkeypatch.setattr(logging, "raiseExceptions", True)
+    configure("warning", "json", False)
+    try:
+        capture()
+        configure("warning", "json", False)  # again, which must not write into itself
+        print("one", end=" ")
+        print("line\n\nand another")
+        print("10 %\r20 %\r30 %", end="", file=sys.stderr)
+        dying = threading.Thread(target=json.loads, args=("{",), name="dying")
+        dying.start()
+        dying.join()
+        print("no end", end="")
+        for stream in (sys.stdout, sys.stderr):
+            assert isinstance(stream, PrintedLines)
+            stream.end()
+    finally:
+        logging.captureWarnings(False)
+    entries = [json.loads(line) for line in ours.getvalue().splitlines()]
+    assert [(entry["logger"], entry["level"], entry["message"].split(":")[0]) for entry in entries] == [
+        ("stdout", "info", "one line"),
+        ("stdout", "info", "and another"),
+        ("stderr", "info", "10 %"),
+        ("stderr", "info", "20 %"),
+        ("starling", "error", "thread dying has ended by an exception"),
+        ("stdout", "info", "no end"),
+        ("stderr", "info", "30 %"),
+    ]
+    assert "JSONDecodeError" in entries[4]["traceback"]
+
+
+def test_lines_without_an_end_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        stream = PrintedLines(sys.stderr, logging.getLogger("stderr"))
+        for _ in range(3):
+            assert stream.write("a" * 40_000) == 40_000
+    assert [len(line.getMessage()) for line in caplog.records] == [80_000]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variable", "expected"),
+    [
+        (["serve"], None, False),
+        (["serve"], "json", True),
+        (["serve", "--log-format", "json"], None, True),
+        (["serve", "--log-format=json"], "text", True),
+        (["serve", "--log-format=text"], "json", False),
+        (["serve", "--log-format", "json", "--log-format", "text"], None, False),
+        (["serve", "--log-format"], None, False),
+        (["models"], "json", False),
+        ([], "json", False),
+    ],
+)
+def test_a_command_line_that_asks_for_json(arguments: list[str], variable: str | None, expected: bool) -> None:
+    assert json_asked(arguments, {} if variable is None else {"STARLING_LOG_FORMAT": variable}) == expected
 
 
 log = logging.getLogger("starling.test")

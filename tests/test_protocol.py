@@ -266,6 +266,7 @@ async def test_state_of_a_connection_and_of_a_request() -> None:
     assert connection.state.default_headers == []
     assert connection.state.total_requests == 2
     assert protocol.timeout_keep_alive_task is None  # see IdleTimer
+    assert (protocol.scheme, protocol.client) == ("http", ("127.0.0.1", 1))
     connection.hang_up()
 
 
@@ -277,6 +278,6 @@ def test_state_of_a_server() -> None:
     assert (server.server_state.connections, server.server_state.tasks) == (set(), set())
     settings = {
         "http", "interface", "proxy_headers", "log_config", "access_log", "timeout_keep_alive",
-        "timeout_graceful_shutdown", "server_header", "lifespan",
+        "timeout_graceful_shutdown", "server_header", "lifespan", "ssl_context_factory",
     }  # fmt: skip
     assert settings <= set(parameters(uvicorn.Config.__init__))

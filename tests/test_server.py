@@ -153,5 +153,9 @@ async def test_lifecycle_before_anything_is_there() -> None:
     assert lifecycle.live() is None
     assert lifecycle.ready() == "the server is starting"
     assert isinstance(lifecycle.loaded, asyncio.Event)
+    looked = []
+    lifecycle.watching += [lambda: looked.append(1), lambda: looked.append(2)]
+    lifecycle.tick()
+    assert looked == [1, 2]
     lifecycle.stuck = lambda: "hung"
     assert (lifecycle.live(), lifecycle.ready()) == ("hung", "hung")

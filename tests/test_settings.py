@@ -58,3 +58,9 @@ def test_unknown_and_frozen() -> None:
 @pytest.mark.parametrize(("given", "expected"), [("1,2,4", (1, 2, 4)), ("8", (8,)), (" 1 , 2 ", (1, 2)), ((3,), (3,))])
 def test_workers(given: Any, expected: tuple[int, ...]) -> None:
     assert Settings(workers=given).workers == expected
+
+
+def test_a_key_needs_a_certificate() -> None:
+    with pytest.raises(ValidationError, match="tls_cert: expected a certificate"):
+        Settings(tls_key="a.key")
+    assert str(Settings(tls_cert="a.pem").tls_cert) == "a.pem"

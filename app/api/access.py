@@ -1,29 +1,72 @@
-"""Who may send requests: clients with the API key, where there is one. Probes need none."""
+"""Who may send which request: clients with a key, where there is one. Probes need none.
+
+Loading and unloading models is for nobody, unless the server was started with `--model-control` or an admin key. Where
+there is an admin key, it is asked for there in place of the other, and opens nothing else.
+"""
 
 from __future__ import annotations
 
-import hmac
+import re
 
+from app.api.keys import Keys
 from app.api.routes.probes import LIVE_PATHS, READY_PATHS
-from app.errors import Unauthorized
+from app.errors import Forbidden, Unauthorized
 
 #: Orchestrators have no key, and must be answered also when there are too many connections.
 PROBES = frozenset((*LIVE_PATHS, *READY_PATHS))
 
+_CONTROL = re.compile(r"/v2/repository/models/[^/]+/(?:load|unload)")
+_OFF = "loading and unloading models is off: start the server with --model-control, or with --admin-key"
 
-def check_key(headers: dict[bytes, bytes], key: bytes) -> None:
-    """Raise Unauthorized unless a request's headers hold the key, as X-API-Key or as a bearer token."""
+
+class Access:
+    """`keys` open all routes, `admin` those that load and unload models; None asks for no key.
+
+    `control`: whether models may be loaded and unloaded where there is no admin key.
+    """
+
+    def __init__(self, keys: Keys | None = None, admin: Keys | None = None, *, control: bool = False) -> None:
+        self.keys = keys
+        self._admin = admin
+        self._control = control
+
+    def check(self, path: str, headers: dict[bytes, bytes]) -> None:
+        """Raise Unauthorized for a request without the API key, but for those that bring an admin key in its place.
+
+        `check_control` decides on these, in the route itself: a path that only looks like one of them opens nothing.
+        """
+        if self.keys is None or (self._admin is not None and _CONTROL.fullmatch(path)):
+            return
+        _check(headers, self.keys, "API")
+
+    def allows(self, headers: dict[bytes, bytes]) -> bool:
+        """Whether a request that infers may come."""
+        if self.keys is None:
+            return True
+        given = _given(headers)
+        return given is not None and self.keys.hold(given)
+
+    def check_control(self, headers: dict[bytes, bytes]) -> None:
+        """Raise Forbidden or Unauthorized for a request to load or unload that may not come."""
+        if self._admin is not None:
+            self._admin.look()  # a key that was taken away a moment ago must not unload anything
+            _check(headers, self._admin, "admin")
+        elif not self._control:
+            raise Forbidden(_OFF)
+
+    def look(self) -> None:
+        """Read files of keys again that have changed."""
+        for keys in (self.keys, self._admin):
+            if keys is not None:
+                keys.look()
+
+
+def _check(headers: dict[bytes, bytes], keys: Keys, kind: str) -> None:
     given = _given(headers)
     if given is None:
-        raise Unauthorized("an API key is needed: X-API-Key, or Authorization: Bearer")
-    if not hmac.compare_digest(given, key):
-        raise Unauthorized("the API key is wrong")
-
-
-def has_key(headers: dict[bytes, bytes], key: bytes) -> bool:
-    """Whether `check_key` would raise nothing."""
-    given = _given(headers)
-    return given is not None and hmac.compare_digest(given, key)
+        raise Unauthorized(f"an {kind} key is needed: X-API-Key, or Authorization: Bearer")
+    if not keys.hold(given):
+        raise Unauthorized(f"the {kind} key is wrong")
 
 
 def _given(headers: dict[bytes, bytes]) -> bytes | None:

@@ -15,12 +15,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from app.api.access import has_key
+from app.api.access import Access
+from app.api.access_log import AccessLog
 from app.api.codecs.base import Codec, DecodedCall, RequestHeaders
 from app.api.codecs.friendly import Friendly
 from app.api.codecs.v1 import V1
 from app.api.codecs.v2 import V2
-from app.api.http import BodyReader, Limits
+from app.api.http import BodyReader, Limits, given_id
 from app.api.query import NOTHING, Asked, parse_query
 from app.contract import CLASSES, Answer, Lease, Served
 from app.errors import BadRequest, ModelFailed, StarlingError
@@ -45,7 +46,6 @@ _COMPRESSED = b"content-encoding: %s\r\nvary: accept-encoding\r\n"
 _V2, _V1, _FRIENDLY = V2(), V1(), Friendly()
 X_CLASS = b"x-class"
 _CLASSES = {name.encode(): name for name in CLASSES}
-_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +63,19 @@ class Route:
 
 
 class Calls:
-    """Calls as HTTP sees them. `connections` returns how many connections the server has open."""
+    """Calls as HTTP sees them. `connections` returns how many connections the server has open.
 
-    def __init__(self, limits: Limits, *, api_key: str | None, connections: Callable[[], int]) -> None:
+    `access_log` None: nothing is written of requests.
+    """
+
+    def __init__(
+        self, limits: Limits, *, access: Access, access_log: AccessLog | None, connections: Callable[[], int]
+    ) -> None:
         self.limits = limits
         self.bodies = BodyReader(limits)
-        self.key = api_key.encode() if api_key else None
+        self.access = access
+        self.access_log = access_log
+        self.keyed = access.keys is not None
         self._connections = connections
         self._causes = CauseLog(log)
         self._routes: dict[str, Route] = {}
@@ -80,10 +87,6 @@ class Calls:
     def crowded(self) -> bool:
         """Whether too many connections are open."""
         return self._connections() > self.limits.connections
-
-    def allowed(self, headers: RequestHeaders) -> bool:
-        """Whether a request has the key, if one is needed."""
-        return self.key is None or has_key(headers, self.key)
 
     # a request
 
@@ -109,8 +112,7 @@ class Calls:
 
     def request_id(self, headers: RequestHeaders) -> bytes:
         """The id that the client gave, if it is one, or a new one."""
-        given = headers.get(b"x-request-id")
-        return given if given is not None and _REQUEST_ID.fullmatch(given) is not None else self.new_id()
+        return given_id(headers) or self.new_id()
 
     def klass(self, headers: RequestHeaders) -> str:
         """The class that a request's headers name; "" for none. Raises BadRequest for one that there is not."""

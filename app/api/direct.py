@@ -12,6 +12,7 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
+from app.api.access_log import Line
 from app.api.calls import LONGEST_ROUTE, ROUTES, X_CLASS, Calls, Route
 from app.api.codecs.base import DecodedCall
 from app.api.errors import error_parts
@@ -31,6 +32,7 @@ class DirectCalls:
         self.calls = calls
         self.body_timeout_s = calls.limits.body_timeout_s
         self._routes: dict[bytes, Route] = {}
+        self._begin = DirectCall if calls.access_log is None else LoggedCall
 
     def take(self, connection: Connection, url: bytes, headers: RequestHeaders, length: int) -> Exchange | None:
         """The call that a plain POST begins. None for what the ASGI way does: other paths, and refusals that close."""
@@ -38,13 +40,13 @@ class DirectCalls:
         route = self._routes.get(url) or self._match(url)
         if route is None or len(connection.connections) > calls.limits.connections:
             return None
-        if calls.key is not None and not calls.allowed(headers):
+        if calls.keyed and not calls.access.allows(headers):
             return None
         state = connection.app_state
         health: Health = state["health"]
         if health.closing:
             return None
-        call = DirectCall(connection, calls, route, url, headers, health)
+        call = self._begin(connection, calls, route, url, headers, health)
         catalog: Catalog = state["catalog"]
         try:
             call.served = served = catalog.find(route.model, route.version)
@@ -230,3 +232,29 @@ class DirectCall(Exchange):
 
     async def _compressed(self, answer: Answer, body: bytes, json_length: int | None, encoding: str) -> None:
         self._write(answer, await asyncio.to_thread(compress, body, encoding), json_length, encoding)
+
+
+class LoggedCall(DirectCall):
+    """A request of a server that writes an access log; where there is none, it costs nothing."""
+
+    __slots__ = ()
+
+    def set_exception(self, exc: Exception) -> None:
+        ended = self.ended
+        super().set_exception(exc)
+        if not ended:
+            self._log(error_parts(exc)[0])
+
+    def _write(self, answer: Answer, body: bytes, json_length: int | None, encoding: str | None) -> None:
+        ended = self.ended
+        super()._write(answer, body, json_length, encoding)
+        if not ended:
+            self._log(200)
+
+    def _log(self, status: int) -> None:
+        line = Line()
+        rows = self.call.rows if self.call is not None else 0
+        line.about(self.request_id, self.route.model, self.served, rows, self.klass)
+        assert self.calls.access_log is not None  # see DirectCalls
+        path = self.url.partition(b"?")[0]
+        self.calls.access_log.write("POST", path, status, self.arrived, self.connection.client, line)

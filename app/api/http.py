@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import zlib
 from collections.abc import Awaitable, Callable, Coroutine, Generator, MutableMapping
 from contextlib import suppress
@@ -22,6 +23,7 @@ Headers = list[tuple[bytes, bytes]]
 
 _LINGER_S = 5.0  # how long a client may go on sending a body that is not read
 COMPRESS_FROM = 1024  # bytes; for smaller answers the header costs more than compression saves
+_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 QUICK_TO_COMPRESS = 16 << 10  # bytes that may be compressed on the event loop: some 0.2 ms
 
 
@@ -35,6 +37,12 @@ class Limits:
     pixels: int
     body_timeout_s: float
     connections: int
+
+
+def given_id(headers: dict[bytes, bytes]) -> bytes | None:
+    """The id that a client gave its request, if it is one."""
+    given = headers.get(b"x-request-id")
+    return given if given is not None and _REQUEST_ID.fullmatch(given) is not None else None
 
 
 class BodyReader:

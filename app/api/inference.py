@@ -14,7 +14,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import cast
 
-from app.api.access import PROBES, check_key
+from app.api.access import PROBES, Access
+from app.api.access_log import LINE, AccessLog
 from app.api.calls import Calls, Route
 from app.api.codecs.base import RequestHeaders
 from app.api.direct import CLOSING, DirectCalls
@@ -36,7 +37,6 @@ from app.api.http import (
 )
 from app.contract import Catalog, Lease, Served
 from app.errors import MethodNotAllowed, NotReady, StarlingError
-from app.logs import SERVICE_CLASS
 
 _OFF_LOOP_BINARY = 4 << 20  # bytes from which the copy of an input into the slots leaves the loop: a millisecond
 
@@ -50,6 +50,7 @@ class _Request:
     request_id: bytes
     arrived: int
     klass: str = ""
+    rows: int = 0  # not known
 
 
 class InferencePath:
@@ -60,16 +61,27 @@ class InferencePath:
     """
 
     def __init__(
-        self, app: ASGIApp, limits: Limits, *, api_key: str | None = None, connections: Callable[[], int] = lambda: 0
+        self,
+        app: ASGIApp,
+        limits: Limits,
+        *,
+        access: Access | None = None,
+        access_log: AccessLog | None = None,
+        connections: Callable[[], int] = lambda: 0,
     ) -> None:
         self._app = app
-        self._calls = Calls(limits, api_key=api_key, connections=connections)
+        self._calls = Calls(limits, access=access or Access(), access_log=access_log, connections=connections)
         self.direct = DirectCalls(self._calls)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
-            return
+        elif self._calls.access_log is None:
+            await self._answer(scope, receive, send)
+        else:
+            await self._calls.access_log.around(self._answer, scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
         if path not in PROBES:
             try:
@@ -86,8 +98,8 @@ class InferencePath:
     def _admit(self, scope: Scope) -> None:
         """Raise Unauthorized or NotReady for a request without the key, or while too many connections are open."""
         calls = self._calls
-        if calls.key is not None:
-            check_key(dict(scope["headers"]), calls.key)
+        if calls.keyed:
+            calls.access.check(scope["path"], dict(scope["headers"]))
         if calls.crowded():
             raise NotReady(f"more than {calls.limits.connections} connections are open", retry_after_s=1)
 
@@ -129,12 +141,12 @@ class InferencePath:
             unread = None
             payload, head = await self._call(request, served, body, receive)
         except Exception as exc:
-            if served is not None:
-                SERVICE_CLASS.set(request.klass or served.info.batching.default_class)
             calls.failed(exc, served, request.klass, request.request_id, arrived, scope["path"])
             await self._refuse(exc, scope, send, extra, unread)
             return
-        SERVICE_CLASS.set(request.klass or served.info.batching.default_class)
+        finally:
+            if (line := scope.get(LINE)) is not None:
+                line.about(request.request_id, route.model, served, request.rows, request.klass)
         await respond(send, 200, header_list(head, scope["state"]["health"].closing), payload)
 
     async def _call(self, request: _Request, served: Served, body: bytes, receive: Receive) -> tuple[bytes, bytes]:
@@ -151,6 +163,7 @@ class InferencePath:
             else:
                 call = codec.decode(served, headers, body, calls.limits)
             request.klass = call.klass or request.klass
+            request.rows = call.rows
             with calls.lease(served, call, request.route.asked, request.klass, request.arrived) as lease:
                 for index, values in enumerate(call.arrays):
                     if values.nbytes > _OFF_LOOP_BINARY:

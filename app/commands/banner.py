@@ -1,27 +1,37 @@
-"""The lines that `starling serve` prints at its start."""
+"""What `starling serve` says at its start: lines for people, or entries of the log where that is JSON."""
 
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from app import __version__
 from app.api.codecs.base import client_inputs
 from app.contract import Catalog, Served
+from app.logs import fields
 from app.settings import Settings
 
+log = logging.getLogger("starling")
+
 _began = time.monotonic()
+_SECRETS = ("api_key", "admin_key")
 
 
 def starting(settings: Settings, port: int) -> None:
     """Say at once that models are loading, and list the settings that differ from their defaults."""
     changed = {name: value for name, value in settings.model_dump().items() if value != _default(name)}
     changed.pop("port", None)
-    if settings.api_key:
-        changed["api_key"] = "(set)"
-    print(f"starling {__version__}: loading models, listening on {_url(settings, port)} when ready", file=sys.stderr)
+    changed.update({name: "(set)" for name in _SECRETS if name in changed})
+    begins = f"starling {__version__}: loading models, listening on {_url(settings, port)} when ready"
+    if settings.log_format == "json":
+        told = settings.model_dump(mode="json", include=set(changed), exclude=set(_SECRETS))
+        log.info(begins, **fields(version=__version__, settings={**changed, **told}))
+        return
+    print(begins, file=sys.stderr)
     for name, value in changed.items():
         shown = ", ".join(map(str, value)) if isinstance(value, tuple) else value
         print(f"  {name} = {shown}", file=sys.stderr)
@@ -31,6 +41,16 @@ def announce(settings: Settings, port: int, catalog: Catalog, device: str) -> No
     """List the models, the URL, a request to try, and how many models serve; called once all have been tried."""
     url = _url(settings, port)
     ready, failed = catalog.ready(), catalog.pending()
+    names = [served.info.name for served in ready] + [entry.name for entry in failed]
+    serving = f"{_serving(len(ready), names)} on {device}"
+    took = f"ready in {time.monotonic() - _began:.1f} s"
+    if settings.log_format == "json":
+        for served in ready:
+            log.info("model %s:%s serves", *(who := (served.info.name, served.info.version)), **_of(*who))
+        for entry in failed:  # the reason, and where it came from, has been logged as an error
+            log.warning("model %s:%s does not serve", entry.name, entry.version, **_of(entry.name, entry.version))
+        log.info("%s: %s", took, serving, **fields(url=url, serving=len(ready), models=len(names), device=device))
+        return
     lines = []
     for served in ready:
         batching = served.info.batching
@@ -41,10 +61,13 @@ def announce(settings: Settings, port: int, catalog: Catalog, device: str) -> No
     lines.append(f"url     {url}  (docs at {url}/docs)")
     if ready:
         lines.append(f"try     {_curl(ready, url)}")
-    lines.append(f"ready in {time.monotonic() - _began:.1f} s; Ctrl-C stops")
-    names = [served.info.name for served in ready] + [entry.name for entry in failed]
-    lines.append(f"{_serving(len(ready), names)} on {device}")
+    lines.append(f"{took}; Ctrl-C stops")
+    lines.append(serving)
     print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+def _of(model: str, version: str) -> dict[str, Any]:
+    return fields(model=model, version=version)
 
 
 def _serving(ready: int, names: Sequence[str]) -> str:
@@ -59,7 +82,8 @@ def _default(name: str) -> object:
 
 def _url(settings: Settings, port: int) -> str:
     host = "127.0.0.1" if settings.host == "0.0.0.0" else settings.host
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "http" if settings.tls_cert is None else "https"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _curl(served: Sequence[Served], url: str) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
 
 import typer
 from pydantic import ValidationError
@@ -15,7 +16,7 @@ from pydantic.fields import FieldInfo
 from rich.console import Console
 from rich.table import Table
 
-from app import __version__
+from app import __version__, logs
 from app.bench import cli as bench
 from app.commands import new as newcli
 from app.commands import profile as profilecli
@@ -27,6 +28,7 @@ from app.settings import RowCheck, Settings, unknown_variables
 _PANELS = {
     "models": "What is served",
     "host": "Where",
+    "api_key": "Who may do what",
     "policy": "Batching (beats every model.toml)",
     "classes": "Real time and best effort",
     "device": "Device",
@@ -36,6 +38,8 @@ _PANELS = {
 }
 
 _SHORT = {"model": ("-m",)}
+
+log = logging.getLogger("starling")
 
 cli = typer.Typer(
     help="Starling serves PyTorch models over HTTP. Start with: starling serve",
@@ -50,10 +54,31 @@ err = Console(stderr=True)
 
 def main() -> None:
     """Entry point of the `starling` command. A bad setting is one line and exit status 2."""
+    if logs.json_asked(sys.argv[1:], os.environ):
+        _main_as_json()
     try:
         cli()
     except ConfigError as exc:
         fail(str(exc))
+
+
+def _main_as_json() -> NoReturn:
+    """`starling serve` with every line as JSON, whatever goes wrong, and before its settings are known."""
+    logs.configure("info", "json", access=False)
+    usage_error: type[Any] = typer.BadParameter.__bases__[0]  # of every wrong command line; typer exports only leaves
+    try:
+        sys.exit(cli(standalone_mode=False))
+    except ConfigError as exc:
+        message, status = str(exc), 2
+    except usage_error as exc:
+        message, status = exc.format_message(), 2
+    except (KeyboardInterrupt, typer.Abort):
+        message, status = "interrupted before it served", 1
+    except Exception:
+        log.critical("ended by an unexpected error", exc_info=True)
+        sys.exit(1)
+    log.error(message)
+    sys.exit(status)
 
 
 def fail(message: str) -> None:
@@ -80,19 +105,26 @@ def _serve(**given: Any) -> None:
         if given["models"] not in (None, os.environ.get("STARLING_MODELS")):  # what is typed beats a variable
             raise ConfigError(f"models: expected {folder!r} or --models {given['models']!r}, got both")
         given["models"] = folder
+    as_json = given["log_format"] == "json"
     for line in unknown_variables(os.environ):
-        print(f"starling: {line}", file=sys.stderr)
+        if as_json:
+            log.warning(line.removeprefix("warning: "))
+        else:
+            print(f"starling: {line}", file=sys.stderr)
     settings = settings_from(given)
     from app import process
 
     process.quiet_native_libraries()
     process.keep_freed_memory()
-    from app import logs
     from app.commands.banner import announce, starting
     from app.lifecycle import Lifecycle
     from app.server import bind, serve
+    from app.tls import Certificate
 
     logs.configure(settings.log_level, settings.log_format, settings.access_log)
+    if as_json:
+        logs.capture()
+    tls = None if settings.tls_cert is None else Certificate(settings.tls_cert, settings.tls_key)
     with bind(settings.host, settings.port) as sock:
         port = sock.getsockname()[1]
         starting(settings, port)
@@ -106,7 +138,7 @@ def _serve(**given: Any) -> None:
             announce(settings, port, registry, lifecycle.device)
 
         app = create_app(settings, lifecycle, on_ready=ready)
-        status = serve(app, settings, lifecycle, sock)
+        status = serve(app, settings, lifecycle, sock, tls)
     sys.exit(status)
 
 

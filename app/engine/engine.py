@@ -42,9 +42,10 @@ _LEAST_TIMER_S = 0.001  # loops round to milliseconds; an earlier timer would wa
 class Engine:
     """Use as `async with Engine(...)`. Implements contract.ModelHost.
 
-    `clock` gives monotonic nanoseconds. `window_s` is the rate monitor's window. `hang_factor`, `hang_floor_s`: see
-    `stuck`. `profiling` measures models and solves their tables, and brings the device. The scheduler is told when a
-    step of a recurrent model is on its stream, where the next may be pushed behind it.
+    `clock` gives monotonic nanoseconds. `window_s` is the rate monitor's window; `on_tick`, which raises nothing, is
+    called at its end. `hang_factor`, `hang_floor_s`: see `stuck`. `profiling` measures models and solves their tables,
+    and brings the device. The scheduler is told when a step of a recurrent model is on its stream, where the next may
+    be pushed behind it.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Engine:
         activation_bytes: int = 512 << 20,
         on_lost: Callable[[str], None] | None = None,
         meter: EnergyMeter | None = None,
+        on_tick: Callable[[], None] = lambda: None,
     ) -> None:
         self.device: Device = profiling.device
         self.profiling = profiling
@@ -74,6 +76,7 @@ class Engine:
         self._pool_bytes = pool_bytes
         self._activation_bytes = activation_bytes
         self._on_lost = on_lost
+        self._on_tick = on_tick
         self._served: dict[int, ServedModel] = {}
         self._programs = itertools.count()
         self.next_call = itertools.count().__next__
@@ -345,7 +348,7 @@ class Engine:
         return next(((power.idle, power.busy) for power in powers if power is not None), None)
 
     async def _watch_rate(self) -> None:
-        """The one task that waits on time: it closes the rate monitor's window."""
+        """The one task that waits on time: it closes the rate monitor's window, and calls `on_tick` then."""
         while not self._closed.is_set():
             try:
                 async with asyncio.timeout(self._window_s):
@@ -353,6 +356,7 @@ class Engine:
             except TimeoutError:
                 self.scheduler.tick(self.clock())
                 self._step()  # rows that were held may go at another rate
+                self._on_tick()
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:

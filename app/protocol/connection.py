@@ -3,7 +3,7 @@
 The short way. A plain POST for which the handler has an `Exchange` is collected here and given to it; the exchange
 answers when it likes, in one write. It costs neither a task nor a scope, nor a future. What is rare goes uvicorn's way
 unchanged: chunked bodies, Expect, Content-Encoding, upgrades, requests behind another one on the same connection,
-HTTP/1.0, `Connection: close`, large bodies, slow readers, and everything while there is an access log.
+HTTP/1.0, `Connection: close`, large bodies and slow readers.
 
 The same head again. Most clients send the same head with each request on a connection. One that has been taken before
 is recognised by its bytes, and not parsed again: parsing calls back nine times for a small request.
@@ -91,7 +91,7 @@ class HttpProtocol(MendedProtocol):
     def _take(self) -> Exchange | None:
         """The exchange for the request whose head has just come, if it is plain and the handler has one."""
         parser, handler = self.parser, self._handler
-        if handler is None or parser.get_method() != b"POST" or self.access_log or not self._free():
+        if handler is None or parser.get_method() != b"POST" or not self._free():
             return None
         headers = dict(self.headers)
         length = headers.get(b"content-length")

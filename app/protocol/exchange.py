@@ -18,6 +18,8 @@ class Connection(Protocol):
     #: Tasks that the server waits for when it stops.
     tasks: set[Any]
     loop: Any
+    #: Address and port of the other side, where it has them.
+    client: Any
 
     def send_answer(self, exchange: Exchange, status: int, head: bytes, body: bytes) -> None:
         """Write a whole answer. `head` is header lines, content-length among them; `date` and `connection` are added.

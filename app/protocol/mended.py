@@ -9,6 +9,7 @@
 - When a client leaves, uvicorn notifies only the request that it read last. Here the one that is being answered hears
   of it, and does not write to a closed connection, which raises.
 - The last answer on a connection reaches a client that still sends.
+- A TLS connection closes also where its client does not answer (`Farewell`).
 - Malformed requests are answered in JSON, as all errors of this server are.
 """
 
@@ -21,6 +22,7 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from app.protocol.farewell import Farewell
 from app.protocol.flow import PipelineFlow
 from app.protocol.idle import IdleTimer
 from app.protocol.one_write import OneWrite
@@ -47,6 +49,7 @@ class MendedProtocol(HttpToolsProtocol):
         self._declines = False  # the head that has just come offers an upgrade
         self._lingers = False  # the last answer has been given, and what still comes is dropped
         self._idle = IdleTimer(self.loop, self.timeout_keep_alive, self._busy, self._close)
+        self._farewell: Farewell | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         HttpToolsProtocol.connection_made(self, transport)
@@ -146,6 +149,12 @@ class MendedProtocol(HttpToolsProtocol):
     def _close(self) -> None:
         if not self.transport.is_closing():
             self.transport.close()
+            self._take_leave()
+
+    def _take_leave(self) -> None:
+        """Whoever closes the transport calls this."""
+        if self.scheme == "https" and self._farewell is None and self.transport.is_closing():
+            self._farewell = Farewell(self.loop, self.transport)
 
     # the end
 
@@ -157,15 +166,19 @@ class MendedProtocol(HttpToolsProtocol):
         """
         if not (sends or self.flow.read_paused) or self.transport.is_closing():
             self.transport.close()
+            self._take_leave()
             return
         self._lingers = True
         self.pipeline.clear()
         self.flow.resume_reading()
-        self.transport.write_eof()
-        self.loop.call_later(_LINGER_S, self.transport.close)
+        if self.scheme != "https":  # TLS cannot close one side alone; the answer said that it closes
+            self.transport.write_eof()
+        self.loop.call_later(_LINGER_S, self._close)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._idle.cancel()
+        if self._farewell is not None:
+            self._farewell.cancel()
         answering = self._answering
         if answering is not None and not answering.response_complete:
             answering.disconnected = True
@@ -176,10 +189,15 @@ class MendedProtocol(HttpToolsProtocol):
     def shutdown(self) -> None:
         cycle: Any = self.cycle  # None before the first request, although uvicorn's type says otherwise
         if cycle is None and not self.transport.is_closing():
-            self.loop.call_later(_FIRST_REQUEST_S, HttpToolsProtocol.shutdown, self)
+            self.loop.call_later(_FIRST_REQUEST_S, self._shut_down)
         else:
-            HttpToolsProtocol.shutdown(self)
+            self._shut_down()
+
+    def _shut_down(self) -> None:
+        HttpToolsProtocol.shutdown(self)
+        self._take_leave()
 
     def send_400_response(self, msg: str) -> None:
         self.transport.write(_MALFORMED_ANSWER)
         self.transport.close()
+        self._take_leave()

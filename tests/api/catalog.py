@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
+from app.api.access import Access
 from app.contract import IndexEntry, Model, ModelInfo, TensorSpec
 from app.errors import BadRequest, NotFound, NotReady
 
@@ -120,6 +121,7 @@ class FakeHealth:
 
 def client(app: FastAPI, **state: Any) -> httpx.AsyncClient:
     """A client whose requests carry `state` as the lifespan's state, as a server would."""
+    state.setdefault("access", Access(control=True))
     state.setdefault("settings", SimpleNamespace(body_timeout_s=5.0))
 
     async def stateful(scope: Any, receive: Any, send: Any) -> None:

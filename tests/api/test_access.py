@@ -1,11 +1,19 @@
-"""The API key: as a header of its own or as a bearer token, and nothing else will do."""
+"""Who may do what: the API key opens everything but loading and unloading, which the admin key alone opens."""
 
 from __future__ import annotations
 
 import pytest
 
-from app.api.access import PROBES, check_key
-from app.errors import Unauthorized
+from app.api.access import PROBES, Access
+from app.api.keys import keys_of
+from app.errors import Forbidden, Unauthorized
+
+UNLOAD = "/v2/repository/models/echo/unload"
+LOAD = "/v2/repository/models/echo/load"
+
+
+def access(api: str | None = None, admin: str | None = None, *, control: bool = False) -> Access:
+    return Access(keys_of("api_key", api, None), keys_of("admin_key", admin, None), control=control)
 
 
 @pytest.mark.parametrize(
@@ -18,7 +26,9 @@ from app.errors import Unauthorized
     ],
 )
 def test_the_key(headers: dict[bytes, bytes]) -> None:
-    check_key(headers, b"sesame")
+    access("sesame").check("/v2", headers)
+    assert access("sesame").allows(headers)
+    access(admin="sesame").check_control(headers)
 
 
 @pytest.mark.parametrize(
@@ -34,8 +44,41 @@ def test_the_key(headers: dict[bytes, bytes]) -> None:
     ],
 )
 def test_anything_else(headers: dict[bytes, bytes], words: str) -> None:
-    with pytest.raises(Unauthorized, match=words):
-        check_key(headers, b"sesame")
+    with pytest.raises(Unauthorized, match=f"API key {words}"):
+        access("sesame").check("/v2", headers)
+    assert not access("sesame").allows(headers)
+    with pytest.raises(Unauthorized, match=f"admin key {words}"):
+        access(admin="sesame").check_control(headers)
+
+
+def test_without_keys_everything_is_open_but_control() -> None:
+    access().check("/v2", {})
+    access().check(UNLOAD, {})
+    assert access().allows({})
+    with pytest.raises(Forbidden, match="--model-control"):
+        access().check_control({b"x-api-key": b"sesame"})
+    access(control=True).check_control({})
+
+
+def test_without_an_admin_key_control_takes_the_other() -> None:
+    with pytest.raises(Unauthorized):
+        access("api", control=True).check(UNLOAD, {})
+    access("api", control=True).check(UNLOAD, {b"x-api-key": b"api"})
+    access("api", control=True).check_control({b"x-api-key": b"api"})
+
+
+@pytest.mark.parametrize("control", [False, True])
+def test_an_admin_key_alone_opens_control_and_nothing_else(control: bool) -> None:
+    one = access("api", "admin", control=control)
+    for path in (LOAD, UNLOAD):
+        one.check(path, {b"x-api-key": b"admin"})  # which `check_control` decides on
+        one.check_control({b"x-api-key": b"admin"})
+        with pytest.raises(Unauthorized, match="admin key is wrong"):
+            one.check_control({b"x-api-key": b"api"})
+    for path in ("/v2", "/v2/repository/index", f"{UNLOAD}\n", f"{LOAD}/", "/v2/repository/models/a/b/load"):
+        with pytest.raises(Unauthorized, match="API key is wrong"):
+            one.check(path, {b"x-api-key": b"admin"})
+    assert not one.allows({b"x-api-key": b"admin"})
 
 
 def test_probes_are_open_under_all_their_names() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import quote
@@ -13,10 +13,15 @@ import numpy as np
 import pytest
 from connections import Connection, parsed
 
+from app.api.access import Access
+from app.api.access_log import AccessLog
+from app.api.calls import X_CLASS
 from app.api.http import Limits, Message, Receive, Scope, Send
 from app.api.inference import InferencePath
+from app.api.keys import keys_of
 from app.contract import CLASSES, Answer, Batching, ModelInfo, Waiter
 from app.errors import BadRequest, ClientGone, ModelFailed, QueueFull
+from app.logs import ACCESS
 
 from .catalog import FakeCatalog, FakeServed, served, spec
 
@@ -460,7 +465,7 @@ async def test_failures(caller: MakeCaller, model: Echo, error: Exception, statu
 
 
 async def test_a_key(caller: MakeCaller, model: Echo) -> None:
-    call = caller(model, options={"api_key": "k"})
+    call = caller(model, options={"access": Access(keys_of("api_key", "k", None))})
     for headers in ({}, {b"x-api-key": b"K"}, {b"authorization": b"Basic k"}):
         for path in (INFER, "/v2", "/metrics"):
             assert (await call(path, body(), headers)).status == 401
@@ -468,6 +473,80 @@ async def test_a_key(caller: MakeCaller, model: Echo) -> None:
     assert (await call("/v2", body(), {b"authorization": b"Bearer k"})).status == 299
     for probe in ("/v2/health/live", "/v2/health/ready", "/livez", "/readyz", "/healthz", "/ping"):
         assert (await call(probe, method="GET")).status == 299
+
+
+@dataclass
+class Entries:
+    """What the access log tells."""
+
+    caplog: pytest.LogCaptureFixture
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for record in (one for one in self.caplog.records if one.name == ACCESS):
+            fields = dict(record.__dict__["fields"])
+            assert fields.pop("duration_ms") >= 0
+            fields.pop("client", None)
+            assert record.getMessage() == f"{fields['method']} {fields['path']} {fields['status']}"
+            yield fields
+
+
+@pytest.fixture
+def entries(caplog: pytest.LogCaptureFixture) -> Entries:
+    caplog.set_level("INFO", logger=ACCESS)
+    return Entries(caplog)
+
+
+async def test_the_access_log(caller: MakeCaller, model: Echo, entries: Entries) -> None:
+    """A line for each request, with what is known of it; none of probes."""
+    call = caller(model, options={"access_log": AccessLog()})
+    mine = {b"x-request-id": b"mine"}
+    await call(f"{INFER}?a=b", body(2), mine)
+    await call(INFER, body(), {**mine, X_CLASS: b"best_effort"})
+    await call(INFER, b"{", mine)
+    model.fails = ModelFailed("no")
+    await call(INFER, body(), mine)
+    await call("/v2/models/echo/versions/2/infer", body(), mine)
+    await call("/predict/no%0abody", b"[1]", mine)
+    await call("/v2", method="GET", headers=mine)
+    await call("/livez", method="GET", headers=mine)
+    about = {"method": "POST", "path": INFER, "request_id": "mine", "model": "echo", "version": "1"}
+    assert list(entries) == [
+        {**about, "status": 200, "rows": 2, "class": "realtime"},
+        {**about, "status": 200, "rows": 1, "class": "best_effort"},
+        {**about, "status": 400, "class": "realtime"},
+        {**about, "status": 500, "rows": 1, "class": "realtime"},
+        {
+            "method": "POST", "path": "/v2/models/echo/versions/2/infer", "status": 503, "request_id": "mine",
+            "model": "echo",
+        },
+        {
+            "method": "POST", "path": "/predict/no%0abody", "status": 404, "request_id": "mine",
+            "model": "no\nbody" if call.way == "direct" else "no%0abody",
+        },
+        {"method": "GET", "path": "/v2", "status": 299, "request_id": "mine"},
+    ]  # fmt: skip
+
+
+async def test_the_access_log_of_a_client_that_has_gone(caller: MakeCaller, model: Echo, entries: Entries) -> None:
+    model.opened = False
+    call = caller(model, options={"access_log": AccessLog()})
+    waiting = asyncio.create_task(call(INFER, body(), {b"x-request-id": b"mine"}))
+    await model.ran.wait()
+    call.gone.set()
+    await waiting
+    (line,) = entries
+    assert (line["status"], line["model"], line["rows"]) == (499, "echo", 1)
+
+
+async def test_probes_in_the_access_log(caller: MakeCaller, model: Echo, entries: Entries) -> None:
+    call = caller(model, options={"access_log": AccessLog(probes=True)})
+    await call("/livez", method="GET")
+    assert list(entries) == [{"method": "GET", "path": "/livez", "status": 299}]
+
+
+async def test_without_an_access_log(caller: MakeCaller, model: Echo, entries: Entries) -> None:
+    assert (await caller(model)(INFER, body())).status == 200
+    assert list(entries) == []
 
 
 async def test_too_many_connections(caller: MakeCaller, model: Echo) -> None:

@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 from fastapi import FastAPI
 
+from app.api.access import Access
 from app.api.errors import install_error_handlers
 from app.api.http import Limits
 from app.api.inference import InferencePath
+from app.api.keys import keys_of
 from app.api.routes import control
 from app.contract import Batching
 from app.errors import DeadlineExceeded, ModelFailed, QueueFull
@@ -48,7 +50,7 @@ def connect(model: Echo) -> Connect:
         others.include_router(control.router)
         install_error_handlers(others)
         limits = Limits(body=600, json=500, inflight=9000, pixels=100, body_timeout_s=5, connections=3)
-        app = InferencePath(others, limits, api_key=key)
+        app = InferencePath(others, limits, access=Access(keys_of("api_key", key, None)))
         state = {"catalog": FakeCatalog({"echo": {"1": model, "2": None}}), "health": Health()}
 
         async def stateful(scope: Any, receive: Any, send: Any) -> None:

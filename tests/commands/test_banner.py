@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from app.commands.banner import announce, starting
 from app.contract import IndexEntry, ModelInfo, TensorSpec
+from app.logs import JsonFormatter
 from app.settings import Settings
 
 DEVICE = "cpu, 1 worker x 2 threads"
@@ -79,9 +82,26 @@ def test_each_model_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_was_set_is_told_at_once_and_keys_are_not(capsys: pytest.CaptureFixture[str]) -> None:
-    starting(Settings(host="::1", api_key="sesame", max_queue=7), 9000)
+    starting(Settings(host="::1", api_key="sesame", admin_key="open", max_queue=7, tls_cert=Path("a.pem")), 9000)
     text = capsys.readouterr().err
-    assert "listening on http://[::1]:9000 when ready" in text
+    assert "listening on https://[::1]:9000 when ready" in text
     assert "max_queue = 7" in text
     assert "api_key = (set)" in text
+    assert "admin_key = (set)" in text
     assert "sesame" not in text
+    assert "open" not in text
+
+
+def test_entries_of_the_log(capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
+    """Where the log is JSON nothing is printed, and every line can be parsed."""
+    settings = Settings(log_format="json", api_key="sesame", workers=(1, 2), profile_dir=Path("profiles"))
+    with caplog.at_level("INFO"):
+        starting(settings, 9000)
+        announce(settings, 9000, Models([model("a")], [failed("b")]), DEVICE)  # type: ignore[arg-type]
+    assert capsys.readouterr() == ("", "")
+    begins, serves, broken, ready = [json.loads(JsonFormatter().format(record)) for record in caplog.records]
+    assert begins["settings"] == {
+        "api_key": "(set)", "workers": [1, 2], "profile_dir": "profiles", "log_format": "json",
+    }  # fmt: skip
+    assert (serves["model"], serves["version"], broken["model"], broken["level"]) == ("a", "1", "b", "warning")
+    assert (ready["url"], ready["serving"], ready["models"]) == ("http://127.0.0.1:9000", 1, 2)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .server import DEMO, PATIENCE_S, Gate, Server
+from .server import ASGI_ALONE, DEMO, PATIENCE_S, Gate, Server
 
 SHARED = (
     "averaged", "brain", "broken", "frames", "gate", "kinds", "labelled", "marked", "narrow", "plus", "scaled",
@@ -17,7 +17,7 @@ SHARED = (
 )  # fmt: skip
 FLAGS = (
     "--model", f"digits={DEMO / 'digits'}", "--model", f"echo={DEMO / 'echo'}",
-    "--max-body-mib", "4", "--max-json-mib", "1", "--body-timeout-s", "1", "--drain-grace-s", "0",
+    "--max-body-mib", "4", "--max-json-mib", "1", "--body-timeout-s", "1", "--drain-grace-s", "0", "--model-control",
 )  # fmt: skip
 
 
@@ -82,9 +82,9 @@ def server(keeper: Keeper) -> Server:
     return keeper.shared()
 
 
-@pytest.fixture(scope="session", params=[(), ("--access-log",)], ids=["direct", "asgi"])
+@pytest.fixture(scope="session", params=[(), (ASGI_ALONE,)], ids=["direct", "asgi"])
 def way(request: pytest.FixtureRequest) -> tuple[str, ...]:
-    """Flags for each of the two ways in which inference requests are taken: with an access log all go through ASGI.
+    """Flags for each of the two ways in which inference requests are taken.
 
     Of the session, so that pytest runs all tests of one way before those of the other, and each server starts once.
     """

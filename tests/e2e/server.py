@@ -9,6 +9,7 @@ import re
 import select
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -21,8 +22,10 @@ from urllib.parse import urlsplit
 
 ROOT = Path(__file__).parents[2]
 REPOSITORY = Path(__file__).parent / "repository"
+CERTIFICATES = ROOT / "tests" / "certificates"
 DEMO = ROOT / "app" / "models" / "demo"
 MIB = 1 << 20
+ASGI_ALONE = "asgi alone"  # among the flags: no request is taken on the short way
 PATIENCE_S = 60.0  # nothing here takes so long, also on a machine with three times the work that it has cores for
 
 
@@ -85,18 +88,23 @@ class Server:
             shutil.copytree(REPOSITORY / name, folder / name)
         self.gate = Gate(folder / "gate") if "gate" in models else None
         self.headers: dict[str, str] = {}  # sent with every request, such as a key
-        command = [sys.executable, "-m", "app", "serve", "--models", str(folder), "--port", "0", *flags]
+        program = "tests.e2e.asgi_alone" if ASGI_ALONE in flags else "app"
+        given = [flag for flag in flags if flag != ASGI_ALONE]
+        command = [sys.executable, "-m", program, "serve", "--models", str(folder), "--port", "0", *given]
         env = {name: value for name, value in os.environ.items() if not name.startswith("STARLING_")}
         # No profile of an earlier run, and none measured: a test that wants one gives the flags.
         env |= {"STARLING_PROFILE_BUDGET_S": "0", "STARLING_PROFILE_DIR": f"{folder}-profiles"}
-        self.process = subprocess.Popen(command, cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
         self.lines: list[str] = []
         self._told = threading.Condition()
-        self._reader = threading.Thread(target=self._read, name="server-stderr")
+        self._reader = threading.Thread(target=self._read, name="server-output")
         self._reader.start()
         try:
             address = self.line(r"listening on (\S+) when ready").group(1)
             self.host = urlsplit(address).netloc
+            self.tls = trusting() if urlsplit(address).scheme == "https" else None
             self.line(r"ready in ")
             eventually(self._answers)
         except BaseException:
@@ -104,8 +112,8 @@ class Server:
             raise
 
     def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
             with self._told:
                 self.lines.append(line.rstrip("\n"))
                 self._told.notify_all()
@@ -131,11 +139,16 @@ class Server:
         except ConnectionRefusedError:  # the port is bound; it listens a moment later
             return False
 
+    def connection(self) -> http.client.HTTPConnection:
+        if self.tls is not None:
+            return http.client.HTTPSConnection(self.host, timeout=PATIENCE_S, context=self.tls)
+        return http.client.HTTPConnection(self.host, timeout=PATIENCE_S)
+
     def request(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> Reply:
         """One request on a connection of its own."""
-        connection = http.client.HTTPConnection(self.host, timeout=PATIENCE_S)
+        connection = self.connection()
         try:
             connection.request(method, path, body, {**self.headers, **(headers or {})})
             answer = connection.getresponse()
@@ -211,11 +224,19 @@ class Server:
                 self.process.kill()
                 self.process.wait()
             self._reader.join()
-            if self.process.stderr is not None:
-                self.process.stderr.close()
+            if self.process.stdout is not None:
+                self.process.stdout.close()
             if self.gate is not None:
                 self.gate.close()
                 self.gate = None
+
+
+def trusting() -> ssl.SSLContext:
+    """What a client needs to believe the certificates of these tests."""
+    context = ssl.create_default_context()
+    for path in CERTIFICATES.glob("*.pem"):
+        context.load_verify_locations(path)
+    return context
 
 
 def eventually(condition: Callable[[], Any], attempts: int = 1000) -> None:

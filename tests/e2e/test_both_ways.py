@@ -1,6 +1,6 @@
 """Answers, headers, errors and counters are the same on both ways in which an inference request is taken.
 
-The server may take such a request in its HTTP protocol or through ASGI; with an access log, all go through ASGI.
+The server may take such a request in its HTTP protocol or through ASGI; one of the two servers here has ASGI alone.
 Whoever asks cannot tell which way it was: every test here runs on both, and knows one answer.
 """
 

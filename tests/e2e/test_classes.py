@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -70,20 +68,3 @@ def test_each_class_has_a_queue(server: Server, gate: Gate, threads: ThreadPoolE
         gate.open()
     assert [call.result(PATIENCE_S).status for call in (*fast, *bulk)] == [200] * 6
     assert server.metric('starling_best_effort_oldest_seconds{model="narrow",version="1"}') == 0
-
-
-def test_the_default_and_the_access_log(start: Callable[..., Server]) -> None:
-    flags = ("--default-class", "best_effort", "--access-log", "--log-format", "json")
-    server = start("scaled", flags=flags)
-    path, sent = "/v2/models/scaled/infer", tensor(1, 1, [1])
-    assert server.post(path, sent, TYPED).status == 200
-    assert server.post(path, sent, {**TYPED, "X-Class": "realtime"}).status == 200
-    assert server.post(path, b"{", {**TYPED, "X-Class": "realtime"}).status == 400
-    assert server.get("/v2/models/scaled").status == 200
-    assert [server.metric(REQUESTS % (klass, "scaled", "ok")) for klass in ("realtime", "best_effort")] == [1, 1]
-    server.line("GET /metrics")
-    entries = [json.loads(line) for line in server.lines if "uvicorn.access" in line]
-    told = [(entry["message"].split('"')[1].split()[1], entry.get("class")) for entry in entries]
-    infers = [klass for asked, klass in told if asked == path]
-    assert infers == ["best_effort", "realtime", "realtime"]
-    assert {klass for asked, klass in told if asked != path} == {None}

@@ -106,7 +106,7 @@ def test_a_model_that_comes_later(server: Server) -> None:
 
 
 def test_a_server_that_starts_without_a_model(start: Callable[..., Server]) -> None:
-    server = start(flags=("--allow-empty",))
+    server = start(flags=("--allow-empty", "--model-control"))
     assert server.get("/v2/health/ready").status == 200
     assert server.infer("narrow", [[1]]).status == 404
     shutil.copytree(REPOSITORY / "narrow", server.repository / "narrow")
@@ -128,7 +128,7 @@ def test_a_new_version(server: Server) -> None:
 
 def test_one_broken_model_leaves_the_others(start: Callable[..., Server]) -> None:
     """And holds readiness back until it is mended, or unloaded by name."""
-    server = start("broken", "narrow")
+    server = start("broken", "narrow", flags=("--model-control",))
     assert server.infer("narrow", [[5]]).status == 200
     line = next(line for line in server.post("/v2/repository/index").json() if line["name"] == "broken")
     assert (line["state"], line["version"]) == ("UNAVAILABLE", "1")

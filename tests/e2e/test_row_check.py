@@ -27,7 +27,7 @@ def doubled(server: Server, text: str) -> object:
 
 def test_refused_at_start_and_served_when_told(start: Callable[..., Server]) -> None:
     """Refused by default; loaded while serving when model.toml says to warn."""
-    server = start("recurrent", "narrow")
+    server = start("recurrent", "narrow", flags=("--model-control",))
     line = next(line for line in server.post("/v2/repository/index").json() if line["name"] == "recurrent")
     assert line["state"] == "UNAVAILABLE"
     for words in (
@@ -59,7 +59,7 @@ def test_a_flag_for_all_models(start: Callable[..., Server]) -> None:
 
 def test_text_that_must_be_a_number(start: Callable[..., Server]) -> None:
     """Made-up rows are none: it serves with a warning, and without one when it brings rows of its own."""
-    server = start("numeric")
+    server = start("numeric", flags=("--model-control",))
     server.line(
         'model numeric: it raises on made-up rows: ValueError: .*give real rows: \\[warmup\\] file = "sample.json'
     )

@@ -1,7 +1,7 @@
 """Server metadata, metrics and the model repository; and one router for every route that is not inference.
 
-State comes from the lifespan: `catalog` (Catalog), `settings` (body_timeout_s) and `metrics` (an object whose
-`render()` gives the text and its content type). No decisions are made here.
+State comes from the lifespan: `catalog` (Catalog), `access` (Access), `settings` (body_timeout_s) and `metrics` (an
+object whose `render()` gives the text and its content type). No decisions are made here.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import asyncio
 import errno
 from typing import Protocol, TypeVar, cast
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 
 from app import __version__
+from app.api.access import Access
 from app.api.codecs.tensors import shown
 from app.api.routes import bodies
 from app.api.routes.metadata import catalog_of
@@ -125,12 +126,19 @@ async def index(request: Request) -> JSONResponse:
     return JSONResponse(lines)
 
 
+async def _may_control(request: Request) -> None:
+    """Before the body is read and the model is looked for. Raises Forbidden or Unauthorized."""
+    cast(Access, request.state.access).check_control(dict(request.scope["headers"]))
+
+
 @repository.post(
     "/v2/repository/models/{model}/load",
+    dependencies=[Depends(_may_control)],
     summary="Load a model, or load it again",
     description="Answers when the model serves. What the repository now holds replaces what served before, without a "
-    "gap. Overriding the configuration or files by parameters (`config`, `file:...`) is not supported.",
-    responses=answers(bodies.LoadAnswer, {"name": "echo", "load": True}, 400, 401, 404, 408, 413, 503),
+    "gap. Overriding the configuration or files by parameters (`config`, `file:...`) is not supported. Off, unless the "
+    "server was started with `--model-control` or an admin key, which is then the key that is asked for.",
+    responses=answers(bodies.LoadAnswer, {"name": "echo", "load": True}, 400, 401, 403, 404, 408, 413, 503),
     openapi_extra=request_body(
         {"application/json": json_media(bodies.RepositoryRequest, {"load": {}})}, required=False
     ),
@@ -154,10 +162,11 @@ async def load(request: Request, model: ModelName) -> JSONResponse:
 
 @repository.post(
     "/v2/repository/models/{model}/unload",
+    dependencies=[Depends(_may_control)],
     summary="Unload a model",
     description="All its versions: no new calls from now on; answers when those accepted have finished. "
-    "`unload_dependents` is accepted; no model depends on another here.",
-    responses=answers(bodies.UnloadAnswer, {"name": "echo", "unload": True}, 400, 401, 404, 408, 413),
+    "`unload_dependents` is accepted; no model depends on another here. Off, and its key, as of `load`.",
+    responses=answers(bodies.UnloadAnswer, {"name": "echo", "unload": True}, 400, 401, 403, 404, 408, 413),
     openapi_extra=request_body(
         {
             "application/json": json_media(

@@ -56,6 +56,10 @@ _ERRORS: dict[int, tuple[str, str]] = {
         "A key is set, and the request has none or a wrong one.",
         "an API key is needed: X-API-Key, or Authorization: Bearer",
     ),
+    403: (
+        "Loading and unloading models is off.",
+        "loading and unloading models is off: start the server with --model-control, or with --admin-key",
+    ),
     404: ("Unknown model, version or route.", "model 'ekko' is not known; models: digits, echo"),
     408: ("The body did not arrive in time.", "the body did not arrive within 30 s"),
     411: ("The body has no length.", "a body is needed: expected a Content-Length header or a chunked body"),

@@ -14,7 +14,9 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from app import __version__
+from app.api.access import Access
 from app.api.errors import error_parts, install_error_handlers
+from app.api.keys import keys_of
 from app.api.routes import control
 from app.contract import IndexEntry
 from app.errors import BadRequest, NotReady, QueueFull, Unauthorized
@@ -187,6 +189,25 @@ async def test_load_and_unload(http: httpx.AsyncClient, catalog: FakeCatalog) ->
     answer = await http.post("/v2/repository/models/text/unload", content=dependents)
     assert answer.json() == {"name": "text", "unload": True}
     assert (catalog.loaded, catalog.unloaded) == (["echo", "echo"], ["text"])
+
+
+@pytest.mark.parametrize("model", ["echo", "nobody"])
+@pytest.mark.parametrize("step", ["load", "unload"])
+async def test_control_is_off_unless_asked_for(catalog: FakeCatalog, step: str, model: str) -> None:
+    """Which is told before the body is read and the model is looked for; the index is open."""
+    path = f"/v2/repository/models/{model}/{step}"
+    async with client(make_app(), catalog=catalog, access=Access()) as http:
+        answer = await http.post(path, content=b"{")
+        assert (answer.status_code, "--model-control" in answer.json()["error"]) == (403, True)
+        assert (await http.post("/v2/repository/index")).status_code == 200
+    admin = Access(admin=keys_of("admin_key", "sesame", None))
+    async with client(make_app(), catalog=catalog, access=admin) as http:
+        for headers in ({}, {"X-API-Key": "open"}, {"Authorization": "Basic sesame"}):
+            answer = await http.post(path, content=b"{", headers=headers)
+            assert (answer.status_code, "admin key" in answer.json()["error"]) == (401, True)
+        for headers in ({"X-API-Key": "sesame"}, {"Authorization": "Bearer sesame"}):
+            assert (await http.post(path, headers=headers)).status_code == (200 if model == "echo" else 404)
+    assert (catalog.loaded + catalog.unloaded) == (["echo", "echo"] if model == "echo" else [])
 
 
 @pytest.mark.parametrize("name", ["config", "file:1/model.pt"])

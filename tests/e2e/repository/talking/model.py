@@ -1,0 +1,18 @@
+"""Identity, which says what it does: on stdout, on stderr and as a warning."""
+
+import sys
+import warnings
+
+import torch
+
+print("loaded with print: on import")
+print("half a line", end=", ", file=sys.stderr)
+print("and the rest", file=sys.stderr)
+
+
+class Talking:
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        print("running")
+        if (x == 1).all():
+            warnings.warn("one is a lonely number", stacklevel=1)
+        return x

@@ -1,0 +1,109 @@
+"""With JSON logs every line is an entry, from the first to the last, whoever writes it and however the server ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from .mistakes import TYPED, tensor
+from .server import PATIENCE_S, ROOT, Server
+
+FLAGS = ("--log-format", "json", "--access-log", "--model-control", "--default-class", "best_effort")
+INFER = "/v2/models/%s/infer"
+
+
+def parsed(lines: list[str]) -> list[dict[str, Any]]:
+    entries = [json.loads(line) for line in lines]
+    for entry in entries:
+        assert datetime.fromisoformat(entry["time"]).tzinfo is not None
+        assert entry["level"] in ("info", "warning", "error")
+        assert entry["logger"]
+        assert isinstance(entry["message"], str)
+    return entries
+
+
+def test_every_line_of_a_server(start: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that does not load, one that prints, one that fails, loading, unloading, probes, and a Ctrl-C."""
+    monkeypatch.setenv("PYTHONWARNINGS", "always")
+    server = start("broken", "marked", "scaled", "talking", flags=FLAGS)
+    sent = tensor(1, 1, [1])
+    mine = {**TYPED, "X-Request-ID": "mine"}
+    assert server.post(INFER % "scaled", sent, mine).status == 200
+    assert server.post(INFER % "scaled", sent, {**mine, "X-Class": "realtime"}).status == 200
+    assert server.post(INFER % "scaled", b"{", mine).status == 400
+    assert server.post(INFER % "marked", tensor(1, 2, [-1, 1]), mine).status == 500
+    assert server.post(INFER % "talking", sent, mine).status == 200
+    for step in ("unload", "load"):
+        assert server.post(f"/v2/repository/models/scaled/{step}").status == 200
+    assert server.post("/v2/repository/models/broken/load").status == 400
+    counted = 'starling_requests_total{class="%s",model="marked",outcome="model_failed",version="1"}'
+    assert [server.metric(counted % klass) for klass in ("best_effort", "realtime")] == [1, 0]
+    assert server.get("/livez").status == 200
+    server.tell(signal.SIGINT)
+    assert server.ended() == 0
+    server.stop()
+    entries = parsed([line for line in server.lines if line])
+
+    begins, *_ = entries
+    assert begins["settings"]["log_format"] == "json"
+    told = {(entry["logger"], entry["level"], entry["message"].partition(":")[0]) for entry in entries}
+    for expected in (
+        ("stdout", "info", "loaded with print"),
+        ("stdout", "info", "running"),
+        ("stderr", "info", "half a line, and the rest"),
+        ("py.warnings", "warning", str(server.repository / "talking" / "model.py")),
+        ("starling.http", "warning", "model marked version 1, request mine"),
+        ("starling.models", "error", "model broken version 1"),
+        ("starling.server", "info", "SIGINT"),
+    ):
+        assert expected in told
+    (failed,) = [entry for entry in entries if entry["logger"] == "starling.http"]
+    assert "marked/model.py" in failed["traceback"]
+    (ready,) = [entry for entry in entries if "serving" in entry]
+    assert (ready["serving"], ready["models"], ready["url"]) == (3, 4, f"http://{server.host}")
+    check_access([entry for entry in entries if entry["logger"] == "starling.access"])
+
+
+def check_access(lines: list[dict[str, Any]]) -> None:
+    assert all(line["client"].startswith("127.0.0.1:") and line["duration_ms"] > 0 for line in lines)
+    calls = [line for line in lines if line["path"].endswith("/infer")]
+    assert {(line["method"], line["request_id"], line["version"]) for line in calls} == {("POST", "mine", "1")}
+    assert [(line["model"], line["status"], line.get("rows"), line["class"]) for line in calls] == [
+        ("scaled", 200, 1, "best_effort"),
+        ("scaled", 200, 1, "realtime"),
+        ("scaled", 400, None, "best_effort"),
+        ("marked", 500, 1, "best_effort"),
+        ("talking", 200, 1, "best_effort"),
+    ]
+    rest = [(line["path"].removeprefix("/v2/repository/models/"), line["status"]) for line in lines[len(calls) :]]
+    changes = [("scaled/unload", 200), ("scaled/load", 200), ("broken/load", 400)]
+    assert rest == [*changes, ("/metrics", 200), ("/metrics", 200)]  # and no probe
+
+
+@pytest.mark.parametrize(
+    ("flags", "variables", "words"),
+    [
+        (("--log-format", "json", "--tls-cert", "/no/such/file"), {}, "tls_cert /no/such/file: No such file"),
+        (("--log-format=json", "--no-such-flag"), {}, "--no-such-flag"),
+        ((), {"STARLING_LOG_FORMAT": "json", "STARLING_PORT": "99999", "STARLING_PRT": "1"}, "port: "),
+    ],
+)
+def test_a_start_that_cannot_be(flags: tuple[str, ...], variables: dict[str, str], words: str) -> None:
+    command = [sys.executable, "-m", "app", "serve", "--port", "0", *flags]
+    if "STARLING_PORT" in variables:
+        command = command[:4]
+    ended = subprocess.run(
+        command, cwd=ROOT, env=os.environ | variables, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (2, "")
+    *before, last = parsed(ended.stderr.splitlines())
+    assert (last["level"], words in last["message"]) == ("error", True)
+    assert [entry["level"] for entry in before] == ["warning"] * ("STARLING_PRT" in variables)
