@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from .kustomize import build, merged, named
-from .server_facts import DEPLOY
+from .server_facts import DEPLOY, settings_of
 
 OVERLAYS = ("cpu", "gpu")
 
@@ -43,6 +43,28 @@ def test_the_documentations_overlay(mine: Path) -> None:
     folder = named(found, "ConfigMap", "starling-settings")["data"]["STARLING_MODELS"]
     assert folder in [mount["mountPath"] for mount in container["volumeMounts"]]
     assert container["image"] == "my-starling:1"
+    agrees(mine, found)
+
+
+def test_the_documentations_keys(mine: Path) -> None:
+    """Files of a secret that is mounted as a folder, because a file by itself would not be renewed."""
+    overlay = mine / "kustomization.yaml"
+    text = overlay.read_text(encoding="utf-8")
+    patched = text.replace("  - path: mine.yaml", "  - path: mine.yaml\n  - path: keys.yaml")
+    overlay.write_text(patched, encoding="utf-8")
+    found = build(mine)
+    deployment = named(found, "Deployment", "starling")
+    kubernetes_validate.validate(deployment, kubernetes_validate.latest_version(), strict=True)
+    pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    told = {one["name"]: one["value"] for one in container["env"] if "value" in one}
+    settings = settings_of(told)
+    (mount,) = [one for one in container["volumeMounts"] if one["name"] == "keys"]
+    assert "subPath" not in mount
+    assert {str(path.parent) for path in (settings.api_key_file, settings.admin_key_file) if path} == {
+        mount["mountPath"]
+    }
+    assert {"keys", "models"} < {volume["name"] for volume in pod["volumes"]}
     agrees(mine, found)
 
 
