@@ -63,9 +63,10 @@ def test_every_line_of_a_server(start: Callable[..., Server], monkeypatch: pytes
         ("starling.http", "warning", "model marked version 1, request mine"),
         ("starling.models", "error", "model broken version 1"),
         ("starling.server", "info", "SIGINT"),
+        ("starling.http", "info", "model scaled"),
     ):
         assert expected in told
-    (failed,) = [entry for entry in entries if entry["logger"] == "starling.http"]
+    (failed,) = [entry for entry in entries if entry["logger"] == "starling.http" and entry["level"] == "warning"]
     assert "marked/model.py" in failed["traceback"]
     (ready,) = [entry for entry in entries if "serving" in entry]
     assert (ready["serving"], ready["models"], ready["url"]) == (3, 4, f"http://{server.host}")

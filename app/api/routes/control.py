@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 from typing import Protocol, TypeVar, cast
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -24,6 +25,9 @@ from app.api.routes.metadata import router as models
 from app.api.routes.openapi import API_KEY, ModelName, answers, json_media, request_body
 from app.api.routes.probes import router as probes
 from app.errors import BadRequest, BodyTimeout, ClientGone, NotFound, TooLarge
+from app.logs import fields
+
+log = logging.getLogger("starling.http")
 
 #: Triton's names of the extensions that work here. Clients use a feature only if it is listed.
 EXTENSIONS = (
@@ -157,6 +161,7 @@ async def load(request: Request, model: ModelName) -> JSONResponse:
         if exc.errno != errno.ENAMETOOLONG:
             raise
         raise NotFound(f"model {shown(model)} is not known: no folder can have so long a name") from None
+    log.info("model %s: loaded, as a client asked", model, **fields(model=model))
     return JSONResponse({"name": model, "load": True})
 
 
@@ -179,6 +184,7 @@ async def load(request: Request, model: ModelName) -> JSONResponse:
 async def unload(request: Request, model: ModelName) -> JSONResponse:
     await _parsed(request, bodies.RepositoryRequest)
     await catalog_of(request).unload(model)
+    log.info("model %s: unloaded, as a client asked", model, **fields(model=model))
     return JSONResponse({"name": model, "unload": True})
 
 
