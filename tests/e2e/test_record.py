@@ -17,7 +17,7 @@ async def test_a_live_record_replays(start: Callable[..., Server], tmp_path: Pat
     """Several models, calls of several rows, rows that fail, deadlines, clients that go, a reload."""
     record = tmp_path / "record.jsonl"
     flags = ("--model", f"echo={DEMO / 'echo'}", "--record", str(record), "--rate-window-s", "0.05")
-    flags += ("--policy", "window", "--max-delay-ms", "1")
+    flags += ("--policy", "window", "--max-delay-ms", "1", "--model-control")
     server = await asyncio.to_thread(start, "gate", "marked", "narrow", "tokens", flags=flags)
 
     async def client(number: int) -> None:
