@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import logging
 import signal
+from collections.abc import Iterator
 
 import pytest
 import tiers
@@ -36,3 +38,15 @@ def pytest_collection_finish() -> None:
     """Modules, tests and fixtures stay for ever: to walk them again and again took a fifth of the core tier's time."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture
+def restored_logging() -> Iterator[None]:
+    """Logging is the process's: put it back."""
+    names = [None, "starling", "uvicorn", "starling.access", "stdout", "stderr", "python_multipart"]
+    before = [(logging.getLogger(name), logging.getLogger(name).level) for name in names]
+    handlers = list(logging.getLogger().handlers)
+    yield
+    for logger, level in before:
+        logger.setLevel(level)
+    logging.getLogger().handlers[:] = handlers

@@ -7,7 +7,7 @@ import json
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
@@ -17,18 +17,6 @@ import pytest
 import torch
 
 from app.logs import CauseLog, JsonFormatter, PrintedLines, TextFormatter, capture, configure, fields, json_asked
-
-
-@pytest.fixture
-def _restored() -> Iterator[None]:
-    """Logging is the process's: put it back."""
-    names = [None, "starling", "uvicorn", "starling.access", "stdout", "stderr", "python_multipart"]
-    before = [(logging.getLogger(name), logging.getLogger(name).level) for name in names]
-    handlers = list(logging.getLogger().handlers)
-    yield
-    for logger, level in before:
-        logger.setLevel(level)
-    logging.getLogger().handlers[:] = handlers
 
 
 def record(message: str, *args: object) -> logging.LogRecord:
@@ -55,7 +43,7 @@ def test_a_traceback_in_a_json_line() -> None:
     assert "ValueError: why" in json.loads(line)["traceback"]
 
 
-@pytest.mark.usefixtures("_restored")
+@pytest.mark.usefixtures("restored_logging")
 @pytest.mark.parametrize("style", ["text", "json"])
 def test_levels(style: str, capsys: pytest.CaptureFixture[str]) -> None:
     configure("info", style, False)
@@ -69,7 +57,7 @@ def test_levels(style: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert (json.loads(lines[0])["message"] == "just right") if style == "json" else "INFO starling.engine" in lines[0]
 
 
-@pytest.mark.usefixtures("_restored")
+@pytest.mark.usefixtures("restored_logging")
 def test_the_access_log_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     configure("warning", "text", True)
     logging.getLogger("starling.access").info("GET /")
@@ -94,7 +82,7 @@ def test_a_line_of_the_access_log_as_text() -> None:
     assert TextFormatter().format(told).endswith("starling.access: POST /x 200 rows=3 model='a b\\nc=1'")
 
 
-@pytest.mark.usefixtures("_restored")
+@pytest.mark.usefixtures("restored_logging")
 def test_what_is_printed_becomes_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     ours = io.StringIO()
     for name in ("stdout", "stderr"):

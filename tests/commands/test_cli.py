@@ -141,6 +141,7 @@ def test_exit_status_2(args: list[str], monkeypatch: pytest.MonkeyPatch, capfd: 
         assert len([line for line in complaint.splitlines() if line.startswith("starling: ")]) == 1
 
 
+@pytest.mark.usefixtures("restored_logging")
 @pytest.mark.parametrize("command", ["serve", "check", "models"])
 def test_a_folder_without_a_model(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
