@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -257,6 +257,20 @@ class Waiter(Protocol):
 
 class Lease(Protocol):
     """The slots of one call, from admission to answer. Whoever takes it closes it, or uses it as a context manager."""
+
+    # for traces
+
+    @property
+    def id(self) -> int:
+        """A number that no other lease of the engine has."""
+        ...
+
+    @property
+    def rows(self) -> Sized: ...
+    @property
+    def entered(self) -> int:
+        """When the rows were submitted, on the engine's clock."""
+        ...
 
     def __enter__(self) -> Lease: ...
     def __exit__(self, *exc: object) -> None: ...

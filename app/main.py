@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import platform
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -48,6 +49,8 @@ from app.scheduler.record import RecordingScheduler
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import ClassSpec, Preset
 from app.settings import MIB, Settings, cpu_cores
+from app.tracing.setup import open_tracing
+from app.tracing.tracer import Tracer
 
 log = logging.getLogger("starling")
 
@@ -72,6 +75,8 @@ def create_app(
         check_names(settings.policy or Batching().policy, settings.objective or Batching().objective)
     access = _access(settings)
     lifecycle.watching.append(access.look)
+    tracing = open_tracing(settings.otlp_endpoint, settings.trace_sample, __version__, os.environ)
+    tracer = None if tracing is None else tracing.tracer
     gpu = cuda.device_index(settings.device)
     repository = Repository(settings.repository, settings.model)
     # A folder that cannot be read or has no model is known before anything starts.
@@ -82,8 +87,10 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
         async with AsyncExitStack() as stack:
+            if tracing is not None:
+                await stack.enter_async_context(tracing.running())  # first, so that it ends last
             scheduler = _scheduler(settings, device := _device(settings, gpu), stack)
-            engine = await stack.enter_async_context(_engine(settings, device, scheduler, lifecycle))
+            engine = await stack.enter_async_context(_engine(settings, device, scheduler, lifecycle, tracer))
             registry = await stack.enter_async_context(
                 Registry(
                     engine,
@@ -113,7 +120,12 @@ def create_app(
     install_error_handlers(app)
     log_of_access = AccessLog(probes=settings.access_log_probes) if settings.access_log else None
     return InferencePath(
-        app, _limits(settings), access=access, access_log=log_of_access, connections=lambda: lifecycle.connections()
+        app,
+        _limits(settings),
+        access=access,
+        access_log=log_of_access,
+        connections=lambda: lifecycle.connections(),
+        tracer=tracer,
     )
 
 
@@ -197,7 +209,9 @@ def _sized(settings: Settings, names: Sequence[str], gpu: int | None) -> Setting
     return settings.model_copy(update=found)
 
 
-def _engine(settings: Settings, device: Device, scheduler: Scheduler, lifecycle: Lifecycle) -> Engine:
+def _engine(
+    settings: Settings, device: Device, scheduler: Scheduler, lifecycle: Lifecycle, tracer: Tracer | None
+) -> Engine:
     cache = ProfileCache(settings.profile_dir or default_folder())
     return Engine(
         Profiling(device, cache, settings.profile_budget_s),
@@ -210,6 +224,7 @@ def _engine(settings: Settings, device: Device, scheduler: Scheduler, lifecycle:
         on_lost=lifecycle.fail,
         on_tick=lifecycle.tick,
         meter=find_meter(device.uuid if isinstance(device, StreamDevice) else None),
+        tracer=tracer,
     )
 
 

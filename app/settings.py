@@ -147,6 +147,12 @@ class Settings(BaseModel):
     access_log: bool = Field(False, description="One line per HTTP request, probes left out.")
     access_log_probes: bool = Field(False, description="Probes too, where there is an access log.")
     record: Path | None = Field(None, description="Write the scheduler's inputs and steps here, for replay.")
+    otlp_endpoint: str | None = Field(
+        None, description="Send traces to this OpenTelemetry collector (OTLP over HTTP), as http://127.0.0.1:4318."
+    )
+    trace_sample: float = Field(
+        1, ge=0, le=1, description="Part of the calls that are traced, of those whose client does not say."
+    )
 
     @field_validator("workers", mode="before")
     @classmethod

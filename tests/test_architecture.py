@@ -24,12 +24,13 @@ OURS: dict[str, set[str] | None] = {
     "scheduler": set(),
     "sim": {"scheduler"},
     "models": {"contract", "errors"},
-    "engine": {"scheduler", "models", "contract", "errors", "metrics"},
-    "api": {"contract", "errors", "logs", "metrics", "protocol", "watched", "__init__"},
+    "engine": {"scheduler", "models", "contract", "errors", "metrics", "tracing"},
+    "api": {"contract", "errors", "logs", "metrics", "protocol", "tracing", "watched", "__init__"},
     "exposition": {"metrics"},
     "lifecycle": {"contract"},
     "logs": set(),
     "protocol": set(),
+    "tracing": {"contract", "errors"},
     "process": set(),
     "watched": set(),
     "tls": {"errors", "watched"},
@@ -45,11 +46,11 @@ OURS: dict[str, set[str] | None] = {
         "tls",
         "__init__",
     },
-    "main": {"scheduler", "models", "engine", "api", "server", "lifecycle", "logs", "exposition", *PURE, "__init__"},
+    "main": {"scheduler", "models", "engine", "api", "server", "lifecycle", "logs", "exposition", "tracing", *PURE, "__init__"},
     "commands": None,
     "__main__": {"commands"},
     "bench": None,
-}
+}  # fmt: skip
 #: Room inside a folder -> what else of that folder it may import, as prefixes of modules.
 ROOMS: dict[str, tuple[str, ...]] = {
     "app.engine.devices.cpu": (
@@ -303,6 +304,20 @@ def test_import_loads_nothing_unwanted(folders: list[str], unwanted: set[str]) -
     names = [name for folder in folders for name in module_names(folder)]
     assert names
     assert loaded_after(names, unwanted) == set()
+
+
+def test_opentelemetry_is_imported_when_tracing_is_on() -> None:
+    """By two modules, which no other imports at its top."""
+    theirs = {"app.tracing.export", "app.tracing.readable"}
+    found = {
+        module_of(path)
+        for path in sources()
+        for _, name in imported(ast.parse((ROOT / path).read_text(encoding="utf-8")), list(Path(path).parent.parts))
+        if name.partition(".")[0] == "opentelemetry"
+    }
+    assert found == theirs
+    rest = sorted({*module_names("app/tracing"), *module_names("app/api")} - theirs)
+    assert loaded_after(rest, {"opentelemetry.sdk", *theirs}) == set()  # FastAPI itself imports its API
 
 
 def test_what_is_loaded_is_seen() -> None:

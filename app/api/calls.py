@@ -26,6 +26,7 @@ from app.api.query import NOTHING, Asked, parse_query
 from app.contract import CLASSES, Answer, Lease, Served
 from app.errors import BadRequest, ModelFailed, StarlingError
 from app.logs import CauseLog
+from app.tracing.tracer import Tracer
 
 log = logging.getLogger("starling.http")
 
@@ -45,6 +46,7 @@ _BINARY = b"content-type: application/octet-stream\r\ninference-header-content-l
 _COMPRESSED = b"content-encoding: %s\r\nvary: accept-encoding\r\n"
 _V2, _V1, _FRIENDLY = V2(), V1(), Friendly()
 X_CLASS = b"x-class"
+TRACEPARENT = b"traceparent: %s\r\n"
 _CLASSES = {name.encode(): name for name in CLASSES}
 
 
@@ -55,6 +57,7 @@ class Route:
     codec: Codec
     model: str
     version: str | None
+    template: str = ""  # the path, with the names of model and version left out
     asked: Asked = NOTHING
 
     def with_query(self, query: bytes) -> Route:
@@ -62,16 +65,27 @@ class Route:
         return replace(self, asked=parse_query(query)) if query and self.codec.takes_query else self
 
 
+def _template(path: str, version: str | None) -> str:
+    return path % ("" if version is None else "/versions/{version}")
+
+
 class Calls:
     """Calls as HTTP sees them. `connections` returns how many connections the server has open.
 
-    `access_log` None: nothing is written of requests.
+    `access_log` None: nothing is written of requests. `tracer` None: nobody records spans of calls.
     """
 
     def __init__(
-        self, limits: Limits, *, access: Access, access_log: AccessLog | None, connections: Callable[[], int]
+        self,
+        limits: Limits,
+        *,
+        access: Access,
+        access_log: AccessLog | None,
+        connections: Callable[[], int],
+        tracer: Tracer | None = None,
     ) -> None:
         self.limits = limits
+        self.tracer = tracer
         self.bodies = BodyReader(limits)
         self.access = access
         self.access_log = access_log
@@ -99,11 +113,12 @@ class Calls:
         if found is None:
             return None
         if found["v2"]:
-            route = Route(_V2, found["v2"], found["version"])
+            route = Route(_V2, found["v2"], found["version"], _template("/v2/models/{model}%s/infer", found["version"]))
         elif found["v1"]:
-            route = Route(_V1, found["v1"], found["v1_version"])
+            version = found["v1_version"]
+            route = Route(_V1, found["v1"], version, _template("/v1/models/{model}%s:predict", version))
         else:
-            route = Route(_FRIENDLY, found["friendly"], None)
+            route = Route(_FRIENDLY, found["friendly"], None, "/predict/{model}")
         if len(path) <= LONGEST_ROUTE:
             if len(self._routes) >= ROUTES:
                 self._routes.clear()

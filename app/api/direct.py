@@ -13,13 +13,15 @@ from collections.abc import Coroutine
 from typing import Any
 
 from app.api.access_log import Line
-from app.api.calls import LONGEST_ROUTE, ROUTES, X_CLASS, Calls, Route
+from app.api.calls import LONGEST_ROUTE, ROUTES, TRACEPARENT, X_CLASS, Calls, Route
 from app.api.codecs.base import DecodedCall
 from app.api.errors import error_parts
 from app.api.http import COMPRESS_FROM, QUICK_TO_COMPRESS, compress, wanted_encoding
 from app.contract import Answer, Catalog, Health, Lease, Served
 from app.errors import BadRequest, BodyTimeout, ClientGone, NotReady
 from app.protocol.exchange import Connection, Exchange, RequestHeaders
+from app.tracing.spans import CallSpan
+from app.tracing.tracer import Request
 
 #: Statuses after which a connection closes: the rest of a body that came too late, and a server that may be going.
 CLOSING = frozenset({408, 503})
@@ -32,7 +34,7 @@ class DirectCalls:
         self.calls = calls
         self.body_timeout_s = calls.limits.body_timeout_s
         self._routes: dict[bytes, Route] = {}
-        self._begin = DirectCall if calls.access_log is None else LoggedCall
+        self._begin = _KINDS[calls.access_log is not None, calls.tracer is not None]
 
     def take(self, connection: Connection, url: bytes, headers: RequestHeaders, length: int) -> Exchange | None:
         """The call that a plain POST begins. None for what the ASGI way does: other paths, and refusals that close."""
@@ -86,6 +88,8 @@ class DirectCall(Exchange):
         "admitted", "arrived", "call", "calls", "ended", "final", "headers", "health", "held", "klass", "lease",
         "request_id", "route", "served", "url",
     )  # fmt: skip
+
+    span: CallSpan | None = None  # of the class, so that a call which is not traced has nothing to set
 
     def __init__(
         self,
@@ -180,6 +184,9 @@ class DirectCall(Exchange):
         status, lines, body = error_parts(exc)
         self.final = status in CLOSING
         lines.append((b"x-request-id", self.request_id))
+        if self.span is not None:
+            info = None if self.served is None else self.served.info
+            lines.append((b"traceparent", self.span.failed(info, self.klass, exc, status)))
         self.connection.send_answer(self, status, b"".join([b"%s: %s\r\n" % line for line in lines]), body)
 
     # inside
@@ -211,6 +218,8 @@ class DirectCall(Exchange):
             head = self.calls.succeeded(
                 served, self.klass, self.request_id, self.arrived, answer, body, json_length, encoding
             )
+            if self.span is not None:
+                head += TRACEPARENT % self.span.succeeded(served.info, self.klass, answer)
             self.connection.send_answer(self, 200, head, body)
 
     def _in_a_task(self, work: Coroutine[Any, Any, None]) -> None:
@@ -258,3 +267,45 @@ class LoggedCall(DirectCall):
         assert self.calls.access_log is not None  # see DirectCalls
         path = self.url.partition(b"?")[0]
         self.calls.access_log.write("POST", path, status, self.arrived, self.connection.client, line)
+
+
+class TracedCall(DirectCall):
+    """A call of a server that traces. A class of its own: a call of one that does not pays nothing for it."""
+
+    __slots__ = ("span",)
+
+    def __init__(
+        self,
+        connection: Connection,
+        calls: Calls,
+        route: Route,
+        url: bytes,
+        headers: RequestHeaders,
+        health: Health,
+    ) -> None:
+        super().__init__(connection, calls, route, url, headers, health)
+        assert calls.tracer is not None  # see DirectCalls
+        path = url.partition(b"?")[0].decode("latin-1")
+        request = Request("POST", path, route.template, route.model, self.request_id)
+        self.span = calls.tracer.begin(headers, self.arrived, request)
+
+    def received(self, body: bytes) -> bool:
+        taken = super().received(body)
+        if self.lease is not None and self.span is not None and self.calls.tracer is not None:
+            self.calls.tracer.submitted(self.span, self.lease)  # its first batch starts at the end of this turn
+        return taken
+
+
+class LoggedTracedCall(LoggedCall, TracedCall):
+    """Of a server that does both."""
+
+    __slots__ = ()
+
+
+#: By whether there is an access log, and whether calls are traced.
+_KINDS: dict[tuple[bool, bool], type[DirectCall]] = {
+    (False, False): DirectCall,
+    (True, False): LoggedCall,
+    (False, True): TracedCall,
+    (True, True): LoggedTracedCall,
+}

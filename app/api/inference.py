@@ -16,7 +16,7 @@ from typing import cast
 
 from app.api.access import PROBES, Access
 from app.api.access_log import LINE, AccessLog
-from app.api.calls import Calls, Route
+from app.api.calls import TRACEPARENT, Calls, Route
 from app.api.codecs.base import RequestHeaders
 from app.api.direct import CLOSING, DirectCalls
 from app.api.errors import error_parts
@@ -37,6 +37,8 @@ from app.api.http import (
 )
 from app.contract import Catalog, Lease, Served
 from app.errors import MethodNotAllowed, NotReady, StarlingError
+from app.tracing.spans import CallSpan
+from app.tracing.tracer import Request, Tracer
 
 _OFF_LOOP_BINARY = 4 << 20  # bytes from which the copy of an input into the slots leaves the loop: a millisecond
 
@@ -51,13 +53,14 @@ class _Request:
     arrived: int
     klass: str = ""
     rows: int = 0  # not known
+    span: CallSpan | None = None
 
 
 class InferencePath:
     """ASGI application that answers inference requests and passes all others to `app`.
 
     `direct` takes plain requests from the HTTP protocol. The lifespan state must hold `catalog` (contract.Catalog) and
-    `health` (contract.Health). `connections` returns how many connections the server has open.
+    `health` (contract.Health). `connections` returns how many connections the server has open; `tracer` records spans.
     """
 
     def __init__(
@@ -68,9 +71,12 @@ class InferencePath:
         access: Access | None = None,
         access_log: AccessLog | None = None,
         connections: Callable[[], int] = lambda: 0,
+        tracer: Tracer | None = None,
     ) -> None:
         self._app = app
-        self._calls = Calls(limits, access=access or Access(), access_log=access_log, connections=connections)
+        self._calls = Calls(
+            limits, access=access or Access(), access_log=access_log, connections=connections, tracer=tracer
+        )
         self.direct = DirectCalls(self._calls)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -124,6 +130,9 @@ class InferencePath:
         calls = self._calls
         headers: RequestHeaders = dict(scope["headers"])
         request = _Request(route, headers, calls.request_id(headers), arrived)
+        if calls.tracer is not None:
+            told = Request(scope["method"], scope["path"], route.template, route.model, request.request_id)
+            request.span = calls.tracer.begin(headers, arrived, told)
         extra: Headers = [(b"x-request-id", request.request_id)]
         served: Served | None = None
         unread: Receive | None = receive
@@ -142,6 +151,10 @@ class InferencePath:
             payload, head = await self._call(request, served, body, receive)
         except Exception as exc:
             calls.failed(exc, served, request.klass, request.request_id, arrived, scope["path"])
+            if request.span is not None:
+                info = None if served is None else served.info
+                status = error_parts(exc)[0]
+                extra.append((b"traceparent", request.span.failed(info, request.klass, exc, status)))
             await self._refuse(exc, scope, send, extra, unread)
             return
         finally:
@@ -171,7 +184,10 @@ class InferencePath:
                     else:
                         lease.write(index, values)
                 async with _cancelled_on_disconnect(receive, lease):
-                    answer = await lease.run()
+                    running = lease.run()
+                    if request.span is not None and calls.tracer is not None:
+                        calls.tracer.submitted(request.span, lease)
+                    answer = await running
         finally:
             calls.bodies.release(held)
         if codec.slow_to_encode(served, call):
@@ -184,6 +200,8 @@ class InferencePath:
         head = calls.succeeded(
             served, request.klass, request.request_id, request.arrived, answer, payload, json_length, wanted
         )
+        if request.span is not None:
+            head += TRACEPARENT % request.span.succeeded(served.info, request.klass, answer)
         return payload, head
 
     async def _inflated(self, headers: RequestHeaders, body: bytes) -> bytes:

@@ -21,6 +21,7 @@ from app.engine.devices.base import Completion, Device, Executor
 from app.engine.devices.pool import Pool, Slots
 from app.engine.in_flight import InFlight
 from app.engine.lease import Lease
+from app.engine.observed import tell_of_unit
 from app.engine.profiling.cache import Known
 from app.engine.profiling.energy import EnergyMeter, Watts
 from app.engine.profiling.service import Profiling
@@ -32,6 +33,7 @@ from app.scheduler.beside import Beside
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Call, Fault, Profile, Step
+from app.tracing.tracer import Tracer
 
 log = logging.getLogger("starling.engine")
 
@@ -45,7 +47,7 @@ class Engine:
     `clock` gives monotonic nanoseconds. `window_s` is the rate monitor's window; `on_tick`, which raises nothing, is
     called at its end. `hang_factor`, `hang_floor_s`: see `stuck`. `profiling` measures models and solves their tables,
     and brings the device. The scheduler is told when a step of a recurrent model is on its stream, where the next may
-    be pushed behind it.
+    be pushed behind it. `tracer` is told of units that have ended.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Engine:
         on_lost: Callable[[str], None] | None = None,
         meter: EnergyMeter | None = None,
         on_tick: Callable[[], None] = lambda: None,
+        tracer: Tracer | None = None,
     ) -> None:
         self.device: Device = profiling.device
         self.profiling = profiling
@@ -69,6 +72,7 @@ class Engine:
         self.scheduler = scheduler
         self.clock = clock
         self.loop: asyncio.AbstractEventLoop
+        self._tracer = tracer
         self._meter = meter or EnergyMeter([])
         self._window_s = window_s
         self._hang_factor = hang_factor
@@ -302,6 +306,8 @@ class Engine:
             served.ran(unit, completion.ran, now)
         else:
             served.failed(unit, completion)
+        if self._tracer is not None:
+            tell_of_unit(self._tracer, served, unit, completion, now)
         served.free_rows(unit.rows)
         self._tell(step)
 

@@ -22,6 +22,8 @@ from app.api.keys import keys_of
 from app.contract import CLASSES, Answer, Batching, ModelInfo, Waiter
 from app.errors import BadRequest, ClientGone, ModelFailed, QueueFull
 from app.logs import ACCESS
+from app.tracing.context import traceparent
+from app.tracing.tracer import Tracer
 
 from .catalog import FakeCatalog, FakeServed, served, spec
 
@@ -33,6 +35,8 @@ class Health:
 
 class EchoLease:
     """Holds what is written; its waiter gets it back when `Echo.opened` says so."""
+
+    id, entered, rows = 1, 5, (0,)
 
     def __init__(self, model: Echo) -> None:
         self._model = model
@@ -221,6 +225,7 @@ def body(rows: int = 1, **fields: Any) -> bytes:
 
 
 INFER = "/v2/models/echo/infer"
+ROWS = b'{"instances": [[0, 1, 2, 3]]}'
 
 
 @pytest.mark.parametrize(
@@ -250,6 +255,46 @@ async def test_everything_else_is_passed_on(caller: MakeCaller, model: Echo, pat
     assert model.finished == []
 
 
+@pytest.mark.parametrize(
+    ("path", "route"),
+    [
+        (INFER, "/v2/models/{model}/infer"),
+        ("/v2/models/echo/versions/1/infer", "/v2/models/{model}/versions/{version}/infer"),
+        ("/v1/models/echo:predict", "/v1/models/{model}:predict"),
+        ("/v1/models/echo/versions/1:predict", "/v1/models/{model}/versions/{version}:predict"),
+        ("/predict/echo?priority=2", "/predict/{model}"),
+    ],
+)
+async def test_a_traced_call_has_one_span_however_it_ends(
+    caller: MakeCaller, model: Echo, path: str, route: str
+) -> None:
+    offered: list[Any] = []
+    asking = caller(model, options={"tracer": Tracer(offered.append)})
+    sent = body() if route.startswith("/v2") else ROWS if route.startswith("/v1") else b"[0, 1, 2, 3]"
+    model_failed = ModelFailed("it raised", cause=ValueError("odd"))
+    for fails, full, code in ((None, (), "ok"), (model_failed, (), "model_failed"), (None, CLASSES, "queue_full")):
+        model.fails, model.full = fails, frozenset(full)
+        reply = await asking(path, sent, {b"x-request-id": b"mine"})
+        (span,) = offered
+        offered.clear()
+        assert reply.headers[b"traceparent"] == traceparent(*span.ident, True)
+        assert reply.headers[b"x-request-id"] == span.request_id == b"mine"
+        assert (span.method, span.path, span.route, span.model) == ("POST", path.partition("?")[0], route, "echo")
+        assert (span.failure.code if span.failure else "ok") == code
+        assert 0 < span.arrived <= span.ended
+    assert model.finished == ["ok", "model_failed", "queue_full"]
+
+
+async def test_a_call_that_is_not_traced_says_so(caller: MakeCaller, model: Echo) -> None:
+    offered: list[Any] = []
+    given = b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-00"
+    reply = await caller(model, options={"tracer": Tracer(offered.append)})(INFER, body(), {b"traceparent": given})
+    _, trace, span, flags = reply.headers[b"traceparent"].split(b"-")
+    assert (trace, flags, offered) == (b"a" * 32, b"00", [])
+    assert span != b"b" * 16
+    assert b"traceparent" not in (await caller(model)(INFER, body(), {b"traceparent": given})).headers
+
+
 async def test_what_the_lease_is_asked_for(caller: MakeCaller, model: Echo) -> None:
     await caller(model)(INFER, body(2, parameters={"priority": 3, "timeout": 700, "k": 1}))
     arrived = model.asked.pop("arrived_ns")
@@ -257,9 +302,6 @@ async def test_what_the_lease_is_asked_for(caller: MakeCaller, model: Echo) -> N
     assert model.asked == {
         "rows": 2, "lengths": {}, "klass": "realtime", "priority": 3, "timeout_us": 700, "parameters": {"k": 1},
     }  # fmt: skip
-
-
-ROWS = b'{"instances": [[0, 1, 2, 3]]}'
 
 
 @pytest.mark.parametrize(

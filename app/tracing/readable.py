@@ -1,0 +1,167 @@
+"""A record as OpenTelemetry's span: names and attributes, by the semantic conventions for HTTP where there are such."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import accumulate
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
+from opentelemetry.util.types import AttributeValue
+
+from .spans import BatchSpan, CallSpan, SpanId
+from .tracer import Record
+
+Attributes = dict[str, AttributeValue]
+
+_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"})
+_GONE = "client_gone"
+_LONGEST_STATE = 512  # bytes of `tracestate`; W3C asks for no more
+
+
+class Readable:
+    """Makes spans of records. `epoch` is what to add to a record's times."""
+
+    def __init__(self, resource: Resource, version: str) -> None:
+        self._resource = resource
+        self._scope = InstrumentationScope("starling", version)
+
+    def __call__(self, record: Record, epoch: int) -> ReadableSpan:
+        return self._of_call(record, epoch) if isinstance(record, CallSpan) else self._of_batch(record, epoch)
+
+    def _of_call(self, call: CallSpan, epoch: int) -> ReadableSpan:
+        state = _state(call.headers.get(b"tracestate")) if call.parent else None
+        failure = call.failure
+        broken = failure is not None and failure.status >= 500
+        return ReadableSpan(
+            f"{_method(call)} {call.route}",
+            context=_context(call.ident, state),
+            parent=_context((call.ident[0], call.parent), state, remote=True) if call.parent else None,
+            resource=self._resource,
+            attributes=_call_attributes(call),
+            events=[Event(name, attributes, epoch + at) for name, at, attributes in call_events(call)],
+            links=[Link(_context(batch.ident)) for batch in call.batches],
+            kind=SpanKind.SERVER,
+            status=Status(StatusCode.ERROR, failure.message or None) if failure and broken else Status(),
+            start_time=epoch + call.arrived,
+            end_time=epoch + call.ended,
+            instrumentation_scope=self._scope,
+        )
+
+    def _of_batch(self, batch: BatchSpan, epoch: int) -> ReadableSpan:
+        return ReadableSpan(
+            f"batch {batch.info.name}",
+            context=_context(batch.ident),
+            resource=self._resource,
+            attributes=_batch_attributes(batch),
+            links=[Link(_context(call)) for call in batch.calls],
+            kind=SpanKind.INTERNAL,
+            status=Status(StatusCode.ERROR, batch.error) if batch.error else Status(),
+            start_time=epoch + batch.started,
+            end_time=epoch + batch.ended,
+            instrumentation_scope=self._scope,
+        )
+
+
+def call_events(call: CallSpan) -> Iterator[tuple[str, int, Attributes]]:
+    """What happened to a call: name, time and attributes of each, in order of time but for batches that ran at once."""
+    if call.entered:
+        yield "queued", call.entered, {}
+    for batch in call.batches:
+        told: Attributes = {
+            "starling.batch.size": batch.size,
+            "starling.batch.rows": batch.rows,
+            "starling.batch.reason": batch.reason,
+            "starling.worker": batch.worker,
+        }
+        if batch.error:
+            told["error.type"] = batch.error.partition(":")[0]
+        yield "batch", batch.started, told
+        if batch.stage is not None:
+            ends = accumulate(batch.stage_ns, initial=batch.started)
+            for number, (at, spent) in enumerate(zip(ends, batch.stage_ns, strict=False), batch.stage):
+                yield "stage", at, {
+                    "starling.stage": number,
+                    "starling.stage.operation": batch.operation if number == batch.stage else "on",
+                    "starling.batch.rows": batch.rows,
+                    "starling.stage.duration_ms": spent / 1e6,
+                }  # fmt: skip
+    if call.failure is not None and call.failure.cause is not None:
+        kind, message = call.failure.cause
+        yield "exception", call.ended, {"exception.type": kind, "exception.message": message}
+
+
+def _call_attributes(call: CallSpan) -> Attributes:
+    told: Attributes = {
+        "http.request.method": _method(call),
+        "url.path": call.path,
+        "url.scheme": "http",
+        "http.route": call.route,
+        "starling.request_id": call.request_id.decode("latin-1"),
+        "starling.model": call.model,
+    }
+    if (agent := call.headers.get(b"user-agent")) is not None:
+        told["user_agent.original"] = agent.decode("latin-1")
+    if call.info is not None:
+        told["starling.version"] = call.info.version
+        told["starling.class"] = call.klass or call.info.batching.default_class
+    failure = call.failure
+    told["starling.outcome"] = "ok" if failure is None else failure.code
+    if failure is None:
+        told["http.response.status_code"] = 200
+    elif failure.code != _GONE:  # nothing was sent to a client that has gone
+        told["http.response.status_code"] = failure.status
+    if failure is not None and failure.status >= 500:
+        told["error.type"] = failure.code
+    if call.answer is not None:
+        told["starling.batch.size"], queue_ns, compute_ns = call.answer
+        told["starling.queue_ms"], told["starling.compute_ms"] = queue_ns / 1e6, compute_ns / 1e6
+    if call.rows:
+        told["starling.rows"] = call.rows
+    if call.batches:
+        told["starling.worker"] = call.batches[-1].worker
+    if call.left_out:
+        told["starling.batches_left_out"] = call.left_out
+    return told
+
+
+def _batch_attributes(batch: BatchSpan) -> Attributes:
+    told: Attributes = {
+        "starling.model": batch.info.name,
+        "starling.version": batch.info.version,
+        "starling.class": batch.klass,
+        "starling.worker": batch.worker,
+        "starling.batch.number": batch.number,
+        "starling.batch.rows": batch.rows,
+        "starling.batch.size": batch.size,
+        "starling.batch.reason": batch.reason,
+        "starling.batch.calls": batch.recorded,
+    }
+    if batch.stage is not None:
+        told["starling.stage"] = batch.stage
+        told["starling.stage.operation"] = batch.operation
+    if batch.steps != 1:
+        told["starling.batch.steps"] = batch.steps
+    if batch.error:
+        told["error.type"] = batch.error.partition(":")[0]
+    names = ("starling.input_ms", "starling.infer_ms", "starling.output_ms")
+    told.update(zip(names, (ns / 1e6 for ns in batch.parts), strict=False))
+    return told
+
+
+def _method(call: CallSpan) -> str:
+    """Clients may send any word: the conventions have one name for all that are no method."""
+    return call.method if call.method in _METHODS else "_OTHER"
+
+
+def _state(header: bytes | None) -> TraceState | None:
+    if header is None or len(header) > _LONGEST_STATE:
+        return None
+    return TraceState.from_header([header.decode("latin-1")])
+
+
+def _context(ident: SpanId, state: TraceState | None = None, *, remote: bool = False) -> SpanContext:
+    return SpanContext(*ident, is_remote=remote, trace_flags=_SAMPLED, trace_state=state)

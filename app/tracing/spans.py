@@ -1,0 +1,157 @@
+"""What spans are made of: plain values, noted on the event loop when a batch or a call has ended.
+
+Times are monotonic nanoseconds. Nobody changes a record once it has been handed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import monotonic_ns
+
+from app.contract import Answer, Lease, ModelInfo
+from app.errors import StarlingError
+
+from .context import traceparent
+
+MOST_BATCHES = 128  # that one call remembers, and calls that one batch links to: OpenTelemetry's limits, too
+_LONGEST_MESSAGE = 500  # characters of an error
+
+SpanId = tuple[int, int]  # of a trace, and of a span in it
+
+
+@dataclass(slots=True, eq=False)
+class BatchSpan:
+    """A batch that has ended, well or not.
+
+    `rows` without padding, `size` with it. `stage`: the first that ran, of a model in stages, else None; `steps`: how
+    many stages, or steps of a recurrent model. `parts`: nanoseconds of input, model and output, nothing where it
+    failed; `stage_ns`: of each stage.
+    """
+
+    info: ModelInfo
+    number: int
+    worker: int
+    reason: str
+    operation: str
+    klass: str
+    rows: int
+    size: int
+    stage: int | None
+    steps: int
+    started: int
+    ended: int
+    parts: tuple[int, ...] = ()
+    stage_ns: Sequence[int] = ()
+    error: str = ""
+    ident: SpanId = (0, 0)
+    recorded: int = 0  # calls with rows in it whose trace is recorded
+    calls: list[SpanId] = field(default_factory=list)  # the first of them
+
+
+@dataclass(slots=True, eq=False)
+class Failure:
+    """How a call failed. Not the exception itself: its traceback would keep whatever the call had alive."""
+
+    status: int
+    code: str
+    message: str
+    cause: tuple[str, str] | None  # type and message of what the model raised
+
+    @classmethod
+    def of(cls, exc: Exception, status: int) -> Failure:
+        """`status` is that of the answer."""
+        if not isinstance(exc, StarlingError):
+            return cls(status, "internal", "", _told(exc))
+        cause = None if exc.cause is None else _told(exc.cause)
+        return cls(status, exc.code, exc.message[:_LONGEST_MESSAGE], cause)
+
+
+def _told(exc: BaseException) -> tuple[str, str]:
+    return type(exc).__qualname__, str(exc)[:_LONGEST_MESSAGE]
+
+
+class CallSpan:
+    """One call, from its head to its answer. Whoever answers it calls `succeeded` or `failed`, once."""
+
+    __slots__ = (
+        "_lease",
+        "_leave",
+        "answer",
+        "arrived",
+        "batches",
+        "ended",
+        "entered",
+        "failure",
+        "headers",
+        "ident",
+        "info",
+        "klass",
+        "left_out",
+        "method",
+        "model",
+        "parent",
+        "path",
+        "request_id",
+        "route",
+        "rows",
+        "sampled",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        leave: Callable[[CallSpan, int | None], None],
+        ident: SpanId,
+        parent: int,
+        sampled: bool,
+        headers: Mapping[bytes, bytes],
+        arrived: int,
+    ) -> None:
+        self._leave = leave  # told when the call has ended, with its lease
+        self._lease: int | None = None
+        self.ident = ident
+        self.parent = parent  # the caller's span; 0: none
+        self.sampled = sampled
+        self.headers = headers
+        self.arrived = arrived
+        self.rows = self.entered = 0  # how many rows, and when they entered the queue; 0: they have not
+        self.ended = 0
+        self.batches: list[BatchSpan] = []
+        self.left_out = 0  # batches that it ran in beyond those
+        self.method = self.path = self.route = self.model = self.klass = ""
+        self.request_id = b""
+        self.info: ModelInfo | None = None
+        self.answer: tuple[int, int, int] | None = None  # largest batch, nanoseconds of queue and of compute
+        self.failure: Failure | None = None
+
+    def submitted(self, lease: Lease) -> int:
+        """Its rows are in the queue. Returns the lease's number."""
+        self._lease, self.entered, self.rows = lease.id, lease.entered, len(lease.rows)
+        return lease.id
+
+    def ran(self, batch: BatchSpan) -> None:
+        """Some of its rows were in a batch."""
+        if len(self.batches) < MOST_BATCHES:
+            self.batches.append(batch)
+        else:
+            self.left_out += 1
+
+    def succeeded(self, info: ModelInfo, klass: str, answer: Answer) -> bytes:
+        """The call has its answer. Returns the value of its `traceparent`."""
+        if self.sampled:
+            self.info, self.klass = info, klass
+            self.answer = (answer.batch, answer.queue_ns, answer.compute_ns)
+            self._end()
+        return traceparent(*self.ident, self.sampled)
+
+    def failed(self, info: ModelInfo | None, klass: str, exc: Exception, status: int) -> bytes:
+        """The call is answered with an error. Returns the value of its `traceparent`."""
+        if self.sampled:
+            self.info, self.klass = info, klass
+            self.failure = Failure.of(exc, status)
+            self._end()
+        return traceparent(*self.ident, self.sampled)
+
+    def _end(self) -> None:
+        self.ended = monotonic_ns()
+        self._leave(self, self._lease)

@@ -1,0 +1,82 @@
+"""Which calls are traced, and which batches they were in. On the event loop: nothing here waits.
+
+A span is made of times that the server measures anyway, once its call has ended. So a call that is not sampled costs
+two random numbers and a header, and one that is little more: the rest is done on the exporter's thread.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from app.contract import Lease
+
+from .context import Parent, parent_of
+from .spans import MOST_BATCHES, BatchSpan, CallSpan
+
+Record = CallSpan | BatchSpan
+_HALF = (1 << 64) - 1  # the part of a trace's number that decides; OpenTelemetry's TraceIdRatioBased looks at the same
+
+
+class Request(NamedTuple):
+    """What a span says of a request, besides its headers. `route`: the path with its model left out."""
+
+    method: str
+    path: str
+    route: str
+    model: str
+    request_id: bytes
+
+
+class Tracer:
+    """Hands each span that is to be recorded to `offer`, which must return at once.
+
+    `ratio`: the part of the calls that are recorded where their caller does not say (parent-based sampling).
+    """
+
+    def __init__(self, offer: Callable[[Record], None], ratio: float = 1.0) -> None:
+        self._offer = offer
+        self._bound = round(ratio * (1 << 64))
+        self._bits = random.Random().getrandbits
+        self._going: dict[int, CallSpan] = {}  # recorded calls whose rows wait or run, by lease
+
+    def begin(self, headers: Mapping[bytes, bytes], arrived: int, request: Request) -> CallSpan:
+        """A call has come. What `traceparent` names is its parent, and decides; a malformed one is ignored."""
+        given = headers.get(b"traceparent")
+        parent = None if given is None else parent_of(given)
+        if parent is None:
+            trace_id = self._number(128)
+            parent = Parent(trace_id, 0, trace_id & _HALF < self._bound)
+        ident = (parent.trace_id, self._number(64))
+        span = CallSpan(self._ended, ident, parent.span_id, parent.sampled, headers, arrived)
+        if parent.sampled:
+            span.method, span.path, span.route, span.model, span.request_id = request
+        return span
+
+    def submitted(self, span: CallSpan, lease: Lease) -> None:
+        """The call's rows are in the queue: batches that they run in are its own."""
+        if span.sampled:
+            self._going[span.submitted(lease)] = span
+
+    def of(self, leases: Iterable[int]) -> list[CallSpan]:
+        """Those of the calls that are recorded, each once."""
+        going = self._going
+        return list({lease: going[lease] for lease in leases if lease in going}.values()) if going else []
+
+    def batch_ended(self, batch: BatchSpan, calls: list[CallSpan]) -> None:
+        """A batch has ended, with rows of these calls. It belongs to no one call's trace: it has one of its own."""
+        batch.ident = (self._number(128), self._number(64))
+        batch.recorded = len(calls)
+        batch.calls = [call.ident for call in calls[:MOST_BATCHES]]
+        for call in calls:
+            call.ran(batch)
+        self._offer(batch)
+
+    def _ended(self, span: CallSpan, lease: int | None) -> None:
+        if lease is not None:
+            self._going.pop(lease, None)
+        self._offer(span)
+
+    def _number(self, bits: int) -> int:
+        return self._bits(bits) or 1  # 0 is no number of a span

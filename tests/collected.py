@@ -1,0 +1,58 @@
+"""Spans as a collector would have them, kept in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from app.tracing.export import SpanSender, resource
+from app.tracing.readable import Readable
+
+PATIENCE_S = 30.0
+
+
+def readable() -> Readable:
+    return Readable(resource("0"), "0")
+
+
+class Collected:
+    """What a sender has sent. `of_calls` and `of_batches` wait for what was offered until then."""
+
+    def __init__(self, sender: SpanSender, exporter: InMemorySpanExporter) -> None:
+        self.sender = sender
+        self._exporter = exporter
+
+    def spans(self) -> list[ReadableSpan]:
+        assert self.sender.flush(PATIENCE_S)
+        return list(self._exporter.get_finished_spans())
+
+    def of_calls(self) -> list[ReadableSpan]:
+        return [span for span in self.spans() if span.kind.name == "SERVER"]
+
+    def of_batches(self) -> list[ReadableSpan]:
+        return [span for span in self.spans() if span.kind.name == "INTERNAL"]
+
+    def one(self) -> ReadableSpan:
+        (span,) = self.of_calls()
+        return span
+
+
+@contextmanager
+def collecting() -> Iterator[Collected]:
+    exporter = InMemorySpanExporter()
+    sender = SpanSender(exporter, readable())
+    sender.start()
+    try:
+        yield Collected(sender, exporter)
+    finally:
+        sender.close(PATIENCE_S)
+
+
+def told(span: Any) -> Mapping[str, Any]:
+    """The attributes of a span or an event."""
+    assert span.attributes is not None
+    return span.attributes  # type: ignore[no-any-return]

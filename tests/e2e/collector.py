@@ -1,0 +1,90 @@
+"""A collector that takes OTLP over HTTP and keeps the spans that it is sent."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from .server import PATIENCE_S, Reply
+
+
+class Collector(ThreadingHTTPServer):
+    """On a free port of the loopback interface."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self.services: set[str] = set()
+        self._spans: list[Any] = []
+        self._came = threading.Condition()
+
+    def take(self, body: bytes) -> None:
+        with self._came:
+            for of_resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+                self.services |= {
+                    one.value.string_value for one in of_resource.resource.attributes if one.key == "service.name"
+                }
+                for of_scope in of_resource.scope_spans:
+                    self._spans += of_scope.spans
+            self._came.notify_all()
+
+    def of(self, reply: Reply) -> Any:
+        """Wait for the span that an answer names."""
+        span_id = reply.headers["traceparent"].split("-")[2]
+        (span,) = self._wait(lambda span: span.span_id.hex() == span_id, 1)
+        return span
+
+    def named(self, name: str, count: int) -> list[Any]:
+        """Wait for so many spans of this name."""
+        return self._wait(lambda span: span.name == name, count)
+
+    def has(self, reply: Reply) -> bool:
+        """Whether there is a span that an answer names, by now."""
+        with self._came:
+            return any(span.span_id.hex() in reply.headers["traceparent"] for span in self._spans)
+
+    def _wait(self, wanted: Callable[[Any], bool], count: int) -> list[Any]:
+        with self._came:
+            self._came.wait_for(lambda: sum(map(wanted, self._spans)) >= count, PATIENCE_S)
+            found = [span for span in self._spans if wanted(span)]
+        assert len(found) == count, [span.name for span in self._spans]
+        return found
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Collector
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        assert self.path == "/v1/traces"
+        self.server.take(body)
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *args: Any) -> None: ...
+
+
+@contextmanager
+def collecting() -> Iterator[Collector]:
+    with Collector() as collector:
+        thread = threading.Thread(target=collector.serve_forever, args=(0.05,), name="collector")
+        thread.start()
+        try:
+            yield collector
+        finally:
+            collector.shutdown()
+            thread.join()
+
+
+def told(of: Any) -> dict[str, Any]:
+    """The attributes of a span or an event."""
+    return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in of.attributes}

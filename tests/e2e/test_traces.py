@@ -1,0 +1,81 @@
+"""A collector gets a span for each request, on both ways alike, and one for each batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from .collector import Collector, collecting, told
+from .conftest import Keeper
+from .server import DEMO, PATIENCE_S, Server, eventually
+
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+ECHO = ("--model", f"echo={DEMO / 'echo'}")
+
+
+@pytest.fixture(scope="module")
+def collector() -> Iterator[Collector]:
+    with collecting() as found:
+        yield found
+
+
+@pytest.fixture
+def traced(keeper: Keeper, collector: Collector) -> Server:
+    return keeper.kept(("gate", "marked"), *ECHO, "--otlp-endpoint", collector.url, "--drain-grace-s", "0")
+
+
+def test_requests_and_their_batch(traced: Server, collector: Collector, threads: ThreadPoolExecutor) -> None:
+    """One request holds the worker; two, one of them on the ASGI way, share the next batch."""
+    assert traced.gate is not None
+    held = threads.submit(traced.infer, "gate", [[2]])
+    traced.gate.wait()
+    parent = {"traceparent": f"00-{TRACE}-{SPAN}-01", "tracestate": "vendor=1", "X-Request-ID": "mine"}
+    direct = threads.submit(traced.infer, "gate", [[3]], parent)
+    asgi = threads.submit(traced.infer, "gate", [[4]], {"Connection": "close", "X-Class": "realtime"})
+    eventually(lambda: traced.waiting("gate") == 2)
+    traced.gate.open()
+    replies = [one.result(PATIENCE_S) for one in (held, direct, asgi)]
+    assert [reply.status for reply in replies] == [200, 200, 200]
+
+    _, one, other = map(collector.of, replies)
+    assert (one.trace_id.hex(), one.parent_span_id.hex(), one.trace_state) == (TRACE, SPAN, "vendor=1")
+    assert one.name == other.name == "POST /v2/models/{model}/infer"
+    assert replies[1].headers["x-request-id"] == told(one)["starling.request_id"] == "mine"
+    assert other.parent_span_id == b""
+    for span in (one, other):
+        shown = told(span)
+        assert (shown["starling.model"], shown["http.response.status_code"], shown["starling.class"]) == (
+            "gate", 200, "realtime",
+        )  # fmt: skip
+        assert [event.name for event in span.events] == ["queued", "batch"]
+        assert span.start_time_unix_nano <= span.events[0].time_unix_nano <= span.events[1].time_unix_nano
+        assert span.events[1].time_unix_nano <= span.end_time_unix_nano
+        assert span.kind == span.SPAN_KIND_SERVER
+    batches = collector.named("batch gate", 2)
+    (shared,) = (batch for batch in batches if told(batch)["starling.batch.rows"] == 2)
+    assert {link.span_id for link in shared.links} == {one.span_id, other.span_id}
+    assert {link.span_id for link in one.links} == {shared.span_id}
+    assert collector.services == {"starling"}
+
+
+def test_what_a_client_does_not_trace_is_not_sent(traced: Server, collector: Collector) -> None:
+    row = [[1, 2, 3, 4]]
+    untraced = traced.infer("echo", row, {"traceparent": f"00-{TRACE}-{SPAN}-00"})
+    assert untraced.headers["traceparent"].split("-")[1::2] == [TRACE, "00"]
+    odd = traced.infer("echo", row, {"traceparent": f"00-{TRACE.upper()}-{SPAN}-01"})
+    assert odd.headers["traceparent"].split("-")[1] != TRACE
+    failed = traced.infer("marked", [[-1, 0]])
+    nowhere = traced.post("/predict/nothing", [1])
+    assert nowhere.status == 404
+    for reply in (odd, failed, nowhere):
+        assert told(collector.of(reply))["http.response.status_code"] == reply.status
+    assert not collector.has(untraced)  # which came before them
+
+
+def test_spans_are_sent_before_the_server_ends(traced: Server, collector: Collector) -> None:
+    reply = traced.post("/predict/echo", [1, 2, 3, 4])
+    assert traced.stop() == 0
+    assert told(collector.of(reply))["starling.model"] == "echo"
+    assert [line for line in traced.lines if "spans sent, 0 not" in line]
