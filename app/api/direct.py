@@ -20,8 +20,7 @@ from app.api.http import COMPRESS_FROM, QUICK_TO_COMPRESS, compress, wanted_enco
 from app.contract import Answer, Catalog, Health, Lease, Served
 from app.errors import BadRequest, BodyTimeout, ClientGone, NotReady
 from app.protocol.exchange import Connection, Exchange, RequestHeaders
-from app.tracing.spans import CallSpan
-from app.tracing.tracer import Request
+from app.tracing.spans import CallSpan, Unrecorded
 
 #: Statuses after which a connection closes: the rest of a body that came too late, and a server that may be going.
 CLOSING = frozenset({408, 503})
@@ -89,7 +88,7 @@ class DirectCall(Exchange):
         "request_id", "route", "served", "url",
     )  # fmt: skip
 
-    span: CallSpan | None = None  # of the class, so that a call which is not traced has nothing to set
+    span: CallSpan | Unrecorded | None = None  # of the class, so that a call which is not traced has nothing to set
 
     def __init__(
         self,
@@ -285,13 +284,14 @@ class TracedCall(DirectCall):
     ) -> None:
         super().__init__(connection, calls, route, url, headers, health)
         assert calls.tracer is not None  # see DirectCalls
-        path = url.partition(b"?")[0].decode("latin-1")
-        request = Request("POST", path, route.template, route.model, self.request_id)
-        self.span = calls.tracer.begin(headers, self.arrived, request)
+        self.span = span = calls.tracer.begin(headers, self.arrived)
+        if isinstance(span, CallSpan):
+            path = url.partition(b"?")[0].decode("latin-1")
+            span.asks("POST", path, route.template, route.model, self.request_id)
 
     def received(self, body: bytes) -> bool:
         taken = super().received(body)
-        if self.lease is not None and self.span is not None and self.calls.tracer is not None:
+        if isinstance(self.span, CallSpan) and self.lease is not None and self.calls.tracer is not None:
             self.calls.tracer.submitted(self.span, self.lease)  # its first batch starts at the end of this turn
         return taken
 

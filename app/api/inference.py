@@ -37,8 +37,8 @@ from app.api.http import (
 )
 from app.contract import Catalog, Lease, Served
 from app.errors import MethodNotAllowed, NotReady, StarlingError
-from app.tracing.spans import CallSpan
-from app.tracing.tracer import Request, Tracer
+from app.tracing.spans import CallSpan, Unrecorded
+from app.tracing.tracer import Tracer
 
 _OFF_LOOP_BINARY = 4 << 20  # bytes from which the copy of an input into the slots leaves the loop: a millisecond
 
@@ -53,7 +53,7 @@ class _Request:
     arrived: int
     klass: str = ""
     rows: int = 0  # not known
-    span: CallSpan | None = None
+    span: CallSpan | Unrecorded | None = None
 
 
 class InferencePath:
@@ -131,8 +131,9 @@ class InferencePath:
         headers: RequestHeaders = dict(scope["headers"])
         request = _Request(route, headers, calls.request_id(headers), arrived)
         if calls.tracer is not None:
-            told = Request(scope["method"], scope["path"], route.template, route.model, request.request_id)
-            request.span = calls.tracer.begin(headers, arrived, told)
+            request.span = span = calls.tracer.begin(headers, arrived)
+            if isinstance(span, CallSpan):
+                span.asks(scope["method"], scope["path"], route.template, route.model, request.request_id)
         extra: Headers = [(b"x-request-id", request.request_id)]
         served: Served | None = None
         unread: Receive | None = receive
@@ -185,7 +186,7 @@ class InferencePath:
                         lease.write(index, values)
                 async with _cancelled_on_disconnect(receive, lease):
                     running = lease.run()
-                    if request.span is not None and calls.tracer is not None:
+                    if isinstance(request.span, CallSpan) and calls.tracer is not None:
                         calls.tracer.submitted(request.span, lease)
                     answer = await running
         finally:

@@ -71,31 +71,27 @@ def _told(exc: BaseException) -> tuple[str, str]:
     return type(exc).__qualname__, str(exc)[:_LONGEST_MESSAGE]
 
 
+class Unrecorded:
+    """A call that is not sampled: all that is left of its span is the header that says so."""
+
+    __slots__ = ("_traceparent",)
+
+    def __init__(self, ident: SpanId) -> None:
+        self._traceparent = traceparent(*ident, False)
+
+    def succeeded(self, info: ModelInfo, klass: str, answer: Answer) -> bytes:
+        return self._traceparent
+
+    def failed(self, info: ModelInfo | None, klass: str, exc: Exception, status: int) -> bytes:
+        return self._traceparent
+
+
 class CallSpan:
     """One call, from its head to its answer. Whoever answers it calls `succeeded` or `failed`, once."""
 
     __slots__ = (
-        "_lease",
-        "_leave",
-        "answer",
-        "arrived",
-        "batches",
-        "ended",
-        "entered",
-        "failure",
-        "headers",
-        "ident",
-        "info",
-        "klass",
-        "left_out",
-        "method",
-        "model",
-        "parent",
-        "path",
-        "request_id",
-        "route",
-        "rows",
-        "sampled",
+        "_lease", "_leave", "answer", "arrived", "batches", "ended", "entered", "failure", "headers", "ident",
+        "info", "klass", "left_out", "method", "model", "parent", "path", "request_id", "route", "rows",
     )  # fmt: skip
 
     def __init__(
@@ -103,7 +99,6 @@ class CallSpan:
         leave: Callable[[CallSpan, int | None], None],
         ident: SpanId,
         parent: int,
-        sampled: bool,
         headers: Mapping[bytes, bytes],
         arrived: int,
     ) -> None:
@@ -111,7 +106,6 @@ class CallSpan:
         self._lease: int | None = None
         self.ident = ident
         self.parent = parent  # the caller's span; 0: none
-        self.sampled = sampled
         self.headers = headers
         self.arrived = arrived
         self.rows = self.entered = 0  # how many rows, and when they entered the queue; 0: they have not
@@ -123,6 +117,10 @@ class CallSpan:
         self.info: ModelInfo | None = None
         self.answer: tuple[int, int, int] | None = None  # largest batch, nanoseconds of queue and of compute
         self.failure: Failure | None = None
+
+    def asks(self, method: str, path: str, route: str, model: str, request_id: bytes) -> None:
+        """What is asked for. `route`: the path, with the names of model and version left out."""
+        self.method, self.path, self.route, self.model, self.request_id = method, path, route, model, request_id
 
     def submitted(self, lease: Lease) -> int:
         """Its rows are in the queue. Returns the lease's number."""
@@ -138,20 +136,16 @@ class CallSpan:
 
     def succeeded(self, info: ModelInfo, klass: str, answer: Answer) -> bytes:
         """The call has its answer. Returns the value of its `traceparent`."""
-        if self.sampled:
-            self.info, self.klass = info, klass
-            self.answer = (answer.batch, answer.queue_ns, answer.compute_ns)
-            self._end()
-        return traceparent(*self.ident, self.sampled)
+        self.answer = (answer.batch, answer.queue_ns, answer.compute_ns)
+        return self._end(info, klass)
 
     def failed(self, info: ModelInfo | None, klass: str, exc: Exception, status: int) -> bytes:
         """The call is answered with an error. Returns the value of its `traceparent`."""
-        if self.sampled:
-            self.info, self.klass = info, klass
-            self.failure = Failure.of(exc, status)
-            self._end()
-        return traceparent(*self.ident, self.sampled)
+        self.failure = Failure.of(exc, status)
+        return self._end(info, klass)
 
-    def _end(self) -> None:
+    def _end(self, info: ModelInfo | None, klass: str) -> bytes:
+        self.info, self.klass = info, klass
         self.ended = monotonic_ns()
         self._leave(self, self._lease)
+        return traceparent(*self.ident, True)

@@ -8,25 +8,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
 
 from app.contract import Lease
 
 from .context import Parent, parent_of
-from .spans import MOST_BATCHES, BatchSpan, CallSpan
+from .spans import MOST_BATCHES, BatchSpan, CallSpan, Unrecorded
 
 Record = CallSpan | BatchSpan
 _HALF = (1 << 64) - 1  # the part of a trace's number that decides; OpenTelemetry's TraceIdRatioBased looks at the same
-
-
-class Request(NamedTuple):
-    """What a span says of a request, besides its headers. `route`: the path with its model left out."""
-
-    method: str
-    path: str
-    route: str
-    model: str
-    request_id: bytes
 
 
 class Tracer:
@@ -41,23 +30,22 @@ class Tracer:
         self._bits = random.Random().getrandbits
         self._going: dict[int, CallSpan] = {}  # recorded calls whose rows wait or run, by lease
 
-    def begin(self, headers: Mapping[bytes, bytes], arrived: int, request: Request) -> CallSpan:
-        """A call has come. What `traceparent` names is its parent, and decides; a malformed one is ignored."""
+    def begin(self, headers: Mapping[bytes, bytes], arrived: int) -> CallSpan | Unrecorded:
+        """A call has come; what it `asks` for is to be said.
+
+        What `traceparent` names is its parent, and decides; a malformed one is ignored.
+        """
         given = headers.get(b"traceparent")
         parent = None if given is None else parent_of(given)
         if parent is None:
             trace_id = self._number(128)
             parent = Parent(trace_id, 0, trace_id & _HALF < self._bound)
         ident = (parent.trace_id, self._number(64))
-        span = CallSpan(self._ended, ident, parent.span_id, parent.sampled, headers, arrived)
-        if parent.sampled:
-            span.method, span.path, span.route, span.model, span.request_id = request
-        return span
+        return CallSpan(self._ended, ident, parent.span_id, headers, arrived) if parent.sampled else Unrecorded(ident)
 
     def submitted(self, span: CallSpan, lease: Lease) -> None:
         """The call's rows are in the queue: batches that they run in are its own."""
-        if span.sampled:
-            self._going[span.submitted(lease)] = span
+        self._going[span.submitted(lease)] = span
 
     def of(self, leases: Iterable[int]) -> list[CallSpan]:
         """Those of the calls that are recorded, each once."""

@@ -4,6 +4,7 @@ CPU time in process, as `loadtest.bench.in_process` measures it, of `echo` and o
 Both checkouts run as child processes that take turns of some tens of milliseconds: one measures while the other waits,
 so that a machine which drifts changes both. Shown are the least of each, which other load disturbs least, and the
 median ratio of neighbouring turns with its quartiles. The benchmark is this checkout's in both; `app` is their own.
+`--trace RATIO` has this one trace its calls; with `.` as the other checkout that is what tracing costs.
 """
 
 from __future__ import annotations
@@ -51,15 +52,16 @@ def compare(before: Sequence[float], after: Sequence[float]) -> Compared:
 class Build:
     """A checkout's `app` under this checkout's benchmark, in a process that measures when it is asked."""
 
-    def __init__(self, checkout: Path, folder: Path, model: str, turns: int) -> None:
+    def __init__(self, checkout: Path, folder: Path, model: str, turns: int, *more: str) -> None:
         if not (checkout / "app" / "engine").is_dir():
             raise MeasurementError(f"checkout: expected a folder with app/engine, got {checkout.name}")
         folder.mkdir()
         for name, target in (("app", checkout / "app"), ("loadtest", ROOT / "loadtest")):
             (folder / name).symlink_to(target.resolve(), target_is_directory=True)
         self._log = tempfile.TemporaryFile("w+", prefix="starling-bench-")  # noqa: SIM115  closed in close
+        options = ["--asked", "--model", model, "--turns", str(turns), *more]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "loadtest.bench.in_process", "--asked", "--model", model, "--turns", str(turns)],
+            [sys.executable, "-m", "loadtest.bench.in_process", *options],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, cwd=folder,
             env=clean_environment() | {"PYTHONDONTWRITEBYTECODE": "1"},
         )  # fmt: skip
@@ -86,12 +88,14 @@ class Build:
         self._log.close()
 
 
-def measure(checkout: Path, model: str, rounds: int, turns: int) -> dict[str, Compared]:
-    """By form of request."""
+def measure(checkout: Path, model: str, rounds: int, turns: int, trace: float | None = None) -> dict[str, Compared]:
+    """By form of request. With `trace` this checkout traces, and what its other thread does counts in both."""
+    both = ("--threads",) if trace is not None else ()
+    own = {BEFORE: both, AFTER: (*both, "--trace", str(trace)) if trace is not None else both}
     with tempfile.TemporaryDirectory(prefix="starling-bench-") as name, ExitStack() as stack:
         builds = {}
         for side, path in ((BEFORE, checkout), (AFTER, ROOT)):
-            builds[side] = Build(path, Path(name) / side, model, turns)
+            builds[side] = Build(path, Path(name) / side, model, turns, *own[side])
             stack.callback(builds[side].close)
         found: dict[str, dict[str, list[float]]] = {form: {BEFORE: [], AFTER: []} for form in builds[AFTER].forms}
         for number in range(rounds):
@@ -107,11 +111,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--rounds", type=int, default=100, help="turns of each checkout and form [100]")
     parser.add_argument("--turns", type=int, default=20, help="requests on each of 64 connections, a turn [20]")
     parser.add_argument("--model", choices=tuple(INPUTS), action="append", help="can be repeated [all]")
+    parser.add_argument("--trace", type=float, metavar="RATIO", help="this checkout traces this part of its calls")
     chosen = parser.parse_args(arguments)
     print(f"{'':16}{'before, us':>12}{'after, us':>12}{'least':>9}{'median':>9}   quartiles")
     for model in chosen.model or INPUTS:
         try:
-            found = measure(chosen.checkout, model, chosen.rounds, chosen.turns)
+            found = measure(chosen.checkout, model, chosen.rounds, chosen.turns, chosen.trace)
         except MeasurementError as error:
             print(error, file=sys.stderr)
             return 1

@@ -6,6 +6,7 @@ worker's thread is measured: only the server's own Python, which other load on t
 echo runs in the same way beside it, in alternation. `--profile` prints the functions that take most of it. The model
 `mlp` is that of the bench set with 8 hidden values: its bodies are as large, and it computes next to nothing.
 `--asked` measures a form of request for each line of stdin that names one, which `loadtest.bench.cost` makes use of.
+`--trace` has calls traced, spans encoded for a collector and not sent; `--threads` counts the thread that does so, too.
 """
 
 from __future__ import annotations
@@ -120,17 +121,25 @@ def connections(count: int, make: Callable[[], HttpToolsProtocol]) -> list[HttpT
     return made
 
 
-async def turns(protocols: list[HttpToolsProtocol], request: bytes, count: int) -> float:
+class Cpu(NamedTuple):
+    """What counts as a request's: `clock` reads it, `settle` waits for what is still to be done for requests."""
+
+    clock: Callable[[], int] = time.thread_time_ns
+    settle: Callable[[], None] = lambda: None
+
+
+async def turns(protocols: list[HttpToolsProtocol], request: bytes, count: int, cpu: Cpu = Cpu()) -> float:  # noqa: B008  immutable
     """CPU microseconds per request: so often, one request on each connection at once."""
     loop = asyncio.get_running_loop()
-    begin = time.thread_time_ns()
+    begin = cpu.clock()
     for _ in range(count):
         Sink.missing = len(protocols)
         Sink.whole = loop.create_future()
         for protocol in protocols:
             protocol.data_received(request)
         await Sink.whole
-    return (time.thread_time_ns() - begin) / 1e3 / count / len(protocols)
+    cpu.settle()
+    return (cpu.clock() - begin) / 1e3 / count / len(protocols)
 
 
 def on_the_wire(request: Request) -> bytes:
@@ -160,7 +169,7 @@ def source_of(name: str, folder: Path) -> ModelSource:
     return ModelSource(name, 1, folder)
 
 
-async def forms(engine: Engine, model: str, count: int) -> list[Form]:
+async def forms(engine: Engine, model: str, count: int, **traced: Any) -> list[Form]:
     """With a queue of one row all calls but one of a turn are refused with 429."""
     with tempfile.TemporaryDirectory(prefix="starling-bench-") as folder:
         source = source_of(model, Path(folder))
@@ -173,7 +182,7 @@ async def forms(engine: Engine, model: str, count: int) -> list[Form]:
         ("binary", bodies.v2_binary, served),
         ("refused", bodies.v2_json, narrow),
     ):
-        form = Form(name, *protocols(host, count), on_the_wire(make(metadata)))
+        form = Form(name, *protocols(host, count, **traced), on_the_wire(make(metadata)))
         await turns(form.ours, form.request, 50)
         await turns(form.theirs, form.request, 50)
         found.append(form)
@@ -184,40 +193,48 @@ async def measure(options: argparse.Namespace) -> None:
     """Each form of request in turn."""
     torch.set_num_threads(1)
     device = OnLoop((32,), 1, 2)
-    async with Engine(Profiling(device), Scheduler(device.spec)) as engine:
-        found = await forms(engine, options.model, options.connections)
+    traced: dict[str, Any] = {}  # nothing else, so that an older checkout is measured, too
+    clock = time.process_time_ns if options.threads else time.thread_time_ns
+    cpu = Cpu(clock)
+    if options.trace is not None:
+        from .traced import Traced  # which needs the extra `otel`
+
+        tracing = Traced(options.trace)
+        traced, cpu = {"tracer": tracing.tracer}, Cpu(clock, tracing.settle)
+    async with Engine(Profiling(device), Scheduler(device.spec), **traced) as engine:
+        found = await forms(engine, options.model, options.connections, **traced)
         process.spare_the_collector()
         if options.asked:
-            await answer(found, options.turns)
+            await answer(found, options.turns, cpu)
             return
         for form in found:
             if options.profile:
-                await profiled(partial(turns, form.ours, form.request, options.turns))
+                await profiled(partial(turns, form.ours, form.request, options.turns, cpu))
             else:
-                await show(form, options)
+                await show(form, options, cpu)
 
 
-async def show(form: Form, options: argparse.Namespace) -> None:
+async def show(form: Form, options: argparse.Namespace, cpu: Cpu) -> None:
     found: dict[str, list[float]] = {"starling": [], "bare echo": []}
     for _ in range(options.rounds):
-        found["starling"].append(await turns(form.ours, form.request, options.turns))
+        found["starling"].append(await turns(form.ours, form.request, options.turns, cpu))
         found["bare echo"].append(await turns(form.theirs, form.request, options.turns))
     for contender, values in found.items():
         print(f"{form.name}, {contender}: {median(values):.2f} us ({min(values):.2f} to {max(values):.2f})")
 
 
-async def answer(found: list[Form], count: int) -> None:
+async def answer(found: list[Form], count: int, cpu: Cpu) -> None:
     """One line with the microseconds for each line of stdin; first one that names the forms. Ends with stdin."""
     known = {form.name: form for form in found}
     print(*known, flush=True)
     for line in sys.stdin:
         form = known[line.strip()]
-        print(await turns(form.ours, form.request, count), flush=True)
+        print(await turns(form.ours, form.request, count, cpu), flush=True)
 
 
-def protocols(served: Served, count: int) -> tuple[list[HttpToolsProtocol], list[HttpToolsProtocol]]:
+def protocols(served: Served, count: int, **traced: Any) -> tuple[list[HttpToolsProtocol], list[HttpToolsProtocol]]:
     """So many connections to the server, and to the bare echo."""
-    path = InferencePath(bare_app, LIMITS)
+    path = InferencePath(bare_app, LIMITS, **traced)
     state = {"catalog": Catalog(served), "health": SimpleNamespace(closing=False)}
     configs = [
         uvicorn.Config(
@@ -248,6 +265,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--rounds", type=int, default=7, help="[7]")
     parser.add_argument("--model", choices=tuple(INPUTS), default="echo", help="[echo]")
     parser.add_argument("--profile", action="store_true", help="print where the time goes instead")
+    parser.add_argument("--trace", type=float, metavar="RATIO", help="trace this part of the calls [none]")
+    parser.add_argument("--threads", action="store_true", help="count all threads, not only the event loop's")
     parser.add_argument("--asked", action="store_true", help="measure what stdin asks for, a line each")
     options = parser.parse_args(arguments)
     uvloop.run(measure(options))
