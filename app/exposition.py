@@ -72,11 +72,9 @@ def _histograms(models: list[Gauges]) -> Iterator[Metric]:
             if counted in ("request", "queue"):
                 for klass, calls in stats.calls.items():
                     _add_histogram(family, stats, getattr(calls, counted), {"class": klass})
-            elif stats.stages:
-                for stage, of_stage in enumerate(stats.stages):
-                    _add_histogram(family, stats, getattr(of_stage, counted), {"stage": str(stage)})
             else:
-                _add_histogram(family, stats, getattr(stats, counted), {})
+                for labels, batches in stats.by_stage():
+                    _add_histogram(family, stats, getattr(batches, counted), labels)
         yield family
 
 
@@ -98,21 +96,18 @@ def _counters(snapshot: Snapshot) -> Iterator[Metric]:
         "starling_requests", "Calls by class and by how they ended.", labels=[*_LABELS, "class", "outcome"]
     )
     batches = CounterMetricFamily(
-        "starling_batches", "Batches by worker and by why they were formed.", labels=[*_LABELS, "worker", "reason"]
+        "starling_batches", "Batches by class, worker and why they were formed.", labels=[*_LABELS, "worker", "reason"]
     )
     for gauges in snapshot.models:
         stats = gauges.stats
         for klass, calls in stats.calls.items():
             for outcome, count in sorted(calls.outcomes.items()):
                 requests.add_metric([stats.model, stats.version, klass, outcome], count)
-        if not stats.stages:
-            for (worker, reason), count in sorted(stats.batches.items()):
-                batches.add_metric([stats.model, stats.version, str(worker), reason], count)
-        for stage, of_stage in enumerate(stats.stages):
-            for (worker, reason, operation), count in sorted(of_stage.batches.items()):
+        for labels, of_class in stats.by_stage():
+            for (worker, reason, operation), count in sorted(of_class.batches.items()):
                 begin = len(batches.samples)
                 batches.add_metric([stats.model, stats.version, str(worker), reason], count)
-                _label(batches, begin, {"stage": str(stage), "operation": operation})
+                _label(batches, begin, {**labels, "operation": operation} if stats.stages else labels)
     busy = CounterMetricFamily("starling_worker_busy_seconds", "Time each worker spent on units.", labels=["worker"])
     for worker, seconds in enumerate(snapshot.busy_s):
         busy.add_metric([str(worker)], seconds)
@@ -167,13 +162,19 @@ def _between(models: list[Gauges]) -> Iterator[Metric]:
     """Nothing without models in stages."""
     rows = GaugeMetricFamily("starling_activation_rows", "Rows kept between two stages.", labels=_LABELS)
     nbytes = GaugeMetricFamily("starling_activation_bytes", "Memory of what is kept of them.", labels=_LABELS)
+    by_stage = [*_LABELS, "stage"]
+    waiting = GaugeMetricFamily("starling_stage_queue_length", "Rows that wait, by stage.", labels=by_stage)
+    running = GaugeMetricFamily("starling_stage_running_rows", "Rows that run, by stage.", labels=by_stage)
     for gauges in models:
+        labels = [gauges.stats.model, gauges.stats.version]
         if gauges.between is not None:
-            labels = [gauges.stats.model, gauges.stats.version]
             rows.add_metric(labels, gauges.between.rows)
             nbytes.add_metric(labels, gauges.between.nbytes)
+        for stage, (here, there) in enumerate(gauges.at_stages):
+            waiting.add_metric([*labels, str(stage)], here)
+            running.add_metric([*labels, str(stage)], there)
     if models:
-        yield from (rows, nbytes)
+        yield from (rows, nbytes, waiting, running)
 
 
 def _triton_text(models: list[Gauges]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,21 +91,28 @@ class Parts:
         }
 
 
-class StageStats:
-    """What is counted about the batches of one stage; of a model in one piece, about all of its batches."""
+class BatchStats:
+    """What is counted about the batches of one class: of one stage, or of a model in one piece."""
 
     def __init__(self) -> None:
         self.compute = Histogram(_SECONDS)
         self.batch = Histogram(_SIZES)
         self.batches: Counter[tuple[int, str, str]] = Counter()  # (worker, reason, operation)
-        self.by_size: Counter[int] = Counter()
 
     def ran(self, worker: int, reason: str, operation: str, rows: int, spent_ns: int) -> None:
-        """A batch of this stage has finished well."""
+        """A batch has finished well."""
         self.batches[worker, reason, operation] += 1
-        self.by_size[rows] += 1
         self.batch.observe(rows)
         self.compute.observe(spent_ns / 1e9)
+
+
+class StageStats:
+    """What is counted about the batches of one stage; of a model in one piece, about all of its batches."""
+
+    def __init__(self, default_class: str) -> None:
+        self.classes: defaultdict[str, BatchStats] = defaultdict(BatchStats)
+        self.classes[default_class]  # which is shown before its first batch
+        self.by_size: Counter[int] = Counter()
 
     def sizes(self) -> dict[str, int]:
         """Batches by their number of rows."""
@@ -114,9 +121,10 @@ class StageStats:
     def operations(self) -> dict[str, int]:
         """Batches by what they were in the batch table: new, stretch, split or on."""
         found: Counter[str] = Counter()
-        for (_, _, operation), count in sorted(self.batches.items()):
-            found[operation] += count
-        return dict(found)
+        for stats in self.classes.values():
+            for (_, _, operation), count in stats.batches.items():
+                found[operation] += count
+        return dict(sorted(found.items()))
 
 
 class CallStats:
@@ -141,35 +149,32 @@ class ModelStats:
     """
 
     def __init__(self, model: str, version: str, stages: int = 0, default_class: str = "realtime") -> None:
-        self.stages = [StageStats() for _ in range(stages)]
+        self.stages = [StageStats(default_class) for _ in range(stages)]
+        self.whole = StageStats(default_class)  # of a model in one piece
         self.model = model
         self.version = version
         self._calls: defaultdict[str, CallStats] = defaultdict(CallStats)  # by class; "": the default
         self._calls[""] = self._calls[default_class]
-        self.compute = Histogram(_SECONDS)
-        self.batch = Histogram(_SIZES)
         self.parts = Parts()
-        self.batches: Counter[tuple[int, str]] = Counter()  # (worker, reason)
         self.by_size: dict[int, Parts] = {}
         self.rows = 0
         self.executions = 0
         self.last = 0.0  # seconds since the epoch
 
-    def batch_ran(self, worker: int, reason: str, rows: int, parts: tuple[int, int, int]) -> None:
+    def batch_ran(self, worker: int, reason: str, rows: int, parts: tuple[int, int, int], klass: str) -> None:
         """A batch has finished well; `parts` are nanoseconds of input, model and output."""
         self.executions += 1
         self.rows += rows
-        self.batches[worker, reason] += 1
-        self.batch.observe(rows)
-        self.compute.observe(sum(parts) / 1e9)
+        self.whole.classes[klass].ran(worker, reason, "", rows, sum(parts))
         self._size_ran(rows, parts)
 
     def stage_ran(
-        self, stage: int, worker: int, reason: str, operation: str, rows: int, parts: tuple[int, int, int]
+        self, stage: int, worker: int, reason: str, operation: str, rows: int, parts: tuple[int, int, int], klass: str
     ) -> None:
         """A batch of one stage has finished well."""
-        self.batches[worker, reason] += 1
-        self.stages[stage].ran(worker, reason, operation, rows, sum(parts))
+        of_stage = self.stages[stage]
+        of_stage.by_size[rows] += 1
+        of_stage.classes[klass].ran(worker, reason, operation, rows, sum(parts))
 
     def rows_ended(self, rows: int, parts: tuple[int, int, int]) -> None:
         """A batch of the last stage has finished well; `parts` are those of all stages, of its slowest row."""
@@ -219,7 +224,24 @@ class ModelStats:
         """By class: the default, and those that there have been calls of."""
         return {klass: calls for klass, calls in self._calls.items() if klass}
 
+    def by_stage(self) -> Iterator[tuple[dict[str, str], BatchStats]]:
+        """The labels `class`, and `stage` of a model in stages, with what is counted of such batches."""
+        for klass, of_class in self.whole.classes.items() if not self.stages else ():
+            yield {"class": klass}, of_class
+        for stage, of_stage in enumerate(self.stages):
+            for klass, of_class in of_stage.classes.items():
+                yield {"stage": str(stage), "class": klass}, of_class
+
     # of all classes
+
+    @property
+    def batches(self) -> Counter[tuple[int, str]]:
+        """Batches of all stages by worker and reason."""
+        found: Counter[tuple[int, str]] = Counter()
+        for _, of_class in self.by_stage():
+            for (worker, reason, _), count in of_class.batches.items():
+                found[worker, reason] += count
+        return found
 
     @property
     def outcomes(self) -> Counter[str]:
@@ -281,6 +303,7 @@ class Gauges:
     regression: tuple[float, float, float] = (0.0, 0.0, 0.0)  # alpha, beta, residual of batch time on rows, ns
     between: Between | None = None  # for a model in stages
     waiting: Mapping[str, int] = field(default_factory=dict)  # rows, by class
+    at_stages: Sequence[tuple[int, int]] = ()  # rows that wait and rows that run, of a model in stages
     oldest_ns: int = 0  # how long the oldest best-effort row has waited
 
     def classes(self) -> dict[str, dict[str, Any]]:

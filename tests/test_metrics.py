@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.exposition import Metrics
-from app.metrics import Gauges, Histogram, ModelStats, Snapshot, Status
+from app.metrics import Between, Gauges, Histogram, ModelStats, Snapshot, Status
 
 MS = 1_000_000
 
@@ -13,7 +13,7 @@ MS = 1_000_000
 def used() -> ModelStats:
     """Two calls that went well, in one batch of three rows, and one of each kind of failure."""
     stats = ModelStats("echo", "1")
-    stats.batch_ran(0, "full", 3, (1 * MS, 5 * MS, 2 * MS))
+    stats.batch_ran(0, "full", 3, (1 * MS, 5 * MS, 2 * MS), "realtime")
     for _ in range(2):
         stats.call_ran(4 * MS, (1 * MS, 5 * MS, 2 * MS), "realtime")
         stats.call_answered("ok", 13 * MS, "realtime")
@@ -56,15 +56,15 @@ def test_our_names() -> None:
         "starling_request_duration_seconds_count{realtime}": 7,
         "starling_queue_duration_seconds_count{realtime}": 2,
         "starling_queue_duration_seconds_sum{realtime}": 0.008,
-        "starling_compute_duration_seconds_count{}": 1,
-        "starling_compute_duration_seconds_sum{}": 0.008,
-        "starling_batch_size_bucket{2}": 0,
-        "starling_batch_size_bucket{4}": 1,
-        "starling_batch_size_bucket{+Inf}": 1,
-        "starling_batch_size_sum{}": 3,
+        "starling_compute_duration_seconds_count{realtime}": 1,
+        "starling_compute_duration_seconds_sum{realtime}": 0.008,
+        "starling_batch_size_bucket{realtime,2}": 0,
+        "starling_batch_size_bucket{realtime,4}": 1,
+        "starling_batch_size_bucket{realtime,+Inf}": 1,
+        "starling_batch_size_sum{realtime}": 3,
         "starling_requests_total{realtime,ok}": 2,
         "starling_requests_total{realtime,model_failed}": 1,
-        "starling_batches_total{full,0}": 1,
+        "starling_batches_total{realtime,full,0}": 1,
         "starling_queue_length{realtime}": 7,
         "starling_preferred_batch_size{}": 4,
         "starling_arrival_rate{}": 12.5,
@@ -95,6 +95,38 @@ def test_classes_show_where_there_are_calls_of_them() -> None:
         "nv_inference_queue_duration_us{}": 14_000,
     }
     assert {name: found.get(name) for name in expected} == expected
+
+
+def test_batches_by_class_and_by_stage() -> None:
+    stats = ModelStats("echo", "1", 2)
+    stats.stage_ran(0, 0, "idle", "new", 3, (1 * MS, 2 * MS, 0), "realtime")
+    stats.stage_ran(1, 0, "full", "on", 4, (0, 2 * MS, 1 * MS), "best_effort")
+    stats.stage_ran(1, 0, "full", "on", 4, (0, 2 * MS, 1 * MS), "realtime")
+    found = samples(stats)
+    expected = {
+        "starling_batches_total{realtime,new,idle,0,0}": 1,
+        "starling_batches_total{best_effort,on,full,1,0}": 1,
+        "starling_batches_total{realtime,on,full,1,0}": 1,
+        "starling_batch_size_sum{realtime,0}": 3,
+        "starling_batch_size_sum{best_effort,1}": 4,
+        "starling_compute_duration_seconds_sum{best_effort,1}": 0.003,
+    }
+    assert {name: found.get(name) for name in expected} == expected
+    assert "starling_batch_size_sum{best_effort,0}" not in found
+    assert stats.batches == {(0, "idle"): 1, (0, "full"): 2}
+    assert stats.stages[1].operations() == {"on": 2}
+    assert stats.stages[1].sizes() == {"4": 2}
+
+
+def test_rows_at_each_stage() -> None:
+    gauges = Gauges(ModelStats("echo", "1", 2), 3, 2, 1, 1.0, 5, between=Between(2, 64), at_stages=[(3, 0), (1, 4)])
+    text, _ = Metrics(lambda: Snapshot([gauges], [])).render()
+    for line in (
+        'starling_stage_queue_length{model="echo",stage="0",version="1"} 3.0',
+        'starling_stage_queue_length{model="echo",stage="1",version="1"} 1.0',
+        'starling_stage_running_rows{model="echo",stage="1",version="1"} 4.0',
+    ):
+        assert line in text.decode()
 
 
 def test_what_the_server_is_and_how() -> None:

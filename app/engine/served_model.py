@@ -187,7 +187,7 @@ class ServedModel:
             lease.places[row.index] = (batch, position)
         if ran.lengths is not None:
             self._part(unit.rows, ran)
-        self.stats.batch_ran(unit.worker, unit.reason, len(unit.rows), parts)
+        self.stats.batch_ran(unit.worker, unit.reason, len(unit.rows), parts, CLASSES[unit.klass])
         if self.on_rows is not None:
             self.on_rows([row.slot for row in unit.rows if row.slot >= 0])
 
@@ -201,9 +201,10 @@ class ServedModel:
             batches = note_stages(unit, ran, ended, parts, over)
         if ran.lengths is not None:
             self._part([unit.rows[position] for position in over], ran)
+        klass = CLASSES[unit.klass]
         for stage, spent in enumerate(ran.stage_parts, unit.stage):
             operation = unit.operation if stage == unit.stage else Operation.ON  # where the worker went on by itself
-            self.stats.stage_ran(stage, unit.worker, unit.reason, operation, len(unit.rows), spent)
+            self.stats.stage_ran(stage, unit.worker, unit.reason, operation, len(unit.rows), spent, klass)
         if not over:
             return
         slowest = max(batches, key=lambda batch: batch.spent)
@@ -282,7 +283,19 @@ class ServedModel:
             slots_used=self.pool.used,
             between=None if self._activations is None else Between(self._activations.rows, self._activations.nbytes),
             regression=scheduler.regression(self.program),
+            at_stages=self._at_stages(),
         )
+
+    def _at_stages(self) -> list[tuple[int, int]]:
+        """Of a model in stages: rows that wait, and rows that run, at each."""
+        if not self._stages:
+            return []
+        scheduler = self.engine.scheduler
+        running = [0] * self._stages
+        for unit in scheduler.running:
+            if unit.program == self.program:
+                running[unit.stage] += len(unit.rows)
+        return list(zip(scheduler.waiting_by_stage(self.program), running, strict=True))
 
     def _oldest_ns(self) -> int:
         """How long the oldest best-effort row that waits has been there; 0 where none waits."""
@@ -316,20 +329,12 @@ class ServedModel:
                 "profile": self.known.told(),
                 "beside": dict(self.beside),
                 "batches": {f"{worker}:{why}": n for (worker, why), n in sorted(self.stats.batches.items())},
-                **self._stage_statistics(),
+                **self._stage_statistics(gauges.at_stages),
             },
         }
 
-    def _stage_statistics(self) -> dict[str, Any]:
+    def _stage_statistics(self, at_stages: Sequence[tuple[int, int]]) -> dict[str, Any]:
         """Of a model in stages: rows at each stage, and its batches by size and by operation."""
-        if not self._stages:
-            return {}
-        scheduler = self.engine.scheduler
-        waiting = scheduler.waiting_by_stage(self.program)
-        running = [0] * self._stages
-        for unit in scheduler.running:
-            if unit.program == self.program:
-                running[unit.stage] += len(unit.rows)
         stages = [
             {
                 "rows_waiting": here,
@@ -337,6 +342,6 @@ class ServedModel:
                 "batches": stats.sizes(),
                 "operations": stats.operations(),
             }
-            for here, there, stats in zip(waiting, running, self.stats.stages, strict=True)
+            for (here, there), stats in zip(at_stages, self.stats.stages, strict=True)
         ]
-        return {"stages": stages}
+        return {"stages": stages} if stages else {}

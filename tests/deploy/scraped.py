@@ -144,6 +144,6 @@ def faults(expression: str, series: Series, recorded: Series) -> Iterator[str]:
 
 
 def _values(series: str, label: str, alternatives: list[str], seen: set[str]) -> Iterator[str]:
-    """Each alternative of a matcher must be a value that there is."""
+    """Each alternative of a matcher must be a value that there is, or stand for any."""
     possible = outcomes() if label == "outcome" else seen
-    yield from (f"{series}: {label} is never {one!r}" for one in alternatives if one not in possible)
+    yield from (f"{series}: {label} is never {one!r}" for one in alternatives if one not in {*possible, ".+"})

@@ -142,8 +142,8 @@ def test_counters(server: Server) -> None:
     samples = (
         f'starling_request_duration_seconds_count{{class="realtime",{labels}}}',
         f'starling_queue_duration_seconds_count{{class="realtime",{labels}}}',
-        f"starling_compute_duration_seconds_count{{{labels}}}",
-        f'starling_batch_size_bucket{{le="+Inf",{labels}}}',
+        f'starling_compute_duration_seconds_count{{class="realtime",{labels}}}',
+        f'starling_batch_size_bucket{{class="realtime",le="+Inf",{labels}}}',
         f"nv_inference_request_success{{{labels}}}",
         f'nv_inference_request_failure{{{labels},reason="BACKEND"}}',
         f"nv_inference_count{{{labels}}}",

@@ -134,7 +134,7 @@ def test_priority_goes_first(server: Server, gate: Gate, threads: ThreadPoolExec
 
 
 def test_a_row_that_fails_fails_alone(server: Server, gate: Gate, threads: ThreadPoolExecutor) -> None:
-    retried = 'starling_batches_total{model="marked",reason="retry",version="1",worker="0"}'
+    retried = 'starling_batches_total{class="realtime",model="marked",reason="retry",version="1",worker="0"}'
     before = server.metric(retried)
     rows = [[n, n] for n in range(1, 8)]
     rows.insert(3, [-1, 0])

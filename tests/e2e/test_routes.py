@@ -183,8 +183,8 @@ def test_metrics_under_both_name_sets(server: Server) -> None:
     counted = (
         f'starling_request_duration_seconds_count{{class="realtime",{labels}}}',
         f'starling_queue_duration_seconds_count{{class="realtime",{labels}}}',
-        f"starling_compute_duration_seconds_count{{{labels}}}",
-        f'starling_batch_size_bucket{{le="+Inf",{labels}}}',
+        f'starling_compute_duration_seconds_count{{class="realtime",{labels}}}',
+        f'starling_batch_size_bucket{{class="realtime",le="+Inf",{labels}}}',
         'starling_requests_total{class="realtime",model="marked",outcome="ok",version="1"}',
         'starling_requests_total{class="realtime",model="marked",outcome="model_failed",version="1"}',
         f"nv_inference_request_success{{{labels}}}",
