@@ -38,7 +38,7 @@ def tell_of_unit(tracer: Tracer, served: ServedModel, unit: Unit, completion: Co
             ended=ended,
             parts=parts,
             stage_ns=[sum(spent) for spent in ran.stage_parts] if ran is not None and staged else (),
-            error="" if ran is not None else completion.message or "Failed",
+            error="" if ran is not None else completion.message or str(completion.outcome.error),
         ),
         calls,
     )
