@@ -45,7 +45,8 @@ class SpanSender:
         self._failing = False
         self._reason = LastWord()
         self._thread = threading.Thread(target=self._run, name="spans", daemon=True)  # a collector may hang
-        self.sent = self.lost = self.dropped = 0
+        self.taken = self.dropped = 0  # on the loop's side
+        self.sent = self.lost = 0  # on the thread's
 
     def start(self) -> None:
         self._reason.listen()
@@ -57,6 +58,7 @@ class SpanSender:
         if waiting >= self._room:
             self.dropped += 1
             return
+        self.taken += 1
         self._queue.append(span)
         if waiting >= _TOGETHER and not self._enough.is_set():
             self._enough.set()
@@ -76,15 +78,15 @@ class SpanSender:
 
     def close(self, limit_s: float) -> None:
         """Send what is left, for so long; then end. Blocks."""
-        flushed = self.flush(limit_s)
+        self.flush(limit_s)
         self._closing = True
         self._some.set()
         self._exporter.shutdown()  # also ends the wait before another attempt
         self._thread.join(_JOIN_S)
         self._reason.unlisten()
-        left = 0 if flushed else len(self._queue)
-        told = log.warning if left or self.lost or self.dropped else log.info
-        told("%d spans sent, %d not: %d had no room", self.sent, self.lost + self.dropped + left, self.dropped)
+        missing = self.taken - self.sent + self.dropped  # what is on its way may yet arrive, and counts as missing
+        told = log.warning if missing else log.info
+        told("%d spans sent, %d not: %d had no room", self.sent, missing, self.dropped)
 
     # on the thread
 

@@ -122,6 +122,18 @@ def test_nobody_listens(caplog: pytest.LogCaptureFixture) -> None:
     assert not sender._thread.is_alive()
 
 
+def test_a_collector_that_never_answers(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        exporter = OTLPSpanExporter(endpoint=f"http://127.0.0.1:{mute.getsockname()[1]}/v1/traces", timeout=0.3)
+        sender = SpanSender(exporter, readable())
+        sender.start()
+        for number in range(3):
+            sender.offer(batch(number))
+        sender.close(0.01)
+        sender._thread.join(PATIENCE_S)  # the exporter's own limit ends it
+    assert "0 spans sent, 3 not: 0 had no room" in [record.message for record in caplog.records]
+
+
 def test_who_sends(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES"):
         monkeypatch.delenv(name, raising=False)
