@@ -75,7 +75,9 @@ def create_app(
         check_names(settings.policy or Batching().policy, settings.objective or Batching().objective)
     access = _access(settings)
     lifecycle.watching.append(access.look)
-    tracing = open_tracing(settings.otlp_endpoint, settings.trace_sample, __version__, os.environ)
+    tracing = open_tracing(
+        settings.otlp_endpoint, settings.trace_sample, __version__, os.environ, https=settings.tls_cert is not None
+    )
     tracer = None if tracing is None else tracing.tracer
     gpu = cuda.device_index(settings.device)
     repository = Repository(settings.repository, settings.model)

@@ -155,9 +155,9 @@ class LastWord(logging.Handler):
         logger.propagate = True
 
 
-def sender(endpoint: str | None, version: str) -> SpanSender:
-    """A sender to the collector at a URL; None: where OpenTelemetry's own variables say."""
-    return SpanSender(OTLPSpanExporter(endpoint=endpoint), Readable(resource(version), version))
+def sender(endpoint: str | None, version: str, scheme: str) -> SpanSender:
+    """A sender to the collector at a URL; None: where OpenTelemetry's own variables say. `scheme`: http or https."""
+    return SpanSender(OTLPSpanExporter(endpoint=endpoint), Readable(resource(version), version, scheme))
 
 
 def resource(version: str) -> Resource:

@@ -23,10 +23,11 @@ _LONGEST_STATE = 512  # bytes of `tracestate`; W3C asks for no more
 
 
 class Readable:
-    """Makes spans of records. `epoch` is what to add to a record's times."""
+    """Makes spans of records. `epoch` is what to add to a record's times; `scheme`: what the server speaks."""
 
-    def __init__(self, resource: Resource, version: str) -> None:
+    def __init__(self, resource: Resource, version: str, scheme: str = "http") -> None:
         self._resource = resource
+        self._scheme = scheme
         self._scope = InstrumentationScope("starling", version)
 
     def __call__(self, record: Record, epoch: int) -> ReadableSpan:
@@ -41,7 +42,7 @@ class Readable:
             context=_context(call.ident, state),
             parent=_context((call.ident[0], call.parent), state, remote=True) if call.parent else None,
             resource=self._resource,
-            attributes=_call_attributes(call),
+            attributes={"url.scheme": self._scheme, **_call_attributes(call)},
             events=[Event(name, attributes, epoch + at) for name, at, attributes in call_events(call)],
             links=[Link(_context(batch.ident)) for batch in call.batches],
             kind=SpanKind.SERVER,
@@ -98,7 +99,6 @@ def _call_attributes(call: CallSpan) -> Attributes:
     told: Attributes = {
         "http.request.method": _method(call),
         "url.path": call.path,
-        "url.scheme": "http",
         "http.route": call.route,
         "starling.request_id": call.request_id.decode("latin-1"),
         "starling.model": call.model,

@@ -42,8 +42,10 @@ class Tracing:
             await asyncio.to_thread(self._sender.close, _FLUSH_S)
 
 
-def open_tracing(endpoint: str | None, ratio: float, version: str, environment: Mapping[str, str]) -> Tracing | None:
-    """What traces, if `endpoint` or OpenTelemetry's variables name a collector; else None.
+def open_tracing(
+    endpoint: str | None, ratio: float, version: str, environment: Mapping[str, str], *, https: bool = False
+) -> Tracing | None:
+    """What traces, if `endpoint` or OpenTelemetry's variables name a collector; else None. `https`: what is served.
 
     Raises ConfigError for a wrong address, and where the extra is missing: if it is a variable that names the
     collector, which a cluster may set for whatever runs in it, that is one line in the log instead.
@@ -52,7 +54,7 @@ def open_tracing(endpoint: str | None, ratio: float, version: str, environment: 
     if endpoint is None and (named is None or environment.get(_DISABLED, "").lower() == "true"):
         return None
     url = None if endpoint is None else collector(endpoint)
-    sender = _sender(url, version)
+    sender = _sender(url, version, "https" if https else "http")
     if sender is not None:
         return Tracing(sender, ratio)
     if endpoint is not None:
@@ -61,7 +63,7 @@ def open_tracing(endpoint: str | None, ratio: float, version: str, environment: 
     return None
 
 
-def _sender(url: str | None, version: str) -> SpanSender | None:
+def _sender(url: str | None, version: str, scheme: str) -> SpanSender | None:
     """None where the extra is not installed."""
     try:
         from .export import sender
@@ -69,7 +71,7 @@ def _sender(url: str | None, version: str) -> SpanSender | None:
         if (error.name or "").partition(".")[0] != "opentelemetry":
             raise
         return None
-    return sender(url, version)
+    return sender(url, version, scheme)
 
 
 def collector(endpoint: str) -> str:
