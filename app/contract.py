@@ -163,6 +163,45 @@ class SampleRow:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """What a front made of the inputs of a call: one array [rows, ...] per input that the model itself takes.
+
+    Rows may differ in length: an array is as long as the longest, `lengths` gives each variable axis that length, and
+    `own_lengths` the length of every row along it. `note` is the front's own, for when it answers the call.
+    """
+
+    arrays: list[Array]
+    lengths: dict[str, int] = field(default_factory=dict)
+    own_lengths: Mapping[str, Sequence[int]] | None = None
+    note: Any = None
+
+
+class Front(Protocol):
+    """Translates between what clients send and get (texts, images, labels) and the tensors of a model.
+
+    Any thread may call it, several at once. It takes its time, so it is never called on the event loop, but for
+    `answer` where it is `quick`.
+    """
+
+    @property
+    def quick(self) -> bool:
+        """Whether a few rows are answered in microseconds."""
+        ...
+
+    def face(self, info: ModelInfo) -> ModelInfo:
+        """The model as clients see it."""
+        ...
+
+    def read(self, arrays: Sequence[Array]) -> Translated:
+        """The model's inputs, from those of the face. Raises a leaf of StarlingError, such as BadRequest."""
+        ...
+
+    def answer(self, outputs: Sequence[Array], note: Any) -> tuple[list[Array], list[int] | None]:
+        """The outputs of the face, and Answer.lengths, from what the model made of a call."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
     """One version of a model, loaded: what the models package hands to the engine.
@@ -172,6 +211,9 @@ class Model:
     the friendly route and are None where the model has none. `takes_parameters` says that `call` accepts a keyword
     `parameters`: one mapping per row, of the call's parameters that are not reserved. `samples` are real rows that the
     owner gave to try the model with; `row_check` is "refuse", "warn" or "off", see models/row_check.py.
+
+    `info` describes the tensors that `call` takes and returns. Where there is a `front`, clients send and get something
+    else, which the front's `face` describes.
 
     `stages` are the parts of `call`, where rows may join and leave a batch between them: the first takes what `call`
     does, each next one what the last returned, and then what `again` names for it by position: of the inputs, and
@@ -189,6 +231,7 @@ class Model:
     stages: tuple[Callable[..., Any], ...] = ()
     again: tuple[tuple[int, ...], ...] = ()
     context: Callable[..., Sequence[Any]] | None = None
+    front: Front | None = None
 
 
 class Finished:
@@ -304,7 +347,10 @@ class Served(Protocol):
     """One loaded, warmed version of a model as the API sees it."""
 
     @property
-    def info(self) -> ModelInfo: ...
+    def info(self) -> ModelInfo:
+        """What clients send and get: the model's own info, or the face of its front."""
+        ...
+
     @property
     def model(self) -> Model: ...
 
@@ -323,6 +369,7 @@ class Served(Protocol):
         rows: int,
         *,
         lengths: Mapping[str, int] = {},
+        own_lengths: Mapping[str, Sequence[int]] | None = None,
         klass: str = "",
         priority: int = 0,
         timeout_us: int | None = None,
@@ -331,6 +378,9 @@ class Served(Protocol):
     ) -> Lease:
         """Take slots for `rows` rows. `lengths` gives each named axis its length in this call.
 
+        `own_lengths`: where rows of the call differ in length, the length of each along those axes, `lengths` being the
+        longest. What lies beyond a row's own length is then not the row's, in what is written and in the answer. Only
+        for inputs whose axes have a bound.
         `timeout_us` counts from `arrived_ns` (monotonic; now if None). Raises what `admit` raises.
         """
         ...

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from app.api.access import Access
 from app.api.access_log import AccessLog
-from app.api.codecs.base import Codec, DecodedCall, RequestHeaders
+from app.api.codecs.base import Codec, DecodedCall, RequestHeaders, answer_through, client_inputs, read_through
 from app.api.codecs.friendly import Friendly
 from app.api.codecs.v1 import V1
 from app.api.codecs.v2 import V2
@@ -35,6 +35,7 @@ _PATHS = re.compile(
     r"|/v1/models/(?P<v1>[^/:]+)(?:/versions/(?P<v1_version>[^/:]+))?:predict"
     r"|/predict/(?P<friendly>[^/]+)"
 )
+_OFF_LOOP_ROWS = 16  # rows of labels from which an answer is made off the event loop
 ROUTES, LONGEST_ROUTE = 1024, 512  # paths remembered, and characters of each: clients may send any number of others
 #: The head of an answer, formatted in one piece: a list of headers costs three times as much.
 _HEAD = (
@@ -157,9 +158,35 @@ class Calls:
         if call.rows > limit:
             raise BadRequest(f"{call.rows} rows in one request: the queue of model {served.info.name!r} holds {limit}")
         return served.lease(
-            call.rows, lengths=call.lengths, klass=klass, priority=call.priority or asked.priority,
-            timeout_us=call.timeout_us or asked.timeout_us, parameters=call.parameters, arrived_ns=arrived,
+            call.rows, lengths=call.lengths, own_lengths=call.own_lengths, klass=klass,
+            priority=call.priority or asked.priority, timeout_us=call.timeout_us or asked.timeout_us,
+            parameters=call.parameters, arrived_ns=arrived,
         )  # fmt: skip
+
+    # the long way of a body, for the ASGI way
+
+    def slow_to_decode(self, served: Served, codec: Codec, headers: RequestHeaders, body: bytes) -> bool:
+        """Whether `decode` takes longer than the event loop should stand still."""
+        return served.model.front is not None or codec.slow_to_decode(served, headers, body)
+
+    def decode(self, served: Served, codec: Codec, headers: RequestHeaders, body: bytes) -> DecodedCall:
+        """The call that a body means, with the inputs of the model itself. Raises a leaf of StarlingError."""
+        call = codec.decode(served, headers, body, self.limits)
+        front = served.model.front
+        if front is not None:
+            read_through(front, call, client_inputs(served.info))
+        return call
+
+    def slow_to_encode(self, served: Served, codec: Codec, call: DecodedCall) -> bool:
+        """Whether `encode` takes longer than the event loop should stand still."""
+        front = served.model.front
+        slow = front is not None and (call.rows > _OFF_LOOP_ROWS or not front.quick)
+        return slow or codec.slow_to_encode(served, call)
+
+    def encode(self, served: Served, codec: Codec, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
+        """As the codec's, from the outputs of the model itself."""
+        front = served.model.front
+        return codec.encode(served, call, answer if front is None else answer_through(front, call, answer))
 
     # its answer
 

@@ -127,7 +127,7 @@ class DirectCall(Exchange):
         try:
             if not self.admitted and not codec.may_name_class(body):
                 served.admit(1, self.klass)
-            if codec.slow_to_decode(served, self.headers, body):
+            if served.model.front is not None or codec.slow_to_decode(served, self.headers, body):
                 self._release()
                 return False
             self.call = call = codec.decode(served, self.headers, body, calls.limits)

@@ -172,8 +172,8 @@ class InferencePath:
                 body = await self._inflated(headers, body)
                 calls.bodies.hold(len(body))
                 held += len(body)
-            if codec.slow_to_decode(served, headers, body):
-                call = await asyncio.to_thread(codec.decode, served, headers, body, calls.limits)
+            if calls.slow_to_decode(served, codec, headers, body):
+                call = await asyncio.to_thread(calls.decode, served, codec, headers, body)
             else:
                 call = codec.decode(served, headers, body, calls.limits)
             request.klass = call.klass or request.klass
@@ -191,10 +191,10 @@ class InferencePath:
                     answer = await running
         finally:
             calls.bodies.release(held)
-        if codec.slow_to_encode(served, call):
-            payload, json_length = await asyncio.to_thread(codec.encode, served, call, answer)
+        if calls.slow_to_encode(served, codec, call):
+            payload, json_length = await asyncio.to_thread(calls.encode, served, codec, call, answer)
         else:
-            payload, json_length = codec.encode(served, call, answer)
+            payload, json_length = calls.encode(served, codec, call, answer)
         wanted = wanted_encoding(headers.get(b"accept-encoding"), len(payload))
         if wanted is not None:
             payload = await asyncio.to_thread(compress, payload, wanted)

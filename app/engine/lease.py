@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 import numpy as np
 
-from app.contract import CLASSES, Answer, Array, Finished, ModelInfo, TensorSpec, Waiter
+from app.contract import CLASSES, Answer, Array, Finished, Model, TensorSpec, Waiter
 from app.engine import ragged
 from app.engine.devices.pool import Pool, Slots
 from app.errors import BadRequest, ClientGone, DeadlineExceeded, ModelFailed, NotReady, StarlingError
@@ -27,7 +27,7 @@ Parts = tuple[int, int, int]  # nanoseconds of input, model and output
 class Home(Protocol):
     """What a lease needs of the model it belongs to."""
 
-    info: ModelInfo
+    model: Model
     pool: Pool
     program: int
     stats: ModelStats
@@ -122,6 +122,11 @@ class Lease(Call):
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    def set_own_lengths(self, own: Mapping[str, Sequence[int]]) -> None:
+        """Its rows differ in length: each is scheduled by its own."""
+        for row, lengths in zip(self.rows, zip(*own.values(), strict=True), strict=True):
+            row.length = max(lengths)
+
     def write(self, index: int, values: Array | memoryview) -> None:
         """Write input number `index` of the client's inputs; see contract.Lease."""
         pool = self._served.pool
@@ -142,7 +147,7 @@ class Lease(Call):
 
     @property
     def model(self) -> str:
-        return self._served.info.name
+        return self._served.model.info.name
 
     def cancel(self) -> None:
         """The caller has gone."""
@@ -165,7 +170,7 @@ class Lease(Call):
         try:
             answer = self._answer()
         except Exception as exc:  # the outputs of two batches do not fit together
-            self.fail(ModelFailed(f"model {self._served.info.name!r}: {type(exc).__name__}: {exc}"))
+            self.fail(ModelFailed(f"model {self.model!r}: {type(exc).__name__}: {exc}"))
             return
         try:
             waiter.set_result(answer)
@@ -192,18 +197,19 @@ class Lease(Call):
         Adjacent rows are one slice.
         """
         pieces = [self._cut_back([array[first:end] for array in batch.arrays]) for batch, first, end in _runs(places)]
-        if self._served.info.own_axes:
-            return ragged.together(self._served.info, pieces)
+        info = self._served.model.info
+        if info.own_axes:
+            return ragged.together(info, pieces)
         if len(pieces) == 1:
             return pieces[0], None
-        return [np.concatenate(arrays) for arrays in zip(*pieces, strict=True)], None
+        return [ragged.joined(arrays) for arrays in zip(*pieces, strict=True)], None
 
     def _cut_back(self, outputs: list[Array]) -> list[Array]:
         """Cut the outputs' variable axes to the lengths of the call's own inputs: the batch may be longer."""
         if not self._lengths:
             return outputs
         cut: list[Array] = []
-        for spec, values in zip(self._served.info.outputs, outputs, strict=True):
+        for spec, values in zip(self._served.model.info.outputs, outputs, strict=True):
             index: list[Any] = [slice(None)]
             index += [slice(self._lengths.get(axis)) if axis else slice(None) for axis in spec.axes]
             cut.append(values[tuple(index)])

@@ -29,24 +29,26 @@ def together(info: ModelInfo, pieces: Sequence[Sequence[Array]]) -> tuple[list[A
 
     What is as long as each row ran is as long as the longest here, with zeros behind the others.
     """
-    joined: list[Array] = []
+    outputs: list[Array] = []
     lengths: list[int] = []
     for spec, parts in zip(info.outputs, zip(*pieces, strict=True), strict=True):
         if not info.has_own_length(spec):
-            joined.append(parts[0] if len(parts) == 1 else np.concatenate(parts))
+            outputs.append(parts[0] if len(parts) == 1 else np.concatenate(parts))
             continue
         lengths = [part.shape[1] for part in parts for _ in part]
-        joined.append(_padded(parts, max(lengths)))
-    return joined, lengths
+        outputs.append(joined(parts))
+    return outputs, lengths
 
 
-def _padded(parts: Sequence[Array], longest: int) -> Array:
+def joined(parts: Sequence[Array]) -> Array:
+    """Arrays [rows, ...] as one, each axis as long as the longest of them, with zeros behind the others."""
     first = parts[0]
-    if all(part.shape[1] == longest for part in parts):
+    if all(part.shape[1:] == first.shape[1:] for part in parts):
         return first if len(parts) == 1 else np.concatenate(parts)
-    rows = np.zeros((sum(map(len, parts)), longest, *first.shape[2:]), first.dtype)
+    longest = map(max, zip(*(part.shape[1:] for part in parts), strict=True))
+    rows = np.zeros((sum(map(len, parts)), *longest), first.dtype)
     begin = 0
     for part in parts:
-        rows[begin : begin + len(part), : part.shape[1]] = part
+        rows[(slice(begin, begin + len(part)), *map(slice, part.shape[1:]))] = part
         begin += len(part)
     return rows

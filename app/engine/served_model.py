@@ -47,7 +47,8 @@ class ServedModel:
     def __init__(self, engine: Host, model: Model, executor: Executor, program: int, known: Known) -> None:
         self.engine = engine
         self.model = model
-        self.info = model.info
+        #: What clients send and get; the engine goes by `model.info`.
+        self.info = model.info if model.front is None else model.front.face(model.info)
         self.executor = executor
         self.pool = executor.pool
         self.program = program
@@ -117,6 +118,7 @@ class ServedModel:
         rows: int,
         *,
         lengths: Mapping[str, int] = _NO_LENGTHS,
+        own_lengths: Mapping[str, Sequence[int]] | None = None,
         klass: str = "",
         priority: int = 0,
         timeout_us: int | None = None,
@@ -142,11 +144,14 @@ class ServedModel:
             raise QueueFull(f"model {self.info.name!r}: no input slots are free", retry_after_s=1) from None
         self.reserved[service] += rows
         if lengths:
-            self.pool.set_lengths(slots, lengths)
+            self.pool.set_lengths(slots, own_lengths or lengths)
         if self.model.takes_parameters:
             for slot in slots:
                 self.pool.parameters[slot] = parameters
-        return Lease(self.engine.next_call(), self, slots, lengths, service, priority, arrived, deadline)
+        lease = Lease(self.engine.next_call(), self, slots, lengths, service, priority, arrived, deadline)
+        if own_lengths:
+            lease.set_own_lengths(own_lengths)
+        return lease
 
     # its leases
 
@@ -215,7 +220,7 @@ class ServedModel:
     def _part(self, rows: Sequence[Row], ran: Ran) -> None:
         """Give each of these rows, which have ended, outputs as long as it ran."""
         assert ran.lengths is not None
-        for row, outputs in zip(rows, ragged.apart(self.info, ran.outputs, ran.lengths), strict=True):
+        for row, outputs in zip(rows, ragged.apart(self.model.info, ran.outputs, ran.lengths), strict=True):
             lease = cast("Lease", row.call)
             place = lease.places[row.index]
             assert place is not None  # it was noted that it has ended

@@ -19,7 +19,8 @@ from app.contract import Batching, ModelInfo, ModelSource, TensorSpec
 from app.errors import ConfigError
 from app.models.onnx_file import declared_inputs, declared_outputs, read_interface
 from app.models.specs import input_specs, output_specs
-from app.models.tables import InputTable, OutputTable, Table
+from app.models.tables import InputTable, OutputTable, Table, TaskName, TaskTable
+from app.models.tasks.faces import listed
 
 FILE_NAME = "model.toml"
 #: What the metadata routes call a model by its source's suffix, where model.toml does not say.
@@ -73,10 +74,12 @@ class WarmupTable(Table):
 
 
 class ModelTable(Table):
-    """The whole of a model.toml."""
+    """The whole of a model.toml. A `task` declares the inputs and outputs by itself."""
 
     source: str = Field(min_length=1)
     kwargs: dict[str, Any] = Field(default_factory=dict)
+    task: TaskName | None = None
+    task_options: TaskTable = TaskTable()
     weights: str | None = None
     trust: bool = False
     platform: str | None = None
@@ -86,14 +89,32 @@ class ModelTable(Table):
     stages: int | None = Field(default=None, ge=2, le=64)
     recurrent: bool = False
     warmup: WarmupTable | None = None
-    inputs: list[InputTable] = Field(min_length=1)
-    outputs: list[OutputTable] = Field(min_length=1)
+    inputs: list[InputTable] = Field(default_factory=list, min_length=1)
+    outputs: list[OutputTable] = Field(default_factory=list, min_length=1)
     batching: BatchingTable = BatchingTable()
 
     @model_validator(mode="after")
     def _trust_is_for_pickles(self) -> ModelTable:
         if self.trust and PurePath(self.source).suffix != ".joblib":
             raise ValueError("trust: expected none but for a source FILE.joblib: no other is unpickled")
+        return self
+
+    @model_validator(mode="after")
+    def _task_or_tensors(self) -> ModelTable:
+        """A model has either a task or inputs and outputs of its own."""
+        if self.task is None:
+            for key in ("inputs", "outputs"):
+                if not getattr(self, key):
+                    raise ValueError(f"{key}: expected a value, got none")
+            if "task_options" in self.model_fields_set:
+                raise ValueError("task_options: expected none without a task")
+            return self
+        if not self.source.startswith("hf:"):
+            raise ValueError(f"task: expected none for the source {self.source!r}: tasks are for hf:FOLDER_OR_ID")
+        for key in ("inputs", "outputs", "weights", "recurrent"):
+            if key in self.model_fields_set:
+                raise ValueError(f"{key}: expected none beside the task {self.task!r}, which says what goes in and out")
+        self.task_options.check(self.task)
         return self
 
     @model_validator(mode="after")
@@ -149,16 +170,20 @@ def model_info(
     `overrides` holds fields of `contract.Batching` that beat the file's (flags and environment variables); a value of
     None is not given. `own_axes` lets outputs have axes that no input has, as recurrent models may; whether a model is
     one is known when it has been loaded. Raises ConfigError for axes or labels that do not fit together, and for a
-    wrong override.
+    wrong override. Of a task it has the inputs and outputs as far as they are known before the model is loaded.
     """
     path = source.folder / FILE_NAME
-    inputs = input_specs(path, config.inputs)
+    if config.task is not None:
+        inputs, outputs = listed(config.task)
+    else:
+        inputs = input_specs(path, config.inputs)
+        outputs = output_specs(path, config.outputs, inputs, own_axes)
     return ModelInfo(
         name=source.name,
         version=str(source.version),
         platform=config.platform or _PLATFORMS.get(PurePath(config.source).suffix, "pytorch"),
         inputs=inputs,
-        outputs=output_specs(path, config.outputs, inputs, own_axes),
+        outputs=outputs,
         batching=_with_buckets(_batching(path, config.batching, overrides or {}, check_names), inputs),
     )
 
@@ -215,6 +240,7 @@ def _known_keys(table: type[BaseModel], steps: Sequence[int | str]) -> list[str]
     """The keys of the table that the second last step of a location leads to."""
     parts: dict[str, type[BaseModel]] = {
         "inputs": InputTable, "outputs": OutputTable, "batching": BatchingTable, "warmup": WarmupTable,
+        "task_options": TaskTable,
     }  # fmt: skip
     inner: type[BaseModel] = parts.get(str(steps[0]), table) if len(steps) > 1 else table
     return list(inner.model_fields)

@@ -17,6 +17,9 @@ from torch import nn
 
 from app.contract import ModelInfo
 from app.errors import ConfigError
+from app.models.tables import TaskTable
+from app.models.tasks import opening
+from app.models.tasks.opening import Opened
 
 
 class ByName(nn.Module):
@@ -55,6 +58,11 @@ def open_transformers(name: str, folder: Path, kwargs: Mapping[str, Any]) -> nn.
     place = str(local) if local.is_dir() else name
     model = auto_class.from_pretrained(place, weights_only=True, trust_remote_code=False, **options)
     return _module(model)
+
+
+def open_task(task: str, name: str, folder: Path, kwargs: Mapping[str, Any], options: TaskTable) -> Opened:
+    """A transformers model with the head, and the tokenizer or image processor, of a task; see tasks/opening.py."""
+    return opening.open_task(_import("transformers", "hf"), task, name, folder, kwargs, options)
 
 
 def open_torchvision(name: str, kwargs: Mapping[str, Any]) -> nn.Module:

@@ -3,7 +3,7 @@
     model.py:build            a callable in a file beside model.toml, called with kwargs
     package.module:callable   the same from an installed package
     model.pt2                 torch.export.save's archive; model.pt, model.onnx and model.joblib see files.py
-    hf:FOLDER_OR_ID           transformers; inputs go in and outputs come out by name
+    hf:FOLDER_OR_ID           transformers; inputs go in and outputs come out by name, or as a `task` says
     torchvision:NAME          torchvision.models.get_model
     timm:NAME                 timm.create_model
 
@@ -45,6 +45,7 @@ from app.models.sample_files import read_samples
 from app.models.samples import example_row, short_lengths, stack
 from app.models.staged import Staged
 from app.models.stages import in_stages
+from app.models.tasks.loading import load_task
 
 log = logging.getLogger("starling.models")
 
@@ -67,6 +68,8 @@ def load(
     config = read_config(source.folder)
     given = dict(overrides or {})
     row_check = str(given.pop("row_check", None) or config.row_check)
+    if config.task is not None:
+        return load_task(config, source, given, limits or {}, row_check, check_names)
     info = model_info(config, source, given, check_names, own_axes=True)
     samples = () if config.warmup is None else read_samples(source.folder / config.warmup.file, info)
     built = _build(config, source.folder, info)

@@ -6,10 +6,10 @@ How the tables fit together is checked in `specs.py`.
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from app.contract import DATATYPES
 
@@ -128,6 +128,33 @@ class InputTable(TensorTable):
         if low is not None and high is not None and low > high:
             raise ValueError(f"maximum: expected at least the minimum, {low}, got {high}")
         return self
+
+
+TaskName = Literal["text-classification", "token-classification", "feature-extraction", "image-classification"]
+
+#: Which options a task has.
+_OPTIONS: dict[str, frozenset[str]] = {
+    "text-classification": frozenset({"max_tokens", "truncate", "top"}),
+    "token-classification": frozenset({"max_tokens", "truncate"}),
+    "feature-extraction": frozenset({"max_tokens", "truncate", "pooling", "normalize"}),
+    "image-classification": frozenset({"top"}),
+}
+
+
+class TaskTable(Table):
+    """`[task_options]`: how a task reads and answers, each key optional."""
+
+    max_tokens: int | None = Field(default=None, ge=1)
+    truncate: bool = False
+    top: int | None = Field(default=None, ge=1)
+    pooling: Literal["mean", "cls", "last"] | None = None
+    normalize: bool | None = None
+
+    def check(self, task: str) -> None:
+        """Raise ValueError for an option that the task has not."""
+        for key in sorted(self.model_fields_set - _OPTIONS[task]):
+            known = ", ".join(sorted(_OPTIONS[task]))
+            raise ValueError(f"task_options.{key}: expected one of {known} for the task {task!r}, got {key}")
 
 
 class OutputTable(TensorTable):

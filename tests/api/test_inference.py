@@ -300,7 +300,8 @@ async def test_what_the_lease_is_asked_for(caller: MakeCaller, model: Echo) -> N
     arrived = model.asked.pop("arrived_ns")
     assert arrived > 0
     assert model.asked == {
-        "rows": 2, "lengths": {}, "klass": "realtime", "priority": 3, "timeout_us": 700, "parameters": {"k": 1},
+        "rows": 2, "lengths": {}, "own_lengths": None, "klass": "realtime", "priority": 3, "timeout_us": 700,
+        "parameters": {"k": 1},
     }  # fmt: skip
 
 

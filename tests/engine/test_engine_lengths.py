@@ -53,6 +53,25 @@ async def test_calls_of_different_lengths_share_a_batch(bound: int) -> None:
 
 
 @virtual
+async def test_rows_of_one_call_may_differ_in_length() -> None:
+    """Each is scheduled, padded and masked by its own length; what lies beyond it in the answer is not the row's."""
+    async with serving(ragged(bound=16, length_buckets=(2, 16))) as rig:
+        served = rig.served
+        values = np.array([[1, 7, 7, 7], [2, 3, 4, 5], [6, 8, 7, 7]], np.float32)
+        with served.lease(3, lengths={"n": 4}, own_lengths={"n": [1, 4, 2]}) as lease:
+            assert [row.length for row in lease.rows] == [1, 4, 2]
+            lease.write(0, values)
+            answer = await lease.run()
+        assert sorted(rig.rows_pushed()) == [1, 2]  # by their buckets
+        assert answer.outputs[1].tolist() == [1, 14, 14]
+        assert [row[:n].tolist() for row, n in zip(answer.outputs[0], (1, 4, 2), strict=True)] == [
+            [2], [4, 6, 8, 10], [12, 16],
+        ]  # fmt: skip
+        assert answer.outputs[0].shape == (3, 4)
+        rig.assert_settled()
+
+
+@virtual
 async def test_rows_that_nobody_waits_for_give_their_memory_back() -> None:
     async with serving(ragged(), device=FakeDevice(virtual_loop(), 1)) as rig:
         first = rig.loop.create_task(ask(rig.served, [1, 2]))

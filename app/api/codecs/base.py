@@ -5,12 +5,14 @@ A new protocol is a class that implements `Codec`, and a path in `app/api/infere
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+
 from app.api.http import Limits
-from app.contract import Answer, Array, ModelInfo, Served, TensorSpec
+from app.contract import Answer, Array, Front, ModelInfo, Served, TensorSpec
 
 RequestHeaders = dict[bytes, bytes]
 
@@ -39,6 +41,9 @@ class DecodedCall:
     #: The friendly route: one row came without a leading dimension, so the answer is one value and not a list.
     single: bool = False
     klass: str = ""
+    #: Of a model with a front: see contract.Translated, which `read_through` writes into the call.
+    own_lengths: Mapping[str, Sequence[int]] | None = None
+    note: Any = None
 
 
 class Codec(Protocol):
@@ -86,3 +91,23 @@ def client_inputs(info: ModelInfo) -> Sequence[TensorSpec]:
 def is_made(info: ModelInfo, name: object) -> bool:
     """Whether the server makes the input of this name itself, so that no client may send it."""
     return any(spec.made and spec.name == name for spec in info.inputs)
+
+
+def read_through(front: Front, call: DecodedCall, inputs: Sequence[TensorSpec]) -> None:
+    """Replace the inputs that a client sent by those of the model behind the front. Raises a leaf of StarlingError.
+
+    `inputs`: those of the front's face. Slow: not for the event loop.
+    """
+    sent = [
+        np.frombuffer(values, spec.dtype).reshape(call.rows, *spec.shape) if isinstance(values, memoryview) else values
+        for spec, values in zip(inputs, call.arrays, strict=True)
+    ]
+    read = front.read(sent)
+    call.arrays, call.lengths = list(read.arrays), read.lengths
+    call.own_lengths, call.note = read.own_lengths, read.note
+
+
+def answer_through(front: Front, call: DecodedCall, answer: Answer) -> Answer:
+    """The answer with the outputs that clients get."""
+    outputs, lengths = front.answer(answer.outputs, call.note)
+    return Answer(outputs, answer.queue_ns, answer.compute_ns, answer.batch, lengths=lengths)

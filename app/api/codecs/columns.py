@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from app.api.codecs.base import DecodedCall, client_inputs, is_made
-from app.api.codecs.tensors import check_shape, parse_values, shown
+from app.api.codecs.tensors import check_shape, is_base64, parse_values, shown
 from app.contract import Array, ModelInfo, TensorSpec
 from app.errors import BadRequest
 
@@ -43,7 +43,7 @@ def json_column(spec: TensorSpec, value: Any, field: str, lengths: dict[str, int
 def json_columns(info: ModelInfo, value: Any, field: str, lengths: dict[str, int]) -> dict[str, Column]:
     """All inputs from one JSON value: the only input's rows, or an object by input name. Raises BadRequest."""
     inputs = client_inputs(info)
-    if len(inputs) > 1 or isinstance(value, dict):
+    if len(inputs) > 1 or by_name(value, inputs[0]):
         values = named_inputs(info, value, field)
         return {spec.name: json_column(spec, values[spec.name], f"{field}.{spec.name}", lengths) for spec in inputs}
     return {inputs[0].name: json_column(inputs[0], value, field, lengths)}
@@ -84,6 +84,11 @@ def stacked(parts: Sequence[Mapping[str, Column]], lengths: dict[str, int]) -> D
         arrays = [np.concatenate([part[name].array for part in parts]) for name in first]
     single = len(parts) == 1 and next(iter(first.values())).single
     return DecodedCall(len(arrays[0]), arrays, lengths, single=single)
+
+
+def by_name(value: object, spec: TensorSpec) -> bool:
+    """Whether a JSON value for a model of one input is an object by input name, and not bytes as base64."""
+    return isinstance(value, dict) and (not is_base64(value) or spec.name == "b64")
 
 
 def named_inputs(info: ModelInfo, value: Any, field: str) -> dict[str, Any]:

@@ -1,23 +1,24 @@
 """The friendly route: one JSON value, a file or plain text in, and JSON out.
 
-JSON and .npy hold the model's inputs themselves; a file of any other type goes to the model's own `decode`. One row is
-answered by one value, several rows by a list. Several files in one upload are several rows.
+JSON and .npy hold the model's inputs themselves; a file of any other type goes to the model's own `decode`, or is a row
+of its input of bytes. One row is answered by one value, several rows by a list. Several files in one upload are several
+rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
-from app.api.codecs.base import OFF_LOOP_BYTES, DecodedCall, RequestHeaders, client_inputs
-from app.api.codecs.columns import Column, array_columns, check_rows_agree, input_names, json_columns, stacked
+from app.api.codecs.base import OFF_LOOP_BYTES, DecodedCall, RequestHeaders
+from app.api.codecs.columns import Column, check_rows_agree, json_columns, stacked
+from app.api.codecs.files import embedded_files, file_columns
 from app.api.codecs.present import own_rows, present_rows
-from app.api.codecs.uploads import Upload, check_pixels, open_uploads, read_npy
+from app.api.codecs.uploads import Upload, open_uploads
 from app.api.http import Limits
-from app.contract import Answer, ModelInfo, Served
-from app.errors import BadRequest, ModelFailed, StarlingError, TooLarge, UnsupportedMedia
+from app.contract import Answer, Served
+from app.errors import BadRequest, TooLarge
 
 _OFF_LOOP_ROWS = 16  # rows of model code (`present`) from which encoding leaves the event loop
 
@@ -61,17 +62,28 @@ def decode_friendly(
         where = uploads[0].field if len(uploads) == 1 else "body"
         raise TooLarge(f"{where}: expected at most {max_json} bytes of JSON, got {json_bytes}")
     lengths: dict[str, int] = {}
-    files = [_columns(served, upload, lengths, max_pixels) for upload in uploads]
-    return stacked(files, lengths)
+    parts: list[dict[str, Column]] = []
+    listed = False
+    for upload in uploads:
+        if upload.kind != "json":
+            parts.append(file_columns(served, upload, lengths, max_pixels))
+            continue
+        value = _json_value(upload)
+        files = embedded_files(served, value, upload.field)
+        if files is None:
+            parts.append(_json_columns(served, value, upload.field, lengths))
+        else:
+            parts += [file_columns(served, file, lengths, max_pixels) for file in files]
+            listed |= isinstance(value, list)
+    call = stacked(parts, lengths)
+    call.single &= not listed
+    return call
 
 
-def _columns(served: Served, upload: Upload, lengths: dict[str, int], max_pixels: int) -> dict[str, Column]:
-    """The rows of one file, by input. Variable axes must have the lengths that they have in the files before it."""
-    if upload.kind == "json":
-        columns = json_columns(served.info, _json_value(upload), upload.field, lengths)
-    else:
-        columns = array_columns(client_inputs(served.info), _arrays(served, upload, max_pixels), upload.field, lengths)
-    check_rows_agree(columns, upload.field)
+def _json_columns(served: Served, value: Any, field: str, lengths: dict[str, int]) -> dict[str, Column]:
+    """The rows of a JSON value, by input. Variable axes must have the lengths that they have in the files before it."""
+    columns = json_columns(served.info, value, field, lengths)
+    check_rows_agree(columns, field)
     return columns
 
 
@@ -80,38 +92,3 @@ def _json_value(upload: Upload) -> Any:
         return orjson.loads(upload.data)
     except orjson.JSONDecodeError as exc:
         raise BadRequest(f"{upload.field}: not valid JSON: {exc}") from None
-
-
-def _arrays(served: Served, upload: Upload, max_pixels: int) -> Mapping[str, Any]:
-    """Arrays by input name: that of an .npy file, or what the model's own `decode` returns for another file."""
-    info = served.info
-    inputs = client_inputs(info)
-    if upload.kind == "npy":
-        if len(inputs) != 1:
-            raise BadRequest(
-                f"{upload.field}: an .npy file is one array, but model {info.name} has {input_names(inputs)}"
-            )
-        return {inputs[0].name: read_npy(upload.data, upload.field)}
-    decode = served.model.decode
-    if decode is None or upload.kind == "unknown":
-        raise UnsupportedMedia(_unsupported(info, upload, decodes=decode is not None))
-    check_pixels(upload, max_pixels)
-    try:
-        arrays = decode(upload.media, upload.data)
-    except StarlingError:
-        raise
-    except Exception as exc:  # the model's code may raise anything; a file that it cannot decode is the client's error
-        raise BadRequest(f"{upload.field}: {exc or type(exc).__name__}", cause=exc) from exc
-    if not isinstance(arrays, Mapping) or set(arrays) != {spec.name for spec in inputs}:
-        raise ModelFailed(f"model {info.name}: its decode did not return one array for each of {input_names(inputs)}")
-    return arrays
-
-
-def _unsupported(info: ModelInfo, upload: Upload, *, decodes: bool) -> str:
-    takes = ["application/json"]
-    if len(client_inputs(info)) == 1:
-        takes.append("application/x-npy")
-    if decodes:
-        takes.append("what its decoder reads, such as image/png, image/jpeg or text/plain, named by Content-Type")
-    came = f"content type {upload.media!r}" if upload.kind == "other" else "a body whose type is not named or known"
-    return f"{upload.field}: expected {', '.join(takes)} for model {info.name}, got {came}"

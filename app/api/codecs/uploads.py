@@ -7,6 +7,7 @@ limit, before anything is allocated.
 from __future__ import annotations
 
 import io
+import mimetypes
 from dataclasses import dataclass, field
 from math import prod
 from typing import Literal
@@ -58,12 +59,13 @@ def open_uploads(content_type: str | None, body: bytes) -> list[Upload]:
     """
     media = _media_type(content_type)
     if media != "multipart/form-data":
-        return [_classified(media, body, "body")]
+        return [_classified(media, body, "body", "")]
     files = _files(content_type or "", body)
     uploads = []
     for number, file in enumerate(files, 1):
         which = f" (file {number} of {len(files)})" if len(files) > 1 else ""
-        uploads.append(_classified(_media_type(file.content_type), bytes(file.data), f"part {file.name!r}{which}"))
+        field = f"part {file.name!r}{which}"
+        uploads.append(_classified(_media_type(file.content_type), bytes(file.data), field, file.path))
     return uploads
 
 
@@ -71,15 +73,18 @@ def _media_type(content_type: str | None) -> str:
     return (content_type or "").partition(";")[0].strip().lower()
 
 
-def _classified(media: str, data: bytes, field: str) -> Upload:
+def _classified(media: str, data: bytes, field: str, path: str) -> Upload:
     if media in _UNSPECIFIC:
-        return _sniffed(data, media, field)
+        found = sniffed(data, media, field)
+        named = mimetypes.guess_type(path)[0] if found.kind == "unknown" else None
+        return found if named is None else _classified(named, data, field, "")
     if media in ("application/json", "text/json") or media.endswith("+json"):
         return Upload("json", media, data, field)
     return Upload("npy" if media in _NPY else "other", media, data, field)
 
 
-def _sniffed(data: bytes, media: str, field: str) -> Upload:
+def sniffed(data: bytes, media: str, field: str) -> Upload:
+    """The file, whose kind only its first bytes tell; of the type `media` if they do not."""
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
         return Upload("other", "image/png", data, field)
     if data.startswith(b"\xff\xd8\xff"):
@@ -98,6 +103,7 @@ class _File:
 
     name: str
     content_type: str | None = None
+    path: str = ""
     data: bytearray = field(default_factory=bytearray)
 
 
@@ -138,7 +144,8 @@ class _FileCollector:
     def headers_end(self) -> None:
         options = self._disposition
         if b"filename" in options or b"filename*" in options:
-            self._file = _File(options.get(b"name", b"").decode("utf-8", "replace")[:_LONGEST_NAME], self._content_type)
+            name, path = (options.get(key, b"").decode("utf-8", "replace") for key in (b"name", b"filename"))
+            self._file = _File(name[:_LONGEST_NAME], self._content_type, path)
             self.files.append(self._file)
 
     def part_data(self, data: bytes, start: int, end: int) -> None:

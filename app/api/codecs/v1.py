@@ -1,24 +1,23 @@
 """V1, the predict route of TensorFlow Serving and KServe, in its row format.
 
 `{"instances": [...]}` has one element per row: the row itself if the model has one input, an object by input name if it
-has several. Strings may be given as `{"b64": "..."}`, as in TensorFlow Serving.
+has several. Strings may be given as `{"b64": "..."}`, as in TensorFlow Serving; files too, for a model with a `decode`.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Sequence
 from typing import Any
 
 import orjson
 
 from app.api.codecs.base import OFF_LOOP_BYTES, DecodedCall, RequestHeaders, client_inputs
-from app.api.codecs.columns import Column, check_rows_agree, json_column, named_inputs, stacked
-from app.api.codecs.present import Rows, json_rows, own_rows
+from app.api.codecs.columns import by_name, check_rows_agree, json_column, named_inputs, stacked
+from app.api.codecs.files import decode_files, embedded_files
+from app.api.codecs.present import Rows, json_rows, own_rows, present_rows
 from app.api.codecs.v2_decode import load_json
 from app.api.http import Limits
-from app.contract import Answer, Served, TensorSpec
+from app.contract import Answer, Served
 from app.errors import BadRequest, TooLarge
 
 
@@ -32,22 +31,30 @@ class V1:
         return False
 
     def slow_to_decode(self, served: Served, headers: RequestHeaders, body: bytes) -> bool:
-        return len(body) > OFF_LOOP_BYTES
+        return len(body) > OFF_LOOP_BYTES or (served.model.decode is not None and b'"b64"' in body)
 
     def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
         if len(body) > limits.json:
             raise TooLarge(f"body: expected at most {limits.json} bytes of JSON, got {len(body)}")
-        return decode_v1(served, load_json(body))
+        return decode_v1(served, load_json(body), limits.pixels)
 
     def slow_to_encode(self, served: Served, call: DecodedCall) -> bool:
         return False
 
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
-        return orjson.dumps(encode_v1(served, own_rows(served.info, answer)), option=orjson.OPT_SERIALIZE_NUMPY), None
+        outputs = own_rows(served.info, answer)
+        if served.model.front is not None and served.model.present is not None:
+            predictions = {"predictions": present_rows(served, outputs, call)}
+        else:
+            predictions = encode_v1(served, outputs)
+        return orjson.dumps(predictions, option=orjson.OPT_SERIALIZE_NUMPY), None
 
 
-def decode_v1(served: Served, body: object) -> DecodedCall:
-    """The call that a parsed V1 body means. `signature_name` is accepted and ignored. Raises BadRequest."""
+def decode_v1(served: Served, body: object, max_pixels: int) -> DecodedCall:
+    """The call that a parsed V1 body means. `signature_name` is accepted and ignored.
+
+    Raises BadRequest, and for files that the model decodes TooLarge or UnsupportedMedia.
+    """
     if not isinstance(body, dict):
         raise BadRequest('body: expected an object with "instances"')
     if "instances" not in body:
@@ -57,8 +64,11 @@ def decode_v1(served: Served, body: object) -> DecodedCall:
     instances = body["instances"]
     if not isinstance(instances, list) or not instances:
         raise BadRequest("instances: expected a list of at least one row")
+    files = embedded_files(served, instances, "instances")
+    if files is not None:
+        return decode_files(served, files, max_pixels)
     inputs = client_inputs(served.info)
-    if len(inputs) > 1 or any(_by_name(row, inputs[0]) for row in instances):
+    if len(inputs) > 1 or any(by_name(row, inputs[0]) for row in instances):
         rows = [named_inputs(served.info, row, f"instances[{i}]") for i, row in enumerate(instances)]
         columns = {spec.name: [row[spec.name] for row in rows] for spec in inputs}
     else:
@@ -67,7 +77,7 @@ def decode_v1(served: Served, body: object) -> DecodedCall:
     arrays = {}
     for spec in inputs:
         field = "instances" if len(inputs) == 1 else f"instances[].{spec.name}"
-        arrays[spec.name] = _column(spec, columns[spec.name], field, lengths)
+        arrays[spec.name] = json_column(spec, columns[spec.name], field, lengths, many=True)
     check_rows_agree(arrays, "instances")
     return stacked([arrays], lengths)
 
@@ -82,39 +92,3 @@ def encode_v1(served: Served, outputs: Sequence[Rows]) -> dict[str, Any]:
         return {"predictions": next(iter(columns.values()))}
     rows = len(outputs[0])
     return {"predictions": [{name: column[row] for name, column in columns.items()} for row in range(rows)]}
-
-
-def _by_name(row: object, spec: TensorSpec) -> bool:
-    """Whether a row of a model with one input is an object by input name, and not a string as base64."""
-    return isinstance(row, dict) and (set(row) != {"b64"} or spec.name == "b64")
-
-
-def _column(spec: TensorSpec, rows: list[Any], field: str, lengths: dict[str, int]) -> Column:
-    if spec.datatype != "BYTES":
-        return json_column(spec, rows, field, lengths, many=True)
-    texts, raw = _texts_and_raw(rows, len(spec.shape), field)
-    column = json_column(spec, texts, field, lengths, many=True)
-    for index, data in raw.items():
-        column.array.flat[index] = data
-    return column
-
-
-def _texts_and_raw(rows: list[Any], depth: int, field: str) -> tuple[list[Any], dict[int, bytes]]:
-    """Replace each `{"b64": ...}` by an empty string, and return its bytes by their row-major position."""
-    raw: dict[int, bytes] = {}
-    position = 0
-
-    def emptied(value: Any, depth: int) -> Any:
-        nonlocal position
-        if isinstance(value, list) and depth >= 0:
-            return [emptied(item, depth - 1) for item in value]
-        position += 1
-        if not isinstance(value, dict) or set(value) != {"b64"}:
-            return value
-        try:
-            raw[position - 1] = base64.b64decode(value["b64"], validate=True)
-        except (binascii.Error, ValueError, TypeError):
-            raise BadRequest(f"{field}: b64: expected a base64 string") from None
-        return ""
-
-    return [emptied(row, depth - 1) for row in rows], raw

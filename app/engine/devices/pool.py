@@ -156,7 +156,8 @@ class Pool:
         lengths = {axis: int(length[slot]) for axis, length in self.lengths.items()}
         return SampleRow(tuple(arrays), lengths, self.parameters[slot] or {})
 
-    def set_lengths(self, slots: Slots, lengths: Mapping[str, int]) -> None:
+    def set_lengths(self, slots: Slots, lengths: Mapping[str, int] | Mapping[str, Sequence[int]]) -> None:
+        """The lengths of the rows in the slots: one for all of them, or one each."""
         for axis, length in lengths.items():
             if axis in self.lengths:
                 self.lengths[axis][list(slots)] = length

@@ -1,0 +1,141 @@
+"""From the scores of a model to what clients get: labels beside scores, tokens with their offsets, vectors.
+
+Each has the outputs of its task's face, makes them of the model's own, and may present a row as plain JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from app.contract import Array, TensorSpec
+from app.models.tasks import faces
+
+Outputs = tuple[list[Array], list[int] | None]
+
+
+class Answers(Protocol):
+    """One kind of answer. `quick`: a few rows take microseconds."""
+
+    outputs: tuple[TensorSpec, ...]
+    own_axes: tuple[str, ...]
+    quick: bool
+
+    @property
+    def present(self) -> Callable[[Mapping[str, Array]], Any] | None:
+        """One row's outputs as JSON; None: as they are."""
+        ...
+
+    def answer(self, outputs: Sequence[Array], note: Any) -> Outputs:
+        """The face's outputs and Answer.lengths, of some rows. `note`: what reading them left."""
+        ...
+
+
+class Labels:
+    """Scores [rows, labels] to the `top` labels of each row and their scores, the highest first."""
+
+    own_axes: tuple[str, ...] = ()
+    quick = True
+
+    def __init__(self, labels: Sequence[str], top: int) -> None:
+        self._labels = np.array([label.encode() for label in labels], object)
+        self._top = min(top, len(labels))
+        self.outputs = faces.labels_and_scores(self._top)
+
+    def answer(self, outputs: Sequence[Array], note: Any) -> Outputs:
+        (scores,) = outputs
+        best = np.argsort(-scores, axis=1, kind="stable")[:, : self._top]
+        return [self._labels[best], np.take_along_axis(scores, best, axis=1)], None
+
+    def present(self, outputs: Mapping[str, Array]) -> Any:
+        top = [
+            {"label": label.decode(), "score": score}
+            for label, score in zip(outputs["labels"], outputs["scores"], strict=True)
+        ]
+        return {**top[0], "top": top}
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """The tokens of one text: their places in the row of the model, the word pieces, and the characters of each."""
+
+    places: Array
+    pieces: list[str]
+    starts: list[int]
+    ends: list[int]
+
+
+class Tags:
+    """Scores [rows, tokens, labels] to the best label of each token, special tokens left out."""
+
+    own_axes: tuple[str, ...] = (faces.PIECES,)
+    quick = False
+
+    def __init__(self, labels: Sequence[str]) -> None:
+        self._labels = np.array([label.encode() for label in labels], object)
+        self.outputs = faces.tokens()
+
+    def answer(self, outputs: Sequence[Array], note: Sequence[Tokens]) -> Outputs:
+        (scores,) = outputs
+        lengths = [len(tokens.pieces) for tokens in note]
+        shape = (len(note), max(lengths))
+        pieces, labels = np.full(shape, b"", object), np.full(shape, b"", object)
+        best, starts, ends = np.zeros(shape, np.float32), np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        for row, (tokens, n) in enumerate(zip(note, lengths, strict=True)):
+            own = scores[row, tokens.places]
+            pieces[row, :n] = [piece.encode() for piece in tokens.pieces]
+            labels[row, :n] = self._labels[own.argmax(axis=1)]
+            best[row, :n] = own.max(axis=1)
+            starts[row, :n], ends[row, :n] = tokens.starts, tokens.ends
+        return [pieces, labels, best, starts, ends], lengths
+
+    def present(self, outputs: Mapping[str, Array]) -> Any:
+        rows = zip(*(outputs[spec.name] for spec in self.outputs), strict=True)
+        tokens = [
+            {"label": label.decode(), "score": score, "start": int(start), "end": int(end), "piece": piece.decode()}
+            for piece, label, score, start, end in rows
+        ]
+        return {"entities": entities(tokens), "tokens": tokens}
+
+
+def entities(tokens: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Neighbours with the labels `B-X`, `I-X`, `I-X` (or `X`, `X`) as one entity `X` each; the score is their mean.
+
+    What is labelled `O` is none. This is the strategy "simple" of transformers.
+    """
+    groups: list[tuple[str, list[Mapping[str, Any]]]] = []
+    for token in tokens:
+        begins, name = token["label"].startswith("B-"), token["label"]
+        if name.startswith(("B-", "I-")):
+            name = name[2:]
+        if groups and groups[-1][0] == name and not begins:
+            groups[-1][1].append(token)
+        else:
+            groups.append((name, [token]))
+    return [
+        {
+            "label": name,
+            "score": np.float32(np.mean([token["score"] for token in group])),
+            "start": group[0]["start"],
+            "end": group[-1]["end"],
+        }
+        for name, group in groups
+        if name != "O"
+    ]
+
+
+class Vectors:
+    """Vectors [rows, size], as they are."""
+
+    own_axes: tuple[str, ...] = ()
+    quick = True
+    present = None
+
+    def __init__(self, size: int) -> None:
+        self.outputs = faces.embedding(size)
+
+    def answer(self, outputs: Sequence[Array], note: Any) -> Outputs:
+        return list(outputs), None

@@ -1,0 +1,78 @@
+"""What stands behind a transformers model of a task: from its outputs to what the task answers, on the model's device.
+
+Each takes the model's inputs in the order declared, batch first, and returns one float32 tensor. The attention mask is
+an input of its own, 1 where a row has tokens: padding reaches no answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+MASK = "attention_mask"
+
+
+class Head(nn.Module):
+    """Calls a model by names. `names`: of all tensors that come; `unknown`: those that it does not take."""
+
+    def __init__(self, model: nn.Module, names: Sequence[str], unknown: frozenset[str] = frozenset()) -> None:
+        super().__init__()
+        self.model = model
+        self.names = list(names)
+        self.unknown = unknown
+
+    def _result(self, tensors: Sequence[torch.Tensor]) -> Any:
+        named = zip(self.names, tensors, strict=True)
+        return self.model(**{name: tensor for name, tensor in named if name not in self.unknown})
+
+
+class Scores(Head):
+    """Logits [rows, ..., labels] to scores of that shape. `function`: softmax, sigmoid or none."""
+
+    def __init__(
+        self, model: nn.Module, names: Sequence[str], unknown: frozenset[str] = frozenset(), function: str = "softmax"
+    ) -> None:
+        super().__init__(model, names, unknown)
+        self.function = function
+
+    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self._result(tensors).logits.float()
+        if self.function == "softmax":
+            return logits.softmax(dim=-1)
+        return logits.sigmoid() if self.function == "sigmoid" else logits
+
+
+class Pooled(Head):
+    """The last layer's vectors [rows, tokens, size] to one vector [rows, size] each.
+
+    `pooling`: the mean of the tokens' vectors, that of the first token (`cls`), or that of the `last`. `normalize`: to
+    length 1.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        names: Sequence[str],
+        unknown: frozenset[str] = frozenset(),
+        pooling: str = "mean",
+        normalize: bool = False,
+    ) -> None:
+        super().__init__(model, names, unknown)
+        self.pooling = pooling
+        self.normalize = normalize
+
+    def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
+        vectors: torch.Tensor = self._result(tensors).last_hidden_state.float()
+        mask = tensors[self.names.index(MASK)]
+        if self.pooling == "cls":
+            pooled = vectors[:, 0]
+        elif self.pooling == "last":
+            index = (mask.sum(dim=1) - 1)[:, None, None].expand(-1, 1, vectors.shape[-1])
+            pooled = vectors.gather(1, index)[:, 0]
+        else:
+            weights = mask[:, :, None].to(vectors.dtype)
+            pooled = (vectors * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
+        return nn.functional.normalize(pooled, dim=-1) if self.normalize else pooled

@@ -1,0 +1,62 @@
+"""Images to the tensor of a transformers model, by its image processor with Pillow and numpy alone."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from app.contract import Array, TensorSpec, Translated
+from app.errors import BadRequest, ConfigError, TooLarge
+from app.models.tasks import faces
+
+_FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF")  # that Pillow reads without starting another program
+_SIZES = ((48, 32), (33, 65))  # of images to learn with what the processor makes of one
+
+
+class ImageReader:
+    """Image files, one a row, to `pixel_values`. `inputs` are the model's; a larger image than `max_pixels` is refused.
+
+    Pixels are turned as the file's EXIF data says and made RGB, as transformers does.
+    """
+
+    sent = (faces.IMAGE,)
+
+    def __init__(self, processor: Any) -> None:
+        """Raises ConfigError where the processor fails, or makes images of different sizes of different sizes."""
+        self._processor = processor
+        self.max_pixels = 50_000_000  # the server sets its own bound
+        shapes = [self._pixels(Image.new("RGB", size)).shape for size in _SIZES]
+        if len(set(shapes)) != 1:
+            raise ConfigError(f"expected an image processor whose images have one size, got {shapes[0]}, {shapes[1]}")
+        shape = shapes[0]
+        self.inputs = (TensorSpec("pixel_values", "FP32", shape, ("",) * len(shape), shape),)
+
+    def read(self, arrays: Sequence[Array]) -> Translated:
+        """Raises BadRequest for what is no image, and TooLarge for too many pixels."""
+        values = arrays[0].reshape(-1)
+        rows = [
+            self._row(bytes(value), f" of row {row}" if len(values) > 1 else "") for row, value in enumerate(values)
+        ]
+        return Translated([np.stack(rows)])
+
+    def _row(self, data: bytes, where: str) -> Array:
+        try:
+            with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+                width, height = image.size
+                if width * height > self.max_pixels:
+                    raise TooLarge(f"image{where}: expected at most {self.max_pixels} pixels, got {width} x {height}")
+                return self._pixels(ImageOps.exif_transpose(image).convert("RGB"))
+        except TooLarge:
+            raise
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+            raise TooLarge(f"image{where}: expected at most {self.max_pixels} pixels: {error}") from None
+        except Exception as error:  # Pillow's parsers raise many types of exceptions for broken files
+            raise BadRequest(f"image{where}: expected a readable image file: {error}") from None
+
+    def _pixels(self, image: Image.Image) -> Array:
+        """[channels, height, width]."""
+        return np.asarray(self._processor(image, return_tensors="np")["pixel_values"][0], np.float32)

@@ -1,0 +1,321 @@
+"""Invariant: a task answers what transformers answers, and weights that do not fit it are refused in one line."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from PIL import Image
+
+from app.contract import Model
+from app.errors import BadRequest, ConfigError, TooLarge
+from app.models.check import check
+from app.models.loaders import load
+
+from ..folders import source_of, try_out, write_model
+from . import tiny
+
+TEXTS = ["the cat sat", "unhappy dogs ran on a mat in paris", "", "a good day , anna ."]
+
+
+def toml(task: str, options: str = "", more: str = "") -> str:
+    table = f"[task_options]\n{options}\n" if options else ""
+    return f'source = "hf:weights"\ntask = "{task}"\n{more}\n{table}'
+
+
+def opened(folder: Path, task: str, options: str = "", more: str = "") -> Model:
+    return load(source_of(write_model(folder, toml(task, options, more), None)))
+
+
+def answered(model: Model, values: list[Any]) -> list[Any]:
+    """What clients get for these rows, as JSON values: read, run as one batch, answered."""
+    front = model.front
+    assert front is not None
+    sent = np.empty(len(values), object)
+    sent[:] = [value.encode() if isinstance(value, str) else value for value in values]
+    read = front.read([sent])
+    tensors = [torch.from_numpy(array) for array in read.arrays]
+    if "tokens" in read.lengths:
+        own = (read.own_lengths or {"tokens": [read.lengths["tokens"]]})["tokens"]
+        tensors.append((torch.arange(max(own))[None] < torch.tensor(own)[:, None]).long())
+    with torch.inference_mode():
+        outputs, lengths = front.answer([model.call(*tensors).numpy()], read.note)
+    names = [spec.name for spec in front.face(model.info).outputs]
+    rows = [
+        {
+            name: array[row][: lengths[row]] if lengths else array[row]
+            for name, array in zip(names, outputs, strict=True)
+        }
+        for row in range(len(values))
+    ]
+    return [model.present(row) if model.present else row for row in rows]
+
+
+def forward(model: Any, folder: Path, text: str) -> Any:
+    """transformers' own way, one text at a time."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    with torch.inference_mode():
+        return model(**tokenizer(text, return_tensors="pt"))
+
+
+def scores_of(found: dict[str, Any]) -> dict[str, float]:
+    return {each["label"]: float(each["score"]) for each in found["top"]}
+
+
+def test_text_classification_answers_as_transformers_does(tmp_path):
+    original = tiny.save_bert(tmp_path / "weights")
+    model = opened(tmp_path, "text-classification")
+    assert try_out(model) == []
+    for text, found in zip(TEXTS, answered(model, TEXTS), strict=True):
+        expected = forward(original, tmp_path / "weights", text).logits.softmax(-1)[0]
+        assert scores_of(found) == pytest.approx(
+            dict(zip(original.config.id2label.values(), expected.tolist(), strict=True)), rel=1e-4
+        )
+        assert found["label"] == original.config.id2label[int(expected.argmax())] == found["top"][0]["label"]
+    assert [spec.name for spec in model.info.inputs] == ["input_ids", "token_type_ids", "attention_mask"]
+    face = model.front.face(model.info)
+    assert [(spec.name, spec.datatype, spec.shape) for spec in (*face.inputs, *face.outputs)] == [
+        ("text", "BYTES", ()), ("labels", "BYTES", (3,)), ("scores", "FP32", (3,)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("problem", "function"), [("multi_label_classification", torch.sigmoid), ("regression", lambda x: x)]
+)
+def test_scores_follow_the_kind_of_problem(tmp_path, problem, function):
+    original = tiny.save_bert(tmp_path / "weights", problem_type=problem)
+    model = opened(tmp_path, "text-classification", "top = 2")
+    (found,) = answered(model, TEXTS[:1])
+    expected = function(forward(original, tmp_path / "weights", TEXTS[0]).logits)[0].sort(descending=True).values
+    assert [float(each["score"]) for each in found["top"]] == pytest.approx(expected.tolist()[:2], rel=1e-4)
+
+
+@pytest.mark.parametrize("save", [tiny.save_roberta, tiny.save_gpt2])
+def test_other_architectures(tmp_path, save):
+    original = save(tmp_path / "weights")
+    model = opened(tmp_path, "text-classification")
+    assert model.info.inputs[0].bounds == (tiny.MOST,)
+    assert try_out(model) == []
+    texts = ["a b c", "a b c d e f g a a", "d"]
+    for text, found in zip(texts, answered(model, texts), strict=True):
+        expected = forward(original, tmp_path / "weights", text).logits.softmax(-1)[0]
+        assert scores_of(found) == pytest.approx(
+            dict(zip(original.config.id2label.values(), expected.tolist(), strict=True)), rel=1e-4
+        )
+
+
+def test_token_classification_answers_as_the_pipeline_does(tmp_path):
+    original = tiny.save_bert(tmp_path / "weights", "TokenClassification", id2label=tiny.TAGS)
+    model = opened(tmp_path, "token-classification")
+    assert try_out(model) == []
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "weights")
+    plain = transformers.pipeline("token-classification", model=original, tokenizer=tokenizer, ignore_labels=[])
+    grouped = transformers.pipeline(
+        "token-classification", model=original, tokenizer=tokenizer, aggregation_strategy="simple"
+    )
+    texts = [text for text in TEXTS if text]
+    for text, found in zip(texts, answered(model, texts), strict=True):
+        expected = [(one["entity"], one["start"], one["end"], one["word"]) for one in plain(text)]
+        assert [(one["label"], one["start"], one["end"], one["piece"]) for one in found["tokens"]] == expected
+        assert [one["score"] for one in found["tokens"]] == pytest.approx(
+            [one["score"] for one in plain(text)], rel=1e-4
+        )
+        expected = [(one["entity_group"], one["start"], one["end"]) for one in grouped(text)]
+        assert [(one["label"], one["start"], one["end"]) for one in found["entities"]] == expected
+        assert [one["score"] for one in found["entities"]] == pytest.approx(
+            [one["score"] for one in grouped(text)], rel=1e-4
+        )
+    assert answered(model, ["", "the cat"])[0] == {"entities": [], "tokens": []}
+
+
+def test_offsets_count_characters(tmp_path):
+    tiny.save_bert(tmp_path / "weights", "TokenClassification", id2label=tiny.TAGS)
+    (found,) = answered(opened(tmp_path, "token-classification"), ["é ß 𝄞 cats"])
+    assert [("é ß 𝄞 cats"[one["start"] : one["end"]], one["piece"]) for one in found["tokens"][-2:]] == [
+        ("cat", "cat"),
+        ("s", "##s"),
+    ]
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
+def test_feature_extraction_pools_what_transformers_gives(tmp_path, pooling):
+    original = tiny.save_bert(tmp_path / "weights", "")
+    model = opened(
+        tmp_path, "feature-extraction", f'pooling = "{pooling}"\nnormalize = {str(pooling == "cls").lower()}'
+    )
+    assert try_out(model) == []
+    for text, found in zip(TEXTS, answered(model, TEXTS), strict=True):
+        hidden = forward(original, tmp_path / "weights", text).last_hidden_state[0]
+        expected = {"mean": hidden.mean(0), "cls": torch.nn.functional.normalize(hidden[0], dim=0), "last": hidden[-1]}[
+            pooling
+        ]
+        assert np.allclose(found["embedding"], expected.numpy(), atol=1e-4)
+
+
+def test_what_sentence_transformers_says_is_the_default(tmp_path):
+    weights = tmp_path / "weights"
+    tiny.save_bert(weights, "MaskedLM")  # it has no pooler, which is not used
+    (weights / "1_Pooling").mkdir()
+    pooling = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False, "word_embedding_dimension": 16}
+    (weights / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    (weights / "modules.json").write_text(json.dumps([{"type": "sentence_transformers.models.Normalize"}]))
+    (weights / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 9}))
+    model = opened(tmp_path, "feature-extraction")
+    assert (model.call.pooling, model.call.normalize, model.info.inputs[0].bounds) == ("cls", True, (9,))
+    model = opened(tmp_path, "feature-extraction", 'pooling = "mean"\nnormalize = false\nmax_tokens = 20')
+    assert (model.call.pooling, model.call.normalize, model.info.inputs[0].bounds) == ("mean", False, (20,))
+    (weights / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_max_tokens": True}))
+    with pytest.raises(
+        ConfigError, match=r"task_options.pooling: .* 1_Pooling/config.json says pooling_mode_max_tokens"
+    ):
+        opened(tmp_path, "feature-extraction")
+
+
+def test_image_classification_answers_as_transformers_does(tmp_path):
+    original = tiny.save_vit(tmp_path / "weights")
+    model = opened(tmp_path, "image-classification")
+    assert try_out(model) == []
+    files = [tiny.photo(1), tiny.photo(2, (31, 90), "PNG"), gray()]
+    processor = tiny.pil_processor()
+    for file, found in zip(files, answered(model, files), strict=True):
+        with torch.inference_mode():
+            pixels = processor(Image.open(io.BytesIO(file)).convert("RGB"), return_tensors="pt")
+            expected = original(**pixels).logits.softmax(-1)[0].sort(descending=True)
+        assert [float(each["score"]) for each in found["top"]] == pytest.approx(expected.values.tolist()[:5], rel=1e-4)
+        assert [each["label"] for each in found["top"]] == [f"class {n}" for n in expected.indices.tolist()[:5]]
+
+
+def gray() -> bytes:
+    out = io.BytesIO()
+    Image.new("L", (20, 20), 77).save(out, "PNG")
+    return out.getvalue()
+
+
+def test_images_that_cannot_be_read(tmp_path):
+    tiny.save_vit(tmp_path / "weights")
+    folder = write_model(tmp_path, toml("image-classification"), None)
+    front = load(source_of(folder), limits={"max_pixels": 1999}).front
+    with pytest.raises(TooLarge, match="image: expected at most 1999 pixels, got 50 x 40"):
+        front.read([np.array([tiny.photo()], object)])
+    for data in (b"", b"no image", tiny.photo(size=(20, 20))[:300]):
+        with pytest.raises(BadRequest, match="image: expected a readable image file"):
+            front.read([np.array([data], object)])
+
+
+# texts
+
+
+def test_texts_that_do_not_fit(tmp_path):
+    tiny.save_bert(tmp_path / "weights")
+    front = opened(tmp_path, "text-classification", "max_tokens = 6").front
+    with pytest.raises(BadRequest, match=r"text of row 1: expected at most 6 tokens, got 7$"):
+        front.read([np.array([b"a cat", b"a cat sat on a", b"a"], object)])
+    with pytest.raises(BadRequest, match="text: expected UTF-8, got byte 0xff"):
+        front.read([np.array([b"a \xff"], object)])
+    cut = opened(tmp_path, "text-classification", "max_tokens = 6\ntruncate = true").front
+    read = cut.read([np.array([b"a cat", b"a cat sat on a"], object)])
+    assert read.arrays[0].tolist() == [[2, 15, 5, 3, 0, 0], [2, 15, 5, 7, 9, 3]]
+    assert (read.lengths, read.own_lengths) == ({"tokens": 6}, {"tokens": [4, 6]})
+
+
+def test_rows_of_a_file_are_read_as_clients_send_them(tmp_path):
+    tiny.save_bert(tmp_path / "weights")
+    bodies = [{"inputs": [{"name": "text", "shape": [2], "datatype": "BYTES", "data": ["the cat", "a"]}]}]
+    (tmp_path / "sample.json").write_text(json.dumps(bodies))
+    model = opened(tmp_path, "text-classification", more='warmup = { file = "sample.json" }')
+    assert [row.lengths for row in model.samples] == [{"tokens": 4}, {"tokens": 3}]
+    assert model.samples[0].arrays[0].tolist() == [2, 4, 5, 3]
+
+
+# what is wrong
+
+
+def broken(folder: Path, task: str, options: str = "", more: str = "") -> str:
+    with pytest.raises(ConfigError) as caught:
+        opened(folder, task, options, more)
+    message = str(caught.value)
+    assert message.startswith(f"{folder / 'model.toml'}: "), message
+    assert "\n" not in message
+    return message.removeprefix(f"{folder / 'model.toml'}: ").removeprefix("source 'hf:weights': ")
+
+
+def test_weights_of_another_task(tmp_path):
+    tiny.save_bert(tmp_path / "weights")
+    assert broken(tmp_path, "token-classification") == (
+        "task: expected weights of a model ForTokenClassification for 'token-classification', "
+        "got those of BertForSequenceClassification"
+    )
+    assert "got those of BertForSequenceClassification" in broken(tmp_path, "image-classification")
+    config = tmp_path / "weights" / "config.json"
+    config.write_text(config.read_text().replace("BertForSequenceClassification", "BertForTokenClassification"))
+    assert opened(tmp_path, "token-classification")  # its head is there under the same name
+    tiny.save_bert(tmp_path / "weights", "")
+    config.write_text(config.read_text().replace('"BertModel"', '"BertForSequenceClassification"'))
+    assert broken(tmp_path, "text-classification").startswith(
+        "task: expected weights with all of a model for 'text-classification', got none for classifier."
+    )
+
+
+def test_a_missing_tokenizer_or_image_processor(tmp_path):
+    tiny.save_bert(tmp_path / "weights")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / "weights" / name).unlink()
+    assert re.fullmatch(
+        r"expected a tokenizer \(tokenizer.json\) beside the weights in .*, got none",
+        broken(tmp_path, "text-classification"),
+    )
+    tiny.save_vit(tmp_path / "v" / "weights", processor=False)
+    assert broken(tmp_path / "v", "image-classification").startswith(
+        "expected an image processor (preprocessor_config.json) beside the weights in "
+    )
+
+
+def test_a_tokenizer_of_other_words(tmp_path):
+    tiny.save_bert(tmp_path / "weights")
+    tiny.save_tokenizer(tmp_path / "weights", words=[*tiny.WORDS, "more"])
+    known = len(tiny.WORDS)
+    assert broken(tmp_path, "text-classification") == (
+        f"expected a tokenizer of at most the {known} tokens that the model knows, got {known + 1}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "more", "message"),
+    [
+        ("text-classification", "max_tokens = 33", "", "task_options.max_tokens: expected at most the model's 32 "),
+        ("text-classification", "top = 0", "", "task_options.top: expected greater than or equal to 1, got 0"),
+        ("text-classification", 'pooling = "cls"', "", "task_options.pooling: expected one of max_tokens, top"),
+        ("feature-extraction", "size = 3", "", "task_options.size: unknown key; expected one of max_tokens, truncate"),
+        ("speech", "", "", "task: expected 'text-classification', "),
+        ("text-classification", "", 'weights = "a"', "weights: expected none beside the task 'text-classification'"),
+        ("text-classification", "", "kwargs = { auto_class = 'A' }", "kwargs.auto_class: not accepted beside a task"),
+        ("text-classification", "", "kwargs = { trust_remote_code = true }", "kwargs.trust_remote_code: not accepted"),
+    ],
+)  # fmt: skip
+def test_what_model_toml_may_not_say(tmp_path, task, options, more, message):
+    tiny.save_bert(tmp_path / "weights")
+    assert broken(tmp_path, task, options, more).startswith(message)
+
+
+def test_a_task_is_of_transformers_models_alone(tmp_path):
+    folder = write_model(tmp_path, 'source = "model.py:build"\ntask = "feature-extraction"')
+    with pytest.raises(ConfigError, match=r"task: expected none for the source 'model\.py:build'"):
+        load(source_of(folder))
+    write_model(tmp_path, 'source = "model.py:build"')
+    with pytest.raises(ConfigError, match=r"model.toml: inputs: expected a value, got none"):
+        load(source_of(folder))
+
+
+def test_check_shows_what_clients_send(tmp_path):
+    tiny.save_bert(tmp_path / "m" / "weights")
+    write_model(tmp_path / "m", toml("text-classification"), None)
+    (result,) = check(tmp_path).results
+    assert (result.error, result.warnings) == ("", ())
+    assert [spec.name for spec in (*result.info.inputs, *result.info.outputs)] == ["text", "labels", "scores"]
