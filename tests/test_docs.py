@@ -22,7 +22,7 @@ from app.engine.devices.pool import Pool
 from app.models.config import BatchingTable, ModelTable, WarmupTable
 from app.models.loaders import load
 from app.models.repository import SETS
-from app.models.tables import InputTable, OutputTable
+from app.models.tables import InputTable, OutputTable, TaskTable
 from app.models.trial import call_directly, try_model
 from app.settings import Settings
 
@@ -160,7 +160,7 @@ def test_models_lists_every_key_of_model_toml() -> None:
     page = read("docs/models.md").partition("## Models that ship")[0]
     rows = re.findall(r"^\| `(?:\[\[)?([a-z_]+)(?:\]\])?` \| ", page, re.MULTILINE)
     wanted: set[str] = set(ModelTable.model_fields) - {"batching", "warmup"}
-    for table in (InputTable, OutputTable, BatchingTable, WarmupTable):
+    for table in (InputTable, OutputTable, BatchingTable, WarmupTable, TaskTable):
         wanted |= set(table.model_fields)
     assert set(rows) == wanted
 

@@ -202,7 +202,9 @@ class Lease(Call):
             return ragged.together(info, pieces)
         if len(pieces) == 1:
             return pieces[0], None
-        return [ragged.joined(arrays) for arrays in zip(*pieces, strict=True)], None
+        differ = len({row.length for row in self.rows}) > 1
+        join = ragged.joined if differ else np.concatenate  # which refuses arrays that do not fit together
+        return [join(arrays) for arrays in zip(*pieces, strict=True)], None
 
     def _cut_back(self, outputs: list[Array]) -> list[Array]:
         """Cut the outputs' variable axes to the lengths of the call's own inputs: the batch may be longer."""

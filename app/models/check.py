@@ -85,6 +85,7 @@ def _try(source: ModelSource, row_check: str | None, check_names: CheckNames | N
     try:
         info = model_info(read_config(source.folder), source, None, check_names, own_axes=True)
         model = load(source, {"row_check": row_check}, check_names=check_names)
+        info = info if model.front is None else model.front.face(model.info)
         warnings = try_model(model, call_directly(model))
     except (ConfigError, Unfit) as error:
         return Checked(source, info, error=unfit_warning(str(error)) if isinstance(error, Unfit) else str(error))

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiny_transformers as tiny
 import torch
 import transformers
 from PIL import Image
@@ -19,8 +20,7 @@ from app.errors import BadRequest, ConfigError, TooLarge
 from app.models.check import check
 from app.models.loaders import load
 
-from ..folders import source_of, try_out, write_model
-from . import tiny
+from .folders import source_of, try_out, write_model
 
 TEXTS = ["the cat sat", "unhappy dogs ran on a mat in paris", "", "a good day , anna ."]
 
@@ -318,4 +318,5 @@ def test_check_shows_what_clients_send(tmp_path):
     write_model(tmp_path / "m", toml("text-classification"), None)
     (result,) = check(tmp_path).results
     assert (result.error, result.warnings) == ("", ())
-    assert [spec.name for spec in (*result.info.inputs, *result.info.outputs)] == ["text", "labels", "scores"]
+    shown = [(spec.name, spec.shape) for spec in (*result.info.inputs, *result.info.outputs)]
+    assert shown == [("text", ()), ("labels", (3,)), ("scores", (3,))]

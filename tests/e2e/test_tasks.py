@@ -1,0 +1,139 @@
+"""Texts and images over HTTP: every protocol, one answer, and batches of strangers' rows that change none."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny_transformers as tiny
+import tritonclient.http as triton
+
+from .conftest import Keeper
+from .server import Server
+
+WORDS = tiny.WORDS[4:]
+TASKS: dict[str, tuple[str, Callable[[Path], Any]]] = {
+    "mood": ("text-classification", tiny.save_bert),
+    "names": ("token-classification", lambda folder: tiny.save_bert(folder, "TokenClassification", id2label=tiny.TAGS)),
+    "vectors": ("feature-extraction", lambda folder: tiny.save_bert(folder, "")),
+    "objects": ("image-classification", tiny.save_vit),
+}
+
+
+@pytest.fixture(scope="module")
+def tasks(keeper: Keeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("tasks")
+    flags: list[str] = []
+    for name, (task, save) in TASKS.items():
+        save(folder / name / "weights")
+        batching = "[batching]\nlength_buckets = [8, 32]\n" if name == "mood" else ""
+        (folder / name / "model.toml").write_text(f'source = "hf:weights"\ntask = "{task}"\n{batching}')
+        flags += ["--model", f"{name}={folder / name}"]
+    yield keeper.start(flags=tuple(flags))
+    keeper.end_own()
+
+
+def texts(count: int) -> list[str]:
+    random = np.random.default_rng(count)
+    return [" ".join(random.choice(WORDS, random.integers(1, 20))) for _ in range(count)]
+
+
+def predicted(server: Server, name: str, body: bytes, kind: str = "text/plain") -> Any:
+    reply = server.post(f"/predict/{name}", body, {"Content-Type": kind})
+    assert reply.status == 200, reply.body
+    return reply.json()
+
+
+def test_every_protocol_gives_one_answer(tasks: Server) -> None:
+    text = "the unhappy cat sat"
+    one = predicted(tasks, "mood", text.encode())
+    assert list(one) == ["label", "score", "top"]
+    assert one["label"] in ("NEGATIVE", "NEUTRAL", "POSITIVE")
+    assert sum(each["score"] for each in one["top"]) == pytest.approx(1)
+    assert predicted(tasks, "mood", json.dumps(text).encode(), "application/json") == one
+    assert predicted(tasks, "mood", json.dumps([text, text]).encode(), "application/json") == [one, one]
+    packed = {"b64": base64.b64encode(text.encode()).decode()}
+    assert predicted(tasks, "mood", json.dumps({"text": packed}).encode(), "application/json") == one
+    v1 = tasks.post("/v1/models/mood:predict", json.dumps({"instances": [text, packed, text]}).encode())
+    assert v1.json() == {"predictions": [one] * 3}
+    for shape in ([1], [1, 1]):
+        tensor = {"name": "text", "shape": shape, "datatype": "BYTES", "data": [text]}
+        found = tasks.post("/v2/models/mood/infer", json.dumps({"inputs": [tensor]}).encode()).json()["outputs"]
+        assert [output["data"] for output in found] == [
+            [each["label"] for each in one["top"]], [each["score"] for each in one["top"]],
+        ]  # fmt: skip
+        assert [(output["name"], output["shape"]) for output in found] == [("labels", [1, 3]), ("scores", [1, 3])]
+
+
+def test_tritonclient_finds_a_text_model(tasks: Server) -> None:
+    client = triton.InferenceServerClient(tasks.host)
+    try:
+        assert client.get_model_metadata("names")["inputs"] == [{"name": "text", "datatype": "BYTES", "shape": [-1]}]
+        rows = ["the cat sat in paris", "anna", ""]
+        tensor = triton.InferInput("text", [3], "BYTES")
+        tensor.set_data_from_numpy(np.array([row.encode() for row in rows], object))
+        result = client.infer("names", [tensor])
+        pieces = result.as_numpy("pieces")
+        assert pieces.tolist() == [
+            [b"the", b"cat", b"sat", b"in", b"paris"], [b"anna", b"", b"", b"", b""], [b"", b"", b"", b"", b""],
+        ]  # fmt: skip
+        assert result.get_output("pieces")["parameters"]["lengths"] == "5,1,0"
+        assert result.as_numpy("ends")[0].tolist() == [3, 7, 11, 14, 20]
+    finally:
+        client.close()
+    found = predicted(tasks, "names", json.dumps(rows).encode(), "application/json")
+    assert [[token["piece"] for token in row["tokens"]] for row in found][1:] == [["anna"], []]
+
+
+def test_company_changes_no_answer(tasks: Server) -> None:
+    """Texts of many lengths, alone in a request and in requests of several, all at once."""
+    rows = texts(60)
+    alone = {text: predicted(tasks, "vectors", text.encode())["embedding"] for text in rows}
+    calls = [[text] for text in rows[:20]] + [rows[first : first + 8] for first in range(20, 60, 8)]
+    with ThreadPoolExecutor(8) as pool:
+        answers = pool.map(
+            lambda call: predicted(tasks, "vectors", json.dumps(call).encode(), "application/json"), calls
+        )
+        moods = pool.map(lambda call: predicted(tasks, "mood", json.dumps(call).encode(), "application/json"), calls)
+        for call, answer, mood in zip(calls, answers, moods, strict=True):
+            assert len(mood) == len(call)
+            for text, row in zip(call, answer, strict=True):
+                assert row["embedding"] == pytest.approx(alone[text], abs=1e-4)
+
+
+def test_images_as_files_and_as_base64(tasks: Server) -> None:
+    photo = tiny.photo(3)
+    one = predicted(tasks, "objects", photo, "image/jpeg")
+    assert one["label"].startswith("class ")
+    assert len(one["top"]) == 5
+    assert predicted(tasks, "objects", photo, "application/octet-stream") == one
+    packed = {"b64": base64.b64encode(photo).decode()}
+    assert predicted(tasks, "objects", json.dumps(packed).encode(), "application/json") == one
+    v1 = tasks.post("/v1/models/objects:predict", json.dumps({"instances": [packed, packed]}).encode())
+    assert v1.json() == {"predictions": [one, one]}
+    tensor = {"name": "image", "shape": [1], "datatype": "BYTES", "data": [packed]}
+    found = tasks.post("/v2/models/objects/infer", json.dumps({"inputs": [tensor]}).encode()).json()["outputs"]
+    assert found[0]["data"] == [each["label"] for each in one["top"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "kind", "message"),
+    [
+        ("mood", "the " * 40, "text/plain", "text: expected at most 32 tokens, got 42"),
+        ("mood", b"\xff", "text/plain", "text: expected UTF-8, got byte 0xff in it"),
+        ("mood", "[1]", "application/json", "body: expected strings, got the number 1"),
+        ("objects", "no image", "text/plain", "image: expected a readable image file: "),
+    ],
+)
+def test_what_cannot_be_read_is_a_400(tasks: Server, name: str, body: Any, kind: str, message: str) -> None:
+    sent = body if isinstance(body, bytes) else body.encode()
+    reply = tasks.post(f"/predict/{name}", sent, {"Content-Type": kind})
+    assert reply.status == 400
+    assert reply.error.startswith(message), reply.error
+    assert tasks.slots(name) == 0
