@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +224,17 @@ def test_texts_that_do_not_fit(tmp_path):
     read = cut.read([np.array([b"a cat", b"a cat sat on a"], object)])
     assert read.arrays[0].tolist() == [[2, 15, 5, 3, 0, 0], [2, 15, 5, 7, 9, 3]]
     assert (read.lengths, read.own_lengths) == ({"tokens": 6}, {"tokens": [4, 6]})
+
+
+def test_threads_may_read_at_once(tmp_path):
+    """transformers' own call of a tokenizer must not be made by two threads at once."""
+    tiny.save_bert(tmp_path / "weights")
+    front = opened(tmp_path, "text-classification", "truncate = true").front
+    rows = [np.array([text.encode() * count], object) for text in TEXTS for count in range(1, 12)]
+    expected = [front.read([row]).arrays[0].tolist() for row in rows]
+    with ThreadPoolExecutor(8) as pool:
+        found = pool.map(lambda row: front.read([row]).arrays[0].tolist(), rows * 5)
+        assert list(found) == expected * 5
 
 
 def test_rows_of_a_file_are_read_as_clients_send_them(tmp_path):

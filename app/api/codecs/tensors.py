@@ -52,7 +52,7 @@ def check_shape(spec: TensorSpec, shape: Sequence[object], field: str, lengths: 
     Raises BadRequest that names `field` if the rank or a fixed axis is wrong, an axis exceeds its bound, or an axis has
     another length in `lengths` already.
     """
-    if spec.datatype == "BYTES" and spec.shape in ((), (1,)) and list(shape[1:]) in ([], [1]):
+    if spec.datatype == "BYTES" and spec.shape in ((), (1,)) and shape and list(shape[1:]) in ([], [1]):
         shape = [*shape[:1], *spec.shape]  # one text a row: clients write [rows] or [rows, 1]
     if len(shape) != len(spec.shape) + 1:
         raise BadRequest(f"{field}: expected {_shape_text(spec)}, got {shown(shape)}")

@@ -30,7 +30,7 @@ _CLASSES = {
     "token-classification": ("TokenClassification", "ForTokenClassification"),
     "image-classification": ("ImageClassification", "ForImageClassification"),
 }
-_TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model", "spiece.model", "*.bpe.model")
+_TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 _TOP = 5  # labels answered, unless model.toml says how many
 
 

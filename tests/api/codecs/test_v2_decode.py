@@ -16,7 +16,7 @@ from app.contract import ModelInfo
 from app.errors import BadRequest, StarlingError, TooLarge
 
 from ..catalog import spec
-from .models import ECHO, TEXT, TOKENS
+from .models import BARE, ECHO, TEXT, TOKENS
 
 BRAIN = ModelInfo("brain", "1", "pytorch", (spec("x", "BF16", 2),), (spec("y", "BF16", 2),))
 MIB = 1 << 20
@@ -96,6 +96,17 @@ def test_strings() -> None:
     assert values(decode(body, length, TEXT, MIB), TEXT) == [[b"ab"], [b""]]
     request = {"inputs": [{"name": "t", "shape": [2, 1], "datatype": "BYTES", "data": ["ß", ""]}]}
     assert values(decode(json.dumps(request).encode(), None, TEXT, MIB), TEXT) == [["ß".encode()], [b""]]
+
+
+@pytest.mark.parametrize(("row", "model"), [([1], TEXT), ([], BARE)])
+@pytest.mark.parametrize("shape", [[2], [2, 1]])
+def test_one_text_a_row_has_either_shape(row: list[int], model: ModelInfo, shape: list[int]) -> None:
+    request = {"inputs": [{"name": "t", "shape": shape, "datatype": "BYTES", "data": ["ß", {"b64": "/wA="}]}]}
+    (array,) = decode(json.dumps(request).encode(), None, model, MIB).arrays
+    assert (array.shape, array.ravel().tolist()) == ((2, *row), ["ß".encode(), b"\xff\0"])
+    for wrong in ([], [2, 2], [2, 1, 1]):
+        with pytest.raises(BadRequest, match=r"inputs\[0\] \(t\).shape: expected"):
+            decode(json.dumps({"inputs": [{**request["inputs"][0], "shape": wrong}]}).encode(), None, model, MIB)
 
 
 def test_raw_requests() -> None:
