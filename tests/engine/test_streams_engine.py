@@ -190,10 +190,22 @@ async def test_rows_of_different_lengths(runtime: Runtime, bound: int):
             answer = await lease.run()
         assert np.array_equal(answer.outputs[0], values * 100 + 11 * values.shape[1])
 
+    async def ragged(served: ServedModel, number: int) -> None:
+        """Rows of one call of lengths of their own."""
+        lengths = [1 + number % 8, 1 + number % 3, 1 + number % 5]
+        values = np.full((3, max(lengths)), number, np.int64)
+        with served.lease(3, lengths={"n": max(lengths)}, own_lengths={"n": lengths}) as lease:
+            lease.write(0, values)
+            answer = await lease.run()
+        for row, length in zip(answer.outputs[0], lengths, strict=True):
+            assert row[:length].tolist() == [number * 100 + 11 * length] * length
+
     async with serving(runtime) as engine:
         served = await started(engine, make_model(Count(), [x, mask, length], [y], max_batch=4, row_check="refuse"))
         assert hasattr(served.executor, "graphs")  # it runs on the streams, not beside them
         await asyncio.gather(*(one(served, number) for number in range(1, 60)))
+        if bound:
+            await asyncio.gather(*(ragged(served, number) for number in range(1, 30)))
         assert served.pool.used == 0
 
 

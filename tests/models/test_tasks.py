@@ -220,7 +220,10 @@ def test_texts_that_do_not_fit(tmp_path):
         front.read([np.array([b"a cat", b"a cat sat on a", b"a"], object)])
     with pytest.raises(BadRequest, match="text: expected UTF-8, got byte 0xff"):
         front.read([np.array([b"a \xff"], object)])
+    with pytest.raises(BadRequest, match="text: expected at most 6 tokens, got 20000 characters"):
+        front.read([np.array([b"a " * 10_000], object)])
     cut = opened(tmp_path, "text-classification", "max_tokens = 6\ntruncate = true").front
+    assert cut.read([np.array([b"a " * 10_000], object)]).arrays[0].tolist() == [[2, 15, 15, 15, 15, 3]]
     read = cut.read([np.array([b"a cat", b"a cat sat on a"], object)])
     assert read.arrays[0].tolist() == [[2, 15, 5, 3, 0, 0], [2, 15, 5, 7, 9, 3]]
     assert (read.lengths, read.own_lengths) == ({"tokens": 6}, {"tokens": [4, 6]})
@@ -302,6 +305,7 @@ def test_a_tokenizer_of_other_words(tmp_path):
     ("task", "options", "more", "message"),
     [
         ("text-classification", "max_tokens = 33", "", "task_options.max_tokens: expected at most the model's 32 "),
+        ("text-classification", "max_tokens = 2", "", "task_options.max_tokens: expected more than the 2 special tokens"),
         ("text-classification", "top = 0", "", "task_options.top: expected greater than or equal to 1, got 0"),
         ("text-classification", 'pooling = "cls"', "", "task_options.pooling: expected one of max_tokens, top"),
         ("feature-extraction", "size = 3", "", "task_options.size: unknown key; expected one of max_tokens, truncate"),

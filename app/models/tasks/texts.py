@@ -6,6 +6,7 @@ which two threads must not do at once.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,9 @@ from app.models.tasks.answers import Tokens
 from app.models.tasks.heads import MASK
 
 TOKENS = "tokens"  # the variable axis
+#: Characters of a token, on average over a text that may be one: what is longer is not even tokenized, since the time
+#: that takes grows with its length.
+_LONGEST_TOKEN = 256
 _UNSAID = 512  # tokens, where neither model nor tokenizer has a bound
 _NONE = 1 << 31  # what a tokenizer without a bound has is larger
 _SAMPLE_LENGTH = 16  # tokens of the rows to try a model with, but for the last, which has half
@@ -45,8 +49,12 @@ class TextReader:
         backend.no_padding()
         backend.no_truncation()
         self._samples_from = type(backend).from_str(backend.to_str())
+        self._longest = most * _LONGEST_TOKEN
+        self._truncate = truncate
         if truncate:
             backend.enable_truncation(most, direction=tokenizer.truncation_side)
+            if tokenizer.truncation_side == "left":
+                self._longest = sys.maxsize  # offsets count from the beginning, so that is never cut off
         self._encode = backend.encode_batch
         self._most = most
         self._keep = keep
@@ -66,7 +74,7 @@ class TextReader:
     def read(self, arrays: Sequence[Array]) -> Translated:
         """Raises BadRequest for bytes that are no UTF-8, and for a text without tokens or with too many."""
         values = arrays[0].reshape(-1)
-        found = self._encode([_text(value, row, len(values)) for row, value in enumerate(values)])
+        found = self._encode([self._text(value, _row(row, len(values))) for row, value in enumerate(values)])
         lengths = [len(one) for one in found]
         for row, length in enumerate(lengths):
             if not 1 <= length <= self._most:
@@ -78,6 +86,19 @@ class TextReader:
             read.append(_stacked([one.type_ids for one in found], longest, self._pad_type))
         own = {TOKENS: lengths} if len(lengths) > 1 else None
         return Translated(read, {TOKENS: longest}, own, [_tokens(one) for one in found] if self._keep else None)
+
+    def _text(self, value: Any, where: str) -> str:
+        """The text of a row, cut where it may be."""
+        try:
+            text = value.decode() if isinstance(value, bytes) else str(value)
+        except UnicodeDecodeError as error:
+            wrong = f"{error.object[error.start]:#04x}"
+            raise BadRequest(f"text{where}: expected UTF-8, got byte {wrong} in it") from None
+        if len(text) <= self._longest:
+            return text
+        if not self._truncate:
+            raise BadRequest(f"text{where}: expected at most {self._most} tokens, got {len(text)} characters")
+        return text[: self._longest]
 
     def samples(self) -> tuple[SampleRow, ...]:
         """Rows to try the model with: real text, since some models look for the special tokens of one."""
@@ -97,6 +118,11 @@ def most_tokens(positions: int | None, tokenizer: Any, own: int | None, asked: i
     model's `own` files. Raises ConfigError where more are asked for than there are positions.
     """
     if asked is not None:
+        special = tokenizer.num_special_tokens_to_add()
+        if asked <= special:
+            raise ConfigError(
+                f"task_options.max_tokens: expected more than the {special} special tokens of a text, got {asked}"
+            )
         if positions is not None and asked > positions:
             raise ConfigError(
                 f"task_options.max_tokens: expected at most the model's {positions} positions, got {asked}"
@@ -104,15 +130,6 @@ def most_tokens(positions: int | None, tokenizer: Any, own: int | None, asked: i
         return asked
     bounds = [bound for bound in (positions, own, tokenizer.model_max_length) if bound is not None and bound < _NONE]
     return min(bounds, default=_UNSAID)
-
-
-def _text(value: Any, row: int, rows: int) -> str:
-    try:
-        return value.decode() if isinstance(value, bytes) else str(value)
-    except UnicodeDecodeError as error:
-        raise BadRequest(
-            f"text{_row(row, rows)}: expected UTF-8, got byte {error.object[error.start]:#04x} in it"
-        ) from None
 
 
 def _row(row: int, rows: int) -> str:
