@@ -163,7 +163,7 @@ class Calls:
             parameters=call.parameters, arrived_ns=arrived,
         )  # fmt: skip
 
-    # the long way of a body, for the ASGI way
+    # its body and its answer, on the ASGI way
 
     def slow_to_decode(self, served: Served, codec: Codec, headers: RequestHeaders, body: bytes) -> bool:
         """Whether `decode` takes longer than the event loop should stand still."""

@@ -305,7 +305,7 @@ def test_a_tokenizer_of_other_words(tmp_path):
     ("task", "options", "more", "message"),
     [
         ("text-classification", "max_tokens = 33", "", "task_options.max_tokens: expected at most the model's 32 "),
-        ("text-classification", "max_tokens = 2", "", "task_options.max_tokens: expected more than the 2 special tokens"),
+        ("text-classification", "max_tokens = 2", "", "task_options.max_tokens: expected more than the 2 special "),
         ("text-classification", "top = 0", "", "task_options.top: expected greater than or equal to 1, got 0"),
         ("text-classification", 'pooling = "cls"', "", "task_options.pooling: expected one of max_tokens, top"),
         ("feature-extraction", "size = 3", "", "task_options.size: unknown key; expected one of max_tokens, truncate"),
