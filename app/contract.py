@@ -343,6 +343,25 @@ class Lease(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the scheduler plans the batches of one program with, as it is at this moment.
+
+    `batch_ns[b - 1]`: what b rows take, as profiled; `origin`: where that is from. `scale`: observed over profiled
+    time. `tables[i][n]`: rows to run of n that wait, 0 for wait, at load `loads[i]`; none where the policy looks
+    nothing up, or they are not solved yet. `level`: the table for the load now, -1 below all.
+    """
+
+    program: int
+    batch_ns: tuple[int, ...]
+    origin: str
+    scale: float
+    handover_ns: int
+    loads: tuple[float, ...] = ()
+    tables: tuple[tuple[int, ...], ...] = ()
+    level: int = -1
+
+
 class Served(Protocol):
     """One loaded, warmed version of a model as the API sees it."""
 

@@ -51,6 +51,8 @@ from app.scheduler.types import ClassSpec, Preset
 from app.settings import MIB, Settings, cpu_cores
 from app.tracing.setup import open_tracing
 from app.tracing.tracer import Tracer
+from app.ui.hub import Hub
+from app.ui.page import Page
 
 log = logging.getLogger("starling")
 
@@ -107,6 +109,8 @@ def create_app(
             build = {**_BUILD, "device": device.name}
             loading = asyncio.create_task(_load(registry, engine, lifecycle, on_ready), name="load-models")
             stack.push_async_callback(_cancel, loading)
+            hub = Hub(engine, registry, lifecycle, _about(device))
+            stack.callback(hub.close)
             yield {
                 "catalog": registry,
                 "access": access,
@@ -114,11 +118,15 @@ def create_app(
                 "settings": settings,
                 "metrics": Metrics(engine.snapshot, partial(_status, lifecycle, registry, build)),
                 "engine": engine,
+                "hub": hub,
             }
 
     app = FastAPI(title="Starling", version=__version__, lifespan=lifespan, description=_ABOUT)
     app.include_router(control)
     app.include_router(documentation)
+    page = Page() if settings.ui else None
+    if page is not None:
+        app.include_router(page.router)
     install_error_handlers(app)
     log_of_access = AccessLog(probes=settings.access_log_probes) if settings.access_log else None
     return InferencePath(
@@ -126,6 +134,7 @@ def create_app(
         _limits(settings),
         access=access,
         access_log=log_of_access,
+        open_paths=frozenset() if page is None else page.open_paths,
         connections=lambda: lifecycle.connections(),
         tracer=tracer,
     )
@@ -240,6 +249,12 @@ def _status(lifecycle: Lifecycle, registry: Registry, build: Mapping[str, str]) 
     """For a scrape: what the probes would say, and every model that the index has."""
     models = [(entry.name, entry.version, entry.state == READY) for entry in registry.index()]
     return Status(build, lifecycle.live() is None, lifecycle.ready() is None, models)
+
+
+def _about(device: Device) -> dict[str, Any]:
+    """For the live page: what runs here. A worker that takes any batch has no capacity of its own."""
+    capacities = [None if worker.capacity >= _ANY_SIZE else worker.capacity for worker in device.spec.workers]
+    return {"version": __version__, "device": device.name, "workers": capacities}
 
 
 def _limits(settings: Settings) -> Limits:

@@ -54,6 +54,9 @@ class Settings(BaseModel):
     )
     admin_key_file: Path | None = Field(None, description="More such keys, as --api-key-file.")
 
+    # for people
+    ui: bool = Field(True, description="The live page, at /ui.")
+
     # how calls are batched: beats model.toml
     policy: str | None = Field(None, description="When to form a batch. [adaptive]")
     objective: str | None = Field(

@@ -26,6 +26,7 @@ OURS: dict[str, set[str] | None] = {
     "models": {"contract", "errors"},
     "engine": {"scheduler", "models", "contract", "errors", "metrics", "tracing"},
     "api": {"contract", "errors", "logs", "metrics", "protocol", "tracing", "watched", "__init__"},
+    "ui": {"contract", "errors", "metrics", "scheduler"},
     "exposition": {"metrics"},
     "lifecycle": {"contract"},
     "logs": set(),
@@ -38,8 +39,8 @@ OURS: dict[str, set[str] | None] = {
         "contract", "errors", "metrics", "settings", "lifecycle", "protocol", "process", "api", "tls", "__init__",
     },
     "main": {
-        "scheduler", "models", "engine", "api", "server", "lifecycle", "logs", "exposition", "tracing", *PURE,
-        "__init__",
+        "scheduler", "models", "engine", "api", "server", "lifecycle", "logs", "exposition", "tracing", "ui",
+        *PURE, "__init__",
     },
     "commands": None,
     "__main__": {"commands"},
@@ -72,6 +73,7 @@ THEIRS: dict[str, set[str]] = {
     "sim": {"torch", "asyncio"},
     "contract": {"torch"},
     "api": {"torch"},
+    "ui": {"torch"},
 }
 
 

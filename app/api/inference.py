@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Set
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import cast
@@ -61,6 +61,7 @@ class InferencePath:
 
     `direct` takes plain requests from the HTTP protocol. The lifespan state must hold `catalog` (contract.Catalog) and
     `health` (contract.Health). `connections` returns how many connections the server has open; `tracer` records spans.
+    `open_paths` need no key, nor do probes.
     """
 
     def __init__(
@@ -70,10 +71,12 @@ class InferencePath:
         *,
         access: Access | None = None,
         access_log: AccessLog | None = None,
+        open_paths: Set[str] = frozenset(),
         connections: Callable[[], int] = lambda: 0,
         tracer: Tracer | None = None,
     ) -> None:
         self._app = app
+        self._open_paths = open_paths
         self._calls = Calls(
             limits, access=access or Access(), access_log=access_log, connections=connections, tracer=tracer
         )
@@ -104,7 +107,7 @@ class InferencePath:
     def _admit(self, scope: Scope) -> None:
         """Raise Unauthorized or NotReady for a request without the key, or while too many connections are open."""
         calls = self._calls
-        if calls.keyed:
+        if calls.keyed and scope["path"] not in self._open_paths:
             calls.access.check(scope["path"], dict(scope["headers"]))
         if calls.crowded():
             raise NotReady(f"more than {calls.limits.connections} connections are open", retry_after_s=1)

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Self, cast
 
-from app.contract import Model, Served
+from app.contract import Model, Plan, Served
 from app.engine.devices.base import Completion, Device, Executor
 from app.engine.devices.pool import Pool, Slots
 from app.engine.in_flight import InFlight
@@ -32,7 +32,7 @@ from app.metrics import Snapshot
 from app.scheduler.beside import Beside
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Call, Fault, Profile, Step
+from app.scheduler.types import Call, Fault, Outcome, Profile, Step, Unit
 from app.tracing.tracer import Tracer
 
 log = logging.getLogger("starling.engine")
@@ -290,7 +290,7 @@ class Engine:
         if outcome.error is Fault.DEVICE:
             self._lose(f"worker {completion.worker} has died: {completion.message}")
         now = self.clock()
-        unit = self._in_flight.end(outcome.unit_id, now, goes_on=outcome.goes_on)
+        unit = self._in_flight.end(outcome, now)
         if unit is None:  # of a measurement: its end is heard here only when the device has ended with it
             if self.lost is not None:
                 self.abort(f"the device is lost: {self.lost}")
@@ -347,6 +347,18 @@ class Engine:
         busy_s = [ns / 1e9 for ns in self._in_flight.busy_ns]
         gauges = [served.gauges() for served in self._served.values()]
         return Snapshot(gauges, busy_s, lambda: self._meter.read(sum(busy_s), self._watts()))
+
+    def plans(self) -> list[Plan]:
+        """What batches are planned with: of each model of a `snapshot`, in its order."""
+        return [served.plan() for served in self._served.values()]
+
+    def watch(self, heard: Callable[[Unit, Outcome, int, int], None] | None) -> None:
+        """From now on `heard(unit, outcome, began, ended)` is called for each unit that ends; None: for none any more.
+
+        Both times are the clock's: when its worker turned to it, and when the loop heard that it had ended. Called on
+        the event loop before the scheduler is told, so it must be quick.
+        """
+        self._in_flight.on_end = heard
 
     def _watts(self) -> Watts | None:
         """What the device draws idle and busy, as the first profile that knows says."""

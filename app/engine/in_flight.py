@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from app.engine.devices.base import Device, Executor, Job
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Klass, Step, Unit
+from app.scheduler.types import Klass, Outcome, Step, Unit
 
 
 class InFlight:
@@ -27,6 +27,7 @@ class InFlight:
         workers = len(device.spec.workers)
         self.busy_ns = [0] * workers
         self._free_since = [0] * workers  # when the worker's last unit ended
+        self.on_end: Callable[[Unit, Outcome, int, int], None] | None = None  # see Engine.watch
 
     def hand_over(self) -> Step:
         """Ask the scheduler, and give the device its work. The rest of the Step is the caller's."""
@@ -44,13 +45,16 @@ class InFlight:
             self._device.let_begin()  # the loop is about to keep the interpreter lock for as long as answering takes
         return step
 
-    def end(self, unit_id: int, now: int, *, goes_on: bool = False) -> Unit | None:
-        """A unit has ended, or `goes_on` as another one; None for one that is not ours."""
-        unit = self.units.pop(unit_id, None)
+    def end(self, outcome: Outcome, now: int) -> Unit | None:
+        """A unit has ended, or goes on as another one; None for one that is not ours."""
+        unit = self.units.pop(outcome.unit_id, None)
         if unit is not None:
-            if not goes_on:
-                self._jobs.pop(unit_id, None)
-            self.busy_ns[unit.worker] += now - self.began(unit)
+            if not outcome.goes_on:
+                self._jobs.pop(unit.id, None)
+            began = self.began(unit)
+            self.busy_ns[unit.worker] += now - began
+            if self.on_end is not None:
+                self.on_end(unit, outcome, began, now)
             self._free_since[unit.worker] = now
         return unit
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import ceil
 from typing import Any, Protocol, cast
 
-from app.contract import CLASSES, Answer, Model, SampleRow
+from app.contract import CLASSES, Answer, Model, Plan, SampleRow
 from app.engine import ragged
 from app.engine.devices.base import Completion, Device, Executor, Ran
 from app.engine.devices.pool import Slots
@@ -301,6 +302,16 @@ class ServedModel:
             if unit.program == self.program:
                 running[unit.stage] += len(unit.rows)
         return list(zip(scheduler.waiting_by_stage(self.program), running, strict=True))
+
+    def plan(self) -> Plan:
+        """What its batches are planned with; see contract.Plan."""
+        scheduler, known = self.engine.scheduler, self.known
+        plan = Plan(
+            self.program, known.profile.batch_ns, known.origin, scheduler.scale(self.program),
+            scheduler.handover_ns(self.program),
+        )  # fmt: skip
+        control, level = scheduler.control_of(self.program)
+        return plan if control is None else replace(plan, loads=control.loads, tables=control.tables, level=level)
 
     def _oldest_ns(self) -> int:
         """How long the oldest best-effort row that waits has been there; 0 where none waits."""

@@ -289,6 +289,11 @@ class Scheduler:
         state = self._states.get(program)
         return state.latency[0].handover.ns if state else 0
 
+    def control_of(self, program: int) -> tuple[ControlTables | None, int]:
+        """The control tables that a program is served by, if any, and the level of its load; -1: below all."""
+        state = self._states.get(program)
+        return (state.facts[0].control, state.facts[0].level) if state else (None, -1)
+
     def backlog_ns(self, now: int) -> int:
         """Time until all that waits and runs now would be done, from measured batch times; 0 where none are known."""
         return admission.backlog_ns(self._ledger, self._workers, self.device, now)
