@@ -1,0 +1,180 @@
+// What the page knows: the last of each model's counters, and the differences that it shows.
+
+const HISTORY_S = 120; // of the charts over time
+const WINDOW_S = 30; // of latency and its parts
+const RATE_S = 1; // over which a rate is taken
+const SEEN_S = 60; // batches that are kept
+const MOST_BATCHES = 6000;
+
+const sum = (values) => values.reduce((a, b) => a + b, 0);
+const failed = (outcomes) => sum(Object.entries(outcomes).filter(([name]) => name !== "ok").map(([, n]) => n));
+
+/** One version of a model: its counters over the last seconds. */
+export class Track {
+  constructor() {
+    this.ticks = []; // {at, one}: counters, for WINDOW_S
+    this.at = [];
+    this.ok = [];
+    this.bad = [];
+    this.realtime = [];
+    this.bestEffort = [];
+  }
+
+  add(at, one) {
+    const last = this.ticks.at(-1);
+    if (last && (last.one.program !== one.program || at <= last.at)) this.ticks = []; // counted anew
+    this.ticks.push({ at, one });
+    while (this.ticks[0].at < at - WINDOW_S) this.ticks.shift();
+    const past = this.since(RATE_S);
+    const span = at - past.at || 1;
+    const count = (of, name) => sum(Object.values(of.outcomes).map((all) => name(all)));
+    const ok = (all) => all.ok || 0;
+    this.at.push(at);
+    this.ok.push((count(one, ok) - count(past.one, ok)) / span);
+    this.bad.push((count(one, failed) - count(past.one, failed)) / span);
+    this.realtime.push(one.waiting.realtime || 0);
+    this.bestEffort.push(one.waiting.best_effort || 0);
+    while (this.at[0] < at - HISTORY_S) {
+      for (const values of [this.at, this.ok, this.bad, this.realtime, this.bestEffort]) values.shift();
+    }
+  }
+
+  get now() { return this.ticks.at(-1).one; }
+
+  /** The oldest counters of the last `seconds`. */
+  since(seconds) {
+    const at = this.ticks.at(-1).at;
+    return this.ticks.find((tick) => tick.at >= at - seconds - 0.05);
+  }
+
+  /** What came to the counters within the window. */
+  window() {
+    const { now } = this;
+    const past = this.since(WINDOW_S).one;
+    const less = (a, b) => a.map((value, i) => value - (b[i] ?? 0));
+    return {
+      latency: less(now.latency, past.latency),
+      calls: less(now.calls, past.calls),
+      queue: less(now.queue, past.queue),
+      compute: less(now.compute, past.compute),
+      rows: now.rows - past.rows,
+      executions: now.executions - past.executions,
+    };
+  }
+
+  rate() { return (this.ok.at(-1) ?? 0) + (this.bad.at(-1) ?? 0); }
+  waiting() { return sum(Object.values(this.now.waiting)); }
+}
+
+/** Seconds below which this share of the calls were answered, between the bounds of their bucket; null for no call. */
+export function quantile(counts, bounds, share) {
+  const all = sum(counts);
+  if (!all) return null;
+  let left = share * all;
+  for (let i = 0; i < counts.length; i++) {
+    if (counts[i] && left <= counts[i]) {
+      const low = i ? bounds[i - 1] : 0;
+      const high = bounds[i] ?? bounds.at(-1);
+      return low + (high - low) * (left / counts[i]);
+    }
+    left -= counts[i];
+  }
+  return bounds.at(-1);
+}
+
+/** The mean parts of a call, in milliseconds: [[class, name, ms], ...]; [] for no call. */
+export function parts(window) {
+  const [calls, total] = window.calls;
+  const [queued, waited] = window.queue;
+  if (!calls || !queued) return [];
+  const [input, infer, output] = window.compute.map((ns) => ns / queued / 1e6);
+  const queue = waited / queued / 1e6;
+  const rest = Math.max(0, total / calls / 1e6 - queue - input - infer - output);
+  return [
+    ["queue", "queue and hand-over", queue], ["input", "gathering inputs", input], ["infer", "the model", infer],
+    ["output", "copying outputs", output], ["rest", "decoding, encoding, the loop", rest],
+  ];
+}
+
+export const keyOf = (one) => `${one.name}\n${one.version}`;
+
+export class State {
+  constructor() {
+    this.about = null;
+    this.models = []; // as the index has them
+    this.chosen = null;
+    this.clear();
+  }
+
+  clear() {
+    this.tracks = new Map();
+    this.batches = []; // oldest first, as objects
+    this.busy = []; // {at, seconds by worker}
+    this.at = 0;
+    this.notReady = null;
+    this.leftOut = 0;
+  }
+
+  hello(about) { this.about = about; }
+
+  told(models) {
+    this.models = models;
+    const keys = new Set(models.map(keyOf));
+    if (!keys.has(this.chosen)) this.chosen = keyOf(models.find((one) => one.state === "READY") ?? models[0] ?? { name: "" });
+  }
+
+  /** The chosen line of the index, and what is counted of it, if it serves. */
+  get model() { return this.models.find((one) => keyOf(one) === this.chosen); }
+  get track() { return this.tracks.get(this.chosen); }
+
+  byProgram(program) { return this.models.find((one) => one.program === program); }
+
+  tick(event) {
+    const at = event.at / 1e6;
+    if (at < this.at) this.clear(); // the server has been started again
+    this.at = at;
+    this.notReady = event.not_ready;
+    this.busy.push({ at, seconds: event.busy_s });
+    while (this.busy[0].at < at - 2) this.busy.shift();
+    for (const one of event.models) {
+      const key = keyOf(one);
+      if (!this.tracks.has(key)) this.tracks.set(key, new Track());
+      const track = this.tracks.get(key);
+      // While one version replaces another, both are told of: the newer one counts.
+      if (!track.ticks.length || one.program >= track.now.program) track.add(at, one);
+    }
+    const alive = new Set(event.models.map(keyOf));
+    for (const key of this.tracks.keys()) if (!alive.has(key)) this.tracks.delete(key);
+    this.leftOut = event.left_out;
+    for (const values of event.batches) this.batches.push(this.batch(values));
+    while (this.batches.length > MOST_BATCHES || (this.batches.length && this.batches[0].end < at - SEEN_S)) {
+      this.batches.splice(0, Math.max(1, this.batches.length - MOST_BATCHES));
+    }
+  }
+
+  batch(values) {
+    const one = Object.fromEntries(this.about.batch_fields.map((name, i) => [name, values[i]]));
+    one.began /= 1e6;
+    one.end = one.began + one.took / 1e6;
+    return one;
+  }
+
+  /** The share of the last seconds that workers were busy, by worker. */
+  busyShare() {
+    const first = this.busy[0], last = this.busy.at(-1);
+    if (!first || last.at <= first.at) return [];
+    return last.seconds.map((s, i) => Math.min(1, Math.max(0, (s - (first.seconds[i] ?? 0)) / (last.at - first.at))));
+  }
+
+  /** By number of rows: the mean time of the chosen model's batches that were seen, in ms; null for none. */
+  seen() {
+    const { model } = this;
+    const found = new Map();
+    for (const one of this.batches) {
+      if (one.program !== model?.program || one.error || one.stage || one.steps > 1) continue;
+      const [n, total] = found.get(one.size) ?? [0, 0];
+      found.set(one.size, [n + 1, total + one.compute / 1e3]);
+    }
+    return (rows) => (found.has(rows) ? found.get(rows)[1] / found.get(rows)[0] : null);
+  }
+}

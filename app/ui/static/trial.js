@@ -1,0 +1,186 @@
+// The form that sends a request as any client would, and shows the answer, or the server's own message.
+
+import { byId, element, ms, say } from "./format.js";
+import { keyOf } from "./state.js";
+import { errorOf, headers } from "./stream.js";
+
+const LONGEST = 20_000; // characters of an answer that are shown
+
+/** A body whose `data` may be {"fill": value} in place of very many values. */
+export function expanded(text) {
+  if (!text.includes('"fill"')) return text; // as it is typed: what is wrong with it, the server says
+  let body;
+  try {
+    body = JSON.parse(text);
+  } catch {
+    return text;
+  }
+  for (const tensor of Array.isArray(body?.inputs) ? body.inputs : []) {
+    if (tensor?.data && typeof tensor.data === "object" && "fill" in tensor.data && Array.isArray(tensor.shape)) {
+      const count = tensor.shape.reduce((a, b) => a * b, 1);
+      if (Number.isInteger(count) && count >= 0 && count <= 1e8) tensor.data = new Array(count).fill(tensor.data.fill);
+    }
+  }
+  return JSON.stringify(body);
+}
+
+/** JSON on one line, with spaces. */
+function flat(value) {
+  if (Array.isArray(value)) return `[${value.map(flat).join(", ")}]`;
+  if (value === null || typeof value !== "object") return JSON.stringify(value);
+  return `{${Object.entries(value).map(([name, one]) => `${JSON.stringify(name)}: ${flat(one)}`).join(", ")}}`;
+}
+
+/** JSON for people: short values, and lists of plain ones, stand on one line. */
+export function pretty(value, indent = "") {
+  const line = flat(value);
+  const plain = Array.isArray(value) && value.every((one) => one === null || typeof one !== "object");
+  if (line.length <= 100 || plain) return line;
+  const inner = `${indent}  `;
+  if (Array.isArray(value)) return `[\n${value.map((one) => inner + pretty(one, inner)).join(",\n")}\n${indent}]`;
+  const lines = Object.entries(value).map(([name, one]) => `${inner}${JSON.stringify(name)}: ${pretty(one, inner)}`);
+  return `{\n${lines.join(",\n")}\n${indent}}`;
+}
+
+function timing(answer) {
+  const found = Object.fromEntries([...(answer.headers.get("server-timing") ?? "").matchAll(/(\w+);dur=([\d.]+)/g)].map(([, name, value]) => [name, Number(value)]));
+  return "total" in found ? found : null;
+}
+
+export class Trial {
+  /** `refused(why)`: the server asks for a key. */
+  constructor(state, refused) {
+    this.state = state;
+    this.refused = refused;
+    this.shown = null; // the model whose example is in the form
+    this.model = byId("try-model");
+    this.model.addEventListener("change", () => this.example());
+    byId("try-way").addEventListener("change", () => this.way());
+    byId("try-example").addEventListener("click", () => this.example());
+    byId("try").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.send();
+    });
+  }
+
+  /** The models have changed. What was typed stays, while its model does. */
+  told() {
+    const ready = this.state.models.filter((one) => one.example);
+    const before = this.model.value;
+    this.model.replaceChildren(...ready.map((one) => element("option", { value: keyOf(one) }, `${one.name} : ${one.version}`)));
+    const keys = ready.map(keyOf);
+    this.model.value = keys.includes(before) ? before : keys.includes(this.state.chosen) ? this.state.chosen : keys[0] ?? "";
+    byId("try-send").disabled = !ready.length;
+    if (this.model.value !== this.shown) this.example();
+  }
+
+  choose(key) {
+    if ([...this.model.options].some((one) => one.value === key)) {
+      this.model.value = key;
+      this.example();
+    }
+  }
+
+  get one() { return this.state.models.find((model) => keyOf(model) === this.model.value); }
+
+  example() {
+    const { one } = this;
+    this.shown = this.model.value;
+    byId("try-way").options[1].disabled = !one?.files;
+    if (!one?.files) byId("try-way").value = "v2";
+    byId("try-body").value = one ? pretty(one.example) : "";
+    const filled = one && JSON.stringify(one.example).includes('{"fill":');
+    const told = (all) => all.map((tensor) => `${tensor.name} ${tensor.datatype} [${tensor.shape.join(", ")}]`).join("; ");
+    say(byId("try-hint"), one ? `takes ${told(one.inputs)}; returns ${told(one.outputs)}.${filled ? ' {"fill": v} stands for as many values as the shape says.' : ""}` : "");
+    this.way();
+  }
+
+  way() {
+    const file = byId("try-way").value === "file";
+    byId("try-values").hidden = file;
+    byId("try-file").hidden = !file;
+    byId("try-example").hidden = file;
+  }
+
+  request() {
+    const { one } = this, name = encodeURIComponent(one.name);
+    const klass = byId("try-class").value;
+    const more = klass ? { "X-Class": klass } : {};
+    if (byId("try-way").value === "v2") {
+      const url = `v2/models/${name}/versions/${encodeURIComponent(one.version)}/infer`;
+      return [url, { method: "POST", body: expanded(byId("try-body").value), headers: headers({ "Content-Type": "application/json", ...more }) }];
+    }
+    const file = byId("try-upload").files[0];
+    const kind = file ? (file.type ? { "Content-Type": file.type } : {}) : { "Content-Type": "text/plain" };
+    return [`predict/${name}`, { method: "POST", body: file ?? byId("try-text").value, headers: headers({ ...kind, ...more }) }];
+  }
+
+  async send() {
+    if (!this.one) return;
+    const count = Math.min(64, Math.max(1, Math.round(Number(byId("try-count").value)) || 1));
+    byId("try-count").value = count;
+    const button = byId("try-send");
+    button.disabled = true;
+    try {
+      const [url, options] = this.request();
+      this.show(await Promise.all(Array.from({ length: count }, () => this.ask(url, options))));
+    } finally {
+      button.disabled = false;
+    }
+  }
+
+  async ask(url, options) {
+    const began = performance.now();
+    try {
+      const answer = await fetch(url, options);
+      if (answer.status === 401) {
+        const why = await errorOf(answer);
+        this.refused(why);
+        return { error: why, status: 401 };
+      }
+      if (!answer.ok) return { error: await errorOf(answer), status: answer.status };
+      const text = await answer.text();
+      return { status: answer.status, text, took: performance.now() - began, timing: timing(answer), batch: Number(answer.headers.get("x-batch-size")) };
+    } catch (error) {
+      return { error: `the server was not reached: ${error.message}`, status: 0 };
+    }
+  }
+
+  show(answers) {
+    const wrong = answers.filter((one) => one.error), right = answers.filter((one) => !one.error);
+    const status = byId("answer-status"), body = byId("answer-body");
+    status.className = wrong.length ? "bad" : "good";
+    const first = right[0];
+    const sizes = [...new Set(right.map((one) => one.batch))].sort((a, b) => a - b).join(", ");
+    const spread = right.map((one) => one.timing?.total ?? one.took).sort((a, b) => a - b);
+    const said = [];
+    if (wrong.length) said.push(`${answers.length > 1 ? `${wrong.length} of ${answers.length}: ` : ""}${wrong[0].status || "no answer"}: ${wrong[0].error}`);
+    if (right.length === 1) said.push(`${first.status} in ${ms(first.timing?.total ?? first.took)}, in a batch of ${first.batch || "?"}`);
+    if (right.length > 1) said.push(`${right.length} answers in ${ms(spread[0])} to ${ms(spread.at(-1))}, in batches of ${sizes}`);
+    say(status, said.join(". "));
+    this.bar(first?.timing ?? null);
+    body.hidden = !first;
+    if (!first) return;
+    let text = first.text;
+    try {
+      text = pretty(JSON.parse(text));
+    } catch { /* not JSON: shown as it is */ }
+    body.textContent = text.length > LONGEST ? `${text.slice(0, LONGEST)}\n... ${text.length - LONGEST} characters more` : text;
+  }
+
+  /** What the server says its time went into, of the first answer. */
+  bar(found) {
+    const bar = byId("answer-bar");
+    bar.hidden = found === null;
+    say(byId("answer-parts"), "");
+    if (found === null) return;
+    const rest = Math.max(0, found.total - found.queue - found.compute);
+    const parts = [["queue", found.queue, "queue and hand-over"], ["infer", found.compute, "computing"], ["rest", rest, "the rest"]];
+    bar.replaceChildren(...parts.map(([name, value]) => {
+      const piece = element("i", { class: `p-${name}` });
+      piece.style.flexGrow = value;
+      return piece;
+    }));
+    byId("answer-parts").replaceChildren(...parts.flatMap(([name, value, text]) => [element("i", { class: `k p-${name}` }), `${text} ${ms(value)} `]));
+  }
+}
