@@ -55,9 +55,10 @@ def _tensor(spec: TensorSpec, array: Array) -> dict[str, Any]:
 
 
 def _nested(spec: TensorSpec, array: Array) -> Any:
-    if array.ndim == 0:
-        return _plainly(spec, array[()])
-    return [_nested(spec, part) for part in array]
+    """All values, nested as the array is."""
+    values = np.empty(array.size, object)
+    values[:] = [_plainly(spec, value) for value in array.reshape(-1)]
+    return values.reshape(array.shape).tolist()
 
 
 def _plainly(spec: TensorSpec, value: Any) -> Any:

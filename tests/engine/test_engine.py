@@ -274,3 +274,33 @@ async def test_rows_are_announced_to_the_device_before_the_scheduler_hears_of_th
         rig.engine.scheduler.submit = lambda call, now: heard.append("submitted") or submit(call, now)  # type: ignore
         await rig.ask(1.0, 2.0)
     assert heard == ["announced [0, 1]", "submitted"]
+
+
+@virtual
+async def test_whoever_watches_hears_of_each_unit_once_with_its_times():
+    """Failed ones too; and nothing any more when it has stopped watching."""
+    heard = []
+
+    def hear(unit, outcome, began, ended):
+        heard.append((len(unit.rows), outcome.error, ended - began))
+
+    async with serving() as rig:
+        await rig.ask(7.0)
+        rig.engine.watch(hear)
+        await asyncio.gather(rig.ask(8.0), rig.ask(9.0))
+        with pytest.raises(ModelFailed):
+            await rig.ask(-1.0)
+        rig.engine.watch(None)
+        await rig.ask(10.0)
+    assert heard == [(2, None, affine(2)), (1, "model", affine(1))]
+
+
+@virtual
+async def test_plans_are_those_of_the_models_of_a_snapshot():
+    models = [make_model(name=name) for name in ("b", "a")]
+    async with serving(*models) as rig:
+        plans = rig.engine.plans()
+        assert [plan.program for plan in plans] == [served.program for served in rig.models]
+        assert [one.stats.model for one in rig.engine.snapshot().models] == ["b", "a"]
+        assert plans[0].batch_ns == rig.served.known.profile.batch_ns
+        assert (plans[0].scale, plans[0].tables, plans[0].level) == (1.0, (), -1)

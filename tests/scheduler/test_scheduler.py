@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import (
     AT_ONCE,
@@ -341,3 +342,12 @@ class TestPrograms:
         assert residual > 0
         assert scheduler.regression(9) == (0.0, 0.0, 0.0)
         assert (scheduler.waiting(9), scheduler.rate(9), scheduler.preferred(9), scheduler.scale(9)) == (0, 0.0, 0, 1.0)
+
+
+def test_the_tables_that_a_program_is_served_by_can_be_read() -> None:
+    scheduler = scheduler_of(make_program(batch_ns=CURVE, policy="adaptive"))
+    assert scheduler.control_of(1) == (None, -1)
+    tables = ControlTables((0.5,), ((0, 1, 2, 3, 4),), 4, (1, 2, 3, 4), (0,), 250.0)
+    scheduler.control(1, tables, 0)
+    assert scheduler.control_of(1) == (tables, -1)
+    assert scheduler.control_of(2) == (None, -1)

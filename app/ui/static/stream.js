@@ -52,9 +52,9 @@ export class Stream {
 
   start() {
     this.stop();
-    this.control = new AbortController();
+    const control = this.control = new AbortController();
     this.state("connecting");
-    this.run(this.control).catch((error) => this.again(this.control, String(error.message || error)));
+    this.run(control).catch((error) => this.again(control, String(error.message || error)));
   }
 
   stop() {

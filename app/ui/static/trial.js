@@ -139,7 +139,8 @@ export class Trial {
         return { error: why, status: 401 };
       }
       if (!answer.ok) return { error: await errorOf(answer), status: answer.status };
-      const text = await answer.text();
+      const kind = answer.headers.get("content-type") ?? "";
+      const text = /json|text/.test(kind) ? await answer.text() : `${(await answer.arrayBuffer()).byteLength} bytes of ${kind}`;
       return { status: answer.status, text, took: performance.now() - began, timing: timing(answer), batch: Number(answer.headers.get("x-batch-size")) };
     } catch (error) {
       return { error: `the server was not reached: ${error.message}`, status: 0 };

@@ -1,0 +1,247 @@
+"""The live page in a real browser: it shows what the server does, to a keyboard alone and on a small screen too."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from .conftest import Keeper
+from .server import DEMO, Server
+
+api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+KEY = "sesame"
+PATIENCE_MS = 20_000
+FLAGS = ("--model", f"digits={DEMO / 'digits'}", "--model", f"echo={DEMO / 'echo'}", "--drain-grace-s", "0")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """On a thread of its own: Playwright runs a loop, and keeps it, where the rest of the suite has loops too."""
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        pytest.skip(f"no browser: none of {', '.join(BROWSERS)} is on the path")
+    with ThreadPoolExecutor(1, "browser") as thread:
+        playwright = thread.submit(lambda: api.sync_playwright().start()).result()
+        try:
+            opened = thread.submit(playwright.chromium.launch, executable_path=path, args=["--no-sandbox"]).result()
+            yield thread, opened
+            thread.submit(opened.close).result()
+        finally:
+            thread.submit(playwright.stop).result()
+
+
+class Visit:
+    """A page of the browser, with what went wrong on it, and every host that it asked."""
+
+    def __init__(self, browser: Any, server: Server, **options: Any) -> None:
+        self.server = server
+        self.faults: list[str] = []
+        self.asked: set[str] = set()
+        self.urls: list[str] = []
+        self.page = browser.new_page(**options)
+        self.page.set_default_timeout(PATIENCE_MS)
+        api.expect.set_options(timeout=PATIENCE_MS)
+        self.page.on("pageerror", lambda error: self.faults.append(str(error)))
+        self.page.on("console", self._told)
+        self.page.on("request", self._requested)
+        self.page.goto(f"http://{server.host}/ui")
+
+    def _told(self, message: Any) -> None:
+        """A refused request is an error of the console, too; it is one that the tests make."""
+        if message.type in {"error", "warning"} and "the server responded with a status of 4" not in message.text:
+            self.faults.append(message.text)
+
+    def _requested(self, request: Any) -> None:
+        self.urls.append(request.url)
+        self.asked.add(urlsplit(request.url).netloc)
+
+    def live(self) -> None:
+        api.expect(self.page.locator("#link")).to_have_text("live")
+        api.expect(self.page.locator("#models tbody tr").first).to_be_visible()
+
+    def press(self, *keys: str) -> None:
+        for key in keys:
+            self.page.keyboard.press(key)
+
+    def tab_to(self, selector: str, most: int = 40) -> None:
+        """By the Tab key alone, and what has the focus must show it."""
+        for _ in range(most):
+            self.press("Tab")
+            if self.page.evaluate("selector => document.activeElement.matches(selector)", selector):
+                assert self.page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+                return
+        raise AssertionError(f"{selector} was not reached by the keyboard")
+
+    def assert_clean(self) -> None:
+        assert self.faults == []
+        assert self.asked == {self.server.host}, "a request left for another host"
+        assert not any(KEY in url for url in self.urls)
+
+
+@pytest.fixture
+def run(browser: Any, keeper: Keeper) -> Any:
+    """`run(test, ...)` calls test(visit) on the browser's thread, with a page of the shared server."""
+    thread, opened = browser
+
+    def on_thread(test: Any, server: Server, options: dict[str, Any]) -> None:
+        visit = Visit(opened, server, **options)
+        try:
+            test(visit)
+        finally:
+            visit.page.close()
+        visit.assert_clean()
+
+    def running(test: Any, *flags: str, **options: Any) -> None:
+        server = keeper.kept(("broken",), *FLAGS, *flags)
+        thread.submit(on_thread, test, server, options).result()
+
+    return running
+
+
+def test_models_are_shown_with_why_one_is_not_ready(run: Any) -> None:
+    def look(visit: Visit) -> None:
+        visit.live()
+        table = visit.page.locator("#models")
+        for name in ("broken", "digits", "echo"):
+            api.expect(table.get_by_role("button", name=name)).to_be_visible()
+        api.expect(table).to_contain_text("unavailable")
+        api.expect(table).to_contain_text("expected one of BOOL, UINT8")
+        api.expect(visit.page.locator("#status")).to_contain_text("not ready: broken")
+        api.expect(visit.page.locator("#rate canvas")).to_be_visible()
+
+    run(look)
+
+
+def test_a_request_is_sent_and_its_batches_appear(run: Any) -> None:
+    def look(visit: Visit) -> None:
+        page = visit.page
+        visit.live()
+        page.locator("#models").get_by_role("button", name="echo").click()
+        api.expect(page.locator("#try-body")).to_have_value(re.compile(r'"shape": \[1, 4\]'))
+        page.locator("#try-count").fill("8")
+        page.locator("#batches summary").click()
+        page.locator("#try-send").click()
+        api.expect(page.locator("#answer-status")).to_have_text(re.compile(r"^8 answers in .*, in batches of"))
+        api.expect(page.locator("#answer-body")).to_contain_text('"model_name": "echo"')
+        row = page.locator("#batches tbody tr").first
+        api.expect(row).to_contain_text("echo")
+        api.expect(row).to_contain_text("real")
+        api.expect(page.locator("#line [role=img]")).to_have_attribute("aria-label", re.compile(r"^\d+ batch.* 8 rows"))
+        api.expect(page.locator("#parts tbody")).to_contain_text("queue and hand-over")
+        api.expect(page.locator("#t-p50")).to_have_text(re.compile(r"^[\d.]+ m?s$"))
+
+    run(look)
+
+
+def test_a_mistake_shows_the_servers_own_message(run: Any) -> None:
+    def look(visit: Visit) -> None:
+        page = visit.page
+        visit.live()
+        page.locator("#try-model").select_option(label="echo : 1")
+        for body in ("{", '{"inputs": [{"name": "<img src=x onerror=alert(1)>"}]}'):
+            page.locator("#try-body").fill(body)
+            page.locator("#try-send").click()
+            answer = visit.server.post("/v2/models/echo/infer", body.encode())
+            api.expect(page.locator("#answer-status")).to_have_text(f"400: {answer.error}")
+        assert page.locator("#answer-status img").count() == 0
+
+    run(look)
+
+
+def test_a_file_is_sent_to_a_model_that_reads_files(run: Any) -> None:
+    def look(visit: Visit) -> None:
+        page = visit.page
+        visit.live()
+        page.locator("#try-model").select_option(label="digits : 1")
+        page.locator("#try-way").select_option("file")
+        page.locator("#try-upload").set_input_files(str(next(Path(DEMO, "digits", "samples").glob("3.*"))))
+        page.locator("#try-send").click()
+        api.expect(page.locator("#answer-body")).to_contain_text('"label": 3')
+
+    run(look)
+
+
+def test_all_of_it_works_by_the_keyboard_alone(run: Any) -> None:
+    def look(visit: Visit) -> None:
+        page = visit.page
+        visit.live()
+        visit.press("Tab")
+        api.expect(page.locator(".skip")).to_be_focused()
+        visit.tab_to("#pause")
+        visit.press("Enter")
+        api.expect(page.locator("#link")).to_have_text("paused")
+        visit.press("Enter")
+        visit.live()
+        visit.tab_to("#models button[data-key^=digits]")
+        visit.press("Space")
+        api.expect(page.locator("#rate-title")).to_have_text("Rate · digits")
+        visit.tab_to("#models button[data-key^=echo]")
+        visit.press("Enter")
+        page.wait_for_function("document.activeElement.dataset.key?.startsWith('echo')")
+        for _ in range(20):
+            visit.press("Tab")
+            if page.evaluate("document.activeElement.name") == "span":
+                break
+        visit.press("ArrowRight")
+        api.expect(page.locator("input[name=span][value='30']")).to_be_checked()
+        visit.tab_to("#batches summary")
+        visit.press("Enter")
+        api.expect(page.locator("#batches table")).to_be_visible()
+        visit.tab_to("#try-send")
+        visit.press("Enter")
+        api.expect(page.locator("#answer-status")).to_contain_text("200 in")
+
+    run(look)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_narrow_screen_does_not_scroll_sideways(run: Any, scheme: str) -> None:
+    def look(visit: Visit) -> None:
+        page = visit.page
+        visit.live()
+        page.locator("#batches summary").click()
+        page.locator("#curve-table summary").click()
+        page.locator("#try-send").click()
+        api.expect(page.locator("#answer-body")).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400
+        widths = page.evaluate(
+            "[...document.querySelectorAll('.card')].map(card => card.scrollWidth - card.clientWidth)"
+        )
+        assert max(widths) <= 0
+        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (max(map(int, re.findall(r"\d+", ground))) < 64) == (scheme == "dark")
+
+    run(look, viewport={"width": 400, "height": 800}, color_scheme=scheme)
+
+
+def test_a_key_is_asked_for_and_kept_in_the_tab_alone(run: Any) -> None:
+    def look(visit: Visit) -> None:
+        page = visit.page
+        dialog = page.locator("#key")
+        api.expect(dialog).to_be_visible()
+        api.expect(page.locator("#key-value")).to_be_focused()
+        page.keyboard.type("wrong")
+        visit.press("Enter")
+        api.expect(page.locator("#key-why")).to_have_text("the API key is wrong")
+        page.keyboard.type(KEY)
+        visit.press("Enter")
+        visit.live()
+        assert page.evaluate("[sessionStorage.length, localStorage.length, document.cookie]") == [1, 0, ""]
+        page.locator("#try-model").select_option(label="echo : 1")
+        page.locator("#try-send").click()
+        api.expect(page.locator("#answer-status")).to_contain_text("200 in")
+        page.reload()
+        visit.live()
+        page.locator("#forget").click()
+        api.expect(dialog).to_be_visible()
+
+    run(look, "--api-key", KEY)
