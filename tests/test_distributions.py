@@ -27,6 +27,12 @@ def test_the_server_is_packaged_without_the_client() -> None:
     assert declared(ROOT)["project"]["scripts"] == {"starling": f"{modules[0]}:main"}
 
 
+def test_the_files_of_the_live_page_are_packaged() -> None:
+    globs = declared(ROOT)["tool"]["setuptools"]["package-data"]["app"]
+    packaged = {path for glob in globs for path in (ROOT / "app").glob(glob)}
+    assert set((ROOT / "app" / "ui" / "static").iterdir()) <= packaged
+
+
 def test_the_client_is_packaged_alone_and_needs_little() -> None:
     told = declared(CLIENT)
     assert told["tool"]["setuptools"]["packages"]["find"]["where"] == ["src"]

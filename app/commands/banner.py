@@ -58,7 +58,9 @@ def announce(settings: Settings, port: int, catalog: Catalog, device: str) -> No
             f"model   {served.info.name}:{served.info.version}  {batching.policy}, batches up to {batching.max_batch}"
         )
     lines += [f"FAILED  {entry.name}:{entry.version}  {entry.reason}" for entry in failed]
-    lines.append(f"url     {url}  (docs at {url}/docs{', live page at ' + url + '/ui' if settings.ui else ''})")
+    lines.append(f"url     {url}  (docs at {url}/docs)")
+    if settings.ui:
+        lines.append(f"page    {url}/ui")
     if ready:
         lines.append(f"try     {_curl(ready, url)}")
     lines.append(f"{took}; Ctrl-C stops")

@@ -89,7 +89,7 @@ def _described(served: Served) -> Event:
         "inputs": [_tensor(spec) for spec in info.client_inputs],
         "outputs": [_tensor(spec) for spec in info.outputs],
         "files": served.model.decode is not None,
-        "example": example_of(served.model),
+        "example": example_of(served),
     }
 
 

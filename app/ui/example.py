@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from app.contract import UNBOUNDED, Array, Model, TensorSpec
+from app.contract import UNBOUNDED, Array, Served, TensorSpec
 
 LONGEST = 4096  # values that are written out; of a larger input the page makes the values when it sends
 _SHORT = 8  # of variable axes
 _TEXT = "text"
 
 
-def example_of(model: Model) -> dict[str, Any]:
+def example_of(served: Served) -> dict[str, Any]:
     """One row in every input that clients send. Where there are too many values, `data` is `{"fill": value}`."""
-    specs = model.info.client_inputs
-    if model.samples:
+    model, specs = served.model, served.info.client_inputs
+    if model.samples and model.info is served.info:  # else clients send something else than the model takes
         arrays = model.samples[0].arrays
         parameters = dict(model.samples[0].parameters)
     else:

@@ -77,8 +77,9 @@ def test_each_model_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[1].startswith("model   b:3  ")
     assert lines[2] == "FAILED  c:1  model.toml: no inputs"
     assert lines[3] == "url     http://127.0.0.1:8000  (docs at http://127.0.0.1:8000/docs)"
-    assert lines[4] == "try     curl http://127.0.0.1:8000/predict/a --json '[1, 2, 3, 4]'"
-    assert lines[5].startswith("ready in ")
+    assert lines[4] == "page    http://127.0.0.1:8000/ui"
+    assert lines[5] == "try     curl http://127.0.0.1:8000/predict/a --json '[1, 2, 3, 4]'"
+    assert lines[6].startswith("ready in ")
 
 
 def test_what_was_set_is_told_at_once_and_keys_are_not(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
+import socket
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from .conftest import Keeper
-from .server import DEMO, Server
+from .server import DEMO, PATIENCE_S, Server
 
 api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
@@ -105,6 +106,19 @@ def run(browser: Any, keeper: Keeper) -> Any:
         thread.submit(on_thread, test, server, options).result()
 
     return running
+
+
+def test_a_page_that_watches_does_not_hold_up_the_end(start: Callable[..., Server]) -> None:
+    server = start(flags=("--allow-empty",))
+    with socket.create_connection(server.host.split(":"), timeout=PATIENCE_S) as stream:
+        stream.sendall(b"GET /ui/events HTTP/1.1\r\nHost: x\r\n\r\n")
+        told = stream.recv(1 << 16)
+        server.tell()
+        while chunk := stream.recv(1 << 16):
+            told += chunk
+    assert server.ended() == 0
+    assert told.count(b"event: hello") == told.count(b"event: bye") == 1
+    assert told.endswith(b"0\r\n\r\n")
 
 
 def test_models_are_shown_with_why_one_is_not_ready(run: Any) -> None:
@@ -228,6 +242,9 @@ def test_a_key_is_asked_for_and_kept_in_the_tab_alone(run: Any) -> None:
         page = visit.page
         dialog = page.locator("#key")
         api.expect(dialog).to_be_visible()
+        visit.press("Escape")
+        api.expect(dialog).to_be_hidden()
+        page.get_by_role("button", name="Enter key").click()
         api.expect(page.locator("#key-value")).to_be_focused()
         page.keyboard.type("wrong")
         visit.press("Enter")

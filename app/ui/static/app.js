@@ -32,10 +32,16 @@ function linked(what, why = "") {
   const chip = byId("link");
   chip.className = `chip link ${what === "live" ? "good" : what === "offline" ? "bad" : ""}`;
   say(chip, words[what] + (why && what === "offline" ? `: ${why}` : ""));
-  byId("forget").hidden = key.get() === null;
+  byId("forget").hidden = key.get() === null && what !== "locked";
+  say(byId("forget"), what === "locked" ? "Enter key" : "Forget key");
 }
 
 function begin(about) {
+  const before = state.about;
+  if (before && (before.version !== about.version || before.workers.length !== about.workers.length)) {
+    location.reload(); // another server: its page may be another, too
+    return;
+  }
   state.hello(about);
   say(byId("about"), `${about.version} on ${about.device}`);
   if (charts === null) {
@@ -115,20 +121,23 @@ function draw() {
   charts.latency(window ? window.latency : state.about.latency_s.map(() => 0));
   drawPlan(model, track);
   drawParts(window);
-  drawLine(model);
+  drawLine(model, window);
 }
 
 function tiles(track) {
   const [rate, waiting, p50, p99, batch] = figures(track).map((text) => text || "–");
+  const now = track?.ticks.length ? track.now : null;
   say(byId("t-rate"), rate);
+  say(byId("t-rate-note"), now ? `per second, ${number(now.rate)} rows` : "per second");
   say(byId("t-waiting"), waiting);
+  say(byId("t-waiting-note"), now ? `rows; ${now.slots} slots in use` : "rows");
   say(byId("t-p50"), p50);
   say(byId("t-p99"), p99);
   say(byId("t-batch"), batch);
   const busy = state.busyShare();
   say(byId("t-busy"), busy.length ? percent(busy.reduce((a, b) => a + b, 0) / busy.length) : "–");
   say(byId("t-busy-note"), busy.length > 1 ? `of ${busy.length} workers, all models` : "all models");
-  say(byId("t-batch-note"), track?.ticks.length ? `preferred now: ${track.now.preferred}` : "last 30 s");
+  say(byId("t-batch-note"), now ? `last 30 s; preferred: ${now.preferred}` : "last 30 s");
 }
 
 function drawPlan(model, track) {
@@ -162,7 +171,8 @@ function drawParts(window) {
   fill(byId("parts"), found.length ? found.map(row) : [["no request in the last 30 s", "", ""]], [1, 2]);
 }
 
-function drawLine(model) {
+function drawLine(model, window) {
+  line.count(model && window ? `, and how many of ${model.name} did in the last 30 s:` : ":", window?.formed ?? {});
   const most = Math.max(1, ...state.models.map((one) => one.max_batch ?? 1), 1);
   const shown = state.batches.slice(-400).reduce((high, one) => Math.max(high, one.size), 1);
   line.draw(state.at, state.batches, model?.program ?? null, Math.min(most, Math.max(4, shown)));
@@ -196,7 +206,7 @@ byId("key-form").addEventListener("submit", (event) => {
 byId("key-cancel").addEventListener("click", () => byId("key").close());
 byId("forget").addEventListener("click", () => {
   key.forget();
-  stream.start();
+  stream.start(); // which asks for one
 });
 
 // what else can be pressed

@@ -1,13 +1,13 @@
 // The time line: each batch a block in its worker's lane, as long as it took, as high as it had rows.
 
 import { chart } from "./charts.js";
-import { byId, colour, element, ms } from "./format.js";
+import { byId, colour, element, ms, number, say } from "./format.js";
 
 export const REASONS = {
   idle: "all that waited", table: "as the table says", full: "full", deadline: "a deadline", hold_ended: "held long enough",
   retry: "part of a failed one",
 };
-const LANE = 46; // pixels of a worker
+const HIGHEST = 84, LOWEST = 34; // pixels of a lane: of one worker, and of very many
 const MOST_LANES = 12;
 
 export class Line {
@@ -21,13 +21,15 @@ export class Line {
     this.chosen = null;
     this.most = 1;
     this.boxes = []; // what is drawn, for the pointer: [left, right, lane, batch]
-    byId("reasons").replaceChildren("colour: why a batch left then ", ...Object.entries(REASONS).flatMap(([name, text]) =>
-      [element("i", { class: `k r-${name}` }), text]));
+    this.title = element("span", {});
+    this.counts = Object.fromEntries(Object.keys(REASONS).map((name) => [name, element("b", {})]));
+    byId("reasons").replaceChildren(this.title, " ", ...Object.entries(REASONS).map(([name, text]) =>
+      element("span", { class: "item" }, element("i", { class: `k r-${name}` }), `${text} `, this.counts[name])));
     const quiet = () => colour("quiet");
     const lanes = Array.from({ length: this.lanes }, (_, i) => i);
     const base = { stroke: quiet, font: "11px system-ui, sans-serif", gap: 4, ticks: { show: false } };
     this.plot = chart("line", {
-      height: 34 + LANE * this.lanes, padding: [4, 16, 0, 0],
+      height: 34 + this.lanes * Math.max(LOWEST, Math.round(HIGHEST / Math.sqrt(this.lanes))), padding: [4, 16, 0, 0],
       cursor: { y: true, x: true, drag: { x: false, y: false }, points: { show: false } },
       scales: { x: { time: false, range: () => [this.now - this.span, this.now] }, y: { range: () => [0, this.lanes] } },
       axes: [
@@ -37,6 +39,12 @@ export class Line {
       series: [{}, { paths: () => null, points: { show: false } }],
       hooks: { draw: [(u) => this.paint(u)], init: [(u) => this.prepare(u)], setCursor: [(u) => this.hover(u)] },
     }, [[0], [0]]);
+  }
+
+  /** Counters of batches by reason, which also have those that are not drawn. */
+  count(text, formed) {
+    say(this.title, `Why a batch left then${text}`);
+    for (const [name, place] of Object.entries(this.counts)) say(place, formed[name] ? number(formed[name]) : "");
   }
 
   draw(now, batches, chosen, most) {

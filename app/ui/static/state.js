@@ -59,6 +59,7 @@ export class Track {
       compute: less(now.compute, past.compute),
       rows: now.rows - past.rows,
       executions: now.executions - past.executions,
+      formed: Object.fromEntries(Object.entries(now.formed).map(([name, n]) => [name, n - (past.formed[name] ?? 0)])),
     };
   }
 
