@@ -1,7 +1,7 @@
 // The page: holds the stream, the state and the charts together.
 
 import { makeCharts } from "./charts.js";
-import { byId, element, fill, ms, number, percent, say } from "./format.js";
+import { byId, element, fill, ms, number, percent, say, shortMs } from "./format.js";
 import { Line, REASONS } from "./line.js";
 import { State, keyOf, parts, quantile } from "./state.js";
 import { Stream, key } from "./stream.js";
@@ -118,7 +118,7 @@ function draw() {
   const window = track?.ticks.length ? track.window() : null;
   charts.rate(state.at, track ? [track.at, track.ok, track.bad] : [[], [], []]);
   charts.queue(state.at, track ? [track.at, track.realtime, track.bestEffort] : [[], [], []]);
-  charts.latency(window ? window.latency : state.about.latency_s.map(() => 0));
+  drawLatency(window ? window.latency : [...state.about.latency_s, 0].map(() => 0));
   drawPlan(model, track);
   drawParts(window);
   drawLine(model, window);
@@ -140,6 +140,13 @@ function tiles(track) {
   say(byId("t-batch-note"), now ? `last 30 s; preferred: ${now.preferred}` : "last 30 s");
 }
 
+function drawLatency(counts) {
+  charts.latency(counts);
+  if (!byId("latency-table").open) return;
+  const bounds = [...state.about.latency_s.map((s) => shortMs(1000 * s)), "longer"];
+  fill(byId("latency-table").querySelector("table"), counts.map((n, i) => [bounds[i], n]).filter(([, n]) => n), [0, 1]);
+}
+
 function drawPlan(model, track) {
   const times = model?.batch_ms ?? [], seen = state.seen();
   charts.curve(times, track?.ticks.length ? track.now.scale : 1, seen);
@@ -156,7 +163,9 @@ function drawPlan(model, track) {
   else if (level < 0) text = "so little comes that all that waits runs; below is the table of the lowest load";
   else text = `rows to run, of those that wait, at a load of ${percent(model.loads[level])}`;
   say(byId("table-note"), text);
-  charts.table(tables[Math.max(0, level)] ?? [], waiting, text);
+  const table = tables[Math.max(0, level)] ?? [];
+  charts.table(table, waiting, text);
+  if (byId("choice-table").open) fill(byId("choice-table").querySelector("table"), table.map((run, i) => [i, run || "none: wait"]).slice(1), [0, 1]);
 }
 
 function drawParts(window) {
@@ -220,6 +229,7 @@ byId("pause").addEventListener("click", () => {
     linked("paused");
   } else stream.start();
 });
+for (const details of document.querySelectorAll("details")) details.addEventListener("toggle", draw);
 byId("span").addEventListener("change", (event) => {
   if (line !== null) line.span = Number(event.target.value);
   draw();
