@@ -349,7 +349,8 @@ class Plan:
 
     `batch_ns[b - 1]`: what b rows take, as profiled; `origin`: where that is from. `scale`: observed over profiled
     time. `tables[i][n]`: rows to run of n that wait, 0 for wait, at load `loads[i]`; none where the policy looks
-    nothing up, or they are not solved yet. `level`: the table for the load now, -1 below all.
+    nothing up, or they are not solved yet. `level`: the table for the load now, -1 below all. `stages`: those that run
+    one by one; 0: it runs in one piece. `cell`: it runs by the steps of its cell.
     """
 
     program: int
@@ -360,6 +361,8 @@ class Plan:
     loads: tuple[float, ...] = ()
     tables: tuple[tuple[int, ...], ...] = ()
     level: int = -1
+    stages: int = 0
+    cell: bool = False
 
 
 class Served(Protocol):

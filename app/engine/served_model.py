@@ -308,7 +308,7 @@ class ServedModel:
         scheduler, known = self.engine.scheduler, self.known
         plan = Plan(
             self.program, known.profile.batch_ns, known.origin, scheduler.scale(self.program),
-            scheduler.handover_ns(self.program),
+            scheduler.handover_ns(self.program), stages=0 if self._cell else self._stages, cell=self._cell,
         )  # fmt: skip
         control, level = scheduler.control_of(self.program)
         return plan if control is None else replace(plan, loads=control.loads, tables=control.tables, level=level)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -43,7 +43,7 @@ def seen(index: Sequence[IndexEntry], snapshot: Snapshot, plans: Sequence[Plan])
 
 
 def _steady(plan: Plan) -> Plan:
-    return Plan(plan.program, plan.batch_ns, plan.origin, 1.0, 0, plan.loads, plan.tables)
+    return replace(plan, scale=1.0, handover_ns=0, level=-1)
 
 
 def encoded(name: str, event: Event) -> bytes:
@@ -101,6 +101,8 @@ def _planned(plan: Plan, max_batch: int) -> Event:
     most = min(_MOST_WAITING, 2 * max_batch) + 1
     return {
         "program": plan.program,
+        "stages": plan.stages,
+        "cell": plan.cell,
         "batch_ms": [time / 1e6 for time in plan.batch_ns],
         "origin": plan.origin,
         "loads": plan.loads,

@@ -2,7 +2,7 @@
 
 import { makeCharts } from "./charts.js";
 import { byId, element, fill, ms, number, percent, say, shortMs } from "./format.js";
-import { Line, REASONS } from "./line.js";
+import { Line, REASONS, partOf } from "./line.js";
 import { State, keyOf, parts, quantile } from "./state.js";
 import { Stream, key } from "./stream.js";
 import { Trial } from "./trial.js";
@@ -46,7 +46,7 @@ function begin(about) {
   say(byId("about"), `${about.version} on ${about.device}`);
   if (charts === null) {
     charts = makeCharts(about.latency_s);
-    line = new Line(about.workers.length, (one) => state.byProgram(one.program)?.name ?? "a model that has gone");
+    line = new Line(about.workers.length, (one) => state.byProgram(one.program));
   }
 }
 
@@ -159,11 +159,13 @@ function drawPlan(model, track) {
   const waiting = track?.ticks.length ? track.waiting() : 0;
   let text = "rows to run, of those that wait";
   if (!model) text = "";
+  else if (model.cell) text = "which rows join a running cell is no table's choice";
   else if (!tables.length) text = model.policy === "adaptive" ? "no table is solved yet: all that waits runs" : `the policy ${model.policy ?? ""} looks nothing up`;
   else if (level < 0) text = "so little comes that all that waits runs; below is the table of the lowest load";
   else text = `rows to run, of those that wait, at a load of ${percent(model.loads[level])}`;
   say(byId("table-note"), text);
   const table = tables[Math.max(0, level)] ?? [];
+  byId("table").hidden = byId("choice-table").hidden = !table.length;
   charts.table(table, waiting, text);
   if (byId("choice-table").open) fill(byId("choice-table").querySelector("table"), table.map((run, i) => [i, run || "none: wait"]).slice(1), [0, 1]);
 }
@@ -188,10 +190,10 @@ function drawLine(model, window) {
   say(byId("line-note"), state.leftOut ? `${state.leftOut} more batches left in the last moment than are drawn; counters have them all.` : "");
   if (!byId("batches").open) return;
   const told = (one) => [
-    state.byProgram(one.program)?.name ?? "", one.steps > 1 ? `${one.stage} (${one.steps} steps)` : one.stage, one.worker, one.rows, one.size,
+    state.byProgram(one.program)?.name ?? "", partOf(one, state.byProgram(one.program)), one.worker, one.rows, one.size,
     one.error ? `failed: ${one.error}` : REASONS[one.reason] ?? one.reason, state.about.classes[one.class].replace("_", " "), (one.took / 1e3).toFixed(2), (one.compute / 1e3).toFixed(2),
   ];
-  fill(byId("batches").querySelector("table"), state.batches.slice(-ROWS).reverse().map(told), [1, 2, 3, 4, 7, 8]);
+  fill(byId("batches").querySelector("table"), state.batches.slice(-ROWS).reverse().map(told), [2, 3, 4, 7, 8]);
 }
 
 // the key

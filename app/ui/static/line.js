@@ -10,11 +10,18 @@ export const REASONS = {
 const HIGHEST = 84, LOWEST = 34; // pixels of a lane: of one worker, and of very many
 const MOST_LANES = 12;
 
+/** Which stages of its model a batch ran, or how many steps; "" for a model in one piece. */
+export function partOf(one, model) {
+  if (model?.cell) return `${one.steps} step${one.steps > 1 ? "s" : ""}`;
+  if (!model?.stages) return "";
+  return one.steps > 1 ? `stages ${one.stage}-${one.stage + one.steps - 1}` : `stage ${one.stage}`;
+}
+
 export class Line {
-  /** `nameOf(batch)`: its model, for the pointer. */
-  constructor(workers, nameOf) {
+  /** `modelOf(batch)`: what the index has of its model, or undefined. */
+  constructor(workers, modelOf) {
     this.lanes = Math.max(1, Math.min(workers, MOST_LANES));
-    this.nameOf = nameOf;
+    this.modelOf = modelOf;
     this.span = 10;
     this.now = 0;
     this.batches = [];
@@ -87,7 +94,8 @@ export class Line {
         ctx.lineWidth = 2 * scale;
         ctx.strokeRect(left, bottom - height(one.size), wide, height(one.size));
       }
-      const text = one.stage || one.steps > 1 ? `${one.rows} · ${one.stage}` : `${one.rows}`;
+      const part = partOf(one, this.modelOf(one));
+      const text = part && wide > 62 * scale ? `${one.rows}, ${part}` : `${one.rows}`;
       if (wide > (8 + 7 * text.length) * scale && height(one.rows) > 13 * scale) {
         ctx.fillStyle = colour("card");
         ctx.fillText(text, left + wide / 2, bottom - height(one.rows) / 2);
@@ -114,8 +122,10 @@ export class Line {
     }
     this.tip.hidden = near === null;
     if (near === null) return;
-    const stage = near.stage || near.steps > 1 ? `\nstage ${near.stage}, ${near.steps} of them, ${near.operation}` : "";
-    this.tip.textContent = `${this.nameOf(near)}: ${near.rows} rows${near.size > near.rows ? ` run as ${near.size}` : ""}\n${REASONS[near.reason] ?? near.reason}, ${ms(near.took / 1e3)}${stage}${near.error ? `\nfailed: ${near.error}` : ""}`;
+    const model = this.modelOf(near);
+    const part = partOf(near, model);
+    const stage = part ? `\n${part}, ${near.operation}` : "";
+    this.tip.textContent = `${model?.name ?? "a model that has gone"}: ${near.rows} rows${near.size > near.rows ? ` run as ${near.size}` : ""}\n${REASONS[near.reason] ?? near.reason}, ${ms(near.took / 1e3)}${stage}${near.error ? `\nfailed: ${near.error}` : ""}`;
     const right = left > u.over.clientWidth / 2;
     this.tip.style.left = right ? "" : `${left + 12}px`;
     this.tip.style.right = right ? `${u.over.clientWidth - left + 12}px` : "";

@@ -167,12 +167,14 @@ export class State {
     return last.seconds.map((s, i) => Math.min(1, Math.max(0, (s - (first.seconds[i] ?? 0)) / (last.at - first.at))));
   }
 
-  /** By number of rows: the mean time of the chosen model's batches that were seen, in ms; null for none. */
+  /** By number of rows: the mean time of the chosen model's batches that were seen, in ms; null for none.
+      Batches of a stage, or of some steps, are no whole ones: of such models none are told. */
   seen() {
     const { model } = this;
     const found = new Map();
-    for (const one of this.batches) {
-      if (one.program !== model?.program || one.error || one.stage || one.steps > 1) continue;
+    const whole = model && !model.stages && !model.cell;
+    for (const one of whole ? this.batches : []) {
+      if (one.program !== model.program || one.error) continue;
       const [n, total] = found.get(one.size) ?? [0, 0];
       found.set(one.size, [n + 1, total + one.compute / 1e3]);
     }

@@ -157,7 +157,7 @@ export class Trial {
     const said = [];
     if (wrong.length) said.push(`${answers.length > 1 ? `${wrong.length} of ${answers.length}: ` : ""}${wrong[0].status || "no answer"}: ${wrong[0].error}`);
     if (right.length === 1) said.push(`${first.status} in ${ms(first.timing?.total ?? first.took)}, in a batch of ${first.batch || "?"}`);
-    if (right.length > 1) said.push(`${right.length} answers in ${ms(spread[0])} to ${ms(spread.at(-1))}, in batches of ${sizes}`);
+    if (right.length > 1) said.push(`${right.length} answers in ${ms(spread[0])} to ${ms(spread.at(-1))}, in batches of ${sizes} (a browser sends no more than six at a time)`);
     say(status, said.join(". "));
     this.bar(first?.timing ?? null);
     body.hidden = !first;
