@@ -171,6 +171,44 @@ def test_a_mistake_shows_the_servers_own_message(run: Any) -> None:
     run(look)
 
 
+#: What the page computes, asked of its own modules: [name, what it gives, what it should].
+COMPUTED = """async () => {
+  const { Track, parts, quantile } = await import('./ui/state.js');
+  const { split } = await import('./ui/stream.js');
+  const { expanded } = await import('./ui/trial.js');
+  const one = (program, ok, calls) => ({
+    program, outcomes: { realtime: { ok, queue_full: 1 }, best_effort: {} }, waiting: { realtime: 2, best_effort: 1 },
+    latency: [ok, 0], calls, queue: calls, compute: [0, 0, 0], rows: ok, executions: ok, formed: { idle: ok },
+  });
+  const track = new Track();
+  track.add(1, one(0, 0, [0, 0]));
+  track.add(2, one(0, 8, [8, 16e6]));
+  const counted = [track.rate(), track.waiting(), track.window().rows, track.window().formed.idle];
+  const means = parts({ calls: [2, 20e6], queue: [2, 4e6], compute: [1e6, 6e6, 1e6] }).map(([, , ms]) => ms);
+  track.add(3, one(1, 2, [2, 4e6]));
+  return [
+    ['half of one bucket', quantile([0, 4, 0], [1, 3], 0.5), 2],
+    ['beyond the last bound', quantile([0, 0, 1], [1, 3], 0.99), 3],
+    ['no call', quantile([0, 0], [1], 0.5), null],
+    ['rates and sums', counted, [8, 3, 8, 8]],
+    ['parts add up', means, [2, 0.5, 3, 0.5, 4]],
+    ['no call has no parts', parts({ calls: [0, 0], queue: [0, 0], compute: [0, 0, 0] }), []],
+    ['a new program is counted anew', track.window().rows, 0],
+    ['events', split('event: a\\ndata: {}\\n\\nevent: b\\nda'), [[['a', '{}']], 'event: b\\nda']],
+    ['fills', JSON.parse(expanded('{"inputs": [{"shape": [1, 3], "data": {"fill": 2}}]}')).inputs[0].data, [2, 2, 2]],
+    ['what is typed', expanded('{"fill"'), '{"fill"'],
+  ];
+}"""
+
+
+def test_what_the_page_computes(run: Any) -> None:
+    def look(visit: Visit) -> None:
+        for name, found, expected in visit.page.evaluate(COMPUTED):
+            assert found == expected, name
+
+    run(look)
+
+
 def test_a_file_is_sent_to_a_model_that_reads_files(run: Any) -> None:
     def look(visit: Visit) -> None:
         page = visit.page
