@@ -130,7 +130,7 @@ function tiles(track) {
   say(byId("t-rate"), rate);
   say(byId("t-rate-note"), now ? `per second, ${number(now.rate)} rows` : "per second");
   say(byId("t-waiting"), waiting);
-  say(byId("t-waiting-note"), now ? `rows; ${now.slots} slots in use` : "rows");
+  say(byId("t-waiting-note"), now ? `rows; slots in use: ${now.slots}` : "rows");
   say(byId("t-p50"), p50);
   say(byId("t-p99"), p99);
   say(byId("t-batch"), batch);

@@ -107,7 +107,7 @@ function curve() {
     scales: { x: { time: false, range: (u, low, high) => [0, Math.max(2, high ?? 2) + 0.5] }, y: { range: upTo(0.01) } },
     axes: [axis({ size: 26, incrs: WHOLE }), axis({ size: 52, values: (u, ticks) => ticks.map((v) => (v === null ? "" : shortMs(v))) })],
     series: [{}, line("c-ok"), line("c-now", { dash: [5, 4] }), { paths: () => null, points: { show: true, size: 7, fill: () => colour("c-dot"), stroke: () => colour("c-dot") } }],
-    plugins: [tip((u, i) => `${u.data[0][i]} rows\nprofiled  ${ms(u.data[1][i])}\npredicted ${ms(u.data[2][i])}\nseen      ${ms(u.data[3][i])}`)],
+    plugins: [tip((u, i) => `${u.data[0][i]} row${u.data[0][i] > 1 ? "s" : ""}\nprofiled  ${ms(u.data[1][i])}\npredicted ${ms(u.data[2][i])}\nseen      ${ms(u.data[3][i])}`)],
   }, [[], [], [], []]);
   return (times, scale, seen) => {
     const rows = times.map((_, i) => i + 1);

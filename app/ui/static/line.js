@@ -125,7 +125,7 @@ export class Line {
     const model = this.modelOf(near);
     const part = partOf(near, model);
     const stage = part ? `\n${part}, ${near.operation}` : "";
-    this.tip.textContent = `${model?.name ?? "a model that has gone"}: ${near.rows} rows${near.size > near.rows ? ` run as ${near.size}` : ""}\n${REASONS[near.reason] ?? near.reason}, ${ms(near.took / 1e3)}${stage}${near.error ? `\nfailed: ${near.error}` : ""}`;
+    this.tip.textContent = `${model?.name ?? "a model that has gone"}: ${near.rows} row${near.rows > 1 ? "s" : ""}${near.size > near.rows ? ` run as ${near.size}` : ""}\n${REASONS[near.reason] ?? near.reason}, ${ms(near.took / 1e3)}${stage}${near.error ? `\nfailed: ${near.error}` : ""}`;
     const right = left > u.over.clientWidth / 2;
     this.tip.style.left = right ? "" : `${left + 12}px`;
     this.tip.style.right = right ? `${u.over.clientWidth - left + 12}px` : "";

@@ -3,7 +3,7 @@
 const HISTORY_S = 120; // of the charts over time
 const WINDOW_S = 30; // of latency and its parts
 const RATE_S = 1; // over which a rate is taken
-const SEEN_S = 60; // batches that are kept
+const SEEN_S = 30; // batches that are kept: those of the longest time line
 const MOST_BATCHES = 6000;
 
 const sum = (values) => values.reduce((a, b) => a + b, 0);
