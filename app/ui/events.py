@@ -155,4 +155,5 @@ def _counted(gauges: Gauges, plan: Plan) -> Event:
         "rows": stats.rows,
         "executions": stats.executions,
         "formed": formed,
+        "at_stages": gauges.at_stages,
     }

@@ -17,7 +17,7 @@ ECHO = served("echo", (spec("x", "FP32", 4),), (spec("y", "FP32", 4),))
 
 def gauges(model: str = "echo", version: str = "1") -> Gauges:
     stats = ModelStats(model, version)
-    stats.batch_ran(0, "idle", 2, (1 * MS, 2 * MS, 3 * MS))
+    stats.batch_ran(0, "idle", 2, (1 * MS, 2 * MS, 3 * MS), "realtime")
     stats.call_ran(5 * MS, (1 * MS, 2 * MS, 3 * MS), "realtime")
     stats.call_answered("ok", 12 * MS, "")
     stats.call_answered("queue_full", 1 * MS, "best_effort")

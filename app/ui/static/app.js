@@ -130,7 +130,8 @@ function tiles(track) {
   say(byId("t-rate"), rate);
   say(byId("t-rate-note"), now ? `per second, ${number(now.rate)} rows` : "per second");
   say(byId("t-waiting"), waiting);
-  say(byId("t-waiting-note"), now ? `rows; slots in use: ${now.slots}` : "rows");
+  const stages = (now?.at_stages ?? []).map(([waiting, running]) => waiting + running).join(" + ");
+  say(byId("t-waiting-note"), now ? (now.at_stages.length > 1 ? `rows; at stages: ${stages}` : `rows; slots in use: ${now.slots}`) : "rows");
   say(byId("t-p50"), p50);
   say(byId("t-p99"), p99);
   say(byId("t-batch"), batch);
