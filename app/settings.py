@@ -116,7 +116,8 @@ class Settings(BaseModel):
     )
     max_alive: int | None = Field(None, ge=1, description="Rows on the device at once. [no bound]")
     auto_size: bool = Field(
-        True, description="Take threads, workers and max_alive, where not given, from what `starling profile` suggests."
+        False,
+        description="Take threads, workers and max_alive, where not given, from what `starling profile` suggests.",
     )
     split_failed: bool = Field(True, description="Re-run a failed batch in halves until the culprit is alone.")
     pool_mib: int = Field(512, ge=1, description="Input slots per model, MiB; a larger queue is cut to fit.")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from app.commands.named_model import load_model
 from app.commands.profile_beside import ALL, Company, check_room, measure_beside
 from app.commands.profile_text import progress, show
 from app.errors import ConfigError
@@ -27,6 +28,7 @@ if TYPE_CHECKING:  # torch takes seconds to load: only when the command runs
 
 _ON_GPU = 4  # workers that are compared on a GPU, at most; streams are cheap, what they bring is not known
 _IDLE_S = 1.0  # for the power of a machine that does nothing
+_OTHERS_SHARE = 0.5  # of the budget, on top of it: for all other numbers of threads
 _HANDOVER_SHARE = 10  # the hand-over may take this part of the budget: it is one figure for all sizes
 
 
@@ -51,7 +53,7 @@ def register(cli: typer.Typer) -> None:
 
 
 def profile(
-    model: Annotated[str, typer.Argument(help="The model's name; its highest version is measured.")],
+    model: Annotated[str, typer.Argument(help="The model's name, or its folder; its highest version is measured.")],
     models: Annotated[
         str, typer.Option(envvar="STARLING_MODELS", help="A model repository folder, or a set that ships: demo, bench.")
     ] = "demo",
@@ -158,19 +160,6 @@ def profile(
         show(measured, kept)
 
 
-def load_model(name: str, models: str, extra: list[str], max_batch: int) -> Model:
-    """The model, by the same code as the server's."""
-    from app.models.loaders import load
-    from app.models.repository import Repository
-    from app.scheduler.policies import check_names
-
-    repository = Repository(models, extra)
-    sources = repository.sources(name)
-    if not sources:
-        raise ConfigError(f"model {name!r} is not known; models: {', '.join(repository.names()) or 'none'}")
-    return load(sources[-1], {"max_batch": max_batch or None}, check_names=check_names)
-
-
 def _company(model: Model, beside: list[str], models: str, extra: list[str], max_batch: int) -> list[Model]:
     """The models to run beside it, each once; it may be one of them."""
     from app.models.repository import Repository
@@ -234,14 +223,16 @@ def _measure(model: Model, plan: Plan, suggest: bool) -> tuple[ModelProfile, Key
         for threads, _ in pairs
     }
     samplers = [main, *others.values()]
-    with progress(sum(len(sampler.times) for sampler in samplers)) as told:
+    total_s = plan.budget_s * (1 + _OTHERS_SHARE * bool(others)) * (1 + 1 / _HANDOVER_SHARE)
+    with progress(total_s, sum(len(sampler.times) for sampler in samplers)) as told:
 
         def settled(_: int) -> None:
             told(sum(sampler.done for sampler in samplers))
 
         keys, key, cell = _run(model, plan, main, settled)
         for threads, sampler in others.items():
-            _run(model, replace(plan, threads=threads, budget_s=plan.budget_s / 2 / len(others)), sampler, settled)
+            coarse = replace(plan, threads=threads, budget_s=plan.budget_s * _OTHERS_SHARE / len(others))
+            _run(model, coarse, sampler, settled)
     measured = main.profile(None, own, cell=cell, **keys)
     line = measured.fit()
     extra = {

@@ -85,7 +85,7 @@ def _measured(model: Model, others: Sequence[Model], company: Company) -> Iterat
     most = model.info.batching.max_batch
     mosts = [other.info.batching.max_batch for other in others]
     samplers = [PairSampler(ends_and_middle(most), ends(rows), most=company.repeats) for rows in mosts]
-    with progress(sum(len(sampler.visits) for sampler in samplers)) as told:
+    with progress(company.budget_s, sum(len(sampler.visits) for sampler in samplers)) as told:
 
         def settled(_: int) -> None:
             told(sum(sampler.done for sampler in samplers))

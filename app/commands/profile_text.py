@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 from app.engine.profiling.sampler import coarser
@@ -90,21 +90,36 @@ def _show_suggestion(out: Console, extra: Mapping[str, Any]) -> None:
     best = extra["suggested"]
     workers = ",".join(map(str, best["workers"]))
     out.print(
-        f"suggested  --threads {best['threads']} --workers {workers}; max_running {best['max_running']}, max_alive "
-        f"{best['max_alive']}\n           ({best['rule']})",
+        f"suggested  --threads {best['threads']} --workers {workers} --max-alive {best['max_alive']}\n"
+        f"           ({best['rule']})\n"
+        "           `starling serve` takes it with --auto-size, else nothing changes",
         highlight=False,
         soft_wrap=True,
     )
 
 
+class TimeBar(Progress):
+    """Its bars advance by themselves: `total` is seconds, and what is completed is the time that has passed."""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        for task in self.tasks:
+            if task.elapsed is not None and task.total is not None:
+                task.completed = min(task.elapsed, task.total)
+        return super().get_renderables()
+
+
 @contextmanager
-def progress(total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal's standard error, of the sizes that are known well enough; nothing elsewhere."""
+def progress(total_s: float, sizes: int) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal's standard error, of the time that has passed; nothing elsewhere. Yields who hears progress.
+
+    `total_s` is the most that it takes: it ends early when all `sizes` are known well enough, of which the bar tells.
+    """
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda done: None
         return
-    columns = ("measured", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("profile", total=total)
-        yield lambda done: bar.update(task, completed=done)
+    columns = ("measuring", BarColumn(), TextColumn("{task.completed:.0f} of {task.total:.0f} s"),
+               TextColumn("{task.fields[done]} of {task.fields[sizes]} sizes known"))  # fmt: skip
+    with TimeBar(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("profile", total=total_s, done=0, sizes=sizes)
+        yield lambda done: bar.update(task, done=done)

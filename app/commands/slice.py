@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from app.commands.profile import load_model
+from app.commands.named_model import load_model
 from app.errors import ConfigError
 from app.settings import cpu_cores
 
@@ -57,7 +57,7 @@ def register(cli: typer.Typer) -> None:
 
 
 def slice_model(
-    model: Annotated[str, typer.Argument(help="The model's name; its highest version is cut.")],
+    model: Annotated[str, typer.Argument(help="The model's name, or its folder; its highest version is cut.")],
     models: Annotated[
         str, typer.Option(envvar="STARLING_MODELS", help="A model repository folder, or a set that ships: demo, bench.")
     ] = "demo",

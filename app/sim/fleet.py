@@ -29,6 +29,7 @@ from app.scheduler.workers import lead_of
 from .arrivals import Instants
 from .arrivals import make as make_arrivals
 from .device import Device, Serial, Shared, factors
+from .front import Front
 from .lengths import Lengths
 from .lengths import mean as mean_length
 from .processes import Progress, run_parts
@@ -78,6 +79,7 @@ class Setup:
     lengths: str = ""  # of the requests; a row runs as many steps in each cell
     length_buckets: tuple[int, ...] = ()
     reorder: bool = True  # a policy that picks rows by length may do so
+    http_ns: int = 0  # of a replica's HTTP front for each request: it handles one after the other, before admission
 
     def check(self) -> None:
         """Raises ValueError that names the bad option, before a long simulation begins."""
@@ -88,7 +90,7 @@ class Setup:
         _one_of("router", self.router, ROUTERS)
         for name in ("requests", "replicas", "max_queue", "push_depth"):
             _at_least(1, name, getattr(self, name))
-        for name in ("launch_ns", "push_ahead_ns", "seed"):
+        for name in ("launch_ns", "push_ahead_ns", "seed", "http_ns"):
             _at_least(0, name, getattr(self, name))
         if any(not 1 <= capacity <= self.profile.max_batch for capacity in self.workers):
             raise ValueError(
@@ -98,6 +100,8 @@ class Setup:
             raise ValueError("deadline: expected more than 0")
         if self.router == "power_of_two" and self.replicas < 2:
             raise ValueError("router: power_of_two needs at least two replicas")
+        if self.http_ns and not self.split:
+            raise ValueError(f"http: expected one of the routers {', '.join(BLIND)}, got {self.router!r}")
         cells = any(part.cell for part in self.profile.parts)
         if cells and not self.lengths:
             raise ValueError("lengths: the profile has a cell, which needs the lengths of requests")
@@ -185,12 +189,7 @@ def run(setup: Setup, processes: int = 1, progress: Progress = lambda requests: 
     setup.check()
     setup = setup.solved()
     processes = max(1, min(processes, setup.replicas, setup.requests // _PART)) if setup.split else 1
-    if not setup.split:
-        tally = _together(setup, progress)
-    elif processes == 1:
-        tally = _share(setup, 0, setup.replicas, progress)
-    else:
-        tally = _in_processes(setup, processes, progress)
+    tally = counted(setup, processes, progress)
     rate = setup.rate or make_arrivals(setup.arrivals, None, setup.seed).rate
     cell: dict[str, Any] = {"policy": setup.policy, "rate": rate, "load": rate / setup.replicas / setup.peak}
     cell |= summary(tally, setup.profile.power)
@@ -199,6 +198,15 @@ def run(setup: Setup, processes: int = 1, progress: Progress = lambda requests: 
         how = "split" if setup.split else "coupled"
         cell["simulated"] = f"{how}, {processes} process{'es' * (processes > 1)}"
     return cell
+
+
+def counted(setup: Setup, processes: int = 1, progress: Progress = lambda requests: None) -> Tally:
+    """What `run` counts of a setup that has been checked and solved, before any figures are made of it."""
+    if not setup.split:
+        return _together(setup, progress)
+    if processes == 1:
+        return _share(setup, 0, setup.replicas, progress)
+    return _in_processes(setup, processes, progress)
 
 
 @contextmanager
@@ -234,12 +242,14 @@ def _share(setup: Setup, first: int, end: int, progress: Progress) -> Tally:
     simulators = [
         Simulator([setup.node(replica)], tally, deadline_ns=setup.deadline_ns) for replica in range(first, end)
     ]
+    fronts = [Front(setup.http_ns) for _ in simulators]
     blind = Blind(setup.router, setup.replicas, [setup.seed, _ROUTING])
     drawn = setup.drawn_lengths()
     for chunk in setup.instants():
         lengths = drawn.draw(len(chunk)) if drawn else None
         if setup.replicas == 1:
-            simulators[0].feed(chunk.tolist(), None if lengths is None else lengths.tolist())
+            times, early = fronts[0].through(chunk)
+            simulators[0].feed(times, None if lengths is None else lengths.tolist(), early_ns=early)
             progress(len(chunk))
             continue
         chosen = blind.choose(len(chunk))
@@ -247,11 +257,12 @@ def _share(setup: Setup, first: int, end: int, progress: Progress) -> Tally:
         chosen, times = chosen[mine], chunk[mine]
         order = np.argsort(chosen, kind="stable")
         bounds = np.searchsorted(chosen[order], np.arange(first, end + 1)).tolist()
-        ordered = times[order].tolist()
+        ordered = times[order]
         long = None if lengths is None else lengths[mine][order].tolist()
-        for simulator, (low, high) in zip(simulators, pairwise(bounds), strict=True):
+        for simulator, front, (low, high) in zip(simulators, fronts, pairwise(bounds), strict=True):
             if low < high:
-                simulator.feed(ordered[low:high], None if long is None else long[low:high])
+                entered, early = front.through(ordered[low:high])
+                simulator.feed(entered, None if long is None else long[low:high], early_ns=early)
         progress(len(times))
     for simulator in simulators:
         simulator.drain()

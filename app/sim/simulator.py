@@ -130,22 +130,29 @@ class Simulator:
         self._at(tick_ns, _TICK, -1)
 
     def feed(
-        self, instants: Iterable[int], lengths: Iterable[int] | None = None, klass: Klass = Klass.REALTIME
+        self,
+        instants: Iterable[int],
+        lengths: Iterable[int] | None = None,
+        klass: Klass = Klass.REALTIME,
+        early_ns: Iterable[int] | None = None,
     ) -> None:
         """Feed requests at these times, in order and not before earlier ones. Runs all events up to the last one.
 
-        `lengths`: of each request, if they have any. `klass`: of all of them.
+        `lengths`: of each request, if they have any. `klass`: of all of them. `early_ns`: how long before its time each
+        request has arrived, from which its latency and its deadline count; None: at that time.
         """
         route, nodes, deadline_ns = self._route, self.nodes, self._deadline_ns
         node = nodes[0]
         fed = 0
-        for at, length in zip(instants, repeat(0) if lengths is None else lengths, strict=False):
+        nothing = repeat(0)
+        for at, length, early in zip(instants, lengths or nothing, early_ns or nothing, strict=False):
             if at != self.now:
                 self._until(at)
             if route is not None:
                 node = nodes[route()]
             fed += 1
-            deadline = None if deadline_ns is None else at + deadline_ns
+            arrived = at - early
+            deadline = None if deadline_ns is None else arrived + deadline_ns
             scheduler = node.scheduler
             if scheduler.admit(PROGRAM, 1, klass, deadline, at) is not None:
                 self.tally.refused += 1
@@ -154,10 +161,10 @@ class Simulator:
             self._calls += 1
             rows = [Stepped(length=length) if node.cells else Row(length=length)]
             if node.copies is None:
-                call = Call(self._calls, PROGRAM, rows, klass, 0, at, deadline)
+                call = Call(self._calls, PROGRAM, rows, klass, 0, arrived, deadline)
             else:
                 copied = node.copies.arrive(at)
-                call = Copied(self._calls, PROGRAM, rows, klass, 0, at, deadline, copied=copied)
+                call = Copied(self._calls, PROGRAM, rows, klass, 0, arrived, deadline, copied=copied)
             scheduler.submit(call, at)
             node.unanswered += 1
             if self._moved is not None:

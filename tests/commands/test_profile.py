@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
+from rich.console import Console
 from runtimes import HostRuntime
 from typer.testing import CliRunner, Result
 
+from app import models
 from app.commands import profile as profilecli
 from app.commands import simulate as simcli
+from app.commands.profile_text import TimeBar
 from app.engine.devices.cpu.device import CpuDevice
 from app.engine.devices.streams.device import StreamDevice
 from app.engine.profiling.cache import ProfileCache, key_of
@@ -59,6 +64,34 @@ def test_profile_as_json(kept: Path) -> None:
     assert {(one["threads"], one["workers"]) for one in got["candidates"]} >= {(1, 1)}
     assert set(got["repeats"]) == {"1", "2", "3"}
     assert set(got["spread"]) <= {"1", "2", "3"}
+
+
+def test_a_folder_is_a_model(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it is named in full or is the current one; a name of the repository comes first."""
+    folder = Path(models.__file__).parent / "demo" / "echo"
+    options = ("--max-batch", "2", "--threads", "1", "--profile-dir", str(kept), "--no-suggest", *QUICK)
+    assert printed(str(folder), *options)["model"] == "echo"
+    monkeypatch.chdir(folder)
+    assert printed(".", *options)["model"] == "echo"
+    monkeypatch.chdir(folder.parent)
+    assert printed("echo", *options)["model"] == "echo"
+
+
+def test_what_is_suggested_is_printed_as_flags(kept: Path) -> None:
+    result = invoke("profile", "echo", "--max-batch", "2", "--threads", "1", "--profile-dir", str(kept), *QUICK)
+    assert re.search(r"^suggested  --threads \d+ --workers 2(,2)* --max-alive \d+$", result.stdout, re.MULTILINE)
+    assert "`starling serve` takes it with --auto-size, else nothing changes" in result.stdout
+
+
+def test_the_bar_counts_time_and_not_sizes() -> None:
+    now = [0.0]
+    bar = TimeBar(console=Console(file=io.StringIO()), auto_refresh=False, get_time=lambda: now[0])
+    task = bar.add_task("profile", total=60.0)
+    seen = []
+    for now[0] in (15.0, 90.0):
+        list(bar.get_renderables())
+        seen.append(bar.tasks[task].completed)
+    assert seen == [15.0, 60.0]
 
 
 @pytest.mark.skipif(cpu_cores() < 2, reason="two units at once need two cores")
@@ -192,6 +225,8 @@ def test_copies_of_a_device_that_copies(kept: Path, tmp_path: Path, monkeypatch:
     ("arguments", "message"),
     [
         (("nope",), "model 'nope' is not known; models: digits, echo"),
+        ((str(Path(models.__file__).parent / "demo"),), "a folder of digits, echo; name one, with --models"),
+        ((str(Path(__file__).parent),), "a folder without a model"),
         (("echo", "--models", "/no/such/folder"), "models: expected a folder"),
         (("echo", "--threads", "9999"), "threads: expected at most"),
         (("echo", "--workers", "9999"), "workers: expected at most"),

@@ -57,10 +57,10 @@ def test_size_from_profiles(start: Callable[..., Server], tmp_path: Path) -> Non
     suggested = {"threads": 1, "workers": [4], "max_alive": 4}
     kept = ModelProfile((1_000_000,), extra={"made": "2026-01-01", "suggested": suggested})
     ProfileCache(tmp_path).store(Key("narrow", "any", cpu_name(), 1), kept)
-    server = start("narrow", flags=("--profile-dir", str(tmp_path)))
+    server = start("narrow", flags=("--profile-dir", str(tmp_path), "--auto-size"))
     server.line(r"threads 1, workers 4, max_alive 4: from the profiles of narrow")
     assert server.infer("narrow", [[1.0]]).status == 200
     assert server.stop() == 0
-    server = start("narrow", flags=("--profile-dir", str(tmp_path), "--no-auto-size"))
+    server = start("narrow", flags=("--profile-dir", str(tmp_path)))
     assert server.infer("narrow", [[1.0]]).status == 200
     assert not any("from the profiles" in line for line in server.lines)

@@ -1,0 +1,146 @@
+"""Sizes a deployment: the fewest equal replicas that keep an objective for the 99th percentile, by simulation.
+
+A number of replicas is judged by the greatest 99th percentile of `RUNS` independent runs, each with a seed of its own.
+The median of such percentiles is below the greatest of `RUNS` with a probability of 1 - 2^-RUNS, whatever their
+distribution (order statistics; 99.6 % for 8), and between the least and the greatest with 1 - 2^(1-RUNS) (99.2 %). So a
+number that is close to the objective is refused rather than praised. Requests that were refused or dropped count as
+answered too late.
+
+Behind a router that does not look, Poisson arrivals are split into independent Poisson streams: replicas are then all
+alike, and one of them is simulated with its share of the rate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+
+from .device import slowdown
+from .fleet import Setup, counted
+from .report import Tally
+
+RUNS = 8
+_SHARE = 0.99  # of the requests, which the objective is about
+_EACH = 1000  # requests that each replica gets in a run, at least: a run begins empty
+_QUIET = 0.01  # of a replica's capacity: a load at which requests hardly ever meet
+
+#: What is called after each run.
+Told = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What so many replicas make of a rate. `p99_ns`: of each run, ascending; infinity where over 1 % were not answered.
+
+    `load`: the rate as a share of what the replicas can serve at most. `busy`: share of time in which a replica
+    computes. `http`: share of time in which its HTTP front is at work. `refused`: share of requests.
+    """
+
+    replicas: int
+    rate: float
+    load: float
+    p50_ns: float
+    p99_ns: tuple[float, ...]
+    busy: float
+    http: float
+    mean_batch: float
+    refused: float
+
+    @property
+    def median_ns(self) -> float:
+        """The median of the runs."""
+        return self.p99_ns[len(self.p99_ns) // 2]
+
+    def keeps(self, p99_ns: float) -> bool:
+        return self.p99_ns[-1] <= p99_ns
+
+
+def capacity(setup: Setup) -> float:
+    """Rows per second that one replica can serve at most, hand-overs and its HTTP front included."""
+    profile, workers = setup.profile, len(setup.workers) or 1
+    if setup.lengths or setup.device == "serial" or workers == 1:
+        times = profile.occupied_ns
+        most = setup.peak if setup.lengths else max(size * 1e9 / time for size, time in enumerate(times, 1))
+    else:
+        handover = (profile.handover_ns or 0) * len(profile.parts)
+        slow = slowdown(profile, workers)
+        most = max(
+            workers * size * 1e9 / (time * slow[size - 1] + handover) for size, time in enumerate(profile.batch_ns, 1)
+        )
+    return min(most, 1e9 / setup.http_ns) if setup.http_ns else most
+
+
+def estimate(setup: Setup, replicas: int, rate: float, told: Told = lambda: None) -> Estimate:
+    """`RUNS` simulations of so many replicas. `setup` has been solved, see `Setup.solved`; its seed begins the runs'."""
+    return _estimate(setup, replicas, rate, list(_runs(setup, replicas, rate, told)))
+
+
+def fewest(setup: Setup, rate: float, p99_ns: float, most: int, told: Told = lambda: None) -> int | None:
+    """The least number of replicas up to `most` that keeps the objective at this rate; None where none does.
+
+    More replicas are taken not to be slower. The number is searched from what the rate needs at least, in steps that
+    double, and then halved.
+    """
+    below = math.floor(rate / capacity(setup))  # a load of 1 or more never settles
+    if below >= most or not keeps_alone(setup, p99_ns):
+        return None
+    for step in (1 << power for power in count()):
+        above = min(below + step, most)
+        if _keeps(setup, above, rate, p99_ns, told):
+            break
+        if above == most:
+            return None
+        below = above
+    while above - below > 1:
+        between = (below + above) // 2
+        if _keeps(setup, between, rate, p99_ns, told):
+            above = between
+        else:
+            below = between
+    return above
+
+
+def keeps_alone(setup: Setup, p99_ns: float) -> bool:
+    """Whether requests that hardly ever meet another one keep the objective: more replicas than that do not help."""
+    alone = replace(setup, requests=min(setup.requests, _EACH))
+    return _keeps(alone, 1, _QUIET * capacity(setup), p99_ns)
+
+
+def _keeps(setup: Setup, replicas: int, rate: float, p99_ns: float, told: Told = lambda: None) -> bool:
+    """As `estimate(...).keeps`, but it ends at the first run that misses the objective."""
+    return all(_late(tally) <= p99_ns for tally in _runs(setup, replicas, rate, told))
+
+
+def _runs(setup: Setup, replicas: int, rate: float, told: Told) -> Iterator[Tally]:
+    if setup.router == "random" and setup.arrivals == "poisson":
+        one = replace(setup, replicas=1, rate=rate / replicas)
+    else:
+        one = replace(setup, replicas=replicas, rate=rate, requests=max(setup.requests, _EACH * replicas))
+    for run in range(RUNS):
+        yield counted(replace(one, seed=setup.seed + run))
+        told()
+
+
+def _late(tally: Tally) -> float:
+    """The latency in ns that 99 % of all requests do not exceed; infinity where more than 1 % have none."""
+    if not tally.completed or tally.completed < _SHARE * tally.requests:
+        return math.inf
+    return tally.percentile(_SHARE * tally.requests / tally.completed) or math.inf
+
+
+def _estimate(setup: Setup, replicas: int, rate: float, tallies: Sequence[Tally]) -> Estimate:
+    requests = sum(tally.requests for tally in tallies)
+    elapsed = sum(tally.end_ns * tally.nodes for tally in tallies)
+    return Estimate(
+        replicas=replicas,
+        rate=rate,
+        load=rate / replicas / capacity(setup),
+        p50_ns=sorted(tally.percentile(0.5) or math.inf for tally in tallies)[len(tallies) // 2],
+        p99_ns=tuple(sorted(map(_late, tallies))),
+        busy=sum(tally.busy_ns for tally in tallies) / elapsed,
+        http=min(1.0, rate / replicas * setup.http_ns / 1e9),
+        mean_batch=sum(tally.rows for tally in tallies) / max(1, sum(tally.units for tally in tallies)),
+        refused=sum(tally.refused + tally.expired for tally in tallies) / requests,
+    )
