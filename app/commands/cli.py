@@ -21,6 +21,7 @@ from app.bench import cli as bench
 from app.commands import new as newcli
 from app.commands import profile as profilecli
 from app.commands import simulate as simcli
+from app.commands import size as sizecli
 from app.commands import slice as slicecli
 from app.errors import ConfigError
 from app.settings import RowCheck, Settings, unknown_variables
@@ -295,5 +296,6 @@ newcli.register(cli)
 profilecli.register(cli)
 slicecli.register(cli)
 simcli.register(cli)
+sizecli.register(cli)
 bench.register(cli)
 cli.command("serve", help="Serve models over HTTP until SIGTERM or Ctrl-C, which drain.")(_flagged(_serve))

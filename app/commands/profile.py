@@ -160,6 +160,15 @@ def profile(
         show(measured, kept)
 
 
+def measure_model(model: Model, device: str, precision: str, budget_s: float, folder: Path) -> None:
+    """Measure a model with the defaults of `starling profile`, and keep the result in the folder."""
+    from app.engine.profiling.cache import ProfileCache
+
+    asked = Plan(threads=0, length=0, repeats=100, budget_s=budget_s, precision=precision, compile=False)
+    measured, key = _measure(model, _plan(model, device, [], asked), suggest=True)
+    ProfileCache(folder).store(key, measured)
+
+
 def _company(model: Model, beside: list[str], models: str, extra: list[str], max_batch: int) -> list[Model]:
     """The models to run beside it, each once; it may be one of them."""
     from app.models.repository import Repository

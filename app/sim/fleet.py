@@ -248,8 +248,8 @@ def _share(setup: Setup, first: int, end: int, progress: Progress) -> Tally:
     for chunk in setup.instants():
         lengths = drawn.draw(len(chunk)) if drawn else None
         if setup.replicas == 1:
-            times, early = fronts[0].through(chunk)
-            simulators[0].feed(times, None if lengths is None else lengths.tolist(), early_ns=early)
+            entered, early = fronts[0].through(chunk)
+            simulators[0].feed(entered, None if lengths is None else lengths.tolist(), early_ns=early)
             progress(len(chunk))
             continue
         chosen = blind.choose(len(chunk))

@@ -24,7 +24,8 @@ from .report import Tally
 RUNS = 8
 _SHARE = 0.99  # of the requests, which the objective is about
 _EACH = 1000  # requests that each replica gets in a run, at least: a run begins empty
-_QUIET = 0.01  # of a replica's capacity: a load at which requests hardly ever meet
+_RATE_STEP = 1.05  # as exactly is the largest rate known
+_QUIET = 0.001  # of a replica's capacity: a load at which requests hardly ever meet
 
 #: What is called after each run.
 Told = Callable[[], None]
@@ -32,7 +33,10 @@ Told = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What so many replicas make of a rate. `p99_ns`: of each run, ascending; infinity where over 1 % were not answered.
+    """What so many replicas make of a rate.
+
+    `p99_ns`: of each run, ascending; infinity where over 1 % of the requests were not answered, and at a load of 1 or
+    more, which never settles and is not simulated: the other figures are then 0.
 
     `load`: the rate as a share of what the replicas can serve at most. `busy`: share of time in which a replica
     computes. `http`: share of time in which its HTTP front is at work. `refused`: share of requests.
@@ -73,7 +77,9 @@ def capacity(setup: Setup) -> float:
 
 
 def estimate(setup: Setup, replicas: int, rate: float, told: Told = lambda: None) -> Estimate:
-    """`RUNS` simulations of so many replicas. `setup` has been solved, see `Setup.solved`; its seed begins the runs'."""
+    """`RUNS` simulations of so many replicas. `setup` has been solved (`Setup.solved`); run k has its seed plus k."""
+    if (load := rate / replicas / capacity(setup)) >= 1:
+        return Estimate(replicas, rate, load, math.inf, (math.inf,) * RUNS, 0.0, 0.0, 0.0, 0.0)
     return _estimate(setup, replicas, rate, list(_runs(setup, replicas, rate, told)))
 
 
@@ -100,6 +106,18 @@ def fewest(setup: Setup, rate: float, p99_ns: float, most: int, told: Told = lam
         else:
             below = between
     return above
+
+
+def most_rate(setup: Setup, replicas: int, p99_ns: float, kept: float, told: Told = lambda: None) -> float:
+    """The largest rate at which so many replicas keep the objective, to 5 %; `kept` is one at which they do."""
+    above = replicas * capacity(setup)
+    while above > kept * _RATE_STEP:
+        between = math.sqrt(kept * above)
+        if _keeps(setup, replicas, between, p99_ns, told):
+            kept = between
+        else:
+            above = between
+    return kept
 
 
 def keeps_alone(setup: Setup, p99_ns: float) -> bool:

@@ -1,0 +1,136 @@
+"""The number of replicas is the least that keeps the objective: against theory where there is one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.scheduler.estimates.profile import linear, parse
+from app.sim import sizing
+from app.sim.arrivals import make
+from app.sim.fleet import Setup, run
+from app.sim.front import Front
+
+MS = 1_000_000
+ONE = linear(10, 0, 1)  # 10 ms for a row, one at a time: at a rate r of one replica an M/D/1 queue
+
+
+def setup(profile: Any = ONE, **options: Any) -> Setup:
+    return Setup(profile, 1.0, **{"policy": "no_wait", "requests": 1500, "max_queue": 100_000, **options})
+
+
+def md1_p99_ms(load: float, service_ms: float = 10.0) -> float:
+    """The 99th percentile of the time in an M/D/1 queue (Erlang, 1909), by halving."""
+
+    def waits_less(ms: float) -> float:
+        terms = (load * (k - ms / service_ms) for k in range(int(ms / service_ms) + 1))
+        return (1 - load) * sum(term**k / math.factorial(k) * math.exp(-term) for k, term in enumerate(terms))
+
+    low, high = 0.0, 20 * service_ms
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if waits_less(middle) < 0.99 else (low, middle)
+    return high + service_ms
+
+
+def test_the_runs_hold_the_percentile_of_an_m_d_1_queue() -> None:
+    for replicas, rate in ((1, 40.0), (2, 120.0)):
+        got = sizing.estimate(setup(), replicas, rate)
+        exact = md1_p99_ms(rate / replicas / 100)
+        assert got.p99_ns[0] <= exact * MS <= got.p99_ns[-1]
+        assert got.median_ns == pytest.approx(exact * MS, rel=0.1)
+        assert got.load == rate / replicas / 100
+        assert got.busy == pytest.approx(got.load, rel=0.05)
+        assert (len(got.p99_ns), got.mean_batch, got.refused) == (sizing.RUNS, 1, 0)
+
+
+def test_the_fewest_replicas_of_an_m_d_1_queue() -> None:
+    """One more than theory needs, at most: what is close to the objective is refused."""
+    rate, objective_ms = 120.0, 40.0
+    exact = next(count for count in range(2, 60) if md1_p99_ms(rate / count / 100) <= objective_ms)
+    got = sizing.fewest(setup(), rate, objective_ms * MS, 1000)
+    assert got in (exact, exact + 1)
+    assert sizing.estimate(setup(), got, rate).keeps(objective_ms * MS)
+
+
+def test_the_largest_rate_that_keeps_it() -> None:
+    most = sizing.most_rate(setup(), 1, 45 * MS, 40)
+    assert not sizing.estimate(setup(), 1, most * 1.05).keeps(45 * MS)
+
+
+def test_an_objective_below_one_request_alone_needs_no_search() -> None:
+    told: list[None] = []
+    assert sizing.fewest(setup(), 50, 9.9 * MS, 10_000, partial(told.append, None)) is None
+    assert told == []
+    assert not sizing.keeps_alone(setup(), 9.9 * MS)
+    assert sizing.keeps_alone(setup(), 12 * MS)
+
+
+def test_what_never_settles_is_not_simulated() -> None:
+    got = sizing.estimate(setup(), 2, 200)
+    assert (got.load, set(got.p99_ns)) == (1, {math.inf})
+    assert not got.keeps(1e18)
+
+
+def test_requests_that_are_refused_are_late() -> None:
+    """Of a queue that holds one, a share is refused whatever the latency of the others."""
+    got = sizing.estimate(setup(max_queue=1), 1, 60)
+    assert got.refused > 0.01
+    assert set(got.p99_ns) == {math.inf}
+
+
+def test_regular_requests_take_turns_without_waiting() -> None:
+    """round_robin and uniform: each replica has one request every 10 ms or more, and is simulated among the others."""
+    even = setup(arrivals="uniform", router="round_robin")
+    assert sizing.fewest(even, 195, 10.01 * MS, 100) == 2
+    got = sizing.estimate(even, 2, 195)
+    assert got.p99_ns == pytest.approx((10 * MS,) * sizing.RUNS, rel=1e-3)
+
+
+def test_a_batch_saves_replicas() -> None:
+    """10 + 1 b ms: 32 rows in 42 ms, 762 a second, where one at a time 91 would be served."""
+    got = sizing.fewest(setup(linear(10, 1, 32)), 1400, 150 * MS, 100)
+    assert got == 2
+
+
+def test_capacity_counts_hand_overs_workers_and_the_front() -> None:
+    profile = replace(linear(10, 0, 4), handover_ns=2 * MS)
+    assert sizing.capacity(setup(profile)) == pytest.approx(4000 / 12)
+    two = parse({"batch_ms": {"1": 10, "4": 10}, "concurrency": {"2": {"1": 16, "4": 16}}, "handover_ms": 4})
+    assert sizing.capacity(setup(two, workers=(4, 4), device="shared")) == pytest.approx(8000 / 20)
+    assert sizing.capacity(setup(profile, http_ns=5 * MS)) == 200
+
+
+def test_a_front_handles_one_request_after_the_other() -> None:
+    """As the recursion says, however the stream is cut; its mean wait is that of an M/D/1 queue."""
+    times = next(make("poisson", 600, 5).chunks())[:30_000]
+    front, handled, early = Front(MS), [], []
+    for part in np.split(times, [1, 7, 5000]):
+        entered, before = front.through(part)
+        handled += entered
+        early += before or []
+    free, exact = 0, []
+    for at in times.tolist():
+        free = max(free, at) + MS
+        exact.append(free)
+    assert handled == exact
+    assert [one - before for one, before in zip(handled, early, strict=True)] == times.tolist()
+    assert np.mean(early) / MS == pytest.approx(1 + 0.6 / (2 * 0.4), rel=0.05)
+    assert Front(0).through(times) == (times.tolist(), None)
+
+
+def test_latencies_and_deadlines_count_from_before_the_front() -> None:
+    plain = setup(linear(10, 0, 1), arrivals="uniform")
+    one = run(replace(plain, rate=50.0, http_ns=3 * MS))
+    assert one["p50_ms"] == pytest.approx(13, rel=1e-3)
+    late = run(replace(plain, rate=50.0, http_ns=3 * MS, deadline_ns=12 * MS))
+    assert late["completed"] == 0
+    split = run(replace(plain, rate=100.0, http_ns=3 * MS, replicas=2, router="round_robin"))
+    assert split["p99_ms"] == pytest.approx(13, rel=1e-3)
+    with pytest.raises(ValueError, match="http: expected one of the routers random, round_robin"):
+        run(replace(plain, rate=100.0, http_ns=1, replicas=2, router="least_waiting"))
