@@ -210,7 +210,8 @@ class Model:
     returns a tensor, a tuple in the order of the outputs, or a mapping by output name. `decode` and `present` serve
     the friendly route and are None where the model has none. `takes_parameters` says that `call` accepts a keyword
     `parameters`: one mapping per row, of the call's parameters that are not reserved. `samples` are real rows that the
-    owner gave to try the model with; `row_check` is "refuse", "warn" or "off", see models/row_check.py.
+    owner gave to try the model with; `row_check` is "refuse", "warn" or "off", see models/row_check.py. `profile`: it
+    may be measured while the server is idle.
 
     `info` describes the tensors that `call` takes and returns. Where there is a `front`, clients send and get something
     else, which the front's `face` describes.
@@ -228,6 +229,7 @@ class Model:
     takes_parameters: bool = False
     samples: tuple[SampleRow, ...] = ()
     row_check: str = "refuse"
+    profile: bool = True
     stages: tuple[Callable[..., Any], ...] = ()
     again: tuple[tuple[int, ...], ...] = ()
     context: Callable[..., Sequence[Any]] | None = None

@@ -108,6 +108,7 @@ def _counters(snapshot: Snapshot) -> Iterator[Metric]:
                 begin = len(batches.samples)
                 batches.add_metric([stats.model, stats.version, str(worker), reason], count)
                 _label(batches, begin, {**labels, "operation": operation} if stats.stages else labels)
+    yield from _profiled([gauges.stats for gauges in snapshot.models])
     busy = CounterMetricFamily("starling_worker_busy_seconds", "Time each worker spent on units.", labels=["worker"])
     for worker, seconds in enumerate(snapshot.busy_s):
         busy.add_metric([str(worker)], seconds)
@@ -117,6 +118,17 @@ def _counters(snapshot: Snapshot) -> Iterator[Metric]:
         joules = CounterMetricFamily("starling_energy_joules", "Energy since start, by its source.", labels=["source"])
         joules.add_metric([energy.source], energy.joules)
         yield joules
+
+
+def _profiled(models: list[ModelStats]) -> Iterator[Metric]:
+    batches = CounterMetricFamily(
+        "starling_profile_batches", "Batches that measured an idle model; in no other figure.", labels=_LABELS
+    )
+    seconds = CounterMetricFamily("starling_profile_seconds", "What they took to compute.", labels=_LABELS)
+    for stats in models:
+        batches.add_metric([stats.model, stats.version], stats.profiled.count)
+        seconds.add_metric([stats.model, stats.version], stats.profiled.ns / 1e9)
+    yield from (batches, seconds)
 
 
 def _gauges(models: list[Gauges]) -> Iterator[Metric]:

@@ -160,6 +160,7 @@ class ModelStats:
         self.rows = 0
         self.executions = 0
         self.last = 0.0  # seconds since the epoch
+        self.profiled = Spent()  # batches that measured the model while it was idle, and what they computed
 
     def batch_ran(self, worker: int, reason: str, rows: int, parts: tuple[int, int, int], klass: str) -> None:
         """A batch has finished well; `parts` are nanoseconds of input, model and output."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # torch takes seconds to load: only when the command runs
     from app.contract import Model
     from app.engine.devices.base import Device
     from app.engine.profiling.cache import Key
-    from app.engine.profiling.sampler import Sampler
+    from app.engine.profiling.sampling.sampler import Sampler
     from app.scheduler.estimates.profile import ModelProfile
 
 _ON_GPU = 4  # workers that are compared on a GPU, at most; streams are cheap, what they bring is not known
@@ -181,7 +181,7 @@ def _company(model: Model, beside: list[str], models: str, extra: list[str], max
 def _plan(model: Model, device: str, workers: list[int], asked: Plan) -> Plan:
     """The plan as asked for, completed. Raises ConfigError that names the option at fault."""
     from app.engine.devices.streams.cuda import device_index
-    from app.engine.profiling.sampler import levels
+    from app.engine.profiling.sampling.sampler import levels
 
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
         raise ConfigError(f"device: expected auto, cpu, cuda or cuda:N, got {device!r}")
@@ -216,7 +216,7 @@ def _device(plan: Plan, workers: int) -> Device:
 def _measure(model: Model, plan: Plan, suggest: bool) -> tuple[ModelProfile, Key]:
     """The profile with all that belongs to it, and its key. Other numbers of threads are measured more coarsely."""
     from app.engine.profiling import sizing
-    from app.engine.profiling.sampler import Cell, Sampler, at_lengths, cells, coarser, shorter
+    from app.engine.profiling.sampling.sampler import Cell, Sampler, at_lengths, cells, coarser, shorter
     from app.models.samples import most_length, own_length
 
     max_batch, inputs = plan.max_batch, model.info.client_inputs
@@ -272,7 +272,7 @@ def _run(model: Model, plan: Plan, sampler: Sampler, told: Callable[[int], None]
     from app.engine.profiling.bench import Bench, measure
     from app.engine.profiling.cache import key_of
     from app.engine.profiling.energy import find_meter
-    from app.engine.profiling.sampler import coarser
+    from app.engine.profiling.sampling.sampler import coarser
     from app.models.samples import short_lengths
 
     lengths = short_lengths(model.info.client_inputs, plan.length) if plan.length else None

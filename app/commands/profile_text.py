@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
-from app.engine.profiling.sampler import coarser
+from app.engine.profiling.sampling.sampler import coarser
 from app.scheduler.estimates.profile import ModelProfile
 
 

@@ -6,19 +6,19 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from app.commands.size_plan import Asked, Found, Goal
 from app.commands.size_subject import HttpCost, Subject, from_file, stored
 from app.errors import ConfigError, as_config_error
 
 if TYPE_CHECKING:
     from app.scheduler.estimates.profile import ModelProfile
     from app.sim.fleet import Setup
-    from app.sim.sizing import Estimate
 
 _MS = 1e6
 _NEAR = 1.05  # percentiles as near as this are equal: the simulator knows them no better
@@ -26,34 +26,6 @@ _GPU_AHEAD_NS = 300_000  # the server's own default on a GPU
 _ROUTERS = ("random", "round_robin")  # those that do not look at the replicas: what stands before them seldom does
 _QUARTILES = 1.349  # standard deviations between the quartiles of a normal distribution
 _STEADY = 0.005  # a smaller coefficient of variation changes no figure
-
-
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """What is asked for. `headroom`: the share of `rate` that must fit on top."""
-
-    rate: float
-    p99_ns: float
-    headroom: float
-    most: int
-
-    @property
-    def sized_rate(self) -> float:
-        return self.rate * (1 + self.headroom)
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A configuration, and the fewest replicas of it that reach the goal; None: no number does.
-
-    `at`: what that many make of the rate and of the rate with headroom, then what one less makes of them.
-    `most_rate`: the largest rate that they keep the objective at.
-    """
-
-    setup: Setup
-    replicas: int | None
-    at: tuple[Estimate, ...] = ()
-    most_rate: float = 0.0
 
 
 def register(cli: typer.Typer) -> None:
@@ -147,7 +119,7 @@ def size(
                 best = _with_margin(best, goal, told)
     from app.commands import size_text
 
-    asked = size_text.Asked(goal, subject, http, tuple(found), policy)
+    asked = Asked(goal, subject, http, tuple(found), policy)
     print(json.dumps(size_text.told(best, asked), indent=2) if as_json else size_text.text(best, asked))
     if best is None:
         sys.exit(1)

@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from app.sim import sizing
 from app.sim.sizing import Estimate
 
 if TYPE_CHECKING:
-    from app.commands.size import Found, Goal
-    from app.commands.size_subject import HttpCost, Subject
+    from app.commands.size_plan import Asked, Found, Goal
     from app.sim.fleet import Setup
 
 _MS = 1e6
 NOT_COUNTED = "ingress, network, TLS, start-up, and whatever else runs on the machines"
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What was asked for, and of what. `found`: every configuration that was tried. `policy`: as given, or none."""
-
-    goal: Goal
-    subject: Subject
-    http: HttpCost
-    found: Sequence[Found]
-    policy: str = ""
 
 
 def command(setup: Setup, asked: Asked) -> str:

@@ -124,7 +124,7 @@ class Engine:
         Raises ConfigError when it does not do what it declares, or when its rows depend on their batch.
         """
         spec = self.device.spec
-        model, spare, slots = fit(model, spec, self.profiling.spare, self._pool_bytes)
+        model, spare, slots = fit(model, spec, self.profiling.spare * model.profile, self._pool_bytes)
         largest = model.info.batching.max_batch
         executor = await self.loop.run_in_executor(self._loader, self.device.open, model, slots)
         try:

@@ -342,7 +342,7 @@ class ServedModel:
                 "reorders": self.engine.scheduler.reorders(self.program),
                 "batch_scale": self.engine.scheduler.scale(self.program),
                 "handover_ms": self.engine.scheduler.handover_ns(self.program) / 1e6,
-                "profile": self.known.told(),
+                "profile": {**self.known.told(), "idle_batches": self.stats.profiled.as_dict()},
                 "beside": dict(self.beside),
                 "batches": {f"{worker}:{why}": n for (worker, why), n in sorted(self.stats.batches.items())},
                 **self._stage_statistics(gauges.at_stages),

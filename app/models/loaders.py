@@ -101,6 +101,7 @@ def load(
         takes_parameters=takes_parameters,
         samples=samples,
         row_check=row_check,
+        profile=config.profile,
     )
     return in_stages(model, config, source.folder / FILE_NAME)
 

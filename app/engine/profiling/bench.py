@@ -18,7 +18,7 @@ from app.contract import Array, Model, SampleRow
 from app.engine.devices.base import Completion, Device, Job, Transfer
 from app.engine.devices.pool import Slots
 from app.engine.profiling.measured_device import MeasuredDevice
-from app.engine.profiling.sampler import Cell, Sampler, coarser
+from app.engine.profiling.sampling.sampler import Cell, Sampler, coarser
 from app.engine.profiling.warmup import warm_up, write_rows
 from app.errors import ConfigError
 from app.models.samples import longest, short_lengths, stretched

@@ -28,9 +28,11 @@ from app.engine.devices.pool import Slots
 from app.engine.profiling.cache import Key, Known, Origin, ProfileCache
 from app.engine.profiling.first_rows import check_later, time_rows
 from app.engine.profiling.measured_device import Measured, MeasuredDevice
-from app.engine.profiling.sampler import Cell, Sampler, at_lengths, cells, coarser, levels, shorter
+from app.engine.profiling.sampling.room import SHARE, Room
+from app.engine.profiling.sampling.sampler import Cell, Sampler, levels
 from app.engine.profiling.warmup import write_rows
-from app.models.samples import longest, most_length, short_lengths, stretched
+from app.metrics import ModelStats
+from app.models.samples import longest, short_lengths, stretched
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.types import DeviceSpec
 
@@ -38,9 +40,6 @@ log = logging.getLogger("starling.engine")
 
 _QUIET_NS = 50_000_000  # without a call: shorter gaps are those between the calls of one busy client
 _PATIENCE = 4  # times a batch's own time without a call, before it is measured: another is not so likely to come then
-_LEAST, _MOST = 5, 30  # times per cell; the median of 30 is known to a few percent on a machine that does other things
-_PASSES = 2  # over the lengths, which the budget must have room for: more lengths are better than a finer median
-_SHARE = 10  # a batch may take this part of the budget at most, or it keeps its time from warm-up
 
 
 class _GoneError(RuntimeError):
@@ -56,6 +55,7 @@ class Target(Protocol):
     spare: Slots  # of its pool, for measuring: as many rows for each worker
     rows: Sequence[SampleRow]  # to measure with
     untried: bool  # it has not run in any batch but those of its calls
+    stats: ModelStats  # counts its batches
 
 
 class IdleProfiler:
@@ -120,10 +120,20 @@ class IdleProfiler:
     async def _work(self) -> None:
         while self._wanted:
             target = self._wanted[0]  # it stays there, so that `forget` finds it
+            before = replace(target.stats.profiled)
+            log.info(
+                "model %s: measuring it while there are no calls, for at most %.3g s of batches (--profile-budget-s)",
+                target.executor.model.info.name, self._budget_ns / 1e9,
+            )  # fmt: skip
             known = await self._try(target) if target.untried else None
             if known is None or not is_whole(target, self._device.spec):
                 timed = has_times(target.known, self._device.spec)
                 known = await (self._measure_rest(target) if timed else self._measure(target)) or known
+            spent = target.stats.profiled
+            log.info(
+                "model %s: measuring has ended: %d batches, which took %.3g s",
+                target.executor.model.info.name, spent.count - before.count, (spent.ns - before.ns) / 1e9,
+            )  # fmt: skip
             if not self._wanted or self._wanted[0] is not target:
                 continue
             self._wanted.popleft()
@@ -139,7 +149,7 @@ class IdleProfiler:
         run = partial(self._run, target)
         try:
             if not has_times(target.known, self._device.spec):
-                times = await time_rows(target.rows[0], target.known.profile.max_batch, self._budget_ns // _SHARE, run)
+                times = await time_rows(target.rows[0], target.known.profile.max_batch, self._budget_ns // SHARE, run)
                 lengths = {"lengths": longest(target.rows)}
                 target.known = Known(ModelProfile(times, model.info.name, extra=lengths), Origin.WARM_UP, now_utc())
             if model.row_check != "off":
@@ -160,18 +170,24 @@ class IdleProfiler:
         await device.quiet(_QUIET_NS)
         if device.dead() is not None or target not in self._wanted:
             raise _GoneError
-        ((completion, _),) = await device.measure(executor, [(able(device.spec, size)[0], slots)])
+        ((completion, _),) = await self._timed(target, [(able(device.spec, size)[0], slots)])
         if completion.ran is None:
             raise RuntimeError(completion.message)
         return completion.ran
+
+    async def _timed(self, target: Target, batches: Sequence[tuple[int, Slots]]) -> list[Measured]:
+        """Run batches at once, and count them as what they are."""
+        measured = await self._device.measure(target.executor, batches)
+        for one in measured:
+            target.stats.profiled.add(one.completion.outcome.compute_ns)
+        return measured
 
     async def _measure(self, target: Target) -> Known | None:
         """The model's profile, or None if it was not to be had."""
         guess = target.known.profile
         most = min(len(able(self._device.spec, guess.max_batch)), self._device.spec.max_running)
-        own, wanted = self._lengths(target, self._budget_ns)
-        budget_ns = self._budget_ns // (2 if wanted else 1)
-        sampler = Sampler([*self._sizes(guess, levels(most), budget_ns), *wanted], least=_LEAST, most=_MOST)
+        own, wanted = self._lengths(target)
+        sampler = self._room(target).sampler(levels(most), wanted)
         handovers = await self._visit(target, sampler)
         if handovers is None or not any(sampler.table(1)):
             return None
@@ -188,9 +204,8 @@ class IdleProfiler:
         For profiles that were kept before these were measured: they hold more than would be measured here.
         """
         known = target.known
-        own, wanted = self._lengths(target, self._budget_ns) if not has_lengths(target) else (0, [])
-        fit = [size for size in coarser(known.profile.max_batch)[-1] if self._fits(known.profile.batch_ns[size - 1])]
-        sampler = Sampler([*cells(fit), *wanted], least=_LEAST, most=_LEAST)
+        own, wanted = self._lengths(target) if not has_lengths(target) else (0, [])
+        sampler = self._room(target).rest(wanted)
         handovers = await self._visit(target, sampler)
         if not handovers:
             return None
@@ -205,13 +220,13 @@ class IdleProfiler:
         Returns what batches that ran alone cost beyond computing, in ns; None if the model is gone or fails. One that
         fails at another length than its rows have is not timed there.
         """
-        device, info = self._device, target.executor.model.info
+        device, info, room = self._device, target.executor.model.info, self._room(target)
         workers = able(device.spec, target.known.profile.max_batch)
         handovers: list[int] = []
         spent, laid_out = 0, -1
         while spent < self._budget_ns and (cell := sampler.next()) is not None:
-            expected = self._guess(target, cell)
-            if cell.length and not self._fits(expected := max(expected, sampler.expected(cell))):
+            expected = room.expected(cell)
+            if cell.length and not room.fits(expected := max(expected, sampler.expected(cell))):
                 sampler.drop(cell)
                 continue
             if cell.length != laid_out:
@@ -222,7 +237,7 @@ class IdleProfiler:
             if device.dead() is not None or target not in self._wanted:
                 return None
             begin = self._clock()
-            measured = await device.measure(target.executor, self._batches(target, cell, workers))
+            measured = await self._timed(target, self._batches(target, cell, workers))
             took = self._clock() - begin
             spent += took
             if fault := next((one.completion.message for one in measured if one.completion.ran is None), ""):
@@ -237,41 +252,14 @@ class IdleProfiler:
             sampler.add(cell, [computed], took, _by_stage(measured))
         return handovers
 
-    def _guess(self, target: Target, cell: Cell) -> int:
-        """Nanoseconds that a batch will take: from warm-up, in proportion to its length where rows are longer."""
-        own = max(longest(target.rows).values(), default=1) or 1
-        time = target.known.profile.batch_ns[cell.size - 1] * cell.units
-        return time * max(own, cell.length) // own
+    def _room(self, target: Target) -> Room:
+        return Room(target.known.profile, longest(target.rows), self._budget_ns)
 
-    def _fits(self, batch_ns: int) -> bool:
-        """Whether a batch that takes so long may be measured at all."""
-        return batch_ns * _SHARE <= self._budget_ns
-
-    def _sizes(self, guess: ModelProfile, at_once: Sequence[int], budget_ns: int) -> list[Cell]:
-        """As many sizes as the budget has room for, several times each; none of batches that take too long."""
-        wanted: list[Cell] = []
-        for sizes in coarser(guess.max_batch):
-            wanted = cells([size for size in sizes if self._fits(guess.batch_ns[size - 1])], at_once)
-            if _LEAST * sum(cell.units * guess.batch_ns[cell.size - 1] for cell in wanted) <= budget_ns:
-                break
-        return wanted
-
-    def _lengths(self, target: Target, budget_ns: int) -> tuple[int, list[Cell]]:
-        """The length of the rows as they are, 0 if it is fixed, and a few sizes at as many others as there is room for.
-
-        Half of the budget is theirs. A recurrent model that runs step by step needs none: a step takes as long at any.
-        """
-        own = max(longest(target.rows).values(), default=0)
-        most = most_length(target.executor.model.info.client_inputs, own)
-        if most and not own:
-            own = 1
-        wanted: list[Cell] = []
-        for lengths in shorter(most, own) if most and target.executor.steps is None else []:
-            every = at_lengths(coarser(target.known.profile.max_batch)[-1], lengths)
-            wanted = [cell for cell in every if self._fits(self._guess(target, cell))]
-            if _PASSES * sum(self._guess(target, cell) for cell in wanted) <= budget_ns // 2:
-                break
-        return own, wanted
+    def _lengths(self, target: Target) -> tuple[int, list[Cell]]:
+        """As `Room.lengths`. A model that runs step by step needs no others: a step takes as long at any."""
+        if target.executor.steps is None:
+            return self._room(target).lengths(target.executor.model.info.client_inputs)
+        return self._room(target).own, []
 
     def _batches(self, target: Target, cell: Cell, workers: Sequence[int]) -> list[tuple[int, Slots]]:
         """One batch for each of as many workers, of spare slots of its own."""

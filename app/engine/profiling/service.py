@@ -107,6 +107,8 @@ class Profiling:
             guess = tuple(_GUESS_NS + size * _GUESS_ROW_NS for size in range(1, max_batch + 1))
             known, rows = Known(ModelProfile(guess, model.info.name), Origin.GUESS, now_utc()), ()
             later = "until real rows have come" if self.spare else "with --profile-budget-s 0"
+            if not model.profile:
+                later = "with profile = false in model.toml"
             warnings = (unfit_warning(str(exc), later),)
         for warning in warnings:
             log.warning("model %s: %s", model.info.name, warning)

@@ -18,7 +18,7 @@ from app.engine.devices.base import Completion
 from app.engine.devices.cpu.device import CpuDevice
 from app.engine.devices.streams.device import StreamDevice
 from app.engine.profiling.bench import Bench, Round, measure
-from app.engine.profiling.sampler import Cell, Sampler, at_lengths, cells, coarser, levels, shorter
+from app.engine.profiling.sampling.sampler import Cell, Sampler, at_lengths, cells, coarser, levels, shorter
 from app.errors import ConfigError
 from app.models import Recurrent
 from app.models.cells import recurrent_model

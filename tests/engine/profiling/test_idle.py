@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -439,3 +440,49 @@ async def test_a_length_at_which_the_model_fails_is_left_out():
         await settled(rig)
         assert origins(rig) == ["measured"]
         assert [length for length, _ in rig.served.known.profile.by_length] == [4, 8, 16, 32]
+
+
+@virtual
+async def test_its_batches_are_counted_and_the_log_says_when_it_begins_and_ends(caplog: pytest.LogCaptureFixture):
+    async with serving(profile_budget_s=BUDGET) as rig:
+        with caplog.at_level(logging.INFO):
+            rig.engine.profiling.begin()
+            await settled(rig)
+            await rig.ask(2.0)
+        done = measured(rig)
+        took = sum((pushed.ended or 0) - pushed.at for pushed in done)
+        shown = rig.served.statistics()
+        assert shown["starling"]["profile"]["idle_batches"] == {"count": len(done), "ns": took}
+        assert (shown["execution_count"], shown["inference_count"]) == (1, 1)  # they are in no other figure
+        told = [record.getMessage() for record in caplog.records if "measuring" in record.getMessage()]
+        assert told == [
+            "model m: measuring it while there are no calls, for at most 5 s of batches (--profile-budget-s)",
+            f"model m: measuring has ended: {len(done)} batches, which took {took / 1e9:.3g} s",
+        ]
+
+
+@virtual
+async def test_a_model_that_is_not_to_be_measured_keeps_all_its_slots(tmp_path: Path):
+    model = replace(make_model(name="off"), profile=False)
+    async with serving(model, make_model(name="on"), profiles=ProfileCache(tmp_path), profile_budget_s=BUDGET) as rig:
+        off, on = rig.models
+        rig.engine.profiling.begin()
+        await settled(rig)
+        assert origins(rig) == ["warm-up", "measured"]
+        assert {pushed.job.executor for pushed in measured(rig)} == {on.executor}
+        assert (len(off.spare), off.stats.profiled.count) == (0, 0)
+        assert off.pool.free == on.pool.free
+
+
+@virtual
+async def test_sizes_near_the_curve_of_the_others_are_only_looked_at():
+    """Three times each; a size that is far from it is timed as often as the others."""
+    odd = {7: 3 * MS}
+    device = FakeDevice(virtual_loop(), 16, batch_ns=lambda size: odd.get(size, MS + size * MS // 10))
+    async with serving(make_model(max_batch=16), device=device, profile_budget_s=BUDGET) as rig:
+        rig.engine.profiling.begin()
+        await settled(rig)
+        visits = Counter(pushed.rows for pushed in measured(rig))
+        firm = {1, 2, 3, 4, 6, 8, 12, 16, 7}
+        assert visits == {size: 5 if size in firm else 3 for size in range(1, 17)}
+        assert rig.served.known.profile.batch_ns == tuple(odd.get(size, MS + size * MS // 10) for size in range(1, 17))

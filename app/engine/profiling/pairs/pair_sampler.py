@@ -13,7 +13,7 @@ from itertools import product
 from statistics import median
 from typing import NamedTuple
 
-from app.engine.profiling.sampler import half_interval
+from app.engine.profiling.sampling.sampler import half_interval
 from app.scheduler.estimates.pairs import PairTime
 
 Sizes = tuple[int, int]  # rows of the one, rows of the other

@@ -13,8 +13,11 @@ from math import floor, sqrt
 from statistics import median
 from typing import Any, NamedTuple
 
+from app.engine.profiling.sampling.between import LOOKS, drawn, noise_of, spread_of
 from app.scheduler.estimates.fields import interpolate
 from app.scheduler.estimates.profile import ModelProfile, parse
+
+_FAR = 0.1  # of the line, at every look: about as far as times of one size are from one another on a busy machine
 
 
 class Cell(NamedTuple):
@@ -73,12 +76,25 @@ class Sampler:
 
     A cell is settled when it has `least` times and the 95 % confidence interval of their median is within `tolerance`
     of it to either side, or when it has `most`. Equal seeds and equal times give equal orders.
+
+    `between`: cells that are only looked at, three times, as long as the others of their group are not settled. One
+    that is far from the line through its neighbours each time is then timed as often as the rest: curves bend and jump,
+    so no size is taken for granted. The others are left at that, see `drawn`.
     """
 
     def __init__(
-        self, wanted: Sequence[Cell], *, least: int = 5, most: int = 100, tolerance: float = 0.03, seed: int = 0
+        self,
+        wanted: Sequence[Cell],
+        *,
+        least: int = 5,
+        most: int = 100,
+        tolerance: float = 0.03,
+        seed: int = 0,
+        between: Iterable[Cell] = (),
     ) -> None:
         self.times: dict[Cell, list[int]] = {cell: [] for cell in wanted}
+        self._between = set(between)  # not judged yet
+        self._on_line: set[Cell] = set()
         self._by_stage: dict[Cell, list[tuple[int, ...]]] = {cell: [] for cell in wanted}
         self._least = min(least, most)
         self._most = most
@@ -94,7 +110,7 @@ class Sampler:
         for group in sorted(self._spent, key=self._spent.__getitem__):
             left = self._passes[group]
             if not left:
-                left += [cell for cell in self.times if _group(cell) == group and cell not in self._settled]
+                left += self._open(group) or self._judged(group)
                 if group[1] and not self._spent[group]:
                     left.sort(reverse=True)
                 else:
@@ -103,6 +119,33 @@ class Sampler:
                 if (cell := left.pop()) not in self._settled:
                     return cell
         return None
+
+    def _open(self, group: tuple[int, int]) -> list[Cell]:
+        """What the next pass over a group visits."""
+        return [
+            cell
+            for cell, times in self.times.items()
+            if _group(cell) == group
+            and cell not in self._settled
+            and not (cell in self._between and len(times) >= LOOKS)
+        ]
+
+    def _judged(self, group: tuple[int, int]) -> list[Cell]:
+        """Leave the cells of a group that are on the line through the others; those that are not."""
+        looked = {cell for cell in self._between if _group(cell) == group and cell not in self._settled}
+        known = {cell.size: times for cell in self.times if _group(cell) == group and cell not in looked
+                 if (times := round(median(self.times[cell] or [0])))}  # fmt: skip
+        self._between -= looked
+        if known:
+            on_line = {cell for cell in looked if self._is_near(cell, interpolate(known, [cell.size])[0])}
+            self._on_line |= on_line
+            self._settled |= on_line
+        return self._open(group)
+
+    def _is_near(self, cell: Cell, line: float) -> bool:
+        """Whether not all looks at a cell are on the same side of the line, and far from it."""
+        off = [time / line - 1 for time in self.times[cell]]
+        return not (min(off) > _FAR or max(off) < -_FAR)
 
     def add(
         self, cell: Cell, times: Iterable[int], cost: float = 1.0, by_stage: Iterable[tuple[int, ...]] = ()
@@ -145,18 +188,19 @@ class Sampler:
 
     def spread(self, cell: Cell) -> float:
         """Distance between the quartiles as a share of the median; of four times or more."""
-        times = sorted(self.times[cell])
-        return (times[3 * (len(times) - 1) // 4] - times[(len(times) - 1) // 4]) / median(times)
+        return spread_of(self.times[cell])
 
     def table(self, units: int, length: int = 0, stage: int | None = None) -> dict[int, int]:
         """Median nanoseconds by size, of what has been timed while `units` ran; of one stage, if one is named."""
-        found = {}
+        found: dict[int, Sequence[int]] = {}
+        looks: dict[int, Sequence[int]] = {}
         for cell, times in self.times.items():
             if stage is not None:
                 times = [one[stage] for one in self._by_stage[cell]]
             if _group(cell) == (units, length) and times:
-                found[cell.size] = max(1, round(median(times)))
-        return found
+                (looks if cell in self._on_line else found)[cell.size] = times
+        firm = {size: max(1, round(median(times))) for size, times in found.items()}
+        return {**firm, **drawn(looks, firm, noise_of(found.values()))}
 
     def profile(
         self, guess: ModelProfile | None = None, length: int = 0, *, cell: bool = False, **keys: Any
@@ -170,6 +214,8 @@ class Sampler:
         which not both ends of the curve were timed are left out, and lengths at which 1 was not. Raises ValueError when
         1 was not timed alone.
         """
+        for group in self._passes:  # where time was up before
+            self._judged(group)
         stages = max((len(visit) for visits in self._by_stage.values() for visit in visits), default=0)
         guesses = guess.stages if guess and len(guess.stages) == stages else (guess,) * stages
         timed = self._timed(guess, length)

@@ -1,0 +1,1 @@
+"""Which batches to time next, how often, and what follows for those that were not."""
