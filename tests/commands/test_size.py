@@ -67,7 +67,7 @@ def test_replicas_margin_and_one_less(tmp_path: Path) -> None:
     assert not got["one_less"][1]["keeps"]
     assert got["most_rate"] >= 275
     assert got["margin"] == pytest.approx(got["most_rate"] / 250 - 1)
-    assert got["command"] == "starling serve --threads 2 --workers 1 --policy no_wait"
+    assert got["command"] == "starling serve MODEL_FOLDER --threads 2 --workers 1 --policy no_wait"
     plain = got["predicted"][0]
     assert plain["p99_least_ms"] <= plain["p99_median_ms"] <= plain["p99_ms"] <= 60
     assert plain["p50_ms"] > 10.1
@@ -86,7 +86,7 @@ def test_the_table_and_what_it_does_not_know() -> None:
         "HTTP 200 us a request, assumed; --measure measures it",
         "replicas  rate/s  load  p50 ms  p99 ms",
         "above 1500/s",
-        "\n  starling serve --workers 32\n",
+        "\n  starling serve MODEL_FOLDER --workers 32\n",
         "Not counted: ingress, network",
         "p99 ms is the greatest of 2 independent runs of 200 requests; the median run\nis below it with 75.0%",
     ):
@@ -138,7 +138,7 @@ def test_workers_that_were_measured_at_once_are_compared(tmp_path: Path) -> None
     one, two = got["compared"]
     assert (one["workers"], two["workers"], got["workers"]) == ([1], [1, 1], [1, 1])
     assert two["replicas"] < one["replicas"]
-    assert got["command"] == "starling serve --workers 1,1 --policy no_wait"
+    assert got["command"] == "starling serve MODEL_FOLDER --workers 1,1 --policy no_wait"
 
 
 def test_measured_first_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
