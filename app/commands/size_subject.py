@@ -54,7 +54,9 @@ def from_file(text: str) -> Subject:
 
     profile = options.profile(text)
     told = re.fullmatch(r"cpu .*, (\d+) cores", profile.device)
-    return Subject(profile.model, (profile,), _http_of(profile), "starling serve MODEL_FOLDER", int(told[1]) if told else None)
+    return Subject(
+        profile.model, (profile,), _http_of(profile), "starling serve MODEL_FOLDER", int(told[1]) if told else None
+    )
 
 
 def stored(

@@ -12,7 +12,7 @@ from app.scheduler.estimates.profile import ModelProfile
 
 # Times per cell, and how well its median is to be known. What workers report corrects what all cells have in common, so
 # what matters is how they compare. `_looked_at` says which are timed less often still.
-_LEAST, _MOST, _TOLERANCE = 5, 15, 0.05
+_LEAST, _MOST, _TOLERANCE = 5, 20, 0.04
 _PASSES = 2  # over the lengths, which the budget must have room for: more lengths are better than a finer median
 SHARE = 10  # a batch may take this part of the budget at most, or it keeps its time from warm-up
 

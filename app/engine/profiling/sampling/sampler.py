@@ -79,7 +79,8 @@ class Sampler:
 
     `between`: cells that are only looked at, three times, as long as the others of their group are not settled. One
     that is far from the line through its neighbours each time is then timed as often as the rest: curves bend and jump,
-    so no size is taken for granted. The others are left at that, see `drawn`.
+    so no size is taken for granted. So is one that seems to serve more rows a second than any other: batches would be
+    cut to that size, whether it is so or was luck. The others are left at that, see `drawn`.
     """
 
     def __init__(
@@ -137,7 +138,13 @@ class Sampler:
                  if (times := round(median(self.times[cell] or [0])))}  # fmt: skip
         self._between -= looked
         if known:
-            on_line = {cell for cell in looked if self._is_near(cell, interpolate(known, [cell.size])[0])}
+            least = min(time / size for size, time in known.items())  # of a row
+            on_line = {
+                cell
+                for cell in looked
+                if self._is_near(cell, interpolate(known, [cell.size])[0])
+                and median(self.times[cell]) >= least * cell.size
+            }
             self._on_line |= on_line
             self._settled |= on_line
         return self._open(group)

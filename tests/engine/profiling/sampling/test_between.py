@@ -29,7 +29,7 @@ def test_noise_is_that_of_what_was_timed_often() -> None:
     assert noise_of([[100, 900]]) == 0
 
 
-@pytest.mark.parametrize(("noise", "calls", "error"), [(0.03, 0.55, 0.02), (0.1, 0.35, 0.05)])
+@pytest.mark.parametrize(("noise", "calls", "error"), [(0.03, 0.65, 0.02), (0.1, 0.45, 0.05)])
 def test_fewer_calls_know_a_curve_that_jumps(noise: float, calls: float, error: float) -> None:
     """Three rows take longer than four, and every other size is off the line by a tenth."""
     curve = {size: 1e6 * (1 + 0.1 * size + (size == 3)) * (1 + 0.1 * (size % 2)) for size in range(1, 33)}
@@ -45,9 +45,21 @@ def test_fewer_calls_know_a_curve_that_jumps(noise: float, calls: float, error: 
         return sum(map(len, sampler.times.values())), off
 
     all_calls, _ = known(Sampler(every, most=30))
-    few_calls, off = known(Sampler(every, most=15, tolerance=0.05, between=looked_at))
+    few_calls, off = known(Sampler(every, most=20, tolerance=0.04, between=looked_at))
     assert few_calls <= calls * all_calls
     assert off <= error
+
+
+def test_a_size_that_seems_the_best_is_timed_like_the_others() -> None:
+    """Or batches would be cut to the size that was luckiest when it was looked at."""
+    every = cells(range(1, 9))
+    sampler = Sampler(every, between=[cell for cell in every if cell.size in (5, 7)], least=8)
+    while (cell := sampler.next()) is not None:
+        lucky = cell.size == 7 and len(sampler.times[cell]) < 3
+        sampler.add(cell, [cell.size * (960 if lucky else 1000)])
+    visits = {cell.size: len(times) for cell, times in sampler.times.items()}
+    assert visits == {**dict.fromkeys(range(1, 9), 8), 5: 3}
+    assert sampler.table(1)[7] == 7000
 
 
 def test_what_time_did_not_allow_to_judge_is_on_the_line_too() -> None:
