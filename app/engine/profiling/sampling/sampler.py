@@ -13,11 +13,11 @@ from math import floor, sqrt
 from statistics import median
 from typing import Any, NamedTuple
 
-from app.engine.profiling.sampling.between import LOOKS, drawn, noise_of, spread_of
+from app.engine.profiling.sampling.between import LOOKS, drawn, looks_for, noise_of, spread_of
 from app.scheduler.estimates.fields import interpolate
 from app.scheduler.estimates.profile import ModelProfile, parse
 
-_FAR = 0.1  # of the line, at every look: about as far as times of one size are from one another on a busy machine
+_FAR = 0.1  # of the line: about as far as times of one size are from one another on a busy machine
 
 
 class Cell(NamedTuple):
@@ -77,10 +77,11 @@ class Sampler:
     A cell is settled when it has `least` times and the 95 % confidence interval of their median is within `tolerance`
     of it to either side, or when it has `most`. Equal seeds and equal times give equal orders.
 
-    `between`: cells that are only looked at, three times, as long as the others of their group are not settled. One
-    that is far from the line through its neighbours each time is then timed as often as the rest: curves bend and jump,
-    so no size is taken for granted. So is one that seems to serve more rows a second than any other: batches would be
-    cut to that size, whether it is so or was luck. The others are left at that, see `drawn`.
+    `between`: cells that are only looked at, three times, as long as the others of their group are not settled, and up
+    to eight times where those have varied. One that is far from the line through its neighbours is then timed as often
+    as the rest: curves bend and jump, so no size is taken for granted. So is one that seems to serve more rows a second
+    than any other: batches would be cut to that size, whether it is so or was luck. The others are left at that, see
+    `drawn`.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class Sampler:
         self._random = random.Random(seed)
         self._settled: set[Cell] = set()
         self._passes: dict[tuple[int, int], list[Cell]] = {_group(cell): [] for cell in wanted}
+        self._looks = dict.fromkeys(self._passes, LOOKS)
         self._spent = dict.fromkeys(self._passes, 0.0)
         self._lengths = sorted({length for _, length in self._passes if length})
 
@@ -111,7 +113,7 @@ class Sampler:
         for group in sorted(self._spent, key=self._spent.__getitem__):
             left = self._passes[group]
             if not left:
-                left += self._open(group) or self._judged(group)
+                left += self._open(group) or self._looked_again(group) or self._judged(group)
                 if group[1] and not self._spent[group]:
                     left.sort(reverse=True)
                 else:
@@ -128,8 +130,14 @@ class Sampler:
             for cell, times in self.times.items()
             if _group(cell) == group
             and cell not in self._settled
-            and not (cell in self._between and len(times) >= LOOKS)
+            and not (cell in self._between and len(times) >= self._looks[group])
         ]
+
+    def _looked_again(self, group: tuple[int, int]) -> list[Cell]:
+        """What is to be looked at more often, now that the others of a group say how much times vary."""
+        timed = [times for cell, times in self.times.items() if _group(cell) == group and cell not in self._between]
+        self._looks[group] = looks_for(noise_of(timed))
+        return self._open(group)
 
     def _judged(self, group: tuple[int, int]) -> list[Cell]:
         """Leave the cells of a group that are on the line through the others; those that are not."""
@@ -150,9 +158,8 @@ class Sampler:
         return self._open(group)
 
     def _is_near(self, cell: Cell, line: float) -> bool:
-        """Whether not all looks at a cell are on the same side of the line, and far from it."""
-        off = [time / line - 1 for time in self.times[cell]]
-        return not (min(off) > _FAR or max(off) < -_FAR)
+        """Whether the median of the looks at a cell is not far from the line."""
+        return abs(median(self.times[cell]) / line - 1) <= _FAR
 
     def add(
         self, cell: Cell, times: Iterable[int], cost: float = 1.0, by_stage: Iterable[tuple[int, ...]] = ()
