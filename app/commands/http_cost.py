@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -58,7 +59,8 @@ def _thread_ns(pid: int) -> int:
 def _server(flags: Sequence[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A server that is ready, and its URL."""
     command = [sys.executable, "-m", "app", "serve", *flags, "--port", "0", "--drain-grace-s", "0"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("STARLING_")}  # no key, no JSON
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=plain) as process:
         try:
             assert process.stderr is not None
             lines, url = [], ""
