@@ -266,3 +266,8 @@ def test_two_threads_load_one_file(tmp_path):
     finally:
         sys.setswitchinterval(interval)
     assert [model.call(3) for model in models] == [6] * 40
+
+
+def test_a_model_is_measured_while_idle_unless_it_says_otherwise(tmp_path):
+    assert load(source_of(write_model(tmp_path / "a"))).profile
+    assert not load(source_of(write_model(tmp_path / "b", "profile = false\n" + TOML))).profile
