@@ -45,6 +45,7 @@ OURS: dict[str, set[str] | None] = {
     "commands": None,
     "__main__": {"commands"},
     "bench": None,
+    "integrations": None,
 }  # fmt: skip
 #: Room inside a folder -> what else of that folder it may import, as prefixes of modules.
 ROOMS: dict[str, tuple[str, ...]] = {

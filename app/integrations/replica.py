@@ -1,0 +1,127 @@
+"""Starling as the application of one replica: a process that somebody else's server and router stand in front of.
+
+It is the same application as behind uvicorn, without the short way of app/protocol.py: requests come as ASGI. The
+engine runs in the event loop that `start` is called in, which must be the one that answers requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import AsyncExitStack
+from typing import Any
+
+from prometheus_client.core import Metric
+
+from app import logs, process
+from app.api.http import ASGIApp, Receive, Scope, Send
+from app.commands.cli import settings_from
+from app.errors import ConfigError
+from app.integrations.lifespan import started, with_state
+from app.lifecycle import Lifecycle
+from app.settings import Settings, cpu_cores
+
+#: Settings that only a server with a socket of its own has, and what has their place here.
+SERVERS_OWN = {
+    "host": "whoever stands in front listens",
+    "port": "whoever stands in front listens",
+    "keep_alive_s": "whoever stands in front has the connections",
+    "max_connections": "whoever stands in front has the connections",
+    "access_log": "whoever stands in front has it",
+    "drain_grace_s": "the router is told first when a replica ends",
+    "record": "the replicas would all write one file",
+}
+
+
+def replica_settings(given: Mapping[str, Any], cores: float | None = None) -> Settings:
+    """The settings of a replica that may use `cores` cores; None leaves `threads` as it is given. Raises ConfigError.
+
+    Replicas share a machine, so a replica computes with the cores that it was given, not with all but one of them.
+    """
+    for name, instead in SERVERS_OWN.items():
+        if name in given:
+            raise ConfigError(f"{name}: not a setting of replicas: {instead}")
+    values = dict(given)
+    if cores is not None and values.get("threads") is None:
+        values["threads"] = min(max(1, int(cores)), cpu_cores())
+    return settings_from(values)
+
+
+def set_process(settings: Settings) -> None:
+    """What `starling serve` sets for its process, for one that has a replica and nothing else."""
+    process.quiet_native_libraries()
+    process.keep_freed_memory()
+    process.switch_threads_often()
+    logs.configure(settings.log_level, settings.log_format, access=False)
+
+
+class Replica:
+    """ASGI application. `start` before the first request; the end of the lifespan, or `stop`, ends the engine.
+
+    Ending waits for nothing: requests that are still there are answered 503. Whoever stands in front drains first.
+    """
+
+    def __init__(self) -> None:
+        self._stack = AsyncExitStack()
+        self._lifecycle: Lifecycle | None = None
+        self._app: ASGIApp | None = None
+        self._state: dict[str, Any] = {}
+
+    async def start(self, settings: Settings) -> None:
+        """Load the models; returns when each has been tried. Raises ConfigError if a required one does not serve."""
+        from app.main import create_app  # which imports torch: `set_process` comes before
+
+        async with AsyncExitStack() as stack:  # which ends what has begun, if anything raises
+            lifecycle = Lifecycle()
+            app = create_app(settings, lifecycle)
+            self._state = await stack.enter_async_context(started(app))
+            await lifecycle.loaded.wait()
+            if (why := lifecycle.ready()) is not None:
+                raise ConfigError(why)
+            self._lifecycle, self._app = lifecycle, with_state(app, self._state)
+            self._stack = stack.pop_all()
+
+    async def stop(self) -> None:
+        await self._stack.aclose()
+
+    def failed(self) -> str | None:
+        """Why the replica must be replaced: the device is lost or the engine makes no progress. None: it is well."""
+        return None if self._lifecycle is None else self._lifecycle.live()
+
+    def families(self) -> Iterable[Metric]:
+        """What /metrics shows under our names, as it is now."""
+        metrics = self._state.get("metrics")
+        return () if metrics is None else metrics.collect()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+            return
+        assert self._app is not None, "start comes before the first request"
+        await self._app({**scope, "path": _below(scope)}, receive, _once(send))
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        """The engine has been started by `start`, whose errors are seen by whoever made the replica."""
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.stop()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+def _below(scope: Scope) -> str:
+    """The path without the prefix that the router has this application at."""
+    path: str = scope["path"]
+    prefix: str = scope.get("root_path", "")
+    return path.removeprefix(prefix) if prefix and path.startswith(f"{prefix}/") else path
+
+
+def _once(send: Send) -> Send:
+    """`send` without the request's id, which the router in front gives each request, and each answer too."""
+
+    async def sending(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            headers = [pair for pair in message.get("headers", ()) if pair[0].lower() != b"x-request-id"]
+            message = {**message, "headers": headers}
+        await send(message)
+
+    return sending

@@ -1,0 +1,135 @@
+"""One replica in process: the same answers as behind a server, under a prefix too, and an end that leaves nothing."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app.errors import ConfigError
+from app.integrations import replica
+from app.integrations.lifespan import started, with_state
+from app.integrations.replica import SERVERS_OWN, Replica, replica_settings
+from app.lifecycle import Lifecycle
+from app.main import create_app
+from app.settings import Settings
+
+DEMO = Path(__file__).parents[2] / "app" / "models" / "demo"
+ONE = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, 4]}]}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(models=str(DEMO), profile_dir=tmp_path, profile_budget_s=0)
+
+
+def client(app: Any, root_path: str = "") -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(app=app, root_path=root_path)
+    return httpx.AsyncClient(transport=transport, base_url="http://replica")
+
+
+async def told(app: Any) -> list[tuple[int, bytes]]:
+    """What requests of all kinds are answered."""
+    image = (DEMO / "digits" / "samples" / "3.jpg").read_bytes()
+    async with client(app) as http:
+        answers = [
+            await http.post("/v2/models/echo/infer", json=ONE),
+            await http.post("/v1/models/echo:predict", json={"instances": [[1, 2, 3, 4]]}),
+            await http.post("/v2/models/digits/infer", content=image, headers={"content-type": "image/jpeg"}),
+            await http.post("/v2/models/echo/infer", json={"inputs": []}),
+            await http.post("/v2/models/nobody/infer", json=ONE),
+            await http.get("/v2/models/echo"),
+            await http.get("/v2/health/ready"),
+            await http.get("/nowhere"),
+        ]
+    return [(answer.status_code, answer.content) for answer in answers]
+
+
+async def test_answers_are_those_of_the_server(settings: Settings) -> None:
+    one = Replica()
+    await one.start(settings)
+    here = await told(one)
+    await one.stop()
+    app = create_app(settings, lifecycle := Lifecycle())
+    async with started(app) as state:
+        await lifecycle.loaded.wait()
+        assert here == await told(with_state(app, state))
+    assert [status for status, _ in here[:2]] == [200, 200]
+
+
+async def test_prefix_of_the_router_is_taken_off_and_its_request_id_stands_once(settings: Settings) -> None:
+    one = Replica()
+    await one.start(settings)
+    async with client(one, root_path="/served") as http:
+        answer = await http.post("/served/v2/models/echo/infer", json=ONE)
+        assert answer.status_code == 200
+        assert "x-request-id" not in answer.headers  # the router adds it
+        assert (await http.get("/served/v2/models/echo")).status_code == 200
+        assert (await http.get("/servedelsewhere")).status_code == 404
+    await one.stop()
+
+
+async def test_a_model_that_cannot_serve_is_told_and_nothing_is_left(settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "wrong").mkdir()
+    (tmp_path / "wrong" / "model.toml").write_text('source = "nothing.py:Nobody"\n', encoding="utf-8")
+    before = set(threading.enumerate())
+    with pytest.raises(ConfigError, match="wrong"):
+        await Replica().start(settings.model_copy(update={"models": str(tmp_path)}))
+    assert not {one.name for one in set(threading.enumerate()) - before if one.name.startswith("worker")}
+
+
+async def test_end_of_the_lifespan_ends_the_engine(settings: Settings) -> None:
+    one = Replica()
+    await one.start(settings)
+    async with started(one):
+        names = [name for name in one.families() if name.name == "starling_live"]
+        assert names[0].samples[0].value == 1
+        assert one.failed() is None
+        one._state["engine"].lost = "worker 0 has died"
+        assert one.failed() == "worker 0 has died"
+        one._state["engine"].lost = None
+    async with client(one) as http:
+        answer = await http.post("/v2/models/echo/infer", json=ONE)
+    assert answer.status_code == 503
+
+
+async def test_an_application_that_fails_says_why() -> None:
+    async def failing(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        raise ConfigError("no such device")
+
+    async def refusing(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "lifespan.startup.failed", "message": "not today"})
+
+    with pytest.raises(ConfigError, match="no such device"):
+        async with started(failing):
+            pass
+    with pytest.raises(RuntimeError, match="startup: not today"):
+        async with started(refusing):
+            pass
+
+
+@pytest.mark.parametrize("name", SERVERS_OWN)
+def test_settings_of_a_server_with_a_socket_are_refused(name: str) -> None:
+    assert name in Settings.model_fields
+    with pytest.raises(ConfigError, match=name):
+        replica_settings({name: "anything"})
+
+
+def test_unknown_and_wrong_settings_are_one_line() -> None:
+    with pytest.raises(ConfigError, match="max_bach"):
+        replica_settings({"max_bach": 3})
+    with pytest.raises(ConfigError, match=r"max_batch: .* got 0"):
+        replica_settings({"max_batch": 0})
+
+
+def test_a_replica_computes_with_the_cores_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica, "cpu_cores", lambda: 2)
+    assert replica_settings({}, 0.5).threads == 1
+    assert replica_settings({}, 64).threads == 2
+    assert replica_settings({"threads": 1}, 2).threads == 1
+    assert replica_settings({}).threads is None
