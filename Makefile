@@ -1,4 +1,4 @@
-# make serve | test | test-core | check | fix | bench | load | drill | docs.  PIP_ARGS is handed to pip, see README.
+# make serve | test | test-core | check | fix | bench | load | drill | soak | docs.  PIP_ARGS is handed to pip, see README.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt $(PIP_ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-core check fix bench load drill docs clean
+.PHONY: help serve test test-core check fix bench load drill soak docs clean
 
 help:
 	@echo "make serve   install once, then serve the demo models on http://127.0.0.1:8000"
@@ -16,6 +16,7 @@ help:
 	@echo "make bench   measure this machine: tables into docs/bench/"
 	@echo "make docs    the documentation as a site, in out/site/"
 	@echo "make drill   replace servers behind nginx under load: no request may fail"
+	@echo "make soak    half an hour of load with faults: nothing may be lost, memory must be flat"
 	@echo "make load    serve, put Locust's load on it, leave a report in out/load/;  USERS= DURATION= SHAPE= MODEL= PAYLOAD="
 
 $(VENV)/bin/python:
@@ -82,6 +83,9 @@ docs: $(STAMP)-docs
 
 drill: $(STAMP)-test
 	@exec $(BIN)/python -m loadtest.drill $(ARGS)
+
+soak: $(STAMP)-test
+	@exec $(BIN)/python -m loadtest.soak $(ARGS)
 
 # `exec`: the signal of a Ctrl-C or a kill reaches what has children to end.
 LOAD := $(if $(USERS),--users $(USERS)) $(if $(DURATION),--duration $(DURATION)) $(if $(SHAPE),--shape $(SHAPE)) \

@@ -3,7 +3,7 @@
     from ray import serve
     from app.integrations.ray_serve import starling_app
 
-    serve.run(starling_app(models="models/", max_batch=16, num_replicas=2))
+    serve.run(starling_app(models="/srv/models", max_batch=16, num_replicas=2))
 
 Nothing here is imported by the server. Ray is imported when a deployment is made.
 """

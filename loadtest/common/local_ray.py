@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -40,9 +41,12 @@ ENVIRONMENT = {
 
 
 class LocalRay:
-    """A context manager. `cpus` is what Ray believes the machine to have; replicas take shares of it."""
+    """A context manager. `cpus` is what Ray believes the machine to have; replicas take shares of it.
 
-    def __init__(self, cpus: int = 2) -> None:
+    `environment`: further variables, which Ray reads when it starts.
+    """
+
+    def __init__(self, cpus: int = 2, environment: Mapping[str, str] | None = None) -> None:
         self.port = free_port()
         self._folder = tempfile.TemporaryDirectory(prefix="starling-ray-", ignore_cleanup_errors=True)
         self.folder = Path(self._folder.name)
@@ -50,7 +54,7 @@ class LocalRay:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "loadtest.common.local_ray", str(self.folder), str(self.port), str(cpus)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, cwd=ROOT,
-            env={**clean_environment(), **ENVIRONMENT},
+            env={**clean_environment(), **ENVIRONMENT, **(environment or {})},
         )  # fmt: skip
         self.metrics_port = 0
 

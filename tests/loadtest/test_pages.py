@@ -20,6 +20,7 @@ from loadtest.bench import (
     policies_live_page,
     policies_page,
     preemption_page,
+    ray_serve_page,
     sliced_page,
 )
 from loadtest.bench.simulation import page as simulation_page
@@ -29,6 +30,7 @@ from loadtest.disb import live_page as disb_live_page
 from loadtest.disb import simulated_page as disb_simulated_page
 from loadtest.drill import page as drill_page
 from loadtest.papers import adaptive_batching_page, ebird_page, stages_page, steps_page
+from loadtest.soak import page as soak_page
 
 PAGES: dict[str, Callable[[Any, Path], list[str]]] = {
     "ahead": ahead_page.write,
@@ -41,6 +43,8 @@ PAGES: dict[str, Callable[[Any, Path], list[str]]] = {
     "live-vs-sim": live_vs_sim_page.write,
     "policies": policies_page.write,
     "preemption": preemption_page.write,
+    "ray-serve": ray_serve_page.write,
+    "soak": soak_page.write,
     "policies-live": policies_live_page.write,
     "policies-live-1": policies_live_page.write,
     "simulation": simulation_page.write,

@@ -1,0 +1,1 @@
+"""Load with faults for half an hour: `make soak`."""

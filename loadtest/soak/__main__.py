@@ -1,0 +1,228 @@
+"""Half an hour of load with faults: `python -m loadtest.soak`. Writes docs/bench/soak.md, .json and a plot.
+
+One server, the steady one, has open-loop load at 60 % of the rate that `starling bench` finds to be its peak, while
+clients leave, send what is wrong and what fails in the model, and the model is loaded again and again. Beside it a
+replica with a little load is told to end by SIGTERM and replaced, over and over. All that was asked must have been
+answered rightly, and the steady server's memory must be flat. The exit status is 1 otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from app.bench.plan import Plan
+from app.bench.run import Session, in_loop
+from app.bench.stats import Repeat, percentile
+from loadtest.common import command
+from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.live import peak_rate
+from loadtest.common.paths import LOOPBACK
+from loadtest.common.servers import MeasurementError, Server, free_port
+
+from . import page
+from .faults import MODEL, Told, inject, schedule
+
+SHARE = 0.6  # of the peak
+SLO_MS = 50.0  # of the 99th percentile, at the peak
+TRY_S = 3.0  # that each rate of the search is tried for
+STRETCH_S = 20.0  # of load whose figures are kept together: a log of half an hour would be the client's memory
+SAMPLE_S = 1.0
+BESIDE = 20.0  # requests a second to the replica that is replaced
+LIFE_S = 30.0  # its mean life
+GRACE_S = 3.0  # for which a replica that was told to end takes requests
+AFTER_S = 1.0  # for which it still gets some: a balancer notices so late
+END_S = 30.0
+HERE = Path(__file__).parent / "model"
+Say = Callable[[str], None]
+
+
+@dataclass
+class Load:
+    """What became of the requests of an open loop. `stretches`: times in s, latencies in ms."""
+
+    requests: int = 0
+    completed: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, str] = field(default_factory=dict)
+    stretches: list[dict[str, float]] = field(default_factory=list)
+
+    def add(self, repeat: Repeat, at_s: float) -> None:
+        done = repeat.completed
+        self.requests += len(repeat.intended_ns)
+        self.completed += len(done)
+        self.errors += repeat.errors
+        self.examples = {**repeat.examples, **self.examples}
+        shares = {"p50": 0.5, "p99": 0.99, "max": 1.0}
+        latencies = {name: percentile(done, share) or 0.0 for name, share in shares.items()}
+        self.stretches.append({"at_s": at_s, "requests": len(repeat.intended_ns), **latencies})
+
+
+def start(folder: Path) -> Server:
+    port = free_port()
+    flags = (
+        "--port", str(port), "--model", f"{MODEL}={HERE}", "--threads", "1", "--profile-dir", str(folder),
+        "--profile-budget-s", "0", "--drain-grace-s", str(GRACE_S),
+    )  # fmt: skip
+    return Server([sys.executable, "-m", "app", "serve", *flags], port)
+
+
+def plan_of(server: Server, rate: float, seed: int) -> Plan:
+    return Plan(url=f"http://{LOOPBACK}:{server.port}", model=MODEL, rate=rate, seed=seed, timeout_s=30.0)
+
+
+class Soak:
+    """The steady server, all that is done to it, and the replica beside it."""
+
+    def __init__(self, steady: Server, folder: Path, rate: float, chosen: argparse.Namespace, say: Say) -> None:
+        self.steady, self.folder, self.rate, self.say = steady, folder, rate, say
+        self.seconds, self.seed = float(chosen.seconds), int(chosen.seed)
+        self.load, self.told, self.beside = Load(), Told(), Load()
+        self.replacements: list[dict[str, Any]] = []
+        self.samples: dict[str, list[float]] = {"at_s": [], "mib": [], "threads": [], "descriptors": []}
+        self._began_s = 0.0
+
+    def _now_s(self) -> float:
+        return asyncio.get_running_loop().time() - self._began_s
+
+    async def run(self) -> None:
+        self._began_s = asyncio.get_running_loop().time()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._sample())
+            group.create_task(inject(self.steady, schedule(self.seconds, self.seed), self.told))
+            group.create_task(self._replace())
+            group.create_task(self._put_load())
+
+    async def _put_load(self) -> None:
+        plan = plan_of(self.steady, self.rate, self.seed)
+        async with Session(plan) as session:
+            while (left_s := self.seconds - self._now_s()) > 0:
+                at_s = self._now_s()
+                seed = self.seed + len(self.load.stretches)
+                self.load.add(await session.once(plan, seed, min(STRETCH_S, max(1.0, left_s))), at_s)
+                if len(self.load.stretches) % 6 == 0:
+                    self.say(f"{self._now_s():.0f} s: {self.load.completed:,} of {self.load.requests:,}")
+
+    async def _sample(self) -> None:
+        while (at_s := self._now_s()) < self.seconds:
+            for name, value in ({"at_s": round(at_s, 2)} | look(self.steady.process.pid)).items():
+                self.samples[name].append(value)
+            await asyncio.sleep(SAMPLE_S)
+
+    async def _replace(self) -> None:
+        """A replica lives for a while, is told to end under load, and is followed by another."""
+        draw = random.Random(f"{self.seed} replace")
+        while self._now_s() < self.seconds:
+            server = await asyncio.to_thread(start, self.folder)
+            try:
+                ready_s = await asyncio.to_thread(server.wait_ready)
+                # At least one comes to its end in a short soak too.
+                life_s = draw.uniform(0.5, 1.5) * min(LIFE_S, self.seconds / 4)
+                self.replacements.append(
+                    {"at_s": self._now_s(), "ready_s": ready_s, **await self._live(server, life_s)}
+                )
+            finally:
+                await asyncio.to_thread(server.stop)
+
+    async def _live(self, server: Server, life_s: float) -> dict[str, Any]:
+        plan = plan_of(server, BESIDE, self.seed + len(self.replacements))
+        async with Session(plan) as session:
+            asyncio.get_running_loop().call_later(life_s, server.process.send_signal, signal.SIGTERM)
+            self.beside.add(await session.once(plan, plan.seed, life_s + AFTER_S), self._now_s())
+        began_s = self._now_s()
+        try:
+            status = await asyncio.to_thread(server.process.wait, END_S)
+        except subprocess.TimeoutExpired:
+            raise MeasurementError(f"a replica had not ended {END_S:g} s after its last request") from None
+        return {"exit": status, "life_s": life_s, "ended_s": AFTER_S + self._now_s() - began_s}
+
+
+def look(pid: int) -> dict[str, float]:
+    """Memory, threads and open files of a process."""
+    proc = Path(f"/proc/{pid}")
+    return {
+        "mib": round(command.resident_mib(pid), 2),
+        "threads": len(list((proc / "task").iterdir())),
+        "descriptors": len(list((proc / "fd").iterdir())),
+    }
+
+
+def left_over(server: Server) -> dict[str, float]:
+    """Rows that wait and slots in use when all has been answered, by metric; models of all versions together."""
+    _, _, text = server.call("GET", "/metrics")
+    found: Counter[str] = Counter()
+    for line in text.decode().splitlines():
+        name, _, value = line.rpartition(" ")
+        for metric in ("starling_queue_length", "starling_pool_slots_used"):
+            if name.startswith(f"{metric}{{"):
+                found[metric] += float(value)  # type: ignore[assignment]
+    return dict(found)
+
+
+def measure(chosen: argparse.Namespace, run: Run) -> Data:
+    with tempfile.TemporaryDirectory(prefix="starling-soak-") as name, ExitStack() as stack:
+        folder = Path(name)
+        if chosen.budget:
+            # Before: under load it would be found idle now and then for minutes, and tables solved in between.
+            command.starling(
+                "profile", MODEL, "--model", f"{MODEL}={HERE}", "--threads", "1", "--workers", "1", "--budget-s",
+                str(chosen.budget), "--no-suggest", profile_dir=folder,
+            )  # fmt: skip
+        steady = stack.enter_context(start(folder))
+        stack.callback(steady.process.send_signal, signal.SIGINT)  # the grace would only be waited for
+        steady.wait_ready()
+        peak = chosen.peak
+        if peak is None:
+            # The peak only sets the load, and the load counts lost requests: the client's own lag is no matter.
+            plan = replace(plan_of(steady, 1.0, chosen.seed), max_lag_ms=1000.0)
+            peak = peak_rate(plan, SLO_MS, TRY_S, run.say)
+        rate = SHARE * peak
+        run.say(f"peak {peak:.0f}/s, load {rate:.0f}/s for {chosen.seconds:g} s")
+        soak = Soak(steady, folder, rate, chosen, run.say)
+        in_loop(soak.run())
+        rest = left_over(steady)
+        steady.process.send_signal(signal.SIGINT)
+        status = steady.process.wait(END_S)
+    settings = {
+        "seconds": soak.seconds, "seed": soak.seed, "share": SHARE, "slo_ms": SLO_MS, "beside": BESIDE,
+        "grace": GRACE_S, "settle_s": min(120.0, soak.seconds / 5), "given": chosen.peak is not None,
+    }  # fmt: skip
+    data: Data = {
+        "settings": settings, "peak": peak, "rate": rate, "load": vars(soak.load), "beside": vars(soak.beside),
+        "faults": vars(soak.told), "replacements": soak.replacements, "memory": soak.samples, "left": rest,
+        "exit": status,
+    }  # fmt: skip
+    parsed: Data = json.loads(json.dumps(data))
+    return parsed
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seconds", type=float, default=1800.0, help="of load [1800]")
+    parser.add_argument("--peak", type=float, help="requests a second, instead of searching for it")
+    parser.add_argument(
+        "--budget", type=float, default=10.0, help="seconds to measure batch times before; 0: none [10]"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the requests and the faults [0]")
+
+
+def check(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> None:
+    if chosen.seconds < 5 or (chosen.peak is not None and chosen.peak <= 0):
+        parser.error("--seconds: expected at least 5; --peak: more than 0")
+
+
+EXPERIMENT = Experiment("soak", "loadtest.soak", __doc__, measure, page.write, options, check, missed=page.missed)
+
+if __name__ == "__main__":
+    sys.exit(EXPERIMENT.main(sys.argv[1:]))
