@@ -39,7 +39,8 @@ SHARE = 0.6  # of the peak
 SLO_MS = 50.0  # of the 99th percentile, at the peak
 TRY_S = 3.0  # that each rate of the search is tried for
 STRETCH_S = 20.0  # of load whose figures are kept together: a log of half an hour would be the client's memory
-SAMPLE_S = 1.0
+SAMPLE_S = 0.5
+SETTLE_S = 300.0  # for caches to fill and memory to be as it stays; half of a shorter soak
 BESIDE = 20.0  # requests a second to the replica that is replaced
 LIFE_S = 30.0  # its mean life
 GRACE_S = 3.0  # for which a replica that was told to end takes requests
@@ -197,7 +198,7 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
         status = steady.process.wait(END_S)
     settings = {
         "seconds": soak.seconds, "seed": soak.seed, "share": SHARE, "slo_ms": SLO_MS, "beside": BESIDE,
-        "grace": GRACE_S, "settle_s": min(120.0, soak.seconds / 5), "given": chosen.peak is not None,
+        "grace": GRACE_S, "settle_s": min(SETTLE_S, soak.seconds / 2), "given": chosen.peak is not None,
     }  # fmt: skip
     data: Data = {
         "settings": settings, "peak": peak, "rate": rate, "load": vars(soak.load), "beside": vars(soak.beside),

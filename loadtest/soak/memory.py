@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 STRETCHES = 20
-LEAST_S = 30.0  # of samples: a shorter time says nothing about a slope
+LEAST_S = 25.0  # of samples: a shorter time says nothing about a slope
 #: Student's t for 18 degrees of freedom, two-sided 95 %.
 _T95 = 2.101
 

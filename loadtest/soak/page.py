@@ -24,13 +24,13 @@ request. Beside it a replica of the same model takes {beside:g} requests/s, is t
 them, has its last requests {grace:g} s of grace or less, and is replaced.
 """
 MEMORY = """\
-Resident memory of the steady server, read every second; the first {settle:.0f} s are left out, for the allocator to
-settle. A line through the averages of 20 equal stretches rises by **{per_hour:+.2f} MiB an hour** (95 % confidence:
+Resident memory of the steady server, read twice a second; the first {settle:.0f} s are left out, until
+caches are full. A line through the averages of 20 equal stretches rises by **{per_hour:+.2f} MiB an hour** (95 % confidence:
 {low:+.2f} to {high:+.2f}), {grown:+.2f} MiB over the time measured; single readings lie {noise:.2f} MiB about it
 (standard deviation). Flat means that the interval holds 0, or that the line rises by less than twice those
 {noise:.2f} MiB. Verdict: **{verdict}**.
 """
-TOO_SHORT = "Too short to say whether memory grows: that takes 30 s and 40 readings behind the settling time."
+TOO_SHORT = "Too short to say whether memory grows."
 WORDS = {
     "leave": "clients that send a request and leave",
     "leave early": "clients that leave in the middle of a request",

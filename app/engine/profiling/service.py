@@ -164,6 +164,7 @@ class Profiling:
         """The model is going. Returns when no unit of a measurement runs."""
         if self._paired.pop(served.program, None) is not None:
             self._pair()
+        self._tables.forget(served)
         await self._idle.forget(served)
 
     async def close(self) -> None:

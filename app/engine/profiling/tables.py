@@ -47,14 +47,20 @@ class TableSolver:
         self._folder = folder
         self._adopt = adopt
         self._executor = ThreadPoolExecutor(1, "tables")
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], int] = {}  # the program of each
 
     def want(self, target: Target) -> None:
         """Solve the tables of this model from the profile that it has now; nothing for other policies."""
         if policy_class(target.info.batching.policy).uses_tables:
             task = asyncio.get_running_loop().create_task(self._solve(target), name=f"tables {target.info.name}")
-            self._tasks.add(task)
+            self._tasks[task] = target.program
             task.add_done_callback(self._over)
+
+    def forget(self, target: Target) -> None:
+        """The model is going: its tables are of no use any more, and what waits to be solved must not keep it."""
+        for task, program in self._tasks.items():
+            if program == target.program:
+                task.cancel()
 
     async def close(self) -> None:
         """What is being solved is not waited for."""
@@ -75,7 +81,7 @@ class TableSolver:
             self._adopt(target, tables)
 
     def _over(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        del self._tasks[task]
         if not task.cancelled() and task.exception() is not None:
             log.error("%s: not solved, batches are formed as by no_wait", task.get_name(), exc_info=task.exception())
 

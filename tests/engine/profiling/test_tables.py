@@ -64,6 +64,19 @@ async def test_tables_of_a_profile_that_was_replaced_meanwhile_are_not_used(monk
 
 
 @virtual
+async def test_a_model_that_has_gone_is_not_kept_by_tables_that_wait_to_be_solved() -> None:
+    async with serving(make_model(policy="adaptive")) as rig:
+        await rig.loop.turn(3)
+        solver = rig.engine.profiling._tables
+        solver.want(rig.served)
+        (task,) = solver._tasks
+        await rig.engine.stop(rig.served)
+        await rig.loop.turn(3)
+        assert task.cancelled()
+        assert not solver._tasks
+
+
+@virtual
 async def test_a_model_whose_tables_cannot_be_solved_is_served_all_the_same(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
