@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
@@ -46,8 +47,19 @@ def starling_app(**given: Any) -> Any:
 
 
 def build(arguments: Mapping[str, Any]) -> Any:
-    """`starling_app` for `serve run app.integrations.ray_serve:build models=demo` and for `args:` of a config file."""
-    return starling_app(**arguments)
+    """`starling_app` for `serve run app.integrations.ray_serve:build models=demo` and for `args:` of a config file.
+
+    A shell gives text: options of the deployment are read as JSON where they are; settings take text anyway.
+    """
+    known = deployment_options(_ray_serve())
+    return starling_app(**{name: _read(value) if name in known else value for name, value in arguments.items()})
+
+
+def _read(value: Any) -> Any:
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError:  # such as num_replicas=auto
+        return value
 
 
 def deployment_options(serve: ModuleType) -> frozenset[str]:

@@ -17,17 +17,18 @@ Figures = Mapping[str, Any]
 HEAD = """\
 # Soak
 
-`make soak`: {seconds:g} s of open-loop load on one server, Poisson arrivals at {rate:,.0f} requests/s, {share:.0%} of
-{origin}, with faults on a schedule that the seed {seed} fixes. The model is
-two small dense layers that fail on marked rows. Every answer of the load is compared with the first one to the same
-request. Beside it a replica of the same model takes {beside:g} requests/s, is told to end by SIGTERM in the midst of
-them, has its last requests {grace:g} s of grace or less, and is replaced.
+`make soak`: {seconds:g} s of open-loop load on one server, Poisson arrivals at {rate:,.0f} requests/s. That is
+{share:.0%} of {origin}.
+Meanwhile there are faults, on a schedule that the seed {seed} fixes. The model is two small dense layers that fail on
+marked rows. Every answer of the load is compared with the first one to the same request. Beside it a replica of the
+same model takes {beside:g} requests/s. It is told to end by SIGTERM in the midst of them, still gets some for a part of
+its {grace:g} s of grace, and is replaced.
 """
 MEMORY = """\
-Resident memory of the steady server, read twice a second; the first {settle:.0f} s are left out, until
-caches are full. A line through the averages of 20 equal stretches rises by **{per_hour:+.2f} MiB an hour** (95 % confidence:
-{low:+.2f} to {high:+.2f}), {grown:+.2f} MiB over the time measured; single readings lie {noise:.2f} MiB about it
-(standard deviation). Flat means that the interval holds 0, or that the line rises by less than twice those
+Resident memory of the steady server, read twice a second; the first {settle:.0f} s are left out, until caches are full.
+A line through the averages of 20 equal stretches rises by **{per_hour:+.2f} MiB an hour** (95 % confidence: {low:+.2f}
+to {high:+.2f}), {grown:+.2f} MiB over the time measured; single readings lie {noise:.2f} MiB about it (standard
+deviation). Flat means that the interval holds 0 or lies below it, or that the line rises by less than twice those
 {noise:.2f} MiB. Verdict: **{verdict}**.
 """
 TOO_SHORT = "Too short to say whether memory grows."

@@ -42,6 +42,19 @@ def test_options_and_settings_are_told_apart(serve: ModuleType) -> None:
     assert made.init_args[1] == 1
 
 
+def test_arguments_from_a_shell_are_text(serve: ModuleType) -> None:
+    text = {
+        "models": "demo",
+        "max_batch": "8",
+        "num_replicas": "2",
+        "ray_actor_options": '{"num_cpus": 2}',
+        "name": "me",
+    }
+    made = deployment(build(text))
+    assert (made.num_replicas, made.name) == (2, "me")
+    assert made.init_args == ({"models": "demo", "max_batch": "8"}, 2)
+
+
 def test_the_engine_sees_all_requests_before_ray_holds_one_back(serve: ModuleType) -> None:
     assert deployment(starling_app(models="demo")).max_ongoing_requests == 2048
     assert deployment(starling_app(models="demo", max_queue=10)).max_ongoing_requests == 20

@@ -181,6 +181,7 @@ def test_a_killed_replica_loses_only_what_it_had(two: Served, pool: ThreadPoolEx
     assert lost >= {value for value, pid in ran.items() if pid == first}, "what the killed one was running"
     assert not lost & {value for value, pid in ran.items() if pid != first}, "what the others ran"
     assert 0 < len(lost) < len(values)
+    assert {answers[value][0] for value in lost} == {500}
     assert all(answers[value][1][0] == value for value in set(values) - lost)
     assert all(status == 200 for status, _ in pool.map(two.ask, range(1, 33)))
     assert first not in replicas(two, 2, pool)  # another has come in its place
