@@ -33,7 +33,7 @@ from loadtest.common.paths import LOOPBACK
 from loadtest.common.servers import MeasurementError, Server, free_port
 
 from . import page
-from .faults import MODEL, Told, inject, schedule
+from .faults import MODEL, Told, inject, rehearse, schedule
 
 SHARE = 0.6  # of the peak
 SLO_MS = 50.0  # of the 99th percentile, at the peak
@@ -184,6 +184,7 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
         steady = stack.enter_context(start(folder))
         stack.callback(steady.process.send_signal, signal.SIGINT)  # the grace would only be waited for
         steady.wait_ready()
+        in_loop(rehearse(steady, chosen.rehearse))
         peak = chosen.peak
         if peak is None:
             # The peak only sets the load, and the load counts lost requests: the client's own lag is no matter.
@@ -198,7 +199,8 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
         status = steady.process.wait(END_S)
     settings = {
         "seconds": soak.seconds, "seed": soak.seed, "share": SHARE, "slo_ms": SLO_MS, "beside": BESIDE,
-        "grace": GRACE_S, "settle_s": min(SETTLE_S, soak.seconds / 2), "given": chosen.peak is not None,
+        "grace": GRACE_S, "rehearsed": chosen.rehearse, "settle_s": min(SETTLE_S, soak.seconds / 2),
+        "given": chosen.peak is not None,
     }  # fmt: skip
     data: Data = {
         "settings": settings, "peak": peak, "rate": rate, "load": vars(soak.load), "beside": vars(soak.beside),
@@ -215,6 +217,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--budget", type=float, default=10.0, help="seconds to measure batch times before; 0: none [10]"
     )
+    parser.add_argument("--rehearse", type=int, default=40, help="reloads before, and 10 x as many other faults [40]")
     parser.add_argument("--seed", type=int, default=0, help="of the requests and the faults [0]")
 
 

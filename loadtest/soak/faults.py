@@ -66,6 +66,17 @@ async def inject(server: Server, faults: list[Fault], told: Told) -> None:
             group.create_task(_DO[fault.kind](server, fault.kind, told))
 
 
+async def rehearse(server: Server, reloads: int) -> None:
+    """Each fault many times before the load: what a process keeps of its first ones is not growth.
+
+    Measured alone, memory stood after 20 reloads and after 600 clients that had left, 5 and 4 MiB higher.
+    """
+    told = Told()
+    for kind, do in _DO.items():
+        for _ in range(reloads if kind == "reload" else 10 * reloads):
+            await do(server, kind, told)
+
+
 async def _leave(server: Server, kind: str, told: Told) -> None:
     """Ask and hang up: with the whole request sent, or in the middle of it."""
     payload = body()

@@ -3,8 +3,8 @@
 Samples of one process depend on one another: memory comes in steps, and a step stays. So the samples after the settling
 time are averaged over equal stretches of time, which are nearly independent, and a line is fitted to the averages by
 least squares. Its slope has a 95 % confidence interval by Student's t with two degrees of freedom less than stretches.
-Memory is flat if that interval holds 0, or if the line rises over the whole time by less than twice the standard
-deviation of the samples about it, which is what a single reading is off by anyway.
+Memory is flat if that interval reaches down to 0, or if the line rises over the whole time by less than twice the
+standard deviation of the samples about it, which is what a single reading is off by anyway.
 """
 
 from __future__ import annotations

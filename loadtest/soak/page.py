@@ -22,7 +22,8 @@ HEAD = """\
 Meanwhile there are faults, on a schedule that the seed {seed} fixes. The model is two small dense layers that fail on
 marked rows. Every answer of the load is compared with the first one to the same request. Beside it a replica of the
 same model takes {beside:g} requests/s. It is told to end by SIGTERM in the midst of them, still gets some for a part of
-its {grace:g} s of grace, and is replaced.
+its {grace:g} s of grace, and is replaced. Before all that the model was loaded again {rehearsed} times, and each other
+fault done ten times as often: what a process keeps of the first ones is not growth.
 """
 MEMORY = """\
 Resident memory of the steady server, read twice a second; the first {settle:.0f} s are left out, until caches are full.

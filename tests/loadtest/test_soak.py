@@ -92,7 +92,7 @@ def data(**changed: Any) -> dict[str, Any]:
     return {
         "facts": {"cores": "2"},
         "settings": {"seconds": 600.0, "seed": 0, "share": 0.6, "slo_ms": 50.0, "beside": 20.0, "grace": 3.0,
-                     "settle_s": 60.0, "given": False},
+                     "settle_s": 60.0, "given": False, "rehearsed": 40},
         "peak": 1000.0, "rate": 600.0, "load": load, "beside": load,
         "faults": {"sent": {"leave": 3, "reload": 1}, "wrong": {}, "reloads_s": [0.5]},
         "replacements": [{"at_s": 9.0, "ready_s": 3.0, "exit": 0, "life_s": 5.0, "ended_s": 3.5}],
@@ -136,7 +136,9 @@ def test_page_of_a_soak_that_lost_something(tmp_path: Path) -> None:
 @pytest.mark.e2e
 def test_a_short_soak(tmp_path: Path) -> None:
     """Six seconds with a fault of each kind, at a given rate. Memory takes minutes: `make soak`."""
-    status = soak.EXPERIMENT.main(["--seconds", "6", "--peak", "150", "--budget", "0", "--out", str(tmp_path)])
+    status = soak.EXPERIMENT.main(
+        ["--seconds", "6", "--peak", "150", "--budget", "0", "--rehearse", "1", "--out", str(tmp_path)]
+    )
     found = experiment.load(tmp_path / "soak.json")
     assert page.missed(found) == []
     assert status == 0
