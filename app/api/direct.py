@@ -129,6 +129,7 @@ class DirectCall(Exchange):
                 served.admit(1, self.klass)
             if served.model.front is not None or codec.slow_to_decode(served, self.headers, body):
                 self._release()
+                self.served = None  # the ASGI way finds it again
                 return False
             self.call = call = codec.decode(served, self.headers, body, calls.limits)
             if call.klass:
@@ -163,7 +164,7 @@ class DirectCall(Exchange):
         assert call is not None
         try:
             if codec.slow_to_encode(served, call):
-                self._in_a_task(self._encoded(answer))
+                self._in_a_task(self._encoded(served, call, answer))
                 return
             body, json_length = codec.encode(served, call, answer)
             if len(body) < COMPRESS_FROM:
@@ -180,6 +181,7 @@ class DirectCall(Exchange):
         self.ended = True
         self._release()
         self.calls.failed(exc, self.served, self.klass, self.request_id, self.arrived, self.url.decode("latin-1"))
+        self._forget()
         status, lines, body = error_parts(exc)
         self.final = status in CLOSING
         lines.append((b"x-request-id", self.request_id))
@@ -200,6 +202,10 @@ class DirectCall(Exchange):
             self.lease = None  # the two refer to one another: cut, so that the cycle collector has no work
             lease.close()
 
+    def _forget(self) -> None:
+        """Its connection keeps the call until the next request, and would keep a model that is gone by then."""
+        self.served = self.call = None
+
     def _answer(self, answer: Answer, body: bytes, json_length: int | None) -> None:
         encoding = wanted_encoding(self.headers.get(b"accept-encoding"), len(body))
         if encoding is None:
@@ -211,9 +217,10 @@ class DirectCall(Exchange):
 
     def _write(self, answer: Answer, body: bytes, json_length: int | None, encoding: str | None) -> None:
         served = self.served
-        assert served is not None  # see `received`
         if not self.ended:  # the client may have gone while a thread was at work
+            assert served is not None  # see `received`
             self.ended = True
+            self._forget()
             head = self.calls.succeeded(
                 served, self.klass, self.request_id, self.arrived, answer, body, json_length, encoding
             )
@@ -234,8 +241,8 @@ class DirectCall(Exchange):
         except Exception as exc:
             self.set_exception(exc)
 
-    async def _encoded(self, answer: Answer) -> None:
-        body, json_length = await asyncio.to_thread(self.route.codec.encode, self.served, self.call, answer)  # type: ignore[arg-type]  # see `received`
+    async def _encoded(self, served: Served, call: DecodedCall, answer: Answer) -> None:
+        body, json_length = await asyncio.to_thread(self.route.codec.encode, served, call, answer)
         self._answer(answer, body, json_length)
 
     async def _compressed(self, answer: Answer, body: bytes, json_length: int | None, encoding: str) -> None:
