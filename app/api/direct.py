@@ -181,7 +181,7 @@ class DirectCall(Exchange):
         self.ended = True
         self._release()
         self.calls.failed(exc, self.served, self.klass, self.request_id, self.arrived, self.url.decode("latin-1"))
-        self._forget()
+        self.served = self.call = None  # see `_write`
         status, lines, body = error_parts(exc)
         self.final = status in CLOSING
         lines.append((b"x-request-id", self.request_id))
@@ -202,10 +202,6 @@ class DirectCall(Exchange):
             self.lease = None  # the two refer to one another: cut, so that the cycle collector has no work
             lease.close()
 
-    def _forget(self) -> None:
-        """Its connection keeps the call until the next request, and would keep a model that is gone by then."""
-        self.served = self.call = None
-
     def _answer(self, answer: Answer, body: bytes, json_length: int | None) -> None:
         encoding = wanted_encoding(self.headers.get(b"accept-encoding"), len(body))
         if encoding is None:
@@ -220,7 +216,8 @@ class DirectCall(Exchange):
         if not self.ended:  # the client may have gone while a thread was at work
             assert served is not None  # see `received`
             self.ended = True
-            self._forget()
+            # The connection keeps this object until its next request, and would keep a model that is gone by then.
+            self.served = self.call = None
             head = self.calls.succeeded(
                 served, self.klass, self.request_id, self.arrived, answer, body, json_length, encoding
             )
@@ -255,21 +252,21 @@ class LoggedCall(DirectCall):
     __slots__ = ()
 
     def set_exception(self, exc: Exception) -> None:
-        ended = self.ended
+        ended, served, call = self.ended, self.served, self.call
         super().set_exception(exc)
         if not ended:
-            self._log(error_parts(exc)[0])
+            self._log(error_parts(exc)[0], served, call)
 
     def _write(self, answer: Answer, body: bytes, json_length: int | None, encoding: str | None) -> None:
-        ended = self.ended
+        ended, served, call = self.ended, self.served, self.call
         super()._write(answer, body, json_length, encoding)
         if not ended:
-            self._log(200)
+            self._log(200, served, call)
 
-    def _log(self, status: int) -> None:
+    def _log(self, status: int, served: Served | None, call: DecodedCall | None) -> None:
         line = Line()
-        rows = self.call.rows if self.call is not None else 0
-        line.about(self.request_id, self.route.model, self.served, rows, self.klass)
+        rows = call.rows if call is not None else 0
+        line.about(self.request_id, self.route.model, served, rows, self.klass)
         assert self.calls.access_log is not None  # see DirectCalls
         path = self.url.partition(b"?")[0]
         self.calls.access_log.write("POST", path, status, self.arrived, self.connection.client, line)
