@@ -20,13 +20,12 @@ from app.integrations.lifespan import started, with_state
 from app.lifecycle import Lifecycle
 from app.settings import Settings, cpu_cores
 
-#: Settings that only a server with a socket of its own has, and what has their place here.
+_IN_FRONT = "whoever stands in front has the connections"
+_ONE_REPLICA = "a request to load or unload a model would reach one replica"
+#: Settings that only a server with a socket of its own can have, and why.
 SERVERS_OWN = {
-    "host": "whoever stands in front listens",
-    "port": "whoever stands in front listens",
-    "keep_alive_s": "whoever stands in front has the connections",
-    "max_connections": "whoever stands in front has the connections",
-    "access_log": "whoever stands in front has it",
+    **dict.fromkeys(("host", "port", "tls_cert", "tls_key", "keep_alive_s", "max_connections"), _IN_FRONT),
+    **dict.fromkeys(("model_control", "admin_key", "admin_key_file"), _ONE_REPLICA),
     "drain_grace_s": "the router is told first when a replica ends",
     "record": "the replicas would all write one file",
 }
@@ -51,7 +50,7 @@ def set_process(settings: Settings) -> None:
     process.quiet_native_libraries()
     process.keep_freed_memory()
     process.switch_threads_often()
-    logs.configure(settings.log_level, settings.log_format, access=False)
+    logs.configure(settings.log_level, settings.log_format, settings.access_log)
 
 
 class Replica:

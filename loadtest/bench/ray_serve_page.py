@@ -46,7 +46,7 @@ def count(value: float) -> str:
 def over(runs: Mapping[str, Sequence[Figures]], way: str, name: str) -> str:
     """The median against that of the server alone, round by round."""
     pairs = zip(runs[way], runs["alone"], strict=True)
-    return f"{median(one[name] / other[name] for one, other in pairs):.2f}" if way != "alone" else ""
+    return f"{median(one[name] / other[name] for one, other in pairs):.3g}" if way != "alone" else ""
 
 
 def section(data: Figures, load: str) -> list[str]:

@@ -75,7 +75,7 @@ def start(folder: Path) -> Server:
     port = free_port()
     flags = (
         "--port", str(port), "--model", f"{MODEL}={HERE}", "--threads", "1", "--profile-dir", str(folder),
-        "--profile-budget-s", "0", "--drain-grace-s", str(GRACE_S),
+        "--profile-budget-s", "0", "--drain-grace-s", str(GRACE_S), "--model-control",
     )  # fmt: skip
     return Server([sys.executable, "-m", "app", "serve", *flags], port)
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from loadtest.common.paths import LOOPBACK
-from loadtest.common.servers import Server
+from loadtest.common.servers import MeasurementError, Server
 
 MODEL = "soak"
 MARKER = 1e30  # the first value of a row on which the model fails; its model.py has the same
@@ -75,6 +75,8 @@ async def rehearse(server: Server, reloads: int) -> None:
     for kind, do in _DO.items():
         for _ in range(reloads if kind == "reload" else 10 * reloads):
             await do(server, kind, told)
+    if told.wrong:
+        raise MeasurementError(f"not answered as they must be: {dict(told.wrong)}")
 
 
 async def _leave(server: Server, kind: str, told: Told) -> None:

@@ -62,7 +62,7 @@ def test_page(tmp_path: Path) -> None:
     text = (tmp_path / "ray-serve.md").read_text(encoding="utf-8")
     assert "| `echo` | `starling serve` | 100 (100 to 100) | 1.00 (1.00 to 1.00) | 3.00 (3.00 to 3.00) |  |" in text
     assert (
-        "| `echo` | a replica of `starling_app` | 50 (50 to 50) | 2.00 (2.00 to 2.00) | 6.00 (6.00 to 6.00) | 0.50 |"
+        "| `echo` | a replica of `starling_app` | 50 (50 to 50) | 2.00 (2.00 to 2.00) | 6.00 (6.00 to 6.00) | 0.5 |"
         in text
     )
     assert "`echo` 50/s" in text
