@@ -23,12 +23,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from app.bench.peak import Try, find_peak
 from app.bench.plan import Plan
-from app.bench.run import Session, in_loop
+from app.bench.run import Lagging, Session, in_loop
 from app.bench.stats import Repeat, percentile
 from loadtest.common import command
 from loadtest.common.experiment import Data, Experiment, Run
-from loadtest.common.live import peak_rate
 from loadtest.common.paths import LOOPBACK
 from loadtest.common.servers import MeasurementError, Server, free_port
 
@@ -82,6 +82,30 @@ def start(folder: Path) -> Server:
 
 def plan_of(server: Server, rate: float, seed: int) -> Plan:
     return Plan(url=f"http://{LOOPBACK}:{server.port}", model=MODEL, rate=rate, seed=seed, timeout_s=30.0)
+
+
+def peak_of(plan: Plan, say: Say) -> float:
+    """The largest rate that keeps SLO_MS; where the client is late before the server is, the largest that it managed.
+
+    The peak only sets the load, and of the load what counts is whether requests are answered. Raises Lagging if the
+    client manages none.
+    """
+    kept: list[float] = []
+
+    def told(tried: Try) -> None:
+        say(f"peak: {tried.rate:.0f}/s {tried.why or 'kept'}")
+        if tried.kept:
+            kept.append(tried.rate)
+
+    plan = replace(plan, duration_s=TRY_S, repeats=1, max_lag_ms=1000.0)
+    try:
+        found = in_loop(find_peak(plan, SLO_MS, told)).result.plan.rate
+    except Lagging:
+        if not kept:
+            raise
+        found = max(kept)
+    assert found is not None
+    return found
 
 
 class Soak:
@@ -187,9 +211,7 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
         in_loop(rehearse(steady, chosen.rehearse))
         peak = chosen.peak
         if peak is None:
-            # The peak only sets the load, and the load counts lost requests: the client's own lag is no matter.
-            plan = replace(plan_of(steady, 1.0, chosen.seed), max_lag_ms=1000.0)
-            peak = peak_rate(plan, SLO_MS, TRY_S, run.say)
+            peak = peak_of(plan_of(steady, 1.0, chosen.seed), run.say)
         rate = SHARE * peak
         run.say(f"peak {peak:.0f}/s, load {rate:.0f}/s for {chosen.seconds:g} s")
         soak = Soak(steady, folder, rate, chosen, run.say)
