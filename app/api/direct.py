@@ -181,13 +181,13 @@ class DirectCall(Exchange):
         self.ended = True
         self._release()
         self.calls.failed(exc, self.served, self.klass, self.request_id, self.arrived, self.url.decode("latin-1"))
-        self.served = self.call = None  # see `_write`
         status, lines, body = error_parts(exc)
         self.final = status in CLOSING
         lines.append((b"x-request-id", self.request_id))
         if self.span is not None:
             info = None if self.served is None else self.served.info
             lines.append((b"traceparent", self.span.failed(info, self.klass, exc, status)))
+        self.served = self.call = None  # see `_write`
         self.connection.send_answer(self, status, b"".join([b"%s: %s\r\n" % line for line in lines]), body)
 
     # inside
