@@ -37,6 +37,8 @@ DATATYPES: dict[str, np.dtype[Any]] = {
 #: Service classes by name, as clients and model.toml give them, in the order of service.
 CLASSES = ("realtime", "best_effort")
 
+_QUEUE_ROWS, _QUEUE_BATCHES = 1024, 32  # of a queue whose size is not given: at least so many of both
+
 UNBOUNDED = 0  #: in place of a variable axis' largest length: there is none but what the size of a body allows
 
 
@@ -105,12 +107,16 @@ class Batching:
     objective: str | float = "latency"  # of the policy adaptive: a name, or the weight of power, 0 to below 1
     max_batch: int = 32
     max_delay_ms: float = 5.0
-    max_queue: int = 1024  # rows of each class
+    max_queue: int = 0  # rows of each class; 0: as many batches as the default has, and no fewer rows
     default_timeout_ms: float = 0.0  # 0: no deadline unless the call brings one
     default_priority: int = 2  # what priority 0 means; 1 is the highest
     default_class: str = CLASSES[0]  # of calls that name none
     length_buckets: tuple[int, ...] = ()  # upper ends of the lengths that may share a batch; none: any may
     reorder: bool = True  # the policy may pick the rows of a batch by their lengths
+
+    def __post_init__(self) -> None:
+        if not self.max_queue:
+            object.__setattr__(self, "max_queue", max(_QUEUE_ROWS, _QUEUE_BATCHES * self.max_batch))
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,6 +383,13 @@ class Served(Protocol):
 
     @property
     def model(self) -> Model: ...
+    @property
+    def example(self) -> SampleRow | None:
+        """A row that the model was tried with and took: the owner's first, or a made-up one.
+
+        None: it took none, or it has a front, and what it was tried with is not what clients send.
+        """
+        ...
 
     # `klass` is one of CLASSES, or "" for the model's default.
 

@@ -18,9 +18,11 @@ from fastapi import FastAPI
 from app import __version__
 from app.api.access import Access
 from app.api.access_log import AccessLog
+from app.api.docs.document import Document
+from app.api.docs.pages import OPEN_PATHS, docs_router
 from app.api.errors import install_error_handlers
 from app.api.http import Limits
-from app.api.inference import InferencePath
+from app.api.inference import InferencePath, Outside
 from app.api.keys import keys_of
 from app.api.routes.control import router as control
 from app.api.routes.openapi import router as documentation
@@ -121,23 +123,37 @@ def create_app(
                 "hub": hub,
             }
 
-    app = FastAPI(title="Starling", version=__version__, lifespan=lifespan, description=_ABOUT)
+    # FastAPI's own pages load their scripts from another host.
+    app = FastAPI(title="Starling", version=__version__, lifespan=lifespan, description=_ABOUT, openapi_url=None)
     app.include_router(control)
     app.include_router(documentation)
+    open_paths: frozenset[str] = frozenset()
     page = Page() if settings.ui else None
     if page is not None:
         app.include_router(page.router)
+        open_paths |= page.open_paths
+    if settings.docs:
+        app.include_router(docs_router(_document(settings, access, app)))
+        open_paths |= OPEN_PATHS
     install_error_handlers(app)
-    log_of_access = AccessLog(probes=settings.access_log_probes) if settings.access_log else None
+    log_of_access = None
+    if settings.access_log:
+        log_of_access = AccessLog(probes=settings.access_log_probes, root_path=settings.root_path)
     return InferencePath(
         app,
         _limits(settings),
         access=access,
         access_log=log_of_access,
-        open_paths=frozenset() if page is None else page.open_paths,
+        open_paths=open_paths,
         connections=lambda: lifecycle.connections(),
         tracer=tracer,
+        outside=Outside(settings.root_path, settings.cors_origins),
     )
+
+
+def _document(settings: Settings, access: Access, app: FastAPI) -> Document:
+    admin = settings.admin_key is not None or settings.admin_key_file is not None
+    return Document(app.openapi, keyed=access.keys is not None, admin=admin, root_path=settings.root_path)
 
 
 def _access(settings: Settings) -> Access:

@@ -21,6 +21,11 @@ RowCheck = Literal["refuse", "warn", "off"]
 ServiceClass = Literal["realtime", "best_effort"]
 Sharing = Literal["reef", "reef_n", "seq", "streams"]
 
+_PREFIX = re.compile(r"(/[A-Za-z0-9_.~-]+)+")
+_ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^/?#@\s,]+")
+#: How the server's own paths begin. A prefix that begins so could be the server's path or the ingress's.
+_OWN = frozenset({"v1", "v2", "predict", "docs", "ui"})
+
 
 class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -53,6 +58,11 @@ class Settings(BaseModel):
         None, description="Key to load and unload models by, and no other then; --model-control is not needed."
     )
     admin_key_file: Path | None = Field(None, description="More such keys, as --api-key-file.")
+    root_path: str = Field("", description="Prefix under which an ingress offers the server, as /models. [none]")
+    cors_origins: tuple[str, ...] = Field(
+        (), description="Origins whose pages may call the server, as https://app.example.com, or *."
+    )
+    docs: bool = Field(True, description="The page /docs and /openapi.json, which need no key.")
 
     # for people
     ui: bool = Field(True, description="The live page, at /ui.")
@@ -67,7 +77,10 @@ class Settings(BaseModel):
         None, ge=0, description="window, static, preferred: longest wait of the oldest row. [5]"
     )
     max_queue: int | None = Field(
-        None, ge=1, description="Rows of each class that may wait per model; more are refused (429). [1024]"
+        None,
+        ge=1,
+        description="Rows of each class that may wait per model; more are refused (429). "
+        "[32 x max_batch, at least 1024]",
     )
     default_timeout_ms: float | None = Field(None, ge=0, description="Deadline of calls that bring none; 0: none. [0]")
     default_class: ServiceClass | None = Field(
@@ -162,6 +175,33 @@ class Settings(BaseModel):
     @classmethod
     def _comma_separated(cls, value: object) -> object:
         return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+    @field_validator("root_path")
+    @classmethod
+    def _prefix_is_one(cls, value: str) -> str:
+        prefix = value.rstrip("/")
+        if prefix and not _PREFIX.fullmatch(prefix):
+            raise ValueError("expected a path such as /models")
+        if prefix.split("/")[1:2] and prefix.split("/")[1] in _OWN:
+            raise ValueError("expected a prefix that none of the server's own paths begins with")
+        return prefix
+
+    @field_validator("cors_origins", mode="before")
+    @classmethod
+    def _several_origins(cls, value: object) -> object:
+        given = [value] if isinstance(value, str) else value
+        if not isinstance(given, list | tuple):
+            return given
+        return [part for one in given for part in re.split(r"[,\s]+", str(one)) if part]
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _origins_are_such(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        lower = tuple(origin.lower() for origin in value)  # as browsers send them
+        wrong = next((origin for origin in lower if not _ORIGIN.fullmatch(origin)), None)
+        if wrong is not None:
+            raise ValueError(f"expected * or origins such as https://app.example.com, without a path, not {wrong!r}")
+        return lower
 
     @field_validator("device")
     @classmethod

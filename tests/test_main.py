@@ -7,6 +7,7 @@ import contextlib
 import gc
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -172,3 +173,16 @@ async def test_two_applications_live_in_one_process(tmp_path: Path) -> None:
 def test_a_name_that_there_is_not_is_known_before_anything_starts(field: str, value: str) -> None:
     with pytest.raises(ConfigError, match=f"^{field}: expected .*, got '{value}'"):
         main.create_app(Settings(**{field: value}))
+
+
+@pytest.mark.parametrize("docs", [True, False])
+async def test_the_page_can_be_taken_away(docs: bool) -> None:
+    """With it go the paths that need no key."""
+    app = main.create_app(Settings(docs=docs, api_key="sesame"))
+    state = {"health": SimpleNamespace(closing=False)}
+    key = {"X-API-Key": "sesame"}
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(with_state(app, state)), base_url="http://a") as http:
+        without_key = {(await http.get(path)).status_code for path in ("/docs", "/docs/docs.js")}
+        with_key = {(await http.get(path, headers=key)).status_code for path in ("/docs", "/docs/docs.js")}
+        assert (without_key, with_key) == (({200}, {200}) if docs else ({401}, {404}))
+        assert (await http.get("/redoc", headers=key)).status_code == 404

@@ -39,7 +39,9 @@ def test_every_knob_says_what_it_is() -> None:
         ("max_body_mib", 0), ("max_json_mib", -1), ("max_inflight_mib", 0), ("max_pixels", 0), ("body_timeout_s", 0),
         ("keep_alive_s", 0), ("drain_grace_s", -1), ("drain_limit_s", -1), ("hang_factor", 1), ("hang_floor_s", 0),
         ("rate_window_s", 0), ("log_level", "loud"), ("log_format", "xml"), ("device", "tpu"), ("pool_mib", 0),
-        ("profile_budget_s", -1),
+        ("profile_budget_s", -1), ("root_path", "models"), ("root_path", "/a b"), ("root_path", "/a//b"),
+        ("root_path", "/v2"), ("root_path", "/predict/x"), ("root_path", "//a"), ("cors_origins", "app.example.com"),
+        ("cors_origins", "https://app.example.com/"), ("cors_origins", ("*", "https://a.example/x")),
     ],
 )  # fmt: skip
 def test_out_of_range(name: str, value: Any) -> None:
@@ -53,6 +55,26 @@ def test_unknown_and_frozen() -> None:
         Settings(max_bodies=1)  # type: ignore[call-arg]
     with pytest.raises(ValidationError, match="frozen"):
         Settings().port = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [("", ""), ("/", ""), ("/a", "/a"), ("/a/", "/a"), ("/a/b-c/v2", "/a/b-c/v2")]
+)
+def test_root_path(given: str, expected: str) -> None:
+    assert Settings(root_path=given).root_path == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("*", ("*",)),
+        ("https://A.example, http://localhost:3000", ("https://a.example", "http://localhost:3000")),
+        (["https://a.example", "chrome-extension://abc null"], ("https://a.example", "chrome-extension://abc", "null")),
+        ((), ()),
+    ],
+)
+def test_cors_origins(given: Any, expected: tuple[str, ...]) -> None:
+    assert Settings(cors_origins=given).cors_origins == expected
 
 
 @pytest.mark.parametrize(("given", "expected"), [("1,2,4", (1, 2, 4)), ("8", (8,)), (" 1 , 2 ", (1, 2)), ((3,), (3,))])

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from app.api.access import PROBES
 from app.api.http import ASGIApp, Message, Receive, Scope, Send, given_id
+from app.api.prefix import without
 from app.contract import Served
 from app.logs import ACCESS, fields
 
@@ -43,9 +44,10 @@ class Line:
 
 
 class AccessLog:
-    """Writes the lines. `probes`: of probes, too."""
+    """Writes the lines. `probes`: of probes, too; `root_path`: the prefix that an ingress may leave on paths."""
 
-    def __init__(self, *, probes: bool = False) -> None:
+    def __init__(self, *, probes: bool = False, root_path: str = "") -> None:
+        self._root_path = root_path
         self._left_out = frozenset() if probes else PROBES
 
     def write(
@@ -63,7 +65,7 @@ class AccessLog:
 
     async def around(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Let `app` answer an HTTP request, and write its line when that is done."""
-        if scope["path"] in self._left_out:
+        if without(self._root_path, scope["path"]) in self._left_out:
             await app(scope, receive, send)
             return
         arrived = time.monotonic_ns()

@@ -22,6 +22,7 @@ from app.api.codecs.friendly import Friendly
 from app.api.codecs.v1 import V1
 from app.api.codecs.v2 import V2
 from app.api.http import BodyReader, Limits, given_id
+from app.api.prefix import without
 from app.api.query import NOTHING, Asked, parse_query
 from app.contract import CLASSES, Answer, Lease, Served
 from app.errors import BadRequest, ModelFailed, StarlingError
@@ -74,6 +75,7 @@ class Calls:
     """Calls as HTTP sees them. `connections` returns how many connections the server has open.
 
     `access_log` None: nothing is written of requests. `tracer` None: nobody records spans of calls.
+    `root_path` is the prefix that an ingress may leave on paths.
     """
 
     def __init__(
@@ -84,9 +86,11 @@ class Calls:
         access_log: AccessLog | None,
         connections: Callable[[], int],
         tracer: Tracer | None = None,
+        root_path: str = "",
     ) -> None:
         self.limits = limits
         self.tracer = tracer
+        self.root_path = root_path
         self.bodies = BodyReader(limits)
         self.access = access
         self.access_log = access_log
@@ -110,7 +114,7 @@ class Calls:
         route = self._routes.get(path)
         if route is not None:
             return route
-        found = _PATHS.fullmatch(path)
+        found = _PATHS.fullmatch(without(self.root_path, path))
         if found is None:
             return None
         if found["v2"]:
@@ -156,7 +160,10 @@ class Calls:
         """Take slots for a call of a class. `asked`: of its query; `arrived`: monotonic nanoseconds."""
         limit = served.info.batching.max_queue
         if call.rows > limit:
-            raise BadRequest(f"{call.rows} rows in one request: the queue of model {served.info.name!r} holds {limit}")
+            raise BadRequest(
+                f"{call.rows} rows in one request: the queue of model {served.info.name!r} holds {limit}; "
+                f"send at most {limit} at a time, or raise max_queue (--max-queue, or in model.toml)"
+            )
         return served.lease(
             call.rows, lengths=call.lengths, own_lengths=call.own_lengths, klass=klass,
             priority=call.priority or asked.priority, timeout_us=call.timeout_us or asked.timeout_us,

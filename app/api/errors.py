@@ -22,7 +22,7 @@ Headers = list[tuple[bytes, bytes]]
 
 #: Statuses whose answers always carry Retry-After: 1 second, where the error has no hint of its own.
 _RETRIED = {429, 503}
-_METHODS = ("GET", "HEAD", "POST")  # of all routes together
+METHODS = ("GET", "HEAD", "POST")  # of all routes together
 _COMMON_MESSAGE = 200  # characters of messages that are worth keeping
 _LONGEST_MESSAGE = 4000  # characters: a message may quote what a client sent, such as a path
 
@@ -95,7 +95,7 @@ def _allowed(request: Request) -> str:
         scope = {**request.scope, "method": method}
         return any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
 
-    return ", ".join(method for method in _METHODS if takes(method))
+    return ", ".join(method for method in METHODS if takes(method))
 
 
 def _headers_of(exc: HTTPException) -> list[tuple[str, str]]:

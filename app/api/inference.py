@@ -18,6 +18,7 @@ from app.api.access import PROBES, Access
 from app.api.access_log import LINE, AccessLog
 from app.api.calls import TRACEPARENT, Calls, Route
 from app.api.codecs.base import RequestHeaders
+from app.api.cors import Cors, CorsCalls
 from app.api.direct import CLOSING, DirectCalls
 from app.api.errors import error_parts
 from app.api.http import (
@@ -35,6 +36,7 @@ from app.api.http import (
     respond_and_close,
     wanted_encoding,
 )
+from app.api.prefix import redirecting, under, without
 from app.contract import Catalog, Lease, Served
 from app.errors import MethodNotAllowed, NotReady, StarlingError
 from app.tracing.spans import CallSpan, Unrecorded
@@ -56,6 +58,17 @@ class _Request:
     span: CallSpan | Unrecorded | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """How the server looks from outside: the prefix of an ingress, origins of CORS."""
+
+    root_path: str = ""
+    cors_origins: tuple[str, ...] = ()
+
+
+_PLAIN = Outside()
+
+
 class InferencePath:
     """ASGI application that answers inference requests and passes all others to `app`.
 
@@ -74,13 +87,21 @@ class InferencePath:
         open_paths: Set[str] = frozenset(),
         connections: Callable[[], int] = lambda: 0,
         tracer: Tracer | None = None,
+        outside: Outside = _PLAIN,
     ) -> None:
         self._app = app
         self._open_paths = open_paths
+        self._outside = outside
         self._calls = Calls(
-            limits, access=access or Access(), access_log=access_log, connections=connections, tracer=tracer
+            limits,
+            access=access or Access(),
+            access_log=access_log,
+            connections=connections,
+            tracer=tracer,
+            root_path=outside.root_path,
         )
-        self.direct = DirectCalls(self._calls)
+        self._cors = Cors(outside.cors_origins) if outside.cors_origins else None
+        self.direct = DirectCalls(self._calls) if self._cors is None else CorsCalls(self._calls, self._cors)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -91,24 +112,32 @@ class InferencePath:
             await self._calls.access_log.around(self._answer, scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope["path"]
+        if self._cors is not None:
+            headers = dict(scope["headers"])
+            if (asked := self._cors.preflight(scope["method"], headers)) is not None:
+                await respond(closing_send(send) if scope["state"]["health"].closing else send, *asked)
+                return
+            send = self._cors.sending(headers, send)
+        path = without(self._outside.root_path, scope["path"])
         if path not in PROBES:
             try:
-                self._admit(scope)
+                self._admit(scope, path)
             except StarlingError as exc:
                 await self._refuse(exc, scope, send, [], receive)
                 return
         route = self._calls.route(path)
         if route is not None:
             await self._infer(route, scope, receive, send)
-        else:
-            await self._app(scope, receive, closing_send(send) if scope["state"]["health"].closing else send)
+            return
+        if scope["state"]["health"].closing:
+            send = closing_send(send)
+        await self._app(under(self._outside.root_path, scope, path), receive, redirecting(send))
 
-    def _admit(self, scope: Scope) -> None:
+    def _admit(self, scope: Scope, path: str) -> None:
         """Raise Unauthorized or NotReady for a request without the key, or while too many connections are open."""
         calls = self._calls
-        if calls.keyed and scope["path"] not in self._open_paths:
-            calls.access.check(scope["path"], dict(scope["headers"]))
+        if calls.keyed and path not in self._open_paths:
+            calls.access.check(path, dict(scope["headers"]))
         if calls.crowded():
             raise NotReady(f"more than {calls.limits.connections} connections are open", retry_after_s=1)
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from app import __version__
-from app.api.codecs.base import client_inputs
+from app.api.docs.examples import example_values, friendly_example
 from app.contract import Catalog, Served
 from app.logs import fields
 from app.settings import Settings
 
 log = logging.getLogger("starling")
 
+_TYPED = 200  # characters of a row that are typed out
 _began = time.monotonic()
 _SECRETS = ("api_key", "admin_key")
 
@@ -58,11 +60,12 @@ def announce(settings: Settings, port: int, catalog: Catalog, device: str) -> No
             f"model   {served.info.name}:{served.info.version}  {batching.policy}, batches up to {batching.max_batch}"
         )
     lines += [f"FAILED  {entry.name}:{entry.version}  {entry.reason}" for entry in failed]
-    lines.append(f"url     {url}  (docs at {url}/docs)")
+    lines.append(f"url     {url}" + (f"  (docs at {url}/docs)" if settings.docs else ""))
     if settings.ui:
         lines.append(f"page    {url}/ui")
     if ready:
-        lines.append(f"try     {_curl(ready, url)}")
+        keyed = settings.api_key is not None or settings.api_key_file is not None
+        lines.append(f"try     {_curl(ready, url, keyed=keyed)}")
     lines.append(f"{took}; Ctrl-C stops")
     lines.append(serving)
     print("\n".join(lines), file=sys.stderr, flush=True)
@@ -88,9 +91,25 @@ def _url(settings: Settings, port: int) -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-def _curl(served: Sequence[Served], url: str) -> str:
-    """A request to try: of a model whose input is easily typed, if there is one."""
-    easy = next((s for s in served if [spec.shape for spec in client_inputs(s.info)] == [(4,)]), None)
-    if easy is not None:
-        return f"curl {url}/predict/{easy.info.name} --json '{json.dumps([1, 2, 3, 4])}'"
-    return f"curl {url}/v2/models/{served[0].info.name}"
+def _curl(served: Sequence[Served], url: str, *, keyed: bool) -> str:
+    """A request to try, of the model whose row is the shortest to type. The key is not shown: logs are kept."""
+    curl = 'curl -H "X-API-Key: $STARLING_API_KEY"' if keyed else "curl"
+    rows = [(json.dumps(friendly_example(values)), one) for one in served if (values := example_values(one))]
+    text, one = min(rows, key=lambda row: len(row[0]), default=("", served[0]))
+    if 0 < len(text) <= _TYPED:
+        return f"{curl} {url}/predict/{one.info.name} --json {shlex.quote(text)}"
+    for one in served:
+        if plain := _expression(one):
+            return f"{plain} | {curl} {url}/predict/{one.info.name} --json @-"
+    return f"{curl} {url}/v2/models/{served[0].info.name}"
+
+
+def _expression(served: Served) -> str:
+    """A command that prints the row, where all its values are one number; "" if they are not."""
+    values = served.example.arrays[0] if served.example is not None and len(served.info.client_inputs) == 1 else None
+    if values is None or values.dtype.kind not in "iuf" or (values != values.flat[0]).any():
+        return ""
+    text = repr(values.flat[0].item())
+    for length in reversed(values.shape):
+        text = f"[{text}] * {length}"
+    return f"python3 -c 'print({text})'"

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from app.commands import optimum_stages
+from app.contract import Batching
 from app.errors import ConfigError, as_config_error
 
 _MS = 1e6
@@ -81,7 +82,13 @@ def simulate(
     length_buckets: Annotated[str, typer.Option(help="Lengths up to which requests may share a batch, as 16,32.")] = "",
     objective: ObjectiveOption = "latency",
     deadline_ms: Annotated[float, typer.Option(help="Deadline of each request. \\[none]", show_default=False)] = 0,
-    max_queue: Annotated[int, typer.Option(help="Requests that may wait per replica; more are refused.")] = 1024,
+    max_queue: Annotated[
+        int | None,
+        typer.Option(
+            help="Requests that may wait per replica; more are refused. \\[32 x the largest batch, at least 1024]",
+            show_default=False,
+        ),
+    ] = None,
     max_delay_ms: Annotated[
         float, typer.Option(help="window, static, preferred: longest wait of the oldest request.")
     ] = 5,
@@ -124,7 +131,7 @@ def simulate(
                 transfers=transfers,
                 workers=capacities,
                 deadline_ns=round(deadline_ms * _MS) if deadline_ms else None,
-                max_queue=max_queue,
+                max_queue=Batching(max_batch=measured.max_batch).max_queue if max_queue is None else max_queue,
                 max_delay_ns=round(max_delay_ms * _MS),
                 replicas=count,
                 router=one_router,

@@ -58,6 +58,7 @@ class ServedModel:
         self.key: Key | None = None
         self.spare: Slots = ()
         self.rows: Sequence[SampleRow] = ()
+        self.example: SampleRow | None = None
         self.untried = False
         self.beside: Mapping[str, float] = {}
         self.on_rows: Callable[[Sequence[int]], None] | None = None

@@ -11,7 +11,7 @@ import httpx
 from fastapi import FastAPI
 
 from app.api.access import Access
-from app.contract import IndexEntry, Model, ModelInfo, TensorSpec
+from app.contract import IndexEntry, Model, ModelInfo, SampleRow, TensorSpec
 from app.errors import BadRequest, NotFound, NotReady
 
 
@@ -36,6 +36,7 @@ class FakeServed:
 
     info: ModelInfo
     model: Model
+    example: SampleRow | None = None
 
     def statistics(self) -> dict[str, Any]:
         return {"name": self.info.name, "version": self.info.version, "inference_count": 3}

@@ -27,6 +27,8 @@ from app.tracing.tracer import Tracer
 
 from .catalog import FakeCatalog, FakeServed, served, spec
 
+LIMITS = Limits(body=1000, json=800, inflight=2000, pixels=100, body_timeout_s=5, connections=3)
+
 
 @dataclass
 class Health:
@@ -145,8 +147,7 @@ class Caller:
     gone: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        limits = Limits(body=1000, json=800, inflight=2000, pixels=100, body_timeout_s=5, connections=3)
-        self.app = InferencePath(self._other, limits, **self.options)
+        self.app = InferencePath(self._other, LIMITS, **self.options)
         self.state = {"catalog": FakeCatalog({"echo": {"1": self.model, "2": None}}), "health": self.health}
 
     async def _other(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from app.commands.banner import announce, starting
-from app.contract import IndexEntry, ModelInfo, TensorSpec
+from app.contract import IndexEntry, ModelInfo, SampleRow, TensorSpec
 from app.logs import JsonFormatter
 from app.settings import Settings
 
@@ -22,6 +23,7 @@ class Served:
     """A model that serves, as far as the banner looks."""
 
     info: ModelInfo
+    example: SampleRow | None
 
 
 class Models:
@@ -37,9 +39,11 @@ class Models:
         return self._failed
 
 
-def model(name: str, version: str = "1") -> Served:
-    vector = TensorSpec("x", "FP32", (4,), ("",), (4,))
-    return Served(ModelInfo(name, version, "pytorch", (vector,), (vector,)))
+def model(name: str, version: str = "1", shape: tuple[int, ...] = (4,), first: float = 1) -> Served:
+    vector = TensorSpec("x", "FP32", shape, ("",) * len(shape), shape)
+    row = np.ones(shape, np.float32)
+    row.flat[0] = first
+    return Served(ModelInfo(name, version, "pytorch", (vector,), (vector,)), SampleRow((row,)))
 
 
 def failed(name: str, version: str = "1") -> IndexEntry:
@@ -78,8 +82,30 @@ def test_each_model_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[2] == "FAILED  c:1  model.toml: no inputs"
     assert lines[3] == "url     http://127.0.0.1:8000  (docs at http://127.0.0.1:8000/docs)"
     assert lines[4] == "page    http://127.0.0.1:8000/ui"
-    assert lines[5] == "try     curl http://127.0.0.1:8000/predict/a --json '[1, 2, 3, 4]'"
+    assert lines[5] == "try     curl http://127.0.0.1:8000/predict/a --json '[1.0, 1.0, 1.0, 1.0]'"
     assert lines[6].startswith("ready in ")
+
+
+@pytest.mark.parametrize(
+    ("models", "line"),
+    [
+        ([model("a", shape=(8, 8)), model("b", shape=())], "curl {}/predict/b --json 1.0"),
+        ([model("a", shape=(3, 64, 64))], "python3 -c 'print([[[1.0] * 64] * 64] * 3)' | curl {}/predict/a --json @-"),
+        ([model("a", shape=(100,), first=2), model("b", shape=(99,))],
+         "python3 -c 'print([1.0] * 99)' | curl {}/predict/b --json @-"),
+        ([model("a", shape=(100,), first=2)], "curl {}/v2/models/a"),
+    ],
+)  # fmt: skip
+def test_the_request_to_try_is_short(capsys: pytest.CaptureFixture[str], models: list[Served], line: str) -> None:
+    assert f"try     {line.format('http://127.0.0.1:8000')}" in told(capsys, models, [])
+
+
+def test_with_a_key_the_request_to_try_carries_it(capsys: pytest.CaptureFixture[str]) -> None:
+    announce(Settings(api_key="sesame", docs=False), 8000, Models([model("a")], []), DEVICE)  # type: ignore[arg-type]
+    text = capsys.readouterr().err
+    assert 'try     curl -H "X-API-Key: $STARLING_API_KEY" http://127.0.0.1:8000/predict/a --json' in text
+    assert "sesame" not in text
+    assert "/docs" not in text
 
 
 def test_what_was_set_is_told_at_once_and_keys_are_not(capsys: pytest.CaptureFixture[str]) -> None:

@@ -97,6 +97,14 @@ def test_lists(served: list[Settings]) -> None:
     assert [(one.model, one.workers) for one in served] == [(("a=x", "b=y"), (1, 2, 4)), (("a=x", "b=y"), (8,))]
 
 
+def test_origins(served: list[Settings]) -> None:
+    run("serve", "--cors-origins", "http://a", "--cors-origins", "http://b")
+    run("serve", "--cors-origins", "http://a,http://b")
+    run("serve", env={"STARLING_CORS_ORIGINS": "http://a http://b"})
+    run("serve", env={"STARLING_CORS_ORIGINS": "http://a, http://b"})
+    assert [one.cors_origins for one in served] == [("http://a", "http://b")] * 4
+
+
 def test_defaults(served: list[Settings]) -> None:
     run("serve")
     assert served == [Settings()]

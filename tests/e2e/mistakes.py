@@ -54,7 +54,8 @@ MISTAKES: list[tuple[str, dict[str, str], bytes, int, str]] = [
     ("/v1/models/nobody:predict", {}, b"{}", 404, UNKNOWN),
     ("/v2/models/plus/versions/3/infer", {}, b"{}", 404, "model 'plus' has no version '3'; versions: 1, 2"),
     ("/v2/models/narrow/infer", {}, tensor(4, 1, [1, 2, 3, 4]), 400,
-     "4 rows in one request: the queue of model 'narrow' holds 3"),
+     "4 rows in one request: the queue of model 'narrow' holds 3; "
+     "send at most 3 at a time, or raise max_queue (--max-queue, or in model.toml)"),
     # models that fail: the row is named where there are several
     (MARKED, {}, tensor(3, 2, [1, 1, -1, 0, 2, 2]), 500, "model 'marked' failed on row 1: ValueError: a marked row"),
     (MARKED_V1, {}, b'{"instances":[[1,1],[2,2],[-1,0]]}', 500,

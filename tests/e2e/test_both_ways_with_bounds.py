@@ -67,7 +67,12 @@ async def test_small_bounds(server: Server) -> None:
         check(await wire.call(post(asked.path, asked.body.ljust(TEXT), KEY)), asked)
         rows = BODY // 16
         raw = await wire.call(post(ECHO, bytes(16 * rows), {"Inference-Header-Content-Length": "0", **KEY}))
-        check_error(raw, 400, f"{rows} rows in one request: the queue of model 'echo' holds 1024")
+        check_error(
+            raw,
+            400,
+            f"{rows} rows in one request: the queue of model 'echo' holds 1024; "
+            "send at most 1024 at a time, or raise max_queue (--max-queue, or in model.toml)",
+        )
     assert server.outcomes("echo") - before == {"too_large": 9, "ok": 4, "bad_request": 1}
 
 

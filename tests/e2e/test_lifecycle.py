@@ -188,10 +188,11 @@ def test_a_key(start: Callable[..., Server]) -> None:
     for path in ("/v2/health/live", "/v2/health/ready", "/livez", "/readyz", "/healthz", "/ping"):
         assert server.get(path).status == 200
         assert server.request("HEAD", path).status == 200
+    assert [server.get(path).status for path in ("/docs", "/openapi.json")] == [200, 200]
     body = {"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1]}]}
     closed = [
         ("GET", "/v2"), ("GET", "/v2/models"), ("GET", "/v2/models/narrow"), ("GET", "/v2/models/stats"),
-        ("GET", "/metrics"), ("GET", "/docs"), ("GET", "/openapi.json"), ("GET", "/nowhere"),
+        ("GET", "/metrics"), ("GET", "/docs/nowhere"), ("GET", "/nowhere"),
         ("POST", "/v2/models/narrow/infer"), ("POST", "/v1/models/narrow:predict"), ("POST", "/predict/narrow"),
         ("POST", "/v2/repository/index"), ("POST", "/v2/repository/models/narrow/unload"),
     ]  # fmt: skip

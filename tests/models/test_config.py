@@ -185,3 +185,11 @@ def test_names_that_only_the_scheduler_knows_are_held_against_it(tmp_path, line:
     assert model_info(config, source_of(folder)).batching  # whoever only lists files may do without
     with pytest.raises(ConfigError, match=message):
         model_info(config, source_of(folder), None, check_names)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "rows"), [({}, 1024), ({"max_batch": 8}, 1024), ({"max_batch": 64}, 2048),
+                            ({"max_batch": 64, "max_queue": 5}, 5)],
+)  # fmt: skip
+def test_the_queue_grows_with_the_largest_batch(tmp_path, overrides, rows):
+    assert read(tmp_path, TOML, overrides).batching.max_queue == rows

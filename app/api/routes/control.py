@@ -78,7 +78,7 @@ repository = APIRouter(tags=["repository"], dependencies=API_KEY)
     responses={
         200: {
             "content": {
-                "text/plain": {"example": 'starling_requests_total{class="realtime",model="echo",outcome="ok"} 40.0\n'}
+                "text/plain": {"example": "starling_live 1.0\n"},
             }
         },
         # without a model: FastAPI would document the error's body as text/plain, too

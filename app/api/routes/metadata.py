@@ -6,6 +6,7 @@ model or version, NotReady for one that is known but not serving.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 from fastapi import APIRouter, Request
@@ -14,7 +15,7 @@ from fastapi.responses import JSONResponse
 from app.api.codecs.base import client_inputs
 from app.api.routes import bodies
 from app.api.routes.openapi import API_KEY, ModelName, Responses, Version, answers
-from app.contract import Catalog, Served, TensorSpec
+from app.contract import Catalog, ModelInfo, TensorSpec
 from app.errors import NotReady
 
 _X = {"name": "x", "datatype": "FP32", "shape": [-1, 4]}
@@ -64,46 +65,47 @@ def triton_type(datatype: str) -> str:
     return "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
 
 
-def _metadata(request: Request, model: str, version: str | None) -> JSONResponse:
-    catalog = catalog_of(request)
-    info = catalog.find(model, version).info
+def metadata(info: ModelInfo, versions: Sequence[str]) -> dict[str, Any]:
+    """The body of a model's metadata."""
 
     def describe(spec: TensorSpec) -> dict[str, Any]:
         return {"name": spec.name, "datatype": spec.datatype, "shape": [-1, *dimensions(spec)]}
 
-    return JSONResponse(
-        {
-            "name": info.name,
-            "versions": list(catalog.versions(model)),
-            "platform": info.platform,
-            "inputs": [describe(spec) for spec in client_inputs(info)],
-            "outputs": [describe(spec) for spec in info.outputs],
-        }
-    )
+    return {
+        "name": info.name,
+        "versions": list(versions),
+        "platform": info.platform,
+        "inputs": [describe(spec) for spec in client_inputs(info)],
+        "outputs": [describe(spec) for spec in info.outputs],
+    }
 
 
-def _configuration(served: Served) -> JSONResponse:
-    """`dynamic_batching` and a `max_batch_size` above 0 tell Triton's load generator to send a batch dimension.
+def _metadata(request: Request, model: str, version: str | None) -> JSONResponse:
+    catalog = catalog_of(request)
+    return JSONResponse(metadata(catalog.find(model, version).info, catalog.versions(model)))
+
+
+def configuration(info: ModelInfo) -> dict[str, Any]:
+    """The body of a model's configuration.
+
+    `dynamic_batching` and a `max_batch_size` above 0 tell Triton's load generator to send a batch dimension.
 
     `max_request_rows`, in the form of Triton's parameters, tells clients where to cut what they send: unlike Triton's
     its requests may be larger than a batch, but must fit into the queue.
     """
-    info = served.info
 
     def describe(spec: TensorSpec) -> dict[str, Any]:
         return {"name": spec.name, "data_type": triton_type(spec.datatype), "dims": dimensions(spec)}
 
-    return JSONResponse(
-        {
-            "name": info.name,
-            "platform": info.platform,
-            "max_batch_size": info.batching.max_batch,
-            "input": [describe(spec) for spec in client_inputs(info)],
-            "output": [describe(spec) for spec in info.outputs],
-            "dynamic_batching": {},
-            "parameters": {"max_request_rows": {"string_value": str(info.batching.max_queue)}},
-        }
-    )
+    return {
+        "name": info.name,
+        "platform": info.platform,
+        "max_batch_size": info.batching.max_batch,
+        "input": [describe(spec) for spec in client_inputs(info)],
+        "output": [describe(spec) for spec in info.outputs],
+        "dynamic_batching": {},
+        "parameters": {"max_request_rows": {"string_value": str(info.batching.max_queue)}},
+    }
 
 
 def _readiness(request: Request, model: str, version: str | None) -> JSONResponse:
@@ -121,7 +123,7 @@ def _readiness_answers() -> Responses:
     documented[503] |= {
         "model": bodies.ModelReady,
         "description": "Known, but not serving: loading, unloading or failed.",
-        "content": {"application/json": {"example": {"name": "echo", "ready": False}}},
+        "content": {"application/json": {"example": {"name": "name", "ready": False}}},
     }
     return documented
 
@@ -214,7 +216,7 @@ async def version_ready(request: Request, model: ModelName, version: Version) ->
     responses=answers(bodies.ModelConfiguration, _ECHO_CONFIG, 401, 404, 503),
 )
 async def model_config(request: Request, model: ModelName) -> JSONResponse:
-    return _configuration(catalog_of(request).find(model))
+    return JSONResponse(configuration(catalog_of(request).find(model).info))
 
 
 @router.get(
@@ -224,7 +226,7 @@ async def model_config(request: Request, model: ModelName) -> JSONResponse:
     responses=answers(bodies.ModelConfiguration, _ECHO_CONFIG, 401, 404, 503),
 )
 async def version_config(request: Request, model: ModelName, version: Version) -> JSONResponse:
-    return _configuration(catalog_of(request).find(model, version))
+    return JSONResponse(configuration(catalog_of(request).find(model, version).info))
 
 
 @router.get(

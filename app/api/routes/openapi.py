@@ -19,7 +19,7 @@ from app.api.routes.bodies import ErrorBody, InferRequest, InferResponse, Predic
 
 #: Only for the Authorize button of /docs: keys are checked in front of FastAPI, see `app/api/access.py`.
 API_KEY = [
-    Security(APIKeyHeader(name="X-API-Key", auto_error=False, description="Where the server was started with a key.")),
+    Security(APIKeyHeader(name="X-API-Key", auto_error=False, description="The key that the server was started with.")),
     Security(HTTPBearer(auto_error=False, description="The same key, as a bearer token.")),
 ]
 
@@ -60,15 +60,15 @@ _ERRORS: dict[int, tuple[str, str]] = {
         "Loading and unloading models is off.",
         "loading and unloading models is off: start the server with --model-control, or with --admin-key",
     ),
-    404: ("Unknown model, version or route.", "model 'ekko' is not known; models: digits, echo"),
+    404: ("Unknown model, version or route.", "model 'nmae' is not known; models: name"),
     408: ("The body did not arrive in time.", "the body did not arrive within 30 s"),
     411: ("The body has no length.", "a body is needed: expected a Content-Length header or a chunked body"),
     413: ("The body is over the limit.", "body: expected at most 67108864 bytes, got 70000000"),
-    415: ("Unknown content type or encoding.", 'content type "text/csv": model echo takes application/json'),
-    429: ("The queue is full, or the deadline cannot be met.", "model 'echo': the queue of 1024 rows is full"),
-    500: ("This request failed in the model.", "model 'echo' failed: ZeroDivisionError: division by zero"),
-    503: ("Starting, draining, loading or failed.", "model echo is loading"),
-    504: ("The deadline passed before the work was done.", "model 'echo': the deadline passed in the queue"),
+    415: ("Unknown content type or encoding.", "Content-Encoding: expected gzip, deflate or identity, got 'br'"),
+    429: ("The queue is full, or the deadline cannot be met.", "model 'name': the queue of 1024 rows is full"),
+    500: ("This request failed in the model.", "model 'name' failed: ZeroDivisionError: division by zero"),
+    503: ("Starting, draining, loading or failed.", "model 'name' version 1 is loading"),
+    504: ("The deadline passed before the work was done.", "model 'name': the deadline passed in the queue"),
 }
 _RETRY_AFTER = {"Retry-After": {"description": "Whole seconds, at least 1.", "schema": {"type": "integer"}}}
 
@@ -231,6 +231,20 @@ async def infer_version(model: ModelName, version: Version) -> None:
     ),
 )
 async def predict_v1(model: ModelName) -> None:
+    _unreachable()
+
+
+@router.post(
+    "/v1/models/{model}/versions/{version}:predict",
+    dependencies=[Depends(_query)],
+    summary="Predict with one version, TensorFlow Serving's way",
+    description="As without a version, which means the highest that is ready.",
+    responses=answers(PredictResponse, {"predictions": [[1.0, 2.0, 3.0, 4.0]]}, *_CALL_ERRORS),
+    openapi_extra=request_body(
+        {"application/json": json_media(PredictRequest, {"echo": {"instances": [[1, 2, 3, 4]]}})}
+    ),
+)
+async def predict_v1_version(model: ModelName, version: Version) -> None:
     _unreachable()
 
 

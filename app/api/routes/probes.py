@@ -67,7 +67,7 @@ _add(
     description="Computed when asked, from the oldest batch in flight. HEAD is answered alike, without a body.",
 )  # fmt: skip
 _add(
-    READY_PATHS, ready, bodies.Ready, "digits: loading; mine: failed: model.toml: inputs: expected a list",
+    READY_PATHS, ready, bodies.Ready, "one: loading; two: failed: model.toml: inputs: expected a list",
     failing="Starting, draining, or a required model is not ready.",
     description="503 also right after SIGTERM, while requests are still taken. HEAD is answered alike, without a body.",
 )  # fmt: skip

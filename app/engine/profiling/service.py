@@ -36,6 +36,7 @@ class Measured(Target, Protocol):
 
     info: ModelInfo
     program: int
+    example: SampleRow | None
     on_rows: Callable[[Sequence[int]], None] | None  # hears of the slots of rows that have run without a fault
     beside: Mapping[str, float]  # by model: by what fraction its units are slowed beside that one's
 
@@ -134,6 +135,9 @@ class Profiling:
     def opened(self, served: Measured, learned: Learned, spare_rows: int) -> None:
         """The model serves: solve its tables, and measure it when there is time. Before its first call."""
         served.key, served.rows = learned.key, learned.rows
+        # Never a row of a caller's, as `rows` may become; behind a front they are not what clients send.
+        behind = served.executor.model.front is not None
+        served.example = None if behind or not learned.rows else learned.rows[0]
         if learned.key is not None:
             info, key = served.info, learned.key
             paired = Paired(key.model, key.architecture, info.batching.max_batch, learned.pairs)

@@ -72,6 +72,7 @@ async def test_samples_are_what_is_measured_with():
         rig.engine.profiling.begin()
         await settled(rig)
         assert origins(rig) == ["measured"]
+        assert rig.served.example is rows[0]
     assert seen == {7, 8, 9}
 
 
@@ -121,6 +122,7 @@ async def test_it_is_measured_and_checked_with_the_first_rows_that_come(caplog: 
         assert rig.served.statistics()["starling"]["batch_ms"]["4"] == 1.4
         assert len(warnings_of(caplog)) == 1
         assert rig.served.on_rows is None
+        assert (len(rig.served.rows), rig.served.example) == (4, None)  # rows of callers are shown to nobody
         await ask_each(rig, 14)
         rig.assert_settled()
 
