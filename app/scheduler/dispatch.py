@@ -12,14 +12,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
-from app.scheduler.ahead import Ahead, steps_left
+from app.scheduler.ahead import Ahead
 from app.scheduler.arbiter import Arbiter
 from app.scheduler.gate import Fits, Gate
-from app.scheduler.going_on import Until, onward, steps_of, until
+from app.scheduler.going_on import GoingOn, onward, steps_of
 from app.scheduler.ledger import Ledger
 from app.scheduler.policies import Cut, Hold
 from app.scheduler.program import ProgramState
-from app.scheduler.ready import Key, Level, ReadySet, rank
+from app.scheduler.ready import Key, ReadySet, rank
 from app.scheduler.types import DeviceSpec, Formed, Klass, Operation, Reason, Row, Unit
 from app.scheduler.views import Views, longest_of
 from app.scheduler.workers import Workers
@@ -36,6 +36,7 @@ class Dispatch:
         self._arbiter = Arbiter(ledger.ready, self.gate.rank)
         self._views = Views(device, ledger, workers)
         self.ahead = Ahead(ledger)
+        self.going_on = GoingOn(ledger, workers, self.gate, self._views, self._arbiter)
         self._next_unit = 0
 
     def run(self, start: list[Unit], now: int) -> int | None:
@@ -91,33 +92,6 @@ class Dispatch:
             state = self._ledger.states[unit.program]
             state.units -= 1
             self._ledger.forget_if_over(state)
-
-    def recall(self, now: int) -> tuple[list[Unit], list[Unit]]:
-        """Of units that workers go on with by themselves, those that are to end with the step or stage that runs, and
-        those that are to end with the first of their rows that does."""
-        waiting = self._arbiter.first(())
-        head = None if waiting is None else waiting.head()
-        level = None if head is None else self.gate.level(head)
-        recalled: list[Unit] = []
-        settled: list[Unit] = []
-        for unit in list(self._workers.going.values()):
-            far = self._until(unit, level, now)
-            if far is Until.NOW:
-                self._workers.recall(unit, now)
-                recalled.append(unit)
-            elif far is Until.ROW_ENDS and unit.onward:
-                unit.onward = False
-                settled.append(unit)
-        return recalled, settled
-
-    def _until(self, unit: Unit, level: Level | None, now: int) -> Until:
-        state, gate = self._ledger.states[unit.program], self.gate
-        before = level is not None and level < gate.level(unit.rows[0])  # its rows stand in the order of service
-        if before or gate.preempts(unit):
-            return Until.NOW
-        cell = state.program.stages[unit.stage].repeats
-        beside = self._ledger.ready.at((unit.program, unit.stage, 0), unit.klass) if cell else None
-        return until(unit, state, beside, self._views.room(state), now)
 
     def _push_ahead(self, ready: ReadySet | None, usable: Sequence[int], start: list[Unit], now: int) -> bool:
         """Push the next step of a cell behind the one that runs, unless other rows go first; False if there is none.
@@ -286,31 +260,6 @@ class Dispatch:
         self._workers.take(unit, now)
         self.gate.started(unit)
         start.append(unit)
-
-    def go_on(self, unit: Unit, rows: list[Row], now: int) -> Unit:
-        """The worker of a unit of a cell has gone on with these rows, as a unit like it, when others of it ended."""
-        state = self._ledger.states[unit.program]
-        latency, stage = state.latency[unit.stage], state.program.stages[unit.stage]
-        batches = state.batches
-        assert batches is not None  # of a program with a cell
-        for row in rows:
-            batches.stand(row)
-        self._ledger.start((), state)
-        steps = max(1, min(steps_left(row, stage) for row in rows))
-        following = replace(
-            unit,
-            rows=rows,
-            size=len(rows),
-            started=now,
-            predicted=steps * latency.compute(len(rows), unit.running),
-            steps=steps,
-            recalled=False,
-            operation=batches.launch(rows, unit.stage, 0, now, None),
-        )
-        self._workers.take(following, now)
-        following.behind = True  # nobody handed it over: there is nothing to learn of that
-        self.gate.started(following)
-        return following
 
 
 def _not_behind(held: ReadySet, ready: ReadySet) -> bool:

@@ -12,14 +12,19 @@ then it has gone on already, and is told again.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import Enum
 
 from app.scheduler.ahead import steps_left
+from app.scheduler.arbiter import Arbiter
+from app.scheduler.gate import Gate
+from app.scheduler.ledger import Ledger
 from app.scheduler.policies.base import Joining
 from app.scheduler.program import ProgramState
-from app.scheduler.ready import ReadySet
+from app.scheduler.ready import Level, ReadySet
 from app.scheduler.types import Klass, Row, Unit
-from app.scheduler.views import longest_of
+from app.scheduler.views import Views, longest_of
+from app.scheduler.workers import Workers
 
 
 def steps_of(rows: Sequence[Row], size: int, stage: int, state: ProgramState, worker: int) -> int:
@@ -91,6 +96,69 @@ def _worth_it(unit: Unit, state: ProgramState, ready: ReadySet, room: int, now: 
             boundary_ns=latency.handover.ns,
         )
     )
+
+
+class GoingOn:
+    """Of one device: how far its units go on, and what becomes of those that have."""
+
+    def __init__(self, ledger: Ledger, workers: Workers, gate: Gate, views: Views, arbiter: Arbiter) -> None:
+        self._ledger = ledger
+        self._workers = workers
+        self._gate = gate
+        self._views = views
+        self._arbiter = arbiter
+
+    def recall(self, now: int) -> tuple[list[Unit], list[Unit]]:
+        """Of units that workers go on with by themselves, those that are to end with the step or stage that runs, and
+        those that are to end with the first of their rows that does."""
+        waiting = self._arbiter.first(())
+        head = None if waiting is None else waiting.head()
+        level = None if head is None else self._gate.level(head)
+        recalled: list[Unit] = []
+        settled: list[Unit] = []
+        for unit in list(self._workers.going.values()):
+            far = self._until(unit, level, now)
+            if far is Until.NOW:
+                self._workers.recall(unit, now)
+                recalled.append(unit)
+            elif far is Until.ROW_ENDS and unit.onward:
+                unit.onward = False
+                settled.append(unit)
+        return recalled, settled
+
+    def _until(self, unit: Unit, level: Level | None, now: int) -> Until:
+        state, gate = self._ledger.states[unit.program], self._gate
+        before = level is not None and level < gate.level(unit.rows[0])  # its rows stand in the order of service
+        if before or gate.preempts(unit):
+            return Until.NOW
+        cell = state.program.stages[unit.stage].repeats
+        beside = self._ledger.ready.at((unit.program, unit.stage, 0), unit.klass) if cell else None
+        return until(unit, state, beside, self._views.room(state), now)
+
+    def go_on(self, unit: Unit, rows: list[Row], now: int) -> Unit:
+        """The worker of a unit of a cell has gone on with these rows, as a unit like it, when others of it ended."""
+        state = self._ledger.states[unit.program]
+        latency, stage = state.latency[unit.stage], state.program.stages[unit.stage]
+        batches = state.batches
+        assert batches is not None  # of a program with a cell
+        for row in rows:
+            batches.stand(row)
+        self._ledger.start((), state)
+        steps = max(1, min(steps_left(row, stage) for row in rows))
+        following = replace(
+            unit,
+            rows=rows,
+            size=len(rows),
+            started=now,
+            predicted=steps * latency.compute(len(rows), unit.running),
+            steps=steps,
+            recalled=False,
+            operation=batches.launch(rows, unit.stage, 0, now, None),
+        )
+        self._workers.take(following, now)
+        following.behind = True  # nobody handed it over: there is nothing to learn of that
+        self._gate.started(following)
+        return following
 
 
 def _takes_more(rows: int, stage: int, state: ProgramState, worker: int) -> bool:

@@ -155,7 +155,7 @@ class Scheduler:
             state.observe(unit, outcome, now)
             staying = outcomes.advance(self._ledger, unit, outcome, state)
             if outcome.goes_on:
-                following = self._dispatch.go_on(unit, staying, now)
+                following = self._dispatch.going_on.go_on(unit, staying, now)
         elif outcome.error is Fault.DEVICE:
             self._lost = True  # nothing starts again
             outcomes.lose(self._ledger, unit)
@@ -216,7 +216,7 @@ class Scheduler:
             deadline = ledger.deadlines.next()
             if wake_at is None or (deadline is not None and deadline < wake_at):
                 wake_at = deadline
-        recall, settle = self._dispatch.recall(now) if self._workers.going else ((), ())
+        recall, settle = self._dispatch.going_on.recall(now) if self._workers.going else ((), ())
         withdraw = self._dispatch.gate.withdraw()
         done, drops = ledger.done, ledger.drops
         if done or drops:
