@@ -10,39 +10,25 @@ import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from app.models.new import make
 
-from .server import ROOT, Server
+from .documented import RECIPES, blocks, curl
+from .server import Server
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
 LONGEST = 15  # lines of a recipe, from the file to curl
 HEREDOC = re.compile(r"(cat > (?P<file>\S+)|python) <<'END'\n(?P<text>.*?)^END\n", re.MULTILINE | re.DOTALL)
-RECIPE = re.compile(
-    r"^## (?P<name>.+?)\n.*?^```sh\n(?P<script>.*?)^```\n(\n```json\n(?P<answer>.*?)^```)?", re.M | re.S
-)
 KINDS = ["Tabular", "JPEG", "Text", "Sequences", "Export", "ONNX", "TorchScript", "scikit-learn"]
 
 
 def recipes() -> dict[str, tuple[str, str | None]]:
     """The script of each, and the answer that stands below it."""
-    page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
-    return {found["name"]: (found["script"], found["answer"]) for found in RECIPE.finditer(page)}
-
-
-def curl(command: str, server: Server, folder: Path) -> Any:
-    """Run a curl of the documentation against this server; what it prints."""
-    command = command.replace("localhost:8000", server.host).replace("@app/", f"@{ROOT}/app/")
-    done = subprocess.run(
-        ["bash", "-c", f"{command} --silent --show-error --fail-with-body"],
-        cwd=folder, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads(done.stdout)
+    _, *scripts = (block for block in blocks(RECIPES) if block.is_shell)  # the first serves them
+    return {block.heading: (block.text, block.answer.text if block.answer else None) for block in scripts}
 
 
 def followed(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -77,7 +63,7 @@ def test_each_recipe_answers_what_it_says(
         make(Path("mine/large"), "net", [{"name": "x", "datatype": "FP32", "shape": [2, 64, 64]}]),
     ]
     server = start(flags=("--models", str(tmp_path / "mine")))
-    answers = {name: curl(command, server, tmp_path) for name, command in curls.items()}
+    answers = {name: json.loads(curl(command, server.host, tmp_path)) for name, command in curls.items()}
     for name, (_, told) in recipes().items():
         if told is None:  # weights are drawn anew at each start
             continue
@@ -86,6 +72,6 @@ def test_each_recipe_answers_what_it_says(
             assert answers[name][output] == pytest.approx(value, rel=1e-3), name
         assert list(answers[name]) == list(wanted)
     assert [len(answers["Sequences"]["state"])] == [3]
-    (output,) = curl(made[0].curl, server, tmp_path)["outputs"]
+    (output,) = json.loads(curl(made[0].curl, server.host, tmp_path))["outputs"]
     assert output["shape"] == [1, 3]
-    assert len(curl(made[1].curl, server, tmp_path)["output"]) == 2 * 64 * 64
+    assert len(json.loads(curl(made[1].curl, server.host, tmp_path))["output"]) == 2 * 64 * 64

@@ -1,0 +1,209 @@
+"""What a page of the documentation shows: its fenced blocks, the commands in them, and the answers to these.
+
+A command stands on a line of a block marked `sh`, or behind `$ ` in a block without a language. Its answer is the
+comment behind it that begins like JSON, the lines below it in a block of the second kind, or the plain or `json` block
+that follows without a word between. A block marked `python` has its answer there, too.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from .server import ROOT
+
+RECIPES = "docs/recipes.md"  # whose every block test_recipes.py runs
+_FENCED = re.compile(r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+_COMMENT = re.compile(r"\s{2,}# ")
+_HEREDOC = re.compile(r"<<\s*'?(\w+)'?")
+#: What two texts are compared by: "..." in a told one, strings, numbers, words, and single characters.
+_TOKEN = re.compile(r'\.\.\.|"[^"]*"|-?\d+(?:\.\d+)?(?:e-?\d+)?|\w+|\S')
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block. `line` is that of its first line, `heading` the nearest above, `answer` the block behind it."""
+
+    page: str
+    line: int
+    heading: str
+    language: str
+    text: str
+    answer: Block | None = None
+
+    def __str__(self) -> str:
+        return f"{self.page.removeprefix('docs/')}:{self.line}"
+
+    @property
+    def is_shell(self) -> bool:
+        return self.language == "sh" or (self.language == "" and self.text.startswith("$ "))
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command, which may be of several lines; `answer` is what the page says it prints, if it says that."""
+
+    page: str
+    line: int
+    text: str
+    answer: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.page.removeprefix('docs/')}:{self.line}"
+
+    @property
+    def words(self) -> list[str]:
+        return shlex.split(self.text)
+
+
+def pages() -> list[str]:
+    """The pages whose commands are run here: the README, and what lies in docs/ itself."""
+    found = sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))
+    return ["README.md", *(page for page in found if page != RECIPES)]
+
+
+def blocks(page: str) -> list[Block]:
+    """A page's blocks in their order. One that is another's answer stands in that one alone."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    found: list[Block] = []
+    ends = -1
+    for match in _FENCED.finditer(text):
+        inner = re.sub(f"^{match['indent']}", "", match["text"], flags=re.MULTILINE)
+        headings = _HEADING.findall(_FENCED.sub("", text[: match.start()]))
+        line = text.count("\n", 0, match.start()) + 2
+        block = Block(page, line, headings[-1], match["language"], inner)
+        behind = ends >= 0 and not text[ends : match.start()].strip()
+        if behind and block.language in ("", "json") and not block.is_shell and _can_answer(found[-1]):
+            found[-1] = replace(found[-1], answer=block)
+        else:
+            found.append(block)
+        ends = match.end()
+    return found
+
+
+def _can_answer(block: Block) -> bool:
+    return block.answer is None and (block.is_shell or block.language == "python")
+
+
+def commands(block: Block) -> list[Command]:
+    """The commands of a shell block."""
+    return list(_printed(block) if block.language == "" else _typed(block))
+
+
+def _printed(block: Block) -> Iterator[Command]:
+    """Commands behind `$ `, each with the lines below it."""
+    line = block.line
+    for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+        command, _, answer = part.partition("\n")
+        yield Command(block.page, line, command, answer or (block.answer.text if block.answer else None))
+        line += part.count("\n")
+
+
+def _typed(block: Block) -> Iterator[Command]:
+    """Commands of a script. One goes on where a quote is open, a line ends in a backslash, or a file is given here."""
+    found: list[Command] = []
+    text, begun = "", 0
+    for number, given in enumerate(block.text.splitlines(), block.line):
+        line, *comment = [given] if text else _COMMENT.split(given, maxsplit=1)
+        text, begun = f"{text}{line}\n", begun or number
+        if _complete(text):
+            told = next((one for one in comment if one.startswith(("{", "["))), None)
+            found.append(Command(block.page, begun, text.strip().replace("\\\n", ""), told))
+            text, begun = "", 0
+    assert not text, f"{block}: a command without an end: {text}"
+    if found and block.answer:
+        found[-1] = replace(found[-1], answer=block.answer.text)
+    return iter(found)
+
+
+def _complete(text: str) -> bool:
+    if text.endswith("\\\n"):
+        return False
+    if ending := _HEREDOC.search(text):
+        return text.endswith(f"\n{ending[1]}\n")
+    try:
+        shlex.split(text)
+    except ValueError:  # no closing quotation
+        return False
+    return True
+
+
+def quoted(page: str) -> list[str]:
+    """What stands in single backticks in the prose of a page, on one line where it is broken."""
+    prose = _FENCED.sub("", (ROOT / page).read_text(encoding="utf-8"))
+    return [" ".join(text.split()) for text in re.findall(r"(?<!`)`([^`]+)`(?!`)", prose)]
+
+
+def curl(command: str, host: str, folder: Path) -> str:
+    """Run a curl of the documentation in a folder, against the server at `host`; the body of its answer, a 200."""
+    command = command.replace("localhost:8000", host).replace("@app/", f"@{ROOT}/app/")
+    done = subprocess.run(
+        ["bash", "-c", f"{command} --silent --show-error --fail-with-body"],
+        cwd=folder, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def alike(told: str, got: str) -> bool:
+    """Whether an answer is what the page tells: the same but for spaces, the last digits of a number with a point, and
+    what stands for "...".
+    """
+    parts: list[list[str]] = [[]]
+    for token in _TOKEN.findall(told):
+        if token == "...":
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    tokens = _TOKEN.findall(got)
+    first, *rest = parts
+    if not rest:
+        return len(first) == len(tokens) and _same(first, tokens)
+    place = len(first)
+    if not _same(first, tokens[:place]):
+        return False
+    *middle, last = rest
+    for part in middle:
+        found = next((at for at in range(place, len(tokens)) if _same(part, tokens[at : at + len(part)])), None)
+        if found is None:
+            return False
+        place = found + len(part)
+    end = max(place, len(tokens) - len(last))
+    return _same(last, tokens[end:])
+
+
+def _same(told: list[str], got: list[str]) -> bool:
+    if len(told) != len(got):
+        return False
+    return all(
+        one == other
+        or (
+            "." in one
+            and bool(_NUMBER.fullmatch(one) and _NUMBER.fullmatch(other))
+            and float(other) == pytest.approx(float(one), rel=1e-3, abs=1e-6)
+        )
+        for one, other in zip(told, got, strict=True)
+    )
+
+
+def same_lines(told: str, got: str) -> bool:
+    """To the character, but for spaces at the ends of lines. `...` as the last line stands for all that follow."""
+    wanted = [line.rstrip() for line in told.rstrip().splitlines()]
+    printed = [line.rstrip() for line in got.rstrip().splitlines()]
+    if wanted[-1:] == ["..."]:
+        return printed[: len(wanted) - 1] == wanted[:-1]
+    return printed == wanted
+
+
+def labels(text: str) -> list[str]:
+    """What stands at the beginning of each line, up to its first figure or wide space."""
+    found = (re.split(r"\d| {2,}|±", line.strip(), maxsplit=1)[0].strip() for line in text.splitlines())
+    return [label for label in found if label]

@@ -1,0 +1,207 @@
+"""What is done with blocks of the documentation that are no commands: files, programs in Python, messages, diagrams."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from torch import nn
+
+from app.bench.workload import parse as parse_workload
+from app.models import Staged
+from app.models.check import check, describe
+from app.models.repository import Repository
+from app.scheduler.estimates.profile import parse as parse_profile
+
+from .documented import Block, alike
+from .documented_world import MODELS, World, block, write
+
+
+@dataclass(frozen=True)
+class BlockRule:
+    """A page's blocks that begin so, and what is done with them. They may come from several places of the page."""
+
+    page: str
+    begins: str  # a regular expression
+    run: Callable[[Block, World], None]
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Blocks that another test looks at."""
+
+    page: str
+    begins: str
+    file: str
+    test: str
+
+
+def block_rule(one: Block) -> BlockRule | Elsewhere | None:
+    """The first that fits a block which is no command."""
+    return next(
+        (rule for rule in (*RULES, *ELSEWHERE) if rule.page == one.page and re.match(rule.begins, one.text)), None
+    )
+
+
+def executed(one: Block, world: World, **given: Any) -> dict[str, Any]:
+    """Run in a namespace of its own, against the shared server."""
+    namespace: dict[str, Any] = {"__name__": "documented", **given}
+    exec(compile(one.text.replace("localhost:8000", world.server.host), str(one), "exec"), namespace)
+    return namespace
+
+
+def runs(one: Block, world: World) -> None:
+    executed(one, world)
+
+
+def measures(one: Block, world: World) -> None:
+    short = one.text.replace("repeats=5", "repeats=2, duration_s=0.2, warmup_s=0.1, max_lag_ms=1e5")
+    assert short != one.text
+    result = executed(Block(one.page, one.line, one.heading, one.language, short), world)["result"]
+    assert len(result.repeats) == 2
+
+
+def is_served(*names: str) -> Callable[[Block, World], None]:
+    """Files of models, which the world has written: the shared server has loaded them, so they fit one another."""
+
+    def run(one: Block, world: World) -> None:
+        for name in names:
+            assert world.server.get(f"/v2/models/{name}/ready").status == 200, f"{one}: {name} does not serve"
+
+    return run
+
+
+def names_files(one: Block, world: World) -> None:
+    """A tree of folders: what its lines name is below the folder of its first line, or begins a line of its own."""
+    top, *lines = one.text.splitlines()
+    assert top.endswith("/"), one
+    below = [world.folder / top, *(path for path in (world.folder / top).rglob("*") if path.is_dir())]
+    for line in lines:
+        if not line.startswith("  "):
+            assert (world.folder / line.split()[0]).is_dir(), f"{one}: no {line}"
+            continue
+        for name in re.findall(r"[\w/.]+\.(?:py|toml)|[\w/]+/(?=\s|$)", re.split(r": | holds ", line)[0]):
+            assert any((place / name).exists() for place in below), f"{one}: no {name} below {top}"
+
+
+def is_refused(one: Block, world: World) -> None:
+    """What `starling check` says of the recurrent layer without a bound on what reads its padding."""
+    rows = "Rows are independent"
+    place = world.folder / "refused"
+    write(place / "tones", model_py=block(MODELS, rows, "python"), model_toml=block(MODELS, rows, "toml"))
+    (found,) = check(place).results
+    assert alike(one.text, found.error), f"{one}: it says\n{found.error}"
+
+
+def tells_a_wrong_shape(one: Block, world: World) -> None:
+    place = world.folder / "wrong"
+    toml = (world.mine / "scaled" / "2" / "model.toml").read_text(encoding="utf-8")
+    write(place / "scaled" / "2", model_toml=toml.replace("shape = [2]", 'shape = "2"', 1))
+    _tells(one, place)
+
+
+def tells_a_wrong_cut(one: Block, world: World) -> None:
+    place = world.folder / "uncut"
+    write(place / "net", model_py=_BLOCKS, model_toml=_VECTORS + 'cuts = ["blocks.7"]\n')
+    _tells(one, place)
+
+
+def _tells(one: Block, place: Path) -> None:
+    (listed,) = describe(Repository(str(place)))
+    error = listed.error or check(place).results[0].error
+    assert alike(one.text, error.replace(str(place), "mine")), f"{one}: it says\n{error}"
+
+
+def tells_of_company(one: Block, world: World) -> None:
+    """What is said of a cell whose rows hear of one another, here by their mean: the same but for numbers of steps."""
+    cells = "Recurrent models"
+    code = block(MODELS, cells, "python").text
+    broken = code.replace("self.head(hidden)", "self.head(hidden - hidden.mean(0))")
+    assert broken != code
+    place = world.folder / "broken"
+    write(place / "tagger", model_py=broken, model_toml=block(MODELS, cells, "toml", 1))
+    (found,) = check(place).results
+    form = re.sub(r"\d+", r"\\d+", one.text.strip().partition(" at steps ")[0])
+    assert re.search(form, found.error), f"{one}: it says\n{found.error}"
+
+
+def is_a_profile(one: Block, world: World) -> None:
+    parse_profile(json.loads(one.text))
+
+
+def is_a_workload(one: Block, world: World) -> None:
+    assert parse_workload(json.loads(one.text), "the page").tasks
+
+
+def makes_stages(one: Block, world: World) -> None:
+    parts = {name: nn.Identity() for name in ("embed", "first_half", "second_half")}
+    made = executed(one, world, load_network=lambda: SimpleNamespace(**parts))["build"]()
+    assert len(made.stages) == 3
+
+
+def gives_inputs_again(one: Block, world: World) -> None:
+    given = {name: nn.Identity() for name in ("embed", "attend", "pool")}
+    executed(one, world, Staged=Staged, **given)
+
+
+_VECTORS = """
+source = "model.py:build"
+inputs = [{ name = "x", datatype = "FP32", shape = [2] }]
+outputs = [{ name = "y", datatype = "FP32", shape = [2] }]
+"""
+_BLOCKS = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.Sequential(*(nn.Linear(2, 2) for _ in range(4)))
+
+    def forward(self, x):
+        return self.blocks(x)
+
+build = Net
+"""
+
+RULES = (
+    BlockRule("README.md", "app/\n", names_files),
+    BlockRule("docs/architecture.md", "app/\n", names_files),
+    BlockRule("docs/bench.md", "from app.bench", measures),
+    BlockRule("docs/client.md", "import numpy", runs),
+    BlockRule("docs/loadtest.md", r'\{"time"', is_a_workload),
+    BlockRule(MODELS, "mine/\n", names_files),
+    BlockRule(MODELS, "mine/scaled/2/model.toml: ", tells_a_wrong_shape),
+    BlockRule(MODELS, "mine/net/model.toml: cuts", tells_a_wrong_cut),
+    BlockRule(MODELS, "model 'tones'", is_refused),
+    BlockRule(MODELS, "  output 'tags'|output 'tags'", tells_of_company),
+    BlockRule(MODELS, r"(?s)import torch.*class Tones|source.*name = .samples", is_served("tones", "packed")),
+    BlockRule(MODELS, r"(?s)from torch.nn.utils.rnn", is_served("packed")),
+    BlockRule(MODELS, r"(?s)source.*sample.json|\[\n  \{.inputs", is_served("numbers")),
+    BlockRule(MODELS, r"(?s)import torch.*class Mean|source[^\n]*:Mean", is_served("mean")),
+    BlockRule(MODELS, r"(?s)import torch.*class Tagger|source.*name = .tags", is_served("tagger")),
+    BlockRule(MODELS, r"(?s)import numpy.*class Shout|source[^\n]*:Shout", is_served("shout")),
+    BlockRule(MODELS, r"(?s)import torch.*def build.factor", is_served("scaled")),
+    BlockRule(MODELS, r"from app.models import Staged", makes_stages),
+    BlockRule(MODELS, r"Staged\(", gives_inputs_again),
+    BlockRule("docs/protocol.md", "import numpy", runs),
+    BlockRule("docs/simulation.md", r'\{"model"', is_a_profile),
+)
+ELSEWHERE = (
+    Elsewhere("docs/classes.md", "model encoder: a row takes", "engine/test_program.py",
+              "test_a_stage_over_the_budget_is_told_with_how_many_would_fit"),
+    Elsewhere("docs/classes.md", "stateDiagram", "scheduler/test_gate.py", "test_the_page_draws_the_table"),
+    Elsewhere("docs/kubernetes.md", "# mine/keys.yaml", "deploy/test_kustomize.py", "test_the_documentations_keys"),
+    Elsewhere("docs/kubernetes.md", "# mine/", "deploy/test_kustomize.py", "test_the_documentations_overlay"),
+    Elsewhere("docs/loadtest.md", "ramp: ", "loadtest/test_locust_shapes.py",
+              "test_a_ramp_ends_at_the_level_whose_p99_is_too_long"),
+    Elsewhere("docs/loadtest.md", "Latency by batch size", "loadtest/test_locust_batches.py",
+              "test_the_table_has_a_line_for_each_row"),
+    Elsewhere(MODELS, "source.*\nkwargs", "test_docs.py", "test_model_files_in_the_documentation_are_toml"),
+    Elsewhere(MODELS, "source.*\ncuts", "test_docs.py", "test_the_example_of_stages_is_the_encoder_that_ships"),
+    Elsewhere("docs/stages.md", "stateDiagram", "scheduler/test_buffers.py", "test_the_page_draws_this_table"),
+)  # fmt: skip

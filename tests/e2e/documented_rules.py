@@ -1,0 +1,194 @@
+"""How each kind of command in the documentation is run. A new kind needs a new line in RULES, or in NOT_RUN."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from app.commands.cli import cli
+from app.sim.replay import replay
+from loadtest import run_locust
+
+from .documented import Command, alike, curl, labels, same_lines
+from .documented_world import World, given_file
+from .server import ROOT
+
+Rule = Callable[[Command, World], None]
+PNG = b"\x89PNG\r\n\x1a\n"
+#: Options that make a measurement short. Those of the page stand before them, and the last one given counts.
+SHORT = {
+    "bench": ("--duration", "0.3", "--warmup", "0.1", "--repeats", "2", "--max-lag-ms", "100000"),
+    "workload": ("--duration", "0.5", "--warmup", "0.1", "--max-lag-ms", "100000"),
+    "profile": ("--repeats", "2", "--budget-s", "0.1", "--max-batch", "4", "--threads", "1"),
+    "slice": ("--repeats", "2", "--max-batch", "4", "--threads", "1"),
+}
+#: Requests of a session that is recorded.
+RECORDED = 4
+
+
+@dataclass(frozen=True)
+class NotRun:
+    """A command that cannot be run here, with the reason."""
+
+    begins: str
+    why: str
+
+
+NOT_RUN = (
+    NotRun("docker ", "needs a container engine; tests/test_dockerfile.py and tests/deploy read the files"),
+    NotRun("STARLING_API_KEY=", "the same"),
+    NotRun("kubectl ", "needs a cluster; tests/deploy holds the manifests against Kubernetes' schemas"),
+    NotRun("pip install ", "needs a package index; tests/test_distributions.py looks into the package"),
+    NotRun("make ", "installs, or takes minutes; what it would run is looked at"),
+    NotRun("starling serve --host 0.0.0.0", "listens to other machines; tests/e2e/test_tls.py has a server with HTTPS"),
+)
+
+
+def rule_of(command: Command) -> Rule | None:
+    """How this command is run: the first rule whose pattern its beginning fits."""
+    return next((rule for pattern, rule in RULES if re.match(pattern, command.text)), None)
+
+
+def reason(command: Command) -> NotRun | None:
+    return next((one for one in NOT_RUN if command.text.startswith(one.begins)), None)
+
+
+def answers(command: Command, world: World) -> None:
+    """A request to the shared server: status 200, and the answer that the page shows."""
+    printed = curl(command.text, world.server.host, world.folder)
+    json.loads(printed)
+    if command.answer is not None:
+        assert alike(command.answer, printed), f"{command}: the answer was\n{printed}"
+    if command.text.endswith("/unload"):  # others ask for the model, too
+        curl(command.text.removesuffix("unload") + "load", world.server.host, world.folder)
+
+
+def prints(command: Command, world: World) -> None:
+    """A command whose output is the same each time, line by line."""
+    done = world.starling(*command.words[1:])
+    assert done.exit_code == 0, f"{command}: {done.output}{done.exception}"
+    assert command.answer is not None, f"{command}: no output stands below it"
+    assert same_lines(command.answer, done.stdout), f"{command}: it prints\n{done.stdout}"
+
+
+def measures_a_server(command: Command, world: World) -> None:
+    """`starling bench`, for a moment: what it prints begins as on the page, the figures are its own."""
+    words = [word.replace("localhost:8000", world.server.host) for word in command.words[1:]]
+    done = world.starling(*words, *SHORT["workload" if "--workload" in words else "bench"])
+    assert done.exit_code == 0, f"{command}: {done.output}{done.exception}"
+    _labelled(command, done.stdout.replace(world.server.host, "localhost:8000"))
+    _written(command, world.folder)
+
+
+def measures_a_model(command: Command, world: World) -> None:
+    """`starling profile` and `slice`, for a moment, with small models by the names of those that ship."""
+    words = [str(world.bench) if word == "bench" else word for word in command.words[1:]]
+    done = world.starling(*words, *SHORT[words[0]])
+    assert done.exit_code == 0, f"{command}: {done.output}{done.exception}"
+    _labelled(command, done.stdout)
+    _written(command, world.folder)
+
+
+def records(command: Command, world: World) -> None:
+    """A server with these flags, a few requests, and what it has written."""
+    flags = [str(world.folder / word) if word.endswith(".jsonl") else word for word in command.words[2:]]
+    server = world.keeper.start("narrow", flags=tuple(flags))
+    for number in range(RECORDED):
+        assert server.infer("narrow", [[float(number)]]).status == 200
+    assert server.stop() == 0
+    with (world.folder / "record.jsonl").open() as lines:
+        assert replay(lines).equal > RECORDED
+
+
+def replays(command: Command, world: World) -> None:
+    """A program in Python on the record; how many steps were equal is the session's own."""
+    done = subprocess.run(
+        ["bash", "-c", command.text.replace("python", sys.executable, 1)],
+        cwd=world.folder, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{command}: {done.stderr}"
+    told = re.sub(r"equal=\d+", "equal=...", command.answer or "")
+    assert alike(told, done.stdout), f"{command}: it prints\n{done.stdout}"
+
+
+def writes(command: Command, world: World) -> None:
+    """A file of a model, which the world has made of this very command."""
+    if given := given_file(command):
+        assert (world.folder / given[0]).read_text(encoding="utf-8") == given[1]
+    else:
+        assert (world.folder / command.words[-1]).is_dir(), command
+
+
+def is_looked_at(command: Command, world: World) -> None:
+    """A command that is not run: its files, its target, its flags are there."""
+    words = command.words
+    known = "|".join(path.name for path in ROOT.iterdir() if not path.name.startswith("."))
+    for word in words:
+        if re.fullmatch(rf"(\./)?({known})/[\w./-]+", word):
+            assert (ROOT / word).exists(), f"{command}: {word}"
+    if words[0] == "make":
+        _looks_at_make(command)
+    elif words[0] == "starling":
+        check_flags(words)
+    elif words[:2] == ["docker", "build"]:
+        assert (ROOT / "Dockerfile").exists()
+
+
+def _looks_at_make(command: Command) -> None:
+    """What make would run, as it says itself: a program of ours with options that it has."""
+    done = subprocess.run(["make", "-n", *command.words[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{command}: {done.stderr}"
+    last = done.stdout.splitlines()[-1].removeprefix("exec ").split()
+    if last[0].endswith("/starling"):
+        check_flags(["starling", *last[1:]])
+    elif last[1:3] == ["-m", "loadtest.run_locust"]:
+        assert run_locust.parse(last[3:]).more == (), f"{command}: Locust would get options that are not its own"
+    else:
+        assert (ROOT / f"{last[2].replace('.', '/')}.py").exists() or (ROOT / last[2].replace(".", "/")).is_dir()
+    for name in re.findall(r"\b([A-Z_]+)=", " ".join(command.words[1:])):
+        assert f"$({name})" in (ROOT / "Makefile").read_text(encoding="utf-8"), f"{command}: {name} has no meaning"
+
+
+def check_flags(words: list[str]) -> None:
+    """The flags of a `starling` command are flags that it has. Raises AssertionError."""
+    group = typer.main.get_command(cli)
+    assert isinstance(group, typer.core.TyperGroup)
+    command = group.commands.get(words[1])
+    assert command is not None, f"no command {words[1]}"
+    known = {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
+    for word in words[2:]:
+        if word.startswith("-"):
+            assert word.partition("=")[0] in {*known, "--help"}, f"starling {words[1]} has no {word}"
+
+
+def _labelled(command: Command, printed: str) -> None:
+    """Each line of the page begins as one that was printed; those that a figure begins are of that run alone."""
+    missing = [label for label in labels(command.answer or "") if label not in labels(printed)]
+    assert not missing, f"{command}: no line {missing} in\n{printed}"
+
+
+def _written(command: Command, folder: Path) -> None:
+    """Files that a command was told to write are there, and plots are pictures."""
+    for flag, name in zip(command.words, command.words[1:], strict=False):
+        if flag in ("--out", "--plot"):
+            content = (folder / name).read_bytes()
+            assert content.startswith(PNG) if name.endswith(".png") else json.loads(content), f"{command}: {name}"
+
+
+RULES: tuple[tuple[str, Rule], ...] = (
+    *((re.escape(one.begins), is_looked_at) for one in NOT_RUN),
+    ("curl ", answers),
+    ("mkdir -p mine/|cat > mine/", writes),
+    ("starling (simulate|optimum) ", prints),
+    ("starling bench ", measures_a_server),
+    ("starling (profile|slice) ", measures_a_model),
+    ("starling serve --record ", records),
+    ("python -c ", replays),
+)

@@ -1,0 +1,160 @@
+"""Where commands of the documentation are run: a folder that looks like a checkout, with the models of the pages in
+`mine`, and one server of them all.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+from typer.testing import CliRunner, Result
+
+from app.commands.cli import cli
+
+from .conftest import Keeper
+from .documented import Block, Command, blocks, commands
+from .server import DEMO, ROOT, Server
+
+ZOO = ROOT / "app" / "models" / "zoo"
+MODELS = "docs/models.md"
+#: Stands in for the encoder that ships, which takes seconds to load: submodules of the same names, nothing to attend.
+ENCODER = """
+import torch
+from torch import nn
+
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.bert = nn.Module()
+        self.bert.words = nn.Embedding(30522, 8)
+        self.bert.encoder = nn.Module()
+        self.bert.encoder.layer = nn.ModuleList(nn.Linear(8, 8) for _ in range(6))
+
+    def forward(self, input_ids, attention_mask):
+        x = self.bert.words(input_ids)
+        for layer in self.bert.encoder.layer:
+            x = layer(x)
+        weight = attention_mask.unsqueeze(-1).to(x.dtype)
+        return (x * weight).sum(1) / weight.sum(1).clamp(min=1)
+
+build = Encoder
+"""
+#: What the pages say in words of the model `scaled`, and a model for a file of rows whose text is a number.
+SCALED = """
+source = "model.py:build"
+kwargs = { factor = 2.0 }
+inputs = [{ name = "x", datatype = "FP32", shape = [2] }]
+outputs = [{ name = "y", datatype = "FP32", shape = [2] }]
+"""
+NUMBERS = """
+import numpy as np
+build = lambda: lambda text: np.array([[float(value) for value in row] for row in text])
+"""
+
+
+class World:
+    """The folder, and the server, which starts when it is first asked for."""
+
+    def __init__(self, folder: Path, keeper: Keeper) -> None:
+        self.folder = folder
+        self.keeper = keeper
+        self.mine, self.bench = folder / "mine", folder / "bench"
+        for path in ROOT.iterdir():
+            if not path.name.startswith(".") and path.name != "mine":
+                (folder / path.name).symlink_to(path)
+        np.save(folder / "x.npy", np.arange(4, dtype=np.float32))
+        _readme(self.mine.parent)
+        _models(self.mine)
+        _stand_ins(self.bench)
+
+    @property
+    def server(self) -> Server:
+        """Of the demo models, `generate`, those whose files the pages give, and two small ones by names of `bench`."""
+        places = {"digits": DEMO / "digits", "echo": DEMO / "echo", "generate": ZOO / "generate",
+                  "mlp": self.bench / "mlp", "encoder": self.bench / "encoder"}  # fmt: skip
+        named = [word for name, path in places.items() for word in ("--model", f"{name}={path}")]
+        flags = ("--models", str(self.mine), *named, "--model-control", "--drain-grace-s", "0")
+        return self.keeper.kept((), *flags)
+
+    def starling(self, *words: str) -> Result:
+        """Run the command in this process; its profiles stay in the folder."""
+        env = {"STARLING_PROFILE_DIR": str(self.folder / "profiles"), "COLUMNS": "200"}
+        return CliRunner().invoke(cli, words, env=env)
+
+
+def block(page: str, heading: str, language: str, number: int = 0) -> Block:
+    """The block of this language under a heading, by its number there."""
+    return [one for one in blocks(page) if (one.heading, one.language) == (heading, language)][number]
+
+
+def write(folder: Path, **files: str | Block) -> Path:
+    """A model's folder: `model_py` becomes model.py, and so on."""
+    folder.mkdir(parents=True)
+    for name, text in files.items():
+        (folder / name.replace("_", ".")).write_text(text if isinstance(text, str) else text.text, encoding="utf-8")
+    return folder
+
+
+HEREDOC = re.compile(r"cat > (?P<file>\S+) <<'?END'?\n(?P<text>.*?)^END", re.MULTILINE | re.DOTALL)
+
+
+def given_file(command: Command) -> tuple[str, str] | None:
+    """The file that a command writes, and its text."""
+    found = HEREDOC.fullmatch(command.text)
+    return (found["file"], found["text"]) if found else None
+
+
+def _readme(folder: Path) -> None:
+    for one in blocks("README.md"):
+        for command in commands(one) if one.is_shell else ():
+            if found := given_file(command):
+                path = folder / found[0]
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(found[1], encoding="utf-8")
+
+
+def _models(mine: Path) -> None:
+    """The models of docs/models.md, by the words around their files."""
+    rows, cells = "Rows are independent", "Recurrent models"
+    layer = block(MODELS, rows, "python")
+    write(mine / "tones", model_py=layer, model_toml=block(MODELS, cells, "toml", 0))
+    write(mine / "packed", model_py=packed(), model_toml=with_lengths())
+    write(mine / "tagger", model_py=block(MODELS, cells, "python"), model_toml=block(MODELS, cells, "toml", 1))
+    for name, heading in (("mean", "Variable lengths"), ("shout", "Text, and your own formats")):
+        write(mine / name, model_py=block(MODELS, heading, "python"), model_toml=block(MODELS, heading, "toml"))
+    real = "Made-up rows and real ones"
+    write(
+        mine / "numbers",
+        model_py=NUMBERS, model_toml=block(MODELS, real, "toml"), sample_json=block(MODELS, real, "json"),
+    )  # fmt: skip
+    for version in "12":
+        code = block(MODELS, "Parameters of a request", "python")
+        write(mine / "scaled" / version, model_py=code, model_toml=SCALED)
+
+
+def packed() -> str:
+    """The recurrent layer of docs/models.md with the method that the page puts in place of its own."""
+    whole, part = (block(MODELS, "Rows are independent", "python", number).text for number in (0, 1))
+    imported, method = part.split("...\n")
+    head, _, tail = whole.partition("    def forward")
+    return imported + head + method + "\n\n" + tail[tail.index("def build") :]
+
+
+def with_lengths() -> str:
+    """Its model.toml with the second input, as the page's prose declares it."""
+    text = (ROOT / MODELS).read_text(encoding="utf-8")
+    declared = re.search(r'`\{ (name = "lengths", .*?) \}`', text)
+    assert declared, "no input of lengths is declared"
+    first, output = block(MODELS, "Rows are independent", "toml").text.split("[[outputs]]")
+    return f"{first}[[inputs]]\n{declared[1].replace(', ', chr(10))}\n\n[[outputs]]{output}"
+
+
+def _stand_ins(bench: Path) -> None:
+    toml = (ZOO / "encoder" / "model.toml").read_text(encoding="utf-8")
+    write(bench / "encoder", model_py=ENCODER, model_toml=toml.replace("[384]", "[8]"))
+    shutil.copytree(ZOO / "mlp", bench / "mlp", ignore=shutil.ignore_patterns("__pycache__"))
+    path = bench / "mlp" / "model.toml"
+    path.write_text("kwargs = { hidden = 8 }\n" + path.read_text(encoding="utf-8"), encoding="utf-8")
