@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from torch import nn
 
 from app.bench.workload import parse as parse_workload
@@ -62,7 +63,7 @@ def runs(one: Block, world: World) -> None:
 def measures(one: Block, world: World) -> None:
     short = one.text.replace("repeats=5", "repeats=2, duration_s=0.2, warmup_s=0.1, max_lag_ms=1e5")
     assert short != one.text
-    result = executed(Block(one.page, one.line, one.heading, one.language, short), world)["result"]
+    result = executed(replace(one, text=short), world)["result"]
     assert len(result.repeats) == 2
 
 
@@ -138,6 +139,31 @@ def is_a_workload(one: Block, world: World) -> None:
     assert parse_workload(json.loads(one.text), "the page").tasks
 
 
+def has_this_form(one: Block, world: World) -> None:
+    """The answer of the model `mood`: fields and labels as on the page, scores of its own."""
+    got = world.server.post("/predict/mood", b"what a fine day", {"Content-Type": "text/plain"}).json()
+    assert form(got) == form(json.loads(one.text))
+    assert {each["label"] for each in got["top"]} == {each["label"] for each in json.loads(one.text)["top"]}
+
+
+def form(value: Any) -> Any:
+    """The fields of a JSON value, and the type of each."""
+    if isinstance(value, dict):
+        return {name: form(each) for name, each in value.items()}
+    return [form(each) for each in value] if isinstance(value, list) else type(value)
+
+
+def deploys(one: Block, world: World) -> None:
+    """An application of Ray Serve is made with these options; nothing is started."""
+    pytest.importorskip("ray")
+    from app.integrations.ray_serve import starling_app
+
+    made: list[Any] = []
+    text = one.text.replace("from ray import serve\n", "")
+    executed(replace(one, text=text), world, serve=SimpleNamespace(run=made.append), starling_app=starling_app)
+    assert len(made) == one.text.count("serve.run(")
+
+
 def makes_stages(one: Block, world: World) -> None:
     parts = {name: nn.Identity() for name in ("embed", "first_half", "second_half")}
     made = executed(one, world, load_network=lambda: SimpleNamespace(**parts))["build"]()
@@ -186,6 +212,9 @@ RULES = (
     BlockRule(MODELS, r"(?s)import torch.*class Tagger|source.*name = .tags", is_served("tagger")),
     BlockRule(MODELS, r"(?s)import numpy.*class Shout|source[^\n]*:Shout", is_served("shout")),
     BlockRule(MODELS, r"(?s)import torch.*def build.factor", is_served("scaled")),
+    BlockRule(MODELS, "source.*\ntask", is_served("mood")),
+    BlockRule(MODELS, r'\{"label"', has_this_form),
+    BlockRule("docs/ray.md", r"from ray|starling_app\(", deploys),
     BlockRule(MODELS, r"from app.models import Staged", makes_stages),
     BlockRule(MODELS, r"Staged\(", gives_inputs_again),
     BlockRule("docs/protocol.md", "import numpy", runs),
@@ -203,5 +232,9 @@ ELSEWHERE = (
               "test_the_table_has_a_line_for_each_row"),
     Elsewhere(MODELS, "source.*\nkwargs", "test_docs.py", "test_model_files_in_the_documentation_are_toml"),
     Elsewhere(MODELS, "source.*\ncuts", "test_docs.py", "test_the_example_of_stages_is_the_encoder_that_ships"),
+    Elsewhere(MODELS, r'\{"entities"', "models/test_tasks.py",
+              "test_token_classification_answers_as_the_pipeline_does"),
+    Elsewhere("docs/ray.md", "ray_starling", "integrations/test_ray_serve_e2e.py",
+              "test_both_replicas_answer_and_ray_has_their_metrics"),
     Elsewhere("docs/stages.md", "stateDiagram", "scheduler/test_buffers.py", "test_the_page_draws_this_table"),
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import subprocess
@@ -46,6 +47,7 @@ NOT_RUN = (
     NotRun("STARLING_API_KEY=", "the same"),
     NotRun("kubectl ", "needs a cluster; tests/deploy holds the manifests against Kubernetes' schemas"),
     NotRun("pip install ", "needs a package index; tests/test_distributions.py looks into the package"),
+    NotRun("serve run ", "needs Ray on several ports; tests/integrations has a cluster of its own"),
     NotRun("make ", "installs, or takes minutes; what it would run is looked at"),
     NotRun("starling serve --host 0.0.0.0", "listens to other machines; tests/e2e/test_tls.py has a server with HTTPS"),
 )
@@ -137,6 +139,9 @@ def is_looked_at(command: Command, world: World) -> None:
         _looks_at_make(command)
     elif words[0] == "starling":
         check_flags(words)
+    elif words[:2] == ["serve", "run"]:
+        module, _, name = words[2].partition(":")
+        assert callable(getattr(importlib.import_module(module), name)), command
     elif words[:2] == ["docker", "build"]:
         assert (ROOT / "Dockerfile").exists()
 
@@ -186,7 +191,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     *((re.escape(one.begins), is_looked_at) for one in NOT_RUN),
     ("curl ", answers),
     ("mkdir -p mine/|cat > mine/", writes),
-    ("starling (simulate|optimum) ", prints),
+    ("starling (simulate|optimum|size) ", prints),
     ("starling bench ", measures_a_server),
     ("starling (profile|slice) ", measures_a_model),
     ("starling serve --record ", records),

@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import tiny_transformers as tiny
 from typer.testing import CliRunner, Result
 
 from app.commands.cli import cli
@@ -130,6 +131,10 @@ def _models(mine: Path) -> None:
         mine / "numbers",
         model_py=NUMBERS, model_toml=block(MODELS, real, "toml"), sample_json=block(MODELS, real, "json"),
     )  # fmt: skip
+    labels = {0: "NEGATIVE", 1: "POSITIVE"}
+    tiny.save_bert(mine / "mood" / "weights", id2label=labels)
+    toml = block(MODELS, "Tasks of transformers", "toml").text.replace("256", str(tiny.MOST))
+    (mine / "mood" / "model.toml").write_text(toml, encoding="utf-8")
     for version in "12":
         code = block(MODELS, "Parameters of a request", "python")
         write(mine / "scaled" / version, model_py=code, model_toml=SCALED)
