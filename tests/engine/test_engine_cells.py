@@ -47,6 +47,15 @@ class Sums:
         return state[0], (state[0],)
 
 
+class Ending(Sums):
+    """The same; there is no answer of 6."""
+
+    def finish(self, state: Any, ys: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        if (state[0] == 6).any():
+            raise ValueError("no end")
+        return torch.stack([y[length - 1] for y, length in zip(ys, lengths, strict=True)])
+
+
 class Strides(Sums):
     """The same, several steps at once: 6 divided by the rows."""
 
@@ -237,6 +246,17 @@ class TestFaults:
             assert [float(got[0]) for got in asked[:3]] == [9, 6, 3]  # type: ignore[index]
             assert isinstance(asked[3], ModelFailed)
             assert "poisoned" in str(asked[3])
+            assert served.pool.used == 0
+
+    async def test_a_row_that_cannot_be_finished_fails_alone(self) -> None:
+        cell = Ending()
+        async with serving(sums(cell)) as served:
+            rows = [np.ones((1, length), np.float32) for length in (9, 5, 3)]
+            bad = np.full((1, 3), 2, np.float32)
+            asked = await asyncio.gather(*(ask(served, row) for row in [*rows, bad]), return_exceptions=True)
+            assert isinstance(asked[3], ModelFailed)
+            assert "no end" in str(asked[3])
+            assert [float(got[0]) for got in asked[:3]] == [9, 5, 3]  # type: ignore[index]
             assert served.pool.used == 0
 
     async def test_nothing_is_kept_of_rows_that_are_over(self) -> None:

@@ -66,7 +66,12 @@ class CellExecutor(CpuExecutor):
         outputs: list[Array] = []
         own: Array | None = None
         if ended:
-            outputs, own = self._apart(self._finish(slots, rows, ended, stepped))
+            try:
+                outputs, own = self._apart(self._finish(slots, rows, ended, stepped))
+            except BaseException:  # nobody's state has been kept, so nobody has made these steps
+                for row in rows:
+                    row.done -= made
+                raise
         goes_on = job is not None and job.onward and not job.recalled and 0 < len(ended) < len(rows)
         over = set(ended)
         staying = [place for place in range(len(rows)) if place not in over] if ended else range(len(rows))
