@@ -141,3 +141,34 @@ def test_an_archive_that_may_run_code_is_refused_and_never_opened(tmp_path, expo
     with pytest.raises(ConfigError, match=r"expected (sample inputs of plain|an archive of plain|a plain) tensor"):
         load(source_of(folder_with(tmp_path, data)))
     assert not (tmp_path / "exploded").exists()
+
+
+def of_two_archives(old):
+    """torch's parser reads the directory where the end says it is, the pickled archive's; Python's reads what lies
+    before the end, the plain one's."""
+    plain, pickled = (rewritten(old, lambda name, content: content), rewritten(old, pickled_at_once))
+    assert len(plain) == len(pickled)
+    return pickled[:-22] + plain
+
+
+def of_equal_names(old):
+    """Python reads the last member of a name, torch any."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(old) as archive, zipfile.ZipFile(buffer, "w") as new:
+        for name in archive.namelist():
+            for change in (pickled_at_once, pickled_at_once, lambda name, content: content):
+                new.writestr(name, change(name, archive.read(name)))
+    return buffer.getvalue()
+
+
+def pickled_at_once(name, content):
+    """As `pickled_weight`, and no longer than it was."""
+    wanted = name.endswith("weights_config.json")
+    return content.replace(b'"use_pickle": false', b'"use_pickle": true ', 1) if wanted else content
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize("attack", [of_two_archives, of_equal_names])
+def test_what_torch_would_read_is_what_is_checked(tmp_path, exported, attack):
+    with pytest.raises(ConfigError, match=r"expected (an archive with one member of each name|a plain tensor)"):
+        load(source_of(folder_with(tmp_path, attack(exported[0]))))
