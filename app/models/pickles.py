@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickletools
 import zipfile
+import zlib
 from pathlib import Path
 
 #: What the pickle of a state dict names: containers, and how a tensor is put together from its memory.
@@ -15,12 +16,17 @@ _HEAD = 1 << 24  # bytes read of a pickle: the classes stand at its beginning
 def pickled_class(path: Path) -> str:
     """The first class that a file of `torch.save` names and that no state dict has, as `package.module.Class`.
 
-    "" where there is none: a state dict, or no pickle at all. Reads the pickle's opcodes alone. Raises OSError.
+    "" where there is none: a state dict, or no pickle that can be read. Reads the pickle's opcodes alone. What is not
+    printable is escaped: a pickle may name anything.
     """
-    for name in _names(_pickle_in(path)):
+    try:
+        data = _pickle_in(path)
+    except (OSError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError):  # broken, or encrypted
+        return ""
+    for name in _names(data):
         storage = name.startswith("torch.") and name.endswith("Storage")
         if not storage and not name.startswith(_PLAIN):
-            return name
+            return name if name.isprintable() else repr(name)
     return ""
 
 

@@ -140,3 +140,21 @@ def test_trust_is_for_pickles_alone(tmp_path):
     folder = write_model(tmp_path / "m", "trust = true\n" + TOML)
     with pytest.raises(ConfigError, match=r"model.toml: trust: expected none but for a source FILE.joblib"):
         load(source_of(folder))
+
+
+def test_a_pickle_in_an_archive_that_python_does_not_read_is_refused_as_any_other(tmp_path):
+    folder = write_model(tmp_path / "m", 'weights = "w.pt"\n' + TOML, LINEAR)
+    torch.save(Bomb(tmp_path / "exploded"), folder / "w.pt")
+    data = (folder / "w.pt").read_bytes()
+    (folder / "w.pt").write_bytes(data.replace(b"w/data.pkl", b"w/beta.pkl", 1))  # the name that its own header has
+    with pytest.raises(ConfigError, match=r"w\.pt: expected safetensors or a state dict of plain tensors"):
+        load(source_of(folder))
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_what_a_pickle_names_makes_no_lines(tmp_path):
+    def save(path):
+        with open(path, "wb") as file:
+            file.write(b"\x80\x04\x8c\x02os\x8c\x0asys\n\x1b[31mx\x93.")
+
+    assert r"got a pickle ('os.sys\n\x1b[31mx')" in refused(tmp_path, save)
