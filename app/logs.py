@@ -92,6 +92,7 @@ def configure(level: str, style: str, access: bool) -> None:
             "loggers": {
                 "starling": {"level": level.upper()},
                 "python_multipart": {"level": "ERROR"},  # warns of every malformed upload: a client could fill the disk
+                "opentelemetry.trace": {"level": "ERROR"},  # and this of every malformed `tracestate`
                 "uvicorn": {"level": "WARNING"},
                 ACCESS: {"level": "INFO" if access else "WARNING"},
                 **{name: {"level": "INFO"} for name in _PRINTED},

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from opentelemetry.trace import TraceState
 
 from app.logs import CauseLog, JsonFormatter, PrintedLines, TextFormatter, capture, configure, fields, json_asked
 
@@ -55,6 +56,13 @@ def test_levels(style: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(lines) == 1
     assert "just right" in lines[0]
     assert (json.loads(lines[0])["message"] == "just right") if style == "json" else "INFO starling.engine" in lines[0]
+
+
+@pytest.mark.usefixtures("restored_logging")
+def test_what_a_client_sends_writes_no_lines_of_libraries(capsys: pytest.CaptureFixture[str]) -> None:
+    configure("debug", "json", False)
+    TraceState.from_header(["a=\x85"])
+    assert not capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("restored_logging")

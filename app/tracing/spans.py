@@ -16,6 +16,9 @@ from .context import traceparent
 
 MOST_BATCHES = 128  # that one call remembers, and calls that one batch links to: OpenTelemetry's limits, too
 _LONGEST_MESSAGE = 500  # characters of an error
+_LONGEST_PATH, _LONGEST_NAME = 2048, 256  # characters of what a client sends, which may be more, as in the access log
+_LONGEST_HEADER = 1024  # bytes of each that is told; a `tracestate` so long counts as none
+_TOLD = (b"user-agent", b"tracestate")
 
 SpanId = tuple[int, int]  # of a trace, and of a span in it
 
@@ -106,7 +109,8 @@ class CallSpan:
         self._lease: int | None = None
         self.ident = ident
         self.parent = parent  # the caller's span; 0: none
-        self.headers = headers
+        # Not all of them: spans wait for a collector, and heads may be long.
+        self.headers = {name: headers[name][:_LONGEST_HEADER] for name in _TOLD if name in headers}
         self.arrived = arrived
         self.rows = self.entered = 0  # how many rows, and when they entered the queue; 0: they have not
         self.ended = 0
@@ -120,7 +124,8 @@ class CallSpan:
 
     def asks(self, method: str, path: str, route: str, model: str, request_id: bytes) -> None:
         """What is asked for. `route`: the path, with the names of model and version left out."""
-        self.method, self.path, self.route, self.model, self.request_id = method, path, route, model, request_id
+        self.method, self.path, self.model = method[:_LONGEST_NAME], path[:_LONGEST_PATH], model[:_LONGEST_NAME]
+        self.route, self.request_id = route, request_id
 
     def submitted(self, lease: Lease) -> int:
         """Its rows are in the queue. Returns the lease's number."""

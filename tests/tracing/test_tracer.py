@@ -130,3 +130,19 @@ def test_a_call_of_many_batches_stays_small() -> None:
     made = readable()(span, 0)
     assert len(made.links) == MOST_BATCHES
     assert told(made)["starling.batches_left_out"] == 5
+
+
+def test_a_call_of_long_words_stays_small() -> None:
+    """Spans wait for a collector, a few thousand of them, and who sends them may be anybody."""
+    tracer, long = Tracer(list[Record]().append), "x" * 60_000
+    headers = {b"traceparent": PARENT % 1, b"x-other": long.encode(), b"user-agent": long.encode()}
+    span = tracer.begin({**headers, b"tracestate": f"a={long}".encode()}, 1000)
+    assert isinstance(span, CallSpan)
+    span.asks("POST", f"/predict/{long}", "/predict/{model}", long, b"id-1")
+    span.failed(None, "", QueueFull("full"), 429)
+    kept = [span.method, span.path, span.model, *span.headers.values()]
+    assert sum(map(len, kept)) < 5000
+    made = readable()(span, 0)
+    assert made.context is not None
+    assert not made.context.trace_state
+    assert str(told(made)["url.path"]).startswith("/predict/xxx")
