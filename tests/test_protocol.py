@@ -69,6 +69,41 @@ async def test_100_continue_comes_before_the_body() -> None:
     assert connection.transport.writes[1:] == [b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"]
 
 
+ENDLESS = {
+    "a header": b"GET / HTTP/1.1\r\nX: ",
+    "a target": b"GET /",
+    "a trailer": b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX: ",
+}
+
+
+@pytest.mark.parametrize("first", ENDLESS.values(), ids=ENDLESS)
+async def test_a_head_has_an_end(first: bytes) -> None:
+    connection = Connection(ok)
+    connection.send(first)
+    for _ in range(9):
+        connection.send(b"a" * (8 << 10))
+    written = connection.transport.written
+    assert written.startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
+    assert json.loads(written.partition(b"\r\n\r\n")[2]) == {
+        "error": "the request's head: expected at most 65536 bytes"
+    }
+    assert connection.transport.ended or connection.transport.closing
+    connection.send(b"a" * (8 << 10))
+    assert connection.transport.written == written
+    connection.hang_up()
+    await connection.done()
+
+
+async def test_a_long_body_is_no_head() -> None:
+    connection = Connection(ok)
+    for _ in range(2):
+        connection.send(b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (80 << 10))
+        for _ in range(10):
+            connection.send(b"a" * (8 << 10))
+        await connection.done()
+    assert [line[:12] for line in connection.transport.writes] == [b"HTTP/1.1 200"] * 2
+
+
 @pytest.mark.parametrize("answered", [0, 1])
 async def test_a_client_that_pipelines_and_hangs_up(answered: int, caplog: pytest.LogCaptureFixture) -> None:
     """The request at work hears of it, those behind it never start, and nothing is said of it in the log."""

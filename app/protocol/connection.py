@@ -112,6 +112,7 @@ class HttpProtocol(MendedProtocol):
 
     def on_body(self, body: bytes) -> None:
         if self._collecting is not None:
+            self._apart = 0
             self._parts.append(body)
         else:
             MendedProtocol.on_body(self, body)

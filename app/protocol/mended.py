@@ -11,6 +11,7 @@
 - The last answer on a connection reaches a client that still sends.
 - A TLS connection closes also where its client does not answer (`Farewell`).
 - Malformed requests are answered in JSON, as all errors of this server are.
+- A head is not collected without end: httptools knows no limit.
 """
 
 from __future__ import annotations
@@ -30,10 +31,22 @@ from app.protocol.upgrades import declined
 
 _FIRST_REQUEST_S = 0.5  # how long a connection without a request stays open when the server stops
 _LINGER_S = 5.0  # how long a client may go on sending when it has its last answer
-_MALFORMED = json.dumps({"error": "the request is not valid HTTP/1.1"}).encode()
-_MALFORMED_ANSWER = (
-    b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
-) % (len(_MALFORMED), _MALFORMED)
+_LONGEST_HEAD = (
+    64 << 10
+)  # bytes that may come without one of a body: heads, trailers. What one read brings goes through
+
+
+def _refusal(status: bytes, why: str) -> bytes:
+    """An answer behind which the connection closes."""
+    body = json.dumps({"error": why}).encode()
+    head = b"HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
+    return head % (status, len(body), body)
+
+
+_MALFORMED = _refusal(b"400 Bad Request", "the request is not valid HTTP/1.1")
+_TOO_LONG = _refusal(
+    b"431 Request Header Fields Too Large", f"the request's head: expected at most {_LONGEST_HEAD} bytes"
+)
 
 
 class MendedProtocol(HttpToolsProtocol):
@@ -47,6 +60,7 @@ class MendedProtocol(HttpToolsProtocol):
         self._answering: Any = None
         self._parsing = False  # the parser is within a request
         self._declines = False  # the head that has just come offers an upgrade
+        self._apart = 0  # bytes that were read since the last of a body, or since a request began
         self._lingers = False  # the last answer has been given, and what still comes is dropped
         self._idle = IdleTimer(self.loop, self.timeout_keep_alive, self._busy, self._close)
         self._farewell: Farewell | None = None
@@ -63,6 +77,7 @@ class MendedProtocol(HttpToolsProtocol):
 
     def _parse(self, data: bytes) -> bool:
         """Whether the parser is still between the requests, or within one: False after nonsense and upgrades."""
+        self._apart += len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserError:
@@ -76,8 +91,20 @@ class MendedProtocol(HttpToolsProtocol):
             else:
                 self._unsupported_upgrade_warning()
         else:
-            return True
+            if self._apart <= _LONGEST_HEAD:
+                return True
+            self._refuse_head()
         return False
+
+    def _refuse_head(self) -> None:
+        """A head that does not end, or too late."""
+        self.transport.write(_TOO_LONG)
+        answering = self._answering
+        if answering is None or answering.response_complete:
+            self._end(sends=True)
+        else:
+            self._lingers = True
+            self._close()
 
     def _decline(self, rest: bytes) -> None:
         """Parse the request whose head offers an upgrade again, without the offer. `rest`: what is behind the head."""
@@ -89,6 +116,7 @@ class MendedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._parsing = True
+        self._apart = 0
         self.url = b""
         self.headers = []
 
@@ -116,6 +144,7 @@ class MendedProtocol(HttpToolsProtocol):
             self.cycle.transport = OneWrite(self.cycle, self._end)  # type: ignore[assignment]
 
     def on_body(self, body: bytes) -> None:
+        self._apart = 0
         if not self._lingers:
             HttpToolsProtocol.on_body(self, body)
 
@@ -198,6 +227,6 @@ class MendedProtocol(HttpToolsProtocol):
         self._take_leave()
 
     def send_400_response(self, msg: str) -> None:
-        self.transport.write(_MALFORMED_ANSWER)
+        self.transport.write(_MALFORMED)
         self.transport.close()
         self._take_leave()
