@@ -247,6 +247,37 @@ async def test_the_next_step_is_pushed_behind_the_one_that_runs(
     assert sum(rows > 0 for rows in ahead) > LONG // 2
 
 
+class UntilTwo(Sums):
+    """As long as a row is, or until it reads a 2. Without an answer of 6."""
+
+    def step(self, x: torch.Tensor, state: Any) -> Any:
+        return *super().step(x, state), x == 2
+
+    def finish(self, state: Any, ys: Any, lengths: torch.Tensor) -> torch.Tensor:
+        if self.looks and bool((state[0] == 6).any()):
+            raise ValueError("no end")
+        total: torch.Tensor = state[0]
+        return total
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+async def test_nothing_is_pushed_behind_a_step_that_may_end_its_rows(runtime: Runtime, graphs: bool):
+    made = make_model(None, [tensor("x", "FP32", ("n", 40))], [tensor("y", "FP32")], max_batch=4, policy="adaptive")
+    call, info = recurrent_model(Recurrent(UntilTwo(looks=not graphs), ((),)), made.info)
+    async with serving(runtime, options=DeviceOptions(graphs=graphs, push_ahead_ns=AT_ONCE)) as engine:
+        served = await started(engine, Model(info, call, row_check="off"))
+        for _ in range(5):
+            rows = np.ones((12, 1, 20), np.float32)
+            for number, row in enumerate(rows):
+                row[0, number] = 2
+            got = await asyncio.gather(*(total(served, row) for row in rows), return_exceptions=True)
+            failed = got.pop(4)
+            assert isinstance(failed, list if graphs else ModelFailed)
+            assert got == [[number + 2] for number in range(12) if number != 4]
+            assert_settled(served)
+        await engine.stop(served)
+
+
 async def test_unloading_waits_for_rows_in_mid_sequence(runtime: Runtime):
     async with serving(runtime) as engine:
         served = await started(engine, sums())

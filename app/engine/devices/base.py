@@ -210,7 +210,7 @@ class Device(Protocol):
         """Start the workers, on whose threads all three are called.
 
         `report` with each job that has ended; `launched` with the id of each step of a recurrent model that is on its
-        stream and can only end;
+        stream and can only end, unless the cell says which rows end with it: then nobody knows yet who goes on;
         `freed` with slots that were given back while their rows were still being copied, and may be reused now.
         """
         ...

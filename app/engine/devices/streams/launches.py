@@ -98,9 +98,11 @@ class Launches:
             unit.lost = exc
             self._health.lose(exc)
         worker.units.put(unit)
-        # Who hears of it may push the next step of its rows. On CUDA a model has failed by now, if it does.
-        well = unit.lost is None and unit.error is None and isinstance(unit, CellUnit)
-        if well and self.callbacks.launched is not None and report is self.callbacks.report:
+        # Who hears of it may push the next step of its rows. On CUDA a model has failed by now, if it does. Where the
+        # cell says which rows end, nobody knows yet who makes a next step.
+        goes_on = isinstance(unit, CellUnit) and not unit.cell.flags
+        well = unit.lost is None and unit.error is None
+        if well and goes_on and self.callbacks.launched is not None and report is self.callbacks.report:
             self.callbacks.launched(job.unit_id)
 
     def recall(self, worker: StreamWorker, unit_id: int) -> None:
