@@ -195,6 +195,11 @@ class Front(Protocol):
         """Whether a few rows are answered in microseconds."""
         ...
 
+    @property
+    def example(self) -> SampleRow | None:
+        """A row as clients send it, that the front reads: the owner's first, or a made-up one."""
+        ...
+
     def face(self, info: ModelInfo) -> ModelInfo:
         """The model as clients see it."""
         ...
@@ -385,9 +390,9 @@ class Served(Protocol):
     def model(self) -> Model: ...
     @property
     def example(self) -> SampleRow | None:
-        """A row that the model was tried with and took: the owner's first, or a made-up one.
+        """A row that the model was tried with and took: the owner's first, or a made-up one. None: it took none.
 
-        None: it took none, or it has a front, and what it was tried with is not what clients send.
+        Of a model with a front it is the front's: what the model was tried with is not what clients send.
         """
         ...
 

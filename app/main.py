@@ -71,8 +71,8 @@ def create_app(
 ) -> InferencePath:
     """The server as an ASGI application. `on_ready` is told when every model has been tried.
 
-    Raises ConfigError when the models, the GPU or files of keys cannot be found; what is wrong inside one model shows
-    in the index.
+    Raises ConfigError when the models, the GPU or files of keys cannot be found, or the record cannot be written; what
+    is wrong inside one model shows in the index.
     """
     lifecycle = lifecycle or Lifecycle()
     with as_config_error():
@@ -89,13 +89,14 @@ def create_app(
     names = repository.names(required=not settings.allow_empty)
     if settings.auto_size:
         settings = _sized(settings, names, gpu)
+    record = _record(settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
         async with AsyncExitStack() as stack:
             if tracing is not None:
                 await stack.enter_async_context(tracing.running())  # first, so that it ends last
-            scheduler = _scheduler(settings, device := _device(settings, gpu), stack)
+            scheduler = _scheduler(settings, device := _device(settings, gpu), record, stack)
             engine = await stack.enter_async_context(_engine(settings, device, scheduler, lifecycle, tracer))
             registry = await stack.enter_async_context(
                 Registry(
@@ -128,12 +129,12 @@ def create_app(
     app.include_router(control)
     app.include_router(documentation)
     open_paths: frozenset[str] = frozenset()
-    page = Page() if settings.ui else None
-    if page is not None:
+    if settings.ui:
+        page = Page(docs=settings.docs)
         app.include_router(page.router)
         open_paths |= page.open_paths
     if settings.docs:
-        app.include_router(docs_router(_document(settings, access, app)))
+        app.include_router(docs_router(_document(settings, access, app, traced=tracer is not None)))
         open_paths |= OPEN_PATHS
     install_error_handlers(app)
     log_of_access = None
@@ -151,9 +152,10 @@ def create_app(
     )
 
 
-def _document(settings: Settings, access: Access, app: FastAPI) -> Document:
+def _document(settings: Settings, access: Access, app: FastAPI, *, traced: bool) -> Document:
     admin = settings.admin_key is not None or settings.admin_key_file is not None
-    return Document(app.openapi, keyed=access.keys is not None, admin=admin, root_path=settings.root_path)
+    keyed = access.keys is not None
+    return Document(app.openapi, keyed=keyed, admin=admin, root_path=settings.root_path, traced=traced)
 
 
 def _access(settings: Settings) -> Access:
@@ -164,15 +166,22 @@ def _access(settings: Settings) -> Access:
     )
 
 
-def _scheduler(settings: Settings, device: Device, stack: AsyncExitStack) -> Scheduler:
-    spec = replace(device.spec, classes=_classes(settings))
+def _record(settings: Settings) -> RecordFile | None:
+    """Opened before anything starts, so that a wrong path is one line. Raises ConfigError."""
     if settings.record is None:
-        return Scheduler(spec, split_failed=settings.split_failed)
+        return None
     try:
-        record = stack.enter_context(RecordFile(settings.record))
+        return RecordFile(settings.record)
     except OSError as exc:
-        raise ConfigError(f"record: {exc}") from None
-    return RecordingScheduler(spec, split_failed=settings.split_failed, sink=record.sink)
+        raise ConfigError(f"record: {settings.record}: {exc.strerror or exc}") from None
+
+
+def _scheduler(settings: Settings, device: Device, record: RecordFile | None, stack: AsyncExitStack) -> Scheduler:
+    spec = replace(device.spec, classes=_classes(settings))
+    if record is None:
+        return Scheduler(spec, split_failed=settings.split_failed)
+    sink = stack.enter_context(record).sink
+    return RecordingScheduler(spec, split_failed=settings.split_failed, sink=sink)
 
 
 def _classes(settings: Settings) -> ClassSpec:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from app import __version__
-from app.api.docs.examples import example_values, friendly_example
+from app.api.examples import example_values, friendly_example
 from app.contract import Catalog, Served
 from app.logs import fields
 from app.settings import Settings

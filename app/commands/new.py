@@ -23,7 +23,7 @@ def new(
             metavar="SOURCE",
             show_default=False,
             help="package.module:Class, torchvision:NAME, timm:NAME; a file model.pt2, .pt, .onnx, .joblib, or a "
-            "folder with one, or with model.py or model.toml. \\[a model to begin with]",
+            "folder with one, or with model.py, model.toml or transformers' config.json. \\[a model to begin with]",
         ),
     ] = "",
     inputs: Annotated[
@@ -33,6 +33,14 @@ def new(
     weights: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A state dict, or safetensors; copied.", show_default=False)
     ] = None,
+    task: Annotated[
+        str,
+        typer.Option(
+            metavar="TASK",
+            help="What a transformers model is for, if its config.json does not say it, or it is hf:NAME.",
+            show_default=False,
+        ),
+    ] = "",
     trust: Annotated[bool, typer.Option("--trust", help="Open a .joblib file, which is a pickle.")] = False,
 ) -> None:
     """Make the folder of a model: model.toml, a request for curl, a test. What it takes and gives is tried.
@@ -42,7 +50,7 @@ def new(
     from app.models.guess import parse_input
     from app.models.new import make
 
-    made = make(name, origin, [parse_input(text) for text in inputs or []], trust, weights)
+    made = make(name, origin, [parse_input(text) for text in inputs or []], trust, weights, task)
     print("\n".join(f"{made.folder}/{file}" for file in made.files))
     for warning in made.checked.warnings:
         print(f"starling: warning: {warning}", file=sys.stderr)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from app.contract import ModelInfo, ModelSource
+from app.contract import ModelInfo, ModelSource, SampleRow
 from app.errors import ConfigError
 from app.models.config import CheckNames, model_info, read_config
 from app.models.loaders import load
@@ -28,13 +28,17 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """One version, tried. `error` is empty where it does what it declares; `warnings` are what serving it would log."""
+    """One version, tried. `error` is empty where it does what it declares; `warnings` are what serving it would log.
+
+    `example`: of a model with a front, a row that clients may send.
+    """
 
     source: ModelSource
     info: ModelInfo | None
     parameters: int = 0  # weights, for an nn.Module
     error: str = ""
     warnings: tuple[str, ...] = ()
+    example: SampleRow | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,4 +94,6 @@ def _try(source: ModelSource, row_check: str | None, check_names: CheckNames | N
     except (ConfigError, Unfit) as error:
         return Checked(source, info, error=unfit_warning(str(error)) if isinstance(error, Unfit) else str(error))
     weights = model.call.parameters() if isinstance(model.call, torch.nn.Module) else ()
-    return Checked(source, info, sum(weight.numel() for weight in weights), warnings=tuple(warnings))
+    count = sum(weight.numel() for weight in weights)
+    example = None if model.front is None else model.front.example
+    return Checked(source, info, count, warnings=tuple(warnings), example=example)

@@ -33,6 +33,7 @@ from app.models.guess import (
 )
 from app.models.imports import not_imported
 from app.models.loaders import open_source
+from app.models.new_task import names_task, task_request, write_task
 from app.models.onnx_file import declared_inputs, declared_outputs, read_interface
 from app.models.repository import NAME
 
@@ -94,12 +95,19 @@ class _Draft:
         return "\n".join(lines) + "\n"
 
 
-def make(target: Path, origin: str, inputs: InputTables, trust: bool = False, weights: Path | None = None) -> Made:
+def make(
+    target: Path,
+    origin: str,
+    inputs: InputTables,
+    trust: bool = False,
+    weights: Path | None = None,
+    task: str = "",
+) -> Made:
     """Make the folder `target`, whose name is the model's.
 
     `origin`: `package.module:CALLABLE` and the like, a file, a folder with one, or "" for a model to begin with.
-    `inputs`: tables of model.toml, where they cannot be guessed. `weights`: a file of them, which is copied. Raises
-    ConfigError, and leaves no folder then.
+    `inputs`: tables of model.toml, where they cannot be guessed. `weights`: a file of them, which is copied. `task`: of
+    what transformers has saved, where its config.json does not say it. Raises ConfigError, and leaves no folder then.
     """
     name = target.resolve().name
     if not NAME.fullmatch(name):
@@ -111,6 +119,13 @@ def make(target: Path, origin: str, inputs: InputTables, trust: bool = False, we
         raise ConfigError(f"weights: expected a file, got {str(weights)!r}")
     target.mkdir(parents=True)
     try:
+        if task or names_task(found, _SUFFIXES):
+            if inputs or trust or weights is not None:
+                raise ConfigError("task: expected no --input, --trust or --weights beside it: its own files say it all")
+            checked = write_task(target, found, task)
+            info = checked.info
+            outputs = [] if info is None else [spec.name for spec in info.outputs]
+            return _made(target, name, checked, outputs, task_request(target, name, checked))
         return _filled(target, name, found, inputs, trust, weights)
     except BaseException:
         shutil.rmtree(target)
@@ -135,7 +150,11 @@ def _filled(
     else:
         draft, checked = _written(target, source, inputs, trust, weights.name if weights is not None else "")
         tables, outputs = draft.inputs, [table["name"] for table in draft.outputs]
-    curl = _request(target, name, tables)
+    return _made(target, name, checked, outputs, _request(target, name, tables))
+
+
+def _made(target: Path, name: str, checked: Checked, outputs: Sequence[str], curl: str) -> Made:
+    """Write the test beside the rest."""
     word = re.sub(r"\W", "_", name)
     names = json.dumps(outputs)
     (target / f"test_{word}.py").write_text(_TEST.format(name=target.as_posix(), word=word, outputs=names))
@@ -261,8 +280,6 @@ def _source_in(target: Path, origin: Path) -> str:
     models = sorted(path.name for path in target.iterdir() if path.suffix in _SUFFIXES)
     if not models and (target / "model.py").is_file():
         return "model.py:build"
-    if not models and (target / "config.json").is_file():
-        raise ConfigError(f"{origin}: a folder of transformers stays where it is: see hf: among the sources of models")
     if len(models) != 1:
         wanted = f"{FILE_NAME}, model.py with a callable build, or one of *{', *'.join(_SUFFIXES)}"
         raise ConfigError(f"{origin}: expected {wanted}, found {', '.join(models) or 'none'}")

@@ -17,10 +17,11 @@ from typing import Any
 
 import orjson
 
+from app.api.codecs.files import takes_files
+from app.api.examples import form_body
 from app.contract import CLASSES, IndexEntry, Plan, Served, TensorSpec
 from app.metrics import CallStats, Gauges, Snapshot
 from app.ui.batches import FIELDS
-from app.ui.example import example_of
 
 Event = dict[str, Any]
 
@@ -88,8 +89,8 @@ def _described(served: Served) -> Event:
         "default_class": batching.default_class,
         "inputs": [_tensor(spec) for spec in info.client_inputs],
         "outputs": [_tensor(spec) for spec in info.outputs],
-        "files": served.model.decode is not None,
-        "example": example_of(served),
+        "files": takes_files(served),
+        "example": form_body(served),
     }
 
 

@@ -6,7 +6,6 @@ State: `hub` (Hub) of the lifespan. Links between the files are relative, so tha
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from contextlib import suppress
 from pathlib import Path
 from typing import cast
@@ -14,56 +13,44 @@ from typing import cast
 from fastapi import APIRouter, Request, Response
 from starlette.types import Receive, Scope, Send
 
+from app.api.bundled import ASK_AGAIN, add_file
 from app.ui.hub import Hub, Watcher
 
 _FOLDER = Path(__file__).parent / "static"
-_TYPES = {
-    ".html": "text/html; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".svg": "image/svg+xml",
-    ".txt": "text/plain; charset=utf-8",
-}
 #: Nothing from another host, nothing inline, and no frame around it: what a model is called or says is only data.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-_HEADERS = {
-    "Content-Security-Policy": _POLICY,
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-cache",  # asked for again with each visit, and answered 304 where nothing has changed
-}
+_HEADERS = {"content-security-policy": _POLICY, "referrer-policy": "no-referrer", "cache-control": ASK_AGAIN}
+_DOCS_LINK = b' <a href="docs">The HTTP interface</a>.'  # of index.html
 _PATIENCE_S = 30.0  # for a page that reads nothing
 
 
 class Page:
-    """The page's files, which are few and small: they are read here. `router` has all routes below /ui.
+    """`router` has all routes below /ui; `docs`: there is a page at /docs to link to.
 
     The routes are no part of the documented interface. `open_paths` are those that need no key: the page asks for it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, docs: bool = True) -> None:
         self.router = APIRouter(include_in_schema=False)
         self.router.add_api_route("/ui/", _slash)
         self.router.add_api_route("/ui/events", _events)
-        self.open_paths = frozenset({"/ui/", *map(self._add, sorted(_FOLDER.iterdir()))})
+        files = {f"/ui/{file.name}": file for file in sorted(_FOLDER.iterdir())}
+        index = files.pop("/ui/index.html")
+        add_file(self.router, "/ui", index, _HEADERS, _as_it_is if docs else _without_docs)
+        for path, file in files.items():
+            add_file(self.router, path, file, _HEADERS)
+        self.open_paths = frozenset({"/ui", "/ui/", *files})
 
-    def _add(self, file: Path) -> str:
-        """Serve one file; its path."""
-        path = "/ui" if file.name == "index.html" else f"/ui/{file.name}"
-        body = file.read_bytes()
-        tag = f'"{hashlib.sha256(body).hexdigest()[:16]}"'
-        headers = {**_HEADERS, "ETag": tag, "Content-Type": _TYPES[file.suffix]}
 
-        async def answer(request: Request) -> Response:
-            if request.headers.get("if-none-match") == tag:
-                return Response(status_code=304, headers={**_HEADERS, "ETag": tag})
-            return Response(body, headers=headers)
+def _as_it_is(body: bytes) -> bytes:
+    return body
 
-        self.router.add_api_route(path, answer)
-        return path
+
+def _without_docs(body: bytes) -> bytes:
+    return body.replace(_DOCS_LINK, b"")
 
 
 async def _slash() -> Response:

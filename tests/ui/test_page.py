@@ -53,6 +53,41 @@ async def test_the_page_opens_without_a_key(http: httpx.AsyncClient) -> None:
         assert (again.status_code, again.content) == (304, b"")
 
 
+async def test_an_ingress_may_leave_its_prefix_on(tmp_path: Path) -> None:
+    """The page and its files need no key either way; its events do."""
+    (tmp_path / "models").mkdir()
+    settings = Settings(
+        models=str(tmp_path / "models"), allow_empty=True, profile_dir=tmp_path, api_key=KEY, root_path="/a/b"
+    )
+    made = create_app(settings)
+    async with started(made) as state:
+        transport = httpx.ASGITransport(with_state(made, state))
+        async with httpx.AsyncClient(transport=transport, base_url="http://one") as client:
+            for prefix in ("", "/a/b"):
+                for path in sorted(Page().open_paths - {"/ui/"}):
+                    assert (await client.get(prefix + path)).status_code == 200, prefix + path
+                slash = await client.get(f"{prefix}/ui/")
+                assert slash.next_request is not None
+                assert slash.next_request.url.path == f"{prefix}/ui"
+                assert (await client.get(f"{prefix}/docs")).status_code == 200
+                for path in ("/ui/events", "/v2/models"):
+                    assert (await client.get(prefix + path)).status_code == 401
+
+
+async def test_the_page_links_to_docs_where_there_are_some(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    for docs in (True, False):
+        settings = Settings(models=str(tmp_path / "models"), allow_empty=True, profile_dir=tmp_path, docs=docs)
+        made = create_app(settings)
+        async with started(made) as state:
+            transport = httpx.ASGITransport(with_state(made, state))
+            async with httpx.AsyncClient(transport=transport, base_url="http://one") as client:
+                page = await client.get("/ui")
+                assert ('href="docs"' in page.text, "HTTP interface" in page.text) == (docs, docs)
+                assert page.text.rstrip().endswith("</html>")
+                assert (await client.get("/docs")).status_code == (200 if docs else 404)
+
+
 async def test_relative_links_lead_from_one_place(http: httpx.AsyncClient) -> None:
     answer = await http.get("/ui/")
     assert (answer.status_code, answer.headers["location"]) == (307, "../ui")

@@ -25,6 +25,11 @@ def file_columns(served: Served, upload: Upload, lengths: dict[str, int], max_pi
     return columns
 
 
+def takes_files(served: Served) -> bool:
+    """Whether a file that is no JSON and no .npy can be a row."""
+    return served.model.decode is not None or _takes_bytes(client_inputs(served.info))
+
+
 def embedded_files(served: Served, value: Any, field: str) -> list[Upload] | None:
     """The files in a JSON value, one `{"b64": ...}` or a list of them, for a model that decodes files.
 
@@ -55,7 +60,7 @@ def _arrays(served: Served, upload: Upload, max_pixels: int) -> Mapping[str, Any
             )
         return {inputs[0].name: read_npy(upload.data, upload.field)}
     decode = served.model.decode
-    if decode is None and not _takes_bytes(inputs):
+    if not takes_files(served):
         raise UnsupportedMedia(_unsupported(info, upload))
     check_pixels(upload, max_pixels)
     if decode is None:

@@ -6,15 +6,15 @@ is loaded has its paths, one that is unloaded has none.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
+from app.api.bundled import Written, written
 from app.api.docs.operations import KINDS, ModelDocs, Node
-from app.api.http import compress
 from app.api.routes.metadata import configuration, metadata
+from app.api.routes.openapi import REQUEST_ID, TRACEPARENT
 from app.contract import Catalog, ModelInfo, Served
 
 _OTHER_TAGS = {
@@ -28,32 +28,26 @@ _Versions = Mapping[str, Sequence[str]]  # ready ones, by model
 _SHOWN = 8  # models whose examples stand at the generic paths: the rest have paths of their own
 
 
-class Written(NamedTuple):
-    """What is sent to whoever asks: as it is, by gzip, and what it is known by."""
-
-    body: bytes
-    packed: bytes
-    etag: str
-
-
-def written(body: bytes) -> Written:
-    """Compresses: not for the event loop."""
-    return Written(body, compress(body, "gzip"), f'"{hashlib.sha256(body).hexdigest()[:32]}"')
-
-
 class Document:
     """`base` gives FastAPI's own document; `keyed`: requests need a key; `admin`: loading and unloading does.
 
-    `root_path`: the prefix of an ingress.
+    `root_path`: the prefix of an ingress; `traced`: answers name their trace.
     """
 
     def __init__(
-        self, base: Callable[[], Mapping[str, Any]], *, keyed: bool = False, admin: bool = False, root_path: str = ""
+        self,
+        base: Callable[[], Mapping[str, Any]],
+        *,
+        keyed: bool = False,
+        admin: bool = False,
+        root_path: str = "",
+        traced: bool = False,
     ) -> None:
         self._base = base
         self._admin = admin
         self._keyed = keyed
         self._root_path = root_path
+        self._traced = traced
         self._known: tuple[list[ModelInfo], Written] | None = None
 
     def known(self, catalog: Catalog) -> Written | None:
@@ -90,6 +84,8 @@ class Document:
         document["tags"] = [*tags, *({"name": name, "description": text} for name, text in _OTHER_TAGS.items())]
         if self._root_path:
             document["servers"] = [{"url": self._root_path}]
+        if self._traced:
+            _trace(document)
         if not self._keyed:
             _open(document, admin=self._admin)
         return document
@@ -159,6 +155,15 @@ def _shown(
 def _with_choices(schema: Node, values: Sequence[str]) -> Node:
     left = {key: value for key, value in schema.items() if key != "examples"}
     return {**left, "examples": list(values[:_SHOWN])} if values else left
+
+
+def _trace(document: Node) -> None:
+    """Name the header of a trace beside that of the request's id: answers have both or neither."""
+    for methods in document["paths"].values():
+        for operation in methods.values():
+            for answer in operation["responses"].values():
+                if REQUEST_ID in answer.get("headers", {}):
+                    answer["headers"] = {**answer["headers"], **TRACEPARENT}
 
 
 def _open(document: Node, *, admin: bool) -> None:

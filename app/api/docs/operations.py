@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from app.api import examples
 from app.api.codecs.base import client_inputs
-from app.api.docs import examples, schemas
+from app.api.codecs.files import takes_files
+from app.api.docs import schemas
 from app.contract import ModelInfo, Served
 
 Node = dict[str, Any]
@@ -46,7 +48,7 @@ class ModelDocs:
     def paths(self, version: str | None) -> dict[str, Node]:
         """Its paths; of one `version`, or None for those without one."""
         found = {V2 if version is None else V2_VERSION: self._v2()}
-        if schemas.in_json(self.info):
+        if examples.in_json(self.info):
             found[V1 if version is None else V1_VERSION] = self._v1()
         if version is None:
             found[FRIENDLY] = self._friendly()
@@ -71,19 +73,20 @@ class ModelDocs:
     def _made(self, path: str, node: Node, version: str | None) -> Node:
         """An operation: of the generic one everything that `node` does not say, but for the parts of the path."""
         generic = self._generic[path]["post"]
+        good = generic["responses"]["200"]  # with its headers
         return {
             **generic,
             "tags": [self.tag(version)],
             "summary": f"{generic['summary']}: {self.info.name}" + (f", version {version}" if version else ""),
             "operationId": ":".join((KINDS[path], self.info.name, *((version,) if version else ()))),
             "parameters": [one for one in generic.get("parameters", []) if one["in"] != "path"],
-            **{**node, "responses": {**generic["responses"], "200": node["responses"]["200"]}},
+            **{**node, "responses": {**generic["responses"], "200": {**good, **node["responses"]["200"]}}},
         }
 
     def _v2(self) -> Node:
         generic = self._generic[V2]["post"]
         content: dict[str, Any] = {}
-        if schemas.in_json(self.info):
+        if examples.in_json(self.info):
             properties = generic["requestBody"]["content"]["application/json"]["schema"]["properties"]
             common = {name: properties[name] for name in ("id", "parameters")}
             content["application/json"] = self._json(schemas.v2_request(self.info, common), self._v2_examples())
@@ -101,7 +104,7 @@ class ModelDocs:
 
     def _friendly(self) -> Node:
         content: dict[str, Any] = {}
-        if schemas.in_json(self.info):
+        if examples.in_json(self.info):
             named = {}
             if self._values is not None:
                 named = {"one row": examples.friendly_example(self._values)}
@@ -112,19 +115,32 @@ class ModelDocs:
                 }
             content["application/json"] = self._json(schemas.friendly_request(self.info), named)
         generic = self._generic[FRIENDLY]["post"]["requestBody"]["content"]
-        if self.served.model.decode is not None:
-            content |= {media: generic[media] for media in ("image/png", "image/jpeg", "text/plain")}
+        content |= self._files(generic)
         if len(client_inputs(self.info)) == 1:
             content["application/x-npy"] = _BINARY
         content["multipart/form-data"] = generic["multipart/form-data"]
         presents = self.served.model.present is not None
         return self._node(content, schemas.friendly_answer(self.info, presents=presents), "One value for each row.")
 
+    def _files(self, generic: Node) -> Node:
+        """The types of files that may be a row: of a model whose input is bytes, those that its example is like."""
+        if not takes_files(self.served):
+            return {}
+        images = {media: generic[media] for media in ("image/png", "image/jpeg")}
+        if self.served.model.decode is not None or self._values is None:
+            return {**images, "text/plain": generic["text/plain"]}
+        (value,) = self._values.values()
+        while isinstance(value, list):
+            value = value[0]
+        if isinstance(value, str):
+            return {"text/plain": {"schema": {"type": "string"}, "example": value}}
+        return images
+
     def _v2_examples(self) -> Node:
         if self._values is None:
             return {}
         named = {
-            f"{rows} row{'s' * (rows > 1)}": examples.v2_example(self.served, self._values, rows)
+            f"{rows} row{'s' * (rows > 1)}": {"id": "1", **examples.v2_example(self.served, self._values, rows)}
             for rows in self._counts()
         }
         first = named["1 row"]

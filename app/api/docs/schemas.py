@@ -12,18 +12,19 @@ from typing import Any
 import numpy as np
 
 from app.api.codecs.base import client_inputs
+from app.api.examples import READABLE
 from app.contract import UNBOUNDED, ModelInfo, TensorSpec
 
 Schema = dict[str, Any]
 
-#: Values of a row up to which examples and lengths are written out.
-READABLE = 4096
 _FLOATS = frozenset({"FP16", "BF16", "FP32", "FP64"})
-
-
-def in_json(info: ModelInfo) -> bool:
-    """Whether a client can send all inputs as JSON: BF16 travels as binary only."""
-    return all(spec.datatype != "BF16" for spec in client_inputs(info))
+#: Bytes of any kind, of which a file is one.
+_BASE64: Schema = {
+    "type": "object",
+    "properties": {"b64": {"type": "string", "contentEncoding": "base64"}},
+    "required": ["b64"],
+    "additionalProperties": False,
+}
 
 
 def shape_text(spec: TensorSpec) -> str:
@@ -36,7 +37,7 @@ def value_schema(spec: TensorSpec, *, sent: bool = True) -> Schema:
     if spec.datatype == "BOOL":
         return {"type": "boolean"}
     if spec.datatype == "BYTES":
-        return {"type": "string"}
+        return {"anyOf": [{"type": "string"}, _BASE64]} if sent else {"type": "string"}
     if spec.datatype in _FLOATS:
         return {"type": "number"}
     if not sent:

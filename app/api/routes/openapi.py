@@ -72,6 +72,25 @@ _ERRORS: dict[int, tuple[str, str]] = {
 }
 _RETRY_AFTER = {"Retry-After": {"description": "Whole seconds, at least 1.", "schema": {"type": "integer"}}}
 
+REQUEST_ID = "X-Request-ID"
+_ID_HEADER = {
+    REQUEST_ID: {"description": "The request's own, or one that the server made.", "schema": {"type": "string"}}
+}
+_TIMES = {
+    "Server-Timing": {
+        "description": "Milliseconds in the queue, in the model, and of the whole request.",
+        "schema": {"type": "string", "examples": ["queue;dur=0.21, compute;dur=1.32, total;dur=1.71"]},
+    },
+    "X-Batch-Size": {"description": "Rows of the batch that it ran in.", "schema": {"type": "integer", "minimum": 1}},
+}
+#: Only where spans are recorded, see `docs/document.py`.
+TRACEPARENT = {
+    "traceparent": {
+        "description": "The span of this request, as W3C Trace Context has it.",
+        "schema": {"type": "string", "examples": ["00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"]},
+    }
+}
+
 Responses = dict[int | str, dict[str, Any]]
 
 
@@ -89,6 +108,15 @@ def answers(model: Any, example: Any, *statuses: int, description: str = "Succes
         if status in {429, 503}:
             documented[status]["headers"] = _RETRY_AFTER
     documented["default"] = _error("Any other error has the same body.", "what was wrong")
+    return documented
+
+
+def _of_calls(model: Any, example: Any, description: str = "Success.") -> Responses:
+    """The `responses` of a route that infers: with headers, but for the refusal of a key, which comes before all."""
+    documented = answers(model, example, *_CALL_ERRORS, description=description)
+    for status, answer in documented.items():
+        if status != 401:
+            answer["headers"] = {**_ID_HEADER, **(_TIMES if status == 200 else {}), **answer.get("headers", {})}
     return documented
 
 
@@ -202,7 +230,7 @@ router = APIRouter(tags=["inference"], dependencies=_CALLS)
     summary="Infer",
     description="The Open Inference Protocol's inference: several rows per request, JSON or binary tensors. "
     "The answer carries X-Request-ID, Server-Timing (queue, compute, total) and X-Batch-Size.",
-    responses=answers(InferResponse, _ECHO_RESPONSE, *_CALL_ERRORS, description="The outputs, rows in order."),
+    responses=_of_calls(InferResponse, _ECHO_RESPONSE, "The outputs, rows in order."),
     openapi_extra=request_body(_INFER_BODIES),
 )
 async def infer(model: ModelName) -> None:
@@ -213,7 +241,7 @@ async def infer(model: ModelName) -> None:
     "/v2/models/{model}/versions/{version}/infer",
     summary="Infer with one version",
     description="As without a version, which means the highest that is ready.",
-    responses=answers(InferResponse, _ECHO_RESPONSE, *_CALL_ERRORS, description="The outputs, rows in order."),
+    responses=_of_calls(InferResponse, _ECHO_RESPONSE, "The outputs, rows in order."),
     openapi_extra=request_body(_INFER_BODIES),
 )
 async def infer_version(model: ModelName, version: Version) -> None:
@@ -225,7 +253,7 @@ async def infer_version(model: ModelName, version: Version) -> None:
     dependencies=[Depends(_query)],
     summary="Predict, TensorFlow Serving's way",
     description="The row format of TensorFlow Serving and KServe V1. Other parameters in the query are a 400.",
-    responses=answers(PredictResponse, {"predictions": [[1.0, 2.0, 3.0, 4.0]]}, *_CALL_ERRORS),
+    responses=_of_calls(PredictResponse, {"predictions": [[1.0, 2.0, 3.0, 4.0]]}),
     openapi_extra=request_body(
         {"application/json": json_media(PredictRequest, {"echo": {"instances": [[1, 2, 3, 4]]}})}
     ),
@@ -239,7 +267,7 @@ async def predict_v1(model: ModelName) -> None:
     dependencies=[Depends(_query)],
     summary="Predict with one version, TensorFlow Serving's way",
     description="As without a version, which means the highest that is ready.",
-    responses=answers(PredictResponse, {"predictions": [[1.0, 2.0, 3.0, 4.0]]}, *_CALL_ERRORS),
+    responses=_of_calls(PredictResponse, {"predictions": [[1.0, 2.0, 3.0, 4.0]]}),
     openapi_extra=request_body(
         {"application/json": json_media(PredictRequest, {"echo": {"instances": [[1, 2, 3, 4]]}})}
     ),
@@ -256,11 +284,10 @@ async def predict_v1_version(model: ModelName, version: Version) -> None:
     "as a multipart upload (`curl -F file=@three.png`), whose files are rows. Without a content type the body's first "
     "bytes decide. Images and text need a model that decodes them. One row in, one value out; a list of rows in, "
     "a list out. Other parameters in the query are a 400.",
-    responses=answers(
+    responses=_of_calls(
         Any,
         {"label": 3, "probability": 0.97, "scores": {"0": 0.0, "1": 0.0, "2": 0.01, "3": 0.97, "4": 0.02}},
-        *_CALL_ERRORS,
-        description="What the model makes of its outputs, or an object by output name.",
+        "What the model makes of its outputs, or an object by output name.",
     ),
     openapi_extra=request_body(_FRIENDLY_BODIES),
 )

@@ -136,8 +136,8 @@ class Profiling:
         """The model serves: solve its tables, and measure it when there is time. Before its first call."""
         served.key, served.rows = learned.key, learned.rows
         # Never a row of a caller's, as `rows` may become; behind a front they are not what clients send.
-        behind = served.executor.model.front is not None
-        served.example = None if behind or not learned.rows else learned.rows[0]
+        front = served.executor.model.front
+        served.example = None if not learned.rows else learned.rows[0] if front is None else front.example
         if learned.key is not None:
             info, key = served.info, learned.key
             paired = Paired(key.model, key.architecture, info.batching.max_batch, learned.pairs)

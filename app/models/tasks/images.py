@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps
 
-from app.contract import Array, TensorSpec, Translated
+from app.contract import Array, SampleRow, TensorSpec, Translated
 from app.errors import BadRequest, ConfigError, TooLarge
 from app.models.tasks import faces
 
 _FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF")  # that Pillow reads without starting another program
 _SIZES = ((48, 32), (33, 65))  # of images to learn with what the processor makes of one
+_RAMP = 16  # pixels each way of the image that is an example
 
 
 class ImageReader:
@@ -42,6 +43,13 @@ class ImageReader:
             self._row(bytes(value), f" of row {row}" if len(values) > 1 else "") for row, value in enumerate(values)
         ]
         return Translated([np.stack(rows)])
+
+    def example(self) -> SampleRow:
+        """A small file, so that it can be typed: a grey ramp."""
+        ramp = np.tile(np.arange(0, 256, 256 // _RAMP, dtype=np.uint8), (_RAMP, 1))
+        file = io.BytesIO()
+        Image.fromarray(ramp).save(file, "PNG", optimize=True)
+        return SampleRow((np.array(file.getvalue(), object),))
 
     def _row(self, data: bytes, where: str) -> Array:
         try:

@@ -41,7 +41,8 @@ def load_task(
     samples = opened.samples
     if config.warmup is not None:
         path = source.folder / config.warmup.file
-        samples = _read_through(front, read_samples(path, front.face(info)), str(path))
+        rows = read_samples(path, front.face(info))
+        samples, front.example = _read_through(front, rows, str(path)), rows[0]
     model = Model(
         info=info,
         call=opened.module.eval(),

@@ -25,12 +25,12 @@ from app.models.tasks.heads import MASK, Pooled, Scores
 from app.models.tasks.texts import TextReader, most_tokens
 
 #: Of each task: transformers' class, its mapping of configurations, and how architectures with such a head are called.
-_CLASSES = {
+CLASSES = {
     "text-classification": ("SequenceClassification", "ForSequenceClassification"),
     "token-classification": ("TokenClassification", "ForTokenClassification"),
     "image-classification": ("ImageClassification", "ForImageClassification"),
 }
-_TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 _TOP = 5  # labels answered, unless model.toml says how many
 
 
@@ -45,6 +45,10 @@ class Reader(Protocol):
         """See contract.Front."""
         ...
 
+    def example(self) -> SampleRow | None:
+        """A made-up row that `read` takes, if there is one."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Opened:
@@ -57,10 +61,14 @@ class Opened:
 
 
 class TaskFront:
-    """Implements contract.Front: a reader of what clients send, and the answers that they get."""
+    """Implements contract.Front: a reader of what clients send, and the answers that they get.
+
+    `example` is made up; whoever has real rows sets the first of them.
+    """
 
     def __init__(self, reader: Reader, answers: Answers) -> None:
         self.reader = reader
+        self.example = reader.example()
         self.quick = answers.quick
         self.present: Callable[[Mapping[str, Array]], Any] | None = answers.present
         self._answers = answers
@@ -99,8 +107,8 @@ def _open_model(transformers: Any, task: str, place: str, kwargs: Mapping[str, A
         if refused in kwargs:
             raise ConfigError(f"kwargs.{refused}: not accepted beside a task")
     config = transformers.AutoConfig.from_pretrained(place, trust_remote_code=False)
-    if task in _CLASSES:
-        kind, marker = _CLASSES[task]
+    if task in CLASSES:
+        kind, marker = CLASSES[task]
         mapping = getattr(transformers, f"MODEL_FOR_{_upper(kind)}_MAPPING")
         auto_class = getattr(transformers, f"AutoModelFor{kind}")
         made = config.architectures or []
@@ -117,7 +125,7 @@ def _open_model(transformers: Any, task: str, place: str, kwargs: Mapping[str, A
         place, weights_only=True, trust_remote_code=False, output_loading_info=True, **kwargs
     )
     # a pooler is not used here, and checkpoints of encoders often have none
-    missing = sorted(key for key in told["missing_keys"] if task in _CLASSES or not key.startswith("pooler."))
+    missing = sorted(key for key in told["missing_keys"] if task in CLASSES or not key.startswith("pooler."))
     if missing:
         raise ConfigError(f"task: expected weights with all of a model for {task!r}, got none for {missing[0]}")
     return model.eval()
@@ -125,7 +133,7 @@ def _open_model(transformers: Any, task: str, place: str, kwargs: Mapping[str, A
 
 def _open_tokenizer(transformers: Any, place: str) -> Any:
     folder = Path(place)
-    if folder.is_dir() and not any(True for pattern in _TOKENIZER_FILES for _ in folder.glob(pattern)):
+    if folder.is_dir() and not any(True for pattern in TOKENIZER_FILES for _ in folder.glob(pattern)):
         raise ConfigError(f"expected a tokenizer (tokenizer.json) beside the weights in {place}, got none")
     tokenizer = transformers.AutoTokenizer.from_pretrained(place, trust_remote_code=False)
     if not tokenizer.is_fast:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ _LONGEST_TOKEN = 256
 _UNSAID = 512  # tokens, where neither model nor tokenizer has a bound
 _NONE = 1 << 31  # what a tokenizer without a bound has is larger
 _SAMPLE_LENGTH = 16  # tokens of the rows to try a model with, but for the last, which has half
+_EXAMPLE = "What a fine day to sit outside and read a book."
 _SAMPLE_TEXTS = (
     "The ferry was late again, so we walked along the harbour and counted 27 boats before lunch.",
     "Nobody at the office knew why; it rained in Bergen, and Anna wrote home that all was well.",
@@ -99,6 +101,16 @@ class TextReader:
         if not self._truncate:
             raise BadRequest(f"text{where}: expected at most {self._most} tokens, got {len(text)} characters")
         return text[: self._longest]
+
+    def example(self) -> SampleRow | None:
+        """As many words of a short sentence as the model has room for. None: it reads none of them."""
+        words = _EXAMPLE.split()
+        for count in range(len(words), 0, -1):
+            row: Array = np.array(" ".join(words[:count]).encode(), object)
+            with suppress(BadRequest):
+                self.read([row])
+                return SampleRow((row,))
+        return None
 
     def samples(self) -> tuple[SampleRow, ...]:
         """Rows to try the model with: real text, since some models look for the special tokens of one."""

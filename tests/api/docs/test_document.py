@@ -19,8 +19,12 @@ from app.api.codecs.friendly import decode_friendly
 from app.api.codecs.present import present_rows
 from app.api.codecs.v1 import encode_v1
 from app.api.docs.document import Document
+from app.api.docs.operations import KINDS
 from app.api.docs.schemas import READABLE
 from app.contract import Array, Batching, SampleRow
+from app.models.tasks.answers import Labels
+from app.models.tasks.faces import IMAGE, TEXT, labels_and_scores
+from app.models.tasks.faces import tokens as names
 
 from ..catalog import FakeCatalog, FakeServed, served, spec
 from ..routes.test_openapi import make_app
@@ -54,6 +58,11 @@ MODELS: dict[str, Served] = {
         [1, 1], [True, True], k=1,
     ),
     "text": tried(served("text", (spec("t", "BYTES", 2),), (spec("u", "BYTES", 2),), present=lambda row: 1), WORDS),
+    "mood": tried(
+        served("mood", (TEXT,), labels_and_scores(3), present=Labels(["a", "b", "c"], 3).present), b"a fine day",
+    ),
+    "objects": tried(served("objects", (IMAGE,), labels_and_scores(2)), b"\x89PNG"),
+    "names": tried(served("names", (TEXT,), names()), b"anna"),
     "half": tried(served("half", (spec("x", "BF16", 2),), (spec("y", "BF16", 2),)), [1, 1]),
     "large": tried(served("large", (spec("x", "FP32", 3, 64, 64),), (Y,)), np.ones((3, 64, 64))),
     "odd.name-1": served("odd.name-1", (X,), (Y,)),
@@ -151,6 +160,9 @@ def test_which_paths_and_examples_a_model_has() -> None:
         "image": (all_three, images, both),
         "tokens": (all_three, [plain[0], plain[2]], both),
         "text": (all_three, plain, both),
+        "mood": (all_three, [plain[0], "text/plain", *plain[1:]], both),
+        "objects": (all_three, [plain[0], "image/png", "image/jpeg", *plain[1:]], both),
+        "names": (all_three, [plain[0], "text/plain", *plain[1:]], both),
         "half": (["/v2/models/", "/predict/"], plain[1:], []),
         "large": (all_three, plain, []),
         "odd.name-1": (all_three, plain, []),
@@ -169,7 +181,7 @@ def test_schemas_refuse_what_the_server_refuses(name: str, wrong: Any) -> None:
     assert list(Draft202012Validator(media["schema"]).iter_errors({"instances": wrong}))
 
 
-@pytest.mark.parametrize("name", ["echo", "scalar", "image", "tokens", "text"])
+@pytest.mark.parametrize("name", ["echo", "scalar", "image", "tokens", "text", "mood", "objects"])
 def test_answers_are_as_documented(name: str) -> None:
     """Answers of made-up outputs, encoded by the codecs, fit the schemas of V1 and the friendly route."""
     model = MODELS[name]
@@ -188,6 +200,41 @@ def test_answers_are_as_documented(name: str) -> None:
         schema = paths[path]["post"]["responses"]["200"]["content"]["application/json"]["schema"]
         plain = orjson.loads(orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY))
         Draft202012Validator(schema).validate(plain)
+
+
+def test_a_face_is_documented_and_not_the_tensors_behind_it() -> None:
+    """Bytes in, as text or base64; labels and scores out."""
+    paths = DOCUMENT["paths"]
+    asked = paths["/v2/models/objects/infer"]["post"]["requestBody"]["content"]["application/json"]
+    (tensor,) = asked["examples"]["1 row"]["value"]["inputs"]
+    assert tensor == {"name": "image", "shape": [1], "datatype": "BYTES", "data": [{"b64": "iVBORw=="}]}
+    answer = paths["/v2/models/objects/infer"]["post"]["responses"]["200"]["content"]["application/json"]["schema"]
+    labels, scores = answer["properties"]["outputs"]["items"]["oneOf"]
+    found = [(one["title"], one["properties"]["datatype"]["const"]) for one in (labels, scores)]
+    assert found == [("labels", "BYTES"), ("scores", "FP32")]
+    Draft202012Validator(answer).validate(
+        {
+            "model_name": "objects", "model_version": "1",
+            "outputs": [
+                {"name": "labels", "datatype": "BYTES", "shape": [1, 2], "data": ["b", "a"]},
+                {"name": "scores", "datatype": "FP32", "shape": [1, 2], "data": [0.9, 0.1]},
+            ],
+        }
+    )  # fmt: skip
+    assert paths["/predict/mood"]["post"]["requestBody"]["content"]["text/plain"]["example"] == "a fine day"
+
+
+@pytest.mark.parametrize("traced", [True, False])
+def test_headers_of_answers_are_named(traced: bool) -> None:
+    document = made(MODELS["echo"], traced=traced)
+    Draft202012Validator(OPENAPI).validate(document)
+    for path in ("/v2/models/echo/infer", "/v1/models/echo:predict", "/predict/echo", *KINDS):
+        answers = document["paths"][path]["post"]["responses"]
+        trace = {"traceparent"} if traced else set()
+        assert set(answers["200"]["headers"]) == {"X-Request-ID", "Server-Timing", "X-Batch-Size"} | trace
+        assert set(answers["429"]["headers"]) == {"X-Request-ID", "Retry-After"} | trace
+        assert "headers" not in answers["401"]
+    assert "headers" not in document["paths"]["/v2/models"]["get"]["responses"]["200"]
 
 
 def test_large_rows_have_no_example_and_no_lengths() -> None:
