@@ -200,6 +200,11 @@ class Front(Protocol):
         """A row as clients send it, that the front reads: the owner's first, or a made-up one."""
         ...
 
+    @property
+    def presented(self) -> Mapping[str, Any] | None:
+        """The JSON schema of what `Model.present` makes of a row, if it does."""
+        ...
+
     def face(self, info: ModelInfo) -> ModelInfo:
         """The model as clients see it."""
         ...

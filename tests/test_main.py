@@ -175,6 +175,11 @@ def test_a_name_that_there_is_not_is_known_before_anything_starts(field: str, va
         main.create_app(Settings(**{field: value}))
 
 
+def test_a_record_that_cannot_be_written_is_known_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^record: .*nowhere/record\.jsonl: No such file or directory$"):
+        main.create_app(Settings(record=tmp_path / "nowhere" / "record.jsonl"))
+
+
 @pytest.mark.parametrize("docs", [True, False])
 async def test_the_page_can_be_taken_away(docs: bool) -> None:
     """With it go the paths that need no key."""

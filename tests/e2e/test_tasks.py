@@ -13,6 +13,9 @@ import numpy as np
 import pytest
 import tiny_transformers as tiny
 import tritonclient.http as triton
+from jsonschema import Draft202012Validator
+
+from app.models.new import Made, make
 
 from .conftest import Keeper
 from .server import Server
@@ -27,9 +30,17 @@ TASKS: dict[str, tuple[str, Callable[[Path], Any]]] = {
 
 
 @pytest.fixture(scope="module")
-def tasks(keeper: Keeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """What `starling new` makes of a folder of transformers."""
+    folder = tmp_path_factory.mktemp("new")
+    tiny.save_vit(folder / "weights")
+    return make(folder / "made", str(folder / "weights"), [])
+
+
+@pytest.fixture(scope="module")
+def tasks(keeper: Keeper, made: Made, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("tasks")
-    flags: list[str] = []
+    flags = ["--model", f"made={made.folder}"]
     for name, (task, save) in TASKS.items():
         save(folder / name / "weights")
         batching = "[batching]\nlength_buckets = [8, 32]\n" if name == "mood" else ""
@@ -79,6 +90,30 @@ def test_every_protocol_gives_one_answer(tasks: Server) -> None:
         assert [(output["name"], output["shape"]) for output in (labels, scores)] == [
             ("labels", [1, 3]), ("scores", [1, 3]),
         ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_documented_examples_work_and_answers_are_as_documented(tasks: Server, name: str) -> None:
+    """In and out are those of the face: text or a file, labels and scores."""
+    document = tasks.get("/openapi.json").json()
+    for path in (f"/v2/models/{name}/infer", f"/v1/models/{name}:predict", f"/predict/{name}"):
+        operation = document["paths"][path]["post"]
+        asked = operation["requestBody"]["content"]["application/json"]
+        answer = Draft202012Validator(operation["responses"]["200"]["content"]["application/json"]["schema"])
+        assert len(asked["examples"]) >= 2
+        for example in asked["examples"].values():
+            Draft202012Validator(asked["schema"]).validate(example["value"])
+            reply = tasks.post(path, example["value"])
+            assert reply.status == 200, reply.body
+            answer.validate(reply.json())
+    files = document["paths"][f"/predict/{name}"]["post"]["requestBody"]["content"]
+    assert ("image/png" in files, "text/plain" in files) == (name == "objects", name != "objects")
+
+
+def test_the_request_that_was_made_with_the_model_works(tasks: Server, made: Made) -> None:
+    assert "--data-binary @" in made.curl
+    image = (made.folder / "request.png").read_bytes()
+    assert predicted(tasks, "made", image, "image/png")["label"].startswith("class ")
 
 
 def test_tritonclient_finds_a_text_model(tasks: Server) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import tomllib
+from pathlib import Path
 
 import joblib
 import numpy as np
 import pytest
+import tiny_transformers as tiny
 import torch
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
@@ -17,6 +19,7 @@ from torch import nn
 from app.errors import ConfigError
 from app.models.guess import exported_inputs, guesses, parse_input, specs_of
 from app.models.new import make
+from app.models.tasks.fitting import fitting_task
 
 from . import onnx_graphs
 from .folders import TOML, write_model
@@ -267,3 +270,70 @@ def test_layers_that_say_what_they_take(layer, shape):
 def test_layers_that_do_not():
     with pytest.raises(ConfigError, match="none of its layers says what it takes"):
         next(guesses(nn.ReLU()))
+
+
+def saved(folder, architectures, **more):
+    """What lies beside weights, without them."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"architectures": architectures, **more}))
+    (folder / "tokenizer.json").write_text("{}")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("architectures", "more", "task"),
+    [
+        (["BertForSequenceClassification"], {}, "text-classification"),
+        (["RobertaForTokenClassification"], {}, "token-classification"),
+        (["ViTForImageClassification"], {}, "image-classification"),
+        (["BertModel"], {}, "feature-extraction"),
+        (["T5Model"], {"is_encoder_decoder": True}, None),
+        (["BertForMaskedLM"], {}, None),
+        (None, {}, None),
+    ],
+)
+def test_architectures_say_the_task(tmp_path, architectures, more, task):
+    folder = saved(tmp_path / "saved", architectures, **more)
+    if task is not None:
+        assert fitting_task(folder) == task
+        return
+    with pytest.raises(ConfigError, match=r"config.json: has .*, which say no task: give --task text-classification\|"):
+        make(tmp_path / "m", str(folder), [])
+    assert not (tmp_path / "m").exists()
+
+
+def test_sentence_transformers_give_vectors_whatever_head_there_was(tmp_path):
+    folder = saved(tmp_path / "saved", ["MPNetForMaskedLM"])
+    (folder / "modules.json").write_text("[]")
+    assert fitting_task(folder) == "feature-extraction"
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(ConfigError):
+        fitting_task(folder)
+
+
+def test_a_folder_of_transformers_stays_where_it_is(tmp_path, monkeypatch):
+    """model.toml finds it from its own folder, and a test and a request are made."""
+    tiny.save_bert(tmp_path / "weights")
+    monkeypatch.chdir(tmp_path)
+    made = make(Path("models/mood"), "weights", [])
+    assert made.checked.error == ""
+    assert toml(made) == {"source": "hf:../../weights", "task": "text-classification"}
+    assert made.files == ("model.toml", "request.json", "test_mood.py")
+    (sent,) = json.loads((made.folder / "request.json").read_text())["inputs"]
+    assert (sent["name"], sent["datatype"], sent["shape"]) == ("text", "BYTES", [1])
+    assert made.curl == "curl localhost:8000/v2/models/mood/infer --json @models/mood/request.json"
+    assert "['labels', 'scores']" in (made.folder / "test_mood.py").read_text().replace('"', "'")
+
+
+def test_a_task_may_be_given(tmp_path):
+    tiny.save_bert(tmp_path / "weights")
+    made = make(tmp_path / "vectors", str(tmp_path / "weights"), [], task="feature-extraction")
+    assert made.checked.error == ""
+    assert toml(made)["task"] == "feature-extraction"
+    wrong = make(tmp_path / "objects", str(tmp_path / "weights"), [], task="image-classification")
+    assert "task: expected weights of a model ForImageClassification" in wrong.checked.error
+    assert wrong.curl == ""
+    with pytest.raises(ConfigError, match="task: expected --from a folder of transformers or hf:NAME beside it"):
+        make(tmp_path / "m", "torchvision:resnet18", [], task="image-classification")
+    with pytest.raises(ConfigError, match="task: expected no --input"):
+        make(tmp_path / "m", str(tmp_path / "weights"), [parse_input("x:FP32[3]")])

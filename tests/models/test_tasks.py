@@ -336,3 +336,24 @@ def test_check_shows_what_clients_send(tmp_path):
     assert (result.error, result.warnings) == ("", ())
     shown = [(spec.name, spec.shape) for spec in (*result.info.inputs, *result.info.outputs)]
     assert shown == [("text", ()), ("labels", (3,)), ("scores", (3,))]
+
+
+def test_fronts_have_an_example_that_they_read(tmp_path):
+    """The owner's first row, or one that is made up; short enough to be typed."""
+    tiny.save_bert(tmp_path / "text" / "weights")
+    tiny.save_gpt2(tmp_path / "letters" / "weights")
+    tiny.save_vit(tmp_path / "image" / "weights")
+    for name, task in (
+        ("text", "text-classification"), ("letters", "text-classification"), ("image", "image-classification"),
+    ):  # fmt: skip
+        model = opened(tmp_path / name, task)
+        (value,) = model.front.example.arrays
+        assert value.shape == ()
+        assert len(value.item()) < 120
+        assert len(model.front.read([value]).arrays[0]) == 1
+    short = opened(tmp_path / "text", "text-classification", "max_tokens = 4")
+    assert short.front.example.arrays[0].item() == b"What a"
+    rows = {"inputs": [{"name": "text", "shape": [2], "data": ["the cat", "a dog"]}]}
+    (tmp_path / "text" / "rows.json").write_text(json.dumps(rows))
+    own = opened(tmp_path / "text", "text-classification", more='[warmup]\nfile = "rows.json"')
+    assert own.front.example.arrays[0].item() == b"the cat"

@@ -100,7 +100,7 @@ class ModelDocs:
                 f"{rows} row{'s' * (rows > 1)}": examples.v1_example(self._values, rows) for rows in self._counts()
             }
         content = {"application/json": self._json(schemas.v1_request(self.info), named)}
-        return self._node(content, schemas.v1_answer(self.info), "One prediction for each row.")
+        return self._node(content, schemas.v1_answer(self.info, self._presented(V1)), "One prediction for each row.")
 
     def _friendly(self) -> Node:
         content: dict[str, Any] = {}
@@ -119,8 +119,15 @@ class ModelDocs:
         if len(client_inputs(self.info)) == 1:
             content["application/x-npy"] = _BINARY
         content["multipart/form-data"] = generic["multipart/form-data"]
-        presents = self.served.model.present is not None
-        return self._node(content, schemas.friendly_answer(self.info, presents=presents), "One value for each row.")
+        answer = schemas.friendly_answer(self.info, self._presented(FRIENDLY))
+        return self._node(content, answer, "One value for each row.")
+
+    def _presented(self, path: str) -> schemas.Schema | None:
+        """The schema of what the model makes of its outputs on this path; None: they are as they are."""
+        model = self.served.model
+        if model.present is None or (model.front is None and path == V1):
+            return None
+        return {} if model.front is None else dict(model.front.presented or {})
 
     def _files(self, generic: Node) -> Node:
         """The types of files that may be a row: of a model whose input is bytes, those that its example is like."""

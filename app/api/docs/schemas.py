@@ -143,8 +143,9 @@ def v1_request(info: ModelInfo) -> Schema:
     return _object({"instances": _rows(element, info.batching.max_queue)})
 
 
-def v1_answer(info: ModelInfo) -> Schema:
-    return _object({"predictions": _rows(_element(info.outputs, sent=False))})
+def v1_answer(info: ModelInfo, presented: Schema | None = None) -> Schema:
+    """`presented`: of a model whose front makes a value of its outputs, that value's schema."""
+    return _object({"predictions": _rows(_element(info.outputs, sent=False) if presented is None else presented)})
 
 
 def friendly_request(info: ModelInfo) -> Schema:
@@ -158,11 +159,11 @@ def friendly_request(info: ModelInfo) -> Schema:
     return {"anyOf": [_object(columns), _object(several)]}
 
 
-def friendly_answer(info: ModelInfo, *, presents: bool) -> Schema:
-    """`presents`: the model itself makes a value of its outputs, which may be any."""
-    if presents:
+def friendly_answer(info: ModelInfo, presented: Schema | None = None) -> Schema:
+    """`presented`: the schema of the value that the model itself makes of its outputs; {} where it may be any."""
+    if presented == {}:
         return {"description": "What the model makes of its outputs: one value, or a list with one for each row."}
-    row = _object({spec.name: _labelled(spec) for spec in info.outputs})
+    row = _object({spec.name: _labelled(spec) for spec in info.outputs}) if presented is None else presented
     return {"anyOf": [row, _rows(row)]}
 
 

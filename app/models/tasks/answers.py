@@ -17,12 +17,26 @@ from app.models.tasks import faces
 Outputs = tuple[list[Array], list[int] | None]
 
 
+def _object(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+def _list(items: Any) -> dict[str, Any]:
+    return {"type": "array", "items": items}
+
+
+_STRING, _NUMBER, _PLACE = {"type": "string"}, {"type": "number"}, {"type": "integer", "minimum": 0}
+_LABEL = {"label": _STRING, "score": _NUMBER}
+_SPAN = {**_LABEL, "start": _PLACE, "end": _PLACE}
+
+
 class Answers(Protocol):
-    """One kind of answer. `quick`: a few rows take microseconds."""
+    """One kind of answer. `quick`: a few rows take microseconds. `presented`: the JSON schema of a presented row."""
 
     outputs: tuple[TensorSpec, ...]
     own_axes: tuple[str, ...]
     quick: bool
+    presented: Mapping[str, Any] | None
 
     @property
     def present(self) -> Callable[[Mapping[str, Array]], Any] | None:
@@ -39,6 +53,7 @@ class Labels:
 
     own_axes: tuple[str, ...] = ()
     quick = True
+    presented: Mapping[str, Any] | None = _object(**_LABEL, top=_list(_object(**_LABEL)))
 
     def __init__(self, labels: Sequence[str], top: int) -> None:
         self._labels = np.array([label.encode() for label in labels], object)
@@ -73,6 +88,9 @@ class Tags:
 
     own_axes: tuple[str, ...] = (faces.PIECES,)
     quick = False
+    presented: Mapping[str, Any] | None = _object(
+        entities=_list(_object(**_SPAN)), tokens=_list(_object(**_SPAN, piece=_STRING))
+    )
 
     def __init__(self, labels: Sequence[str]) -> None:
         self._labels = np.array([label.encode() for label in labels], object)
@@ -133,6 +151,7 @@ class Vectors:
     own_axes: tuple[str, ...] = ()
     quick = True
     present = None
+    presented: Mapping[str, Any] | None = None
 
     def __init__(self, size: int) -> None:
         self.outputs = faces.embedding(size)

@@ -71,6 +71,7 @@ class TaskFront:
         self.example = reader.example()
         self.quick = answers.quick
         self.present: Callable[[Mapping[str, Array]], Any] | None = answers.present
+        self.presented = answers.presented
         self._answers = answers
 
     def face(self, info: ModelInfo) -> ModelInfo:
