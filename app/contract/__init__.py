@@ -1,0 +1,31 @@
+"""The data types and protocols that the API, the engine and the models share. Nothing here needs torch."""
+
+from app.contract.answers import Answer, Finished, Waiter
+from app.contract.models import Front, Model, ModelSource, Translated
+from app.contract.serving import Catalog, Health, IndexEntry, Lease, ModelHost, Plan, Served
+from app.contract.specs import CLASSES, DATATYPES, UNBOUNDED, Array, Batching, ModelInfo, SampleRow, TensorSpec
+
+__all__ = [
+    "CLASSES",
+    "DATATYPES",
+    "UNBOUNDED",
+    "Answer",
+    "Array",
+    "Batching",
+    "Catalog",
+    "Finished",
+    "Front",
+    "Health",
+    "IndexEntry",
+    "Lease",
+    "Model",
+    "ModelHost",
+    "ModelInfo",
+    "ModelSource",
+    "Plan",
+    "SampleRow",
+    "Served",
+    "TensorSpec",
+    "Translated",
+    "Waiter",
+]

@@ -1,0 +1,102 @@
+"""A model that has been loaded, and where it is from: what the models package hands to the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from app.contract.specs import Array, ModelInfo, SampleRow
+
+
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """What a front made of the inputs of a call: one array [rows, ...] per input that the model itself takes.
+
+    Rows may differ in length: an array is as long as the longest, `lengths` gives each variable axis that length, and
+    `own_lengths` the length of every row along it. `note` is the front's own, for when it answers the call.
+    """
+
+    arrays: list[Array]
+    lengths: dict[str, int] = field(default_factory=dict)
+    own_lengths: Mapping[str, Sequence[int]] | None = None
+    note: Any = None
+
+
+class Front(Protocol):
+    """Translates between what clients send and get (texts, images, labels) and the tensors of a model.
+
+    Any thread may call it, several at once. It takes its time, so it is never called on the event loop, but for
+    `answer` where it is `quick`.
+    """
+
+    @property
+    def quick(self) -> bool:
+        """Whether a few rows are answered in microseconds."""
+        ...
+
+    @property
+    def example(self) -> SampleRow | None:
+        """A row as clients send it, that the front reads: the owner's first, or a made-up one."""
+        ...
+
+    @property
+    def presented(self) -> Mapping[str, Any] | None:
+        """The JSON schema of what `Model.present` makes of a row, if it does."""
+        ...
+
+    def face(self, info: ModelInfo) -> ModelInfo:
+        """The model as clients see it."""
+        ...
+
+    def read(self, arrays: Sequence[Array]) -> Translated:
+        """The model's inputs, from those of the face. Raises a leaf of StarlingError, such as BadRequest."""
+        ...
+
+    def answer(self, outputs: Sequence[Array], note: Any) -> tuple[list[Array], list[int] | None]:
+        """The outputs of the face, and Answer.lengths, from what the model made of a call."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Model:
+    """One version of a model, loaded: what the models package hands to the engine.
+
+    `call` takes one batch-first tensor per input in the order declared (BYTES: a numpy object array of bytes) and
+    returns a tensor, a tuple in the order of the outputs, or a mapping by output name. `decode` and `present` serve
+    the friendly route and are None where the model has none. `takes_parameters` says that `call` accepts a keyword
+    `parameters`: one mapping per row, of the call's parameters that are not reserved. `samples` are real rows that the
+    owner gave to try the model with; `row_check` is "refuse", "warn" or "off", see models/row_check.py. `profile`: it
+    may be measured while the server is idle.
+
+    `info` describes the tensors that `call` takes and returns. Where there is a `front`, clients send and get something
+    else, which the front's `face` describes.
+
+    `stages` are the parts of `call`, where rows may join and leave a batch between them: the first takes what `call`
+    does, each next one what the last returned, and then what `again` names for it by position: of the inputs, and
+    behind them of what `context` makes of the inputs of a batch. A model of one piece has none. What runs it whole uses
+    `call`.
+    """
+
+    info: ModelInfo
+    call: Callable[..., Any]
+    decode: Callable[[str, bytes], Mapping[str, Any]] | None = None
+    present: Callable[[Mapping[str, Array]], Any] | None = None
+    takes_parameters: bool = False
+    samples: tuple[SampleRow, ...] = ()
+    row_check: str = "refuse"
+    profile: bool = True
+    stages: tuple[Callable[..., Any], ...] = ()
+    again: tuple[tuple[int, ...], ...] = ()
+    context: Callable[..., Sequence[Any]] | None = None
+    front: Front | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """Where one version of a model comes from: its folder, which holds model.toml."""
+
+    name: str
+    version: int
+    folder: Path

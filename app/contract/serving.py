@@ -1,0 +1,209 @@
+"""What serves, as its callers see it: models, their calls, the catalog of them, the probes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence, Sized
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from app.contract.answers import Answer, Waiter
+from app.contract.models import Model
+from app.contract.specs import Array, ModelInfo, SampleRow
+
+
+class Lease(Protocol):
+    """The slots of one call, from admission to answer. Whoever takes it closes it, or uses it as a context manager."""
+
+    # for traces
+
+    @property
+    def id(self) -> int:
+        """A number that no other lease of the engine has."""
+        ...
+
+    @property
+    def rows(self) -> Sized: ...
+    @property
+    def entered(self) -> int:
+        """When the rows were submitted, on the engine's clock."""
+        ...
+
+    def __enter__(self) -> Lease: ...
+    def __exit__(self, *exc: object) -> None: ...
+
+    def write(self, index: int, values: Array | memoryview) -> None:
+        """Write input number `index` of the client's inputs: an array [rows, ...], or the bytes of one of its dtype.
+
+        The values are copied, but for inputs of text and inputs without a largest length: their arrays are kept until
+        the call has ended, so they must not change.
+        """
+        ...
+
+    def submit(self, waiter: Waiter) -> None:
+        """Submit the rows: the waiter hears of their outputs, or of a leaf of StarlingError."""
+        ...
+
+    def run(self) -> asyncio.Future[Answer]:
+        """Submit the rows; the future gives their outputs. Raises a leaf of StarlingError."""
+        ...
+
+    def close(self) -> None:
+        """Nobody waits any more: slots are freed, as soon as nothing reads them. Any number of times."""
+        ...
+
+    def cancel(self) -> None:
+        """The caller has gone: waiting rows are forgotten and `run` raises ClientGone."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the scheduler plans the batches of one program with, as it is at this moment.
+
+    `batch_ns[b - 1]`: what b rows take, as profiled; `origin`: where that is from. `scale`: observed over profiled
+    time. `tables[i][n]`: rows to run of n that wait, 0 for wait, at load `loads[i]`; none where the policy looks
+    nothing up, or they are not solved yet. `level`: the table for the load now, -1 below all. `stages`: those that run
+    one by one; 0: it runs in one piece. `cell`: it runs by the steps of its cell.
+    """
+
+    program: int
+    batch_ns: tuple[int, ...]
+    origin: str
+    scale: float
+    handover_ns: int
+    loads: tuple[float, ...] = ()
+    tables: tuple[tuple[int, ...], ...] = ()
+    level: int = -1
+    stages: int = 0
+    cell: bool = False
+
+
+class Served(Protocol):
+    """One loaded, warmed version of a model as the API sees it."""
+
+    @property
+    def info(self) -> ModelInfo:
+        """What clients send and get: the model's own info, or the face of its front."""
+        ...
+
+    @property
+    def model(self) -> Model: ...
+    @property
+    def example(self) -> SampleRow | None:
+        """A row that the model was tried with and took: the owner's first, or a made-up one. None: it took none.
+
+        Of a model with a front it is the front's: what the model was tried with is not what clients send.
+        """
+        ...
+
+    # `klass` is one of CLASSES, or "" for the model's default.
+
+    def has_room(self, klass: str, rows: int = 1) -> bool:
+        """Whether a call of so many rows, without a deadline, can be taken now. Costs little."""
+        ...
+
+    def admit(self, rows: int, klass: str = "", deadline_ns: int | None = None) -> None:
+        """Raise QueueFull, DeadlineUnreachable or NotReady if a call of so many rows cannot be taken now."""
+        ...
+
+    def lease(
+        self,
+        rows: int,
+        *,
+        lengths: Mapping[str, int] = {},
+        own_lengths: Mapping[str, Sequence[int]] | None = None,
+        klass: str = "",
+        priority: int = 0,
+        timeout_us: int | None = None,
+        parameters: Mapping[str, Any] | None = None,
+        arrived_ns: int | None = None,
+    ) -> Lease:
+        """Take slots for `rows` rows. `lengths` gives each named axis its length in this call.
+
+        `own_lengths`: where rows of the call differ in length, the length of each along those axes, `lengths` being the
+        longest. What lies beyond a row's own length is then not the row's, in what is written and in the answer. Only
+        for inputs whose axes have a bound.
+        `timeout_us` counts from `arrived_ns` (monotonic; now if None). Raises what `admit` raises.
+        """
+        ...
+
+    def finish(self, outcome: str, total_ns: int, klass: str) -> None:
+        """A call has been answered: `outcome` is "ok" or an error's code; `total_ns` from arrival to encoded answer."""
+        ...
+
+    def statistics(self) -> dict[str, Any]:
+        """One element of Triton's `model_stats`, with our own numbers under `starling`."""
+        ...
+
+
+class ModelHost(Protocol):
+    """What the registry needs of the engine."""
+
+    async def start(self, model: Model) -> Served:
+        """Try the model and open it to calls. Raises ConfigError when it does not do what it declares."""
+        ...
+
+    async def stop(self, served: Served) -> None:
+        """Take no more calls, wait for those accepted, free everything."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """One line of the repository index. `state` is READY, LOADING, UNLOADING, UNAVAILABLE or "" (never loaded)."""
+
+    name: str
+    version: str
+    state: str
+    reason: str = ""
+
+
+class Catalog(Protocol):
+    """The models a server has, by name and version. No version means the highest that is ready."""
+
+    def find(self, name: str, version: str | None = None) -> Served:
+        """Raises NotFound for an unknown model or version, NotReady for one that is known but not serving."""
+        ...
+
+    def versions(self, name: str) -> Sequence[str]:
+        """Ready versions of a model, lowest first. Raises NotFound."""
+        ...
+
+    def ready(self) -> Sequence[Served]:
+        """All versions that serve now, by name and version."""
+        ...
+
+    def index(self) -> Sequence[IndexEntry]: ...
+
+    def pending(self) -> Sequence[IndexEntry]:
+        """Required models that are not ready: what holds readiness back."""
+        ...
+
+    async def load(self, name: str) -> None:
+        """Load, or load again, what the repository now holds for `name`; the old version serves until the new does.
+
+        Raises NotFound, or BadRequest with the reason when it cannot be loaded.
+        """
+        ...
+
+    async def unload(self, name: str) -> None:
+        """Finish what was accepted, then free. Raises NotFound."""
+        ...
+
+
+class Health(Protocol):
+    """What the probes ask, computed when they ask."""
+
+    @property
+    def closing(self) -> bool:
+        """The server is going away: answers carry `Connection: close`."""
+        ...
+
+    def live(self) -> str | None:
+        """None while the engine makes progress, else why not."""
+        ...
+
+    def ready(self) -> str | None:
+        """None when required models are ready and the server is neither starting, draining nor dead, else why not."""
+        ...

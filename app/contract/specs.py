@@ -1,0 +1,167 @@
+"""What describes a model: its tensors, how its requests are batched, a row to try it with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+#: V2 datatype name -> numpy dtype of its memory. BF16 has no numpy dtype: its bits travel as uint16.
+#: BYTES elements are Python `bytes` in object arrays.
+DATATYPES: dict[str, np.dtype[Any]] = {
+    "BOOL": np.dtype(np.bool_),
+    "UINT8": np.dtype("<u1"),
+    "UINT16": np.dtype("<u2"),
+    "UINT32": np.dtype("<u4"),
+    "UINT64": np.dtype("<u8"),
+    "INT8": np.dtype("<i1"),
+    "INT16": np.dtype("<i2"),
+    "INT32": np.dtype("<i4"),
+    "INT64": np.dtype("<i8"),
+    "FP16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),
+    "FP32": np.dtype("<f4"),
+    "FP64": np.dtype("<f8"),
+    "BYTES": np.dtype(object),
+}
+
+
+#: Service classes by name, as clients and model.toml give them, in the order of service.
+CLASSES = ("realtime", "best_effort")
+
+_QUEUE_ROWS, _QUEUE_BATCHES = 1024, 32  # of a queue whose size is not given: at least so many of both
+
+UNBOUNDED = 0  #: in place of a variable axis' largest length: there is none but what the size of a body allows
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One input or output, as one row has it: the batch dimension is not part of `shape`.
+
+    `axes[i]` is "" where axis i is fixed, else the axis' name: axes of one name share a length within a call, and an
+    output's named axis is cut back to it. An input's axis declared as -1 gets a name of its own (`<tensor>.<i>`).
+    `bounds` is `shape` with each variable axis replaced by its largest length, or UNBOUNDED. `minimum` and `maximum`
+    are the values that an input of integers may hold; None: any that its datatype does.
+
+    The server itself makes an input with `lengths_of` or `mask_of`; clients do not send it. `lengths_of` names an axis:
+    the input holds each row's length along it. `mask_of` names an input of the same shape: the mask is 1 where that
+    input holds a row's values, and 0 where it holds padding.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+    bounds: tuple[int, ...]
+    pad_value: float = 0
+    labels: tuple[str, ...] = ()
+    minimum: int | None = None
+    maximum: int | None = None
+    lengths_of: str = ""
+    mask_of: str = ""
+    #: Derived once, because every call needs them: the dtype in memory, and whether every axis has one length.
+    dtype: np.dtype[Any] = field(init=False, repr=False, compare=False)
+    fixed: bool = field(init=False, repr=False, compare=False)
+    #: Whether every axis has a largest length, so that memory for a row can be reserved.
+    bounded: bool = field(init=False, repr=False, compare=False)
+    #: Number of values in the largest row; 0 if there is no largest.
+    count: int = field(init=False, repr=False, compare=False)
+    #: Whether the server makes this input.
+    made: bool = field(init=False, repr=False, compare=False)
+    #: Whether `minimum` or `maximum` is given, and a value between them to try a model with.
+    ranged: bool = field(init=False, repr=False, compare=False)
+    example: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", DATATYPES[self.datatype])
+        object.__setattr__(self, "fixed", not any(self.axes))
+        object.__setattr__(self, "bounded", UNBOUNDED not in self.bounds)
+        object.__setattr__(self, "count", prod(self.bounds))
+        object.__setattr__(self, "made", bool(self.lengths_of or self.mask_of))
+        object.__setattr__(self, "ranged", self.minimum is not None or self.maximum is not None)
+        # 1 rather than 0: it is a valid id, and a mask of ones leaves values to average.
+        example = 1 if self.minimum is None else max(1, self.minimum)
+        object.__setattr__(self, "example", example if self.maximum is None else min(example, self.maximum))
+
+    def axes_shown(self) -> list[str]:
+        """The shape for people to read: lengths, and names of variable axes with the largest length they may have."""
+        return [
+            str(bound) if not axis else axis if bound == UNBOUNDED else f"{axis} <= {bound}"
+            for axis, bound in zip(self.axes, self.bounds, strict=True)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """How requests to a model are queued and batched. Durations are in milliseconds."""
+
+    policy: str = "adaptive"
+    objective: str | float = "latency"  # of the policy adaptive: a name, or the weight of power, 0 to below 1
+    max_batch: int = 32
+    max_delay_ms: float = 5.0
+    max_queue: int = 0  # rows of each class; 0: as many batches as the default has, and no fewer rows
+    default_timeout_ms: float = 0.0  # 0: no deadline unless the call brings one
+    default_priority: int = 2  # what priority 0 means; 1 is the highest
+    default_class: str = CLASSES[0]  # of calls that name none
+    length_buckets: tuple[int, ...] = ()  # upper ends of the lengths that may share a batch; none: any may
+    reorder: bool = True  # the policy may pick the rows of a batch by their lengths
+
+    def __post_init__(self) -> None:
+        if not self.max_queue:
+            object.__setattr__(self, "max_queue", max(_QUEUE_ROWS, _QUEUE_BATCHES * self.max_batch))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What a caller may know of one version of a model. `inputs` are all that the model is called with, in order."""
+
+    name: str
+    version: str
+    platform: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    batching: Batching = field(default_factory=Batching)
+    #: Axes of outputs that no input has, each the first of its output: along them a row is as long as it ran. A model
+    #: with such axes returns one tensor more than `outputs`, INT64 [rows]: those lengths.
+    own_axes: tuple[str, ...] = ()
+    #: What codecs remember of requests to this version; they bound it.
+    memo: dict[bytes, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    #: Derived: the inputs that clients send, in the order declared. The others are made by the server.
+    client_inputs: tuple[TensorSpec, ...] = field(init=False, repr=False, compare=False)
+    #: Derived: the input that clients send, if it is the only one and its rows have one length; else None.
+    plain_input: TensorSpec | None = field(init=False, repr=False, compare=False)
+    #: Derived: whether there is one output, as long for each row, and JSON can hold its values as numbers.
+    plain_output: bool = field(init=False, repr=False, compare=False)
+    #: Derived: all that the model returns, in order.
+    returned: tuple[TensorSpec, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        sent = tuple(spec for spec in self.inputs if not spec.made)
+        object.__setattr__(self, "client_inputs", sent)
+        object.__setattr__(self, "plain_input", sent[0] if len(sent) == 1 and sent[0].fixed else None)
+        plain = len(self.outputs) == 1 and self.outputs[0].datatype not in ("BYTES", "BF16")
+        object.__setattr__(self, "plain_output", plain and not self.own_axes)
+        made = (TensorSpec("lengths", "INT64", (), (), (), lengths_of=self.own_axes[0]),) if self.own_axes else ()
+        object.__setattr__(self, "returned", (*self.outputs, *made))
+
+    def has_own_length(self, spec: TensorSpec) -> bool:
+        """Whether this output is as long as each row ran."""
+        return spec.axes[:1] != () and spec.axes[0] in self.own_axes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SampleRow:
+    """One row to try a model with: an array per input that clients send, in order, without the batch dimension.
+
+    `lengths` gives each variable axis its length in this row; `parameters` is what those of a request would be.
+    """
+
+    arrays: tuple[Array, ...]
+    lengths: Mapping[str, int] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = field(default_factory=dict)
