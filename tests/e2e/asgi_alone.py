@@ -11,6 +11,10 @@ def nothing(protocol: HttpProtocol) -> Exchange | None:
     return None
 
 
-if __name__ == "__main__":
+def take_nothing() -> None:
     HttpProtocol._take = nothing  # type: ignore[method-assign]  # the one place where a request is taken
+
+
+if __name__ == "__main__":
+    take_nothing()
     main()

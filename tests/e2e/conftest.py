@@ -42,10 +42,10 @@ class Keeper:
             self._kept, self._wanted = Server(self._place(), models, *flags), (models, flags)
         return self._kept
 
-    def start(self, *models: str, flags: tuple[str, ...] = ()) -> Server:
-        """A server of the caller's own, ended after the test at the latest."""
+    def start(self, *models: str, flags: tuple[str, ...] = (), fresh: bool = False) -> Server:
+        """A server of the caller's own, ended after the test at the latest; `fresh` as in `Server`."""
         self._end()
-        self._own = Server(self._place(), models, "--drain-grace-s", "0", *flags)
+        self._own = Server(self._place(), models, "--drain-grace-s", "0", *flags, fresh=fresh)
         return self._own
 
     def end_own(self) -> None:

@@ -33,7 +33,7 @@ def parsed(lines: list[str]) -> list[dict[str, Any]]:
 def test_every_line_of_a_server(start: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that does not load, one that prints, one that fails, loading, unloading, probes, and a Ctrl-C."""
     monkeypatch.setenv("PYTHONWARNINGS", "always")
-    server = start("broken", "marked", "scaled", "talking", flags=FLAGS)
+    server = start("broken", "marked", "scaled", "talking", flags=FLAGS, fresh=True)
     sent = tensor(1, 1, [1])
     mine = {**TYPED, "X-Request-ID": "mine"}
     assert server.post(INFER % "scaled", sent, mine).status == 200

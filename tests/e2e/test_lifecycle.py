@@ -1,4 +1,7 @@
-"""The end of a server: told once it finishes what it accepted, told twice it says so to what is left."""
+"""The end of a server: told once it finishes what it accepted, told twice it says so to what is left.
+
+Each of the ways to end is tried once in an interpreter of its own, which ends with the server.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ def test_told_to_stop_with_calls_in_flight(start: Callable[..., Server], threads
 
 async def test_told_to_stop_under_load(start: Callable[..., Server]) -> None:
     """64 clients in closed loop, each call on the connection of the last unless that was closed."""
-    server = await asyncio.to_thread(start, "narrow", flags=(*ECHO, "--drain-grace-s", "1"))
+    server = await asyncio.to_thread(start, "narrow", flags=(*ECHO, "--drain-grace-s", "1"), fresh=True)
     request = infer("echo", [1, 2, 3, 4])
     answers = 0
     broken: list[str] = []
@@ -118,7 +121,7 @@ def in_flight(server: Server, threads: ThreadPoolExecutor, count: int) -> Callab
 
 
 def test_a_second_signal(start: Callable[..., Server], threads: ThreadPoolExecutor) -> None:
-    server = start("gate", flags=("--drain-grace-s", "20"))
+    server = start("gate", flags=("--drain-grace-s", "20"), fresh=True)
     answers = in_flight(server, threads, 20)
     server.tell()
     server.line("draining")
@@ -138,7 +141,7 @@ def test_the_drain_limit(start: Callable[..., Server], threads: ThreadPoolExecut
 
 
 def test_an_interrupt_skips_the_grace(start: Callable[..., Server], threads: ThreadPoolExecutor) -> None:
-    server = start("gate", flags=("--drain-grace-s", "1000"))
+    server = start("gate", flags=("--drain-grace-s", "1000"), fresh=True)
     answers = in_flight(server, threads, 5)
     server.tell(signal.SIGINT)
     server.line("SIGINT: draining, 0 s of grace")
@@ -150,7 +153,7 @@ def test_an_interrupt_skips_the_grace(start: Callable[..., Server], threads: Thr
 
 def test_a_dead_worker(start: Callable[..., Server], threads: ThreadPoolExecutor) -> None:
     """A model that ends its thread: every call has an answer, and the process ends so that somebody starts it anew."""
-    server = start("dying", "gate")
+    server = start("dying", "gate", fresh=True)
     assert server.infer("dying", [[1]]).status == 200
     held = threads.submit(server.infer, "gate", [[2]])
     assert server.gate is not None
