@@ -1,4 +1,4 @@
-"""The option --core, signals as in the foreground, and a garbage collector that leaves alone what stays to the end."""
+"""The option --core, native threads as in a server, and a garbage collector that leaves alone what stays."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 import tiers
+
+from app import process
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -21,6 +23,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     tiers.core = config.getoption("core")
+    # As in a server. Threads that spin while they wait cost more than the work where several processes share the cores.
+    process.quiet_native_libraries()
     gc.disable()
     # A shell starts what it puts into the background with SIGINT ignored, and children inherit that: the programs that
     # tests interrupt would run on for ever.
