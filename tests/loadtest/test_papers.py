@@ -228,7 +228,7 @@ def test_max_batch_waits_what_the_deadline_leaves() -> None:
 def test_adaptive_batching_page_and_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adaptive_batching, "NETWORKS", adaptive_batching.NETWORKS[1:2])
     monkeypatch.setattr(adaptive_batching, "WEIGHTS", (0.9,))
-    arguments = ["--seeds", "1", "--seconds", "10", "--processes", "1", "--out", str(tmp_path)]
+    arguments = ["--seeds", "1", "--seconds", "4", "--processes", "1", "--out", str(tmp_path)]
     assert adaptive_batching.EXPERIMENT.main(arguments) == 0
     text = (tmp_path / "adaptive_batching.md").read_text()
     for word in ("preferred, literal", "adaptive, energy", "VGG19, shuffled", "0.8 + 0.5 b", "published"):

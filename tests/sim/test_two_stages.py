@@ -44,7 +44,7 @@ def test_adaptive_is_near_the_optimum(name: str, load: float) -> None:
 @pytest.mark.parametrize(("name", "policy"), [("steep, then flat", "adaptive"), ("mlp", "no_wait")])
 def test_the_exact_mean_is_that_of_the_simulator(name: str, policy: str) -> None:
     """The simulated policy counts arrivals instead of knowing the rate, which changes little at this load."""
-    setup = Setup(CASES[name], 0.5 * CASES[name].peak, policy, requests=40_000, max_queue=1 << 20)
+    setup = Setup(CASES[name], 0.5 * CASES[name].peak, policy, requests=20_000, max_queue=1 << 20)
     assert run(setup)["mean_ms"] == pytest.approx(exact(setup).mean_ns / MS, rel=0.03)
 
 

@@ -48,8 +48,11 @@ def test_going_through_at_once_is_the_whole_model(load: float) -> None:
 
 
 @full
-@pytest.mark.parametrize("load", [0.05, 0.6, 0.95])
-@pytest.mark.parametrize(("first", "second"), [(FLAT, STEEP), (STEEP, FLAT)], ids=["flat-steep", "steep-flat"])
+@pytest.mark.parametrize(
+    ("first", "second", "load"),
+    [(FLAT, STEEP, 0.05), (STEEP, FLAT, 0.6), (FLAT, STEEP, 0.95)],
+    ids=["flat-steep-0.05", "steep-flat-0.6", "flat-steep-0.95"],
+)
 def test_more_states_give_the_same(first: tuple[int, ...], second: tuple[int, ...], load: float) -> None:
     rate = load * peak(first, second)
     once = solve(first, second, rate)

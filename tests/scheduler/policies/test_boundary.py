@@ -129,15 +129,18 @@ PROFILES = {
 def at_load(name: str, load: float) -> tuple[Setup, float]:
     """A profile served whole at a share of its peak, and the mean latency in ms."""
     profile = PROFILES[name]
-    setup = Setup(profile, load * profile.peak, "adaptive", requests=5_000, max_queue=1 << 20)
+    setup = Setup(profile, load * profile.peak, "adaptive", requests=2_000, max_queue=1 << 20)
     return setup, run(setup)["mean_ms"]
 
 
 @full
-@pytest.mark.parametrize("shares", [(0.5, 0.5), (0.25,) * 4, (0.1, 0.9)], ids=str)
-@pytest.mark.parametrize("name", PROFILES)
+@pytest.mark.parametrize(
+    ("name", "shares"),
+    [*((name, (0.25,) * 4) for name in PROFILES), ("overhead", (0.5, 0.5)), ("gpu", (0.1, 0.9))],
+    ids=str,
+)
 def test_never_worse_than_the_unsliced_model(name: str, shares: tuple[float, ...]) -> None:
-    """The same arrivals for both: what is left of chance is far below 1 %."""
+    """The same arrivals for both: what is left of chance is below 1 %."""
     for load in (0.25, 0.6, 0.9):
         setup, whole = at_load(name, load)
         assert run(replace(setup, profile=sliced(setup.profile, shares)))["mean_ms"] <= 1.01 * whole
@@ -149,7 +152,7 @@ def test_better_where_stages_prefer_different_sizes() -> None:
     stages = (ModelProfile(flat), ModelProfile(steep))
     profile = ModelProfile(tuple(map(sum, zip(flat, steep, strict=True))), stages=stages)
     for load, gain in ((0.25, 0.03), (0.6, 0.08), (0.9, 0.1)):
-        setup = Setup(profile, load * profile.peak, "adaptive", requests=6_000, max_queue=1 << 20)
+        setup = Setup(profile, load * profile.peak, "adaptive", requests=2_000, max_queue=1 << 20)
         whole = run(replace(setup, profile=replace(profile, stages=())))["mean_ms"]
         assert run(setup)["mean_ms"] < (1 - gain) * whole
 
