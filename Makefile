@@ -4,9 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt $(PIP_ARGS)
+# Folders whose tests start servers and other programs.
+SERVED := tests/e2e tests/integrations tests/loadtest
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-core check fix bench load drill soak docs clean
+.PHONY: help serve test test-core check lint fix bench load drill soak docs clean
 
 help:
 	@echo "make serve   install once, then serve the demo models on http://127.0.0.1:8000"
@@ -28,9 +30,10 @@ $(STAMP): pyproject.toml constraints.txt | $(VENV)/bin/python
 	@$(PIP) -e .
 	@touch $@
 
+# Bytecode is made where it is imported: that of everything installed took pip a minute, and the tests need a quarter.
 $(STAMP)-test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing into $(VENV), with what the tests need: a minute or two, once"
-	@$(PIP) -e '.[test]'
+	@$(PIP) --no-compile -e '.[test]'
 	@touch $(STAMP) $@
 
 $(STAMP)-load: pyproject.toml constraints.txt | $(VENV)/bin/python
@@ -46,23 +49,30 @@ $(STAMP)-docs: pyproject.toml constraints.txt | $(VENV)/bin/python
 serve: $(STAMP)
 	@exec $(BIN)/starling serve $(ARGS)
 
-check: $(STAMP)-test
+lint: $(STAMP)-test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+check: lint
 	$(BIN)/mypy
 
 # OpenBLAS's threads are slower than one at matrices this small. Bytecode is kept even where the environment says not to:
 # pytest rewrites the assertions of each file it has no bytecode of.
 PYTEST := OPENBLAS_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
-# The whole suite as two runs at once, one of the tests that start servers: either leaves half of two cores unused. What
-# the second says is shown after the first, and both must pass. With ARGS all that they choose is one run.
-test: check
+# The whole suite as two runs at once, one of the folders whose tests start servers: either leaves half of two cores
+# unused. Types are checked beside them. What the others say is shown after the longest, and all must pass. With ARGS all
+# that they choose is one run, after the check.
 ifeq ($(strip $(ARGS)),)
-	@said=$$(mktemp); $(PYTEST) -m e2e >"$$said" 2>&1 & served=$$!; trap 'kill $$served; rm -f "$$said"' EXIT; \
-	$(PYTEST) -m "not e2e"; first=$$?; wait $$served; second=$$?; trap - EXIT; \
-	cat "$$said"; rm -f "$$said"; exit $$((first ? first : second))
+test: lint
+	@said=$$(mktemp -d); \
+	$(BIN)/mypy >"$$said/types" 2>&1 & typed=$$!; \
+	$(PYTEST) $(SERVED) >"$$said/served" 2>&1 & served=$$!; \
+	trap 'kill $$typed $$served; rm -rf "$$said"' EXIT; \
+	$(PYTEST) $(SERVED:%=--ignore=%); first=$$?; wait $$served; second=$$?; wait $$typed; third=$$?; trap - EXIT; \
+	cat "$$said/served" "$$said/types"; rm -rf "$$said"; exit $$((first ? first : second ? second : third))
 else
+test: check
 	$(PYTEST) $(ARGS)
 endif
 
