@@ -14,7 +14,6 @@ from typing import Annotated, Any
 import typer
 
 from app.commands import optimum_stages
-from app.contract import Batching
 from app.errors import ConfigError, as_config_error
 
 _MS = 1e6
@@ -131,7 +130,7 @@ def simulate(
                 transfers=transfers,
                 workers=capacities,
                 deadline_ns=round(deadline_ms * _MS) if deadline_ms else None,
-                max_queue=Batching(max_batch=measured.max_batch).max_queue if max_queue is None else max_queue,
+                max_queue=_queue(measured.max_batch) if max_queue is None else max_queue,
                 max_delay_ns=round(max_delay_ms * _MS),
                 replicas=count,
                 router=one_router,
@@ -216,6 +215,13 @@ def optimum(
         print(json.dumps(cells[0] if len(cells) == 1 else cells, indent=2))
     else:
         print("\n\n".join(_told(cell, 2 * measured.max_batch) for cell in cells))
+
+
+def _queue(max_batch: int) -> int:
+    """Rows that a server has room for, where nobody says how many."""
+    from app.contract import Batching  # numpy is slow to import
+
+    return Batching(max_batch=max_batch).max_queue
 
 
 def _replay(path: Path, as_json: bool) -> None:

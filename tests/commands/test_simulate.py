@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -169,13 +168,6 @@ def test_optimum_as_text() -> None:
     assert result.exit_code == 0
     assert result.stdout.count("rows waiting -> rows served") == 2
     assert "wait" in result.stdout
-
-
-def test_the_documented_optimum_of_two_stages() -> None:
-    block = re.search(r"\$ starling (optimum --stages .*?)\n(.*?)\n```", SIMULATION.read_text("utf-8"), re.DOTALL)
-    assert block is not None
-    result = invoke(*block[1].split())
-    assert result.stdout.startswith(f"{block[2]}\n")
 
 
 @full

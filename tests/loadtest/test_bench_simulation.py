@@ -154,13 +154,9 @@ def test_plot_of_quantiles(tmp_path: Path) -> None:
     assert path.read_bytes()[:4] == b"\x89PNG"
 
 
-def test_docs_quote_the_page() -> None:
-    """The commands and outputs of docs/simulation.md are those of the page, and its profile is the example."""
+def test_the_documented_profile_is_the_example() -> None:
+    """That the outputs of docs/simulation.md are those of its commands is seen where all documented commands run."""
     text = (ROOT / "docs" / "simulation.md").read_text(encoding="utf-8")
-    page = (ROOT / "docs" / "bench" / "simulation.md").read_text(encoding="utf-8")
-    quoted = re.findall(r"```\n(\$ starling (?:simulate|optimum(?! --stages)).*?)\n```", text, re.DOTALL)
-    assert len(quoted) == 3
-    assert [block for block in quoted if block not in page] == []
     profile, *_ = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
     assert json.loads(profile) == sections.EXAMPLE
     kept = ROOT / "docs" / "bench" / sections.PROFILE
