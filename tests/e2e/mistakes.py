@@ -46,7 +46,8 @@ MISTAKES: list[tuple[str, dict[str, str], bytes, int, str]] = [
     (FRIENDLY, TYPED, b"[", 400, "body: not valid JSON: unexpected end of data: line 1 column 2 (char 1)"),
     (FRIENDLY, TYPED, b"[1,2]", 400, "body: expected shape [4] for one row or [rows, 4] for several, got [2]"),
     (FRIENDLY, {"Content-Type": "image/png"}, b"x", 415,
-     "body: expected application/json, application/x-npy for model echo, got content type 'image/png'"),
+     "body: expected application/json, application/x-npy for model echo, which decodes no files, "
+     "got content type 'image/png'"),
     (ECHO, {"Content-Encoding": "br"}, b"x", 415,
      "Content-Encoding: expected gzip, deflate or identity, got 'br'"),
     # models that are not there, or not for so many rows
