@@ -19,9 +19,9 @@ from app.scheduler.types import Outcome, Unit
 from app.ui import events
 from app.ui.batches import Batches
 
-INTERVAL_S = 0.25
+INTERVAL_S = 0.4
 MOST_WATCHERS = 16
-_MOST_MESSAGES = 16  # that a slow page may be behind: two to four seconds
+_MOST_MESSAGES = 16  # that a slow page may be behind: six seconds
 
 
 class Source(Protocol):
