@@ -84,7 +84,7 @@ class Engine:
         self._served: dict[int, ServedModel] = {}
         self._programs = itertools.count()
         self.next_call = itertools.count().__next__
-        self._in_flight = InFlight(self.device, scheduler, clock, lambda program: self._served[program].executor)
+        self._in_flight = InFlight(self.device, scheduler, clock, self._served)
         self._step_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0

@@ -5,24 +5,25 @@ A device is told before anybody is answered, so that it works meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from app.engine.devices.base import Device, Executor, Job
+from app.engine.devices.base import Device, Job
+from app.engine.served_model import ServedModel
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Klass, Outcome, Step, Unit
 
 
 class InFlight:
-    """Of one device, on the event loop. `executor` gives that of a program. `units`: those not ended, by id."""
+    """Of one device, on the event loop. `served`: the models by program. `units`: those not ended, by id."""
 
     def __init__(
-        self, device: Device, scheduler: Scheduler, clock: Callable[[], int], executor: Callable[[int], Executor]
+        self, device: Device, scheduler: Scheduler, clock: Callable[[], int], served: Mapping[int, ServedModel]
     ) -> None:
         self.units: dict[int, Unit] = {}
         self._device = device
         self._scheduler = scheduler
         self._clock = clock
-        self._executor = executor
+        self._served = served
         self._jobs: dict[int, Job] = {}  # of units that may be recalled, or taken back
         workers = len(device.spec.workers)
         self.busy_ns = [0] * workers
@@ -79,7 +80,7 @@ class InFlight:
     def _start(self, unit: Unit) -> None:
         self.units[unit.id] = unit
         slots = [row.slot for row in unit.rows]
-        executor, best_effort = self._executor(unit.program), unit.klass is Klass.BEST_EFFORT
+        executor, best_effort = self._served[unit.program].executor, unit.klass is Klass.BEST_EFFORT
         job = Job(
             unit.id, executor, slots, unit.size, unit.stage, unit.steps,
             best_effort=best_effort, onward=unit.onward, made=unit.made,
@@ -98,4 +99,6 @@ class InFlight:
         for unit in taken:
             del self.units[unit.id], self._jobs[unit.id]
             self._scheduler.withdrawn(unit.id, self._clock())
+            if (served := self._served.get(unit.program)) is not None:  # else it ended after its model was given up
+                served.free_rows(unit.rows)  # of calls that left meanwhile
         return bool(taken)

@@ -128,6 +128,22 @@ async def test_a_batch_that_has_begun_is_not_taken_back() -> None:
 
 
 @virtual
+async def test_slots_of_a_call_that_left_are_freed_when_its_unit_is_withdrawn() -> None:
+    """Its row runs, as far as anybody can tell, when the caller leaves: only the withdrawal ends it."""
+    ahead = {"push_depth": 2, "push_ahead_ns": AT_ONCE, "withdraws": True}
+    fake = FakeDevice(virtual_loop(), 1, batch_ns=lambda size: 5 * MS, **ahead)
+    async with serving(make_model(max_batch=1), device=fake) as rig:
+        calls = await begun(rig, 0.0, 1.0, klass=BEST)
+        calls[1].cancel()
+        await rig.loop.turn()
+        calls += await begun(rig, 2.0)
+        assert len(fake.withdrawn) == 1
+        await asyncio.gather(*calls, return_exceptions=True)
+        assert rig.served.pool.used == 0
+        await rig.engine.stop(rig.served)  # returns when no slot is in use
+
+
+@virtual
 async def test_a_model_has_a_default_class() -> None:
     async with serving(make_model(max_batch=1, default_class=BEST), device=device(1)) as rig:
         calls = await begun(rig, 0.0, 1.0)

@@ -80,7 +80,13 @@ class MeasuredDevice:
         self._device.recall(worker, job)
 
     def withdraw(self, worker: int, job: Job) -> bool:
-        return self._device.withdraw(worker, job)
+        kept = self._kept.get(worker, ())
+        if job in kept:  # the device has never seen it
+            self._kept[worker].remove(job)
+        elif not self._device.withdraw(worker, job):
+            return False
+        self._pushed -= 1
+        return True
 
     def let_begin(self) -> None:
         self._device.let_begin()

@@ -20,7 +20,7 @@ from app.engine.profiling.cache import ProfileCache
 from app.engine.profiling.idle import is_whole
 from app.scheduler.estimates.profile import linear
 from app.scheduler.record import Entry, RecordingScheduler, feed, scheduler_of, step_entry
-from app.scheduler.types import Fault
+from app.scheduler.types import AT_ONCE, Fault
 
 from ..rig import Rig, answers, make_model, rows_of, serving, tensor
 
@@ -193,6 +193,33 @@ async def test_nothing_is_measured_while_calls_are_there_nor_just_after():
         await settled(rig)
         first = measured(rig)[0]
         assert first.at - max(pushed.ended or 0 for pushed in rig.device.pushed if pushed.job.unit_id >= 0) >= 50 * MS
+
+
+@virtual
+async def test_measuring_goes_on_after_a_unit_was_withdrawn():
+    ahead = {"push_depth": 2, "push_ahead_ns": AT_ONCE, "withdraws": True}
+    device = FakeDevice(virtual_loop(), 1, batch_ns=lambda size: 5 * MS, **ahead)
+    async with serving(make_model(max_batch=1), device=device, profile_budget_s=BUDGET) as rig:
+        calls = [rig.ask(float(row), klass="best_effort") for row in range(2)]
+        await rig.loop.turn(2)
+        calls.append(rig.ask(2.0))
+        await asyncio.gather(*calls)
+        assert len(device.withdrawn) == 1
+        await begun(rig)
+
+
+@virtual
+async def test_a_unit_kept_back_while_its_worker_is_measured_can_be_withdrawn():
+    ahead = {"push_depth": 2, "push_ahead_ns": AT_ONCE, "withdraws": True}
+    device = FakeDevice(virtual_loop(), 1, batch_ns=lambda size: 5 * MS, **ahead)
+    async with serving(make_model(max_batch=1), device=device, profile_budget_s=BUDGET) as rig:
+        await begun(rig)
+        calls = [rig.ask(float(row), klass="best_effort") for row in range(2)]
+        await rig.loop.turn(2)
+        calls.append(rig.ask(2.0))
+        await asyncio.gather(*calls)
+        live = [pushed.job.best_effort for pushed in device.pushed if pushed.job.unit_id >= 0]
+        assert live == [True, False, True]  # the second never reached the device, its row ran behind the real-time one
 
 
 @virtual
