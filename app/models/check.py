@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from app.contract import ModelInfo, ModelSource, SampleRow
+from app.contract import Model, ModelInfo, ModelSource, SampleRow
 from app.errors import ConfigError
 from app.models.config import CheckNames, model_info, read_config
 from app.models.loaders import load
@@ -28,9 +28,10 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """One version, tried. `error` is empty where it does what it declares; `warnings` are what serving it would log.
+    """One version, tried. `error` says why it would not serve; `warnings` are what serving it would log.
 
-    `example`: of a model with a front, a row that clients may send.
+    `untried`: it raises on every made-up row, so no batch of it has run. `example`: of a model with a front, a row
+    that clients may send.
     """
 
     source: ModelSource
@@ -38,6 +39,7 @@ class Checked:
     parameters: int = 0  # weights, for an nn.Module
     error: str = ""
     warnings: tuple[str, ...] = ()
+    untried: bool = False
     example: SampleRow | None = None
 
 
@@ -47,8 +49,13 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """True when there was something to try and all of it passed."""
+        """True when there was something to try and all of it would serve."""
         return bool(self.results) and not any(result.error for result in self.results)
+
+    @property
+    def clean(self) -> bool:
+        """True when nothing would be logged of it either."""
+        return self.ok and not any(result.warnings for result in self.results)
 
 
 def describe(repository: Repository, check_names: CheckNames | None = None) -> list[Listed]:
@@ -90,10 +97,18 @@ def _try(source: ModelSource, row_check: str | None, check_names: CheckNames | N
         info = model_info(read_config(source.folder), source, None, check_names, own_axes=True)
         model = load(source, {"row_check": row_check}, check_names=check_names)
         info = info if model.front is None else model.front.face(model.info)
-        warnings = try_model(model, call_directly(model))
-    except (ConfigError, Unfit) as error:
-        return Checked(source, info, error=unfit_warning(str(error)) if isinstance(error, Unfit) else str(error))
+        warnings, untried = _tried(model)
+    except ConfigError as error:
+        return Checked(source, info, error=str(error))
     weights = model.call.parameters() if isinstance(model.call, torch.nn.Module) else ()
     count = sum(weight.numel() for weight in weights)
     example = None if model.front is None else model.front.example
-    return Checked(source, info, count, warnings=tuple(warnings), example=example)
+    return Checked(source, info, count, warnings=tuple(warnings), untried=untried, example=example)
+
+
+def _tried(model: Model) -> tuple[list[str], bool]:
+    """Warnings, and whether nothing could be tried. Raises ConfigError for what would not serve."""
+    try:
+        return try_model(model, call_directly(model)), False
+    except Unfit as error:
+        return [unfit_warning(str(error))], True

@@ -175,7 +175,7 @@ def _written(target: Path, source: str, inputs: InputTables, trust: bool, weight
         draft.weights = weights
         (target / FILE_NAME).write_text(draft.toml(), encoding="utf-8")
         found = draft, check(target).results[0]
-        if not found[1].error:
+        if not (found[1].error or found[1].untried):
             break
     if found is None:
         raise ConfigError(f"{source}: cannot be run on made-up rows: {reason}; {ASK}")

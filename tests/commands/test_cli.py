@@ -208,6 +208,15 @@ def test_check() -> None:
     assert (ended.exit_code, "✓ echo version 1" in plain(ended.output)) == (0, True)
 
 
+def test_check_warns_of_a_model_that_serves_and_fails_it_with_strict(tmp_path: Path) -> None:
+    folder = made(tmp_path / "picky")
+    (folder / "model.py").write_text("def build():\n    return lambda x, mask: x.missing\n")
+    ended = run("check", str(folder))
+    assert (ended.exit_code, "warning  it raises on made-up rows" in plain(ended.output)) == (0, True)
+    assert run("check", str(folder), "--strict").exit_code == 1
+    assert run("check", str(ECHO), "--strict").exit_code == 0
+
+
 def test_check_of_what_is_broken(tmp_path: Path) -> None:
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "model.toml").write_text("source = 5\n")

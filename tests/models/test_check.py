@@ -34,9 +34,17 @@ def test_check_tries_each_model(tmp_path):
     assert not report.ok
     assert errors["good"] == ""
     assert "a batch of 1 row: output 'y': expected shape [1, 3], got [1, 4]" in errors["shape"]
-    assert "it raises on made-up rows: AttributeError" in errors["raises"]
-    assert 'give real rows: [warmup] file = "sample.json"' in errors["raises"]
+    assert errors["raises"] == ""
     assert "x: unknown key" in errors["wrong"]
+
+
+def test_a_model_that_serves_although_it_raises_on_made_up_rows_is_warned_of(tmp_path):
+    write_model(tmp_path / "raises", code="def build():\n    return lambda x: x.missing")
+    report = check(str(tmp_path))
+    assert (report.ok, report.clean) == (True, False)
+    (warning,) = report.results[0].warnings
+    assert "it raises on made-up rows: AttributeError" in warning
+    assert 'give real rows: [warmup] file = "sample.json"' in warning
 
 
 def test_check_takes_a_repository_a_model_folder_or_a_set(tmp_path):

@@ -190,13 +190,14 @@ def _kind(value: object) -> str:
 def to_json(values: Array, name: str) -> Any:
     """An output in a form that orjson encodes with OPT_SERIALIZE_NUMPY: the array itself, or nested lists of strings.
 
-    float32 stays float32, so that 0.1 is written as 0.1. Raises OutputNotJson on NaN, infinities and bytes not UTF-8.
+    float32 stays float32, so that 0.1 is written as 0.1. Raises OutputNotJson on NaN and infinities, and BadRequest on
+    bytes that are not UTF-8: those are a right answer, and the request asked for it in a form that cannot hold them.
     """
     if values.dtype == object:
         try:
             return _texts(values.tolist())
         except UnicodeDecodeError:
-            raise OutputNotJson(f"output {name!r} holds bytes that are not UTF-8: ask for it as binary") from None
+            raise BadRequest(f"output {name!r} holds bytes that are not UTF-8: ask for it as binary, with V2") from None
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise OutputNotJson(f"output {name!r} holds NaN or infinity, which JSON has not: ask for it as binary")
     return np.ascontiguousarray(values)

@@ -148,5 +148,5 @@ def test_not_numbers(wrong: float, datatype: str) -> None:
 
 def test_texts_back() -> None:
     assert to_json(np.array([[b"a", "b"]], object), "y") == [["a", "b"]]
-    with pytest.raises(OutputNotJson, match="UTF-8"):
+    with pytest.raises(BadRequest, match="output 'y' holds bytes that are not UTF-8: ask for it as binary"):
         to_json(np.array([b"\xff"], object), "y")

@@ -12,7 +12,7 @@ import pytest
 from app.api.codecs.base import DecodedCall
 from app.api.codecs.v2_encode import encode_v2 as encode
 from app.contract import Answer, Finished, ModelInfo
-from app.errors import OutputNotJson
+from app.errors import BadRequest, OutputNotJson
 
 from ..catalog import spec
 from .models import ECHO, TEXT, TOKENS
@@ -94,7 +94,7 @@ def test_strings_back() -> None:
     assert (json.loads(body)["outputs"][0]["data"], length) == (["ß", ""], None)
     body, length = encode(asked(TEXT, outputs=[(0, True)]), answer(texts), TEXT)
     assert body[length:] == b"\x02\0\0\0\xc3\x9f\0\0\0\0"
-    with pytest.raises(OutputNotJson, match=r"'u'.*UTF-8"):
+    with pytest.raises(BadRequest, match=r"'u'.*UTF-8.*binary"):
         encode(asked(TEXT), answer(np.array([[b"\xff"]], object)), TEXT)
 
 
