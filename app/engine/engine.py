@@ -29,7 +29,7 @@ from app.engine.program import fit, most_alive, over_budget, program_of, stage_p
 from app.engine.served_model import ServedModel
 from app.errors import ConfigError, NotReady
 from app.metrics import Snapshot
-from app.scheduler.beside import Beside
+from app.scheduler.gate import Pairs
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Call, Fault, Outcome, Profile, Step, Unit
@@ -68,7 +68,6 @@ class Engine:
     ) -> None:
         self.device: Device = profiling.device
         self.profiling = profiling
-        self.beside = Beside()  # how much the programs that serve slow one another
         self.scheduler = scheduler
         self.clock = clock
         self.loop: asyncio.AbstractEventLoop
@@ -175,10 +174,9 @@ class Engine:
         self.scheduler.control(served.program, tables, self.clock())
         self._step()
 
-    def _pair(self, beside: Beside) -> None:
+    def _pair(self, pairs: Pairs) -> None:
         """A program has come or is going, with which others were measured side by side."""
-        self.beside = beside
-        self.scheduler.pair(beside.slowdowns, self.clock())
+        self.scheduler.pair(pairs, self.clock())
         self._step_soon()
 
     async def stop(self, served: Served) -> None:

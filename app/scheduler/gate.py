@@ -25,7 +25,6 @@ begun goes through all its stages before others begin. `streams` knows no classe
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from enum import StrEnum
 from typing import NamedTuple
 
 from app.scheduler.ledger import Ledger
@@ -42,28 +41,6 @@ _UNBOUNDED = 1 << 62
 #: Presets that tell classes apart at every boundary, and keep one of several workers free of best-effort work.
 KEEPING = (Preset.REEF, Preset.REEF_N)
 
-
-class Mode(StrEnum):
-    NORMAL = "normal"
-    REALTIME = "realtime"
-
-
-class Transition(NamedTuple):
-    """One way for the mode to change."""
-
-    event: str
-    source: Mode
-    target: Mode
-    when: str
-
-
-#: All ways for the mode to change.
-MODE_TRANSITIONS = (
-    Transition("arrive", Mode.NORMAL, Mode.REALTIME, "a real-time row comes, or finds room on the device"),
-    Transition("arrive", Mode.REALTIME, Mode.REALTIME, "another one comes"),
-    Transition("end", Mode.REALTIME, Mode.REALTIME, "others wait or run"),
-    Transition("end", Mode.REALTIME, Mode.NORMAL, "no real-time row waits or runs any more"),
-)
 
 #: By how much of its time a unit of the first program is slowed by one of the second beside it, where measured.
 Pairs = Mapping[tuple[int, int], float]
@@ -124,11 +101,7 @@ class Gate:
         klass = row.call.klass if self._classes.preset in KEEPING else 0
         return (klass, 0 if self._classes.preset is Preset.SEQ else row.call.priority)
 
-    # mode
-
-    @property
-    def mode(self) -> Mode:
-        return Mode.REALTIME if self._realtime_waits() or self._realtime_units() else Mode.NORMAL
+    # what waits and runs
 
     def open(self) -> None:
         """A new step begins."""

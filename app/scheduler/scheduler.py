@@ -27,7 +27,7 @@ from dataclasses import replace
 
 from app.scheduler import admission, outcomes
 from app.scheduler.dispatch import Dispatch
-from app.scheduler.gate import Mode, Pairs
+from app.scheduler.gate import Pairs
 from app.scheduler.ledger import Ledger
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.program import ProgramState
@@ -224,11 +224,6 @@ class Scheduler:
         return Step(start, done, drops, wake_at, recall, withdraw, settle)
 
     # what others may read
-
-    @property
-    def mode(self) -> Mode:
-        """Whether real-time rows wait or run."""
-        return self._dispatch.gate.mode
 
     @property
     def alive(self) -> int:

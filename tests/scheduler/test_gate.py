@@ -1,8 +1,7 @@
-"""Whether best-effort work starts: the mode, the budget, the worker that is kept, the rules of padding, the presets."""
+"""Whether best-effort work starts: the budget, the worker that is kept, the rules of padding, the presets."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiers import few, repeatable
 
-from app.scheduler.gate import MODE_TRANSITIONS, Mode
 from app.scheduler.optimal.tables import solve
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import AT_ONCE, ClassSpec, Fault, Klass, Outcome, Preset, Profile, Stage, Step, Unit
@@ -21,7 +19,6 @@ from .world import Trace, World, make_call, make_device, make_program
 REAL, BEST = Klass
 CURVE = (10, 20, 30, 40)  # a row takes 10
 PADDED = Profile((50, 60, 90, 70))  # three rows go faster as four
-PAGE = Path(__file__).parents[2] / "docs" / "classes.md"
 TABLES = solve(PADDED, loads=(0.5,))
 FEW = settings(repeatable(60), max_examples=few(60))
 
@@ -49,27 +46,6 @@ def rows(units: Any) -> list[list[int]]:
 def end(scheduler: Scheduler, unit: Unit, now: int, error: Fault | None = None) -> Step:
     scheduler.finished(Outcome(unit.id, error), now)
     return scheduler.step(now)
-
-
-class TestMode:
-    def test_is_real_time_while_such_rows_wait_or_run(self) -> None:
-        scheduler = scheduler_of(1)
-        assert scheduler.mode is Mode.NORMAL
-        unit = submit(scheduler, BEST, 1).start[0]
-        assert scheduler.mode is Mode.NORMAL
-        submit(scheduler, REAL, 2)
-        assert scheduler.mode is Mode.REALTIME  # it waits
-        (unit,) = end(scheduler, unit, 10).start
-        assert scheduler.mode is Mode.REALTIME  # it runs
-        end(scheduler, unit, 20)
-        assert scheduler.mode is Mode.NORMAL
-
-    def test_table_leaves_each_mode_and_reaches_it(self) -> None:
-        assert {one.source for one in MODE_TRANSITIONS} == {one.target for one in MODE_TRANSITIONS} == set(Mode)
-
-    def test_the_page_draws_the_table(self) -> None:
-        drawn = "\n".join(f"    {one.source} --> {one.target}: {one.event}<br>{one.when}" for one in MODE_TRANSITIONS)
-        assert drawn in PAGE.read_text(encoding="utf-8")
 
 
 class TestBudget:

@@ -19,9 +19,10 @@ from app.engine.profiling.tables import TableSolver
 from app.engine.profiling.warmup import run_on, warm_up
 from app.models.samples import longest
 from app.models.trial import Unfit, check_independence, unfit_warning
-from app.scheduler.beside import Beside, Paired
+from app.scheduler.beside import Paired, slowdowns
 from app.scheduler.estimates.pairs import Pair
 from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.gate import Pairs
 from app.scheduler.optimal.tables import ControlTables
 
 log = logging.getLogger("starling.engine")
@@ -73,8 +74,8 @@ class Profiling:
         self._paired: dict[int, tuple[Measured, Paired]] = {}  # by program
         self._on_profile: Callable[[Any, Known], None]
         self._on_tables: Callable[[Any, ControlTables], None]
-        self._on_beside: Callable[[Beside], None]
-        self._beside = Beside()
+        self._on_beside: Callable[[Pairs], None]
+        self._beside: Pairs = {}
         self._idle = IdleProfiler(self.device, cache, budget_s, clock, self._adopt)
         self._tables = TableSolver(device.spec, cache.folder if cache else None, self._solved)
 
@@ -82,7 +83,7 @@ class Profiling:
         self,
         on_profile: Callable[[Any, Known], None],
         on_tables: Callable[[Any, ControlTables], None],
-        on_beside: Callable[[Beside], None],
+        on_beside: Callable[[Pairs], None],
     ) -> None:
         """`on_profile` hears of each model that has been measured, `on_tables` of tables that have been solved.
 
@@ -177,7 +178,7 @@ class Profiling:
 
     def _pair(self) -> None:
         """A program has come or is going: make the table of those that are there."""
-        beside = Beside.of({program: paired for program, (_, paired) in self._paired.items()})
+        beside = slowdowns({program: paired for program, (_, paired) in self._paired.items()})
         if beside == self._beside:
             return
         self._beside = beside
@@ -185,11 +186,11 @@ class Profiling:
             served.beside = self._by_model(beside, program)
         self._on_beside(beside)
 
-    def _by_model(self, beside: Beside, program: int) -> dict[str, float]:
+    def _by_model(self, beside: Pairs, program: int) -> dict[str, float]:
         """By what a program is slowed beside each model; of one that serves in several versions the worst of them."""
         found: dict[str, float] = {}
         for other, (_, paired) in self._paired.items():
-            if (slower := beside(program, other)) is not None:
+            if (slower := beside.get((program, other))) is not None:
                 found[paired.model] = max(slower, found.get(paired.model, 0.0))
         return found
 

@@ -10,11 +10,11 @@ from torch import nn
 from app.contract import Model
 from app.engine.profiling.cache import Key, ProfileCache, architecture_of, device_name
 from app.engine.profiling.pairs.pair_cache import PairCache
-from app.scheduler.beside import Beside
 from app.scheduler.estimates.pairs import Pair, PairTime
+from app.scheduler.gate import Pairs
 from app.scheduler.record import Entry, RecordingScheduler
 
-from ...rig import make_model, serving
+from ...rig import Rig, make_model, serving
 
 CALLS, BULK = make_model(name="calls"), make_model(nn.Identity(), name="bulk")
 
@@ -26,6 +26,11 @@ def keep(folder: Path, one: Model, other: Model, *slower: float) -> None:
     PairCache(folder).store(key, Pair(other.info.name, architecture_of(other), times))
 
 
+def pairs_of(rig: Rig) -> Pairs:
+    """What the scheduler has been given."""
+    return rig.engine.scheduler._dispatch.gate.pairs
+
+
 @virtual
 async def test_pairs_of_the_models_that_serve(tmp_path: Path):
     keep(tmp_path, CALLS, BULK, 0.01, 0.013)
@@ -33,10 +38,10 @@ async def test_pairs_of_the_models_that_serve(tmp_path: Path):
     keep(tmp_path, CALLS, make_model(nn.ReLU(), name="gone"), 0.9, 0.9)
     async with serving(CALLS, BULK, profiles=ProfileCache(tmp_path)) as rig:
         calls, bulk = rig.models
-        beside = rig.engine.beside
-        assert beside(calls.program, bulk.program) == 0.013
-        assert beside(calls.program, calls.program) == 0.5
-        assert beside(bulk.program, calls.program) is None
+        beside = pairs_of(rig)
+        assert beside[calls.program, bulk.program] == 0.013
+        assert beside[calls.program, calls.program] == 0.5
+        assert (bulk.program, calls.program) not in beside
         assert [one.statistics()["starling"]["beside"] for one in rig.models] == [{"bulk": 0.013, "calls": 0.5}, {}]
 
 
@@ -45,18 +50,18 @@ async def test_a_model_that_comes_and_goes(tmp_path: Path):
     """What others were told stays as it was: a table never changes."""
     keep(tmp_path, CALLS, BULK, 0.01, 0.013)
     async with serving(CALLS, profiles=ProfileCache(tmp_path)) as rig:
-        before = rig.engine.beside
-        assert before == Beside()
+        before = pairs_of(rig)
+        assert before == {}
         bulk = await rig.engine.start(BULK)
-        between = rig.engine.beside
+        between = pairs_of(rig)
         assert list(rig.served.beside) == ["bulk"]
         await rig.engine.stop(bulk)
-        assert rig.engine.beside == Beside()
+        assert pairs_of(rig) == {}
         assert rig.served.beside == {}
         again = await rig.engine.start(BULK)
-        assert rig.engine.beside(rig.served.program, again.program) == 0.013
-        assert between(rig.served.program, again.program) is None
-        assert before == Beside()
+        assert pairs_of(rig)[rig.served.program, again.program] == 0.013
+        assert (rig.served.program, again.program) not in between
+        assert before == {}
 
 
 @virtual
@@ -79,14 +84,14 @@ async def test_of_two_versions_the_statistics_show_the_worse(tmp_path: Path):
     keep(tmp_path, CALLS, new, 0.0, 0.01)
     async with serving(CALLS, old, new, profiles=ProfileCache(tmp_path)) as rig:
         assert rig.served.beside == {"bulk": 0.02}
-        assert rig.engine.beside(rig.served.program, rig.models[2].program) == 0.01
+        assert pairs_of(rig)[rig.served.program, rig.models[2].program] == 0.01
 
 
 @virtual
 async def test_nothing_is_known_of_larger_batches_or_without_files(tmp_path: Path):
     keep(tmp_path, CALLS, BULK, 0.01, 0.013)
     async with serving(CALLS, make_model(nn.Identity(), name="bulk"), device=FakeDevice(virtual_loop(), 64)) as rig:
-        assert rig.engine.beside == Beside()
+        assert pairs_of(rig) == {}
     larger = make_model(nn.Identity(), name="bulk", max_batch=64)
     async with serving(CALLS, larger, device=FakeDevice(virtual_loop(), 64), profiles=ProfileCache(tmp_path)) as rig:
-        assert rig.engine.beside == Beside()
+        assert pairs_of(rig) == {}
