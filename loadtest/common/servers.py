@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any, Self
@@ -50,7 +50,14 @@ def clean_environment() -> dict[str, str]:
 class Child:
     """A child process and its output. A context manager, which terminates the child and kills it if it does not end."""
 
-    def __init__(self, command: Sequence[str], *, stdin: int = subprocess.DEVNULL, stdout: int | None = None) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        stdin: int = subprocess.DEVNULL,
+        stdout: int | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.command = list(command)
         self.log = tempfile.TemporaryFile(prefix="starling-bench-")  # noqa: SIM115  closed in stop
         self.started_s = time.perf_counter()
@@ -60,7 +67,7 @@ class Child:
             stdout=self.log if stdout is None else stdout,
             stderr=self.log,
             cwd=ROOT,
-            env=clean_environment(),
+            env={**clean_environment(), **(environment or {})},
         )
 
     def __enter__(self) -> Self:
@@ -105,8 +112,16 @@ class Child:
 class Server(Child):
     """A child that serves HTTP on `port`."""
 
-    def __init__(self, command: Sequence[str], port: int, *, feed: bytes | None = None) -> None:
-        super().__init__(command, stdin=subprocess.DEVNULL if feed is None else subprocess.PIPE)
+    def __init__(
+        self,
+        command: Sequence[str],
+        port: int,
+        *,
+        feed: bytes | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        stdin = subprocess.DEVNULL if feed is None else subprocess.PIPE
+        super().__init__(command, stdin=stdin, environment=environment)
         self.port = port
         if feed is not None:
             assert self.process.stdin is not None

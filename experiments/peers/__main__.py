@@ -1,0 +1,169 @@
+"""Starling against the servers that people use today: `python -m experiments.peers`. Writes docs/bench/peers.md.
+
+The same model (`mlp`, 25 M weights, one compute thread) behind each, the same JSON over the same connections: 64
+requests always in flight, then Poisson arrivals at 60 and 90 % of the rows a second that the bare model does in batches
+of 32. One server runs at a time; they take turns within each round, so that a change of the machine affects all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.bench.client import Log, Pool
+from app.bench.drive import ClosedLoop, OpenLoop
+from app.bench.http import Response
+from app.bench.plan import Target
+from app.bench.run import endless_picks, in_loop, without_collections
+from app.bench.stats import percentile
+from experiments.peers import page
+from experiments.peers.contenders import CONTENDERS, Contender, python_of, serving, version_of
+from loadtest.bench.reference_servers import TorchLoop
+from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.paths import LOOPBACK, ROOT
+from loadtest.common.servers import MeasurementError, Server
+
+CONNECTIONS = 64
+OPEN_CONNECTIONS = 512  # more wait in the client, which counts
+BODIES = 16
+LARGEST = 32
+SHARES = (0.6, 0.9)
+TIMEOUT_S = 10.0
+IDLE_S = 6.0  # before the load: Starling measures its batch times when nobody asks
+ENVIRONMENTS = ROOT / "out" / "peers"
+
+
+def bodies(seed: int) -> list[np.ndarray[Any, Any]]:
+    """Rows of 1,024 numbers with four decimals."""
+    return [np.random.default_rng([seed, k]).random(1024).round(4) for k in range(BODIES)]
+
+
+def request_of(contender: Contender, server: Server, row: np.ndarray[Any, Any]) -> bytes:
+    x = row.tolist()
+    body = json.dumps({"x": [x] if contender.batched else x}).encode()
+    head = f"POST {contender.path} HTTP/1.1\r\nHost: {LOOPBACK}:{server.port}\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def values_of(contender: Contender, body: bytes) -> np.ndarray[Any, Any]:
+    answer = json.loads(body)
+    return np.array(answer[0] if contender.batched else answer["y"], float).ravel()
+
+
+class Answers:
+    """Keeps the first answer to each body, to be compared between contenders."""
+
+    def __init__(self) -> None:
+        self.first: dict[int, bytes] = {}
+
+    def note(self, pick: int, response: Response) -> int:
+        self.first.setdefault(pick, response.body)
+        return 0
+
+
+async def run_once(
+    payloads: list[bytes], port: int, answers: Answers, seconds: float, rate: float | None, seed: int
+) -> Data:
+    """One load on a server: answers a second, and latencies in ms from the intended instant."""
+    target = Target.parse(f"http://{LOOPBACK}:{port}")
+    limit = CONNECTIONS if rate is None else OPEN_CONNECTIONS
+    choose = np.random.default_rng([seed, 3])
+    async with Pool(target, payloads, answers.note, limit=limit, timeout_s=TIMEOUT_S) as pool:
+        drive: ClosedLoop | OpenLoop
+        if rate is None:
+            drive = ClosedLoop(pool, endless_picks(choose, len(payloads)), CONNECTIONS, seconds, None)
+        else:
+            gaps = np.random.default_rng([seed, 1]).exponential(1e9 / rate, int(rate * seconds * 1.5) + 16)
+            instants = gaps.cumsum().astype(np.int64)
+            instants = instants[instants < seconds * 1e9]
+            picks = choose.integers(0, len(payloads), len(instants))
+            drive = OpenLoop(pool, Log(instants.tolist(), picks.tolist()), None)
+        with without_collections():
+            await drive.run()
+    log, start = drive.log, drive.start_ns
+    intended, ended = np.array(log.intended, np.int64), np.array(log.ended, np.int64)
+    right = np.array(log.status, np.int64) == 200
+    latency = (ended - intended)[right]
+    in_time = int((ended[right] <= start + seconds * 1e9).sum())
+    return {
+        "per_s": in_time / seconds,
+        "mean_ms": float(latency.mean()) / 1e6 if len(latency) else None,
+        "p50_ms": percentile(latency, 0.5),
+        "p99_ms": percentile(latency, 0.99),
+        "failed": int((~right).sum()),
+        "requests": len(intended),
+    }
+
+
+def of_one(
+    contender: Contender, python: str, wait_ms: int, rates: list[float | None], chosen: argparse.Namespace, seed: int,
+    profiles: Path, rows: list[np.ndarray[Any, Any]], wanted: dict[int, np.ndarray[Any, Any]],
+) -> dict[str, Data]:  # fmt: skip
+    """All loads of one round on one server. Raises MeasurementError if an answer is not the first contender's."""
+    found = {}
+    answers = Answers()
+    with serving(contender, python, wait_ms, profiles) as server:
+        payloads = [request_of(contender, server, row) for row in rows]
+        in_loop(run_once(payloads, server.port, answers, chosen.idle, 1.0, seed))
+        in_loop(run_once(payloads, server.port, answers, chosen.seconds / 4, None, seed))
+        for rate in rates:
+            name = "closed" if rate is None else f"{rate:.0f}"
+            found[name] = in_loop(run_once(payloads, server.port, answers, chosen.seconds, rate, seed))
+    for pick, body in answers.first.items():
+        values = values_of(contender, body)
+        if not np.allclose(values, wanted.setdefault(pick, values), rtol=1e-3, atol=1e-3):
+            raise MeasurementError(f"{contender.name}: its answer to request {pick} is another than the others'")
+    return found
+
+
+def model_rows_per_s(seconds: float) -> float:
+    """What the bare model does in batches of 32 on one thread."""
+    with TorchLoop("mlp", LARGEST, 1) as loop:
+        loop.wait_ready()
+        return max(loop.rows_per_second(seconds) for _ in range(3))
+
+
+def measure(chosen: argparse.Namespace, run: Run) -> Data:
+    names = chosen.only or [contender.name for contender in CONTENDERS]
+    contenders = [contender for contender in CONTENDERS if contender.name in names]
+    pythons = {contender.name: python_of(contender, ENVIRONMENTS, run.say) for contender in contenders}
+    versions = {contender.name: version_of(contender, pythons[contender.name]) for contender in contenders}
+    capacity = model_rows_per_s(chosen.seconds / 2)
+    rates: list[float | None] = [None, *(share * capacity for share in SHARES)]
+    runs: dict[str, dict[str, list[Data]]] = {}
+    rows = bodies(chosen.seed)
+    wanted: dict[int, np.ndarray[Any, Any]] = {}
+    with tempfile.TemporaryDirectory(prefix="starling-peers-") as profiles:
+        for number in range(chosen.rounds):
+            for contender in contenders:
+                for wait_ms in chosen.wait_ms if contender.waits else [0]:
+                    name = f"{contender.name}, waits {wait_ms} ms" if contender.waits else contender.name
+                    python = pythons[contender.name]
+                    got = of_one(contender, python, wait_ms, rates, chosen, number, Path(profiles), rows, wanted)
+                    for load, figures in got.items():
+                        runs.setdefault(name, {}).setdefault(load, []).append(figures)
+                    run.say(f"{name}: {got['closed']['per_s']:.0f}/s")
+            settings = {"seconds": chosen.seconds, "rounds": number + 1, "connections": CONNECTIONS, "largest": LARGEST}
+            run.keep({"capacity": capacity, "shares": SHARES, "settings": settings, "versions": versions, "runs": runs})
+    return {"capacity": capacity, "shares": SHARES, "settings": settings, "versions": versions, "runs": runs}
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seconds", type=float, default=8.0, help="length of a run [8]")
+    parser.add_argument("--rounds", type=int, default=5, help="[5]")
+    parser.add_argument("--idle", type=float, default=IDLE_S, help="seconds with hardly a request before the load [6]")
+    parser.add_argument("--wait-ms", type=int, nargs="+", default=[1, 10], help="waits tried for each that has one")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="of these contenders")
+    parser.add_argument("--seed", type=int, default=0)
+
+
+EXPERIMENT = Experiment("peers", "experiments.peers", __doc__, measure, page.write, options)
+
+if __name__ == "__main__":
+    sys.exit(EXPERIMENT.main(sys.argv[1:]))
