@@ -208,8 +208,6 @@ def _device(settings: Settings, gpu: int | None) -> Device:
         max_alive=settings.max_alive,
         graphs=settings.cuda_graphs,
         keeps_one=Preset(settings.classes) in KEEPING and not policy.sizes_itself,
-        guard=settings.cuda_guard,
-        sm_share=settings.best_effort_sms,
     )
     device = make_device(gpu, capacities, settings.compute_threads, cpu_cores(), options)
     at_once, workers = device.spec.max_running, len(device.spec.workers)

@@ -113,12 +113,6 @@ class Settings(BaseModel):
     )
     compile: bool = Field(False, description="Compile models with torch.compile; on a CPU it needs a C++ compiler.")
     cuda_graphs: bool = Field(True, description="Capture CUDA graphs at load, of models that can be captured.")
-    cuda_guard: bool = Field(
-        False, description="Captured stages follow one another on the GPU, which can be told to end between them."
-    )
-    best_effort_sms: float | None = Field(
-        None, gt=0, lt=1, description="Part of a GPU's SMs for the workers that are not kept for real-time calls. [all]"
-    )
     threads: int | None = Field(None, ge=1, description="Compute threads per worker. [cores - 1, at least 1]")
     workers: tuple[int, ...] = Field((), description="Capacities in rows, as 1,2,4: a worker each. [one of any size]")
     push_depth: int | None = Field(

@@ -20,8 +20,6 @@ from typing import Any
 
 import torch
 
-from app.engine.devices.streams.runtime import Guard
-
 Batch = Callable[[], list[torch.Tensor]]
 GARBAGE = -77  # what memory holds before anything was written to it
 TICK_NS = 1_000  # what a piece of work takes by the clock of a FakeRuntime
@@ -129,9 +127,7 @@ class FakeRuntime:
         self._graphs[len(self._graphs)] = []
         return len(self._graphs) - 1
 
-    def capture(
-        self, stream: FakeStream, pool: int, work: Batch, guard: Guard | None = None
-    ) -> tuple[Callable[[], None], list[torch.Tensor]]:
+    def capture(self, stream: FakeStream, pool: int, work: Batch) -> tuple[Callable[[], None], list[torch.Tensor]]:
         """The outputs of all graphs of a pool are overwritten by each replay: their memory may overlap."""
         self._check()
         self.captures += 1
@@ -146,9 +142,7 @@ class FakeRuntime:
                 tensor.fill_(GARBAGE)
             again()
 
-        replay = guarded(replay, guard)
-        for one in (stream,) if guard is None else (stream, guard.stream):
-            one.graphs.add(replay)
+        stream.graphs.add(replay)
         return replay, outputs
 
     def refuse_in_capture(self) -> None:
@@ -194,13 +188,6 @@ def held(work: Batch) -> tuple[Callable[[], None], list[torch.Tensor]]:
             tensor.copy_(value)
 
     return replay, outputs
-
-
-def guarded(replay: Callable[[], None], guard: Guard | None) -> Callable[[], None]:
-    """A replay that asks first."""
-    if guard is None:
-        return replay
-    return lambda: replay() if guard.go() else None
 
 
 class HostEvent:
@@ -285,11 +272,8 @@ class HostRuntime:
     def graph_pool(self) -> None:
         return None
 
-    def capture(
-        self, stream: HostStream, pool: Any, work: Batch, guard: Guard | None = None
-    ) -> tuple[Callable[[], None], list[torch.Tensor]]:
-        replay, outputs = held(work)
-        return guarded(replay, guard), outputs
+    def capture(self, stream: HostStream, pool: Any, work: Batch) -> tuple[Callable[[], None], list[torch.Tensor]]:
+        return held(work)
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(shape, dtype=dtype)
@@ -312,12 +296,10 @@ class InlineRuntime(HostRuntime):
             raise RuntimeError("operation not permitted when stream is capturing")
         super().synchronize(event)
 
-    def capture(
-        self, stream: Any, pool: Any, work: Batch, guard: Guard | None = None
-    ) -> tuple[Callable[[], None], list[torch.Tensor]]:
+    def capture(self, stream: Any, pool: Any, work: Batch) -> tuple[Callable[[], None], list[torch.Tensor]]:
         self._capturing.now = True
         try:
-            return super().capture(stream, pool, work, guard)
+            return super().capture(stream, pool, work)
         finally:
             self._capturing.now = False
 

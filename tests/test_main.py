@@ -113,31 +113,21 @@ def test_ebird_has_no_unit_behind_one_at_work(
     monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], depth: int
 ) -> None:
     """On a GPU other policies have two; what was given stays, and is refused by name when a model loads."""
-    monkeypatch.setattr(main.cuda, "CudaRuntime", lambda gpu, share: HostRuntime())
+    monkeypatch.setattr(main.cuda, "CudaRuntime", lambda gpu: HostRuntime())
     assert main._device(Settings(**given), 0).spec.push_depth == depth
 
 
 @pytest.mark.parametrize(
-    ("given", "priorities", "shares"),
-    [
-        ({}, [0, -1], [None]),
-        ({"classes": "streams"}, [0, 0], [None]),
-        ({"policy": "ebird", "workers": (1, 2)}, [0, 0], [None]),
-        ({"best_effort_sms": 0.25}, [1, -1], [0.25]),
-        ({"cuda_guard": True}, [0, -1], [None]),
-    ],
+    ("given", "priorities"),
+    [({}, [0, -1]), ({"classes": "streams"}, [0, 0]), ({"policy": "ebird", "workers": (1, 2)}, [0, 0])],
 )
 def test_the_worker_kept_for_real_time_comes_first_on_a_gpu(
-    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], priorities: list[int], shares: list[float | None]
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], priorities: list[int]
 ) -> None:
-    asked: list[float | None] = []
-    monkeypatch.setattr(main.cuda, "CudaRuntime", lambda gpu, share: asked.append(share) or HostRuntime())
-    monkeypatch.setattr(main.cuda, "guards", lambda: True)
+    monkeypatch.setattr(main.cuda, "CudaRuntime", lambda gpu: HostRuntime())
     spec = main._device(Settings(**{"workers": (4, 8)} | given), 0).spec
     assert [worker.priority for worker in spec.workers] == priorities
-    assert asked == shares
-    guarded = "cuda_guard" in given
-    assert (spec.goes_on, spec.push_depth == 1) == (guarded, guarded or "policy" in given)
+    assert not spec.goes_on
 
 
 async def test_two_applications_live_in_one_process(tmp_path: Path) -> None:

@@ -133,8 +133,7 @@ class Engine:
             raise
         profiles = self._profiles(executor, learned.known)
         alive = most_alive(model.info, executor.activations, self._activation_bytes)
-        ident, goes_on = next(self._programs), executor.goes_on
-        program = program_of(ident, model.info, profiles, executor.steps, alive, goes_on=goes_on)
+        program = program_of(next(self._programs), model.info, profiles, executor.steps, alive)
         try:
             self.scheduler.add_program(program, self.clock())
         except ValueError as exc:  # a policy that this device cannot serve

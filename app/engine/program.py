@@ -74,8 +74,6 @@ def program_of(
     profiles: Sequence[Profile],
     steps: Steps | None = None,
     max_alive: int = NO_BOUND,
-    *,
-    goes_on: bool = True,
 ) -> Program:
     """The model as the scheduler sees it: a stage for each profile. `steps`: of one that runs by its cell."""
     batching = info.batching
@@ -93,7 +91,6 @@ def program_of(
         length_buckets=batching.length_buckets,
         max_alive=max_alive,
         reorder=batching.reorder,
-        goes_on=goes_on,
     )
 
 

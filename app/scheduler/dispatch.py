@@ -231,8 +231,7 @@ class Dispatch:
             for row in going:  # it goes on from there as if it stood there
                 batches.stand(row)
         steps, further = 1, False
-        goes_on = self._device.goes_on and state.program.goes_on
-        if batches is not None and goes_on and cut.reason is not Formed.RETRY:
+        if batches is not None and self._device.goes_on and cut.reason is not Formed.RETRY:
             steps = steps_of(rows, size, stage, state, worker)
             steps = self.gate.steps(steps, rows, size, stage, state)
             further = onward(rows, stage, state, worker)

@@ -176,6 +176,7 @@ def feed(scheduler: Scheduler, entry: Entry) -> None:
 
 def _program(data: Entry) -> Program:
     fields = dict(data)
+    fields.pop("goes_on", None)  # in older records
     stages = tuple(Stage(_profile(stage.pop("profile")), **stage) for stage in map(dict, fields.pop("stages")))
     return Program(stages=stages, length_buckets=tuple(fields.pop("length_buckets")), **fields)
 

@@ -96,10 +96,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One loaded version of a model, as the scheduler sees it. `max_alive`: rows of it on the device at once.
-
-    `goes_on`: a worker takes its next stage or step by itself, on a device where workers do so.
-    """
+    """One loaded version of a model, as the scheduler sees it. `max_alive`: rows of it on the device at once."""
 
     id: int
     name: str
@@ -111,7 +108,6 @@ class Program:
     length_buckets: tuple[int, ...] = ()
     max_alive: int = 1 << 30
     reorder: bool = True  # a policy that picks rows by their length may do so
-    goes_on: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,10 +84,9 @@ PREEMPTION = """\
 
 Two workers without a scheduler, one of high priority. A bulk batch of {rows} rows goes through {layers} linear layers
 of {width}, cut into stages; a real-time batch has one row. "Stops after": at a random moment the bulk batch is told to
-make way, and this is how long its stage takes to end, be noticed and be reported. Without a guard each stage is pushed
-when the one before has been reported; with one all are on the stream, and each asks a flag (an IF node). "Real-time" is
-a batch that is pushed at that moment. The last table has real-time batches while bulk ones follow one another, these on
-all SMs or on a part of them (a green context).
+make way, and this is how long its stage takes to end, be noticed and be reported; each stage is pushed when the one
+before has been reported. "Real-time" is a batch that is pushed at that moment. The last table has real-time batches
+while bulk ones follow one another.
 """
 EFFECTS = """\
 ## What each part brings

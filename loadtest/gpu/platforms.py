@@ -28,10 +28,6 @@ class Platform(Protocol):
     rehearsed: bool
     gate: Any  #: the stream on which a measurement begins and ends
 
-    def part(self, share: float | None) -> Runtime:
-        """Another runtime, whose streams of a priority above 0 compute on this part of the device; None: on all."""
-        ...
-
     def mark(self, stream: Any) -> Any:
         """Record a point in time on the stream."""
         ...
@@ -73,11 +69,6 @@ class CudaPlatform:
         self.runtime: Runtime = CudaRuntime(0)
         self.runtime.attach()
         self.gate = self.runtime.stream()
-
-    def part(self, share: float | None) -> Runtime:
-        from app.engine.devices.streams.cuda import CudaRuntime
-
-        return CudaRuntime(0, share)
 
     def mark(self, stream: Any) -> Any:
         event = torch.cuda.Event(enable_timing=True)
@@ -136,9 +127,6 @@ class HostPlatform:
         spec.loader.exec_module(module)
         self.runtime: Any = module.HostRuntime()
         self.gate = self.runtime.stream()
-
-    def part(self, share: float | None) -> Runtime:
-        return self.runtime
 
     def mark(self, stream: Any) -> Any:
         passed: list[float] = []

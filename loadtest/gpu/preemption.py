@@ -21,7 +21,6 @@ from app.contract import Batching, Model, ModelInfo, TensorSpec
 from app.engine.devices.base import Completion, DeviceOptions, Executor, Job
 from app.engine.devices.factory import worker_specs
 from app.engine.devices.streams.device import StreamDevice
-from app.engine.devices.streams.runtime import Runtime
 from app.engine.profiling.warmup import try_batch
 from app.models import Staged
 
@@ -35,21 +34,19 @@ BULK, KEPT = 0, 1  # workers
 class Scale:
     """`layers` of `width`, cut into each of `stages` parts; `rows` of a bulk batch. A real-time batch has one row.
 
-    `shares`: parts of the SMs for bulk work. `repeats` of everything, each stopped or timed once.
+    `repeats` of everything, each stopped or timed once.
     """
 
     stages: tuple[int, ...] = (1, 2, 4, 8)
     layers: int = 8
     width: int = 4096
     rows: int = 512
-    shares: tuple[float, ...] = (0.5, 0.25)
     repeats: int = 60
 
 
 def preemption(platform: Platform, scale: Scale) -> dict[str, Any]:
-    cells = [_stops(platform, scale, stages, guard) for stages in scale.stages for guard in (False, True)]
-    beside = [_beside(platform, scale, share) for share in (None, *scale.shares)]
-    return {**asdict(scale), "cells": cells, "beside": beside}
+    cells = [_stops(platform, scale, stages) for stages in scale.stages]
+    return {**asdict(scale), "cells": cells, "beside": [_beside(platform, scale)]}
 
 
 class Pair:
@@ -58,7 +55,7 @@ class Pair:
     def __init__(self, device: StreamDevice, bulk: Executor, real: Executor, rows: int) -> None:
         self.device, self.bulk, self.real = device, bulk, real
         self.stages = max(1, len(bulk.model.stages))
-        self._units = 0  # a number is never used again: a guard knows units by theirs
+        self._units = 0
         self._reports: queue.SimpleQueue[tuple[int, Completion]] = queue.SimpleQueue()
         device.start(lambda completion: self._reports.put((time.perf_counter_ns(), completion)))
         self._slots = list(bulk.pool.take(rows))
@@ -69,12 +66,9 @@ class Pair:
             executor.pool.write(slots, 0, values)
             device.arrive(executor, slots)
 
-    def push_bulk(self, stage: int) -> Job:
-        """The batch from this stage on: as far as it goes by itself where it is guarded, or one stage."""
-        steps = self.stages - stage if self.device.guard else 1
-        job = Job(self._number(), self.bulk, self._slots, len(self._slots), stage, steps)
-        self.device.push(BULK, job)
-        return job
+    def push_bulk(self, stage: int) -> None:
+        """A stage of the batch."""
+        self.device.push(BULK, Job(self._number(), self.bulk, self._slots, len(self._slots), stage))
 
     def push_real(self) -> int:
         begin = time.perf_counter_ns()
@@ -109,27 +103,25 @@ class Pair:
         self.let_go()
         return taken
 
-    def until(self, moment: int | None) -> tuple[float, Job | None]:
-        """A bulk batch, until this moment or its end: what it has taken, and the unit that still runs."""
+    def until(self, moment: int | None) -> tuple[float, bool]:
+        """A bulk batch, until this moment or its end: what it has taken, and whether a stage still runs."""
         begin = time.perf_counter_ns()
         stage = 0
         while True:
-            job = self.push_bulk(stage)
+            self.push_bulk(stage)
             found = self.heard(moment)
             if found is None:
-                return 0.0, job
+                return 0.0, True
             stage += found[1].outcome.steps
             if stage >= self.stages:
-                return (found[0] - begin) / 1e3, None
+                return (found[0] - begin) / 1e3, False
 
     def stop(self, after_ns: int) -> tuple[float, float] | None:
         """A bulk batch is stopped for a real-time one: how long each takes from then on. None if it was over before."""
-        _, job = self.until(time.perf_counter_ns() + after_ns)
-        if job is None:
+        _, runs = self.until(time.perf_counter_ns() + after_ns)
+        if not runs:
             self.let_go()
             return None
-        if self.device.guard:
-            self.device.recall(BULK, job)
         begin = self.push_real()
         ends: dict[int, int] = {}
         while len(ends) < 2:
@@ -165,31 +157,30 @@ class Pair:
                 executor.activations.let_go(slots)
 
 
-def _stops(platform: Platform, scale: Scale, stages: int, guard: bool) -> dict[str, Any]:
-    options = DeviceOptions(keeps_one=True, guard=guard, push_depth=1)
-    with opened(platform, platform.runtime, scale, stages, options) as pair:
+def _stops(platform: Platform, scale: Scale, stages: int) -> dict[str, Any]:
+    with opened(platform, scale, stages) as pair:
         whole = [pair.whole() for _ in range(scale.repeats)]
         alone = [pair.alone() for _ in range(scale.repeats)]
         longest, chance = sorted(whole)[len(whole) // 2], random.Random(stages)
         found = [pair.stop(int(chance.uniform(0.05, 0.95) * longest * 1e3)) for _ in range(scale.repeats)]
     stopped = [one for one in found if one is not None]
     return {
-        "stages": stages, "guard": guard, "whole_us": whole, "alone_us": alone,
+        "stages": stages, "whole_us": whole, "alone_us": alone,
         "stop_us": [stop for stop, _ in stopped], "real_us": [real for _, real in stopped],
     }  # fmt: skip
 
 
-def _beside(platform: Platform, scale: Scale, share: float | None) -> dict[str, Any]:
-    options = DeviceOptions(keeps_one=True, sm_share=share, push_depth=1)
-    with opened(platform, platform.part(share), scale, 1, options) as pair:
+def _beside(platform: Platform, scale: Scale) -> dict[str, Any]:
+    with opened(platform, scale, 1) as pair:
         alone = [pair.alone() for _ in range(scale.repeats)]
         beside, rate = pair.beside(scale.repeats)
-    return {"share": share, "alone_us": alone, "beside_us": beside, "bulk_rows_s": rate}
+    return {"alone_us": alone, "beside_us": beside, "bulk_rows_s": rate}
 
 
 @contextmanager
-def opened(platform: Platform, runtime: Runtime, scale: Scale, stages: int, options: DeviceOptions) -> Iterator[Pair]:
-    device = StreamDevice(runtime, worker_specs((scale.rows, scale.rows), options), options)
+def opened(platform: Platform, scale: Scale, stages: int) -> Iterator[Pair]:
+    options = DeviceOptions(keeps_one=True, push_depth=1)
+    device = StreamDevice(platform.runtime, worker_specs((scale.rows, scale.rows), options), options)
     try:
         bulk = device.open(network("bulk", scale, stages, scale.rows), 2 * scale.rows)
         real = device.open(network("real", scale, 1, 1), 2)

@@ -112,20 +112,16 @@ def preemption(runs: Sequence[Found]) -> str:
     stops, beside = [], []
     for run in runs:
         for cell in run["cells"]:
-            first = [str(cell["stages"]), "yes" if cell["guard"] else "no"]
             keys = ("whole_us", "stop_us", "alone_us", "real_us")
             late = f"{np.percentile(cell['stop_us'], 99):.0f}" if cell["stop_us"] else ""
             whole, stop, *real = (told(cell[key], 0) for key in keys)
-            stops.append([*first, whole, stop, late, *real])
+            stops.append([str(cell["stages"]), whole, stop, late, *real])
         for cell in run["beside"]:
             slower = median(cell["beside_us"]) / median(cell["alone_us"]) - 1
-            share = "all" if cell["share"] is None else f"{cell['share']:.0%}"
             times = [told(cell[key], 0) for key in ("alone_us", "beside_us")]
-            beside.append([share, *times, f"{slower:+.0%}", f"{cell['bulk_rows_s']:.0f}"])
-    heads = ("stages", "guard", "bulk batch, us", "stops after, us", "p99", "real-time alone, us", "real-time, us")
-    return "\n\n".join(
-        [table(heads, stops), table(("SMs for bulk", "alone, us", "beside, us", "slower", "bulk rows/s"), beside)]
-    )
+            beside.append([*times, f"{slower:+.0%}", f"{cell['bulk_rows_s']:.0f}"])
+    heads = ("stages", "bulk batch, us", "stops after, us", "p99", "real-time alone, us", "real-time, us")
+    return "\n\n".join([table(heads, stops), table(("alone, us", "beside, us", "slower", "bulk rows/s"), beside)])
 
 
 def effects(runs: Sequence[Found]) -> str:

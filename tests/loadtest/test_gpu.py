@@ -14,7 +14,6 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from app.engine.devices.base import DeviceOptions
 from app.models.repository import Repository
 from app.settings import Settings
 from loadtest.common.paths import ROOT
@@ -148,32 +147,13 @@ def test_boundaries_cover_cuts_steps_and_joins(platform: Platform) -> None:
 
 
 def test_bulk_batches_are_stopped_and_stand_beside(platform: Platform) -> None:
-    found = preemption.preemption(platform, preemption.Scale((1, 2, 4), 4, 8, 4, (0.5,), 6))
-    assert [(cell["stages"], cell["guard"]) for cell in found["cells"]] == [
-        (stages, guard) for stages in (1, 2, 4) for guard in (False, True)
-    ]
+    found = preemption.preemption(platform, preemption.Scale((1, 2, 4), 4, 8, 4, 6))
+    assert [cell["stages"] for cell in found["cells"]] == [1, 2, 4]
     for cell in found["cells"]:
         assert len(cell["whole_us"]) == len(cell["alone_us"]) == 6
         assert len(cell["stop_us"]) == len(cell["real_us"]) <= 6
-    assert [cell["share"] for cell in found["beside"]] == [None, 0.5]
+    assert len(found["beside"]) == 1
     assert all(len(cell["beside_us"]) == 6 and cell["bulk_rows_s"] > 0 for cell in found["beside"])
-
-
-def test_a_guarded_batch_that_is_stopped_goes_on_from_there(platform: Platform) -> None:
-    scale = preemption.Scale((4,), 4, 8, 4, (), 1)
-    options = DeviceOptions(keeps_one=True, guard=True, push_depth=1)
-    with preemption.opened(platform, platform.runtime, scale, 4, options) as pair:
-        job = pair.push_bulk(0)
-        pair.device.recall(preemption.BULK, job)
-        stage = 0
-        while stage < 4:
-            report = pair.heard()
-            assert report is not None
-            stage += report[1].outcome.steps
-            if stage < 4:
-                pair.push_bulk(stage)
-        pair.let_go()
-        assert stage == 4
 
 
 def test_a_loop_leaves_nothing_for_the_next(platform: Platform, tmp_path: Path) -> None:

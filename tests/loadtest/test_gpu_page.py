@@ -68,10 +68,9 @@ KNOWN: dict[str, Any] = {
     ),
     "preemption": found(
         [{"rows": 512, "layers": 8, "width": 4096,
-          "cells": [{"stages": 4, "guard": True, "whole_us": [900.0], "stop_us": [200.0, 300.0, 250.0],
+          "cells": [{"stages": 4, "whole_us": [900.0], "stop_us": [200.0, 300.0, 250.0],
                      "alone_us": [100.0], "real_us": [150.0]}],
-          "beside": [{"share": None, "alone_us": [100.0], "beside_us": [140.0], "bulk_rows_s": 9000.0},
-                     {"share": 0.25, "alone_us": [100.0], "beside_us": [110.0], "bulk_rows_s": 3000.0}]}]
+          "beside": [{"alone_us": [100.0], "beside_us": [140.0], "bulk_rows_s": 9000.0}]}]
     ),
     "effects": found(
         [{"model": "vgg16",
@@ -117,9 +116,8 @@ def test_a_page_of_all_shows_it_and_its_plots(tmp_path: Path) -> None:
         "| ResNet-152 | window | 300 | 9.00 | 0.2500 | nvml |",
         "| yes | 8 | 60 (50 to 70) | 180 (180 to 180) | 40 |",
         "| no | 1 | 90 (90 to 90) | 30 (30 to 30) |  |",
-        "| 4 | yes | 900 (900 to 900) | 250 (200 to 300) | 299 | 100 (100 to 100) | 150 (150 to 150) |",
-        "| all | 100 (100 to 100) | 140 (140 to 140) | +40% | 9000 |",
-        "| 25% | 100 (100 to 100) | 110 (110 to 110) | +10% | 3000 |",
+        "| 4 | 900 (900 to 900) | 250 (200 to 300) | 299 | 100 (100 to 100) | 150 (150 to 150) |",
+        "| 100 (100 to 100) | 140 (140 to 140) | +40% | 9000 |",
         "Left out: effects of bert-base.",
         "All policies: workers of 1, 2 rows, push depth 1, with CUDA graphs.",
         "`pytest -m cuda tests/engine`: 3 passed in 2s.",

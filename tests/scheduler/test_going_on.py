@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from app.scheduler.scheduler import Scheduler
@@ -79,11 +77,6 @@ class TestCells:
         (unit,) = enter(scheduler, make_call(1, lengths=(7,))).start
         assert unit.steps == 1
         assert enter(scheduler, make_call(2, lengths=(7,), arrived=3)).recall == ()
-
-    def test_nor_a_program_that_its_device_takes_through_one_at_a_time(self) -> None:
-        scheduler = serving(replace(make_program(stages=CELL, policy="late"), goes_on=False))
-        (unit,) = enter(scheduler, make_call(1, lengths=(7,))).start
-        assert unit.steps == 1
 
     def test_a_cancelled_row_is_let_go_at_the_next_step(self) -> None:
         scheduler = serving(make_program(stages=CELL, policy="late"))

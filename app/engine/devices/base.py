@@ -31,8 +31,7 @@ class DeviceOptions:
 
     `push_ahead_ns`: how long before the end of a unit the next one may be handed over, None: the device's own.
     `max_alive`: rows on the device at once, None: no bound. `graphs`: capture CUDA graphs, where there are such.
-    Of a GPU alone: `keeps_one`: the worker that real-time work is kept has streams of high priority. `guard`: captured
-    stages run on by themselves and can be recalled. `sm_share`: the part of the GPU that the other workers compute on.
+    `keeps_one`, of a GPU alone: the worker that is kept for real-time work has streams of high priority.
     """
 
     placement: Placement = AS_LOADED
@@ -41,8 +40,6 @@ class DeviceOptions:
     max_alive: int | None = None
     graphs: bool = True
     keeps_one: bool = False
-    guard: bool = False
-    sm_share: float | None = None
 
 
 @dataclass(slots=True)
@@ -104,7 +101,6 @@ class Executor(Protocol):
 
     `keeps_memory`: a batch allocates memory at its first run and keeps it, so every size should run before serving.
     `steps`: of a recurrent model that the device runs step by step, known once it has been tried; None for others.
-    `goes_on`: it takes units of several stages or steps, where workers go on by themselves; known when it was tried.
     """
 
     copies: bool
@@ -112,9 +108,6 @@ class Executor(Protocol):
 
     @property
     def steps(self) -> Steps | None: ...
-
-    @property
-    def goes_on(self) -> bool: ...
 
     @property
     def model(self) -> Model:

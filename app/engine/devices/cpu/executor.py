@@ -25,7 +25,6 @@ class CpuExecutor:
     """Implements devices.base.Executor. Two threads may call `run` at once only if the model allows it."""
 
     keeps_memory = False  # each batch allocates its own memory
-    goes_on = True
     activations: Activations | None = None
     steps: Steps | None = None
 

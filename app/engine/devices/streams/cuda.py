@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from app.engine.devices.streams.memory.pinned import PinnedMemory
-from app.engine.devices.streams.runtime import Guard
 from app.errors import ConfigError
 
 _SUCCESS = 0  # cudaSuccess
@@ -57,14 +56,10 @@ class CudaRuntime:
 
     _capturing = threading.Lock()  # torch allows one capture at a time in a process
 
-    def __init__(self, index: int, sm_share: float | None = None) -> None:
-        """`sm_share`: the part of the SMs that streams of a priority above 0 compute on. ConfigError if that fails."""
+    def __init__(self, index: int) -> None:
         prepare()
         self.device = torch.device("cuda", index)
-        self._green = None if sm_share is None else green_context(self.device, sm_share)
         self.name = name_of(index)
-        if sm_share is not None:  # batches of the other workers take other times
-            self.name += f", best effort on {sm_share:g} of the SMs"
         self.uuid = f"GPU-{torch.cuda.get_device_properties(index).uuid}"
         self._home = self.stream()
         self._pinned = PinnedMemory(self._register, self._unregister, _of_torch)
@@ -76,10 +71,7 @@ class CudaRuntime:
         torch.cuda.set_device(self.device)
 
     def stream(self, priority: int = 0) -> torch.cuda.Stream:
-        if priority > 0 and self._green is not None:
-            own: torch.cuda.Stream = self._green.Stream()
-            return own
-        return torch.cuda.Stream(self.device, priority=min(0, priority))  # type: ignore[no-untyped-call]
+        return torch.cuda.Stream(self.device, priority=priority)  # type: ignore[no-untyped-call]
 
     def event(self, timed: bool = False) -> torch.cuda.Event:
         return torch.cuda.Event(enable_timing=timed, blocking=True)  # type: ignore[no-untyped-call]
@@ -104,7 +96,7 @@ class CudaRuntime:
         return torch.cuda.graph_pool_handle()
 
     def capture(
-        self, stream: torch.cuda.Stream, pool: Any, work: Batch, guard: Guard | None = None
+        self, stream: torch.cuda.Stream, pool: Any, work: Batch
     ) -> tuple[Callable[[], None], list[torch.Tensor]]:
         """By hand, because `torch.cuda.graph` waits for the whole device first and empties the allocator's cache, while
         other models serve. Other threads launch, wait for events and allocate meanwhile, hence thread_local.
@@ -113,7 +105,7 @@ class CudaRuntime:
         with self._capturing, torch.cuda.stream(stream):
             try:
                 graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-                outputs = work() if guard is None else self._guarded(graph, guard, work)
+                outputs = work()
             except BaseException:
                 with suppress(Exception):  # what `work` raised says why
                     graph.capture_end()
@@ -125,27 +117,6 @@ class CudaRuntime:
                 self._abandon(graph, pool)
                 raise
         return graph.replay, outputs
-
-    def _guarded(self, graph: torch.cuda.CUDAGraph, guard: Guard, work: Batch) -> list[torch.Tensor]:
-        """Record `work` as the body of an IF node. torch adds the kernel that sets the node's condition from the bool.
-
-        torch captures a body on a stream of its own making, whose address may be another one's later, and with it the
-        cuBLAS workspace that graphs keep the address of. So the work goes on a stream that is nobody else's: it forks
-        from torch's and joins it again, which is no node of the graph.
-        """
-        graph.begin_capture_to_if_node(guard.go())  # type: ignore[no-untyped-call]
-        try:
-            body = torch.cuda.current_stream(self.device)
-            guard.stream.wait_stream(body)
-            with torch.cuda.stream(guard.stream):
-                outputs = work()
-            body.wait_stream(guard.stream)
-        except BaseException:
-            with suppress(Exception):  # what `work` raised says why
-                graph.end_capture_to_conditional_node()  # type: ignore[no-untyped-call]
-            raise
-        graph.end_capture_to_conditional_node()  # type: ignore[no-untyped-call]
-        return outputs
 
     def _abandon(self, graph: torch.cuda.CUDAGraph, pool: Any) -> None:
         """A capture has failed. Until torch 2.13 its end then leaves the allocator believing that it still goes on."""
@@ -175,25 +146,6 @@ class CudaRuntime:
         result = cudart.cudaHostUnregister(address)
         if int(result) != _SUCCESS:
             raise RuntimeError(cudart.cudaGetErrorString(result))
-
-
-def guards() -> bool:
-    """Whether torch captures IF nodes. 2.13 does, built for CUDA 12.4 or later."""
-    return hasattr(torch.cuda.CUDAGraph, "begin_capture_to_if_node")
-
-
-def green_context(device: torch.device, share: float) -> Any:
-    """A context with this part of the SMs, as the driver rounds it. ConfigError where there are none."""
-    contexts = torch.cuda.green_contexts
-    if not contexts.SUPPORTED or not hasattr(contexts.GreenContext, "Stream"):
-        raise ConfigError(f"best_effort_sms: torch {torch.__version__} has no streams of green contexts")
-    torch.cuda.set_device(device)  # the primary context is to be there first
-    sms = torch.cuda.get_device_properties(device).multi_processor_count
-    try:
-        return contexts.GreenContext.create(num_sms=max(1, int(sms * share)), device_id=device.index)
-    except RuntimeError as exc:
-        why = str(exc).partition("\n")[0]  # torch may add where in its own code that was
-        raise ConfigError(f"best_effort_sms: the driver makes no green context: {why}") from exc
 
 
 def _of_torch(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

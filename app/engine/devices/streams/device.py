@@ -52,8 +52,7 @@ from app.engine.devices.streams.launcher import Launchers
 from app.engine.devices.streams.launches import Callbacks, Launches
 from app.engine.devices.streams.loading import Loader
 from app.engine.devices.streams.memory.pool import Copies, StreamPool
-from app.engine.devices.streams.memory.words import Words
-from app.engine.devices.streams.runtime import Health, Runtime, perform
+from app.engine.devices.streams.runtime import Health, Runtime
 from app.engine.devices.streams.worker import StreamWorker
 from app.errors import ConfigError
 from app.models.placement import movable
@@ -86,19 +85,14 @@ class StreamDevice:
     ) -> None:
         options = options or DeviceOptions()
         self.name = runtime.name if options.graphs else runtime.name + NO_GRAPHS
-        #: Captured stages are run on with by the workers themselves, which then hold one unit each.
-        self.guard = options.guard
-        alive, depth = options.max_alive or NO_BOUND, options.push_depth or (1 if self.guard else _PUSH_DEPTH)
+        alive, depth = options.max_alive or NO_BOUND, options.push_depth or _PUSH_DEPTH
         ahead = _PUSH_AHEAD_NS if options.push_ahead_ns is None else options.push_ahead_ns
-        if self.guard and not (options.graphs and depth == 1):
-            raise ConfigError("cuda_guard: expected cuda_graphs, and a push_depth of 1")
         self.spec = DeviceSpec(
             workers,
             len(workers),
             alive,
             depth,
             ahead,
-            goes_on=self.guard,
             steps_ahead=depth > 1,  # a stream runs what it is given in order
             withdraws=depth > 1,
         )
@@ -183,10 +177,8 @@ class StreamDevice:
             self._host.push(worker, job)
 
     def recall(self, worker: int, job: Job) -> None:
-        """The launcher launches no further stage of it, and tells the device about those that it has launched."""
+        """Units have one stage or step here: there is none to end with."""
         job.recalled = True
-        if self.guard and isinstance(job.executor, StreamExecutor):
-            self._send(self.launches.recall, self.workers[worker], job.unit_id)
 
     def withdraw(self, worker: int, job: Job) -> bool:
         """What the launcher has not come to yet. What is on a stream stays there: drivers take nothing back."""
@@ -273,13 +265,9 @@ class StreamDevice:
             watcher=self.watcher,
             own_launcher=self.launchers.own,
             clock=self.clock,
-            guard=self.guard,
         )
         self.launches.callbacks = Callbacks(_nobody_hears, None, _give_back)
         self.workers += [StreamWorker(index, spec, self._streams.take) for index, spec in enumerate(self.spec.workers)]
-        for worker in self.workers if self.guard else ():
-            worker.words = Words(runtime)
-            perform(runtime, worker.stream, worker.words.clear)
         self.completers = [Completer(worker, runtime, self.copies, self.clock, lose) for worker in self.workers]
         self._loader = Loader(self, self._streams, self._placement)
         self._threads = [self.watcher.thread, *(completer.thread for completer in self.completers)]

@@ -35,7 +35,6 @@ from app.engine.devices.streams.graphs.shapes import Shape, lengths_of, sizes_of
 from app.engine.devices.streams.launcher import Launcher
 from app.engine.devices.streams.memory.pool import StreamPool
 from app.engine.devices.streams.memory.results import HostBlock, HostBlocks, result_bytes
-from app.engine.devices.streams.memory.words import Words
 from app.engine.devices.streams.memory.worker import WorkerMemory
 from app.engine.devices.streams.runtime import Runtime, perform
 from app.engine.devices.tensors import adjacent, check_shape, pad_beyond, padded, select_rows, stack
@@ -74,7 +73,6 @@ class StreamExecutor:
         self.without_graph: set[Shape] = set()  # in which the model fails, or takes long
         #: A model that blocks the thread which launches it has a launcher of its own.
         self.launcher: Launcher | None = None
-        self.guarded = False  # its graphs ask before they do anything
         self.known = False  # whether it does: a batch has run before the model serves
         #: By stage: it may return memory that it writes into again, at its next batch, while that is still being read.
         self.returns_its_own = [True] * len(self.calls)
@@ -88,11 +86,6 @@ class StreamExecutor:
     def captured(self) -> bool:
         """Whether there is a graph."""
         return any(memory.graphs is not None and memory.graphs.graphs for memory in self.memories)
-
-    @property
-    def goes_on(self) -> bool:
-        """Units of several stages are launched as graphs one behind another, and by the launcher that recalls them."""
-        return self.guarded and self.graphs and self.captured and self.launcher is None
 
     def sizes(self, largest: int) -> list[int]:
         """Batch sizes that get graphs on a worker of so many rows."""
@@ -126,9 +119,7 @@ class StreamExecutor:
         """The length along each axis of a batch that is padded to the length of a graph."""
         return {} if self._axis is None else {self._axis[0]: length}
 
-    def add_memory(
-        self, runtime: Runtime, stream: Any, capacity: int, push_depth: int, words: Words | None = None
-    ) -> None:
+    def add_memory(self, runtime: Runtime, stream: Any, capacity: int, push_depth: int) -> None:
         """Memory for the next worker."""
         largest = min(capacity, self.model.info.batching.max_batch)
         shape = (self.index_rows, largest)
@@ -136,7 +127,7 @@ class StreamExecutor:
         blocks = HostBlocks(partial(HostBlock, runtime, shape, nbytes), push_depth, _SPARE)
         index = runtime.empty(shape, torch.int64)
         perform(runtime, stream, index.zero_)  # as in a block: whatever it gathers are slots
-        self.memories.append(WorkerMemory(index, blocks, words))
+        self.memories.append(WorkerMemory(index, blocks))
 
     def see(self, slots: Slots, empty: Allocate) -> None:
         """On a stream, before anything else is tried: for what is known only of a batch."""

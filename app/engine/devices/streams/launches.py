@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from app.engine.devices.base import Executor, Freed, Job, Launched, Report, failed, fault_of
+from app.engine.devices.base import Freed, Job, Launched, Report, failed, fault_of
 from app.engine.devices.pool import Slots
 from app.engine.devices.streams.between.cell_unit import CellUnit
-from app.engine.devices.streams.between.guarded import GuardedUnit
 from app.engine.devices.streams.completer import EventWatcher
 from app.engine.devices.streams.executor import StreamExecutor
 from app.engine.devices.streams.graphs.captures import Streams
@@ -45,7 +44,6 @@ class Launches:
         watcher: EventWatcher,
         own_launcher: Callable[[str], Launcher],
         clock: Callable[[], int],
-        guard: bool = False,
     ) -> None:
         self._runtime = runtime
         self._health = health
@@ -56,7 +54,6 @@ class Launches:
         self._own_launcher = own_launcher
         self._clock = clock
         self.in_stream = streams.take(0)
-        self._recalls = streams.take(-1) if guard else None
         self.callbacks: Callbacks
 
     def copy(self, pool: StreamPool, slots: Slots) -> None:
@@ -84,7 +81,8 @@ class Launches:
             _fail(worker, job, report, Fault.DEVICE, RuntimeError(self._health.lost))
             return
         try:
-            unit = _kind(job.executor)(job, worker.index, report, self._clock(), length)
+            kind = UnitInFlight if job.executor.steps is None else CellUnit
+            unit = kind(job, worker.index, report, self._clock(), length)
         except BaseException as exc:  # no pinned memory for another block, if not worse
             fault = fault_of(exc)
             if fault is not Fault.OOM:
@@ -104,11 +102,6 @@ class Launches:
         well = unit.lost is None and unit.error is None
         if well and goes_on and self.callbacks.launched is not None and report is self.callbacks.report:
             self.callbacks.launched(job.unit_id)
-
-    def recall(self, worker: StreamWorker, unit_id: int) -> None:
-        """Have the guard stop a unit that was launched. One that has ended does not notice, nor does any other."""
-        if self._health.lost is None and worker.words is not None:
-            self._runtime.enqueue(self._recalls, partial(worker.words.recall, unit_id))
 
     def watch(self, pool: StreamPool, slots: Slots) -> None:
         """Slots were given back whose copies may not be over."""
@@ -148,12 +141,6 @@ class Launches:
             if memory.graphs is not None:
                 self._streams.release(memory.graphs.capture, memory.graphs.graphs)
         executor.memories.clear()
-
-
-def _kind(executor: Executor) -> type[UnitInFlight]:
-    if executor.steps is not None:
-        return CellUnit
-    return GuardedUnit if isinstance(executor, StreamExecutor) and executor.guarded else UnitInFlight
 
 
 def _fail(worker: StreamWorker, job: Job, report: Report, fault: Fault, exc: BaseException) -> None:

@@ -62,7 +62,6 @@ class Placing(Protocol):
     launchers: Launchers
     health: Health
     spec: DeviceSpec
-    guard: bool
     clock: Callable[[], int]
 
     def submit(self, worker: StreamWorker, job: Job, report: Report, length: int = 0) -> None: ...
@@ -99,10 +98,9 @@ class Loader:
                 executor: StreamExecutor = CellStreamExecutor(placed[0], pool, graphs, slots)
             else:
                 executor = StreamExecutor(placed[0], pool, graphs)
-            executor.guarded = device.guard and executor.last > 0
             for worker in device.workers:
                 capacity, depth = worker.spec.capacity, device.spec.push_depth
-                executor.add_memory(runtime, self.stream, capacity, depth, worker.words)
+                executor.add_memory(runtime, self.stream, capacity, depth)
         except torch.OutOfMemoryError as exc:
             raise ConfigError(f"model {model.info.name!r}: does not fit into the device's memory: {exc}") from exc
         if executor.graphs:
@@ -113,7 +111,7 @@ class Loader:
 
     def _find_capture_streams(self, executor: StreamExecutor) -> None:
         for worker, memory in zip(self._device.workers, executor.memories, strict=True):
-            capture = self._streams.capture(worker.index, worker.spec.priority, guarded=executor.guarded)
+            capture = self._streams.capture(worker.index, worker.spec.priority)
             if capture is None:
                 log.warning(
                     "model %s: no stream is left to capture on: it runs without graphs", executor.model.info.name

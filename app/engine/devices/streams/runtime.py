@@ -8,21 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 
 log = logging.getLogger("starling.engine")
-
-
-class Guard(NamedTuple):
-    """What a graph asks before it does anything. `go`: gives a bool on the device, when the graph comes to it.
-
-    `stream`: what is guarded is captured on it, and nothing else happens there.
-    """
-
-    go: Callable[[], torch.Tensor]
-    stream: Any
 
 
 class Runtime(Protocol):
@@ -41,10 +31,7 @@ class Runtime(Protocol):
         ...
 
     def stream(self, priority: int = 0) -> Any:
-        """A stream; the lower the number, the sooner its work is taken up.
-
-        Above 0: it computes on the part of the device that has been set aside for such, where there is one.
-        """
+        """A stream; the lower the number, the sooner its work is taken up."""
         ...
 
     def event(self, timed: bool = False) -> Any:
@@ -74,9 +61,9 @@ class Runtime(Protocol):
         ...
 
     def capture(
-        self, stream: Any, pool: Any, work: Callable[[], list[torch.Tensor]], guard: Guard | None = None
+        self, stream: Any, pool: Any, work: Callable[[], list[torch.Tensor]]
     ) -> tuple[Callable[[], None], list[torch.Tensor]]:
-        """Record what `work` does as a graph, without doing it. `guard`: each replay does nothing where that says no.
+        """Record what `work` does as a graph, without doing it.
 
         Returns what replays the graph, to be called within `enqueue`, and the tensors that each replay writes. Raises
         what `work` raises.

@@ -6,7 +6,6 @@ import queue
 from collections.abc import Callable
 from typing import Any
 
-from app.engine.devices.streams.memory.words import Words
 from app.engine.devices.streams.unit import UnitInFlight
 from app.scheduler.types import WorkerSpec
 
@@ -20,5 +19,4 @@ class StreamWorker:
         self.stream = stream(spec.priority)
         self.out = stream(spec.priority)
         self.units: queue.SimpleQueue[UnitInFlight | None] = queue.SimpleQueue()
-        self.words: Words | None = None  # where its graphs are guarded
         self.ended = 0  # when its last unit had computed, by the host's clock

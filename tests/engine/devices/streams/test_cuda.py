@@ -54,10 +54,6 @@ from ...test_streams_engine import (  # noqa: F401  collected here as well, with
     test_rows_of_different_lengths,
     test_two_models_share_the_workers_and_one_goes,
 )
-from ...test_streams_guard import (  # noqa: F401  and these
-    test_real_time_calls_beside_guarded_bulk_work,
-    test_what_has_no_captured_stages_is_served_as_ever,
-)
 
 pytestmark = pytest.mark.cuda
 

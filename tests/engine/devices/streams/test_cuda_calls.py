@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from types import SimpleNamespace
 from unittest.mock import MagicMock, Mock, call, create_autospec
 
@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from app.engine.devices.streams import cuda
-from app.engine.devices.streams.runtime import Guard
 from app.errors import ConfigError
 
 
@@ -79,109 +78,6 @@ def test_a_capture_begins_and_ends_on_its_stream(calls):
     assert names == ["cudagraph_.capture_begin", "cudagraph_.capture_end", "cudagraph_.replay"]
     calls.cudagraph_.capture_begin.assert_called_once_with(pool=(0, 1), capture_error_mode="thread_local")
     torch.cuda.stream.assert_called_once_with(stream)
-
-
-@pytest.fixture
-def if_nodes(calls, monkeypatch) -> list[str]:
-    """What is captured, in order, and on which stream. A torch without CUDA knows no IF nodes, hence no signatures."""
-    log: list[str] = []
-    current = ["primary"]
-
-    class Graph:
-        def capture_begin(self, **given) -> None:
-            assert given["capture_error_mode"] == "thread_local"
-            log.append("begin")
-
-        def begin_capture_to_if_node(self, go) -> None:
-            log.append(f"if {go}")
-            current.append("torch's")
-
-        def end_capture_to_conditional_node(self) -> None:
-            log.append("end if")
-            current.remove("torch's")
-
-        def capture_end(self) -> None:
-            log.append("end")
-
-        def replay(self) -> None:
-            log.append("replay")
-
-    class Stream:
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        def wait_stream(self, other) -> None:
-            log.append(f"{self.name} waits for {other.name}")
-
-    @contextmanager
-    def using(stream):
-        current.append(getattr(stream, "name", "primary"))
-        yield
-        current.pop()
-
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
-    monkeypatch.setattr(torch.cuda, "stream", using)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream(current[-1]))
-    log.append(Stream("own"))
-    return log
-
-
-def test_what_is_guarded_is_the_body_of_an_if_node(if_nodes):
-    """It forks from torch's own stream for that onto ours, and joins it again before the body ends."""
-    runtime, own = cuda.CudaRuntime(0), if_nodes.pop()
-
-    def work() -> list[torch.Tensor]:
-        if_nodes.append(torch.cuda.current_stream(runtime.device).name)
-        return []
-
-    replay, _ = runtime.capture(runtime.stream(), (0, 1), work, Guard(lambda: "go", own))
-    replay()
-    assert if_nodes == [
-        "begin", "if go", "own waits for torch's", "own", "torch's waits for own", "end if", "end", "replay",
-    ]  # fmt: skip
-
-
-def test_what_fails_behind_a_guard_ends_both_captures(if_nodes, monkeypatch):
-    monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", Mock(), raising=False)
-    runtime, own = cuda.CudaRuntime(0), if_nodes.pop()
-
-    def work() -> list[torch.Tensor]:
-        raise ValueError("reads a value")
-
-    with pytest.raises(ValueError, match="reads a value"):
-        runtime.capture(runtime.stream(), (0, 1), work, Guard(lambda: "go", own))
-    assert if_nodes[-2:] == ["end if", "end"]
-    assert len(runtime._failed) == 1
-
-
-@pytest.fixture
-def green(calls, monkeypatch) -> Mock:
-    """A torch that has green contexts, on a GPU of 132 SMs."""
-    context = Mock()
-    create = create_autospec(torch.cuda.green_contexts.GreenContext.create, return_value=context)
-    monkeypatch.setattr(torch.cuda.green_contexts, "SUPPORTED", True)
-    monkeypatch.setattr(torch.cuda.green_contexts.GreenContext, "create", create)
-    properties = SimpleNamespace(uuid="u", multi_processor_count=132)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
-    context.create = create
-    return context
-
-
-def test_streams_below_the_others_compute_on_their_share(calls, green):
-    runtime = cuda.CudaRuntime(1, 0.25)
-    green.create.assert_called_once_with(num_sms=33, device_id=1)
-    assert runtime.stream(1) is green.Stream.return_value
-    runtime.stream(0)
-    runtime.stream(-1)
-    assert green.Stream.call_count == 1
-    asked = [made.args[2]["priority"] for made in calls.made.mock_calls if made.args[0] == "Stream"]
-    assert asked == [0, 0, -1]  # the first is the runtime's own
-
-
-def test_a_driver_that_makes_no_green_context_is_named(green):
-    green.create.side_effect = RuntimeError("cuda driver too old\nException raised from create")
-    with pytest.raises(ConfigError, match=r"best_effort_sms: the driver makes no green context: cuda driver too old\Z"):
-        cuda.CudaRuntime(0, 0.5)
 
 
 @pytest.mark.parametrize("where", ["capture_begin", "work", "capture_end"])

@@ -27,16 +27,11 @@ _OF_TORCH = 32
 
 @dataclass(eq=False)
 class CaptureStream:
-    """A stream that one worker's graphs are captured on. `kept`: graphs of models that have gone, see rule 2.
-
-    `body`: another, for what is guarded. torch has a stream of its own making for that, which it may use again for
-    somebody else's: rule 1 would not hold.
-    """
+    """A stream that one worker's graphs are captured on. `kept`: graphs of models that have gone, see rule 2."""
 
     worker: int
     priority: int
     stream: Any
-    body: Any = None
     users: int = 1
     kept: list[Any] = field(default_factory=list)
 
@@ -61,18 +56,15 @@ class Streams:
         with self._lock:
             self._free.append((priority, stream))
 
-    def capture(self, worker: int, priority: int, *, guarded: bool = False) -> CaptureStream | None:
+    def capture(self, worker: int, priority: int) -> CaptureStream | None:
         """Where a model's graphs for this worker may be captured; None if no stream is free or may be shared."""
         with self._lock:
             stream = self._unused(priority)
-            body = self._unused(priority) if guarded and stream is not None else None
-            if stream is not None and (body is not None or not guarded):
-                made = CaptureStream(worker, priority, stream, body)
+            if stream is not None:
+                made = CaptureStream(worker, priority, stream)
                 self._captures.append(made)
                 return made
-            if stream is not None:
-                self._free.append((priority, stream))
-            fit = (one for one in self._captures if one.worker == worker and (one.body is not None or not guarded))
+            fit = (one for one in self._captures if one.worker == worker)
             shared = min(fit, key=_users, default=None)
             if shared is not None:
                 shared.users += 1
@@ -89,8 +81,6 @@ class Streams:
                     capture.kept.pop()  # interpreter lock in between: a graph takes its time to go
                 self._captures.remove(capture)
                 self._free.append((capture.priority, capture.stream))
-                if capture.body is not None:
-                    self._free.append((capture.priority, capture.body))
 
     def _unused(self, priority: int) -> Any:
         """A stream that nobody here uses; None if torch has no other."""

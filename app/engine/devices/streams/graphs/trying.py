@@ -18,9 +18,8 @@ from app.engine.devices.streams.executor import StreamExecutor
 from app.engine.devices.streams.graphs.replay import Piece, WorkerGraphs
 from app.engine.devices.streams.graphs.shapes import Shape
 from app.engine.devices.streams.launcher import Launchers
-from app.engine.devices.streams.memory.words import Words
 from app.engine.devices.streams.memory.worker import WorkerMemory
-from app.engine.devices.streams.runtime import Guard, Health, Runtime, perform
+from app.engine.devices.streams.runtime import Health, Runtime, perform
 
 log = logging.getLogger("starling.engine")
 
@@ -147,7 +146,7 @@ class Trying:
                     inputs = graphs.inputs(seen[stage - 1], shape.size, self._runtime.empty)
                     self.perform(partial(_fill, inputs, seen[stage - 1]))
                 work = partial(executor.captured_piece, stage, inputs, memory.index, shape.size, longest)
-                found = self._capture_guarded(executor, memory, graphs, work)
+                found = self._capture(executor, graphs.capture.stream, graphs.pool, work)
                 if found is None:
                     graphs.capture.kept += pieces
                     return None
@@ -157,18 +156,6 @@ class Trying:
             raise
         return pieces
 
-    def _capture_guarded(
-        self, executor: StreamExecutor, memory: WorkerMemory, graphs: WorkerGraphs, work: Batch
-    ) -> tuple[Callable[[], None], list[torch.Tensor]] | None:
-        """As `_capture`, for the worker; behind its guard, where the model is guarded, and counted when it has run."""
-        stream = graphs.capture.stream
-        if not executor.guarded:
-            return self._capture(executor, stream, graphs.pool, work)
-        words = memory.words
-        assert words is not None  # the worker's, see `StreamDevice`
-        guard = Guard(words.ask, graphs.capture.body)
-        return self._capture(executor, stream, graphs.pool, partial(_count, work, words), guard)
-
     def probe(self, executor: StreamExecutor, slots: Slots, size: int) -> None:
         """Find out whether a model waits for the device, if not all that its units do was captured."""
         work = self.batch(executor, slots, size, executor.longest(slots))
@@ -176,19 +163,14 @@ class Trying:
             self._capture(executor, self.stream, self._runtime.graph_pool(), work)
 
     def _capture(
-        self,
-        executor: StreamExecutor,
-        stream: Any,
-        pool: Any,
-        work: Batch,
-        guard: Guard | None = None,
+        self, executor: StreamExecutor, stream: Any, pool: Any, work: Batch
     ) -> tuple[Callable[[], None], list[torch.Tensor]] | None:
         """What `work` does, as a graph. None if it cannot be captured: the model has a launcher of its own then.
 
         Raises OutOfMemoryError.
         """
         try:
-            return self._runtime.capture(stream, pool, work, guard)
+            return self._runtime.capture(stream, pool, work)
         except torch.OutOfMemoryError:
             raise
         except Exception as exc:
@@ -201,12 +183,6 @@ class Trying:
             if executor.launcher is None:
                 executor.launcher = self._device.launchers.own(name)
             return None
-
-
-def _count(work: Batch, words: Words) -> list[torch.Tensor]:
-    returned = work()
-    words.made.add_(1)
-    return returned
 
 
 def _fill(targets: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:

@@ -45,17 +45,9 @@ class HostBlock:
         self.computed = runtime.event(timed=True)  # the outputs are in the device's memory
         self.aside = runtime.event()  # the outputs of a graph are where its next replay does not write
         self.out_event = runtime.event(timed=True)  # the outputs are in this block
-        self.made = runtime.pinned((), torch.int64)  # stages that have run, of a unit that is guarded
-        self._behind: list[Any] = []
         self.places: list[Place] = []
         self._layouts: dict[tuple[Any, ...], list[Place]] = {}
         self._staged: dict[int, torch.Tensor] = {}
-
-    def behind(self, place: int) -> Any:
-        """The event behind this one of the unit's stages, where it has several."""
-        while len(self._behind) <= place:
-            self._behind.append(self._runtime.event(timed=True))
-        return self._behind[place]
 
     def stage(self, position: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """Pinned memory for the batch of an input that has no slots. Valid as long as the unit."""

@@ -7,14 +7,12 @@ import torch
 from app.engine.devices.streams.graphs.replay import WorkerGraphs
 from app.engine.devices.streams.graphs.shapes import Shape
 from app.engine.devices.streams.memory.results import HostBlocks
-from app.engine.devices.streams.memory.words import Words
 
 
 class WorkerMemory:
-    def __init__(self, index: torch.Tensor, blocks: HostBlocks, words: Words | None = None) -> None:
+    def __init__(self, index: torch.Tensor, blocks: HostBlocks) -> None:
         self.index = index  # on the device; the graphs read it, so there is one for good
         self.blocks = blocks
-        self.words = words  # of the worker, where its graphs are guarded
         self.graphs: WorkerGraphs | None = None
         self.ran: set[Shape] = set()  # graphs that have been replayed before the model serves
 

@@ -96,24 +96,3 @@ def test_the_two_rules(workers: int, acts: list[tuple[bool, int]]) -> None:
             assert all(used[capture.stream] == capture.worker for capture, _ in model), "two workers on one stream"
         for capture, graph in captured:
             assert (graph() is not None) == bool(capture.users), "a graph ended while others used its stream"
-
-
-def test_what_is_guarded_has_a_second_stream_that_is_nobody_elses() -> None:
-    streams = Streams(torch_like())
-    for _ in range(28):
-        streams.take(0)
-    guarded, plain = streams.capture(0, 0, guarded=True), streams.capture(0, 0)
-    assert guarded is not None
-    assert plain is not None
-    assert len({guarded.stream, guarded.body, plain.stream}) == 3
-    assert plain.body is None
-    assert streams.capture(0, 0, guarded=True) is guarded, "one stream is left, and it takes two: shared"
-    assert streams.capture(1, 0, guarded=True) is None, "but not another worker's"
-    last = streams.capture(1, 0)
-    assert last is not None
-    assert last.stream not in (guarded.stream, guarded.body, plain.stream)
-    for _ in range(2):
-        streams.release(guarded, {})
-    again = streams.capture(1, 0, guarded=True)
-    assert again is not None
-    assert {again.stream, again.body} == {guarded.stream, guarded.body}
