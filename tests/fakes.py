@@ -173,6 +173,7 @@ class Pushed:
     at: int
     fate: Fate = Fate()
     ended: int | None = None
+    steps: int = 1  # stages that its worker has run of it, or runs
 
     @property
     def rows(self) -> int:
@@ -206,10 +207,10 @@ class TimedExecutor(CpuExecutor):
         super().__init__(model, pool)
         self.batch_ns = batch_ns
 
-    def run(self, slots: Slots, size: int, stage: int = WHOLE) -> Ran:
+    def run(self, slots: Slots, size: int, stage: int = WHOLE, job: Job | None = None) -> Ran:
         ns = self.batch_ns(size)
-        ran = super().run(slots, size, stage)
-        return Ran(ran.outputs, ns // 10, ns - 2 * (ns // 10), ns // 10, stages_ns=ran.stages_ns)
+        ran = super().run(slots, size, stage, job)
+        return replace(ran, input_ns=ns // 10, infer_ns=ns - 2 * (ns // 10), output_ns=ns // 10)
 
 
 class TimedStages(TimedExecutor, StagedExecutor):
@@ -217,11 +218,14 @@ class TimedStages(TimedExecutor, StagedExecutor):
 
     weights: tuple[int, ...] = ()
 
-    def run(self, slots: Slots, size: int, stage: int = WHOLE) -> Ran:
-        ran = super().run(slots, size, stage)
+    def run(self, slots: Slots, size: int, stage: int = WHOLE, job: Job | None = None) -> Ran:
+        ran = super().run(slots, size, stage, job)
         if stage == WHOLE:
             return replace(ran, input_ns=0, infer_ns=sum(ran.stages_ns), output_ns=0)
-        return replace(ran, infer_ns=ran.infer_ns + (self._weight(stage) - 1) * self.batch_ns(size))
+        times = [self._weight(stage + passed) * self.batch_ns(size) for passed in range(ran.steps)]
+        times[0] -= ran.input_ns
+        times[-1] -= ran.output_ns
+        return replace(ran, infer_ns=sum(times), stages_ns=tuple(times))
 
     def _whole(self, slots: Slots, size: int, *, tried: bool) -> Ran:
         times = tuple(self._weight(stage) * self.batch_ns(size) for stage in range(len(self.model.stages)))
@@ -354,7 +358,15 @@ class FakeDevice:
         pushed = queue[0]
         ns = self.batch_ns(pushed.job.size) if pushed.fate.ns == -1 else pushed.fate.ns
         if ns is not None:
-            self._loop.call_later((ns + handover_ns) / 1e9, self._end, pushed)
+            self._loop.call_later((ns + handover_ns) / 1e9, self._at_boundary, pushed, ns)
+
+    def _at_boundary(self, pushed: Pushed, ns: int) -> None:
+        """A stage of the unit has ended: its worker takes the next one by itself, unless it was recalled."""
+        if pushed.steps < pushed.job.steps and not pushed.job.recalled and pushed.fate.fault is None:
+            pushed.steps += 1
+            self._loop.call_later(ns / 1e9, self._at_boundary, pushed, ns)
+        else:
+            self._end(pushed)
 
     def _end(self, pushed: Pushed) -> None:
         if pushed.ended is not None or pushed.worker in self._lost:
@@ -382,7 +394,8 @@ class FakeDevice:
             try:
                 with torch.inference_mode():
                     assert isinstance(job.executor, TimedExecutor)
-                    ran = job.executor.run(job.slots, job.size, job.stage)
+                    made = replace(job, steps=pushed.steps, recalled=False)
+                    ran = job.executor.run(job.slots, job.size, job.stage, made)
             except MemoryError as exc:
                 fault, message, cause = Fault.OOM, f"MemoryError: {exc}", exc
             except Exception as exc:
@@ -390,4 +403,6 @@ class FakeDevice:
             except SystemExit as exc:
                 fault, message, cause = Fault.DEVICE, f"{type(exc).__name__}: {exc}", exc
         compute_ns = self._loop.now - pushed.at if ran is None else ran.busy_ns
-        return Completion(Outcome(job.unit_id, fault, compute_ns), ran, message, pushed.worker, cause)
+        times = tuple(map(sum, ran.stage_parts)) if ran is not None and pushed.steps > 1 else ()
+        outcome = Outcome(job.unit_id, fault, compute_ns, steps=pushed.steps, times=times)
+        return Completion(outcome, ran, message, pushed.worker, cause)

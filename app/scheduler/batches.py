@@ -24,6 +24,12 @@ from collections.abc import Sequence
 from app.scheduler.types import Batch, Klass, Operation, Row
 
 
+def whole(rows: Sequence[Row]) -> bool:
+    """Whether rows that were launched together are all of their batch that has not ended."""
+    batch = rows[0].batch
+    return batch is None or batch.live <= sum(row.batch is batch for row in rows)
+
+
 class BatchTable:
     """The batches of one program that are not over, oldest entry first."""
 

@@ -230,14 +230,14 @@ class Dispatch:
         if batches is not None:
             for row in going:  # it goes on from there as if it stood there
                 batches.stand(row)
+        operation = Operation.NEW if batches is None else batches.launch(rows, stage, bucket, now, cut.joins)
+        if cut.divide:
+            operation = Operation.SPLIT
         steps, further = 1, False
         if batches is not None and self._device.goes_on and cut.reason is not Formed.RETRY:
             steps = steps_of(rows, size, stage, state, worker)
             steps = self.gate.steps(steps, rows, size, stage, state)
             further = onward(rows, stage, state, worker)
-        operation = Operation.NEW if batches is None else batches.launch(rows, stage, bucket, now, cut.joins)
-        if cut.divide:
-            operation = Operation.SPLIT
         unit = Unit(
             id=self._next_unit,
             worker=worker,

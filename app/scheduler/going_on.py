@@ -17,6 +17,7 @@ from enum import Enum
 
 from app.scheduler.ahead import steps_left
 from app.scheduler.arbiter import Arbiter
+from app.scheduler.batches import whole
 from app.scheduler.gate import Gate
 from app.scheduler.ledger import Ledger
 from app.scheduler.policies.base import Joining
@@ -30,7 +31,7 @@ from app.scheduler.workers import Workers
 def steps_of(rows: Sequence[Row], size: int, stage: int, state: ProgramState, worker: int) -> int:
     """How many steps or stages a worker is to take by itself, unless it is recalled: as far as nothing would change.
 
-    `rows` have been taken from those that wait, and run as a batch of `size`.
+    `rows` have been launched in the batch table, and run as a batch of `size`.
     """
     stages = state.program.stages
     cell = stages[stage].repeats
@@ -38,6 +39,8 @@ def steps_of(rows: Sequence[Row], size: int, stage: int, state: ProgramState, wo
         return 1  # others may stand here after it
     if cell:
         return max(1, min(steps_left(row, stages[stage]) for row in rows))
+    if not whole(rows):
+        return 1  # one of the next boundaries is where the other part waits, or will
     steps, goes_on = 1, state.policy.goes_on
     longest = longest_of(rows) if state.facts[stage].lengths else 0
     for following, facts in enumerate(state.facts[stage + 1 :], stage + 1):
@@ -72,6 +75,8 @@ def until(unit: Unit, state: ProgramState, ready: ReadySet | None, room: int, no
     """
     if any(not row.call.alive for row in unit.rows):
         return Until.NOW
+    if ready is None and not whole(unit.rows):
+        return Until.NOW  # rows have begun as part of its batch: it waits for them at the next boundary
     takes_more = _takes_more(len(unit.rows), unit.stage, state, unit.worker)
     if not (takes_more and room > 0 and state.waiting_of(unit.klass) > 0):
         return Until.RECALLED

@@ -121,6 +121,17 @@ class ProgramState:
             return first + (steps - 1) * self.latency[stage].compute(size, running, length)
         return first + sum(one.compute(size, running, length) for one in self.latency[stage + 1 : stage + steps])
 
+    def stage_of(self, unit: Unit, now: int) -> int:
+        """The stage at which a unit of several stages is predicted to be; the last of them where times are unknown."""
+        ends = unit.begins + self.latency[unit.stage].predict(
+            unit.size, unit.running, unit.length, unit.begins - unit.started
+        )
+        for stage in range(unit.stage, unit.stage + unit.steps - 1):
+            if now < ends:
+                return stage
+            ends += self.latency[stage + 1].compute(unit.size, unit.running, unit.length)
+        return unit.stage + unit.steps - 1
+
     def interval(self, rows: int) -> int:
         """Nanoseconds from the end of a batch to that of the next, of `rows`, when many follow one another."""
         return self.time(rows, lead_ns=self._lead_ns)

@@ -9,7 +9,7 @@ from app.scheduler.ledger import Ledger
 from app.scheduler.policies import Around, KeyView
 from app.scheduler.program import ProgramState
 from app.scheduler.ready import ReadySet
-from app.scheduler.types import DeviceSpec, Row
+from app.scheduler.types import Batch, DeviceSpec, Row, Unit
 from app.scheduler.workers import Workers
 
 _NEVER = 1 << 62
@@ -50,11 +50,11 @@ class Views:
             free=self._workers.free(len(usable)),
             running=running,
             facts=facts,
-            around=self._around(ready, state, min(waiting, limit)) if state.sees_stages else None,
+            around=self._around(ready, state, min(waiting, limit), now) if state.sees_stages else None,
             alike=_alike(ready, min(waiting, limit)) if facts.lengths and not ready.key[1] else None,
         )
 
-    def _around(self, ready: ReadySet, state: ProgramState, most: int) -> Around:
+    def _around(self, ready: ReadySet, state: ProgramState, most: int, now: int) -> Around:
         """What lies beside this key, of the rows of its class; `most`: rows of it that one unit can have."""
         program, stage, bucket = ready.key
         stages = state.program.stages
@@ -79,13 +79,16 @@ class Views:
         batch = first[0].batch if first else None
         here = next((place for place, row in enumerate(first) if row.batch is not batch), len(first))
         latest = state.batches.latest(ready.klass) if state.batches is not None else None
+        under_way = self._under_way(latest)
+        last = under_way is not None and state.stage_of(under_way, now) == len(stages) - 1
+        joinable = latest is not None and latest.bucket == bucket and not last
         around = Around(
             stage=stage,
             cell=stages[stage].repeats,
             batch=batch,
             here=here,
             joined=any(row.entered == stage for row in first),
-            latest=latest if latest is not None and latest.bucket == bucket else None,
+            latest=latest if joinable else None,
             formed=latest.created if latest is not None else -1,
             active=active,
             beside=beside,
@@ -95,10 +98,25 @@ class Views:
             following=next((at for at in range(stage + 1, len(stages)) if alike[at]), -1),
             before=sum(short[:stage]),
             after=sum(short[stage + 1 :]),
+            late=self._late(batch, stage, state, now),
         )
         if state.facts[stage].lengths:
             self._compare(around, first, ready)
         return around
+
+    def _under_way(self, batch: Batch | None) -> Unit | None:
+        """The unit of a batch that a worker takes through several stages by itself."""
+        if batch is None:
+            return None
+        units = self._workers.units.values()
+        return next((unit for unit in units if unit.steps > 1 and unit.rows[0].batch is batch), None)
+
+    def _late(self, batch: Batch | None, stage: int, state: ProgramState, now: int) -> int:
+        """Rows of a batch that have not reached a stage; those that a worker takes there by itself as predicted."""
+        if batch is None or not stage:
+            return 0
+        late, unit = batch.size - batch.completed[stage - 1], self._under_way(batch)
+        return late - len(unit.rows) if unit and unit.stage < stage <= state.stage_of(unit, now) else late
 
     def _compare(self, around: Around, first: Sequence[Row], ready: ReadySet) -> None:
         """Fill in the lengths of the rows around a set, of which these are the first."""

@@ -229,6 +229,27 @@ async def test_units_of_several_workers_are_measured_stage_by_stage():
         assert [latency.predict(3, running=2) for latency in state.latency] == [affine(3), 2 * affine(3)]
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("goes_on", [False, True])
+@virtual
+async def test_dva_load_merges_on_one_worker_and_on_two(workers: int, goes_on: bool):
+    """The same whether workers pass boundaries by themselves, as those of a CPU do, or not, as in the simulator."""
+    loop = virtual_loop()
+    device = FakeDevice(loop, *[4] * workers, batch_ns=lambda size: MS, goes_on=goes_on)
+    model = staged(double, increase, double, increase, policy="dva_load", max_delay_ms=0.0)
+    async with serving(model, device=device) as rig:
+        begin = loop.now
+        first = rig.ask(10.0)
+        await loop.until(begin + MS * 3 // 2)
+        answers_of = await asyncio.gather(first, rig.ask(20.0, 30.0))
+        assert [answer.outputs[0][:, 0].tolist() for answer in answers_of] == [[43.0], [83.0, 123.0]]
+        assert loop.now - begin == {1: 6 * MS, 2: 5 * MS + MS // 2}[workers]
+        assert next(rows for stage, rows in units(rig) if stage == 2) == 3
+        first_stage = rig.served.statistics()["starling"]["stages"][0]
+        assert first_stage["operations"] == {"new": 1, "stretch": 1}
+        rig.assert_settled()
+
+
 @virtual
 async def test_boundaries_have_the_values_of_the_whole_models_table():
     """What `adaptive` decides between stages by, in a server as in the simulator."""

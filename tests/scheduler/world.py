@@ -8,7 +8,7 @@ or, with a seed, a random multiple of it.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from heapq import heappop, heappush
@@ -217,18 +217,27 @@ class World:
     def _push(self, unit: Unit) -> None:
         self.units.append(unit)
         self.scheduler.launched(unit.id, self.now)
-        duration = unit.predicted or SERVICE_NS
-        if self._random is not None:
-            duration = max(1, int(duration * self._random.uniform(0.5, 3)))
+        slower = 1.0 if self._random is None else self._random.uniform(0.5, 3)
         if unit.steps > 1 or unit.onward:
             assert self.trace.device.goes_on
             self._onward.update([unit.id] * unit.onward)
-            duration = max(1, duration // unit.steps)
-            self._at(self.now + duration, Tie.FINISHED, lambda: self._go_on(unit, 1, duration))
+            times = self._times(unit, slower)
+            self._at(self.now + times[0], Tie.FINISHED, lambda: self._go_on(unit, 1, times))
             return
+        duration = max(1, int((unit.predicted or SERVICE_NS) * slower))
         self._begins[unit.id] = max(self.now, self._free_at[unit.worker])
         self._free_at[unit.worker] = self._begins[unit.id] + duration
-        self._at(self._free_at[unit.worker], Tie.FINISHED, lambda: self._finish(unit, duration))
+        self._at(self._free_at[unit.worker], Tie.FINISHED, lambda: self._finish(unit, [duration]))
+
+    def _times(self, unit: Unit, slower: float) -> list[int]:
+        """What each stage or step of a unit takes."""
+        stages = self.book.programs[unit.program].stages[unit.stage : unit.stage + unit.steps]
+        of_each = [stage.profile.batch_ns for stage in stages]
+        if unit.steps > 1 and len(of_each) == unit.steps and all(of_each) and not stages[0].repeats:
+            exact = [batch_ns[unit.size - 1] for batch_ns in of_each]
+        else:
+            exact = [(unit.predicted or SERVICE_NS) // unit.steps] * unit.steps
+        return [max(1, int(time * slower)) for time in exact]
 
     def _withdraw(self, unit: Unit) -> bool:
         """Take a unit back, unless it has begun."""
@@ -239,22 +248,25 @@ class World:
         self.scheduler.withdrawn(unit.id, self.now)
         return True
 
-    def _go_on(self, unit: Unit, steps: int, duration: int) -> None:
+    def _go_on(self, unit: Unit, steps: int, times: Sequence[int]) -> None:
         """A worker has made so many steps, or stages, of a unit: it takes the next one unless it is told to end."""
         cell = self.book.programs[unit.program].stages[unit.stage].repeats
         ends = steps == unit.steps or unit.id in self._recalled or (cell and self.book.ended(unit, steps))
         if ends or self._fault(unit):
             told = not unit.onward or unit.id in self._recalled
             late = told and self._random is not None and self._random.random() < 0.2  # it hears of that too late
-            self._finish(unit, duration, steps, goes_on=unit.id in self._onward and (late or not told))
+            self._finish(unit, times[:steps], goes_on=unit.id in self._onward and (late or not told))
         else:
-            self._at(self.now + duration, Tie.FINISHED, lambda: self._go_on(unit, steps + 1, duration))
+            self._at(self.now + times[steps], Tie.FINISHED, lambda: self._go_on(unit, steps + 1, times))
 
-    def _finish(self, unit: Unit, duration: int, steps: int = 1, *, goes_on: bool = False) -> None:
-        """`goes_on`: if rows of it end and others do not, the worker goes on with these."""
+    def _finish(self, unit: Unit, times: Sequence[int], *, goes_on: bool = False) -> None:
+        """`times`: of each stage or step that it made.
+
+        `goes_on`: if rows of it end and others do not, the worker goes on with these.
+        """
         if unit.id in self._withdrawn:
             return
-        error = self._fault(unit)
+        error, steps = self._fault(unit), len(times)
         cell = self.book.programs[unit.program].stages[unit.stage].repeats
         ended = self.book.ended(unit, steps) if cell and not error else ()
         if error is not None:
@@ -263,14 +275,15 @@ class World:
             self._void.update(other.id for other in behind if rows & set(map(id, other.rows)))
         goes_on = goes_on and error is None and 0 < len(ended) < len(unit.rows)
         self.book.finish(unit, error, steps, goes_on=goes_on)
-        times = () if cell or steps == 1 else (duration,) * steps
+        by_stage = () if cell or steps == 1 else tuple(times)
         made = steps - 1 if error else steps
-        outcome = Outcome(unit.id, error, duration * steps, ended, made, times, goes_on)
+        outcome = Outcome(unit.id, error, sum(times), ended, made, by_stage, goes_on)
         following = self.scheduler.finished(outcome, self.now)
         assert (following is not None) == goes_on
         if following is not None:
             self.book.go_on(following)
-            self._at(self.now + duration, Tie.FINISHED, lambda: self._go_on(following, 1, duration))
+            further = [times[0]] * following.steps
+            self._at(self.now + times[0], Tie.FINISHED, lambda: self._go_on(following, 1, further))
 
     def _fault(self, unit: Unit) -> Fault | None:
         if unit.id == self.trace.lose_unit:

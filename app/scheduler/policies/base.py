@@ -78,7 +78,7 @@ class Around:
     batch: Batch | None  # of the first row; None: it begins
     here: int  # rows of that batch that stand first in line here
     joined: bool  # some row that stands at this cell has not run a step of it
-    latest: Batch | None  # the only one that may be stretched, if its rows are of this length bucket
+    latest: Batch | None  # the only one that may be stretched; None: not in this length bucket, or in its last stage
     formed: int  # when the last batch was, whatever its lengths; -1: there is none
     active: int  # rows of the program that have begun and not ended
     beside: int  # rows that wait at this stage with lengths of other buckets
@@ -88,6 +88,7 @@ class Around:
     following: int  # the first later stage at which rows of this bucket wait, or -1
     before: int  # rows that wait at earlier stages that are no cells
     after: int  # rows that wait at later stages that are no cells
+    late: int = 0  # rows of the first row's batch that have not reached this stage
     # where the policy reorders and times by length are known:
     longest: int = 0  # of the rows that one unit can have here
     longest_behind: int = 0  # of those at `nearest`, behind the first stage

@@ -29,9 +29,8 @@ class DvaLoad(DvaOperator):
             return super().decide(view, idle, now)
         batch = around.batch
         if batch is not None:
-            late = batch.completed[around.stage - 1] < batch.size  # some that belong to it are on their way
             may_come = batch is around.latest and around.nearest[0] == 0 and stretchable(batch, view, now)
-            return Hold(None) if late or may_come else super().decide(view, idle, now)
+            return Hold(None) if around.late or may_come else super().decide(view, idle, now)
         rows = min(view.ready, view.limit)
         latest = around.latest
         if latest is not None and stretchable(latest, view, now):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiers import repeatable
 
 from app.scheduler.policies.dva_operator import part_of
-from app.scheduler.types import DeviceSpec, Operation, Profile, Stage
+from app.scheduler.types import DeviceSpec, Operation, Profile, Stage, Step
 
-from ..world import make_device, make_program
+from ..world import Arrival, Trace, World, make_device, make_program
 from .drive import Ran, Request, drive
 
 T = 8_000
@@ -15,6 +18,8 @@ WHOLE = Profile((4 * T,) * 4)
 FOUR = (Stage(Profile((T,) * 4)),) * 4  # every operator takes T and prefers 4 rows
 #: The same, and half as long for rows half as long.
 LONG = (Stage(Profile((T,) * 4, by_length=((5, (T // 2,) * 4), (10, (T,) * 4)))),) * 4
+#: Fixed and row times of stages that never end at one instant.
+MANY = ((7_919, 1_009), (10_007, 23), (4_001, 2_003), (12_007, 47))
 #: Operator A prefers 4 rows, the others 1.
 MIXED = (FOUR[0], *(Stage(Profile(tuple(rows * T // 4 for rows in range(1, 5)))),) * 3)
 
@@ -27,6 +32,37 @@ def served(policy: str, stages: tuple[Stage, ...], *requests: Request, device: D
 
 def operations(ran: Ran) -> list[tuple[int, int, Operation]]:
     return [(unit.stage, len(unit.rows), unit.operation) for unit in ran.units]
+
+
+def ends(policy: str, workers: int, arrivals: tuple[Arrival, ...], *, goes_on: bool) -> dict[int, int]:
+    """When each call ended. `goes_on`: workers pass boundaries by themselves."""
+    stages = tuple(Stage(Profile(tuple(base + rows * row for rows in range(1, 5)))) for base, row in MANY)
+    buckets = (5, 10) if policy == "dva_input" else ()
+    program = make_program(stages=stages, policy=policy, max_batch=4, max_delay_ns=2_000, length_buckets=buckets)
+    world = World(Trace(make_device(*[4] * workers, goes_on=goes_on), (program,), arrivals))
+    found: dict[int, int] = {}
+    carry_out = world._carry_out
+
+    def watched(step: Step) -> None:
+        found.update((call.id, world.now) for call in step.done)
+        carry_out(step)
+
+    world._carry_out = watched  # type: ignore[method-assign]
+    world.run()
+    return found
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("policy", ["dva_input", "dva_operator", "dva_load"])
+@repeatable(40)
+@given(st.lists(st.tuples(st.integers(0, 60_000), st.sampled_from([4, 9])), min_size=1, max_size=12))
+def test_workers_that_pass_boundaries_by_themselves_change_nothing(
+    policy: str, workers: int, requests: list[tuple[int, int]]
+) -> None:
+    """What the simulator shows, which runs units of one stage, is what a CPU does, whose units run several."""
+    arrivals = tuple(Arrival(at=at * 17 + number, lengths=(length,)) for number, (at, length) in enumerate(requests))
+    stage_by_stage, by_itself = (ends(policy, workers, arrivals, goes_on=goes_on) for goes_on in (False, True))
+    assert by_itself == stage_by_stage
 
 
 class TestFigure3:
