@@ -156,6 +156,7 @@ def serve(
         timeout_graceful_shutdown=int(settings.drain_limit_s) + _FORCE_AFTER_S,
         server_header=False,
         lifespan="on",
+        ws="none",  # offers of websockets are declined like any other
         ssl_context_factory=None if tls is None else lambda config, default: tls.context,
     )
     process.switch_threads_often()

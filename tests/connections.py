@@ -75,7 +75,7 @@ class Connection:
     ) -> None:
         # Not access_log=False: that would silence uvicorn's access logger for the whole process, and other tests.
         config = uvicorn.Config(
-            app, http=HttpProtocol, interface="asgi3", log_config=None, timeout_keep_alive=keep_alive_s
+            app, http=HttpProtocol, interface="asgi3", log_config=None, timeout_keep_alive=keep_alive_s, ws="none"
         )
         config.load()
         self.state = ServerState()

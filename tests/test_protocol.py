@@ -48,11 +48,11 @@ async def test_answers_without_a_body_and_in_parts() -> None:
         await send({"type": "http.response.body", "body": b""})
 
     connection = Connection(app)
-    connection.send(b"HEAD / HTTP/1.1\r\n\r\n")
+    connection.send(b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n")
     await connection.done()
     head = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
     assert connection.transport.writes == [head]
-    connection.send(b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n")
+    connection.send(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
     await connection.done()
     head = b"HTTP/1.1 200 OK\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
     assert connection.transport.writes[1:] == [head + b"3\r\none\r\n", b"3\r\ntwo\r\n", b"0\r\n\r\n"]
@@ -61,7 +61,7 @@ async def test_answers_without_a_body_and_in_parts() -> None:
 
 async def test_100_continue_comes_before_the_body() -> None:
     connection = Connection(ok)
-    connection.send(b"POST / HTTP/1.1\r\nContent-Length: 2\r\nExpect: 100-Continue\r\n\r\n")
+    connection.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-Continue\r\n\r\n")
     await connection.transport.wrote.wait()
     assert connection.transport.written == b"HTTP/1.1 100 Continue\r\n\r\n"
     connection.send(b"ok")
@@ -70,9 +70,9 @@ async def test_100_continue_comes_before_the_body() -> None:
 
 
 ENDLESS = {
-    "a header": b"GET / HTTP/1.1\r\nX: ",
+    "a header": b"GET / HTTP/1.1\r\nHost: a\r\nX: ",
     "a target": b"GET /",
-    "a trailer": b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX: ",
+    "a trailer": b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX: ",
 }
 
 
@@ -94,10 +94,57 @@ async def test_a_head_has_an_end(first: bytes) -> None:
     await connection.done()
 
 
+WRONG_HEADS = {
+    "no host": (b"GET / HTTP/1.1\r\n\r\n", 400, "Host: expected one, as HTTP/1.1 has it"),
+    "two hosts": (b"GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", 400, "Host: expected one, as HTTP/1.1 has it"),
+    "gzip, chunked": (
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        400,
+        "Transfer-Encoding: expected chunked and nothing else",
+    ),
+    "two codings": (
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        400,
+        "Transfer-Encoding: expected chunked and nothing else",
+    ),
+    "100 kB in one read": (
+        b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 100_000 + b"\r\n\r\n",
+        431,
+        "the request's head: expected at most 65536 bytes",
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_HEADS)
+async def test_heads_that_are_refused(wrong: str) -> None:
+    """And what follows them is not read: where the next request begins cannot be known."""
+    head, status, message = WRONG_HEADS[wrong]
+    seen: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(scope["path"])
+
+    connection = Connection(app)
+    connection.send(head + REQUEST % 1)
+    await connection.done()
+    assert connection.transport.written.startswith(b"HTTP/1.1 %d " % status)
+    assert json.loads(connection.transport.written.partition(b"\r\n\r\n")[2]) == {"error": message}
+    assert connection.transport.closing or connection.transport.ended
+    assert seen == []
+
+
+async def test_an_http_1_0_request_needs_no_host_and_heads_of_one_read_are_not_added_up() -> None:
+    connection = Connection(ok)
+    line = b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 40_000 + b"\r\n\r\n"
+    connection.send(line * 3 + b"GET / HTTP/1.0\r\n\r\n")
+    await connection.done()
+    assert connection.transport.written.count(b"HTTP/1.1 200 OK") == 4
+
+
 async def test_a_long_body_is_no_head() -> None:
     connection = Connection(ok)
     for _ in range(2):
-        connection.send(b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (80 << 10))
+        connection.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % (80 << 10))
         for _ in range(10):
             connection.send(b"a" * (8 << 10))
         await connection.done()
@@ -159,6 +206,7 @@ OFFERS = {
     "h2c": [b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAMAAABk"],
     "close too": [b"Connection: close, Upgrade", b"Upgrade: h2c"],
     "tls": [b"Upgrade: TLS/1.3", b"Connection: upgrade"],
+    "websocket": [b"Upgrade: websocket", b"Connection: Upgrade", b"Sec-WebSocket-Version: 13"],
 }
 
 
@@ -179,7 +227,9 @@ async def test_an_offer_to_upgrade_is_declined(offer: str, cut: int | None) -> N
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
         await send({"type": "http.response.body", "body": b"ok"})
 
-    lines = b"\r\n".join([b"POST /a HTTP/1.1", b"X-A: b", *OFFERS[offer], b"Content-Length: 5", b"", b"hello"])
+    lines = b"\r\n".join(
+        [b"POST /a HTTP/1.1", b"Host: a", b"X-A: b", *OFFERS[offer], b"Content-Length: 5", b"", b"hello"]
+    )
     connection = Connection(app)
     for part in (lines[:cut], lines[cut:] if cut is not None else b"", REQUEST % 2):
         if part:
@@ -187,8 +237,8 @@ async def test_an_offer_to_upgrade_is_declined(offer: str, cut: int | None) -> N
     await connection.done()
     closes = offer == "close too"
     assert [body for body, _ in seen] == [b"hello"] if closes else [b"hello", b"ok"]
-    headers = {name for name, _ in seen[0][1].items()}
-    assert headers == {b"x-a", b"content-length", *([b"connection"] if closes else [])}
+    headers = set(seen[0][1]) - {b"sec-websocket-version"}
+    assert headers == {b"host", b"x-a", b"content-length", *([b"connection"] if closes else [])}
     assert connection.transport.written.count(b"200 OK") == len(seen)
     assert connection.transport.closing == closes
 
@@ -221,7 +271,7 @@ async def test_a_malformed_request_is_answered_in_json() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None: ...
 
     connection = Connection(app)
-    connection.send(b"GET /\xc3\xa9 HTTP/1.1\r\n\r\n")
+    connection.send(b"GET /\xc3\xa9 HTTP/1.1\r\nHost: a\r\n\r\n")
     head, _, body = connection.transport.written.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ")
     assert b"content-length: %d\r\n" % len(body) in head + b"\r\n"
@@ -259,7 +309,6 @@ def test_the_tested_release_of_uvicorn_is_the_only_one_allowed() -> None:
         (HttpToolsProtocol.on_response_complete, ["self"]),
         (HttpToolsProtocol.resume_writing, ["self"]),
         (HttpToolsProtocol.connection_made, ["self", "transport"]),
-        (HttpToolsProtocol.handle_websocket_upgrade, ["self"]),
         (FlowControl.__init__, ["self", "transport"]),
         (FlowControl.resume_reading, ["self"]),
         (HttpToolsProtocol._start_asgi_task, ["self", "cycle", "app"]),
@@ -313,6 +362,6 @@ def test_state_of_a_server() -> None:
     assert (server.server_state.connections, server.server_state.tasks) == (set(), set())
     settings = {
         "http", "interface", "proxy_headers", "log_config", "access_log", "timeout_keep_alive",
-        "timeout_graceful_shutdown", "server_header", "lifespan", "ssl_context_factory",
+        "timeout_graceful_shutdown", "server_header", "lifespan", "ssl_context_factory", "ws",
     }  # fmt: skip
     assert settings <= set(parameters(uvicorn.Config.__init__))

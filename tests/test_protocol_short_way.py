@@ -157,10 +157,10 @@ async def test_a_request_in_any_pieces(handler: Takes) -> None:
 @pytest.mark.parametrize(
     "request_bytes",
     [
-        b"GET /a HTTP/1.1\r\n\r\n",
-        b"PUT /a HTTP/1.1\r\nContent-Length: 2\r\n\r\nhi",
-        b"POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n",
-        b"POST /a HTTP/1.1\r\n\r\n",
+        b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi",
+        b"POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n",
+        b"POST /a HTTP/1.1\r\nHost: a\r\n\r\n",
         b"POST /a HTTP/1.0\r\nContent-Length: 2\r\n\r\nhi",
         b"POST /a HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nhi",
         post(b"/a", b"hi", b"Connection: close"),
@@ -216,7 +216,7 @@ async def test_requests_behind_one_another_are_answered_in_order(handler: Takes)
 async def test_an_answer_before_the_body(handler: Takes) -> None:
     """The rest of the body is dropped, and the connection goes on."""
     connection = await connected(handler)
-    connection.send(b"POST /a HTTP/1.1\r\nContent-Length: 4\r\n\r\nab")
+    connection.send(b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nab")
     handler.taken[0].ok()
     connection.send(b"cd" + post(b"/b"))
     assert (handler.taken[0].body, handler.taken[1].body) == (None, b"hi")
@@ -248,7 +248,9 @@ async def test_nothing_is_taken_while_an_earlier_answer_is_unread(handler: Takes
     assert parsed(connection.transport.written)[2] == b"2 /a"
 
 
-@pytest.mark.parametrize("sent", [b"POST /a HTTP/1.1\r\nContent-Length: 4\r\n\r\nab", post(b"/a") + post(b"/b")])
+@pytest.mark.parametrize(
+    "sent", [b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nab", post(b"/a") + post(b"/b")]
+)
 async def test_a_client_that_leaves(handler: Takes, sent: bytes) -> None:
     connection = await connected(handler)
     connection.send(sent)
@@ -274,8 +276,8 @@ async def test_a_body_that_does_not_come(handler: Takes, known: bool) -> None:
     clock = Clock()
     connection = await connected(handler, clock)
     if known:
-        get_known(connection, handler, b"POST /a HTTP/1.1\r\nContent-Length: 4\r\n\r\n", b"abcd")
-    connection.send(b"POST /a HTTP/1.1\r\nContent-Length: 4\r\n\r\n")
+        get_known(connection, handler, b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n", b"abcd")
+    connection.send(b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n")
     clock.pass_s(29)
     connection.send(b"ab")  # a client that sends now and then gets no more time
     clock.pass_s(0.9)
@@ -295,10 +297,10 @@ async def test_a_body_that_comes_too_late_is_dropped(handler: Takes, known: bool
     clock = Clock()
     connection = await connected(handler, clock)
     if known:
-        get_known(connection, handler, b"POST /a HTTP/1.1\r\nContent-Length: 4\r\n\r\n", b"abcd")
-    connection.send(b"POST /a HTTP/1.1\r\nContent-Length: 4\r\n\r\n")
+        get_known(connection, handler, b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n", b"abcd")
+    connection.send(b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n")
     clock.pass_s(31)
-    connection.send(b"abcd" + post(b"/b") + b"GET / HTTP/1.1\r\n\r\n")
+    connection.send(b"abcd" + post(b"/b") + b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
     assert (len(handler.taken), handler.taken[0].body, connection.transport.ended) == (1, None, True)
     assert len(connection.transport.writes) == 1
     assert connection.state.tasks == set()
@@ -307,7 +309,7 @@ async def test_a_body_that_comes_too_late_is_dropped(handler: Takes, known: bool
 async def test_a_body_in_time_leaves_no_timer(handler: Takes) -> None:
     clock = Clock()
     connection = await connected(handler, clock)
-    connection.send(b"POST /a HTTP/1.1\r\nContent-Length: 4\r\n\r\n")
+    connection.send(b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n")
     connection.send(b"abcd")
     clock.pass_s(100)
     assert (handler.taken[0].body, handler.taken[0].timed_out) == (b"abcd", False)
@@ -322,7 +324,7 @@ async def test_idle_connections_close(handler: Takes) -> None:
         handler.taken[-1].ok()
         clock.pass_s(4)
         assert (connection.transport.closing, len(clock.timers)) == (False, 1)
-    connection.send(b"GET /b HTTP/1.1\r\n\r\n")
+    connection.send(b"GET /b HTTP/1.1\r\nHost: a\r\n\r\n")
     await connection.done()
     clock.pass_s(4.9)
     assert not connection.transport.closing
@@ -391,7 +393,7 @@ async def test_a_head_is_parsed_once(handler: Takes) -> None:
         assert handler.taken[-1].body == b"body%d" % number
         handler.taken[-1].ok()
     assert (counted.fed, len({id(headers) for _, headers, _ in handler.heads})) == (1, 1)
-    for request in (post(b"/a", b"longer!"), post(b"/a", b"body5", b"X-A: c"), b"GET /a HTTP/1.1\r\n\r\n"):
+    for request in (post(b"/a", b"longer!"), post(b"/a", b"body5", b"X-A: c"), b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n"):
         connection.send(request)
         if request.startswith(b"POST"):
             handler.taken[-1].ok()
@@ -401,7 +403,7 @@ async def test_a_head_is_parsed_once(handler: Takes) -> None:
     assert connection.transport.written.count(b"HTTP/1.1 200 OK") == 8
 
 
-@pytest.mark.parametrize("first", [b"\r\n\r\n", b"GET /x HTTP/1.1\r\n\r\n", post(b"/b", b"POST ")])
+@pytest.mark.parametrize("first", [b"\r\n\r\n", b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n", post(b"/b", b"POST ")])
 async def test_a_head_behind_something_else_in_one_read(handler: Takes, first: bytes) -> None:
     """What is remembered is that head alone, or nothing."""
     connection = await connected(handler)
@@ -424,7 +426,7 @@ async def test_many_refused_in_one_read(handler: Takes) -> None:
     connection.send(post(b"/a"))
     connection.send(post(b"/a") * 5000)
     assert connection.transport.writes == [ANSWER] * 5001
-    connection.send(post(b"/a") * 10 + b"GET / HTTP/1.1\r\n\r\n" + post(b"/a"))
+    connection.send(post(b"/a") * 10 + b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" + post(b"/a"))
     await connection.done()
     assert [b"x-way" in answer for answer in connection.transport.writes[-12:]] == [False] * 10 + [True] * 2
 

@@ -6,7 +6,7 @@ import inspect
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
 
@@ -100,6 +100,18 @@ def settings_from(given: dict[str, Any]) -> Settings:
         raise ConfigError(f"{field}: {message}{got}" if field else message) from None
 
 
+def _refuse_empty_keys(given: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+    """Raise ConfigError for a variable of a key that is empty: an empty variable counts as not given elsewhere.
+
+    A secret that was never filled in would open the server to everybody.
+    """
+    for name in ("api_key", "api_key_file", "admin_key", "admin_key_file"):
+        if given[name] is None and f"STARLING_{name.upper()}" in environment:
+            raise ConfigError(
+                f"{name}: the variable STARLING_{name.upper()} is empty: set a key, or unset the variable"
+            )
+
+
 def _serve(**given: Any) -> None:
     folder = given.pop("folder")
     if folder is not None:
@@ -112,6 +124,7 @@ def _serve(**given: Any) -> None:
             log.warning(line.removeprefix("warning: "))
         else:
             print(f"starling: {line}", file=sys.stderr)
+    _refuse_empty_keys(given, os.environ)
     settings = settings_from(given)
     from app import process
 

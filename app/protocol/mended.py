@@ -11,7 +11,7 @@
 - The last answer on a connection reaches a client that still sends.
 - A TLS connection closes also where its client does not answer (`Farewell`).
 - Malformed requests are answered in JSON, as all errors of this server are.
-- A head is not collected without end: httptools knows no limit.
+- A head is not collected without end: httptools knows no limit. No Host or two, and codings but chunked, are refused.
 """
 
 from __future__ import annotations
@@ -31,9 +31,7 @@ from app.protocol.upgrades import declined
 
 _FIRST_REQUEST_S = 0.5  # how long a connection without a request stays open when the server stops
 _LINGER_S = 5.0  # how long a client may go on sending when it has its last answer
-_LONGEST_HEAD = (
-    64 << 10
-)  # bytes that may come without one of a body: heads, trailers. What one read brings goes through
+_LONGEST_HEAD = 64 << 10  # bytes of a head, or that may come without one of a body: unfinished heads, trailers
 
 
 def _refusal(status: bytes, why: str) -> bytes:
@@ -47,6 +45,8 @@ _MALFORMED = _refusal(b"400 Bad Request", "the request is not valid HTTP/1.1")
 _TOO_LONG = _refusal(
     b"431 Request Header Fields Too Large", f"the request's head: expected at most {_LONGEST_HEAD} bytes"
 )
+_HOSTS = _refusal(b"400 Bad Request", "Host: expected one, as HTTP/1.1 has it")
+_CODING = _refusal(b"400 Bad Request", "Transfer-Encoding: expected chunked and nothing else")
 
 
 class MendedProtocol(HttpToolsProtocol):
@@ -61,6 +61,8 @@ class MendedProtocol(HttpToolsProtocol):
         self._parsing = False  # the parser is within a request
         self._declines = False  # the head that has just come offers an upgrade
         self._apart = 0  # bytes that were read since the last of a body, or since a request began
+        self._read = 0  # bytes of the last read
+        self._wrong = _MALFORMED  # the answer to a request that cannot be parsed
         self._lingers = False  # the last answer has been given, and what still comes is dropped
         self._idle = IdleTimer(self.loop, self.timeout_keep_alive, self._busy, self._close)
         self._farewell: Farewell | None = None
@@ -77,17 +79,19 @@ class MendedProtocol(HttpToolsProtocol):
 
     def _parse(self, data: bytes) -> bool:
         """Whether the parser is still between the requests, or within one: False after nonsense and upgrades."""
+        self._read = len(data)
         self._apart += len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserError:
             self.logger.warning("Invalid HTTP request received.")
-            self.send_400_response("")
+            if self._wrong is _TOO_LONG:
+                self._refuse_head()
+            else:
+                self.send_400_response("")
         except httptools.HttpParserUpgrade as upgrade:
             if self._declines:
                 self._decline(data[upgrade.args[0] :])
-            elif self._should_upgrade():
-                self.handle_websocket_upgrade()
             else:
                 self._unsupported_upgrade_warning()
         else:
@@ -124,10 +128,31 @@ class MendedProtocol(HttpToolsProtocol):
         self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT" and not self._should_upgrade():
+        self._check_head()
+        if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
             self._declines = True
         elif not self._lingers:  # since an earlier request in the same read
             self._begin()
+
+    def _check_head(self) -> None:
+        """Raise ValueError, which ends the parser's run, for a head that RFC 9112 has servers refuse, or a long one."""
+        names = [name for name, _ in self.headers]
+        hosts = names.count(b"host")
+        if hosts > 1 or (not hosts and self.parser.get_http_version() == "1.1"):
+            self._wrong = _HOSTS
+        elif b"transfer-encoding" in names and [
+            value.lower() for name, value in self.headers if name == b"transfer-encoding"
+        ] != [b"chunked"]:
+            self._wrong = _CODING
+        elif self._apart + self._read > _LONGEST_HEAD and self._head_bytes() > _LONGEST_HEAD:
+            self._wrong = _TOO_LONG
+        else:
+            return
+        raise ValueError
+
+    def _head_bytes(self) -> int:
+        """At least so many bytes has the head that has just come."""
+        return len(self.url) + sum(len(name) + len(value) + len(b":\r\n") for name, value in self.headers)
 
     def _begin(self) -> None:
         """The head of a request has come: a task of uvicorn's answers it, or it waits for its turn."""
@@ -227,6 +252,6 @@ class MendedProtocol(HttpToolsProtocol):
         self._take_leave()
 
     def send_400_response(self, msg: str) -> None:
-        self.transport.write(_MALFORMED)
+        self.transport.write(self._wrong)
         self.transport.close()
         self._take_leave()

@@ -91,6 +91,17 @@ def test_flags_beat_variables(served: list[Settings]) -> None:
     assert (served[0].port, served[0].max_batch, served[0].split_failed) == (1, 7, False)
 
 
+@pytest.mark.parametrize("name", ["API_KEY", "API_KEY_FILE", "ADMIN_KEY", "ADMIN_KEY_FILE"])
+def test_an_empty_key_is_not_no_key(served: list[Settings], name: str) -> None:
+    """A secret that was never filled in must not open the server."""
+    error = run("serve", env={f"STARLING_{name}": ""}).exception
+    assert isinstance(error, ConfigError)
+    assert f"STARLING_{name} is empty" in str(error)
+    assert served == []
+    run("serve", f"--{name.lower().replace('_', '-')}", "given", env={f"STARLING_{name}": ""})
+    assert len(served) == 1
+
+
 def test_lists(served: list[Settings]) -> None:
     run("serve", "--model", "a=x", "--model", "b=y", "--workers", "1,2,4")
     run("serve", env={"STARLING_MODEL": "a=x b=y", "STARLING_WORKERS": "8"})
