@@ -25,8 +25,8 @@ def constant(answer: bytes) -> Server:
 class TorchLoop(Child):
     """A loop of bare torch over one batch in its own process, which is idle except while it measures."""
 
-    def __init__(self, model: str, batch: int, threads: int) -> None:
-        command = [sys.executable, "-m", "loadtest.bench.torch_loop", model, str(batch), str(threads)]
+    def __init__(self, model: str, batch: int, threads: int, device: str = "cpu") -> None:
+        command = [sys.executable, "-m", "loadtest.bench.torch_loop", model, str(batch), str(threads), device]
         super().__init__(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def wait_ready(self, limit_s: float = READY_LIMIT_S) -> None:
