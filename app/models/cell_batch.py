@@ -38,7 +38,7 @@ class Steps(Protocol):
 
     def keeps(self, place: int) -> bool: ...
 
-    def longest_stride(self, rows: int) -> int: ...
+    def longest_stride(self, rows: int, left: int) -> int: ...
 
     def stride(self, x: torch.Tensor | None, state: State) -> Stepped: ...
 
@@ -65,8 +65,8 @@ class CellBatch:
         done = 0
         while self._limits:
             # As many at once as a worker makes while it serves, so that a step takes as long here.
-            longest = 1 if self._x is None else self._model.longest_stride(len(self._limits))
-            steps = min(longest, self._limits[-1] - done)
+            left = self._limits[-1] - done
+            steps = 1 if self._x is None else min(left, self._model.longest_stride(len(self._limits), left))
             x = None if self._x is None else self._x[:, done : done + steps].transpose(0, 1)
             stepped = self._model.stride(x, self._state)
             self._state = stepped.state

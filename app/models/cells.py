@@ -130,12 +130,12 @@ class CellModel(nn.Module):
             self._check_ended(ended, rows)
         return Stepped(self._given_out(y, (rows,)), after, ended)
 
-    def longest_stride(self, rows: int) -> int:
-        """How many steps of so many rows are best made at once: 1 for most cells, which make one after another.
+    def longest_stride(self, rows: int, left: int) -> int:
+        """How many steps of so many rows to make in one `stride`: 1 for most cells, which make one after another.
 
-        All steps of one are made before anybody can join, so it takes no longer than a step of a large batch.
+        `left`: steps until the first of them ends. No row can join before a stride has ended.
         """
-        return 1 if self._longest_stride is None else int(self._longest_stride(rows))
+        return 1 if self._longest_stride is None else int(self._longest_stride(rows, left))
 
     def stride(self, x: torch.Tensor | None, state: State) -> Stepped:
         """Steps of rows that all make them, at most as many as `longest_stride` says: `x` and `ys` [steps, rows, ...].

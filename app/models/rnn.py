@@ -115,10 +115,10 @@ class LayerCell(nn.Module):
             hidden.append(x)
         return x if self._reads_steps else None, (*hidden, *memory)
 
-    def longest_stride(self, rows: int) -> int:
-        """How many steps of so many rows `stride` should make at most."""
+    def longest_stride(self, rows: int, left: int) -> int:
+        """How many steps of so many rows one `stride` should make; the first of them ends after `left` steps."""
         packed = self._ready()
-        return packed.longest(rows) if isinstance(packed, LstmSteps) else 1
+        return packed.longest(rows, left) if isinstance(packed, LstmSteps) else 1
 
     def stride(
         self, x: torch.Tensor, state: Sequence[torch.Tensor]

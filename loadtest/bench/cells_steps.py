@@ -54,8 +54,8 @@ class Counted(nn.Module):
     def step(self, x: torch.Tensor, state: Any) -> Any:
         return self._count(1, self.cell.step(x, state))
 
-    def longest_stride(self, rows: int) -> int:
-        return int(self.cell.longest_stride(rows))
+    def longest_stride(self, rows: int, left: int) -> int:
+        return int(self.cell.longest_stride(rows, left))
 
     def stride(self, x: torch.Tensor, state: Any) -> Any:
         return self._count(len(x), self.cell.stride(x, state))

@@ -63,7 +63,7 @@ class Strides(Sums):
         super().__init__()
         self.made: list[tuple[int, int]] = []  # rows, steps
 
-    def longest_stride(self, rows: int) -> int:
+    def longest_stride(self, rows: int, left: int) -> int:
         return 6 // rows if rows < 3 else 1
 
     def stride(self, x: torch.Tensor, state: Any) -> Any:
@@ -73,6 +73,13 @@ class Strides(Sums):
             y, state = self.step(one, state)
             ys.append(y.clone())
         return torch.stack(ys), state
+
+
+class NearEnd(Strides):
+    """The same: one step at once, but the last three before a row ends."""
+
+    def longest_stride(self, rows: int, left: int) -> int:
+        return left if left <= 3 else 1
 
 
 def sums(cell: Any, bound: int = LONG, **batching: Any) -> Model:
@@ -222,6 +229,15 @@ class TestStrides:
             assert (await short).tolist() == [7]
             assert (await long).tolist() == [LONG]
             assert cell.made[:2] == [(2, 1), (1, 6)]
+
+    @pytest.mark.parametrize("klass", ["realtime", "best_effort"])
+    async def test_a_cell_knows_how_soon_a_row_ends_unless_real_time_may_wait_for_it(self, klass: Any) -> None:
+        cell = NearEnd()
+        async with serving(sums(cell)) as served:
+            cell.made.clear()
+            asked = await ask(served, np.ones((2, 5), np.float32), klass=klass)
+            assert asked.tolist() == [5, 5]
+            assert cell.made == ([(2, 1)] * 2 + [(2, 3)] if klass == "realtime" else [(2, 1)] * 5)
 
     async def test_one_that_fails_is_made_again_from_where_it_began(self) -> None:
         cell = Strides()

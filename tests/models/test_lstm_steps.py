@@ -81,9 +81,16 @@ def test_a_batch_that_shrinks(lengths: list[int]) -> None:
         close(ys[row, :length], net(x[row : row + 1, :length])[0])
 
 
-def test_strides_are_short_where_many_would_wait() -> None:
+def test_strides_are_short_while_a_row_could_still_gain_by_joining() -> None:
     cell = LayerCell(Net(1), INFO)
-    assert [cell.longest_stride(rows) for rows in (1, 2, 3, 8, 9, 64)] == [8, 8, 5, 2, 1, 1]
+    assert [cell.longest_stride(rows, 300) for rows in (1, 2, 3, 8, 9, 64)] == [8, 8, 5, 2, 1, 1]
+    assert [cell.longest_stride(rows, 21) for rows in (4, 5, 64)] == [4, 3, 1]
+
+
+def test_strides_go_to_the_end_of_the_next_row_where_that_is_near() -> None:
+    cell = LayerCell(Net(1), INFO)
+    assert [cell.longest_stride(rows, 20) for rows in (1, 4, 5, 25, 32, 64)] == [8, 4, 20, 20, 16, 8]
+    assert [cell.longest_stride(rows, 3) for rows in (1, 16, 64, 1000)] == [3, 3, 3, 1]
 
 
 def test_it_is_for_large_float32_lstms() -> None:
@@ -103,7 +110,7 @@ def test_where_it_cannot_be_done_the_cells_are_packed(monkeypatch: pytest.Monkey
     monkeypatch.setattr(steps_of, "_reordered", refuses)
     net, x = Net(2), torch.randn(3, 4, 5)
     model, _ = recurrent_model(by_its_layer(net, INFO), INFO)
-    assert model.longest_stride(1) == 1
+    assert model.longest_stride(1, 20) == 1
     assert isinstance(model.cell._ready(), packing.PackedCells)
     close(model(x, torch.full((3,), 4))[0], net(x))
 

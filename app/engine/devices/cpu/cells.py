@@ -123,14 +123,16 @@ class CellExecutor(CpuExecutor):
     ) -> tuple[Stepped, int]:
         """Up to `most` steps: until a row ends, or the job is recalled. Returns the last of them, and their number.
 
-        Of few rows a cell may make several at once; a recall is heard behind them.
+        A cell may make several at once, and a recall takes effect behind them. Best-effort rows make few at once,
+        however soon one ends: a real-time unit may wait for them.
         """
         kept, cell = self.activations, self._cell
         at = kept.places(rows)
-        longest = cell.longest_stride(len(rows)) if kept.reads(rows) else 1
+        reads, hurried = kept.reads(rows), job is not None and job.best_effort
         made = 0
         while True:
-            steps = min(longest, most - made)
+            left = most - made
+            steps = min(left, cell.longest_stride(len(rows), NO_BOUND if hurried else left)) if reads else 1
             stepped = cell.stride(kept.read(rows, at, made, steps), state)
             state = stepped.state
             for place, y in enumerate(stepped.ys):
