@@ -1,8 +1,14 @@
 """The asyncio driver of the scheduler: the only live caller of it, and the owner of its timer.
 
 The driver's rule: after each input, `step` once, and carry out all of the Step. Inputs that arrive in one turn of the
-loop share a step; a finished unit is followed by one at once, so that the device has its next work before the answers
-of the last are given. Everything here runs on the event loop.
+loop share a step; a finished unit is followed by one at once. Everything here runs on the event loop.
+
+The order of work on the loop: all of real time before all of best effort.
+    real time     Where a step starts real-time units only, the device gets them first, and works while the answers are
+                  given. Otherwise the answers are given first.
+    best effort   Its units start in a step of their own, after the loop has polled its sockets once: a real-time
+                  request that can be read by then goes before them. Its answers follow in pieces; the loop polls its
+                  sockets between two of them.
 """
 
 from __future__ import annotations
@@ -11,6 +17,7 @@ import asyncio
 import itertools
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -39,6 +46,7 @@ log = logging.getLogger("starling.engine")
 
 _WORKER_END_S = 2.0  # everything has been answered by then: a worker still at work hangs, or works for nobody
 _LEAST_TIMER_S = 0.001  # loops round to milliseconds; an earlier timer would wake up before its time
+_PIECE = 4  # best-effort answers between two polls: an answer takes some 20 us, a turn of the loop as much
 
 
 class Engine:
@@ -85,6 +93,9 @@ class Engine:
         self.next_call = itertools.count().__next__
         self._in_flight = InFlight(self.device, scheduler, clock, self._served)
         self._step_due = False
+        self._held = False  # the last step held best-effort units
+        self._unanswered: deque[Lease] = deque()  # best-effort calls that have ended
+        self._poll: asyncio.TimerHandle | None = None  # of `_after_poll`
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
         self._closed: asyncio.Event
@@ -108,8 +119,9 @@ class Engine:
         await self.profiling.close()
         if self._monitor is not None:
             await asyncio.wait([self._monitor])
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._poll):
+            if timer is not None:
+                timer.cancel()
         self._loader.shutdown(wait=False, cancel_futures=True)
         ended = await asyncio.to_thread(self.device.close, _WORKER_END_S)
         if not ended:
@@ -204,6 +216,7 @@ class Engine:
     def abort(self, why: str) -> None:
         """Answer everything that has no answer yet with 503, take no more, and wait for no unit any more."""
         self.refusing = why
+        self._answer_best_effort(len(self._unanswered))
         for call in list(self.scheduler.calls):
             if (serving := self._served.get(call.program)) is not None:
                 serving.fail(call, NotReady(why, retry_after_s=1))
@@ -221,24 +234,59 @@ class Engine:
         if self._step_due:
             self._step()
 
-    def _step(self) -> None:
-        """Ask the scheduler, and carry out all it says: the device first."""
-        self._tell(self._hand_over())
+    def _step(self, *, hold: bool = True) -> None:
+        """Ask the scheduler, and carry out all it says. `hold`: best-effort units wait for the sockets to be polled."""
+        self._carry_out(self._ask(hold=hold))
 
-    def _hand_over(self) -> Step:
-        """Ask the scheduler, and give the device its work; `_tell` is to follow."""
+    def _ask(self, *, hold: bool = True) -> Step:
+        """Ask the scheduler, and start the units if all are real-time; `_carry_out` is to follow."""
         self._step_due = False
-        return self._in_flight.hand_over()
+        step = self._in_flight.step(hold=hold)
+        if step.start and not step.start[-1].klass:  # the last: they are in order of class
+            self._in_flight.start(step.start)
+            if step.done:
+                self.device.let_begin()  # the loop keeps the interpreter lock for as long as answering takes
+        return step
 
-    def _tell(self, step: Step) -> None:
-        """Answer the calls that have ended, and see to the timer."""
+    def _carry_out(self, step: Step) -> None:
+        """The rest of a Step, in the order of this module's text."""
         for call in step.done:
-            cast("Lease", call).resolve()
+            if call.klass:
+                self._unanswered.append(cast("Lease", call))
+            else:
+                cast("Lease", call).resolve()
+        if step.start and step.start[-1].klass:
+            self._in_flight.start(step.start)
+            if self._unanswered:
+                self.device.let_begin()  # as in `_ask`
         for drop in step.drop:
             if (served := self._served.get(drop.call.program)) is not None:
                 served.drop(drop, self.lost)
         if step.wake_at is not None and (self._timer is None or step.wake_at < self._timer_at):
             self._arm(step.wake_at)
+        self._held = step.held
+        if step.held or self._unanswered:
+            self._poll_first()
+        if step.withdraw and self._in_flight.withdraw(step.withdraw):  # each is asked for once, so this ends
+            self._step()
+
+    def _poll_first(self) -> None:
+        """Turn to best-effort work when the loop has polled its sockets once."""
+        if self._poll is None:
+            # Not `call_soon`: asyncio would call it before the readers of the sockets that it has polled.
+            self._poll = self.loop.call_later(0, self._after_poll)
+
+    def _after_poll(self) -> None:
+        self._poll = None
+        if self._held:
+            self._step(hold=False)
+        self._answer_best_effort(_PIECE)
+        if self._unanswered:
+            self._poll_first()
+
+    def _answer_best_effort(self, most: int) -> None:
+        for _ in range(min(most, len(self._unanswered))):
+            self._unanswered.popleft().resolve()
 
     def _arm(self, wake_at: int) -> None:
         if self._timer is not None:
@@ -282,7 +330,7 @@ class Engine:
             self.loop.call_soon_threadsafe(what, *args)
 
     def _finished(self, completion: Completion) -> None:
-        """A unit has ended: tell the scheduler, give the device its next work, then answer."""
+        """A unit has ended: tell the scheduler, and carry out the step that follows."""
         outcome = completion.outcome
         if outcome.error is Fault.DEVICE:
             self._lose(f"worker {completion.worker} has died: {completion.message}")
@@ -298,7 +346,7 @@ class Engine:
         following = self.scheduler.finished(outcome, now)
         if following is not None:
             self._in_flight.go_on(following)
-        step = self._hand_over()
+        step = self._ask()
         if completion.ran is not None:
             served.ran(unit, completion.ran, now)
         else:
@@ -306,7 +354,7 @@ class Engine:
         if self._tracer is not None:
             tell_of_unit(self._tracer, served, unit, completion, now)
         served.free_rows(unit.rows)
-        self._tell(step)
+        self._carry_out(step)
 
     def _lose(self, why: str) -> None:
         if self.lost is not None:  # units in flight all say so

@@ -1,7 +1,4 @@
-"""The units that a device has: hands over what a Step starts, recalls and takes back what it says, knows since when.
-
-A device is told before anybody is answered, so that it works meanwhile.
-"""
+"""The units that a device has: hands over what a Step starts, recalls and takes back what it says, knows since when."""
 
 from __future__ import annotations
 
@@ -30,21 +27,21 @@ class InFlight:
         self._free_since = [0] * workers  # when the worker's last unit ended
         self.on_end: Callable[[Unit, Outcome, int, int], None] | None = None  # see Engine.watch
 
-    def hand_over(self) -> Step:
-        """Ask the scheduler, and give the device its work. The rest of the Step is the caller's."""
-        step = self._scheduler.step(self._clock())
-        self._carry_out(step)
-        withdraw = step.withdraw
-        while withdraw and self._withdraw(withdraw):  # each is asked for once, so this ends
-            more = self._scheduler.step(self._clock())
-            self._carry_out(more)
-            step.start += more.start
-            step.done += more.done
-            step.drop += more.drop
-            step.wake_at, withdraw = more.wake_at, more.withdraw
-        if step.start and step.done:
-            self._device.let_begin()  # the loop is about to keep the interpreter lock for as long as answering takes
+    def step(self, *, hold: bool) -> Step:
+        """Ask the scheduler, and recall what it says. The rest of the Step is the caller's."""
+        step = self._scheduler.step(self._clock(), hold=hold)
+        for unit in step.recall:
+            if (job := self._jobs.get(unit.id)) is not None:  # else it ended after its model had been given up
+                self._device.recall(unit.worker, job)
+        for unit in step.settle:
+            if (job := self._jobs.get(unit.id)) is not None:
+                job.onward = False
         return step
+
+    def start(self, units: Sequence[Unit]) -> None:
+        """Hand the units of a Step to their workers."""
+        for unit in units:
+            self._start(unit)
 
     def end(self, outcome: Outcome, now: int) -> Unit | None:
         """A unit has ended, or goes on as another one; None for one that is not ours."""
@@ -67,16 +64,6 @@ class InFlight:
         """When a unit's worker could turn to it: a unit that was pushed behind another began when that one ended."""
         return max(unit.started, self._free_since[unit.worker])
 
-    def _carry_out(self, step: Step) -> None:
-        for unit in step.recall:
-            if (job := self._jobs.get(unit.id)) is not None:  # else it ended after its model had been given up
-                self._device.recall(unit.worker, job)
-        for unit in step.settle:
-            if (job := self._jobs.get(unit.id)) is not None:
-                job.onward = False
-        for unit in step.start:
-            self._start(unit)
-
     def _start(self, unit: Unit) -> None:
         self.units[unit.id] = unit
         slots = [row.slot for row in unit.rows]
@@ -89,7 +76,7 @@ class InFlight:
             self._jobs[unit.id] = job
         self._device.push(unit.worker, job)
 
-    def _withdraw(self, units: Sequence[Unit]) -> bool:
+    def withdraw(self, units: Sequence[Unit]) -> bool:
         """Take units back from the device, where it has not begun them; whether there were such."""
         taken = [
             unit

@@ -14,7 +14,7 @@ from itertools import takewhile
 
 from app.scheduler.ahead import Ahead
 from app.scheduler.arbiter import Arbiter
-from app.scheduler.gate import Fits, Gate
+from app.scheduler.gate import KEEPING, Fits, Gate
 from app.scheduler.going_on import GoingOn, onward, steps_of
 from app.scheduler.ledger import Ledger
 from app.scheduler.policies import Cut, Hold
@@ -38,11 +38,14 @@ class Dispatch:
         self.ahead = Ahead(ledger)
         self.going_on = GoingOn(ledger, workers, self.gate, self._views, self._arbiter)
         self._next_unit = 0
+        self.hold = False  # best-effort units start in a later step, see `Scheduler.step`
+        self.held = False  # such a unit could have started in this step
 
     def run(self, start: list[Unit], now: int) -> int | None:
         """Add to `start` all units that can start; return when to ask again if nothing happens before, or None."""
         workers, ledger = self._workers, self._ledger
         self.gate.open()
+        self.held = False
         if workers.full:
             return None  # the step that most calls get
         held: list[ReadySet] = []
@@ -145,6 +148,9 @@ class Dispatch:
             found = self.gate.admit(ready, state, usable, limit, now)
             if isinstance(found, Hold):
                 return found
+            if self.hold and not self.gate.share.due and self._device.classes.preset in KEEPING:
+                self.held = True
+                return Hold(None)
             usable = found.workers
             capacities = sorted((state.capacity[stage][worker] for worker in usable), reverse=True)
             fits = found.within(capacities[0])

@@ -39,7 +39,7 @@ Entry = dict[str, Any]
 
 def step_entry(step: Step, now: int) -> Entry:
     """A Step as data: units with their rows as [call id, row index]."""
-    return {
+    entry: Entry = {
         "t": now,
         "step": {
             "start": [
@@ -54,6 +54,9 @@ def step_entry(step: Step, now: int) -> Entry:
             "settle": [unit.id for unit in step.settle],
         },
     }
+    if step.held:  # where nothing was held, it makes no difference whether it was asked for
+        entry["held"] = True
+    return entry
 
 
 class RecordingScheduler(Scheduler):
@@ -118,8 +121,8 @@ class RecordingScheduler(Scheduler):
         self._sink({"in": "control", "t": now, "program": program, "tables": data})
         super().control(program, tables, now)
 
-    def step(self, now: int) -> Step:
-        step = super().step(now)
+    def step(self, now: int, *, hold: bool = False) -> Step:
+        step = super().step(now, hold=hold)
         self._sink(step_entry(step, now))
         return step
 

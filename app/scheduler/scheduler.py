@@ -203,9 +203,14 @@ class Scheduler:
 
     # the one output
 
-    def step(self, now: int) -> Step:
-        """What to do now, given all inputs so far."""
+    def step(self, now: int, *, hold: bool = False) -> Step:
+        """What to do now, given all inputs so far.
+
+        `hold`: start no best-effort unit, because the driver has not read all that has come; the Step says whether one
+        could start. One that starts as its share of the device goes before real-time units anyway, and is not held.
+        """
         ledger = self._ledger
+        self._dispatch.hold = hold
         start: list[Unit] = []
         if not ledger.deadlines:
             wake_at = None if self._lost else self._dispatch.run(start, now)
@@ -221,7 +226,7 @@ class Scheduler:
         done, drops = ledger.done, ledger.drops
         if done or drops:
             ledger.done, ledger.drops = [], []
-        return Step(start, done, drops, wake_at, recall, withdraw, settle)
+        return Step(start, done, drops, wake_at, recall, withdraw, settle, self._dispatch.held)
 
     # what others may read
 

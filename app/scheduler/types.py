@@ -305,7 +305,8 @@ class Step:
 
     `recall`: units that are to end with the step or stage that runs. `withdraw`: units that are to be taken back from
     behind others of their workers, where that is still possible; the driver says of which it was, and steps again.
-    `settle`: units that are to end when the first of their rows does, because others wait for that.
+    `settle`: units that are to end when the first of their rows does, because others wait for that. `held`: a
+    best-effort unit could start and was held, because the driver asked for that.
     """
 
     start: list[Unit]
@@ -315,3 +316,4 @@ class Step:
     recall: Sequence[Unit] = ()
     withdraw: Sequence[Unit] = ()
     settle: Sequence[Unit] = ()
+    held: bool = False

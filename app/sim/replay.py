@@ -45,7 +45,8 @@ def replay(lines: Iterable[str]) -> Replayed:
             feed(scheduler, entry)
             continue
         # to JSON and back, as in the record, so that tuples become lists
-        got = json.loads(json.dumps(step_entry(scheduler.step(entry["t"]), entry["t"])))
+        step = scheduler.step(entry["t"], hold=entry.get("held", False))
+        got = json.loads(json.dumps(step_entry(step, entry["t"])))
         if got != entry:
             return Replayed(equal, number, entry, got)
         equal += 1

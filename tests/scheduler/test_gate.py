@@ -260,6 +260,41 @@ def end_whole(scheduler: Scheduler, unit: Unit, now: int) -> Step:
     return scheduler.step(now)
 
 
+class TestHold:
+    """The driver may ask for a step that starts no best-effort unit, before it has read all that has come."""
+
+    def test_real_time_units_start_and_best_effort_ones_in_the_next_step(self) -> None:
+        scheduler = scheduler_of(1, 1)
+        for ident, klass in enumerate((BEST, REAL)):
+            scheduler.submit(make_call(ident, klass=klass), 0)
+        step = scheduler.step(0, hold=True)
+        assert (rows(step.start), step.held) == ([[1]], False)  # none could start: the pair was not measured
+        scheduler.finished(Outcome(step.start[0].id), 10)
+        step = scheduler.step(10, hold=True)
+        assert (rows(step.start), step.held) == ([], True)
+        step = scheduler.step(10)
+        assert (rows(step.start), step.held) == ([[0]], False)
+
+    @pytest.mark.parametrize("preset", [Preset.STREAMS, Preset.SEQ])
+    def test_presets_that_know_no_classes_hold_nothing(self, preset: Preset) -> None:
+        scheduler = scheduler_of(1, class_preset=preset)
+        scheduler.submit(make_call(0, klass=BEST), 0)
+        step = scheduler.step(0, hold=True)
+        assert (rows(step.start), step.held) == ([[0]], False)
+
+    def test_what_is_owed_as_a_share_is_not_held(self) -> None:
+        """It goes before real-time units anyway; held in favour of them, it would never start."""
+        scheduler = scheduler_of(1, class_share=0.25)
+        for ident, klass in enumerate([BEST] * 40 + [REAL] * 20):
+            scheduler.submit(make_call(ident, klass=klass), 0)
+        served = []
+        for now in range(0, 200, 10):
+            (unit,) = scheduler.step(now, hold=True).start or scheduler.step(now).start
+            served.append(unit.klass)
+            scheduler.finished(Outcome(unit.id, compute_ns=10), now + 10)
+        assert served.count(BEST) == 5
+
+
 class TestShare:
     def test_best_effort_goes_first_when_it_is_owed_time(self) -> None:
         scheduler = scheduler_of(1, class_share=0.25)
