@@ -173,4 +173,5 @@ def _batching(batching: Batching) -> dict[str, Any]:
         "max_delay_ns": round(batching.max_delay_ms * 1e6),
         "length_buckets": batching.length_buckets,
         "reorder": batching.reorder,
+        "complete_wait": batching.complete_wait,
     }

@@ -111,6 +111,7 @@ class Batching:
     default_class: str = CLASSES[0]  # of calls that name none
     length_buckets: tuple[int, ...] = ()  # upper ends of the lengths that may share a batch; none: any may
     reorder: bool = True  # the policy may pick the rows of a batch by their lengths
+    complete_wait: float = 0.1  # of the policy dva_load: its T_comp_wait over what one row takes alone
 
     def __post_init__(self) -> None:
         if not self.max_queue:

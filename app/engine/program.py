@@ -91,6 +91,7 @@ def program_of(
         length_buckets=batching.length_buckets,
         max_alive=max_alive,
         reorder=batching.reorder,
+        complete_wait=batching.complete_wait,
     )
 
 

@@ -44,6 +44,7 @@ class BatchingTable(Table):
     default_class: Literal["realtime", "best_effort"] | None = None
     length_buckets: list[Annotated[int, Field(ge=1)]] | None = None
     reorder: bool | None = None
+    complete_wait: float | None = Field(default=None, ge=0, allow_inf_nan=False)
 
     @field_validator("length_buckets")
     @classmethod

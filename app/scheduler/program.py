@@ -66,7 +66,9 @@ class ProgramState:
             self._set_full(stage)
         self.regression = Regression(program.stages[0].profile.batch_ns)
         self._lead_ns, self._most = lead_of(device), device.max_running
-        self.facts = [Facts(preferred=0, may_hold=self.policy.holds) for _ in program.stages]
+        self.facts = [
+            Facts(preferred=0, may_hold=self.policy.holds, complete_wait=program.complete_wait) for _ in program.stages
+        ]
         self.facts[0].preferred = self._algorithm_1(0.0)
         several = len(program.stages) > 1 or program.stages[0].repeats
         self.batches = BatchTable(len(program.stages)) if several else None  # one unit is all of a row otherwise

@@ -108,6 +108,7 @@ class Program:
     length_buckets: tuple[int, ...] = ()
     max_alive: int = 1 << 30
     reorder: bool = True  # a policy that picks rows by their length may do so
+    complete_wait: float = 1.0  # `dva_load`: see its module
 
 
 @dataclass(frozen=True, slots=True)

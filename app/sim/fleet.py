@@ -79,6 +79,7 @@ class Setup:
     lengths: str = ""  # of the requests; a row runs as many steps in each cell
     length_buckets: tuple[int, ...] = ()
     reorder: bool = True  # a policy that picks rows by length may do so
+    complete_wait: float = 0.1  # of the policy dva_load: its T_comp_wait over what one row takes alone
     http_ns: int = 0  # of a replica's HTTP front for each request: it handles one after the other, before admission
 
     def check(self) -> None:
@@ -92,6 +93,8 @@ class Setup:
             _at_least(1, name, getattr(self, name))
         for name in ("launch_ns", "push_ahead_ns", "seed", "http_ns"):
             _at_least(0, name, getattr(self, name))
+        if not self.complete_wait >= 0:
+            raise ValueError(f"complete_wait: expected at least 0, got {self.complete_wait}")
         if any(not 1 <= capacity <= self.profile.max_batch for capacity in self.workers):
             raise ValueError(
                 f"workers: expected capacities from 1 to {self.profile.max_batch}, got {list(self.workers)}"
@@ -137,6 +140,7 @@ class Setup:
         program = Program(
             PROGRAM, profile.model, profile.program_stages(), self.policy, profile.max_batch,
             self.max_queue, self.max_delay_ns, self.length_buckets, reorder=self.reorder,
+            complete_wait=self.complete_wait,
         )  # fmt: skip
         copies = CopyEngine(copy_ns(profile)[0]) if self.transfers == "overlap" else None
         node = Node(scheduler(spec), program, device, copies, self.launch_ns + (profile.handover_ns or 0))

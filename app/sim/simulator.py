@@ -3,9 +3,9 @@
 Rules
     1. Time is an integer number of nanoseconds and jumps from event to event. Nothing here reads a clock.
     2. Events at the same time are handled in the order finished, launched, copied, (cancel,) submit, tick, wake. Each
-       finished unit has its own step; other events of the same time share one step. There is no cancel, because
-       simulated callers do not hang up. A unit waits for its launch and for the copies of its rows before it is on the
-       device. The scheduler is not told of copies.
+       finished unit has its own step, unless `one_step` says otherwise; other events of the same time share one step.
+       There is no cancel, because simulated callers do not hang up. A unit waits for its launch and for the copies of
+       its rows before it is on the device. The scheduler is not told of copies.
     3. Memory does not grow with the number of requests: latencies go into a Tally, and answered calls are dropped.
 
 A node is one replica: a scheduler and its device. One Simulator has several nodes if a router must see them all;
@@ -101,7 +101,8 @@ class Node:
 
 class Simulator:
     """Feeds requests to nodes and advances time. `route` chooses the node of the next request, `moved` is called when a
-    node's `unanswered` changes; both may be None if there is one node."""
+    node's `unanswered` changes; both may be None if there is one node. `one_step`: units that end at one time share
+    one step with each other and with the requests of that time, as DVABatch's worked examples assume."""
 
     def __init__(
         self,
@@ -112,6 +113,7 @@ class Simulator:
         tick_ns: int = 1_000_000_000,
         route: Callable[[], int] | None = None,
         moved: Callable[[Node], None] | None = None,
+        one_step: bool = False,
     ) -> None:
         self.nodes = nodes
         self.tally = tally
@@ -120,6 +122,7 @@ class Simulator:
         self._tick_ns = tick_ns
         self._route = route
         self._moved = moved
+        self._one_step = one_step
         self._touched: list[Node] = []
         self._events: list[tuple[int, int, int, int]] = []  # heap of (time, tie, sequence, node); one is always a tick
         self._sequence = 0
@@ -195,7 +198,7 @@ class Simulator:
         while True:
             head = events[0]
             time = head[0]
-            if touched and time != self.now:
+            if touched and time != self.now < at:  # requests that come now share the step
                 self._settle()
             elif time > at or (time == at and head[1] > _SUBMIT):
                 break
@@ -221,7 +224,11 @@ class Simulator:
                 self._end = time
                 ended = _ended(unit) if unit.stage in node.cells else ()
                 node.scheduler.finished(Outcome(unit.id, None, compute_ns, ended), time)
-                self._carry_out(node, node.scheduler.step(time))
+                if self._one_step:
+                    self._touch(node)
+                    self._watch(node)  # the next unit may end at this time as well
+                else:
+                    self._carry_out(node, node.scheduler.step(time))
         elif tie == _LAUNCHED:
             self._launched(node, node.launching.popleft())
             self._touch(node)

@@ -19,13 +19,27 @@ from loadtest.common.processes import spread
 
 from . import stages_page
 from .stages_cells import CELL_BATCH, CELL_FILL, CELL_MS, DATASETS, WMT, cells
-from .stages_runs import AHEAD, PAIRS, QOS_MS, STEPPING, figures, kept, peak, stepping, systems
+from .stages_runs import (
+    AHEAD,
+    COMPLETE_WAIT,
+    PAIRS,
+    QOS_MS,
+    STEPPING,
+    System,
+    case3,
+    figures,
+    kept,
+    peak,
+    stepping,
+    systems,
+)
 
 LOADS = {"low": 0.25, "medium": 0.6, "high": 0.9}
 DELAYS = (2.0, 5.0, 10.0)  # ms, of DelayBatch
 PEAKS = ("DelayBatch", "DVABatch", "adaptive")  # whose peaks are sought
 TRIED_PAIRS = (1, 2, 3, 4)
 TRIED_STAGES = (1, 2, 4, 8, 20)
+TRIED_WAITS = (1.0, 0.5, 0.3, 0.25, 0.1, 0.05)  # T_comp_wait over T(1)
 BOUNDARY_MS = 0.1  # what each stage beyond the first costs: the paper's 0.29 ms for its two to four stages
 
 
@@ -48,6 +62,12 @@ def study(given: tuple[Network, int]) -> dict[str, Any]:
         pairs: figures(systems(network, delay, pairs)["DVABatch"], LOADS["high"] * peaks[delay], requests, 1)["mean_ms"]
         for pairs in TRIED_PAIRS
     }
+    if network.policy == "dva_load":
+        found["waits"] = {
+            wait: {load: figures(waiting(network, wait), share * peaks[delay], requests, 1)["mean_ms"]
+                   for load, share in LOADS.items()}
+            for wait in TRIED_WAITS
+        }  # fmt: skip
     if network.name in ("BertBase", "LinkNet", "ResNet152"):
         found["stages"] = {
             count: figures(
@@ -56,6 +76,12 @@ def study(given: tuple[Network, int]) -> dict[str, Any]:
             for count in TRIED_STAGES
         }
     return found
+
+
+def waiting(network: Network, wait: float) -> System:
+    """DVABatch with this T_comp_wait over T(1)."""
+    system = systems(network, DELAYS[0])["DVABatch"]
+    return replace(system, setup=replace(system.setup, complete_wait=wait))
 
 
 def in_stages(network: Network, count: int) -> Network:
@@ -112,9 +138,9 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
         "max_batch": MAX_BATCH, "qos_ms": QOS_MS, "loads": LOADS, "delays_ms": list(DELAYS), "rte": RTE,
         "buckets": list(BUCKETS), "wmt": WMT, "cell_ms": CELL_MS, "cell_fill": CELL_FILL, "cell_batch": CELL_BATCH,
         "ahead": AHEAD, "pairs": PAIRS, "stepping": list(STEPPING), "boundary_ms": BOUNDARY_MS,
-        "requests": chosen.requests,
+        "requests": chosen.requests, "complete_wait": COMPLETE_WAIT,
     }  # fmt: skip
-    data: Data = {"settings": settings}
+    data: Data = {"settings": settings, "case3": case3()}
     for key, work, given in (
         ("studies", study, [(network, chosen.requests) for network in FAST]),
         ("doubts", doubt, [(name, chosen.requests // 4) for name in DOUBTS]),

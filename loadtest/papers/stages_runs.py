@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
+from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import AT_ONCE, DeviceSpec
 from app.sim.fleet import Setup, run
@@ -22,6 +24,7 @@ QOS_MS = 200.0
 AHEAD = 2  # batches that Triton hands over before the first of them ends
 PAIRS = 2  # buffer pairs of DVABatch, and so many batches at once
 QUEUE = 1 << 30  # nothing is refused
+COMPLETE_WAIT = 0.1  # T_comp_wait over T(1), unless it is varied
 STEPPING = (66.0, 4000.0, 15, 2000)  # requests per second at first and at last, steps, requests of each
 _LEAST_S = 2.5  # of a run: a queue that grows must have the time to show
 _STEPS = 6  # of the search for a peak, each halving what is left
@@ -39,7 +42,9 @@ def systems(network: Network, delay_ms: float, pairs: int = PAIRS) -> dict[str, 
     """The compared servers by name, at no rate yet."""
     sliced = profile(network)
     whole = replace(sliced, stages=())
-    base = Setup(whole, 1.0, max_queue=QUEUE, lengths=network.lengths, max_delay_ns=0)
+    base = Setup(
+        whole, 1.0, max_queue=QUEUE, lengths=network.lengths, max_delay_ns=0, complete_wait=COMPLETE_WAIT
+    )  # fmt: skip
     buckets = BUCKETS if network.lengths else ()
     triton = replace(base, policy="no_wait", push_depth=AHEAD, push_ahead_ns=AT_ONCE)
     stages = replace(base, profile=sliced)
@@ -87,6 +92,22 @@ def simulated(
     simulator.feed(instants.tolist(), drawn.draw(len(instants)).tolist() if drawn else None)
     simulator.drain()
     return tally, node
+
+
+def case3() -> list[dict[str, float | bool]]:
+    """The paper's third example: a row at 0 and three at 5 T, four stages of T, a window of 4 T; the mean in T."""
+    millisecond = 1_000_000  # is T
+    stage = ModelProfile((millisecond,) * 4)
+    setup = Setup(ModelProfile((4 * millisecond,) * 4, stages=(stage,) * 4), 1.0, "dva_load", max_delay_ns=4_000_000)
+    found: list[dict[str, float | bool]] = []
+    for wait, one_step in product((1.0, 0.3, 0.25), (True, False)):
+        tally = Tally()
+        simulator = Simulator([replace(setup, complete_wait=wait).node(0)], tally, one_step=one_step)
+        simulator.feed([0, *[5 * millisecond] * 3])
+        simulator.drain()
+        mean = tally.total_ns / tally.completed / millisecond
+        found.append({"complete_wait": wait, "one_step": one_step, "mean_t": mean})
+    return found
 
 
 def stepping(system: System, seed: int = 0) -> list[dict[str, float]]:

@@ -236,5 +236,4 @@ ELSEWHERE = (
               "test_token_classification_answers_as_the_pipeline_does"),
     Elsewhere("docs/ray.md", "ray_starling", "integrations/test_ray_serve_e2e.py",
               "test_both_replicas_answer_and_ray_has_their_metrics"),
-    Elsewhere("docs/stages.md", "stateDiagram", "scheduler/test_buffers.py", "test_the_page_draws_this_table"),
 )  # fmt: skip

@@ -16,6 +16,7 @@ from .runs import MS, Kept, latencies
 
 TWO = parse({"max_batch": 4, "stages": [{"batch_ms": {"1": 2, "4": 2}}, {"batch_ms": {"1": 1, "4": 4}}]})
 CELL = parse({"max_batch": 2, "stages": [{"batch_ms": {"1": 1, "2": 1}, "cell": True}]})
+FOUR = parse({"max_batch": 4, "stages": [{"batch_ms": {"1": 1, "4": 1}}] * 4})
 LONG = parse({"length_ms": {"10": {"1": 1, "4": 1}, "20": {"1": 2, "4": 4}}})
 
 
@@ -47,6 +48,17 @@ def test_a_batch_takes_the_time_of_its_longest_row() -> None:
     assert by_length(LONG, [0, 0, 0], [15, 10, 20]) == pytest.approx([10 / 3] * 3, abs=1e-5)
     apart = by_length(LONG, [0, 0, 0], [15, 10, 20], length_buckets=(10,))
     assert apart == pytest.approx([8 / 3, 8 / 3, 8 / 3 + 1], abs=1e-5)
+
+
+@pytest.mark.parametrize(("one_step", "mean"), [(True, 5.25), (False, 6.25)])
+def test_dvabatchs_third_example_needs_one_step_for_an_end_and_an_arrival(one_step: bool, mean: float) -> None:
+    """Rows that come as the first stage ends join there; with a step for the end alone it has gone on by then."""
+    setup = Setup(FOUR, 1, policy="dva_load", max_delay_ns=4 * MS, complete_wait=1.0)
+    tally = Tally()
+    simulator = Simulator([setup.node(0)], tally, one_step=one_step)
+    simulator.feed([0, *[5 * MS] * 3])
+    simulator.drain()
+    assert tally.total_ns / tally.completed / MS == mean
 
 
 @full

@@ -54,6 +54,7 @@ class Facts:
     level: int = -1  # the control table for the load as it is
     rate: float = 0.0  # rows per second, since it last changed
     scale: float = 1.0  # observed over profiled time of a batch, its hand-over included
+    complete_wait: float = 1.0  # of the program, for `dva_load`
     may_hold: bool = False  # the policy, or some control table, ever holds rows back
     whole: ControlTables | None = None  # of all stages as one, with the values of its states
     #: By stage and size: nanoseconds from there to the end, one step of each cell; the same for all stages of a

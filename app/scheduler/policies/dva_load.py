@@ -4,9 +4,9 @@ Rows that arrive while the latest batch runs begin as part of it (`stretch`), if
 and is not going to be split: at once where a worker is free, else when the batch has reached its next boundary. There
 it waits until they stand beside it.
 
-Young enough: the paper bounds the age of the batch by a time T_comp_wait and gives no value. Here it is the time that
-one row takes through all stages, so that a row waits for latecomers about as long as it would run at most. The artefact
-also bounds the number of stages passed; here a batch may be stretched until it has begun its last stage.
+Young enough: the paper bounds the age of the batch by a time T_comp_wait and gives no value. Here it is
+`complete_wait` x T(1), a part of the time that one row takes through all stages. The artefact also bounds the number of
+stages passed; here a batch may be stretched until it has begun its last stage.
 """
 
 from __future__ import annotations
@@ -44,6 +44,6 @@ def stretchable(batch: Batch, view: KeyView, now: int) -> bool:
     remaining = view.facts.remaining
     if not remaining or batch.closed or batch.launched[-1] or batch.size >= view.full:
         return False
-    if now - batch.created >= remaining[0][0]:
+    if now - batch.created >= view.facts.complete_wait * remaining[0][0]:
         return False
     return all(part_of(batch.size, times) == batch.size for times in remaining[1:])

@@ -94,6 +94,16 @@ class TestFigure3:
         ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("pairs", "most"), [(1, 1), (2, 2), (3, 3)])
+def test_as_many_stages_run_at_once_as_there_are_workers(pairs: int, most: int) -> None:
+    """D9: with one buffer pair the stages run one after another, with several side by side."""
+    requests = [Request(at * T // 2, length=5 + 5 * (at % 2)) for at in range(8)]
+    ran = served("dva_input", LONG, *requests, device=make_device(*[4] * pairs), length_buckets=(5, 10))
+    begun = [unit.started for unit in ran.units]
+    at_once = [sum(one.started <= at < one.started + one.predicted for one in ran.units) for at in begun]
+    assert max(at_once) == most
+
+
 class TestInput:
     """D12."""
 
@@ -192,6 +202,12 @@ class TestLoad:
         stretched = [unit.started for unit in ran.units if unit.operation is Operation.STRETCH]
         assert stretched == [T, 2 * T]
         assert max(stretched) < 3 * T
+
+    def test_how_old_is_a_part_of_what_one_row_takes(self) -> None:
+        """The paper's T_comp_wait over T(1): here the batch is 1 T old when the other row comes, and T(1) is 4 T."""
+        for wait, stretched in ((1.0, True), (0.26, True), (0.25, False), (0.0, False)):
+            ran = served("dva_load", FOUR, Request(0), Request(T), complete_wait=wait)
+            assert (Operation.STRETCH in [unit.operation for unit in ran.units]) == stretched, wait
 
     def test_a_batch_in_its_last_stage_is_not_stretched(self) -> None:
         ran = served("dva_load", FOUR[:2], Request(0), Request(T + 1))
