@@ -45,11 +45,10 @@ from app.models.loaders import load as load_model
 from app.models.placement import Placement
 from app.models.registry import READY, Registry
 from app.models.repository import Repository
-from app.scheduler.gate import KEEPING
 from app.scheduler.policies import check_names, policy_class
 from app.scheduler.record import RecordingScheduler
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import ClassSpec, Preset
+from app.scheduler.types import KEEPING, ClassSpec, Preset
 from app.settings import MIB, Settings, cpu_cores
 from app.tracing.setup import open_tracing
 from app.tracing.tracer import Tracer

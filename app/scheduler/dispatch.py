@@ -14,13 +14,13 @@ from itertools import takewhile
 
 from app.scheduler.ahead import Ahead
 from app.scheduler.arbiter import Arbiter
-from app.scheduler.gate import KEEPING, Fits, Gate
+from app.scheduler.gate import Fits, Gate
 from app.scheduler.going_on import GoingOn, onward, steps_of
 from app.scheduler.ledger import Ledger
 from app.scheduler.policies import Cut, Hold
 from app.scheduler.program import ProgramState
 from app.scheduler.ready import Key, ReadySet, rank
-from app.scheduler.types import DeviceSpec, Formed, Klass, Operation, Reason, Row, Unit
+from app.scheduler.types import KEEPING, DeviceSpec, Formed, Klass, Operation, Reason, Row, Unit
 from app.scheduler.views import Views, longest_of
 from app.scheduler.workers import Workers
 
@@ -44,7 +44,7 @@ class Dispatch:
     def run(self, start: list[Unit], now: int) -> int | None:
         """Add to `start` all units that can start; return when to ask again if nothing happens before, or None."""
         workers, ledger = self._workers, self._ledger
-        self.gate.open()
+        self.gate.open(now)
         self.held = False
         if workers.full:
             return None  # the step that most calls get
@@ -63,6 +63,8 @@ class Dispatch:
                 return _earlier(wake_at, workers.next_opening(now))
             drops = len(ledger.drops)
             hold = self._serve(ready, usable, start, now)
+            if not ready.klass:
+                self.gate.hold(ready, hold.until if hold is not None else None)
             if len(ledger.drops) > drops:
                 self._strike(start, now)
                 held.clear()  # they may have waited for the room of late calls, or for them
@@ -115,7 +117,7 @@ class Dispatch:
             others = (ready is not waiting or waiting.retries) and rank(head) < first
             if others or self._workers.idle(usable):
                 return False
-        room, full = self._views.room(state), state.full[unit.stage]
+        room, full = self._views.room(state, unit.klass), state.full[unit.stage]
         most = min(full, state.capacity[unit.stage][unit.worker])
         going = set(self.ahead.going_on(unit))
         joining = waiting.first(most, room) if not waiting.retries else ()
@@ -136,7 +138,7 @@ class Dispatch:
         if not ready.klass and not state.policy.sizes_itself:
             usable = self.gate.for_realtime(usable)
         # Rows that start take up room on the device; those that go on, in a cell or at a later stage, have theirs.
-        room = self._views.room(state)
+        room = self._views.room(state, ready.klass)
         going = ready.going() if stage or state.program.stages[0].repeats else 0
         capacities = sorted((state.capacity[stage][worker] for worker in usable), reverse=True)
         limit = min(capacities[0], room + going)
@@ -173,18 +175,18 @@ class Dispatch:
         picked = decision.shorter >= 0
         rows = ready.take_beside(decision.rows, decision.shorter) if picked else ready.take(decision.rows, room)
         if not ready.klass and decision.size > len(rows):
-            rows += self._filling(ready.key, rows, decision.size, room, state)
+            rows += self._filling(ready.key, rows, decision.size, state)
         self._start(ready.key, rows, decision, usable, start, now)
         return None
 
-    def _filling(self, key: Key, rows: Sequence[Row], size: int, room: int, state: ProgramState) -> list[Row]:
+    def _filling(self, key: Key, rows: Sequence[Row], size: int, state: ProgramState) -> list[Row]:
         """Best-effort rows of a real-time unit's key that run as its padding, and make it take no longer."""
         if state.program.stages[key[1]].repeats or not state.best_effort or not self.gate.fills:
             return []
         others = self._ledger.ready.at(key, Klass.BEST_EFFORT)
         if others.retries:
             return []
-        room -= sum(not row.started for row in rows)
+        room = self._views.room(state, Klass.BEST_EFFORT) - sum(not row.started for row in rows)
         found = others.first(size - len(rows), room)
         if state.latency[key[1]].by_length:
             longest = longest_of(rows)
@@ -197,7 +199,7 @@ class Dispatch:
         if cut.shorter >= 0:
             rows = ready.beside(cut.rows, cut.shorter)
         else:
-            rows = list(ready.first(cut.rows, self._views.room(state)))
+            rows = list(ready.first(cut.rows, self._views.room(state, ready.klass)))
         return self._drop_those_late(rows, cut.size, ready.key[1], worker, state, now)
 
     def _drop_those_late(
@@ -242,8 +244,9 @@ class Dispatch:
         steps, further = 1, False
         if batches is not None and self._device.goes_on and cut.reason is not Formed.RETRY:
             steps = steps_of(rows, size, stage, state, worker)
-            steps = self.gate.steps(steps, rows, size, stage, state)
+            steps = self.gate.steps(steps, rows, size, stage, state, now)
             further = onward(rows, stage, state, worker)
+        predicted, times = state.unit_times(stage, steps, size, running, length, lead_ns)
         unit = Unit(
             id=self._next_unit,
             worker=worker,
@@ -253,7 +256,8 @@ class Dispatch:
             size=size,
             reason=cut.reason,
             started=now,
-            predicted=state.unit_time(stage, steps, size, running, length, lead_ns),
+            predicted=predicted,
+            times=times,
             running=running,
             steps=steps,
             length=length,

@@ -15,7 +15,9 @@ was handed at a boundary only, so what it is handed of best-effort work is littl
                      worker are taken back, unless they keep these rules.
 
 A real-time row for which the device has no room does not count as one that waits: best-effort rows hold the room, and
-must go on to give it back.
+must go on to give it back. Nor does one that its policy holds back until a time, but then a best-effort unit must be
+predicted to end by that time. One of one row that is longer may start all the same when none has been able to for
+`_PATIENCE` times as long: a device that only holds rows is idle.
 
 Presets: `reef` is this. `reef_n` counts units in place of the budget (each worker has as many as it may be handed, each
 one stage or step), takes none back and fills nothing. `seq` runs one unit at a time, real-time ones first, and what has
@@ -32,15 +34,13 @@ from app.scheduler.policies import Hold
 from app.scheduler.program import ProgramState
 from app.scheduler.ready import Level, ReadySet, rank
 from app.scheduler.turns import Share, Turns
-from app.scheduler.types import DeviceSpec, Klass, Preset, Row, Unit
+from app.scheduler.types import KEEPING, DeviceSpec, Klass, Preset, Row, Unit
 from app.scheduler.views import longest_of
-from app.scheduler.workers import Workers
+from app.scheduler.workers import Workers, running_stage
 
 _BEST_EFFORT = Klass.BEST_EFFORT  # looked up once, used per step
 _UNBOUNDED = 1 << 62
-#: Presets that tell classes apart at every boundary, and keep one of several workers free of best-effort work.
-KEEPING = (Preset.REEF, Preset.REEF_N)
-
+_PATIENCE = 10  # so at most a tenth of the time that real-time rows are held is lost to units that end too late
 
 #: By how much of its time a unit of the first program is slowed by one of the second beside it, where measured.
 Pairs = Mapping[tuple[int, int], float]
@@ -76,6 +76,8 @@ class Gate:
         self._most = max(1, min(len(device.workers), device.max_running) - 1)  # workers with best-effort work
         self.kept = _kept(device)
         self._blocked: list[ReadySet] = []
+        self._held: dict[ReadySet, tuple[int, int]] = {}  # of real-time rows: until when, and how many
+        self._refused: int | None = None  # since when held rows have kept best-effort units from starting
         self._asked: set[int] = set()  # units that are to be withdrawn
         self._owed: set[int] = set()  # best-effort units that are part of the share
         self.turns = Turns()
@@ -103,19 +105,34 @@ class Gate:
 
     # what waits and runs
 
-    def open(self) -> None:
+    def open(self, now: int) -> None:
         """A new step begins."""
         if self._blocked:
             self._blocked = []
+        if self._held:
+            self._held = {ready: held for ready, held in self._held.items() if now < held[0]}
 
     def no_room(self, ready: ReadySet) -> None:
         """The device has no room for any row that waits here."""
         if not ready.klass:
             self._blocked.append(ready)
 
+    def hold(self, ready: ReadySet, until: int | None) -> None:
+        """The policy of these real-time rows holds them back until a time; None: it does not, or until no known one."""
+        if until is None:
+            self._held.pop(ready, None)
+        else:
+            self._held[ready] = until, ready.count
+
     def _realtime_waits(self) -> bool:
+        """Those that have come since their set was held may fill a batch, and so count."""
         waiting = sum(state.waiting - state.best_effort for state in self._ledger.states.values())
-        return waiting > sum(ready.count for ready in self._blocked)
+        held = sum(min(count, ready.count) for ready, (_, count) in self._held.items())
+        return waiting > sum(ready.count for ready in self._blocked) + held
+
+    def _hold_ends(self) -> int | None:
+        """When the first real-time rows that are held may start."""
+        return min((until for ready, (until, _) in self._held.items() if ready.count), default=None)
 
     def _realtime_units(self) -> list[Unit]:
         return [unit for unit in self._workers.units.values() if unit.klass is not _BEST_EFFORT]
@@ -138,8 +155,6 @@ class Gate:
             realtime = self._realtime_units()
             if self._realtime_waits() or (realtime and not self._may_join(ready.key[0], realtime, theirs, workers)):
                 return Hold(None)
-        if preset is Preset.REEF_N:
-            return Fits(workers, limit, limit)
         return self._within_budget(ready, state, workers, limit, theirs, now)
 
     @property
@@ -148,8 +163,13 @@ class Gate:
         return self._classes.preset is Preset.REEF
 
     def for_realtime(self, usable: Sequence[int]) -> Sequence[int]:
-        """The workers for a real-time unit: the one that is kept, while best-effort work is there and that is free."""
+        """The workers for a real-time unit: the one that is kept, while best-effort work is there.
+
+        Not where that one is busy and another is free.
+        """
         if self.kept is None or self.kept not in usable:
+            return usable
+        if self._workers.of(self.kept) and self._workers.idle(usable):
             return usable
         there = any(state.best_effort for state in self._ledger.states.values()) or self._best_effort_units()
         return [self.kept] if there else usable
@@ -179,22 +199,32 @@ class Gate:
     def _within_budget(
         self, ready: ReadySet, state: ProgramState, workers: Sequence[int], limit: int, theirs: list[Unit], now: int
     ) -> Fits | Hold:
-        """The most rows that keep the budget, and rule 1."""
+        """The most rows that keep the budget and end before held real-time rows may start, and rule 1."""
         stage = ready.key[1]
         latency = state.latency[stage]
+        counts = self._classes.preset is Preset.REEF_N
+        budget = _UNBOUNDED if counts else self._classes.budget_ns
+        ends = None if self.share.due else self._hold_ends()
         if not latency.known:
-            return Hold(None) if theirs else Fits(workers, limit, limit)
+            if ends is not None and (patience := self._wait(self._classes.budget_ns, now)):
+                return patience
+            return Hold(None) if theirs and not counts else Fits(workers, limit, limit)
         running = self._workers.running(workers)
         length = 0
         if latency.by_length:
             length = longest_of(ready.rows() if ready.retries else ready.first(limit, limit))
-        left = self._classes.budget_ns - handed_over_ns(theirs, now)
-        within = [latency.predict(rows, running, length) <= left for rows in range(1, limit + 1)]
+        left = budget - handed_over_ns(theirs, now)
+        most_ns = left if ends is None else min(left, ends - self._workers.soonest(workers, now))
+        within = [latency.predict(rows, running, length) <= most_ns for rows in range(1, limit + 1)]
         surely = next((rows for rows, kept in enumerate(within) if not kept), limit)
         if surely:
             most = max(rows for rows, kept in enumerate(within, 1) if kept)
             return Fits(workers, surely if state.program.stages[stage].repeats else most, surely)
         time = latency.predict(1, running, length)
+        if most_ns < min(left, time) and (patience := self._wait(time, now)):
+            return patience
+        if time <= left:
+            return Fits(workers, 1, 1)
         if theirs:
             return Hold(now + max(1, (time - left) // len({unit.worker for unit in theirs})))
         realtime = self._realtime_units()
@@ -202,7 +232,14 @@ class Gate:
             return Hold(None)
         return Fits(workers, 1, 1)
 
-    def steps(self, steps: int, rows: Sequence[Row], size: int, stage: int, state: ProgramState) -> int:
+    def _wait(self, time: int, now: int) -> Hold | None:
+        """Until when a unit that would end after held real-time rows may start has to wait; None: no longer."""
+        if self._refused is None:
+            self._refused = now
+        until = self._refused + _PATIENCE * time
+        return Hold(until) if now < until else None
+
+    def steps(self, steps: int, rows: Sequence[Row], size: int, stage: int, state: ProgramState, now: int) -> int:
         """Of so many stages or steps that a worker would go on for by itself, those that may follow one another.
 
         At the end of each a best-effort unit can be recalled, so each is to be within the budget.
@@ -210,13 +247,13 @@ class Gate:
         preset = self._classes.preset
         if steps == 1 or preset in (Preset.STREAMS, Preset.SEQ) or not rows[0].call.klass:
             return steps
-        if preset is Preset.REEF_N:
+        if preset is Preset.REEF_N or self._hold_ends() is not None:
             return 1
         if state.program.stages[stage].repeats:
             return steps
+        left = self._classes.budget_ns - handed_over_ns(self._best_effort_units(), now)
         times = (latency.predict(size) for latency in state.latency[stage + 1 : stage + steps])
-        over = (place for place, time in enumerate(times, 1) if time > self._classes.budget_ns)
-        return next(over, steps)
+        return next((place for place, time in enumerate(times, 1) if time > left), steps)
 
     # preemption
 
@@ -273,16 +310,16 @@ class Gate:
     def started(self, unit: Unit) -> None:
         if unit.klass is _BEST_EFFORT:
             self.turns.take(unit.program, unit.predicted)
-        if self._classes.share:
+            self._refused = None
+        if self.share:
             if self.share.due and unit.klass is _BEST_EFFORT:
                 self._owed.add(unit.id)
-            waits = any(state.best_effort for state in self._ledger.states.values())
-            self.share.start(unit.id, unit.klass, unit.predicted, best_effort_waits=waits)
+            self.share.start(unit.id, unit.klass, unit.predicted)
 
     def ended(self, unit: Unit, compute_ns: int) -> None:
         if self._asked:
             self._asked.discard(unit.id)
-        if self._classes.share:
+        if self.share:
             self._owed.discard(unit.id)
             self.share.end(unit.id, unit.klass, compute_ns)
 
@@ -293,10 +330,16 @@ def handed_over_ns(units: Iterable[Unit], now: int) -> int:
 
 
 def left_ns(unit: Unit, now: int, *, whole: bool = False) -> int:
-    """Predicted time until a unit has ended, or can be recalled where it is one of several steps; `whole`: its end."""
+    """Predicted time until a unit has ended, or can be recalled where it is one of several steps; `whole`: its end.
+
+    Stages that it has yet to go through count where they are longer: its worker begins them by itself.
+    """
     begun = max(0, now - unit.begins)
     if whole or unit.steps == 1 or unit.recalled:
         return max(0, unit.predicted - begun)
+    if unit.times:
+        stage, left = running_stage(unit, now)
+        return max(left, *unit.times[stage + 1 :], 0)
     step = max(1, unit.predicted // unit.steps)
     return step - begun % step
 

@@ -73,7 +73,7 @@ def until(unit: Unit, state: ProgramState, ready: ReadySet | None, room: int, no
 
     `ready`: the rows of its class that wait at its cell, None where its stage is none; `room`: rows that may begin.
     """
-    if any(not row.call.alive for row in unit.rows):
+    if any(not row.call.alive and row.call.klass is unit.klass for row in unit.rows):
         return Until.NOW
     if ready is None and not whole(unit.rows):
         return Until.NOW  # rows have begun as part of its batch: it waits for them at the next boundary
@@ -138,7 +138,7 @@ class GoingOn:
             return Until.NOW
         cell = state.program.stages[unit.stage].repeats
         beside = self._ledger.ready.at((unit.program, unit.stage, 0), unit.klass) if cell else None
-        return until(unit, state, beside, self._views.room(state), now)
+        return until(unit, state, beside, self._views.room(state, unit.klass), now)
 
     def go_on(self, unit: Unit, rows: list[Row], now: int) -> Unit:
         """The worker of a unit of a cell has gone on with these rows, as a unit like it, when others of it ended."""

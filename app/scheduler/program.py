@@ -114,25 +114,21 @@ class ProgramState:
         later = sum(latency.predict(rows, running, length) for latency in others)
         return first.predict(rows, running, length, lead_ns) + later
 
-    def unit_time(self, stage: int, steps: int, size: int, running: int, length: int, lead_ns: int) -> int:
-        """Nanoseconds for one unit: `steps` of a cell, or stages from `stage` on, of which one is handed over."""
+    def unit_times(
+        self, stage: int, steps: int, size: int, running: int, length: int, lead_ns: int
+    ) -> tuple[int, tuple[int, ...]]:
+        """Nanoseconds for one unit: `steps` of a cell, or stages from `stage` on, of which one is handed over.
+
+        Of several stages also those of each.
+        """
         first = self.latency[stage].predict(size, running, length, lead_ns)
         if steps == 1 or not first:
-            return first
+            return first, ()
         if self.program.stages[stage].repeats:
-            return first + (steps - 1) * self.latency[stage].compute(size, running, length)
-        return first + sum(one.compute(size, running, length) for one in self.latency[stage + 1 : stage + steps])
-
-    def stage_of(self, unit: Unit, now: int) -> int:
-        """The stage at which a unit of several stages is predicted to be; the last of them where times are unknown."""
-        ends = unit.begins + self.latency[unit.stage].predict(
-            unit.size, unit.running, unit.length, unit.begins - unit.started
-        )
-        for stage in range(unit.stage, unit.stage + unit.steps - 1):
-            if now < ends:
-                return stage
-            ends += self.latency[stage + 1].compute(unit.size, unit.running, unit.length)
-        return unit.stage + unit.steps - 1
+            return first + (steps - 1) * self.latency[stage].compute(size, running, length), ()
+        later = (one.compute(size, running, length) for one in self.latency[stage + 1 : stage + steps])
+        times = (first, *later)
+        return sum(times), times
 
     def interval(self, rows: int) -> int:
         """Nanoseconds from the end of a batch to that of the next, of `rows`, when many follow one another."""

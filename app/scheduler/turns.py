@@ -29,42 +29,49 @@ class Turns:
         self._now = self.tag(program)
         self._ends[program] = self._now + max(1, time_ns)
 
+    def correct(self, program: int, by_ns: int) -> None:
+        """The program's last units have taken so much longer than predicted."""
+        self._ends[program] = self._ends.get(program, 0) + by_ns
+
     def forget(self, program: int) -> None:
         self._ends.pop(program, None)
 
 
 class Share:
-    """Device time of both classes since best-effort rows have been waiting without a pause.
+    """Both classes take turns, each with its part of the device's time as a weight.
 
-    While none wait nothing is owed, so that the share is no credit for the time in which nobody asked for it.
+    A class that has had nothing to do begins at the present here too: best-effort work saves up no time while it asks
+    for none, and what runs while no real-time work does is no debt. A unit beyond its part stays one, whether others
+    wait behind it or not.
     """
 
-    __slots__ = ("_counted", "_given", "_part")
+    __slots__ = ("_counted", "_parts", "_turns")
 
     def __init__(self, part: float) -> None:
         """`part`: of the device's time, 0 to 1, that best-effort work has while it waits."""
-        self._part = part
-        self._given = [0, 0]  # nanoseconds by class
+        self._parts = (1 - part, part)
+        self._turns = Turns()
         self._counted: dict[int, int] = {}  # units that have not ended: as what they were counted
 
-    def start(self, unit: int, klass: Klass, predicted_ns: int, *, best_effort_waits: bool) -> None:
-        """A unit starts, of which best-effort rows that wait were not part."""
-        if not self._part:
-            return
-        if best_effort_waits:
-            self._given[klass] += predicted_ns
-            self._counted[unit] = predicted_ns
-        else:
-            self._given = [0, 0]
-            self._counted.clear()
+    def __bool__(self) -> bool:
+        """Whether there is one."""
+        return self._parts[1] > 0
+
+    def start(self, unit: int, klass: Klass, predicted_ns: int) -> None:
+        """A unit starts."""
+        self._counted[unit] = predicted_ns
+        self._turns.take(klass, self._weighed(klass, predicted_ns))
 
     def end(self, unit: int, klass: Klass, took_ns: int) -> None:
         """It has ended, or was taken back: the prediction is put right."""
         if (predicted_ns := self._counted.pop(unit, None)) is not None:
-            self._given[klass] += took_ns - predicted_ns
+            self._turns.correct(klass, self._weighed(klass, took_ns - predicted_ns))
 
     @property
     def due(self) -> bool:
-        """Whether best-effort work has had less than its share."""
-        realtime, best_effort = self._given
-        return bool(self._part) and best_effort * (1 - self._part) < realtime * self._part
+        """Whether it is best-effort work's turn."""
+        return bool(self) and self._turns.tag(Klass.BEST_EFFORT) < self._turns.tag(Klass.REALTIME)
+
+    def _weighed(self, klass: Klass, time_ns: int) -> int:
+        part = self._parts[klass]
+        return int(time_ns / part) if part else time_ns

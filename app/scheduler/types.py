@@ -133,6 +133,10 @@ class Preset(StrEnum):
     STREAMS = "streams"
 
 
+#: Presets that tell classes apart at every boundary, and keep one of several workers free of best-effort work.
+KEEPING = (Preset.REEF, Preset.REEF_N)
+
+
 @dataclass(frozen=True, slots=True)
 class ClassSpec:
     """What best-effort work may cost real-time work on a device.
@@ -254,6 +258,7 @@ class Unit:
     recalled: bool = False  # it is to end with the step or stage that runs
     void: bool = False  # it is behind one that has failed, with rows of that one
     onward: bool = False  # of a cell: when rows of it end, its worker goes on with the others, unless it is recalled
+    times: tuple[int, ...] = ()  # of several stages: predicted nanoseconds of each, which add up to `predicted`
     made: tuple[int, ...] = ()  # pushed behind one with rows of its own: steps that its rows will have made by then
 
     @property

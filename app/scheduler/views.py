@@ -9,8 +9,8 @@ from app.scheduler.ledger import Ledger
 from app.scheduler.policies import Around, KeyView
 from app.scheduler.program import ProgramState
 from app.scheduler.ready import ReadySet
-from app.scheduler.types import Batch, DeviceSpec, Row, Unit
-from app.scheduler.workers import Workers
+from app.scheduler.types import KEEPING, Batch, DeviceSpec, Klass, Row, Unit
+from app.scheduler.workers import Workers, running_stage
 
 _NEVER = 1 << 62
 _LATE_TIMER_NS = 2_000_000  # event loops wake up to a millisecond late; a hold must not end too late for a deadline
@@ -24,9 +24,17 @@ class Views:
         self._ledger = ledger
         self._workers = workers
 
-    def room(self, state: ProgramState) -> int:
-        """Rows of a program that may start now: as many as the device has room for, and the program itself."""
-        return min(self._device.max_alive - self._ledger.alive, state.program.max_alive - state.alive)
+    def room(self, state: ProgramState, klass: Klass = Klass.REALTIME) -> int:
+        """Rows of a program and a class that may start now: as many as the device has room for, and the program.
+
+        Where classes are told apart, best-effort rows leave room for one real-time batch more, but have half of all
+        room at least. Otherwise real-time rows would wait until theirs have passed all stages.
+        """
+        most, own = self._device.max_alive, state.program.max_alive
+        if klass and self._device.classes.preset in KEEPING:
+            most -= min(most // 2, max(other.full[0] for other in self._ledger.states.values()))
+            own -= min(own // 2, state.full[0])
+        return min(most - self._ledger.alive, own - state.alive)
 
     def of(
         self, ready: ReadySet, state: ProgramState, usable: Sequence[int], limit: int, room: int, now: int
@@ -58,7 +66,7 @@ class Views:
         """What lies beside this key, of the rows of its class; `most`: rows of it that one unit can have."""
         program, stage, bucket = ready.key
         stages = state.program.stages
-        room = self.room(state)
+        room = self.room(state, ready.klass)
         alike, waiting = [0] * len(stages), [0] * len(stages)  # in this length bucket, and in all
         oldest, beside = ready.oldest(), 0
         for other in self._ledger.ready.of_program(program, ready.klass):
@@ -80,7 +88,7 @@ class Views:
         here = next((place for place, row in enumerate(first) if row.batch is not batch), len(first))
         latest = state.batches.latest(ready.klass) if state.batches is not None else None
         under_way = self._under_way(latest)
-        last = under_way is not None and state.stage_of(under_way, now) == len(stages) - 1
+        last = under_way is not None and _stage_of(under_way, now) == len(stages) - 1
         joinable = latest is not None and latest.bucket == bucket and not last
         around = Around(
             stage=stage,
@@ -116,7 +124,7 @@ class Views:
         if batch is None or not stage:
             return 0
         late, unit = batch.size - batch.completed[stage - 1], self._under_way(batch)
-        return late - len(unit.rows) if unit and unit.stage < stage <= state.stage_of(unit, now) else late
+        return late - len(unit.rows) if unit and unit.stage < stage <= _stage_of(unit, now) else late
 
     def _compare(self, around: Around, first: Sequence[Row], ready: ReadySet) -> None:
         """Fill in the lengths of the rows around a set, of which these are the first."""
@@ -138,12 +146,17 @@ class Views:
 
         `lead_ns`: so long before that it is handed over.
         """
-        first = list(ready.first(rows, self.room(state)))
+        first = list(ready.first(rows, self.room(state, ready.klass)))
         deadlines = [row.call.deadline for row in first if row.call.deadline is not None]
         if not deadlines:
             return _NEVER
         time = state.time(rows, ready.key[1], running, longest_of(first), lead_ns)
         return min(deadlines) - time - time // 4 - _LATE_TIMER_NS
+
+
+def _stage_of(unit: Unit, now: int) -> int:
+    """The stage at which a unit of several is predicted to be; the last of them where times are unknown."""
+    return unit.stage + running_stage(unit, now)[0]
 
 
 def longest_of(rows: Iterable[Row]) -> int:

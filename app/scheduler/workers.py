@@ -155,10 +155,11 @@ class Workers:
         return unit
 
     def recall(self, unit: Unit, now: int) -> None:
-        """A unit is to end with the step or stage that runs: about a `steps`-th of it is still to come."""
+        """A unit is to end with the step or stage that runs: of a cell about a `steps`-th is still to come."""
         unit.recalled = True
         del self.going[unit.id]
-        left = now - unit.begins + unit.predicted // unit.steps
+        step = running_stage(unit, now)[1] if unit.times else unit.predicted // unit.steps
+        left = now - unit.begins + step
         if unit.predicted > left:
             unit.predicted = left
             self._ends[unit.worker] = unit.begins + left
@@ -177,6 +178,16 @@ class Workers:
         What is not known counts as nothing.
         """
         return sum(_remaining(queue, now, klass) for queue in self._queues)
+
+
+def running_stage(unit: Unit, now: int) -> tuple[int, int]:
+    """Of a unit of several stages: which of them runs now, and in how many nanoseconds it ends, both as predicted."""
+    ends = unit.begins
+    for place, time in enumerate(unit.times):
+        ends += time
+        if now < ends:
+            return place, min(time, ends - now)
+    return unit.steps - 1, 0
 
 
 def _remaining(queue: Iterable[Unit], now: int, klass: int) -> int:

@@ -223,7 +223,6 @@ RULES = (
 ELSEWHERE = (
     Elsewhere("docs/classes.md", "model encoder: a row takes", "engine/test_program.py",
               "test_a_stage_over_the_budget_is_told_with_how_many_would_fit"),
-    Elsewhere("docs/classes.md", "stateDiagram", "scheduler/test_gate.py", "test_the_page_draws_the_table"),
     Elsewhere("docs/kubernetes.md", "# mine/keys.yaml", "deploy/test_kustomize.py", "test_the_documentations_keys"),
     Elsewhere("docs/kubernetes.md", "# mine/", "deploy/test_kustomize.py", "test_the_documentations_overlay"),
     Elsewhere("docs/loadtest.md", "ramp: ", "loadtest/test_locust_shapes.py",

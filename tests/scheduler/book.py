@@ -63,10 +63,13 @@ class CallFacts:
 class Book:
     """Follows one Scheduler. `submit`, `cancel` and `finish` are told before it is; `check` sees each of its Steps.
 
-    `patient`: control tables may hold rows back.
+    `patient`: control tables may hold rows back. `exact`: units take as long as predicted.
     """
 
-    def __init__(self, device: DeviceSpec, programs: tuple[Program, ...], *, patient: bool = False) -> None:
+    def __init__(
+        self, device: DeviceSpec, programs: tuple[Program, ...], *, patient: bool = False, exact: bool = True
+    ) -> None:
+        self.exact = exact
         self.device = device
         self.programs = {program.id: program for program in programs}
         self.calls: dict[int, CallFacts] = {}
@@ -77,13 +80,17 @@ class Book:
         self.pairs: dict[tuple[int, int], float] = {}  # see `Scheduler.pair`
         self.first_failures = 0
         self.faults: set[Fault] = set()
+        self.full: dict[int, int] = {}  # by program: rows of a full unit of the first stage
+        self.made: dict[int, tuple[int, int]] = {}  # by unit of several stages: how many, and when the next began
+        self.times: dict[int, list[int]] = {}  # of each of its stages, as predicted when it started
+        self.last_best_effort = 0  # when a unit of it last started
         self._sequence = 0
-        self._eager = not patient and all(program.policy in EAGER for program in programs)
+        self.eager = not patient and all(program.policy in EAGER for program in programs)
         # Between keys, too: but rows at one stage may step aside for those at another, where a policy looks at stages.
         plain = all(program.policy == "no_wait" or not self._several(program.id) for program in programs)
         plain = plain and not device.classes.share
         bounds = {device.max_alive, *(program.max_alive for program in programs)}
-        self._ordered = self._eager and plain and bounds == {UNBOUNDED}
+        self._ordered = self.eager and plain and bounds == {UNBOUNDED}
 
     def _several(self, program: int) -> bool:
         stages = self.programs[program].stages
@@ -142,6 +149,15 @@ class Book:
             else:
                 self._advance(facts, unit, steps)
 
+    def stage_times(self, unit: Unit, scheduler: Scheduler) -> list[int]:
+        """What each stage of a unit is predicted to take; none for a cell, and where nothing is known."""
+        if self.programs[unit.program].stages[unit.stage].repeats or not unit.predicted:
+            return []
+        first, *others = scheduler._states[unit.program].latency[unit.stage : unit.stage + unit.steps]
+        lead = unit.begins - unit.started
+        times = [first.predict(unit.size, unit.running, unit.length, lead)]
+        return times + [one.compute(unit.size, unit.running, unit.length) for one in others]
+
     def go_on(self, unit: Unit) -> None:
         """The unit, of the same id, with which a worker has gone on."""
         assert all(self._facts(row).units == 1 for row in unit.rows)
@@ -187,6 +203,7 @@ class Book:
     # the checks
 
     def check(self, step: Step, scheduler: Scheduler, now: int) -> None:
+        self.full = {program: state.full[0] for program, state in scheduler._states.items()}
         for drop in step.drop:
             self._check_drop(drop, now)
         for call in step.done:
@@ -209,7 +226,7 @@ class Book:
         self._check_wake(step, now)
         self._check_batches(scheduler)
         self._check_recalls(step, scheduler)
-        if self._eager:
+        if self.eager:
             self._check_nothing_idles(step, now)
 
     def check_over(self, scheduler: Scheduler) -> None:
@@ -242,7 +259,7 @@ class Book:
             program = self.programs[unit.program]
             most = min(self.device.workers[unit.worker].capacity, program.max_batch)
             most = min(most, scheduler._states[unit.program].full[unit.stage])  # of a cell, what pays
-            room = self.alive < self.device.max_alive and self.alive_of[program.id] < program.max_alive
+            room = self._room(program.id, unit.klass, dict.fromkeys(self.programs, 0)) > 0
             fits = len(rows) < most and room and not self.faults
             if program.stages[unit.stage].repeats and fits:
                 if program.policy == "adaptive":
@@ -314,6 +331,8 @@ class Book:
         before = self._load()[unit.worker]
         assert not before or self._opens(before) <= now, "handed over too early behind another unit"
         self._check_order(unit, rows)
+        if unit.steps > 1:
+            self.made[unit.id], self.times[unit.id] = (0, now), self.stage_times(unit, scheduler)
         rows = [self._facts(row) for row in unit.rows]
         self.units[unit.id] = unit
         assert sum(u.worker == unit.worker for u in self.units.values()) <= self.device.push_depth
@@ -393,16 +412,22 @@ class Book:
     def _with_room(self, waiting: list[RowFacts]) -> list[RowFacts]:
         """Those of the rows that could start: rows for which the device has no room are passed over, those that hold
         room already, between two steps of a cell or two stages, go on."""
-        room = self.device.max_alive - self.alive
-        own = {ident: program.max_alive - self.alive_of[ident] for ident, program in self.programs.items()}
+        starting = dict.fromkeys(self.programs, 0)
         able = []
         for facts in sorted(waiting, key=lambda facts: facts.rank):
             ident = facts.entry.call.program
-            if facts.alive or (room > 0 and own[ident] > 0):
+            if facts.alive or self._room(ident, facts.entry.call.klass, starting) > 0:
                 able.append(facts)
-                room -= not facts.alive
-                own[ident] -= not facts.alive
+                starting[ident] += not facts.alive
         return able
+
+    def _room(self, program: int, klass: Klass, starting: dict[int, int]) -> int:
+        """Rows that may start besides so many of each program: best-effort ones leave room for a real-time batch."""
+        most, own = self.device.max_alive, self.programs[program].max_alive
+        if klass is Klass.BEST_EFFORT and self.device.classes.preset in (Preset.REEF, Preset.REEF_N):
+            most -= min(most // 2, max(self.full.values()))
+            own -= min(own // 2, self.full[program])
+        return min(most - self.alive - sum(starting.values()), own - self.alive_of[program] - starting[program])
 
     def _check_nothing_idles(self, step: Step, now: int) -> None:
         """No worker that may be handed a unit, while a row waits for which the device has room."""

@@ -30,16 +30,26 @@ def check_classes(book: Book, step: Step, scheduler: Scheduler, now: int) -> Non
         assert len({unit.worker for unit in theirs}) < min(len(workers), book.device.max_running), "none is kept"
     started = [unit for unit in step.start if unit.klass is BEST]
     if started and not classes.share:
-        _check_realtime_goes_first(book, started, now)
+        _check_realtime_goes_first(book, started, scheduler, now)
         _check_sum(book, started[-1], theirs)
-    if started and classes.preset is Preset.REEF:
+    if classes.preset is Preset.REEF:
         _check_budget(book, theirs, scheduler, now)
+    if started:
+        book.last_best_effort = now
 
 
-def _check_realtime_goes_first(book: Book, started: list[Unit], now: int) -> None:
+def _check_realtime_goes_first(book: Book, started: list[Unit], scheduler: Scheduler, now: int) -> None:
     waiting = [facts for waiting in book.waiting.values() for facts in waiting if facts.entry.call.klass is not BEST]
+    waiting = _could_start(book, waiting)
     beside = [unit for unit in book.units.values() if unit.klass is not BEST]
-    assert not _could_start(book, waiting), "a real-time row waits while a best-effort unit starts"
+    held = {(*ready.key, ready.klass): until for ready, (until, _) in scheduler._dispatch.gate._held.items()}
+    assert not held or not book.eager, "a policy that holds nothing"
+    for facts in waiting:
+        assert book._key(facts) in held, "a real-time row waits while a best-effort unit starts"
+    for unit in started if waiting else ():
+        in_time = unit.begins + unit.predicted <= min(held.values())
+        patient = len(unit.rows) == 1 and now - book.last_best_effort >= 10 * unit.predicted
+        assert in_time or patient, "a best-effort unit starts that ends after held real-time rows may start"
     for unit in started:
         for other in beside:
             assert book.device.classes.preset is Preset.REEF, "nothing pads"
@@ -61,13 +71,20 @@ def _could_start(book: Book, waiting: list[RowFacts]) -> list[RowFacts]:
 
 
 def _check_budget(book: Book, theirs: list[Unit], scheduler: Scheduler, now: int) -> None:
-    """What was handed over is predicted to take at most the budget, unless it is one unit of one row."""
+    """What was handed over is predicted to take at most the budget, unless it is one unit of one row.
+
+    Of several stages that of the one that runs, or of a longer one that its worker will begin by itself.
+    """
     left = 0
     for unit in theirs:
         latency = scheduler._states[unit.program].latency[unit.stage]
         if not latency.known:
             continue
-        if unit.steps > 1:
+        if unit.steps > 1 and book.times[unit.id]:
+            made, began = book.made[unit.id]
+            running, *later = book.times[unit.id][made:]
+            left += max(0, running - (now - began), *(() if unit.recalled else later)) if book.exact else 0
+        elif unit.steps > 1:
             step = max(1, unit.predicted // unit.steps)
             left += step - max(0, now - unit.begins) % step
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import AT_ONCE, ClassSpec, Fault, Klass, Outcome, Preset, Profile, Stage, Step, Unit
 
 from .test_invariants import arrivals, slowdowns
-from .world import Trace, World, make_call, make_device, make_program
+from .world import Arrival, Trace, World, make_call, make_device, make_program
 
 REAL, BEST = Klass
 CURVE = (10, 20, 30, 40)  # a row takes 10
@@ -92,9 +93,121 @@ class TestBudget:
         (unit,) = submit(scheduler, BEST, 1).start
         assert unit.steps == 2
 
+    def test_several_stages_count_as_long_as_they_are(self) -> None:
+        """Not as their mean: 19 are handed over with the first of these, and 14 more would be 33."""
+        scheduler = scheduler_of(1, 1, 1, budget=20, programs=0, goes_on=True)
+        stages = tuple(Stage(Profile((time,))) for time in (19, 1, 1, 1))
+        for ident, of in ((1, stages), (2, (Stage(Profile((14,))),))):
+            scheduler.add_program(make_program(ident, stages=of, policy="no_wait", max_batch=1), 0)
+        (unit,) = submit(scheduler, BEST, 1).start
+        assert unit.steps == 4
+        step = submit(scheduler, BEST, 2, program=2)
+        assert (step.start, step.wake_at) == ([], 13)
+        assert rows(scheduler.step(13).start) == [[2]]
+
+    def test_stages_to_come_count_where_they_are_longer(self) -> None:
+        """A worker goes on with them by itself."""
+        scheduler = scheduler_of(1, 1, 1, budget=20, programs=0, goes_on=True)
+        stages = tuple(Stage(Profile((time,))) for time in (1, 19))
+        for ident, of in ((1, stages), (2, (Stage(Profile((14,))),))):
+            scheduler.add_program(make_program(ident, stages=of, policy="no_wait", max_batch=1), 0)
+        submit(scheduler, BEST, 1)
+        assert submit(scheduler, BEST, 2, program=2).start == []
+
+    def test_a_recalled_unit_counts_with_the_stage_that_runs(self) -> None:
+        scheduler = scheduler_of(1, 1, budget=20, goes_on=True, stages=tuple(Stage(Profile((n,))) for n in (19, 1, 1)))
+        (unit,) = submit(scheduler, BEST, 1).start
+        assert submit(scheduler, REAL, 2, now=5).recall == [unit]
+        assert unit.predicted == 19
+
     def test_where_nothing_is_known_one_unit_goes_at_a_time(self) -> None:
         scheduler = scheduler_of(4, 4, 4, budget=5, stages=(Stage(),))
         assert rows(submit(scheduler, BEST, 1, 2, 3, 4, 5).start) == [[1, 2, 3, 4]]
+
+
+class TestHeld:
+    """Real-time rows of program 1 are held for 20, so that others may join them."""
+
+    def scheduler(self, time: int = 10, **options: Any) -> Scheduler:
+        """A best-effort row of program 2 takes `time`."""
+        scheduler = scheduler_of(4, programs=0, **options)
+        real = make_program(1, batch_ns=(1,) * 4, policy="window", max_batch=4, max_delay_ns=20)
+        scheduler.add_program(real, 0)
+        scheduler.add_program(make_program(2, batch_ns=(time,) * 4, policy="no_wait", max_batch=4), 0)
+        return scheduler
+
+    def test_a_unit_that_ends_before_their_hold_does_may_run(self) -> None:
+        scheduler = self.scheduler()
+        submit(scheduler, REAL, 1)
+        step = submit(scheduler, BEST, 8, program=2, now=10)
+        assert (rows(step.start), step.wake_at) == ([[8]], 20)
+        assert rows(end(scheduler, step.start[0], 20).start) == [[1]]
+
+    def test_one_that_would_end_after_it_waits(self) -> None:
+        scheduler = self.scheduler()
+        submit(scheduler, REAL, 1)
+        assert submit(scheduler, BEST, 8, program=2, now=11).start == []
+
+    def test_it_has_as_many_rows_as_end_in_time(self) -> None:
+        scheduler = scheduler_of(4, programs=0)
+        scheduler.add_program(make_program(1, policy="window", max_delay_ns=20), 0)
+        scheduler.add_program(make_program(2, batch_ns=CURVE, policy="no_wait", max_batch=4), 0)
+        submit(scheduler, REAL, 1)
+        assert rows(submit(scheduler, BEST, 5, 6, 7, 8, program=2).start) == [[5, 6]]
+
+    def test_they_take_nothing_back_that_may_run_meanwhile(self) -> None:
+        scheduler = self.scheduler(push_depth=2, push_ahead_ns=AT_ONCE, withdraws=True)
+        submit(scheduler, REAL, 1)
+        first, behind = (unit for ident in (7, 8) for unit in submit(scheduler, BEST, ident, program=2).start)
+        assert behind.behind
+        assert list(scheduler.step(1).withdraw) == []
+        assert submit(scheduler, REAL, 2, now=2).withdraw == [behind]  # what comes may fill their batch
+        assert first.begins == 0
+
+    @pytest.mark.parametrize("time", [8, 15, 30])
+    def test_best_effort_runs_on_a_device_that_is_idle_but_for_them(self, time: int) -> None:
+        """Two models, of which one is always held; even units that are longer than any hold, one in ten times each."""
+        calls = [Arrival(at, ident) for ident in (1, 3) for at in range(5 * ident, 4000, 21)]
+        calls += [Arrival(0, 2, (0,) * 5, BEST)] * 2
+        programs = (
+            *(make_program(n, batch_ns=(1,) * 4, policy="window", max_batch=4, max_delay_ns=20) for n in (1, 3)),
+            make_program(2, batch_ns=(time,), policy="no_wait", max_batch=1),
+        )
+        device = make_device(4, classes=ClassSpec(budget_ns=30))
+        world = World(Trace(device, programs, tuple(sorted(calls, key=lambda call: call.at)))).run()
+        began = [unit.begins for unit in world.units if unit.klass is BEST]
+        assert len(began) == 10
+        assert all(later - sooner <= 11 * time + 30 for sooner, later in itertools.pairwise([0, *began]))
+
+
+class TestRoom:
+    STAGES = tuple(Stage(Profile((10,) * 4)) for _ in range(4))
+
+    @pytest.mark.parametrize("bound", ["device", "program"])
+    def test_best_effort_leaves_room_for_a_real_time_batch(self, bound: str) -> None:
+        """Or it would wait until theirs have passed all stages."""
+        scheduler = scheduler_of(4, 4, 4, programs=0, **({"max_alive": 8} if bound == "device" else {}))
+        own = {"max_alive": 8} if bound == "program" else {}
+        scheduler.add_program(make_program(stages=self.STAGES, policy="no_wait", max_batch=4, **own), 0)
+        assert rows(submit(scheduler, BEST, *range(11, 19)).start) == [[11, 12, 13, 14]]
+        assert rows(submit(scheduler, REAL, 1, 2, 3, 4, now=5).start) == [[1, 2, 3, 4]]
+
+    def test_of_little_room_they_have_half(self) -> None:
+        scheduler = scheduler_of(4, stages=self.STAGES, max_alive=3)
+        assert rows(submit(scheduler, BEST, 11, 12, 13).start) == [[11, 12]]
+
+    def test_what_fills_a_real_time_unit_takes_none_of_it(self) -> None:
+        scheduler = scheduler_of(4, programs=0, max_alive=6)
+        scheduler.add_program(make_program(stages=(Stage(PADDED),) * 2, policy="adaptive", max_batch=4), 0)
+        scheduler.control(1, TABLES, 0)
+        (unit,) = submit(scheduler, REAL, 0).start
+        submit(scheduler, BEST, 9, now=1)
+        submit(scheduler, REAL, 1, 2, 3, now=1)
+        started, units = [], [unit]
+        while units:
+            units = end(scheduler, units[0], 50).start
+            started += rows(units)
+        assert started.count([1, 2, 3]) == 2
 
 
 class TestWorkers:
@@ -108,6 +221,11 @@ class TestWorkers:
         scheduler = scheduler_of(4, 4, 4, max_running=2)
         assert len(submit(scheduler, BEST, *range(9)).start) == 1
         assert len(submit(scheduler, REAL, 20).start) == 1
+
+    def test_one_that_is_free_goes_before_the_kept_one_that_is_busy(self) -> None:
+        scheduler = scheduler_of(1, 1, 4, push_depth=2, push_ahead_ns=AT_ONCE)
+        assert [unit.worker for unit in submit(scheduler, BEST, 8).start] == [0]
+        assert [unit.worker for ident in (1, 2) for unit in submit(scheduler, REAL, ident).start] == [2, 1]
 
     def test_a_single_one_serves_both(self) -> None:
         assert rows(submit(scheduler_of(4), BEST, 1).start) == [[1]]
@@ -191,6 +309,20 @@ class TestPadding:
         step = end(scheduler, unit, 130)
         assert [call.id for call in step.done] == [1, 2, 3, 9]
         assert rows(step.start) == [[10]]
+
+    def test_a_filler_whose_caller_leaves_recalls_nothing(self) -> None:
+        scheduler = Scheduler(make_device(4, goes_on=True))
+        scheduler.add_program(make_program(stages=(Stage(PADDED),) * 2, policy="adaptive", max_batch=4), 0)
+        scheduler.control(1, TABLES, 0)
+        (unit,) = submit(scheduler, REAL, 0).start
+        submit(scheduler, BEST, 9, now=1)
+        submit(scheduler, REAL, 1, 2, 3, now=1)
+        (unit,) = end_whole(scheduler, unit, 100).start
+        assert (rows([unit]), unit.steps) == ([[1, 2, 3, 9]], 2)
+        scheduler.cancel(9, 110)
+        assert list(scheduler.step(110).recall) == []
+        scheduler.cancel(3, 111)
+        assert scheduler.step(111).recall == [unit]
 
     def test_of_a_unit_that_fails_each_class_runs_again_apart(self) -> None:
         scheduler = self.padding()
@@ -307,6 +439,39 @@ class TestShare:
             scheduler.finished(Outcome(unit.id, compute_ns=10), now)
             step = scheduler.step(now)
         assert served.count(BEST) == 5
+
+    @pytest.mark.parametrize(("clients", "share"), [(1, 0.05), (1, 0.25), (4, 0.05)])
+    def test_is_the_part_that_is_set_however_few_clients_wait(self, clients: int, share: float) -> None:
+        """Each asks again with its answer."""
+        scheduler = scheduler_of(1, class_share=share)
+        submit(scheduler, REAL, *range(500))
+        step = submit(scheduler, BEST, *range(1000, 1000 + clients))
+        served, following = [], 2000
+        for now in range(10, 4010, 10):
+            (unit,) = scheduler.running
+            served.append(unit.klass)
+            scheduler.finished(Outcome(unit.id, compute_ns=10), now)
+            step = scheduler.step(now)
+            for call in step.done:
+                if call.klass:
+                    following += 1
+                    step = submit(scheduler, BEST, following, now=now)
+        assert served.count(BEST) / len(served) == pytest.approx(share, abs=0.01)
+
+    def test_what_runs_while_no_real_time_row_does_is_no_debt(self) -> None:
+        scheduler = scheduler_of(1, class_share=0.5)
+        step = submit(scheduler, BEST, *range(100, 120))
+        for now in range(10, 110, 10):
+            scheduler.finished(Outcome(step.start[0].id, compute_ns=10), now)
+            step = scheduler.step(now)
+        submit(scheduler, REAL, *range(10), now=105)
+        served = []
+        for now in range(110, 210, 10):
+            (unit,) = scheduler.running
+            scheduler.finished(Outcome(unit.id, compute_ns=10), now)
+            step = scheduler.step(now)
+            served += [unit.klass for unit in step.start]
+        assert served.count(BEST) == 4
 
     def test_what_it_is_owed_is_not_taken_back(self) -> None:
         """Or it would be owed again at once, and be handed over again."""

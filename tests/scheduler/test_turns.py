@@ -53,27 +53,44 @@ class TestShare:
         given = [0, 0]
         for unit in range(1000):
             klass = BEST if share.due else REAL
-            share.start(unit, klass, 10, best_effort_waits=True)
+            share.start(unit, klass, 10)
             given[klass] += 10
         assert given[BEST] / sum(given) == pytest.approx(part, abs=0.01)
 
-    def test_nothing_is_owed_for_the_time_in_which_none_waited(self) -> None:
+    def test_a_class_that_asked_for_nothing_has_saved_up_no_time(self) -> None:
         share = Share(0.5)
-        share.start(1, REAL, 1000, best_effort_waits=False)
-        share.end(1, REAL, 2000)
+        for unit in range(100):
+            share.start(unit, REAL, 10)
+        assert share.due
+        share.start(100, BEST, 10)
         assert not share.due
-        share.start(2, REAL, 10, best_effort_waits=True)
+
+    def test_what_is_beyond_its_part_is_not_forgotten_while_none_waits(self) -> None:
+        share = Share(0.1)
+        share.start(0, BEST, 10)
+        for unit in range(1, 10):
+            share.start(unit, REAL, 10)
+            assert not share.due
+        share.start(10, REAL, 10)
+        assert share.due
+
+    def test_what_runs_alone_is_no_debt(self) -> None:
+        share = Share(0.5)
+        for unit in range(100):
+            share.start(unit, BEST, 10)
+        share.start(100, REAL, 10)
+        share.start(101, REAL, 10)
         assert share.due
 
     def test_without_a_share_none_is_due(self) -> None:
         share = Share(0.0)
-        share.start(1, REAL, 1000, best_effort_waits=True)
+        share.start(1, REAL, 1000)
         assert not share.due
 
     def test_a_prediction_is_put_right_once(self) -> None:
         share = Share(0.5)
-        share.start(1, REAL, 100, best_effort_waits=True)
-        share.start(2, BEST, 150, best_effort_waits=True)
+        share.start(1, REAL, 100)
+        share.start(2, BEST, 150)
         assert not share.due
         share.end(2, BEST, 50)
         assert share.due

@@ -8,7 +8,7 @@ or, with a seed, a random multiple of it.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from heapq import heappop, heappush
@@ -117,7 +117,7 @@ class World:
         self.refusals: dict[int, Refusal] = {}
         self.now = 0
         patient = any(tables is not None and any(tables.hold_ns) for _, _, tables in trace.control)
-        self.book = Book(trace.device, trace.programs, patient=patient)
+        self.book = Book(trace.device, trace.programs, patient=patient, exact=trace.seed is None)
         self.scheduler = RecordingScheduler(trace.device, split_failed=trace.split_failed, sink=self.entries.append)
         self._events: list[tuple[int, Tie, int, Callable[[], None]]] = []
         self._sequence = count()
@@ -221,23 +221,14 @@ class World:
         if unit.steps > 1 or unit.onward:
             assert self.trace.device.goes_on
             self._onward.update([unit.id] * unit.onward)
-            times = self._times(unit, slower)
-            self._at(self.now + times[0], Tie.FINISHED, lambda: self._go_on(unit, 1, times))
+            mean = (unit.predicted or SERVICE_NS) // unit.steps
+            times = self.book.stage_times(unit, self.scheduler) or [mean] * unit.steps
+            self._begin(unit, [max(1, int(time * slower)) for time in times])
             return
         duration = max(1, int((unit.predicted or SERVICE_NS) * slower))
         self._begins[unit.id] = max(self.now, self._free_at[unit.worker])
         self._free_at[unit.worker] = self._begins[unit.id] + duration
         self._at(self._free_at[unit.worker], Tie.FINISHED, lambda: self._finish(unit, [duration]))
-
-    def _times(self, unit: Unit, slower: float) -> list[int]:
-        """What each stage or step of a unit takes."""
-        stages = self.book.programs[unit.program].stages[unit.stage : unit.stage + unit.steps]
-        of_each = [stage.profile.batch_ns for stage in stages]
-        if unit.steps > 1 and len(of_each) == unit.steps and all(of_each) and not stages[0].repeats:
-            exact = [batch_ns[unit.size - 1] for batch_ns in of_each]
-        else:
-            exact = [(unit.predicted or SERVICE_NS) // unit.steps] * unit.steps
-        return [max(1, int(time * slower)) for time in exact]
 
     def _withdraw(self, unit: Unit) -> bool:
         """Take a unit back, unless it has begun."""
@@ -248,7 +239,12 @@ class World:
         self.scheduler.withdrawn(unit.id, self.now)
         return True
 
-    def _go_on(self, unit: Unit, steps: int, times: Sequence[int]) -> None:
+    def _begin(self, unit: Unit, times: list[int], steps: int = 0) -> None:
+        """A worker begins a further step, or stage, of a unit of which it has made so many."""
+        self.book.made[unit.id] = steps, self.now
+        self._at(self.now + times[steps], Tie.FINISHED, lambda: self._go_on(unit, steps + 1, times))
+
+    def _go_on(self, unit: Unit, steps: int, times: list[int]) -> None:
         """A worker has made so many steps, or stages, of a unit: it takes the next one unless it is told to end."""
         cell = self.book.programs[unit.program].stages[unit.stage].repeats
         ends = steps == unit.steps or unit.id in self._recalled or (cell and self.book.ended(unit, steps))
@@ -257,16 +253,13 @@ class World:
             late = told and self._random is not None and self._random.random() < 0.2  # it hears of that too late
             self._finish(unit, times[:steps], goes_on=unit.id in self._onward and (late or not told))
         else:
-            self._at(self.now + times[steps], Tie.FINISHED, lambda: self._go_on(unit, steps + 1, times))
+            self._begin(unit, times, steps)
 
-    def _finish(self, unit: Unit, times: Sequence[int], *, goes_on: bool = False) -> None:
-        """`times`: of each stage or step that it made.
-
-        `goes_on`: if rows of it end and others do not, the worker goes on with these.
-        """
+    def _finish(self, unit: Unit, took: list[int], *, goes_on: bool = False) -> None:
+        """`goes_on`: if rows of it end and others do not, the worker goes on with these."""
         if unit.id in self._withdrawn:
             return
-        error, steps = self._fault(unit), len(times)
+        error, steps = self._fault(unit), len(took)
         cell = self.book.programs[unit.program].stages[unit.stage].repeats
         ended = self.book.ended(unit, steps) if cell and not error else ()
         if error is not None:
@@ -275,15 +268,14 @@ class World:
             self._void.update(other.id for other in behind if rows & set(map(id, other.rows)))
         goes_on = goes_on and error is None and 0 < len(ended) < len(unit.rows)
         self.book.finish(unit, error, steps, goes_on=goes_on)
-        by_stage = () if cell or steps == 1 else tuple(times)
+        times = () if cell or steps == 1 else tuple(took)
         made = steps - 1 if error else steps
-        outcome = Outcome(unit.id, error, sum(times), ended, made, by_stage, goes_on)
+        outcome = Outcome(unit.id, error, sum(took), ended, made, times, goes_on)
         following = self.scheduler.finished(outcome, self.now)
         assert (following is not None) == goes_on
         if following is not None:
             self.book.go_on(following)
-            further = [times[0]] * following.steps
-            self._at(self.now + times[0], Tie.FINISHED, lambda: self._go_on(following, 1, further))
+            self._begin(following, [took[-1]] * following.steps)
 
     def _fault(self, unit: Unit) -> Fault | None:
         if unit.id == self.trace.lose_unit:
