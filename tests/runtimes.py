@@ -22,6 +22,7 @@ import torch
 
 Batch = Callable[[], list[torch.Tensor]]
 GARBAGE = -77  # what memory holds before anything was written to it
+LEFTOVER = "what a failed capture leaves"
 TICK_NS = 1_000  # what a piece of work takes by the clock of a FakeRuntime
 
 
@@ -127,12 +128,17 @@ class FakeRuntime:
         self._graphs[len(self._graphs)] = []
         return len(self._graphs) - 1
 
-    def capture(self, stream: FakeStream, pool: int, work: Batch) -> tuple[Callable[[], None], list[torch.Tensor]]:
+    def capture(
+        self, stream: FakeStream, pool: int, work: Batch, kept: list[Any]
+    ) -> tuple[Callable[[], None], list[torch.Tensor]]:
         """The outputs of all graphs of a pool are overwritten by each replay: their memory may overlap."""
         self._check()
         self.captures += 1
         try:
             again, outputs = held(work)
+        except BaseException:
+            kept.append(LEFTOVER)
+            raise
         finally:
             self.captures -= 1
         self._graphs[pool] += outputs
@@ -272,7 +278,9 @@ class HostRuntime:
     def graph_pool(self) -> None:
         return None
 
-    def capture(self, stream: HostStream, pool: Any, work: Batch) -> tuple[Callable[[], None], list[torch.Tensor]]:
+    def capture(
+        self, stream: HostStream, pool: Any, work: Batch, kept: list[Any]
+    ) -> tuple[Callable[[], None], list[torch.Tensor]]:
         return held(work)
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -296,10 +304,12 @@ class InlineRuntime(HostRuntime):
             raise RuntimeError("operation not permitted when stream is capturing")
         super().synchronize(event)
 
-    def capture(self, stream: Any, pool: Any, work: Batch) -> tuple[Callable[[], None], list[torch.Tensor]]:
+    def capture(
+        self, stream: Any, pool: Any, work: Batch, kept: list[Any]
+    ) -> tuple[Callable[[], None], list[torch.Tensor]]:
         self._capturing.now = True
         try:
-            return super().capture(stream, pool, work)
+            return super().capture(stream, pool, work, kept)
         finally:
             self._capturing.now = False
 

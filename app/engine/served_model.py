@@ -168,7 +168,7 @@ class ServedModel:
             return
         lease.submitted = True
         self.reserved[lease.klass] -= len(lease.rows)
-        if engine.device.staged:
+        if engine.device.staged and lease.klass is Klass.REALTIME:
             engine.device.arrive(self.executor, lease.slots)
         lease.entered = engine.submit(lease)
 

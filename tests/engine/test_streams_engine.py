@@ -98,6 +98,21 @@ async def test_calls_get_their_own_answers(runtime: Runtime, graphs: bool):
         await engine.stop(served)
 
 
+async def test_best_effort_rows_are_copied_when_their_unit_is_pushed(runtime: Runtime, monkeypatch):
+    """Copied on arrival, rows of a hundred uploads would be copied before those of a real-time call."""
+    async with serving(runtime) as engine:
+        served = await started(engine, make_model(Linear(), max_batch=4))
+        device, log = engine.device._device, []
+        arrive, push = device.arrive, device.push
+        monkeypatch.setattr(device, "arrive", lambda *given: (log.append("arrive"), arrive(*given)))
+        monkeypatch.setattr(device, "push", lambda *given: (log.append("push"), push(*given)))
+        for klass, order in (("best_effort", ["push", "arrive"]), ("realtime", ["arrive", "push"])):
+            log.clear()
+            answer = await ask(served, rows_of(3.0), klass=klass)
+            assert np.array_equal(answer.outputs[0], answers(rows_of(3.0)))
+            assert log == order
+
+
 async def test_two_models_share_the_workers_and_one_goes(runtime: Runtime):
     async with serving(runtime) as engine:
         one, two = [await started(engine, make_model(Linear(), name=name, max_batch=4)) for name in "ab"]

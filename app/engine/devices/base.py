@@ -196,7 +196,7 @@ class Device(Protocol):
     spec: DeviceSpec
     #: Compute threads of each worker; 1 where the device is not a CPU.
     threads: int
-    #: Rows are copied to the device as they arrive: `arrive` must be called.
+    #: Rows are copied to the device when `arrive` announces them, or when a unit of theirs is pushed.
     staged: bool
 
     def start(self, report: Report, launched: Launched | None = None, freed: Freed | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The threads that wait for the device: one for each worker's units, and one for whatever else must be over."""
+"""The threads that wait for the device: one for each worker's units, and others for whatever else must be over."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Completer:
             if unit.lost is not None:
                 raise unit.lost
             self._runtime.synchronize(unit.block.out_event)
-            unit.conclude(self._runtime, self._worker.out)
+            unit.conclude(self._runtime, lambda: self._worker.ends)
             self._copies.over(unit.number)
             unit.end()
             completion = self._completion(unit)
@@ -75,11 +75,11 @@ class Completer:
 class EventWatcher:
     """Waits for events that no unit waits for, and then calls what was sent with them. One after another."""
 
-    def __init__(self, runtime: Runtime, lose: Callable[[BaseException], None]) -> None:
+    def __init__(self, name: str, runtime: Runtime, lose: Callable[[BaseException], None]) -> None:
         self._runtime = runtime
         self._lose = lose
         self.items: queue.SimpleQueue[tuple[Sequence[Any], Callable[[], None]] | None] = queue.SimpleQueue()
-        self.thread = threading.Thread(target=self._main, name="event watcher", daemon=True)
+        self.thread = threading.Thread(target=self._main, name=name, daemon=True)
 
     def send(self, events: Sequence[Any], then: Callable[[], None]) -> None:
         """Call `then` when the events have fired; never, if the device fails."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -57,14 +58,21 @@ class CudaRuntime:
     _capturing = threading.Lock()  # torch allows one capture at a time in a process
 
     def __init__(self, index: int) -> None:
+        if torch.__version__ < "2.13":
+            raise ConfigError(
+                f"device: expected torch 2.13 or later on a GPU, got {torch.__version__}: in earlier releases no graph"
+                " can be replayed while another is captured, nor after a capture has failed"
+            )
         prepare()
         self.device = torch.device("cuda", index)
         self.name = name_of(index)
         self.uuid = f"GPU-{torch.cuda.get_device_properties(index).uuid}"
-        self._home = self.stream()
+        # Memory is allocated in the name of a stream. This one does no work, and torch captures nothing on it; one of
+        # torch's 32 others might be lent to capture on, and what is allocated meanwhile would belong to its graph.
+        self._home = torch.cuda.default_stream(self.device)
         self._pinned = PinnedMemory(self._register, self._unregister, _of_torch)
-        # Kept for good: torch's allocators may still ask a graph whose capture failed whether a stream belongs to it,
-        # and one that is destroyed takes the workspace of its stream with it.
+        # Kept for good: torch's allocator of host memory still asks a graph whose capture could not be ended whether a
+        # stream belongs to it.
         self._failed: list[torch.cuda.CUDAGraph] = []
 
     def attach(self) -> None:
@@ -96,7 +104,7 @@ class CudaRuntime:
         return torch.cuda.graph_pool_handle()
 
     def capture(
-        self, stream: torch.cuda.Stream, pool: Any, work: Batch
+        self, stream: torch.cuda.Stream, pool: Any, work: Batch, kept: list[Any]
     ) -> tuple[Callable[[], None], list[torch.Tensor]]:
         """By hand, because `torch.cuda.graph` waits for the whole device first and empties the allocator's cache, while
         other models serve. Other threads launch, wait for events and allocate meanwhile, hence thread_local.
@@ -109,20 +117,29 @@ class CudaRuntime:
             except BaseException:
                 with suppress(Exception):  # what `work` raised says why
                     graph.capture_end()
-                self._abandon(graph, pool)
+                self._abandon(graph, pool, kept)
                 raise
             try:
                 graph.capture_end()
             except BaseException:
-                self._abandon(graph, pool)
+                self._abandon(graph, pool, kept)
                 raise
         return graph.replay, outputs
 
-    def _abandon(self, graph: torch.cuda.CUDAGraph, pool: Any) -> None:
-        """A capture has failed. Until torch 2.13 its end then leaves the allocator believing that it still goes on."""
+    def _abandon(self, graph: torch.cuda.CUDAGraph, pool: Any, kept: list[Any]) -> None:
+        """A capture has failed. Either it was ended: then it is a graph, which holds its pool until it is destroyed. Or
+        CUDA had invalidated it: then torch's end raised early, neither ended the pool's use nor will ever release it.
+        """
+        index = self.device.index
+        try:
+            torch._C._cuda_endAllocateToPool(index, pool)
+        except Exception:  # it was ended, or never begun
+            kept.append(graph)
+            return
         self._failed.append(graph)
-        with suppress(Exception):  # where the end came so far, it says that nothing goes on
-            torch._C._cuda_endAllocateToPool(self.device.index, pool)
+        held = _PoolHeld()
+        weakref.finalize(held, torch._C._cuda_releasePool, index, pool).atexit = False
+        kept.append(held)
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         with torch.cuda.stream(self._home):
@@ -146,6 +163,10 @@ class CudaRuntime:
         result = cudart.cudaHostUnregister(address)
         if int(result) != _SUCCESS:
             raise RuntimeError(cudart.cudaGetErrorString(result))
+
+
+class _PoolHeld:
+    """What an invalidated capture holds of its graphs' memory. A pool that nobody holds cannot be captured into."""
 
 
 def _of_torch(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

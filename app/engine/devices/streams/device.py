@@ -1,7 +1,7 @@
 """A device of streams: copies, batches and results that overlap, kept in order by events (Ebird, sections V and VI).
 
 Threads
-    The event loop announces rows (`arrive`) and units (`push`): both put a message into one queue. One launcher takes
+    The event loop announces rows (`arrive`) and units (`push`): both put messages into one queue. One launcher takes
     the messages in order and enqueues the work on all streams, but for models that block their thread: those have
     launchers of their own. Models are loaded on the caller's thread, beside the launcher (`loading.py`). Each worker
     has a completer, which blocks on the out-event of its oldest unit and then reports it. One completer for all
@@ -11,7 +11,7 @@ Threads
 Streams
     One in-stream for all rows that arrive; per worker a stream to compute on and an out-stream for its results.
 Bounds
-    The queue holds at most a message for each row that was admitted, and `push_depth` units for each worker.
+    The queue holds at most a message for each model and each row given back, and `push_depth` units for each worker.
 Failure
     A model's error is its unit's. Any error of the runtime ends the device: what is in flight and all that comes later
     is reported as lost, each unit once.
@@ -102,7 +102,9 @@ class StreamDevice:
         self.copies = Copies()
         self.health = Health(self.name)
         self.launchers = Launchers(runtime, self._start, self.health.lose, self._launchers_ended)
-        self.watcher = EventWatcher(runtime, self.health.lose)
+        #: Of slots whose copies are not over, and of unloaded models, which wait for all units that were launched.
+        self.watcher = EventWatcher("event watcher", runtime, self.health.lose)
+        self.leaving = EventWatcher("unloading", runtime, self.health.lose)
         self.workers: list[StreamWorker] = []
         self.completers: list[Completer] = []
         self._host = host
@@ -161,12 +163,9 @@ class StreamDevice:
     def arrive(self, executor: Executor, slots: Slots) -> None:
         """The rows in these slots have been written: let their copy begin. Returns at once; any thread."""
         if isinstance(executor, StreamExecutor):
-            copies = self.copies
-            with copies.lock:
-                copies.last += 1
-                executor.pool.arrive(slots, copies.last)
-                if not self._closed:
-                    self.launchers.shared.send(self.launches.copy, executor.pool, slots)
+            with self.copies.lock:
+                if executor.pool.arrive(slots) and not self._closed:
+                    self.launchers.shared.send(self.launches.copy, executor.pool)
 
     def push(self, worker: int, job: Job) -> None:
         """Hand over a unit. Returns at once. Rows that nobody announced are copied first."""
@@ -263,6 +262,7 @@ class StreamDevice:
             streams=self._streams,
             copies=self.copies,
             watcher=self.watcher,
+            leaving=self.leaving,
             own_launcher=self.launchers.own,
             clock=self.clock,
         )
@@ -270,7 +270,7 @@ class StreamDevice:
         self.workers += [StreamWorker(index, spec, self._streams.take) for index, spec in enumerate(self.spec.workers)]
         self.completers = [Completer(worker, runtime, self.copies, self.clock, lose) for worker in self.workers]
         self._loader = Loader(self, self._streams, self._placement)
-        self._threads = [self.watcher.thread, *(completer.thread for completer in self.completers)]
+        self._threads = [self.watcher.thread, self.leaving.thread, *(completer.thread for completer in self.completers)]
         self._spawn()
 
     def _spawn(self) -> None:
@@ -290,6 +290,7 @@ class StreamDevice:
         for worker in self.workers:
             worker.units.put(None)
         self.watcher.end()
+        self.leaving.end()
 
     def _host_report(self, completion: Completion) -> None:
         self.launches.callbacks.report(completion)

@@ -42,6 +42,7 @@ class Launches:
         streams: Streams,
         copies: Copies,
         watcher: EventWatcher,
+        leaving: EventWatcher,
         own_launcher: Callable[[str], Launcher],
         clock: Callable[[], int],
     ) -> None:
@@ -51,12 +52,14 @@ class Launches:
         self._workers = workers
         self._copies = copies
         self._watcher = watcher
+        self._leaving = leaving
         self._own_launcher = own_launcher
         self._clock = clock
         self.in_stream = streams.take(0)
         self.callbacks: Callbacks
 
-    def copy(self, pool: StreamPool, slots: Slots) -> None:
+    def copy(self, pool: StreamPool) -> None:
+        slots = pool.arrived()
         if self._health.lost is None:
             pool.copy_in(self._runtime, self.in_stream, slots)
 
@@ -128,9 +131,9 @@ class Launches:
             events: list[Any] = [self._runtime.event() for _ in streams]
             for event, stream in zip(events, streams, strict=True):
                 self._runtime.record(event, stream)
-            self._watcher.send(events, partial(self._release, executor))
+            self._leaving.send(events, partial(self._release, executor))
 
-    # on the event watcher
+    # on the event watchers
 
     def _copied(self, number: int, pool: StreamPool, slots: Slots) -> None:
         self._copies.over(number)

@@ -8,8 +8,8 @@ Models are loaded while others serve, so nothing here goes through the launcher 
        as waiting or freeing memory, are forbidden to this thread alone. torch's allocator serves the capture from the
        pool of its graph by looking at the stream that asks, so what other threads allocate stays out of it. While a
        capture is open they cannot give cached memory back to the driver: who then runs out of memory fails, and is
-       tried again with fewer rows. torch 2.13 has a state of the random generator for each capture; in releases that
-       have one for all, a model that samples may fail while another is captured.
+       tried again with fewer rows. torch before 2.13 has one state of the random generator for all captures, and fails
+       each replay while one is open: see `cuda.py`.
     3. A model that waits for the device while it is launched, for a value that it reads, gets a launcher of its own.
        The capture finds it: CUDA refuses to record a wait. A model that is not to have graphs is captured once for
        that alone. torch's debug mode for synchronisation would find less (`torch.cuda.synchronize` passes) and is one
@@ -105,7 +105,8 @@ class Loader:
             raise ConfigError(f"model {model.info.name!r}: does not fit into the device's memory: {exc}") from exc
         if executor.graphs:
             self._find_capture_streams(executor)
-        if executor.staged:  # whoever launches a unit puts its rows together
+        # Whoever launches a unit puts its rows together, or pins memory that grows with its outputs.
+        if executor.staged or not all(spec.bounded for spec in model.info.returned):
             executor.launcher = device.launchers.own(model.info.name)
         return executor
 
@@ -142,10 +143,10 @@ class Loader:
             if not executor.known and executor.launcher is None and not (executor.captured and executor.steps is None):
                 self._trying.probe(executor, slots, size)
             executor.known = True
-        for slot in slots:
-            executor.pool.numbers[slot] = 0  # written anew, so to be copied anew
+        executor.pool.renew(slots)
         job = Job(-1, executor, slots, size)
         rans = [self._run_on(worker, job) for worker in workers]
+        executor.pool.renew(slots)
         if executor.versions() != before:
             executor.copies = True
         return min(rans, key=lambda ran: ran.busy_ns)

@@ -61,12 +61,12 @@ class Runtime(Protocol):
         ...
 
     def capture(
-        self, stream: Any, pool: Any, work: Callable[[], list[torch.Tensor]]
+        self, stream: Any, pool: Any, work: Callable[[], list[torch.Tensor]], kept: list[Any]
     ) -> tuple[Callable[[], None], list[torch.Tensor]]:
         """Record what `work` does as a graph, without doing it.
 
         Returns what replays the graph, to be called within `enqueue`, and the tensors that each replay writes. Raises
-        what `work` raises.
+        what `work` raises; what is left of the graph then is added to `kept`, to go with the others of its stream.
         """
         ...
 

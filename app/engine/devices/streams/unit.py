@@ -179,8 +179,11 @@ class UnitInFlight:
             except BaseException as exc:
                 self._fail(exc)
 
-    def conclude(self, runtime: Runtime, out: Any) -> None:
-        """On its completer's thread: its out-event has fired, for the first time if anything is left to do."""
+    def conclude(self, runtime: Runtime, aside: Callable[[], Any]) -> None:
+        """On its completer's thread: its out-event has fired, for the first time if anything is left to do.
+
+        `aside` gives a stream that no other unit's work is enqueued on.
+        """
 
     def end(self) -> None:
         """Its out-event has fired: its rows stand where it has left them or, if it has failed, where they stood."""

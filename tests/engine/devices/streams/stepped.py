@@ -98,8 +98,7 @@ class Stepped(StreamDevice):
         choices += [
             partial(self.complete_next, index) for index, one in enumerate(self.workers) if not one.units.empty()
         ]
-        if not self.watcher.items.empty():
-            choices.append(self.watcher.next)
+        choices += [watcher.next for watcher in (self.watcher, self.leaving) if not watcher.items.empty()]
         if choices:
             with torch.inference_mode():
                 self.fake.random.choice(choices)()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from contextlib import nullcontext
 from types import SimpleNamespace
 from unittest.mock import MagicMock, Mock, call, create_autospec
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from app.engine.devices.streams import cuda
+from app.engine.devices.streams.graphs.captures import Streams
 from app.errors import ConfigError
 
 
@@ -28,7 +30,12 @@ def calls(monkeypatch) -> MagicMock:
 
         monkeypatch.setattr(torch.cuda, name, make)
     monkeypatch.setattr(torch.cuda, "stream", create_autospec(torch.cuda.stream, side_effect=lambda s: nullcontext()))
-    for name, value in (("get_device_name", "H"), ("set_device", None), ("graph_pool_handle", (0, 1))):
+    for name, value in (
+        ("get_device_name", "H"),
+        ("set_device", None),
+        ("graph_pool_handle", (0, 1)),
+        ("default_stream", "default"),
+    ):
         monkeypatch.setattr(torch.cuda, name, create_autospec(getattr(torch.cuda, name), return_value=value))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(uuid=f"u{index}"))
     return log
@@ -71,7 +78,7 @@ def test_work_is_enqueued_on_its_stream(calls):
 def test_a_capture_begins_and_ends_on_its_stream(calls):
     runtime = cuda.CudaRuntime(0)
     stream, outputs = runtime.stream(), [torch.ones(1)]
-    replay, got = runtime.capture(stream, runtime.graph_pool(), lambda: outputs)
+    replay, got = runtime.capture(stream, runtime.graph_pool(), lambda: outputs, [])
     assert got is outputs
     replay()
     names = [name for name, _, _ in calls.mock_calls if name.startswith("cudagraph_")]
@@ -80,31 +87,62 @@ def test_a_capture_begins_and_ends_on_its_stream(calls):
     torch.cuda.stream.assert_called_once_with(stream)
 
 
-@pytest.mark.parametrize("where", ["capture_begin", "work", "capture_end"])
-def test_a_capture_that_fails_is_ended_for_the_allocator_too_and_its_graph_kept(calls, monkeypatch, where: str):
-    """What `work` raises is raised, whatever the end of a capture that has been invalidated says."""
-    ended = Mock(side_effect=RuntimeError("not currently recording"))
+def fail() -> list[torch.Tensor]:
+    raise ValueError("reads a value")
+
+
+@pytest.mark.parametrize("where", ["capture_begin", "capture_end"])
+def test_an_invalidated_capture_ends_and_releases_the_use_of_its_pool(calls, monkeypatch, where: str):
+    """What `work` raises is raised, whatever the end of the capture says; the pool goes with the stream's graphs."""
+    ended, released = Mock(), Mock()
     monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", ended, raising=False)
-    runtime = cuda.CudaRuntime(1)
+    monkeypatch.setattr(torch._C, "_cuda_releasePool", released, raising=False)
+    runtime, kept, made = cuda.CudaRuntime(1), [], torch.cuda.CUDAGraph
 
-    def fail() -> list[torch.Tensor]:
-        raise ValueError("reads a value")
+    def broken(*args, **kwargs):
+        graph = made(*args, **kwargs)
+        getattr(graph, where).side_effect = RuntimeError("capture was invalidated")
+        return graph
 
-    stream, work, message = runtime.stream(), fail if where == "work" else list, "reads a value"
-    if where != "work":
-        message = "invalidated"
-        made = torch.cuda.CUDAGraph
-
-        def broken(*args, **kwargs):
-            graph = made(*args, **kwargs)
-            getattr(graph, where).side_effect = RuntimeError("capture was invalidated")
-            return graph
-
-        monkeypatch.setattr(torch.cuda, "CUDAGraph", broken)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", broken)
+    work, message = (fail, "reads a value") if where == "capture_end" else (list, "invalidated")
     with pytest.raises((ValueError, RuntimeError), match=message):
-        runtime.capture(stream, (0, 7), work)
+        runtime.capture(runtime.stream(), (0, 7), work, kept)
     ended.assert_called_once_with(1, (0, 7))
     assert len(runtime._failed) == 1
+    released.assert_not_called()
+    kept.clear()
+    released.assert_called_once_with(1, (0, 7))
+
+
+def test_a_capture_whose_work_fails_is_a_graph_that_goes_with_those_of_its_stream(calls, monkeypatch):
+    ended, released = Mock(side_effect=RuntimeError("not currently recording")), Mock()
+    monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", ended, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_releasePool", released, raising=False)
+    runtime, kept = cuda.CudaRuntime(1), []
+    with pytest.raises(ValueError, match="reads a value"):
+        runtime.capture(runtime.stream(), (0, 7), fail, kept)
+    calls.cudagraph_.capture_end.assert_called_once_with()
+    assert len(kept) == 1
+    assert runtime._failed == []
+    kept.clear()
+    released.assert_not_called()
+
+
+def test_memory_is_not_allocated_in_the_name_of_a_stream_that_may_be_captured_on(calls, monkeypatch):
+    """torch hands out the same 32 streams in turn."""
+    ring = itertools.cycle(range(32))
+    monkeypatch.setattr(torch.cuda, "Stream", lambda *args, **kwargs: next(ring))
+    runtime = cuda.CudaRuntime(0)
+    streams = Streams(runtime.stream)
+    lent = [streams.capture(worker, 0) for worker in range(32)]
+    assert runtime._home not in [capture.stream for capture in lent if capture is not None]
+
+
+def test_a_torch_whose_captures_stop_replays_is_refused(calls, monkeypatch):
+    monkeypatch.setattr(torch, "__version__", torch.torch_version.TorchVersion("2.12.1+cu126"))
+    with pytest.raises(ConfigError, match=r"expected torch 2\.13 or later on a GPU, got 2\.12\.1"):
+        cuda.CudaRuntime(0)
 
 
 class Cudart:

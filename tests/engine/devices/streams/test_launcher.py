@@ -20,7 +20,7 @@ from app.engine.devices.streams.executor import StreamExecutor
 from app.engine.profiling.warmup import try_batch
 from app.scheduler.types import Fault, WorkerSpec
 
-from ...rig import answers, make_model, rows_of
+from ...rig import answers, make_model, rows_of, tensor
 from .bench import Double
 from .stepped import Stepped
 from .worlds import Affine, fixed, made, warmed
@@ -52,6 +52,14 @@ def opened(device: StreamDevice, model: Model) -> StreamExecutor:
     executor.pool.write(executor.pool.take(1), 0, rows_of(3.0))
     device.arrive(executor, [0])
     return executor
+
+
+def test_a_model_whose_outputs_have_no_bound_pins_memory_on_a_launcher_of_its_own() -> None:
+    device = Stepped(FakeRuntime(), (4,))
+    outputs = [tensor("y", "FP32", ("m", UNBOUNDED))]
+    executor = device.open(make_model(Double(), outputs=outputs, max_batch=4), 4)
+    assert isinstance(executor, StreamExecutor)
+    assert executor.launcher is not None
 
 
 @pytest.mark.parametrize("graphs", [True, False])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ class CellUnit(UnitInFlight):
     """Rows that have not begun do so first; those that end are finished, and they alone are copied to the host.
 
     Which rows end is known at its launch, unless the cell says so: then it is known when the flags have come, and the
-    worker's completer has the rest done on the out-stream. No unit is launched behind such a one before.
+    worker's completer has the rest done, on a stream of its own: units of others may have been launched behind it.
     """
 
     __slots__ = ("cell", "done", "ended", "expected", "new")
@@ -105,15 +106,16 @@ class CellUnit(UnitInFlight):
             keywords = self.cell.keywords(self.new, len(self.new))
             self.cell.begin(self.memory.index, len(self.new), self.cell.longest(self.new), **keywords)
 
-    def conclude(self, runtime: Runtime, out: Any) -> None:
+    def conclude(self, runtime: Runtime, aside: Callable[[], Any]) -> None:
         """The flags have come. Rows that end are finished now: few units have such, and the wait is the completer's."""
         if not self.cell.flags or self.error is not None:
             return
         flags, limits = self.block.places[0].target.tolist(), self.cell.limits(self.slots)
         self._end([place for place, made in enumerate(self.done) if flags[place] or made + 1 == limits[place]])
         if self.ended:
-            runtime.enqueue(out, self._finish_flagged)
-            runtime.record(self.block.out_event, out)
+            stream = aside()
+            runtime.enqueue(stream, self._finish_flagged)
+            runtime.record(self.block.out_event, stream)
             runtime.synchronize(self.block.out_event)
 
     def _finish_flagged(self) -> None:

@@ -146,7 +146,7 @@ class Trying:
                     inputs = graphs.inputs(seen[stage - 1], shape.size, self._runtime.empty)
                     self.perform(partial(_fill, inputs, seen[stage - 1]))
                 work = partial(executor.captured_piece, stage, inputs, memory.index, shape.size, longest)
-                found = self._capture(executor, graphs.capture.stream, graphs.pool, work)
+                found = self._capture(executor, graphs.capture.stream, graphs.pool, work, graphs.capture.kept)
                 if found is None:
                     graphs.capture.kept += pieces
                     return None
@@ -160,17 +160,17 @@ class Trying:
         """Find out whether a model waits for the device, if not all that its units do was captured."""
         work = self.batch(executor, slots, size, executor.longest(slots))
         with suppress(torch.OutOfMemoryError):  # a capture has memory of its own; a wait would have come before
-            self._capture(executor, self.stream, self._runtime.graph_pool(), work)
+            self._capture(executor, self.stream, self._runtime.graph_pool(), work, [])
 
     def _capture(
-        self, executor: StreamExecutor, stream: Any, pool: Any, work: Batch
+        self, executor: StreamExecutor, stream: Any, pool: Any, work: Batch, kept: list[Any]
     ) -> tuple[Callable[[], None], list[torch.Tensor]] | None:
         """What `work` does, as a graph. None if it cannot be captured: the model has a launcher of its own then.
 
         Raises OutOfMemoryError.
         """
         try:
-            return self._runtime.capture(stream, pool, work)
+            return self._runtime.capture(stream, pool, work, kept)
         except torch.OutOfMemoryError:
             raise
         except Exception as exc:

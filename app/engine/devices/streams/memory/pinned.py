@@ -43,7 +43,7 @@ class PinnedMemory:
         self._unregister = unregister
         self._other = other
         self._works = True
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # never held while the driver is called: that takes up to seconds
         # Blocks that nobody refers to. They are added by whichever thread drops the last reference, at any moment,
         # perhaps in the midst of `allocate`: a deque needs no lock for that.
         self._free: deque[mmap.mmap] = deque()
@@ -52,8 +52,7 @@ class PinnedMemory:
         nbytes = prod(shape) * dtype.itemsize
         if nbytes < _LEAST or not self._works:
             return self._other(shape, dtype)
-        with self._lock:
-            pages = self._reused(nbytes) or self._mapped(nbytes)
+        pages = self._reused(nbytes) or self._mapped(nbytes)
         if pages is None:
             return self._other(shape, dtype)
         array = np.frombuffer(pages, np.uint8)
@@ -61,15 +60,16 @@ class PinnedMemory:
         return torch.from_numpy(array)[:nbytes].view(dtype).view(shape)
 
     def _reused(self, nbytes: int) -> mmap.mmap | None:
-        free = [self._free.popleft() for _ in range(len(self._free))]
-        fitting = (pages for pages in free if nbytes <= len(pages) <= nbytes + nbytes // _LOOSE)
-        found = min(fitting, key=len, default=None)
+        with self._lock:
+            free = [self._free.popleft() for _ in range(len(self._free))]
+            fitting = (pages for pages in free if nbytes <= len(pages) <= nbytes + nbytes // _LOOSE)
+            found = min(fitting, key=len, default=None)
+            if found is not None:
+                self._free.extend(pages for pages in free if pages is not found)
+                return found
         for pages in free:
-            if found is not None and pages is not found:
-                self._free.append(pages)
-            elif found is None:
-                self._give_back(pages)
-        return found
+            self._give_back(pages)
+        return None
 
     def _mapped(self, nbytes: int) -> mmap.mmap | None:
         size = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE

@@ -262,6 +262,21 @@ def test_only_rows_that_end_are_finished_and_leave_the_device() -> None:
     assert finished == [1, 2]
 
 
+def test_a_row_that_says_itself_that_it_ends_does_not_wait_for_the_next_unit() -> None:
+    device = Device(counts(), 0 + 7, 5 + 7)  # the first one ends at once
+    worker, runtime = device.stepped.workers[0], device.stepped.fake
+    device.stepped.push(0, Job(0, device.executor, [0], 1, 0))
+    device.stepped.launch()
+    never = runtime.event()
+    never.mark.fired = False
+    runtime.wait(worker.stream, never)  # from here on the stream is somebody else's
+    device.stepped.push(0, Job(1, device.executor, [1], 1, 0))
+    device.stepped.launch()
+    device.stepped.complete_next(0)
+    assert device.stepped.dead() is None
+    assert device.reports[0].outcome.ended == (0,)
+
+
 def test_a_row_that_has_ended_runs_no_more() -> None:
     device = Device(sums(), 108, 103)
     assert device.run(0).outcome.ended == (0,)

@@ -28,12 +28,14 @@ class Driver:
     def register(self, address: int, nbytes: int) -> None:
         if self.refuses:
             raise RuntimeError("out of memory")
+        assert not self.memory._lock.locked(), "a launcher would wait for the driver"
         assert address % mmap.PAGESIZE == 0
         assert nbytes % mmap.PAGESIZE == 0
         assert all(address + nbytes <= other or other + size <= address for other, size in self.ranges.items())
         self.ranges[address] = nbytes
 
     def unregister(self, address: int) -> None:
+        assert not self.memory._lock.locked()
         del self.ranges[address]
 
     def other(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -8,8 +8,8 @@ from runtimes import FakeRuntime
 
 from app.engine.devices.streams.memory.pool import Copies, StreamPool, runs
 
-from ....rig import X, answers, rows_of, tensor
-from ..bench import Bench
+from ....rig import X, answers, make_model, rows_of, tensor
+from ..bench import Bench, Double
 
 
 def test_adjacent_rows_of_a_call_are_one_copy_and_one_event():
@@ -17,6 +17,37 @@ def test_adjacent_rows_of_a_call_are_one_copy_and_one_event():
     bench.arrive(1.0, 2.0, 3.0)
     bench.launch()
     assert [kind for kind, _ in bench.arrivals.work] == ["run", "fire"]
+
+
+def test_rows_that_arrive_before_the_launcher_comes_to_them_share_a_message_a_copy_and_an_event():
+    bench = Bench()
+    rows = [bench.arrive(float(number)) for number in range(4)]
+    assert bench.device.launchers.shared.messages.qsize() == 1
+    bench.launch()
+    assert [kind for kind, _ in bench.arrivals.work] == ["run", "fire"]
+    bench.run(bench.arrivals)
+    assert bench.pool.moves == 1, "neighbours are one copy"
+    (last,) = bench.arrive(9.0)
+    bench.push([rows[1][0], last])
+    bench.launch()
+    assert bench.run(bench.device.workers[0].stream) == 0, "the later row's copy is not over"
+    while bench.device.turn():
+        pass
+    assert np.array_equal(bench.reports[0].ran.outputs[0], answers(rows_of(1.0, 9.0)))
+
+
+def test_slots_come_back_beside_a_unit_that_never_ends():
+    """An unloaded model waits for all units that were launched; slots wait for copies alone."""
+    bench = Bench()
+    never = bench.runtime.event()
+    never.mark.fired = False
+    bench.runtime.wait(bench.device.workers[0].stream, never)
+    bench.device.free(bench.device.open(make_model(Double(), name="other", max_batch=4), 4))
+    slots = bench.arrive(1.0)
+    bench.pool.give_back(slots)
+    bench.launch()
+    bench.device.watcher.next()
+    assert (bench.pool.used, bench.device.dead()) == (0, None)
 
 
 def test_a_copy_begins_on_arrival_without_a_unit():
@@ -30,6 +61,7 @@ def test_a_copy_begins_on_arrival_without_a_unit():
 def test_a_worker_waits_for_its_last_slot_and_for_no_later_one():
     bench = Bench()
     first = bench.arrive(1.0)
+    bench.launch()
     second = bench.arrive(2.0)
     bench.launch()
     bench.push(second + first)
@@ -92,7 +124,9 @@ def test_a_slot_given_back_during_its_copy_comes_back_after_it():
 
 def test_a_unit_that_ends_says_nothing_of_later_copies():
     bench = Bench()
-    (first,), (later,) = bench.arrive(1.0), bench.arrive(2.0)
+    (first,) = bench.arrive(1.0)
+    bench.launch()
+    (later,) = bench.arrive(2.0)
     bench.push([first])
     bench.launch()
     bench.run(bench.arrivals, at_most=2)  # the first copy and its event
