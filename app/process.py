@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # mallopt's names for them
 _MMAP_BYTES = 32 << 20  # the most that glibc takes, and comes to by itself
 _TRIM_BYTES = 2 * _MMAP_BYTES  # free memory at the top of a heap that is kept: as glibc sets it with the other
+_OTHER_FILES = 256  # open files that are no connections of clients, and probes beyond the connections allowed
 _GIVEN = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
 
 
@@ -48,6 +49,26 @@ def spare_the_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
+
+
+def allow_open_files(connections: int) -> int | None:
+    """Raise the process's own limit of open files, so that so many connections fit; returns it where they do not.
+
+    At the limit no connection is accepted any more, not even a probe's. The limit is often 1,024, and the most that it
+    may be raised to far higher.
+    """
+    try:
+        import resource  # of Unix alone
+    except ImportError:
+        return None
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = connections + _OTHER_FILES
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return None
+    if hard != resource.RLIM_INFINITY:
+        needed = min(needed, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    return None if needed >= connections + _OTHER_FILES else needed
 
 
 def switch_threads_often() -> None:

@@ -27,11 +27,13 @@ from app.api.inference import InferencePath
 from app.errors import ConfigError
 from app.lifecycle import Lifecycle
 from app.protocol.connection import HttpProtocol
+from app.protocol.waiting import Waiting
 from app.settings import Settings, cpu_cores
 from app.tls import Certificate
 
 log = logging.getLogger("starling.server")
 
+_ACCEPTED = 16  # connections that a turn of the loop accepts
 _ACCEPT_S = 0.1  # for the event loop to take the connections that the kernel has accepted
 _BPF_RETURN, _SO_ATTACH_FILTER = 0x06, 26  # linux/bpf_common.h, asm-generic/socket.h
 _FORCE_AFTER_S = 5  # for the last answers to be written, after the drain limit; then uvicorn cancels them
@@ -135,6 +137,15 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
+def listeners(sock: socket.socket) -> list[socket.socket]:
+    """The socket several times over: a loop accepts one connection of each in a turn.
+
+    With one alone, hundreds of clients that come anew for each request keep a probe waiting behind them for as many
+    turns.
+    """
+    return [sock, *(sock.dup() for _ in range(_ACCEPTED - 1))]
+
+
 def serve(
     app: InferencePath,
     settings: Settings,
@@ -147,7 +158,9 @@ def serve(
         lifecycle.watching.append(tls.look)
     config = uvicorn.Config(
         app,
-        http=partial(HttpProtocol, handler=app.direct),  # type: ignore[arg-type]  # uvicorn calls it like the class
+        http=partial(  # type: ignore[arg-type]  # uvicorn calls it like the class
+            HttpProtocol, handler=app.direct, waiting=Waiting(settings.keep_alive_s, settings.max_connections)
+        ),
         interface="asgi3",  # stated, because uvicorn takes a plain function that returns a coroutine for ASGI 2
         proxy_headers=False,  # nothing here uses the client's address; the middleware costs a microsecond a request
         log_config=None,
@@ -156,12 +169,17 @@ def serve(
         timeout_graceful_shutdown=int(settings.drain_limit_s) + _FORCE_AFTER_S,
         server_header=False,
         lifespan="on",
+        backlog=settings.max_connections,  # a place to wait for each, until the loop takes it
         ws="none",  # offers of websockets are declined like any other
         ssl_context_factory=None if tls is None else lambda config, default: tls.context,
     )
     process.switch_threads_often()
+    if (most := process.allow_open_files(settings.max_connections)) is not None:
+        log.warning(
+            "at most %d files may be open: fewer than --max-connections %d need", most, settings.max_connections
+        )
     server = Server(config, lifecycle, settings.drain_grace_s, settings.drain_limit_s)
-    server.run(sockets=[sock])
+    server.run(sockets=listeners(sock))
     if lifecycle.failed is not None:
         log.error("stopped because %s", lifecycle.failed)
         return 1

@@ -61,3 +61,18 @@ def test_a_library_that_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is another")
 def test_glibc_takes_them() -> None:
     assert process.keep_freed_memory()
+
+
+@pytest.mark.parametrize(
+    ("limits", "set_to", "told"),
+    [((1024, 1 << 20), 4352, None), ((1024, 2048), 2048, 2048), ((8192, 8192), None, None), ((-1, -1), None, None)],
+)
+def test_open_files(
+    limits: tuple[int, int], set_to: int | None, told: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resource = pytest.importorskip("resource")
+    found: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda which: limits)
+    monkeypatch.setattr(resource, "setrlimit", lambda which, both: found.append(both))
+    assert process.allow_open_files(4096) == told
+    assert found == ([] if set_to is None else [(set_to, limits[1])])

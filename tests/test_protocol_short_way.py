@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+from functools import partial
 from typing import Any
 
 import pytest
@@ -46,18 +47,22 @@ class Taken(Exchange):
 
 
 class Takes:
-    """A handler that takes all it is offered. `full`: it answers at once; `refuses`: its exchanges give theirs back."""
+    """A handler that takes all it is offered.
+
+    `full`: it answers at once; `refused`: it will, later; `refuses`: its exchanges give theirs back.
+    """
 
     body_timeout_s = 30.0
 
     def __init__(self) -> None:
         self.taken: list[Taken] = []
         self.heads: list[tuple[bytes, RequestHeaders, int]] = []
-        self.refuses = self.full = False
+        self.refuses = self.full = self.refused = False
 
     def take(self, connection: AnyConnection, url: bytes, headers: RequestHeaders, length: int) -> Exchange | None:
         self.heads.append((url, headers, length))
         self.taken.append(Taken(connection, self.refuses))
+        self.taken[-1].refused = self.refused
         if self.full:
             self.taken[-1].ok()
         return self.taken[-1]
@@ -79,7 +84,7 @@ class Clock:
 
     def call_later(self, delay: float, callback: Any, *args: Any) -> asyncio.TimerHandle:
         handle = self._loop.call_later(3600, callback, *args)
-        self.timers.append((self.now + delay, callback, handle))
+        self.timers.append((self.now + delay, partial(callback, *args), handle))
         return handle
 
     def pass_s(self, seconds: float) -> None:
@@ -141,6 +146,21 @@ async def test_a_plain_post(handler: Takes) -> None:
     assert (connection.state.tasks, connection.transport.closing) == (set(), False)
 
 
+async def test_the_last_request_of_a_connection(handler: Takes) -> None:
+    """A client that comes anew for each request costs no task either."""
+    for before in (False, True):
+        connection = await connected(handler)
+        if before:
+            connection.send(post(b"/a"))
+            handler.taken[-1].ok()
+        connection.send(post(b"/a", b"hi", b"Connection: close") + post(b"/b"))
+        assert not connection.transport.closing
+        handler.taken[-1].ok()
+        assert connection.transport.writes[-1] == ANSWER.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
+        assert (connection.state.tasks, connection.transport.closing) == (set(), True)
+        assert [head[0] for head in handler.heads] == [b"/a"] * len(handler.heads)
+
+
 async def test_a_request_in_any_pieces(handler: Takes) -> None:
     request = post(b"/a", b"body")
     connection = await connected(handler)
@@ -163,13 +183,12 @@ async def test_a_request_in_any_pieces(handler: Takes) -> None:
         b"POST /a HTTP/1.1\r\nHost: a\r\n\r\n",
         b"POST /a HTTP/1.0\r\nContent-Length: 2\r\n\r\nhi",
         b"POST /a HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nhi",
-        post(b"/a", b"hi", b"Connection: close"),
         post(b"/a", b"hi", b"Expect: 100-continue"),
         post(b"/a", gzip.compress(b"hi"), b"Content-Encoding: gzip"),
         post(b"/a", b"hi", b"Upgrade: h2c"),
         post(b"/a", b"x" * (LONG_BODY + 1)),
     ],
-    ids=["get", "put", "chunked", "no length", "1.0", "1.0 kept alive", "close", "expect", "gzip", "upgrade", "large"],
+    ids=["get", "put", "chunked", "no length", "1.0", "1.0 kept alive", "expect", "gzip", "upgrade", "large"],
 )
 async def test_what_goes_uvicorns_way(handler: Takes, request_bytes: bytes) -> None:
     connection = await connected(handler)
@@ -313,6 +332,47 @@ async def test_a_body_in_time_leaves_no_timer(handler: Takes) -> None:
     connection.send(b"abcd")
     clock.pass_s(100)
     assert (handler.taken[0].body, handler.taken[0].timed_out) == (b"abcd", False)
+
+
+@pytest.mark.parametrize(("sent", "later"), [(b"", b""), (b"P", b"O"), (b"GET /a HTTP/1.1\r\nHost: a\r\n", b"X")])
+@pytest.mark.parametrize("before", [False, True])
+async def test_a_head_that_does_not_come_to_its_end(handler: Takes, sent: bytes, later: bytes, before: bool) -> None:
+    """However it drips. The time counts from the accept, and from the last answer."""
+    clock = Clock()
+    connection = await connected(handler, clock)
+    if before:
+        clock.pass_s(4)
+        connection.send(post(b"/a"))
+        handler.taken[-1].ok()
+        connection.transport.writes.clear()
+    if sent:
+        connection.send(sent)
+    clock.pass_s(4.9)
+    assert not connection.transport.closing
+    if later:
+        connection.send(later)
+    clock.pass_s(0.2)
+    assert connection.transport.closing
+    assert connection.transport.written[:12] == (b"HTTP/1.1 408" if sent else b"")
+
+
+async def test_a_refusal_that_waits_drops_the_body(handler: Takes) -> None:
+    """And the connection goes on as before when it has left."""
+    connection = await connected(handler)
+    get_known(connection, handler, b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\n\r\n", b"before")
+    for head in (b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\n\r\n", post(b"/b", b"abcdef")[:-6]):
+        handler.refused = True
+        connection.send(head + b"abc")
+        taken = handler.taken[-1]
+        connection.send(b"def")
+        assert (taken.body, connection.transport.writes) == (b"", [])
+        handler.refused = False
+        connection.send(post(b"/c"))
+        taken.ok()
+        await connection.done()
+        assert connection.transport.writes[0] == ANSWER
+        assert parsed(connection.transport.writes[1])[2] == b"2 /c"
+        connection.transport.writes.clear()
 
 
 async def test_idle_connections_close(handler: Takes) -> None:

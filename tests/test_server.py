@@ -12,7 +12,7 @@ import uvicorn
 
 from app.errors import ConfigError
 from app.lifecycle import Lifecycle
-from app.server import Server, bind, have_come, ignore_new_connections
+from app.server import Server, bind, have_come, ignore_new_connections, listeners
 
 
 class Clock:
@@ -114,6 +114,39 @@ def test_bind() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a filter of Linux")
+def test_a_turn_of_the_loop_accepts_many() -> None:
+    """Else a probe waits behind all who came before it, for a turn each."""
+    uvloop = pytest.importorskip("uvloop")
+    made: list[int] = []
+    turn, clients = 0, [socket.socket() for _ in range(64)]
+
+    class Accepted(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            made.append(turn)
+            transport.close()
+
+    async def accept_all(sock: socket.socket) -> None:
+        nonlocal turn
+        loop = asyncio.get_running_loop()
+        servers = [await loop.create_server(Accepted, sock=one) for one in listeners(sock)]
+        while len(made) < len(clients):
+            turn += 1
+            await asyncio.sleep(0)
+        for server in servers:
+            server.close()
+            await server.wait_closed()
+
+    with bind("127.0.0.1", 0) as sock:
+        sock.listen(len(clients))
+        for client in clients:
+            client.connect(sock.getsockname())
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(accept_all(sock))
+    for client in clients:
+        client.close()
+    assert len(set(made)) <= 5
+
+
 def test_a_listener_that_ignores_new_connections() -> None:
     with bind("127.0.0.1", 0) as sock:
         sock.listen()

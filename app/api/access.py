@@ -15,6 +15,9 @@ from app.errors import Forbidden, Unauthorized
 #: Orchestrators have no key, and must be answered also when there are too many connections.
 PROBES = frozenset((*LIVE_PATHS, *READY_PATHS))
 
+#: Who watches an overload needs it then; it takes the key.
+METRICS = "/metrics"
+
 _CONTROL = re.compile(r"/v2/repository/models/[^/]+/(?:load|unload)")
 _OFF = "loading and unloading models is off: start the server with --model-control, or with --admin-key"
 

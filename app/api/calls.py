@@ -27,6 +27,7 @@ from app.api.query import NOTHING, Asked, parse_query
 from app.contract import CLASSES, Answer, Lease, Served
 from app.errors import BadRequest, ModelFailed, StarlingError
 from app.logs import CauseLog
+from app.protocol.turns import Turns
 from app.tracing.tracer import Tracer
 
 log = logging.getLogger("starling.http")
@@ -96,6 +97,7 @@ class Calls:
         self.access_log = access_log
         self.keyed = access.keys is not None
         self._connections = connections
+        self.turns = Turns(connections)  # of those who are refused
         self._causes = CauseLog(log)
         self._routes: dict[str, Route] = {}
         ids = (b"%s-%x" % (prefix, n) for prefix in [secrets.token_hex(4).encode()] for n in itertools.count())

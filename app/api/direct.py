@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 from app.api.access_log import Line
@@ -102,7 +103,7 @@ class DirectCall(Exchange):
         # Exchange's own __init__, written out: a call more costs a tenth of a microsecond.
         self.connection = connection
         self.keep_alive = True
-        self.disconnected = self.response_complete = self.whole = False
+        self.disconnected = self.response_complete = self.whole = self.refused = False
         self.arrived = time.monotonic_ns()
         self.calls = calls
         self.route = route
@@ -122,6 +123,8 @@ class DirectCall(Exchange):
     # told by the protocol
 
     def received(self, body: bytes) -> bool:
+        if self.refused:
+            return True
         served, calls, codec = self.served, self.calls, self.route.codec
         assert served is not None  # `take` found it
         try:
@@ -188,7 +191,13 @@ class DirectCall(Exchange):
             info = None if self.served is None else self.served.info
             lines.append((b"traceparent", self.span.failed(info, self.klass, exc, status)))
         self.served = self.call = None  # see `_write`
-        self.connection.send_answer(self, status, b"".join([b"%s: %s\r\n" % line for line in lines]), body)
+        head = b"".join([b"%s: %s\r\n" % line for line in lines])
+        turns = self.calls.turns
+        if status < ClientGone.status and turns.needed():
+            self.refused = True
+            turns.wait(self.connection.loop, partial(self.connection.send_answer, self, status, head, body))
+        else:
+            self.connection.send_answer(self, status, head, body)
 
     # inside
 

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import cast
 
-from app.api.access import PROBES, Access
+from app.api.access import METRICS, PROBES, Access
 from app.api.access_log import LINE, AccessLog
 from app.api.calls import TRACEPARENT, Calls, Route
 from app.api.codecs.base import RequestHeaders
@@ -138,13 +138,15 @@ class InferencePath:
         calls = self._calls
         if calls.keyed and path not in self._open_paths:
             calls.access.check(path, dict(scope["headers"]))
-        if calls.crowded():
+        if path != METRICS and calls.crowded():
             raise NotReady(f"more than {calls.limits.connections} connections are open", retry_after_s=1)
 
     async def _refuse(self, exc: Exception, scope: Scope, send: Send, extra: Headers, unread: Receive | None) -> None:
         """Answer with an error. `unread` gives the rest of the body; None: the body has been read."""
         status, headers, body = error_parts(exc)
         headers += extra
+        if status < 500 or isinstance(exc, NotReady):
+            await self._calls.turns.turn()
         # After 408, and 413 of a chunked body, the rest may never end. A body of a declared length is read to its end
         # and thrown away: a client that is still sending would see a broken connection instead of the answer.
         endless = status == 413 and b"content-length" not in dict(scope["headers"])

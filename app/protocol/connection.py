@@ -3,7 +3,7 @@
 The short way. A plain POST for which the handler has an `Exchange` is collected here and given to it; the exchange
 answers when it likes, in one write. It costs neither a task nor a scope, nor a future. What is rare goes uvicorn's way
 unchanged: chunked bodies, Expect, Content-Encoding, upgrades, requests behind another one on the same connection,
-HTTP/1.0, `Connection: close`, large bodies and slow readers.
+HTTP/1.0, large bodies and slow readers.
 
 The same head again. Most clients send the same head with each request on a connection. One that has been taken before
 is recognised by its bytes, and not parsed again: parsing calls back nine times for a small request.
@@ -44,6 +44,7 @@ class HttpProtocol(MendedProtocol):
         self._handler = handler
         self._chunk: bytes | None = None  # what is being parsed, if the first request in it begins with it
         self._known: Head | None = None  # the last head that was taken
+        self._last = False  # the request that is being answered is the last one: `Connection: close`
         self._missing = 0  # bytes of the body of a request whose head was known
         self._collecting: Exchange | None = None  # its body is coming
         self._parts: list[bytes] = []
@@ -95,16 +96,18 @@ class HttpProtocol(MendedProtocol):
             return None
         headers = dict(self.headers)
         length = headers.get(b"content-length")
-        if length is None or not _RARE.isdisjoint(headers) or not parser.should_keep_alive():
+        if length is None or not _RARE.isdisjoint(headers):
             return None
-        if b"connection" in headers and parser.get_http_version() != "1.1":
+        last = not parser.should_keep_alive()
+        if (last or b"connection" in headers) and parser.get_http_version() != "1.1":
             return None
         size = int(length)
         if size > LONG_BODY:
             return None
+        self._last = last
         exchange = handler.take(self, self.url, headers, size)
         chunk = self._chunk
-        if exchange is not None and chunk is not None and chunk.startswith(_METHOD):
+        if exchange is not None and not last and chunk is not None and chunk.startswith(_METHOD):
             # A head ends with the first empty line, so these bytes will always mean the same.
             text = chunk[: chunk.find(_END_OF_HEAD) + len(_END_OF_HEAD)]
             self._known = Head(text, self.url, headers, size) if len(text) <= _LONGEST_HEAD else None
@@ -113,7 +116,8 @@ class HttpProtocol(MendedProtocol):
     def on_body(self, body: bytes) -> None:
         if self._collecting is not None:
             self._apart = 0
-            self._parts.append(body)
+            if not self._collecting.refused:
+                self._parts.append(body)
         else:
             MendedProtocol.on_body(self, body)
 
@@ -158,7 +162,7 @@ class HttpProtocol(MendedProtocol):
         part = data[: self._missing]
         self._missing -= len(part)
         exchange, known = self._collecting, self._known
-        if exchange is not None:
+        if exchange is not None and not exchange.refused:
             self._parts.append(part)
         if self._missing:
             return b""
@@ -208,7 +212,7 @@ class HttpProtocol(MendedProtocol):
         defaults = self.server_state.default_headers
         if defaults is not self._default_lines[0]:  # uvicorn makes a new list every second, for the date
             self._default_lines = defaults, b"".join([b"%s: %s\r\n" % header for header in defaults])
-        if closing := not exchange.keep_alive or exchange.closes():
+        if closing := self._last or not exchange.keep_alive or exchange.closes():
             head += _CLOSE
         self.transport.write(b"%s%s%s\r\n%s" % (STATUS_LINE[status], self._default_lines[1], head, body))
         exchange.response_complete = True
@@ -219,7 +223,7 @@ class HttpProtocol(MendedProtocol):
         elif self.pipeline or self.flow.read_paused:
             self.on_response_complete()
         else:
-            self._idle.answered()
+            self._waiting.begins(self)
 
     def resume_writing(self) -> None:
         HttpToolsProtocol.resume_writing(self)

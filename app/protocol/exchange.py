@@ -38,7 +38,7 @@ class _Unheard:
 class Exchange(ABC):
     """One request and its answer. To uvicorn's own code it looks like one of its cycles."""
 
-    __slots__ = ("connection", "disconnected", "keep_alive", "response_complete", "whole")
+    __slots__ = ("connection", "disconnected", "keep_alive", "refused", "response_complete", "whole")
 
     message_event: ClassVar[_Unheard] = _Unheard()
 
@@ -48,6 +48,7 @@ class Exchange(ABC):
         self.disconnected = False
         self.response_complete = False
         self.whole = False  # the body has come
+        self.refused = False  # the answer waits for its turn, and the body is dropped
 
     @abstractmethod
     def received(self, body: bytes) -> bool:

@@ -2,7 +2,7 @@
 
 - Answers leave in one write (`OneWrite`).
 - A client that pipelines is not read far ahead of its answers (`PipelineFlow`).
-- One timer watches an idle connection (`IdleTimer`).
+- One timer closes the connections whose next request does not come, or not to the end of its head (`Waiting`).
 - An offer to upgrade is declined, and the request answered (`upgrades.py`).
 - When the server stops, uvicorn closes connections on which it has seen no request. The first request of a connection
   that was just opened may be on its way, so such a connection stays open for a moment longer.
@@ -25,9 +25,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from app.protocol.farewell import Farewell
 from app.protocol.flow import PipelineFlow
-from app.protocol.idle import IdleTimer
 from app.protocol.one_write import OneWrite
 from app.protocol.upgrades import declined
+from app.protocol.waiting import Waiting
 
 _FIRST_REQUEST_S = 0.5  # how long a connection without a request stays open when the server stops
 _LINGER_S = 5.0  # how long a client may go on sending when it has its last answer
@@ -46,6 +46,7 @@ _TOO_LONG = _refusal(
     b"431 Request Header Fields Too Large", f"the request's head: expected at most {_LONGEST_HEAD} bytes"
 )
 _HOSTS = _refusal(b"400 Bad Request", "Host: expected one, as HTTP/1.1 has it")
+_LATE = _refusal(b"408 Request Timeout", "the request's head did not arrive in time")
 _CODING = _refusal(b"400 Bad Request", "Transfer-Encoding: expected chunked and nothing else")
 
 
@@ -54,22 +55,24 @@ class MendedProtocol(HttpToolsProtocol):
 
     # uvicorn's methods are called by the name of their class: that costs half as much as `super()`.
 
-    def __init__(self, *args: Any, **named: Any) -> None:
+    def __init__(self, *args: Any, waiting: Waiting | None = None, **named: Any) -> None:
         HttpToolsProtocol.__init__(self, *args, **named)
         #: The request that is being answered, or what stands for one. uvicorn's `cycle` is the one that was read last.
         self._answering: Any = None
         self._parsing = False  # the parser is within a request
+        self._in_head = False  # and that within its head
         self._declines = False  # the head that has just come offers an upgrade
         self._apart = 0  # bytes that were read since the last of a body, or since a request began
         self._read = 0  # bytes of the last read
         self._wrong = _MALFORMED  # the answer to a request that cannot be parsed
         self._lingers = False  # the last answer has been given, and what still comes is dropped
-        self._idle = IdleTimer(self.loop, self.timeout_keep_alive, self._busy, self._close)
+        self._waiting = waiting or Waiting(self.timeout_keep_alive)  # one for all connections of a server
         self._farewell: Farewell | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         HttpToolsProtocol.connection_made(self, transport)
         self.flow = PipelineFlow(transport, self.pipeline)
+        self._waiting.opened(self, len(self.connections))
 
     # reading
 
@@ -119,7 +122,7 @@ class MendedProtocol(HttpToolsProtocol):
         self._parse(head + rest)
 
     def on_message_begin(self) -> None:
-        self._parsing = True
+        self._parsing = self._in_head = True
         self._apart = 0
         self.url = b""
         self.headers = []
@@ -128,6 +131,7 @@ class MendedProtocol(HttpToolsProtocol):
         self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
+        self._in_head = False
         self._check_head()
         if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
             self._declines = True
@@ -194,11 +198,19 @@ class MendedProtocol(HttpToolsProtocol):
             cycle, app = self.pipeline.pop()
             self._start_asgi_task(cycle, app)
         else:
-            self._idle.answered()
+            self._waiting.begins(self)
         self.flow.resume_reading()
 
-    def _busy(self) -> bool:
-        return not self.cycle.response_complete
+    def waits(self) -> bool:
+        """See waiting.Connection."""
+        cycle: Any = self.cycle  # None before the first request, although uvicorn's type says otherwise
+        return (cycle is None or cycle.response_complete) and not self._lingers
+
+    def waited_too_long(self) -> None:
+        """See waiting.Connection."""
+        if self._in_head and not self.transport.is_closing():
+            self.transport.write(_LATE)
+        self._close()
 
     def _close(self) -> None:
         if not self.transport.is_closing():
@@ -230,7 +242,7 @@ class MendedProtocol(HttpToolsProtocol):
         self.loop.call_later(_LINGER_S, self._close)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._idle.cancel()
+        self._waiting.lost(self)
         if self._farewell is not None:
             self._farewell.cancel()
         answering = self._answering

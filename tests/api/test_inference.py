@@ -22,6 +22,7 @@ from app.api.keys import keys_of
 from app.contract import CLASSES, Answer, Batching, ModelInfo, Waiter
 from app.errors import BadRequest, ClientGone, ModelFailed, QueueFull
 from app.logs import ACCESS
+from app.protocol.turns import Turns
 from app.tracing.context import traceparent
 from app.tracing.tracer import Tracer
 
@@ -596,8 +597,34 @@ async def test_without_an_access_log(caller: MakeCaller, model: Echo, entries: E
 async def test_too_many_connections(caller: MakeCaller, model: Echo) -> None:
     reply = await caller(model, options={"connections": lambda: 4})(INFER, body())
     assert (reply.status, b"retry-after" in reply.headers, reply.headers[b"connection"]) == (503, True, b"close")
-    assert (await caller(model, options={"connections": lambda: 4})("/livez")).status == 299
+    for path in ("/livez", "/metrics"):
+        assert (await caller(model, options={"connections": lambda: 4})(path)).status == 299
     assert (await caller(model, options={"connections": lambda: 3})(INFER, body())).status == 200
+
+
+async def test_refusals_wait_for_their_turn_while_very_many_connections_are_open(
+    caller: MakeCaller, model: Echo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that has no answer does not send again. Answers leave at once."""
+    waited: list[int] = []
+    wait = Turns.wait
+
+    def counted(self: Turns, loop: Any, refuse: Any) -> None:
+        waited.append(1)
+        wait(self, loop, refuse)
+
+    monkeypatch.setattr(Turns, "wait", counted)
+    monkeypatch.setattr(Turns, "needed", lambda self: True)
+    model.full = frozenset({"realtime"})
+    call = caller(model)
+    for sent, status in ((body(), 429), (b"{", 429)):
+        assert (await call(INFER, sent)).status == status
+    assert len(waited) == 2
+    model.full = frozenset()
+    assert (await call(INFER, b"{")).status == 400
+    assert len(waited) == 3
+    assert (await call(INFER, body())).status == 200
+    assert len(waited) == 3
 
 
 async def test_a_server_that_is_going_away(caller: MakeCaller, model: Echo) -> None:

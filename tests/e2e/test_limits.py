@@ -126,13 +126,17 @@ def test_too_many_bytes_in_flight(start: Callable[..., Server]) -> None:
 
 
 def test_too_many_connections(start: Callable[..., Server]) -> None:
+    """These have sent half a body: an idle one would make room after a second."""
     server = start("narrow", flags=("--max-connections", "8"))
     host, _, port = server.host.partition(":")
     idle = [socket.create_connection((host, int(port)), PATIENCE_S) for _ in range(8)]
+    for connection in idle:
+        connection.sendall(b"POST /predict/narrow HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n[")
     answer = server.infer("narrow", [[1]])
     assert (answer.status, "connections" in answer.error, "retry-after" in answer.headers) == (503, True, True)
     for path in ("/v2/health/live", "/readyz", "/ping"):  # probes are answered all the same
         assert [server.request(method, path).status for method in ("GET", "HEAD")] == [200, 200]
+    assert server.get("/metrics").status == 200
     for connection in idle:
         connection.close()
     answers = (server.infer("narrow", [[1]]) for _ in range(1000))

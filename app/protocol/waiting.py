@@ -1,0 +1,85 @@
+"""Connections that wait for a request: those that wait too long are closed, and the oldest where there are many."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Protocol
+
+_AT_LEAST_S = 1.0  # a connection that was answered less long ago may have its next request on the way
+_NEAR = 16  # room is made while less than this part of the connections that may be open is left
+
+
+class Connection(Protocol):
+    """What is known here of a connection."""
+
+    loop: asyncio.AbstractEventLoop
+
+    def waits(self) -> bool:
+        """Whether no request is being answered, nor the body of one read."""
+        ...
+
+    def waited_too_long(self) -> None:
+        """Close: the head of a request is not there yet."""
+        ...
+
+
+class Waiting:
+    """One timer for all connections of a server. `seconds`: from the accept, or the last answer, to the end of a head.
+
+    The longest waiting come first, because a connection goes to the end with each answer. One that has begun to answer
+    since is passed over when it is met: nothing is done here for a request that comes. `most`: connections that may be
+    open; while nearly so many are, the one that has waited longest is closed for each that comes.
+    """
+
+    def __init__(self, seconds: float, most: int = sys.maxsize) -> None:
+        self._seconds = seconds
+        self._near = most - most // _NEAR
+        self._since: dict[Connection, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def opened(self, connection: Connection, count: int) -> None:
+        """A connection was accepted; `count` are open with it."""
+        if count > self._near:
+            self._make_room(connection.loop.time())
+        self.begins(connection)
+
+    def begins(self, connection: Connection) -> None:
+        """All requests that have come are answered."""
+        self._since.pop(connection, None)
+        self._since[connection] = connection.loop.time()
+        if self._timer is None:
+            self._timer = connection.loop.call_later(self._seconds, self._look, connection.loop)
+
+    def lost(self, connection: Connection) -> None:
+        """The connection is closed."""
+        self._since.pop(connection, None)
+        if not self._since and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _oldest(self) -> tuple[Connection, float] | None:
+        """Who has waited longest, and since when."""
+        while self._since:
+            connection, since = next(iter(self._since.items()))
+            if connection.waits():
+                return connection, since
+            del self._since[connection]  # its answer brings it back
+        return None
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        now = loop.time()
+        while (oldest := self._oldest()) is not None:
+            connection, since = oldest
+            if since + self._seconds > now:
+                self._timer = loop.call_later(since + self._seconds - now, self._look, loop)
+                return
+            del self._since[connection]
+            connection.waited_too_long()
+
+    def _make_room(self, now: float) -> None:
+        oldest = self._oldest()
+        if oldest is not None and oldest[1] + _AT_LEAST_S <= now:
+            del self._since[oldest[0]]
+            oldest[0].waited_too_long()
