@@ -33,18 +33,21 @@ class Dispatch:
         self._ledger = ledger
         self._workers = workers
         self.gate = Gate(device, ledger, workers)
-        self._arbiter = Arbiter(ledger.ready, self.gate.rank)
+        self._arbiter = Arbiter(ledger.ready, self._rank)
         self._views = Views(device, ledger, workers)
         self.ahead = Ahead(ledger)
         self.going_on = GoingOn(ledger, workers, self.gate, self._views, self._arbiter)
         self._next_unit = 0
+        self._shared = False  # best-effort work is there: without it the gate is not asked
         self.hold = False  # best-effort units start in a later step, see `Scheduler.step`
         self.held = False  # such a unit could have started in this step
 
     def run(self, start: list[Unit], now: int) -> int | None:
         """Add to `start` all units that can start; return when to ask again if nothing happens before, or None."""
         workers, ledger = self._workers, self._ledger
-        self.gate.open(now)
+        self._shared = ledger.best_effort > 0 or bool(self.gate.units)
+        if self._shared:
+            self.gate.open(now)
         self.held = False
         if workers.full:
             return None  # the step that most calls get
@@ -63,7 +66,7 @@ class Dispatch:
                 return _earlier(wake_at, workers.next_opening(now))
             drops = len(ledger.drops)
             hold = self._serve(ready, usable, start, now)
-            if not ready.klass:
+            if self._shared and not ready.klass:
                 self.gate.hold(ready, hold.until if hold is not None else None)
             if len(ledger.drops) > drops:
                 self._strike(start, now)
@@ -73,6 +76,12 @@ class Dispatch:
             elif hold is not None:
                 held.append(ready)
                 wake_at = _earlier(wake_at, hold.until)
+
+    def _rank(self, ready: ReadySet, row: Row) -> tuple[int, ...]:
+        """Real-time rows have the same order whatever best-effort work there is, where classes are told apart."""
+        if row.call.klass or self._device.classes.preset not in KEEPING:
+            return self.gate.rank(ready, row)
+        return rank(row)
 
     def _strike(self, start: list[Unit], now: int) -> None:
         """Calls have left of which rows were to start in this very step: those rows stay out, and units of no others.
@@ -93,7 +102,8 @@ class Dispatch:
                 continue
             start.remove(unit)
             self._workers.give_back(unit.id, now)
-            gate.ended(unit, 0)
+            if gate.units or gate.shares:
+                gate.ended(unit, 0)
             state = self._ledger.states[unit.program]
             state.units -= 1
             self._ledger.forget_if_over(state)
@@ -107,7 +117,7 @@ class Dispatch:
         if found is None:
             return False
         first, unit = found
-        if not self.gate.may_follow(unit, now):
+        if unit.klass and not self.gate.may_follow(unit, now):
             return False
         key = (unit.program, unit.stage, 0)
         state, ledger = self._ledger.states[unit.program], self._ledger
@@ -135,7 +145,7 @@ class Dispatch:
         """Start one unit of this key, or say until when the key is held back."""
         program, stage, _ = ready.key
         state = self._ledger.states[program]
-        if not ready.klass and not state.policy.sizes_itself:
+        if self._shared and not ready.klass and not state.policy.sizes_itself:
             usable = self.gate.for_realtime(usable)
         # Rows that start take up room on the device; those that go on, in a cell or at a later stage, have theirs.
         room = self._views.room(state, ready.klass)
@@ -143,7 +153,8 @@ class Dispatch:
         capacities = sorted((state.capacity[stage][worker] for worker in usable), reverse=True)
         limit = min(capacities[0], room + going)
         if limit < 1:
-            self.gate.no_room(ready)
+            if self._shared:
+                self.gate.no_room(ready)
             return Hold(None)
         fits: Fits | None = None
         if ready.klass:
@@ -244,7 +255,8 @@ class Dispatch:
         steps, further = 1, False
         if batches is not None and self._device.goes_on and cut.reason is not Formed.RETRY:
             steps = steps_of(rows, size, stage, state, worker)
-            steps = self.gate.steps(steps, rows, size, stage, state, now)
+            if rows[0].call.klass:
+                steps = self.gate.steps(steps, rows, size, stage, state, now)
             further = onward(rows, stage, state, worker)
         predicted, times = state.unit_times(stage, steps, size, running, length, lead_ns)
         unit = Unit(
@@ -267,7 +279,8 @@ class Dispatch:
         )
         self._next_unit += 1
         self._workers.take(unit, now)
-        self.gate.started(unit)
+        if unit.klass or self.gate.shares:
+            self.gate.started(unit)
         start.append(unit)
 
 

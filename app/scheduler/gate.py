@@ -26,7 +26,7 @@ begun goes through all its stages before others begin. `streams` knows no classe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from app.scheduler.ledger import Ledger
@@ -66,7 +66,10 @@ class Fits(NamedTuple):
 
 
 class Gate:
-    """Of one device. `pairs` are told by the driver: those that were never measured fill nothing."""
+    """Of one device. `units`: the best-effort ones that have not ended. `pairs`: from the driver, see `Pairs`.
+
+    While there are no best-effort calls and no `units`, nothing here needs to be called, but for the share's account.
+    """
 
     def __init__(self, device: DeviceSpec, ledger: Ledger, workers: Workers) -> None:
         self._classes = device.classes
@@ -75,33 +78,29 @@ class Gate:
         self._withdraws = device.withdraws and device.classes.preset is Preset.REEF
         self._most = max(1, min(len(device.workers), device.max_running) - 1)  # workers with best-effort work
         self.kept = _kept(device)
+        self.level = _LEVELS[device.classes.preset]
         self._blocked: list[ReadySet] = []
         self._held: dict[ReadySet, tuple[int, int]] = {}  # of real-time rows: until when, and how many
         self._refused: int | None = None  # since when held rows have kept best-effort units from starting
         self._asked: set[int] = set()  # units that are to be withdrawn
         self._owed: set[int] = set()  # best-effort units that are part of the share
+        self.units: dict[int, Unit] = {}
         self.turns = Turns()
         self.share = Share(device.classes.share)
+        self.shares = device.classes.share > 0
         self.pairs: Pairs = {}
 
     # order
 
     def rank(self, ready: ReadySet, row: Row) -> tuple[int, ...]:
-        """Which set goes first, by its first row: the smaller."""
+        """Which set goes first, by its first row: the smaller. Where classes are told apart, of best-effort rows."""
         preset = self._classes.preset
         if preset is Preset.STREAMS:
             return rank(row)[1:]
         if preset is Preset.SEQ:
             return (row.stage == 0, *rank(row))  # what has begun goes on to its end
-        if not row.call.klass:
-            return rank(row)
         klass = -1 if self.share.due else _BEST_EFFORT
         return (klass, row.call.priority, self.turns.tag(ready.key[0]), *row.order)
-
-    def level(self, row: Row) -> Level:
-        """What decides whether a row goes before a unit that runs."""
-        klass = row.call.klass if self._classes.preset in KEEPING else 0
-        return (klass, 0 if self._classes.preset is Preset.SEQ else row.call.priority)
 
     # what waits and runs
 
@@ -135,10 +134,10 @@ class Gate:
         return min((until for ready, (until, _) in self._held.items() if ready.count), default=None)
 
     def _realtime_units(self) -> list[Unit]:
-        return [unit for unit in self._workers.units.values() if unit.klass is not _BEST_EFFORT]
+        return [unit for unit in self._workers.units.values() if unit.id not in self.units]
 
     def _best_effort_units(self) -> list[Unit]:
-        return [unit for unit in self._workers.units.values() if unit.klass is _BEST_EFFORT]
+        return list(self.units.values())
 
     # the decision
 
@@ -163,16 +162,12 @@ class Gate:
         return self._classes.preset is Preset.REEF
 
     def for_realtime(self, usable: Sequence[int]) -> Sequence[int]:
-        """The workers for a real-time unit: the one that is kept, while best-effort work is there.
-
-        Not where that one is busy and another is free.
-        """
+        """The workers for a real-time unit: the one that is kept, unless it is busy and another is free."""
         if self.kept is None or self.kept not in usable:
             return usable
         if self._workers.of(self.kept) and self._workers.idle(usable):
             return usable
-        there = any(state.best_effort for state in self._ledger.states.values()) or self._best_effort_units()
-        return [self.kept] if there else usable
+        return [self.kept]
 
     def _open_to_best_effort(self, usable: Sequence[int], theirs: Iterable[Unit]) -> Sequence[int]:
         busy = {unit.worker for unit in theirs}
@@ -245,7 +240,7 @@ class Gate:
         At the end of each a best-effort unit can be recalled, so each is to be within the budget.
         """
         preset = self._classes.preset
-        if steps == 1 or preset in (Preset.STREAMS, Preset.SEQ) or not rows[0].call.klass:
+        if steps == 1 or preset in (Preset.STREAMS, Preset.SEQ):
             return steps
         if preset is Preset.REEF_N or self._hold_ends() is not None:
             return 1
@@ -311,17 +306,31 @@ class Gate:
         if unit.klass is _BEST_EFFORT:
             self.turns.take(unit.program, unit.predicted)
             self._refused = None
-        if self.share:
+            self.units[unit.id] = unit
+        if self.shares:
             if self.share.due and unit.klass is _BEST_EFFORT:
                 self._owed.add(unit.id)
             self.share.start(unit.id, unit.klass, unit.predicted)
 
     def ended(self, unit: Unit, compute_ns: int) -> None:
-        if self._asked:
-            self._asked.discard(unit.id)
-        if self.share:
+        self.units.pop(unit.id, None)
+        self._asked.discard(unit.id)
+        if self.shares:
             self._owed.discard(unit.id)
             self.share.end(unit.id, unit.klass, compute_ns)
+
+
+def _by_class(row: Row) -> Level:
+    return (row.call.klass, row.call.priority)
+
+
+#: By preset: what decides whether a row goes before a unit that runs.
+_LEVELS: dict[Preset, Callable[[Row], Level]] = {
+    Preset.REEF: _by_class,
+    Preset.REEF_N: _by_class,
+    Preset.SEQ: lambda row: (0, 0),
+    Preset.STREAMS: lambda row: (0, row.call.priority),
+}
 
 
 def handed_over_ns(units: Iterable[Unit], now: int) -> int:

@@ -134,7 +134,7 @@ class GoingOn:
     def _until(self, unit: Unit, level: Level | None, now: int) -> Until:
         state, gate = self._ledger.states[unit.program], self._gate
         before = level is not None and level < gate.level(unit.rows[0])  # its rows stand in the order of service
-        if before or gate.preempts(unit):
+        if before or (unit.klass and gate.preempts(unit)):
             return Until.NOW
         cell = state.program.stages[unit.stage].repeats
         beside = self._ledger.ready.at((unit.program, unit.stage, 0), unit.klass) if cell else None
@@ -162,7 +162,8 @@ class GoingOn:
         )
         self._workers.take(following, now)
         following.behind = True  # nobody handed it over: there is nothing to learn of that
-        self._gate.started(following)
+        if unit.klass or self._gate.shares:
+            self._gate.started(following)
         return following
 
 

@@ -61,6 +61,7 @@ class Ledger:
         self.calls: dict[int, Call] = {}
         self.deadlines = Deadlines(self.calls)
         self.alive = 0
+        self.best_effort = 0  # calls that have not left
         #: Rows that are in units behind the first that has them, see `ahead`: in how many.
         self.further: dict[Row, int] = {}
         self.done: list[Call] = []
@@ -84,6 +85,7 @@ class Ledger:
         entry = state.entry
         if call.klass:
             state.best_effort += n
+            self.best_effort += 1
             entry = None
         for index, row in enumerate(rows):
             row.call = call
@@ -185,6 +187,7 @@ class Ledger:
         call.alive = False
         del self.calls[call.id]
         state.calls -= 1
+        self.best_effort -= call.klass
         self.done.append(call)
 
     def drop(self, call: Call, reason: Reason, row: int = -1) -> None:
@@ -198,6 +201,7 @@ class Ledger:
         del self.calls[call.id]
         state = self.states[call.program]
         state.calls -= 1
+        self.best_effort -= call.klass
         if call.left:
             for row in call.rows:
                 if row.state is _WAITING:

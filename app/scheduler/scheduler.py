@@ -145,7 +145,9 @@ class Scheduler:
             return None
         state = self._states[unit.program]
         state.units -= 1
-        self._dispatch.gate.ended(unit, outcome.compute_ns)
+        gate = self._dispatch.gate
+        if gate.units or gate.shares:
+            gate.ended(unit, outcome.compute_ns)
         self._dispatch.ahead.forget(unit)
         if outcome.error is not None:
             self._dispatch.ahead.fail(unit, self._workers.of(unit.worker))
@@ -175,7 +177,9 @@ class Scheduler:
         if unit is not None:
             state = self._states[unit.program]
             state.units -= 1
-            self._dispatch.gate.ended(unit, 0)
+            gate = self._dispatch.gate
+            if gate.units or gate.shares:
+                gate.ended(unit, 0)
             self._dispatch.ahead.forget(unit)
             outcomes.withdraw(self._ledger, unit, state)
             self._forget_if_over(state)
@@ -222,7 +226,7 @@ class Scheduler:
             if wake_at is None or (deadline is not None and deadline < wake_at):
                 wake_at = deadline
         recall, settle = self._dispatch.going_on.recall(now) if self._workers.going else ((), ())
-        withdraw = self._dispatch.gate.withdraw()
+        withdraw = self._dispatch.gate.withdraw() if self._dispatch.gate.units else ()
         done, drops = ledger.done, ledger.drops
         if done or drops:
             ledger.done, ledger.drops = [], []

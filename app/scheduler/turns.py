@@ -53,10 +53,6 @@ class Share:
         self._turns = Turns()
         self._counted: dict[int, int] = {}  # units that have not ended: as what they were counted
 
-    def __bool__(self) -> bool:
-        """Whether there is one."""
-        return self._parts[1] > 0
-
     def start(self, unit: int, klass: Klass, predicted_ns: int) -> None:
         """A unit starts."""
         self._counted[unit] = predicted_ns
@@ -70,7 +66,7 @@ class Share:
     @property
     def due(self) -> bool:
         """Whether it is best-effort work's turn."""
-        return bool(self) and self._turns.tag(Klass.BEST_EFFORT) < self._turns.tag(Klass.REALTIME)
+        return self._parts[1] > 0 and self._turns.tag(Klass.BEST_EFFORT) < self._turns.tag(Klass.REALTIME)
 
     def _weighed(self, klass: Klass, time_ns: int) -> int:
         part = self._parts[klass]

@@ -26,7 +26,7 @@ from app.scheduler.types import (
     Unit,
 )
 
-from .class_book import check_classes
+from .class_book import Idle, check_classes, check_refusal
 
 UNBOUNDED = DeviceSpec(workers=()).max_alive
 EAGER = {"no_wait", "late", "adaptive"}  # never idle a usable worker; adaptive only without tables or under `latency`
@@ -83,6 +83,7 @@ class Book:
         self.full: dict[int, int] = {}  # by program: rows of a full unit of the first stage
         self.made: dict[int, tuple[int, int]] = {}  # by unit of several stages: how many, and when the next began
         self.times: dict[int, list[int]] = {}  # of each of its stages, as predicted when it started
+        self._idle = Idle()
         self.last_best_effort = 0  # when a unit of it last started
         self._sequence = 0
         self.eager = not patient and all(program.policy in EAGER for program in programs)
@@ -211,6 +212,7 @@ class Book:
         for unit in step.start:
             self._check_start(unit, scheduler, now)
         check_classes(self, step, scheduler, now)
+        self._idle.check(self, step, now)
         assert [unit.id for unit in scheduler.running] == list(self.units)
         assert len({unit.worker for unit in self.units.values()}) <= self.device.max_running
         assert scheduler.alive == self.alive <= self.device.max_alive
@@ -237,8 +239,12 @@ class Book:
         assert scheduler.alive == self.alive == 0
         assert not any(self.waiting.values())
 
-    def check_refusal(self, program: int, rows: int, klass: Klass, refusal: Refusal) -> None:
+    def check_refusal(self, call: Call, refusal: Refusal, scheduler: Scheduler, now: int) -> None:
         """A queue is full of rows of the class that is refused."""
+        program, rows, klass = call.program, len(call.rows), call.klass
+        if refusal.reason is Reason.DEADLINE_UNREACHABLE and klass is Klass.REALTIME:
+            assert call.deadline is not None
+            check_refusal(self, rows, program, call.deadline, scheduler, now)
         if refusal.reason is Reason.QUEUE_FULL:
             alike = sum(facts.entry.call.klass is klass for facts in self.waiting[program])
             assert alike + rows > self.programs[program].max_queue

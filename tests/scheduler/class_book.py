@@ -10,7 +10,43 @@ from app.scheduler.types import Klass, Preset, RowState, Step, Unit
 if TYPE_CHECKING:
     from .book import Book, RowFacts
 
-BEST = Klass.BEST_EFFORT
+REAL, BEST = Klass
+_MOST_HELD_NS = 5_000  # by any policy of the traces, and control tables
+_SLOWEST = 3  # times what is predicted
+
+
+class Idle:
+    """Best effort is served on a device that is idle, if not at once: real-time rows that are held do not use it."""
+
+    def __init__(self) -> None:
+        self._since = 0
+        self._waits = False
+        self._idle_ns = 0  # while its rows waited and nothing ran
+
+    def check(self, book: Book, step: Step, now: int) -> None:
+        if self._waits:
+            self._idle_ns += now - self._since
+        waiting = [facts for rows in book.waiting.values() for facts in rows if facts.entry.call.klass is BEST]
+        able = bool(book._with_room(waiting)) and not book.units
+        if any(unit.klass is BEST for unit in step.start) or not waiting:
+            self._idle_ns = 0
+        self._since, self._waits = now, able
+        times = [
+            time for program in book.programs.values() for stage in program.stages for time in stage.profile.batch_ns
+        ]
+        unknown = any(not stage.profile.batch_ns for program in book.programs.values() for stage in program.stages)
+        slowest = max(_SLOWEST * max(times, default=0), book.device.classes.budget_ns if unknown else 0)
+        assert self._idle_ns <= _MOST_HELD_NS + 10 * slowest, "best effort starves on an idle device"
+        assert not (able and book.eager and not step.held), "best effort waits, and nothing runs"
+
+
+def check_refusal(book: Book, rows: int, program: int, deadline: int, scheduler: Scheduler, now: int) -> None:
+    """A real-time call is refused for its deadline because of real-time work or of its own, never of best effort."""
+    state = scheduler._states[program]
+    waiting = [facts for facts_of in book.waiting.values() for facts in facts_of]
+    others = any(facts.entry.call.klass is REAL for facts in waiting)
+    others |= any(unit.klass is REAL for unit in book.units.values())
+    assert others or rows > state.program.max_batch or now + state.time(rows) > deadline
 
 
 def check_classes(book: Book, step: Step, scheduler: Scheduler, now: int) -> None:
@@ -25,6 +61,7 @@ def check_classes(book: Book, step: Step, scheduler: Scheduler, now: int) -> Non
     if classes.preset is Preset.STREAMS:
         return
     theirs = [unit for unit in book.units.values() if unit.klass is BEST]
+    assert list(scheduler._dispatch.gate.units.values()) == theirs
     workers = book.device.workers
     if min(len(workers), book.device.max_running) > 1:
         assert len({unit.worker for unit in theirs}) < min(len(workers), book.device.max_running), "none is kept"

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from tiers import few, repeatable
 
+from app.scheduler.gate import Gate
 from app.scheduler.policies import POLICIES
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Fault, Klass, Outcome, Preset, Profile, Reason, Refusal, Stage, Step, Unit
@@ -196,3 +197,18 @@ def test_real_time_calls_alone_are_served_as_if_there_were_no_classes(policy: st
         assert steps(trace, Preset.REEF_N) == without
 
     holds()
+
+
+@FEW
+@given(traces(classes="realtime"))
+def test_real_time_calls_alone_ask_the_gate_nothing(trace: Trace) -> None:
+    """Where best effort has no share, whose account needs the time of both."""
+    asked: list[str] = []
+    device = replace(trace.device, classes=replace(trace.device.classes, preset=Preset.REEF, share=0.0))
+    world = World(replace(trace, device=device))
+    gate = world.scheduler._dispatch.gate
+    for name, of in vars(Gate).items():
+        if callable(of) and not name.startswith("__"):
+            setattr(gate, name, lambda *given, name=name, of=of: asked.append(name) or of(gate, *given))
+    world.run()
+    assert not asked

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiers import few, repeatable
+from tiers import few, repeatable, some
 
 from app.scheduler.optimal.tables import solve
 from app.scheduler.scheduler import Scheduler
@@ -555,3 +556,27 @@ def test_invariants_hold_where_both_classes_are_busy(preset: Preset) -> None:
         World(Trace(device, programs, calls, pairs=pairs, control=((0, 1, TABLES), (0, 2, TABLES)))).run()
 
     holds()
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_invariants_hold_whoever_leaves_when(workers: int, goes_on: bool) -> None:
+    """Each call of a busy trace at each moment at which something happens: while it waits, runs, fills, is taken back,
+    has failed or is overdue."""
+    options = {"goes_on": True} if goes_on else {"push_depth": 2, "push_ahead_ns": AT_ONCE, "withdraws": True}
+    device = make_device(*[4] * workers, classes=ClassSpec(budget_ns=150), max_alive=8, **options)
+    programs = (
+        make_program(1, stages=(Stage(PADDED),) * 2, policy="adaptive", max_batch=4),
+        make_program(2, batch_ns=(40,) * 4, policy="window", max_batch=4, max_delay_ns=50),
+    )
+    calls = (
+        Arrival(0, 1, (0,) * 3, BEST), Arrival(0, 1, (0,) * 4, BEST, bad=frozenset({1})), Arrival(10, 1, (0,) * 3),
+        Arrival(20, 2), Arrival(60, 2, (0,) * 2, BEST), Arrival(90, 1), Arrival(100, 1, (0,) * 2, bad=frozenset({0})),
+    )  # fmt: skip
+    for seed in (None, 1):
+        trace = Trace(device, programs, calls, pairs=((1, 2, 0.0),), control=((0, 1, TABLES),), seed=seed)
+        moments = sorted({entry["t"] for entry in World(trace).run().entries if "t" in entry})
+        for number, call in enumerate(calls):
+            for at in some([moment for moment in moments if moment >= call.at]):
+                left = replace(call, cancel=at - call.at)
+                World(replace(trace, arrivals=(*calls[:number], left, *calls[number + 1 :]))).run()

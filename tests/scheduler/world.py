@@ -183,11 +183,6 @@ class World:
 
     def _admit(self, ident: int, arrival: Arrival) -> None:
         deadline = None if arrival.timeout is None else self.now + arrival.timeout
-        refusal = self.scheduler.admit(arrival.program, len(arrival.lengths), arrival.klass, deadline, self.now)
-        if refusal is not None:
-            self.refusals[ident] = refusal
-            self.book.check_refusal(arrival.program, len(arrival.lengths), arrival.klass, refusal)
-            return
         call = make_call(
             ident,
             program=arrival.program,
@@ -197,6 +192,11 @@ class World:
             priority=arrival.priority,
             lengths=arrival.lengths,
         )
+        refusal = self.scheduler.admit(arrival.program, len(arrival.lengths), arrival.klass, deadline, self.now)
+        if refusal is not None:
+            self.refusals[ident] = refusal
+            self.book.check_refusal(call, refusal, self.scheduler, self.now)
+            return
         if arrival.decode:
             self._at(self.now + arrival.decode, Tie.SUBMIT, lambda: self._submit(call, arrival))
         else:
