@@ -1,7 +1,8 @@
 """Programs, calls, and the state of each row. Every change of a row's or a call's state is made here.
 
 A call leaves exactly once. Its rows that wait leave with it; its rows that run end when their unit finishes. A program
-that was closed is forgotten with its last call and unit.
+that was closed is forgotten with its last call and unit. A row counts as alive on the device from its first unit until
+it ends; one that fails in its first unit does not count any more, since nothing of it is kept there.
 """
 
 from __future__ import annotations
@@ -9,42 +10,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import groupby
-from typing import NamedTuple
 
 from app.scheduler.deadlines import Deadlines
 from app.scheduler.program import ProgramState
 from app.scheduler.ready import Key
 from app.scheduler.ready_table import ReadyTable
 from app.scheduler.types import Call, Drop, Reason, Row, RowState
-
-
-class Transition(NamedTuple):
-    """One way for a row to change. `alive`: how the number of rows on the device may change with it."""
-
-    method: str  # of Ledger
-    source: RowState | None  # None: the row is new
-    target: RowState
-    alive: tuple[int, ...]
-    when: str
-
-
-#: All ways for a row to change. A row counts as alive on the device from its first unit until it ends. One that fails
-#: in its first unit does not count any more: nothing of it is kept there.
-ROW_TRANSITIONS = (
-    Transition("enter", None, RowState.WAITING, (0,), "its call is submitted"),
-    Transition("start", RowState.WAITING, RowState.RUNNING, (0, 1), "it goes to a worker in a unit"),
-    Transition("make_ready", RowState.RUNNING, RowState.WAITING, (0,), "its unit ran well, and more units follow"),
-    Transition("put_back", RowState.RUNNING, RowState.WAITING, (0, -1), "its unit was taken back before it began"),
-    Transition("retry", RowState.RUNNING, RowState.WAITING, (0, -1), "its unit failed, and it runs again"),
-    Transition("end", RowState.RUNNING, RowState.ENDED, (-1,), "its last unit ran well, or failed, or its call left"),
-    Transition("leave", RowState.WAITING, RowState.ENDED, (0, -1), "its call left while it waited"),
-)
-#: All ways for a call to leave, by method of Ledger.
-CALL_TRANSITIONS = {
-    "complete": "its last row has ended well: it is in `done` of the next Step",
-    "drop": "a deadline, a failure or a lost device: it is in `drop` of the next Step",
-    "leave": "its caller has gone: nobody hears of it",
-}
 
 _NO_DEADLINE = 1 << 62  # goes behind all that have one
 _ENDED, _RUNNING, _WAITING = RowState.ENDED, RowState.RUNNING, RowState.WAITING  # looked up once, used per row
