@@ -18,21 +18,22 @@ from app.scheduler.estimates.profile import ModelProfile
 def show(measured: ModelProfile, kept: Path | None) -> None:
     """The table, the line through it, and what to do with it."""
     out = Console()
-    spread, runs = measured.extra["spread"], measured.extra["repeats"]
+    spread, runs, errors = measured.extra["spread"], measured.extra["repeats"], measured.errors
     together = measured.concurrency_ns
     out.print(
         f"{measured.model} on {measured.device}, {measured.threads} thread(s) per worker",
         highlight=False,
         soft_wrap=True,
     )
-    table = Table("rows", "ms", "rows/s", "spread", "runs", *(f"ms, {units} at once" for units in together))
+    table = Table("rows", "ms", "rows/s", "error", "spread", "runs", *(f"ms, {units} at once" for units in together))
     for column in table.columns:
         column.justify = "right"
     for size, ns in enumerate(measured.batch_ns, 1):
         part = spread.get(str(size))
         table.add_row(
-            str(size), f"{ns / 1e6:.3f}", f"{size * 1e9 / ns:.1f}", "-" if part is None else f"{part:.1%}",
-            str(runs[str(size)]), *(f"{times[size - 1] / 1e6:.3f}" for times in together.values()),
+            str(size), f"{ns / 1e6:.3f}", f"{size * 1e9 / ns:.1f}", f"{errors[size - 1]:.1%}",
+            "-" if part is None else f"{part:.1%}", str(runs[str(size)]),
+            *(f"{times[size - 1] / 1e6:.3f}" for times in together.values()),
         )  # fmt: skip
     out.print(table)
     _show_curves(out, {f"stage {number}": stage.batch_ns for number, stage in enumerate(measured.stages)})

@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from statistics import median
 from typing import Any, Self, cast
 
 from app.contract import Model, Plan, Served
@@ -45,6 +46,7 @@ from app.tracing.tracer import Tracer
 log = logging.getLogger("starling.engine")
 
 _WORKER_END_S = 2.0  # everything has been answered by then: a worker still at work hangs, or works for nobody
+_UNSURE = 0.05  # error of batch times, from which on the log says that they are not well known
 _LEAST_TIMER_S = 0.001  # loops round to milliseconds; an earlier timer would wake up before its time
 _PIECE = 4  # best-effort answers between two polls: an answer takes some 20 us, a turn of the loop as much
 
@@ -174,10 +176,11 @@ class Engine:
             self.scheduler.reprofile(served.program, profile, self.clock(), stage)
         self._step()
         self._tell_if_over_budget(served, profiles)
-        times = known.profile.batch_ns
+        times, errors = known.profile.batch_ns, known.profile.errors or (0.0,)
         log.info(
-            "model %s: measured: a row %.3g ms, %d rows %.3g ms",
-            served.info.name, times[0] / 1e6, len(times), times[-1] / 1e6,
+            "model %s: measured: a row %.3g ms, %d rows %.3g ms, known to %.1f %%%s",
+            served.info.name, times[0] / 1e6, len(times), times[-1] / 1e6, 100 * median(errors),
+            "; batches of calls will tell more" if median(errors) > _UNSURE else "",
         )  # fmt: skip
 
     def _control(self, served: ServedModel, tables: ControlTables) -> None:

@@ -190,4 +190,5 @@ def _profile(data: Entry) -> Profile:
         concurrency_ns=tuple(tuple(times) for times in data.get("concurrency_ns", ())),
         by_length=tuple((length, tuple(times)) for length, times in data.get("by_length", ())),
         handover_ns=data.get("handover_ns"),
+        errors=tuple(data.get("errors", ())),
     )

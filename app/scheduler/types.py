@@ -72,13 +72,15 @@ class Profile:
     `concurrency_ns[k - 2][b - 1]`: the same while k units run at once. `by_length`: (length, times by size), ascending,
     where times depend on the longest row of the batch; `batch_ns` is then what is planned with for any length.
     `handover_ns`: what a unit costs beyond these, to give it to a worker and hear of its end; None: nothing, and
-    nothing is learnt of it while it serves.
+    nothing is learnt of it while it serves. `errors`: by size, the standard error of `batch_ns` as a share of it; ()
+    where the times are exact.
     """
 
     batch_ns: tuple[int, ...] = ()
     concurrency_ns: tuple[tuple[int, ...], ...] = ()
     by_length: tuple[tuple[int, tuple[int, ...]], ...] = ()
     handover_ns: int | None = None
+    errors: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

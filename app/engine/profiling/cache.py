@@ -59,6 +59,7 @@ class Known:
             "origin": self.origin,
             "made": self.made,
             "lengths": profile.extra.get("lengths", {}),
+            "error": {str(size): round(error, 4) for size, error in enumerate(profile.errors, 1)},
             "handover_ms": None if profile.handover_ns is None else profile.handover_ns / 1e6,
             "concurrency_ms": _ms(profile.concurrency_ns.items()),
             "length_ms": _ms(profile.by_length),
@@ -85,6 +86,7 @@ class Key:
     device: str
     threads: int
     torch: str = torch.__version__
+    format: int = 2  # of the file; profiles of another are measured again
 
     @property
     def file_name(self) -> str:

@@ -33,6 +33,7 @@ from app.engine.profiling.sampling.sampler import Cell, Sampler, levels
 from app.engine.profiling.warmup import write_rows
 from app.metrics import ModelStats
 from app.models.samples import longest, short_lengths, stretched
+from app.scheduler.estimates.curve import ONCE
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.types import DeviceSpec
 
@@ -151,7 +152,8 @@ class IdleProfiler:
             if not has_times(target.known, self._device.spec):
                 times = await time_rows(target.rows[0], target.known.profile.max_batch, self._budget_ns // SHARE, run)
                 lengths = {"lengths": longest(target.rows)}
-                target.known = Known(ModelProfile(times, model.info.name, extra=lengths), Origin.WARM_UP, now_utc())
+                profile = ModelProfile(times, model.info.name, extra=lengths, errors=(ONCE,) * len(times))
+                target.known = Known(profile, Origin.WARM_UP, now_utc())
             if model.row_check != "off":
                 await check_later(model, target.rows, run)
         except _GoneError:

@@ -20,6 +20,7 @@ from app.engine.profiling.warmup import run_on, warm_up
 from app.models.samples import longest
 from app.models.trial import Unfit, check_independence, unfit_warning
 from app.scheduler.beside import Paired, slowdowns
+from app.scheduler.estimates.curve import ONCE
 from app.scheduler.estimates.pairs import Pair
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.gate import Pairs
@@ -130,7 +131,10 @@ class Profiling:
         dependent = check_independence(executor.model, run_on(self.device, executor))
         extra: dict[str, Any] = {"lengths": longest(rows)}
         stages = tuple(map(ModelProfile, quick.stages))
-        profile = ModelProfile(quick.profile.batch_ns, executor.model.info.name, extra=extra, stages=stages)
+        errors = (ONCE,) * max_batch
+        profile = ModelProfile(
+            quick.profile.batch_ns, executor.model.info.name, extra=extra, stages=stages, errors=errors
+        )
         return Known(profile, Origin.WARM_UP, now_utc()), rows, (*warnings, *([dependent] if dependent else []))
 
     def opened(self, served: Measured, learned: Learned, spare_rows: int) -> None:

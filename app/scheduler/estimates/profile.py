@@ -2,6 +2,7 @@
 
     {"model": "mlp", "device": "cpu", "threads": 1, "max_batch": 32,
      "batch_ms": {"1": 4.6, "2": 9.5, "32": 25.3},
+     "error": {"1": 0.01, "2": 0.02, "32": 0.01},
      "concurrency": {"2": {"1": 7.1, "32": 48.0}},
      "handover_ms": 0.15,
      "transfer_ms": {"1": 0.06, "32": 1.0},
@@ -9,14 +10,15 @@
      "length_ms": {"16": {"1": 2.0, "32": 9.1}, "128": {"1": 4.6, "32": 25.3}},
      "stages": [{"batch_ms": {...}}, {"cell": true, "batch_ms": {...}}]}
 
-`batch_ms` is the time of a batch of so many rows that runs alone; `concurrency` under "2" is the time of such a batch
-while two units run at once; `handover_ms` is what each unit costs beyond these times, whatever its size, to give it to
-a worker and to hear of its end; `transfer_ms` is the time of copying its inputs to the device and its outputs back,
-which `batch_ms` does not hold; `power_w` is drawn by the device. `length_ms` is the time of a batch by the length of
-its longest row; `batch_ms` is then what is planned with for any length, if left out the longest's. `stages` are the
-parts that a model is run in, in order, each in this format; a `cell` is run again and again, its times are those of a
-step. `batch_ms` beside them is the time of the whole model, if left out the sum of its stages, one step of each cell;
-`handover_ms` beside them is that of each stage.
+`batch_ms` is the time of a batch of so many rows that runs alone; `error` is the standard error of these times as a
+share of them, of the sizes that were measured: without it they count as exact; `concurrency` under "2" is the time of
+such a batch while two units run at once; `handover_ms` is what each unit costs beyond these times, whatever its size,
+to give it to a worker and to hear of its end; `transfer_ms` is the time of copying its inputs to the device and its
+outputs back, which `batch_ms` does not hold; `power_w` is drawn by the device. `length_ms` is the time of a batch by
+the length of its longest row; `batch_ms` is then what is planned with for any length, if left out the longest's.
+`stages` are the parts that a model is run in, in order, each in this format; a `cell` is run again and again, its times
+are those of a step. `batch_ms` beside them is the time of the whole model, if left out the sum of its stages, one step
+of each cell; `handover_ms` beside them is that of each stage.
 
 Only `batch_ms` must be there, or what stands in for it. Sizes left out are interpolated linearly, so the sizes given
 must begin with 1 and end with `max_batch`. Unknown keys are kept as they are. Milliseconds outside, integer nanoseconds
@@ -30,6 +32,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.scheduler.estimates import fields
+from app.scheduler.estimates.curve import UNMEASURED
 from app.scheduler.estimates.fields import MS, fault, interpolate, to_ms
 from app.scheduler.estimates.lengths import time_at
 from app.scheduler.estimates.regression import Regression
@@ -37,7 +40,7 @@ from app.scheduler.types import Profile, Stage
 
 _KNOWN = {
     "model", "device", "threads", "max_batch", "batch_ms", "concurrency", "transfer_ms", "power_w", "length_ms",
-    "stages", "cell", "handover_ms",
+    "stages", "cell", "handover_ms", "error",
 }  # fmt: skip
 
 
@@ -57,7 +60,8 @@ class ModelProfile:
     `transfer_ns[b - 1]`: their copies there and back; empty where nothing is copied or nothing was measured.
     `by_length`: (length, times by size), ascending, where times depend on the longest row. `stages`: the parts that it
     is run in, where there are several. `cell`: it is a stage that a row repeats. `handover_ns`: what a unit of any size
-    costs beyond these; None where it was not measured, and counts as nothing.
+    costs beyond these; None where it was not measured, and counts as nothing. `errors`: by size, the standard error of
+    `batch_ns` as a share of it; empty where the times are exact.
     """
 
     batch_ns: tuple[int, ...]
@@ -72,6 +76,7 @@ class ModelProfile:
     stages: tuple[ModelProfile, ...] = ()
     cell: bool = False
     handover_ns: int | None = None
+    errors: tuple[float, ...] = ()
 
     @property
     def max_batch(self) -> int:
@@ -115,7 +120,7 @@ class ModelProfile:
         measured = max(self.concurrency_ns, default=1)
         most = measured if running is None else min(running, measured)
         concurrency_ns = tuple(self.times(units) for units in range(2, most + 1))
-        return Profile(self.batch_ns, concurrency_ns, self.by_length, self.handover_ns)
+        return Profile(self.batch_ns, concurrency_ns, self.by_length, self.handover_ns, self.errors)
 
     @property
     def parts(self) -> tuple[ModelProfile, ...]:
@@ -124,7 +129,7 @@ class ModelProfile:
 
     def program_stages(self, running: int | None = None) -> tuple[Stage, ...]:
         """The stages of a program that has this profile, for up to `running` units at once."""
-        parts = [replace(part, handover_ns=self.handover_ns) for part in self.parts]
+        parts = [replace(part, handover_ns=self.handover_ns, errors=self.errors) for part in self.parts]
         return tuple(Stage(part.stage(running), part.cell) for part in parts)
 
     def time(self, size: int, length: int = 0) -> float:
@@ -162,6 +167,7 @@ class ModelProfile:
         return replace(
             self,
             batch_ns=self.batch_ns[:max_batch],
+            errors=self.errors[:max_batch],
             concurrency_ns=shorter,
             transfer_ns=self.transfer_ns[:max_batch],
             by_length=tuple((length, times[:max_batch]) for length, times in self.by_length),
@@ -175,6 +181,8 @@ class ModelProfile:
             data["threads"] = self.threads
         data["max_batch"] = self.max_batch
         data["batch_ms"] = to_ms(self.batch_ns)
+        if self.errors:
+            data["error"] = {str(size): round(error, 4) for size, error in enumerate(self.errors, 1)}
         if self.concurrency_ns:
             data["concurrency"] = {str(units): to_ms(times) for units, times in self.concurrency_ns.items()}
         if self.handover_ns is not None:
@@ -251,6 +259,7 @@ def parse(data: Any) -> ModelProfile:
         stages=stages,
         cell=cell,
         handover_ns=_handover(data["handover_ms"]) if "handover_ms" in data else None,
+        errors=_errors(data.get("error", {}), len(batch_ns)),
     )
 
 
@@ -297,6 +306,19 @@ def _concurrency(given: Any, max_batch: int) -> dict[int, tuple[int, ...]]:
             raise ValueError(f"concurrency.{name}: expected at least 2 units; 1 is batch_ms")
         tables[units] = fields.times(times, f"concurrency.{name}", max_batch)
     return dict(sorted(tables.items()))
+
+
+def _errors(given: Any, max_batch: int) -> tuple[float, ...]:
+    """By size; one that was not measured is known no better than a curve bends."""
+    if not isinstance(given, Mapping):
+        raise fault("error", "shares by batch size", given)
+    known = {}
+    for name, share in given.items():
+        key = f"error.{name}"
+        known[fields.whole(name, key)] = fields.number(share, key)
+        if known[int(name)] < 0:
+            raise fault(key, "a share of at least 0", share)
+    return tuple(known.get(size, UNMEASURED) for size in range(1, max_batch + 1)) if known else ()
 
 
 def _handover(given: Any) -> int:

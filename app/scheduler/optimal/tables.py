@@ -12,6 +12,9 @@ The objective is a weight w from 0 to below 1. The objective minimised is
 `latency` is 0 and never idles a usable worker while rows wait; `balanced` is 0.5, `energy` 0.9. Without measured power
 a busy device counts as 1 and an idle one as 0, so that what is weighed is device time.
 
+Where batch times have errors, a table departs from serving all that waits only if that gains more than the errors
+leave open (`doubt`).
+
 Several workers at once are beyond the theory. Assumed is: rows divide evenly over the workers that could start now,
 each sees its share of the rate, and a batch takes what it takes while all run. For one worker this is exact, for more a
 heuristic.
@@ -21,7 +24,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from app.scheduler.estimates.profile import padded, parted
@@ -134,7 +137,7 @@ def solve(
 
     Raises ValueError for an empty profile.
     """
-    from app.scheduler.optimal import solver  # numpy, which whoever only looks tables up does not need
+    from app.scheduler.optimal import doubt, solver  # numpy, which whoever only looks tables up does not need
 
     if not profile.batch_ns:
         raise ValueError("profile: expected batch times, got none")
@@ -157,11 +160,14 @@ def solve(
         for load in loads
     ]  # fmt: skip
     worth = [solver.values(times, best) for best in solved] if valued else []
+    if curves := doubt.perturbed(times, profile.errors):
+        price, sizes = price_of(weight, times[0], power), doubt.sizes_of(solved[0].sizes, times, profile.errors)
+        solved = [doubt.kept(replace(best, sizes=sizes), times, curves, price, power) for best in solved]
     holds = tuple(_longest_hold(best.table, load * share) for best, load in zip(solved, loads, strict=True))
     return ControlTables(
         loads=tuple(loads),
         tables=tuple(best.table for best in solved),
-        tail=solved[0].tail,
+        tail=solved[-1].tail,
         sizes=solved[0].sizes,
         hold_ns=holds,
         peak=share * workers,

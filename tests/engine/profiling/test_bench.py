@@ -70,23 +70,12 @@ def test_a_cell_whose_times_agree_is_left_alone():
     noise = count()
     while (cell := sampler.next()) is not None:
         visits[cell] += 1
-        sampler.add(cell, [MS if cell == Cell(1, 1) else MS * (1 + next(noise) % 2)])
+        sampler.add(cell, [MS if cell == Cell(1, 1) else MS + MS * (next(noise) * 37 % 101) // 100])
     assert visits == {Cell(1, 1): 5, Cell(1, 2): 40}
     assert sampler.done == 2
 
 
-@given(st.lists(st.integers(1, 10**9), min_size=1, max_size=60))
-def test_the_error_is_within_the_range_of_the_times(times: list[int]):
-    sampler = Sampler([Cell(1, 1)])
-    sampler.add(Cell(1, 1), times)
-    middle = sorted(times)[len(times) // 2]
-    assert 0 <= sampler.error(Cell(1, 1)) <= (max(times) - min(times)) / min(times)
-    assert min(times) <= sampler.table(1)[1] <= max(times)
-    if len(times) % 2:
-        assert sampler.table(1) == {1: middle}
-
-
-def test_the_median_is_not_moved_by_a_disturbance():
+def test_a_time_is_not_moved_by_a_disturbance():
     sampler = Sampler([Cell(1, 1)])
     sampler.add(Cell(1, 1), [MS] * 9 + [100 * MS] * 2)
     assert sampler.table(1) == {1: MS}
@@ -120,12 +109,12 @@ def test_lengths_are_halves_of_the_longest_quarters_or_the_longest_alone():
 
 
 def test_all_lengths_together_get_as_much_time_as_the_rows_as_they_are():
-    sampler, spent = Sampler([*cells([1, 2]), *at_lengths([1, 2], [8, 16, 32])], most=1000), Counter()
+    sampler, spent = Sampler([*cells([1, 2]), *at_lengths([1, 2], [8, 16, 32])], most=1000, tolerance=0), Counter()
     for number in range(600):
         cell = sampler.next()
         assert cell is not None
         spent[cell.length] += 1
-        sampler.add(cell, [MS * (1 + number // 7 % 2)])
+        sampler.add(cell, [MS + MS * (number * 37 % 101) // 100])
     assert spent[0] == 300
     assert spent[8] == spent[16] == spent[32] == 100
 
@@ -236,7 +225,7 @@ def test_a_model_that_fails_while_it_is_measured(cell):
 
 
 def test_every_cell_is_timed_however_small_the_budget():
-    sampler, told = Sampler(cells(range(1, 5), [2]), least=1), []
+    sampler, told = Sampler(cells(range(1, 5), [2]), most=1), []
     with bench() as measuring:
         measuring.warm()
         seconds = measure(measuring, sampler, 0.0, told.append)
@@ -255,13 +244,13 @@ def test_settled_cells_end_the_measurement():
 
 
 def test_every_number_at_once_gets_the_same_time_and_a_spread_needs_four():
-    sampler, spent = Sampler(cells([1, 2, 3], [2]), most=1000), Counter()
+    sampler, spent = Sampler(cells([1, 2, 3], [2]), most=1000, tolerance=0), Counter()
     for number in range(400):
         cell = sampler.next()
         assert cell is not None
         cost = 7.0 if cell[0] == 2 else 1.0
         spent[cell[0]] += cost
-        sampler.add(cell, [MS * (1 + number // 12 % 2)], cost)
+        sampler.add(cell, [MS + MS * (number * 37 % 101) // 100], cost)
     assert abs(spent[1] - spent[2]) <= 7
     few = Sampler(cells([1, 2]))
     few.add(Cell(1, 1), [1, 2, 3])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -499,17 +498,3 @@ async def test_a_model_that_is_not_to_be_measured_keeps_all_its_slots(tmp_path: 
         assert {pushed.job.executor for pushed in measured(rig)} == {on.executor}
         assert (len(off.spare), off.stats.profiled.count) == (0, 0)
         assert off.pool.free == on.pool.free
-
-
-@virtual
-async def test_sizes_near_the_curve_of_the_others_are_only_looked_at():
-    """Three times each; a size that is far from it is timed as often as the others."""
-    odd = {7: 3 * MS}
-    device = FakeDevice(virtual_loop(), 16, batch_ns=lambda size: odd.get(size, MS + size * MS // 10))
-    async with serving(make_model(max_batch=16), device=device, profile_budget_s=BUDGET) as rig:
-        rig.engine.profiling.begin()
-        await settled(rig)
-        visits = Counter(pushed.rows for pushed in measured(rig))
-        firm = {1, 2, 3, 4, 6, 8, 12, 16, 7}
-        assert visits == {size: 5 if size in firm else 3 for size in range(1, 17)}
-        assert rig.served.known.profile.batch_ns == tuple(odd.get(size, MS + size * MS // 10) for size in range(1, 17))

@@ -10,9 +10,8 @@ from app.engine.profiling.sampling.sampler import Cell, Sampler, at_lengths, cel
 from app.models.samples import most_length
 from app.scheduler.estimates.profile import ModelProfile
 
-# Times per cell, and how well its median is to be known. What workers report corrects what all cells have in common, so
-# what matters is how they compare. `_looked_at` says which are timed less often still.
-_LEAST, _MOST, _TOLERANCE = 5, 20, 0.04
+# Times per cell, and how well it is to be known. What workers report corrects it further.
+_LEAST, _MOST, _TOLERANCE = 5, 20, 0.02
 _PASSES = 2  # over the lengths, which the budget must have room for: more lengths are better than a finer median
 SHARE = 10  # a batch may take this part of the budget at most, or it keeps its time from warm-up
 
@@ -33,9 +32,7 @@ class Room:
     def sampler(self, at_once: Sequence[int], lengths: Sequence[Cell]) -> Sampler:
         """Of a model that is not known: sizes, alone and `at_once`, and other lengths, which take half of the time."""
         sizes = self._sizes(at_once, self.budget_ns // (2 if lengths else 1))
-        return Sampler(
-            [*sizes, *lengths], least=_LEAST, most=_MOST, tolerance=_TOLERANCE, between=self._looked_at(sizes)
-        )
+        return Sampler([*sizes, *lengths], least=_LEAST, most=_MOST, tolerance=_TOLERANCE)
 
     def rest(self, lengths: Sequence[Cell]) -> Sampler:
         """Of one that is known: a few sizes for the hand-over, and at other lengths."""
@@ -72,8 +69,3 @@ class Room:
             if _LEAST * sum(cell.units * batch_ns[cell.size - 1] for cell in wanted) <= budget_ns:
                 break
         return wanted
-
-    def _looked_at(self, sizes: Sequence[Cell]) -> list[Cell]:
-        """Of all sizes those between two an octave, and below the largest: their times are near the others' curve."""
-        firm = {*coarser(self.guess.max_batch)[1], max((cell.size for cell in sizes), default=0)}
-        return [cell for cell in sizes if cell.size not in firm]

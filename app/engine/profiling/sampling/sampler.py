@@ -13,11 +13,10 @@ from math import floor, sqrt
 from statistics import median
 from typing import Any, NamedTuple
 
-from app.engine.profiling.sampling.between import LOOKS, drawn, looks_for, noise_of, spread_of
+from app.scheduler.estimates import curve
+from app.scheduler.estimates.curve import Estimate
 from app.scheduler.estimates.fields import interpolate
 from app.scheduler.estimates.profile import ModelProfile, parse
-
-_FAR = 0.1  # of the line: about as far as times of one size are from one another on a busy machine
 
 
 class Cell(NamedTuple):
@@ -67,6 +66,12 @@ def half_interval(values: Iterable[float]) -> float:
     return (ordered[-1 - below] - ordered[below]) / 2
 
 
+def spread_of(times: Iterable[int]) -> float:
+    """Distance between the quartiles as a share of the median."""
+    ordered = sorted(times)
+    return (ordered[3 * (len(ordered) - 1) // 4] - ordered[(len(ordered) - 1) // 4]) / median(ordered)
+
+
 class Sampler:
     """Which cell to time next, and what came of it.
 
@@ -74,14 +79,9 @@ class Sampler:
     longer than one, and the sizes alone matter most. All lengths together get as much as that, each the same; their
     first pass goes from small to large, so that no batch comes as a surprise (`expected`, `drop`).
 
-    A cell is settled when it has `least` times and the 95 % confidence interval of their median is within `tolerance`
-    of it to either side, or when it has `most`. Equal seeds and equal times give equal orders.
-
-    `between`: cells that are only looked at, three times, as long as the others of their group are not settled, and up
-    to eight times where those have varied. One that is far from the line through its neighbours is then timed as often
-    as the rest: curves bend and jump, so no size is taken for granted. So is one that seems to serve more rows a second
-    than any other: batches would be cut to that size, whether it is so or was luck. The others are left at that, see
-    `drawn`.
+    A cell is settled when it has `least` times and its standard error (`curve`) is within `tolerance`, or when it has
+    `most`. Every size is timed as often as its neighbours: curves bend and jump, so none is taken for granted. Equal
+    seeds and equal times give equal orders.
     """
 
     def __init__(
@@ -90,13 +90,10 @@ class Sampler:
         *,
         least: int = 5,
         most: int = 100,
-        tolerance: float = 0.03,
+        tolerance: float = 0.015,
         seed: int = 0,
-        between: Iterable[Cell] = (),
     ) -> None:
         self.times: dict[Cell, list[int]] = {cell: [] for cell in wanted}
-        self._between = set(between)  # not judged yet
-        self._on_line: set[Cell] = set()
         self._by_stage: dict[Cell, list[tuple[int, ...]]] = {cell: [] for cell in wanted}
         self._least = min(least, most)
         self._most = most
@@ -104,7 +101,6 @@ class Sampler:
         self._random = random.Random(seed)
         self._settled: set[Cell] = set()
         self._passes: dict[tuple[int, int], list[Cell]] = {_group(cell): [] for cell in wanted}
-        self._looks = dict.fromkeys(self._passes, LOOKS)
         self._spent = dict.fromkeys(self._passes, 0.0)
         self._lengths = sorted({length for _, length in self._passes if length})
 
@@ -113,7 +109,7 @@ class Sampler:
         for group in sorted(self._spent, key=self._spent.__getitem__):
             left = self._passes[group]
             if not left:
-                left += self._open(group) or self._looked_again(group) or self._judged(group)
+                left += [cell for cell in self.times if _group(cell) == group and cell not in self._settled]
                 if group[1] and not self._spent[group]:
                     left.sort(reverse=True)
                 else:
@@ -122,44 +118,6 @@ class Sampler:
                 if (cell := left.pop()) not in self._settled:
                     return cell
         return None
-
-    def _open(self, group: tuple[int, int]) -> list[Cell]:
-        """What the next pass over a group visits."""
-        return [
-            cell
-            for cell, times in self.times.items()
-            if _group(cell) == group
-            and cell not in self._settled
-            and not (cell in self._between and len(times) >= self._looks[group])
-        ]
-
-    def _looked_again(self, group: tuple[int, int]) -> list[Cell]:
-        """What is to be looked at more often, now that the others of a group say how much times vary."""
-        timed = [times for cell, times in self.times.items() if _group(cell) == group and cell not in self._between]
-        self._looks[group] = looks_for(noise_of(timed))
-        return self._open(group)
-
-    def _judged(self, group: tuple[int, int]) -> list[Cell]:
-        """Leave the cells of a group that are on the line through the others; those that are not."""
-        looked = {cell for cell in self._between if _group(cell) == group and cell not in self._settled}
-        known = {cell.size: times for cell in self.times if _group(cell) == group and cell not in looked
-                 if (times := round(median(self.times[cell] or [0])))}  # fmt: skip
-        self._between -= looked
-        if known:
-            least = min(time / size for size, time in known.items())  # of a row
-            on_line = {
-                cell
-                for cell in looked
-                if self._is_near(cell, interpolate(known, [cell.size])[0])
-                and median(self.times[cell]) >= least * cell.size
-            }
-            self._on_line |= on_line
-            self._settled |= on_line
-        return self._open(group)
-
-    def _is_near(self, cell: Cell, line: float) -> bool:
-        """Whether the median of the looks at a cell is not far from the line."""
-        return abs(median(self.times[cell]) / line - 1) <= _FAR
 
     def add(
         self, cell: Cell, times: Iterable[int], cost: float = 1.0, by_stage: Iterable[tuple[int, ...]] = ()
@@ -196,25 +154,24 @@ class Sampler:
         return len(self._settled)
 
     def error(self, cell: Cell) -> float:
-        """Half the confidence interval of the median, as a share of it."""
-        times = self.times[cell]
-        return half_interval(times) / median(times)
+        """The standard error of a cell's time as a share of it, from its own times alone."""
+        return curve.estimates({cell.size: self.times[cell]})[cell.size].error
 
     def spread(self, cell: Cell) -> float:
         """Distance between the quartiles as a share of the median; of four times or more."""
         return spread_of(self.times[cell])
 
+    def estimates(self, units: int, length: int = 0, stage: int | None = None) -> dict[int, Estimate]:
+        """By size, of what has been timed while `units` ran; of one stage, if one is named."""
+        cells = (cell for cell in self.times if _group(cell) == (units, length))
+        if stage is None:
+            return curve.estimates({cell.size: self.times[cell] for cell in cells})
+        return curve.estimates({cell.size: [one[stage] for one in self._by_stage[cell]] for cell in cells})
+
     def table(self, units: int, length: int = 0, stage: int | None = None) -> dict[int, int]:
-        """Median nanoseconds by size, of what has been timed while `units` ran; of one stage, if one is named."""
-        found: dict[int, Sequence[int]] = {}
-        looks: dict[int, Sequence[int]] = {}
-        for cell, times in self.times.items():
-            if stage is not None:
-                times = [one[stage] for one in self._by_stage[cell]]
-            if _group(cell) == (units, length) and times:
-                (looks if cell in self._on_line else found)[cell.size] = times
-        firm = {size: max(1, round(median(times))) for size, times in found.items()}
-        return {**firm, **drawn(looks, firm, noise_of(found.values()))}
+        """Nanoseconds by size, as far as they are significant; of the same as `estimates`."""
+        known = curve.drawn(self.estimates(units, length, stage))
+        return {size: max(1, round(time)) for size, time in known.items()}
 
     def profile(
         self, guess: ModelProfile | None = None, length: int = 0, *, cell: bool = False, **keys: Any
@@ -228,8 +185,6 @@ class Sampler:
         which not both ends of the curve were timed are left out, and lengths at which 1 was not. Raises ValueError when
         1 was not timed alone.
         """
-        for group in self._passes:  # where time was up before
-            self._judged(group)
         stages = max((len(visit) for visits in self._by_stage.values() for visit in visits), default=0)
         guesses = guess.stages if guess and len(guess.stages) == stages else (guess,) * stages
         timed = self._timed(guess, length)
@@ -242,6 +197,10 @@ class Sampler:
                 **timed,
                 "max_batch": max(map(int, timed["batch_ms"]), default=1),
                 "stages": parts,
+                "error": {
+                    **dict.fromkeys(timed["batch_ms"], curve.ONCE),  # beyond what was timed it is a guess
+                    **{str(size): round(one.error, 4) for size, one in self.estimates(1).items()},
+                },
                 "spread": self._spreads(1),
                 "concurrency_spread": {units: self._spreads(int(units)) for units in timed["concurrency"]},
                 "repeats": {str(cell.size): len(self.times[cell]) for cell in self.times if _group(cell) == (1, 0)},

@@ -1,0 +1,69 @@
+"""Which tables are kept where batch times are known only with an error.
+
+A table solved from measured times exploits whatever is in them, their errors first: of many sizes the one that was
+luckiest looks best. So times are perturbed, each size up or down by 1.5 standard errors, several times over, and a
+table is kept only if it is better than serving all that waits on every one of these curves. That asks for a gain of
+about three standard errors, and for stability: a table that serves too slowly on one of the curves is out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import hypot, inf
+
+import numpy as np
+
+from app.scheduler.optimal import solver
+from app.scheduler.optimal.solver import Optimum
+
+_CURVES = 16
+_AWAY = 1.5  # standard errors
+_SIGNIFICANT = 3.0  # standard errors
+_WORTH = 0.001  # of the cost: a gain that is smaller is not worth another table
+
+Times = Sequence[int]
+
+
+def perturbed(batch_ns: Times, errors: Sequence[float]) -> list[tuple[int, ...]]:
+    """Curves that may as well be the true one, the same at every call; none where the times are exact."""
+    if not any(errors):
+        return []
+    signs = np.random.default_rng(0).choice((-1.0, 1.0), size=(_CURVES, len(batch_ns)))
+    bounded = np.minimum(np.asarray(errors[: len(batch_ns)]), 0.5)
+    curves = np.asarray(batch_ns) * (1 + _AWAY * signs * bounded)
+    return [tuple(curve) for curve in np.maximum(1, curves.round()).astype(int).tolist()]
+
+
+def sizes_of(sizes: Sequence[int], batch_ns: Times, errors: Sequence[float]) -> tuple[int, ...]:
+    """By rows: the size at which they are run. Rows are padded only to a size that is significantly faster."""
+
+    def faster(size: int, rows: int) -> bool:
+        more, fewer = batch_ns[size - 1], batch_ns[rows - 1]
+        return fewer - more > _SIGNIFICANT * hypot(more * errors[size - 1], fewer * errors[rows - 1])
+
+    return tuple(size if faster(size, rows) else rows for rows, size in enumerate(sizes, 1))
+
+
+def kept(best: Optimum, batch_ns: Times, curves: Sequence[Times], price: float, power: tuple[float, float]) -> Optimum:
+    """`best` if it is better than serving all that waits on its own curve and on every other, else serving all.
+
+    `best.sizes` as of `sizes_of`; `price` in ns per watt.
+    """
+    largest = len(batch_ns)
+    every = tuple(min(rows, largest) for rows in range(len(best.table)))
+    if best.table == every:
+        return best
+
+    def cost(curve: Times, table: Sequence[int]) -> float:
+        times = [curve[size - 1] for size in best.sizes]
+        try:
+            found = solver.evaluate(times, best.rate, table, power=power, pad=False)
+        except ValueError:  # it does not keep up
+            return inf
+        return found.mean_ns + price * found.power_w
+
+    better = cost(batch_ns, best.table) < (1 - _WORTH) * cost(batch_ns, every)
+    if better and all(cost(curve, best.table) < cost(curve, every) for curve in curves):
+        return best
+    return replace(best, table=every, tail=largest)

@@ -1,0 +1,96 @@
+"""A curve from noisy measurements: noise only adds, bumps that are real survive, others vanish, errors are told."""
+
+from __future__ import annotations
+
+import random
+from math import sqrt
+from statistics import mean
+
+import pytest
+
+from app.scheduler.estimates.curve import FLOOR, ONCE, Estimate, drawn, estimates, quartile
+
+SIZES = range(1, 33)
+LINE = {size: 1e6 * (7 + 0.6 * size) for size in SIZES}
+JAGGED = {**LINE, 1: 4.7e6, 2: 9.7e6, 3: 14.2e6}  # three rows take longer than four
+
+
+def measured(curve: dict[int, float], visits: int, noise: float, seed: int = 0, burst: float = 0.0) -> dict[int, list]:
+    """Each pass visits all sizes in a new order. Times exceed the curve by a heavy-tailed share of mean `noise`; for
+    the share `burst` of all visits, one after another, they are three times as long as well."""
+    draw = random.Random(seed)
+    times: dict[int, list[float]] = {size: [] for size in curve}
+    hit = range(int(0.3 * visits * len(curve)), int((0.3 + burst) * visits * len(curve)))
+    number = 0
+    for _ in range(visits):
+        for size in draw.sample(list(curve), len(curve)):
+            slow = 1 + noise * draw.expovariate(1) * (8 if draw.random() < 0.05 else 1)
+            times[size].append(curve[size] * slow * (3 if number in hit else 1))
+            number += 1
+    return times
+
+
+def off(found: dict[int, float], true: dict[int, float]) -> float:
+    """How far sizes are from the true curve, as a share, when what all have in common is taken out."""
+    ratios = {size: found[size] / true[size] for size in true}
+    common = mean(ratios.values())
+    return sqrt(mean((ratio / common - 1) ** 2 for ratio in ratios.values()))
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("noise", "most"), [(0.05, 0.02), (0.15, 0.04), (0.3, 0.08)])
+@pytest.mark.parametrize("true", [LINE, JAGGED], ids=["line", "jagged"])
+def test_ten_visits_know_the_curve(true: dict[int, float], noise: float, most: float, seed: int) -> None:
+    assert off(drawn(estimates(measured(true, 10, noise, seed))), true) <= most
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_burst_of_half_the_time_hits_all_sizes_and_moves_none(seed: int) -> None:
+    """Measured size after size it would hit half of the sizes, and each of them whole."""
+    found = drawn(estimates(measured(JAGGED, 10, 0.05, seed, burst=0.5)))
+    assert off(found, JAGGED) <= 0.05
+    assert found[3] > 1.2 * found[4]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_three_rows_slower_than_four_survive_noise_of_a_third(seed: int) -> None:
+    found = drawn(estimates(measured(JAGGED, 10, 0.3, seed)))
+    assert found[3] > 1.2 * found[4]
+    assert found[1] < 0.75 * found[4]
+
+
+def test_a_bump_within_its_error_vanishes_and_a_significant_one_stays() -> None:
+    lucky = {size: Estimate(ns * (0.8 if size == 19 else 1), 0.15) for size, ns in LINE.items()}
+    assert drawn(lucky)[19] == pytest.approx(LINE[19], rel=0.02)
+    known = {size: Estimate(one.ns, 0.01) for size, one in lucky.items()}
+    assert drawn(known)[19] == pytest.approx(0.8 * LINE[19], rel=0.01)
+
+
+def test_a_smooth_curve_with_a_bend_stays_as_it_is() -> None:
+    flat = {size: 4e6 + max(0, size - 8) * 0.4e6 for size in SIZES}
+    found = drawn({size: Estimate(ns, 0.01) for size, ns in flat.items()})
+    assert found == pytest.approx(flat, rel=0.03)
+
+
+def test_few_sizes_are_left_as_they_were_measured() -> None:
+    assert drawn({1: Estimate(5.0, ONCE), 2: Estimate(3.0, ONCE)}) == {1: 5.0, 2: 3.0}
+    assert drawn({}) == {}
+
+
+def test_errors_fall_with_the_root_of_the_count_and_never_below_the_floor() -> None:
+    few, many = (estimates({1: [100 + 100 * rank / count for rank in range(count)]})[1].error for count in (40, 640))
+    assert few / many == pytest.approx(4, rel=0.1)
+    assert estimates({1: [100.0] * 50})[1].error == FLOOR
+
+
+def test_what_was_measured_once_is_as_uncertain_as_the_others_say() -> None:
+    alone = estimates({1: [5.0], 2: []})
+    assert alone.keys() == {1}
+    assert alone[1].error == pytest.approx(ONCE, rel=0.01)
+    beside = estimates({1: [5.0], 2: [10.0, 10.5, 11.0, 11.5, 12.0]})
+    assert beside[1].error == pytest.approx(3.5 * (11.0 / 10.5 - 1), rel=0.05)
+
+
+@pytest.mark.parametrize(("count", "rank"), [(1, 0), (2, 0), (3, 1), (5, 1), (7, 2), (20, 5)])
+def test_the_quartile_is_a_measurement(count: int, rank: int) -> None:
+    assert quartile([float(one) for one in range(count)]) == rank
