@@ -422,6 +422,8 @@ class Engine:
             except TimeoutError:
                 self.scheduler.tick(self.clock())
                 self._step()  # rows that were held may go at another rate
+                for served in self._served.values():
+                    self.profiling.review(served, self.scheduler.live_times(served.program))
                 self._on_tick()
 
 

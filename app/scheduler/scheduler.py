@@ -27,6 +27,7 @@ from dataclasses import replace
 
 from app.scheduler import admission, outcomes
 from app.scheduler.dispatch import Dispatch
+from app.scheduler.estimates.live import LiveTimes
 from app.scheduler.gate import Pairs
 from app.scheduler.ledger import Ledger
 from app.scheduler.optimal.tables import ControlTables
@@ -282,6 +283,11 @@ class Scheduler:
         """Observed over profiled batch time, first stage."""
         state = self._states.get(program)
         return state.latency[0].scale if state else 1.0
+
+    def live_times(self, program: int) -> list[LiveTimes]:
+        """What live batches say of each stage's times; empty where the profile is exact."""
+        state = self._states.get(program)
+        return [one.live for one in state.latency if one.live is not None] if state else []
 
     def reorders(self, program: int) -> bool:
         """Whether rows of a program may start before earlier ones, picked by their lengths."""

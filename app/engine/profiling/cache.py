@@ -42,6 +42,7 @@ class Origin(StrEnum):
     WARM_UP = "warm-up"
     CACHE = "cache"
     MEASURED = "measured"
+    STALE = "stale"  # from the cache, and contradicted by batches of calls
 
 
 @dataclass(frozen=True, slots=True)

@@ -298,7 +298,9 @@ def has_lengths(target: Target) -> bool:
 def has_times(known: Known, spec: DeviceSpec) -> bool:
     """Batch times are measured, and for as many units at once as can be measured on this device."""
     most = min(len(able(spec, known.profile.max_batch)), spec.max_running)
-    return known.origin not in (Origin.GUESS, Origin.WARM_UP) and most <= max(known.profile.concurrency_ns, default=1)
+    return known.origin not in (Origin.GUESS, Origin.WARM_UP, Origin.STALE) and most <= max(
+        known.profile.concurrency_ns, default=1
+    )
 
 
 def able(spec: DeviceSpec, rows: int) -> list[int]:

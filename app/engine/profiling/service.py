@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -15,12 +16,14 @@ from app.engine.profiling.first_rows import FirstRows
 from app.engine.profiling.idle import IdleProfiler, Target, is_whole, now_utc
 from app.engine.profiling.measured_device import MeasuredDevice
 from app.engine.profiling.pairs.pair_cache import PairCache
+from app.engine.profiling.review import Review
 from app.engine.profiling.tables import TableSolver
 from app.engine.profiling.warmup import run_on, warm_up
 from app.models.samples import longest
 from app.models.trial import Unfit, check_independence, unfit_warning
 from app.scheduler.beside import Paired, slowdowns
 from app.scheduler.estimates.curve import ONCE
+from app.scheduler.estimates.live import LiveTimes
 from app.scheduler.estimates.pairs import Pair
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.gate import Pairs
@@ -77,6 +80,8 @@ class Profiling:
         self._on_tables: Callable[[Any, ControlTables], None]
         self._on_beside: Callable[[Pairs], None]
         self._beside: Pairs = {}
+        self._clock = clock
+        self._reviews: dict[int, Review] = {}  # by program
         self._idle = IdleProfiler(self.device, cache, budget_s, clock, self._adopt)
         self._tables = TableSolver(device.spec, cache.folder if cache else None, self._solved)
 
@@ -150,9 +155,11 @@ class Profiling:
             self._pair()
         if served.known.origin is not Origin.GUESS:
             self._solve(served)
-        if not spare_rows or (learned.rows and is_whole(served, self.device.spec)):
+        if not spare_rows:
             return
         served.spare = served.executor.pool.set_apart(spare_rows)
+        if learned.rows and is_whole(served, self.device.spec):
+            return
         if learned.rows:
             self._idle.want(served)
         else:
@@ -173,6 +180,7 @@ class Profiling:
         """The model is going. Returns when no unit of a measurement runs."""
         if self._paired.pop(served.program, None) is not None:
             self._pair()
+        self._reviews.pop(served.program, None)
         self._tables.forget(served)
         await self._idle.forget(served)
 
@@ -204,8 +212,25 @@ class Profiling:
 
     def _solve(self, served: Measured) -> None:
         """Tables say when to begin a batch and how large; rows of a cell join at each step, by its time alone."""
+        self._reviews[served.program] = Review(served.known.profile, self._clock())
         if served.executor.steps is None:
             self._tables.want(served)
+
+    def review(self, served: Measured, live: Sequence[LiveTimes]) -> None:
+        """What live batches say of each stage's times: solve tables again where the curve has moved by more than its
+        error, and measure a profile from the cache again that they contradict. Called now and then; cheap.
+        """
+        review = self._reviews.get(served.program)
+        if review is None or not live or served.executor.steps is not None:
+            return
+        corrected = review.corrected(live, self._clock())
+        if corrected is None:
+            return
+        self._tables.want(served, corrected)
+        if served.known.origin is Origin.CACHE and served.rows and served.spare and review.contradicted(live):
+            log.info("model %s: its kept profile is not what calls see, it is measured again", served.info.name)
+            served.known = replace(served.known, origin=Origin.STALE)
+            self._idle.want(served)
 
     def _solved(self, served: Measured, tables: ControlTables) -> None:
         self._on_tables(served, tables)

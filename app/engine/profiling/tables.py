@@ -49,10 +49,13 @@ class TableSolver:
         self._executor = ThreadPoolExecutor(1, "tables")
         self._tasks: dict[asyncio.Task[None], int] = {}  # the program of each
 
-    def want(self, target: Target) -> None:
-        """Solve the tables of this model from the profile that it has now; nothing for other policies."""
+    def want(self, target: Target, corrected: ModelProfile | None = None) -> None:
+        """Solve the tables of this model from the profile that it has now, or from that as live batches have corrected
+        it; nothing for other policies.
+        """
         if policy_class(target.info.batching.policy).uses_tables:
-            task = asyncio.get_running_loop().create_task(self._solve(target), name=f"tables {target.info.name}")
+            work = self._solve(target, corrected)
+            task = asyncio.get_running_loop().create_task(work, name=f"tables {target.info.name}")
             self._tasks[task] = target.program
             task.add_done_callback(self._over)
 
@@ -70,12 +73,12 @@ class TableSolver:
             await asyncio.wait(self._tasks)
         self._executor.shutdown(wait=False, cancel_futures=True)
 
-    async def _solve(self, target: Target) -> None:
+    async def _solve(self, target: Target, corrected: ModelProfile | None) -> None:
         profile = target.known.profile
         weight = control.weight_of(target.info.batching.objective)
-        # The times of a warm-up differ from start to start: what is solved from them is of no use to the next.
-        folder = None if target.known.origin is Origin.WARM_UP else self._folder
-        work = partial(tables_of, profile, self._spec.max_running, weight, folder, lead_of(self._spec))
+        # The times of a warm-up and of calls differ from start to start: their tables are of no use to the next.
+        folder = None if corrected or target.known.origin is Origin.WARM_UP else self._folder
+        work = partial(tables_of, corrected or profile, self._spec.max_running, weight, folder, lead_of(self._spec))
         tables = await asyncio.get_running_loop().run_in_executor(self._executor, work)
         if target.known.profile is profile:  # otherwise it was measured meanwhile, and is solved again
             self._adopt(target, tables)

@@ -2,7 +2,8 @@
 
 The table keeps the curve's shape, which is neither linear nor monotone on real hardware (three rows can take longer
 than four); the scale follows the machine's mood. One scale for all sizes, because traffic visits only a few sizes and a
-table updated size by size would mix moods. Units that run at once have tables of their own where they were measured.
+table updated size by size would mix moods. What a size takes beyond that corrects its own entry, slowly (`live`), where
+the profile has errors. Units that run at once have tables of their own where they were measured.
 The scale is that of computing alone: the hand-over (`handover`) is the same for all sizes, and has its own moods.
 
 Where times depend on the longest row, what is predicted for a batch whose rows are known goes by its length. What is
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from app.scheduler.estimates.handover import Handover
 from app.scheduler.estimates.lengths import time_at
+from app.scheduler.estimates.live import LiveTimes
 from app.scheduler.types import Profile
 
 _WEIGHT = 0.05  # of one observation in the scale: about the last 20 batches
@@ -23,13 +25,14 @@ _RETURN = 0.1  # of the way back to the profile, for each window in which no bat
 class Latency:
     """Predicts batch times in nanoseconds from a profile and what was observed."""
 
-    __slots__ = ("_observed", "_planned", "_tables", "by_length", "handover", "scale")
+    __slots__ = ("_observed", "_planned", "_tables", "by_length", "handover", "live", "scale")
 
     def __init__(self, profile: Profile) -> None:
         #: By the number of units that run, less one.
         self._tables = (profile.batch_ns, *profile.concurrency_ns) if profile.batch_ns else ()
         self.by_length = profile.by_length
         self.handover = Handover(profile.handover_ns)
+        self.live = LiveTimes(profile.errors) if profile.errors else None
         self.scale = 1.0
         self._planned = 1.0  # observed over `batch_ns`, whatever the length
         self._observed = False
@@ -80,6 +83,8 @@ class Latency:
         if base <= 0:
             return
         self._observed = True
+        if self.live is not None:
+            self.live.observe(size, compute_ns / (base * self.scale) - 1)
         self.scale = _moved(self.scale, compute_ns / base)
         if self.by_length:
             self._planned = _moved(self._planned, compute_ns / self._profiled(size, running, 0))
@@ -99,11 +104,12 @@ class Latency:
         tables = self._tables
         table = tables[min(running, len(tables)) - 1]
         time = table[size - 1] if size <= len(table) else table[-1] * size / len(table)
+        factor = 1.0 if self.live is None else self.live.factors[min(size, len(self.live.factors)) - 1]
         if not (length and self.by_length):
-            return time
+            return time * factor
         alone = tables[0][min(size, len(tables[0])) - 1]
         slower = table[min(size, len(table)) - 1] / alone if alone else 1.0  # other units slow any length alike
-        return time_at(self.by_length, size, length) * slower
+        return time_at(self.by_length, size, length) * slower * factor
 
 
 def _moved(scale: float, ratio: float) -> float:

@@ -67,6 +67,33 @@ def kept_in(folder: Path) -> Any:
 
 
 @virtual
+async def test_a_kept_profile_that_calls_contradict_is_measured_again(tmp_path: Path):
+    cache = ProfileCache(tmp_path)
+    async with serving(profiles=cache, profile_budget_s=BUDGET) as rig:
+        rig.engine.profiling.begin()
+        await settled(rig)
+        good = rig.served.known.profile
+        assert good.errors
+        assert rig.served.key is not None
+        times = (good.batch_ns[0], 3 * good.batch_ns[1], *good.batch_ns[2:])
+        cache.store(rig.served.key, replace(good, batch_ns=times))
+    async with serving(profiles=cache, profile_budget_s=BUDGET) as rig:
+        rig.engine.profiling.begin()
+        await settled(rig)
+        assert (origins(rig), measured(rig)) == (["cache"], [])
+        (live,) = rig.engine.scheduler.live_times(rig.served.program)
+        for _ in range(50):
+            for size, (kept, true) in enumerate(zip(times, good.batch_ns, strict=True), 1):
+                live.observe(size, true / kept / live.factors[size - 1] - 1)
+        for _ in range(6):
+            await rig.loop.passes(1000 * MS)
+        await settled(rig)
+        assert (origins(rig), rig.served.known.profile.batch_ns) == (["measured"], good.batch_ns)
+        assert measured(rig)
+    assert kept_in(tmp_path)["batch_ms"]["2"] == good.batch_ns[1] / MS
+
+
+@virtual
 async def test_measured_once_idle_and_kept(tmp_path: Path):
     cache = ProfileCache(tmp_path)
     async with serving(profiles=cache, profile_budget_s=BUDGET) as rig:

@@ -1,0 +1,90 @@
+"""When what live batches say of a model's times calls for other control tables, or for measuring it again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import hypot
+from statistics import median
+
+from app.scheduler.estimates.curve import Estimate, drawn
+from app.scheduler.estimates.live import LiveTimes
+from app.scheduler.estimates.profile import ModelProfile
+
+_MOVED = 2.0  # standard errors that a size has moved, so that tables are solved again
+_SURER = 0.5  # or its error has fallen to this part of what it was
+_CONTRADICTED = 4.0  # standard errors between a size's profile and its live batches
+_BENDS = 0.1  # and so much as a share: under load sizes compare a little differently
+_ENOUGH = 16  # live batches of a size that contradict its profile
+_FIRST_NS, _LONGEST_NS = 4_000_000_000, 64_000_000_000  # between two solutions: doubled each time
+
+
+class Review:
+    """Of one model, from its profile on. Times are `now`, in ns. Solving takes a second, so it is asked for seldom."""
+
+    def __init__(self, profile: ModelProfile, now: int) -> None:
+        self._profile = profile
+        self._used = (1.0,) * profile.max_batch, profile.errors
+        self._gap_ns = _FIRST_NS
+        self._due = now + _FIRST_NS
+
+    def corrected(self, live: Sequence[LiveTimes], now: int) -> ModelProfile | None:
+        """The profile as live batches have corrected it; None where it has not moved, or tables are too recent.
+
+        `live`: of each stage.
+        """
+        if now < self._due or not self._profile.errors:
+            return None
+        factors, errors = _whole(self._profile, live)
+        pairs = zip(factors, self._used[0], errors, self._used[1], strict=True)
+        if not any(abs(one / old - 1) > _MOVED * error or error < _SURER * was for one, old, error, was in pairs):
+            return None
+        self._used = factors, errors
+        self._gap_ns = min(2 * self._gap_ns, _LONGEST_NS)
+        self._due = now + self._gap_ns
+        return _times(self._profile, live, factors, errors)
+
+    def contradicted(self, live: Sequence[LiveTimes]) -> bool:
+        """Whether live batches of some size disagree with the profile beyond both errors, as compared with others."""
+        factors, errors = _whole(self._profile, live)
+        seen = [size for size in range(len(factors)) if all(one.seen[size] >= _ENOUGH for one in live)]
+        common = median([factors[size] for size in seen] or [1.0])
+        return any(
+            abs(factors[size] / common - 1) > _BENDS + _CONTRADICTED * hypot(errors[size], self._profile.errors[size])
+            for size in seen
+        )
+
+
+def _whole(profile: ModelProfile, live: Sequence[LiveTimes]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """By size: the factor of all stages together, and the standard error."""
+    parts = [part.batch_ns for part in profile.parts]
+    errors = tuple(map(max, zip(*(one.errors() for one in live), strict=True)))
+    if len(parts) == 1:
+        return tuple(live[0].factors), errors
+    times = [sum(part[size] for part in parts) for size in range(profile.max_batch)]
+    sums = [
+        sum(part[size] * one.factors[size] for part, one in zip(parts, live, strict=True)) for size in range(len(times))
+    ]
+    return tuple(now / before for now, before in zip(sums, times, strict=True)), errors
+
+
+def _times(
+    profile: ModelProfile, live: Sequence[LiveTimes], factors: Sequence[float], errors: tuple[float, ...]
+) -> ModelProfile:
+    stages = tuple(
+        replace(stage, batch_ns=_drawn(stage.batch_ns, one.factors, errors))
+        for stage, one in zip(profile.stages, live, strict=False)
+    )
+    together = {units: _drawn(times, factors, errors) for units, times in profile.concurrency_ns.items()}
+    return replace(
+        profile,
+        batch_ns=_drawn(profile.batch_ns, factors, errors), concurrency_ns=together, stages=stages, errors=errors,
+    )  # fmt: skip
+
+
+def _drawn(times: Sequence[int], factors: Sequence[float], errors: Sequence[float]) -> tuple[int, ...]:
+    known = {
+        size: Estimate(time * factor, error)
+        for size, (time, factor, error) in enumerate(zip(times, factors, errors, strict=True), 1)
+    }
+    return tuple(max(1, round(time)) for time in drawn(known).values())
