@@ -349,6 +349,9 @@ class Engine:
         following = self.scheduler.finished(outcome, now)
         if following is not None:
             self._in_flight.go_on(following)
+        if served.holds_more():
+            alive = most_alive(served.model.info, served.executor.activations, self._activation_bytes)
+            self.scheduler.bound(served.program, alive, now)
         step = self._ask()
         if completion.ran is not None:
             served.ran(unit, completion.ran, now)

@@ -54,7 +54,7 @@ def fit_queue(model: Model, running: int, pool_bytes: int) -> Model:
 def most_alive(info: ModelInfo, activations: Activations | None, activation_bytes: int) -> int:
     """Rows that may be under way, so that what lies between their stages takes at most `activation_bytes`.
 
-    A row counts twice, for what a stage reads and what it leaves, at the most that it took while the model was tried.
+    A row counts twice, for what a stage reads and what it leaves, at the most that one has taken so far.
     """
     if activations is None or not activations.row_bytes:
         return NO_BOUND

@@ -63,6 +63,7 @@ class ServedModel:
         self.beside: Mapping[str, float] = {}
         self.on_rows: Callable[[Sequence[int]], None] | None = None
         self._activations = executor.activations
+        self._row_bytes = 0 if executor.activations is None else executor.activations.row_bytes
         self._stages = len(executor.model.stages) if executor.steps is None else 1
         self._cell = executor.steps is not None
         batching = model.info.batching
@@ -244,6 +245,13 @@ class ServedModel:
         error = error_of(drop, lease, lost)
         lease.free_ended()  # first: whoever hears of the error may take slots at once
         lease.fail(error)
+
+    def holds_more(self) -> bool:
+        """Whether a row has taken more memory between stages, or steps, than any had when this was last called."""
+        if self._activations is None or self._activations.row_bytes <= self._row_bytes:
+            return False
+        self._row_bytes = self._activations.row_bytes
+        return True
 
     # slots
 

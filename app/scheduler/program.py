@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 
 from app.scheduler.batches import BatchTable
 from app.scheduler.estimates.latency import Latency
@@ -162,6 +163,8 @@ class ProgramState:
 
     def tick(self, now: int) -> None:
         """The rate monitor's window has closed."""
+        if self._room > self.program.max_alive:
+            self._set_room()
         self.rate.tick(now)
         for latency in self.latency:
             latency.tick()
@@ -176,6 +179,17 @@ class ProgramState:
             self.regression = Regression(profile.batch_ns)
         self._set_remaining()
         self._set_level()
+
+    def bound(self, max_alive: int) -> None:
+        """No more rows than so many may be alive at once."""
+        self.program = replace(self.program, max_alive=max_alive)
+        self._set_room()
+
+    def _set_room(self) -> None:
+        """Units are as large as the bound allows, or as the rows that are alive beyond it: they end sooner together."""
+        self._room = max(min(self._room, self.program.max_alive), self.alive)
+        for stage in range(len(self.full)):
+            self._set_full(stage)
 
     def set_control(self, control: ControlTables | None) -> None:
         """New tables, of all stages as one; they say nothing about a program with a cell."""

@@ -116,6 +116,10 @@ class RecordingScheduler(Scheduler):
         self._sink({**entry, "stage": stage} if stage else entry)
         super().reprofile(program, profile, now, stage)
 
+    def bound(self, program: int, max_alive: int, now: int) -> None:
+        self._sink({"in": "bound", "t": now, "program": program, "max_alive": max_alive})
+        super().bound(program, max_alive, now)
+
     def control(self, program: int, tables: ControlTables | None, now: int) -> None:
         data = None if tables is None else tables.to_dict()
         self._sink({"in": "control", "t": now, "program": program, "tables": data})
@@ -170,6 +174,8 @@ def feed(scheduler: Scheduler, entry: Entry) -> None:
         scheduler.tick(now)
     elif name == "reprofile":
         scheduler.reprofile(entry["program"], _profile(entry["profile"]), now, entry.get("stage", 0))
+    elif name == "bound":
+        scheduler.bound(entry["program"], entry["max_alive"], now)
     elif name == "control":
         tables = entry["tables"]
         scheduler.control(entry["program"], None if tables is None else ControlTables.from_dict(tables), now)

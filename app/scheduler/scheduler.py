@@ -200,6 +200,15 @@ class Scheduler:
         if state is not None:
             state.reprofile(profile, stage)
 
+    def bound(self, program: int, max_alive: int, now: int) -> None:
+        """Lower the number of a program's rows on the device at once, for they take more memory than was known.
+
+        Rows beyond it that have started go on; no others start until enough of them have ended.
+        """
+        state = self._states.get(program)
+        if state is not None and max_alive < state.program.max_alive:
+            state.bound(max_alive)
+
     def control(self, program: int, tables: ControlTables | None, now: int) -> None:
         """Control tables for the policy `adaptive`, solved by the driver; None takes them away."""
         state = self._states.get(program)

@@ -34,7 +34,7 @@ class Views:
         if klass and self._device.classes.preset in KEEPING:
             most -= min(most // 2, max(other.full[0] for other in self._ledger.states.values()))
             own -= min(own // 2, state.full[0])
-        return min(most - self._ledger.alive, own - state.alive)
+        return max(0, min(most - self._ledger.alive, own - state.alive))
 
     def of(
         self, ready: ReadySet, state: ProgramState, usable: Sequence[int], limit: int, room: int, now: int

@@ -92,7 +92,7 @@ def sums(cell: Any, bound: int = LONG, **batching: Any) -> Model:
 @asynccontextmanager
 async def serving(model: Model, **options: Any) -> AsyncIterator[ServedModel]:
     device = CpuDevice((4,), threads=1, cores=1)
-    async with Engine(Profiling(device), Scheduler(device.spec)) as engine:
+    async with Engine(Profiling(device), Scheduler(device.spec), **options) as engine:
         served = await engine.start(model)
         assert isinstance(served, ServedModel)
         yield served
@@ -283,6 +283,45 @@ class TestFaults:
             assert kept is not None
             assert kept.rows == 0
             assert kept.nbytes == 0
+
+
+class TestRowsWithoutABound:
+    """What rows hold is known once they have come: no more of them are alive than fit into `activation_bytes`."""
+
+    async def test_rows_of_a_cell_are_as_many_as_fit_once_one_has_come(self) -> None:
+        cell = Sums()
+        async with serving(sums(cell, UNBOUNDED), activation_bytes=3500) as served:
+            await ask(served, np.ones((1, LONG), np.float32))  # 1204 bytes, counted twice
+            cell.rows.clear()
+            asked = (ask(served, np.ones((1, LONG), np.float32)) for _ in range(4))
+            assert [float(got[0]) for got in await asyncio.gather(*asked)] == [LONG] * 4
+            assert set(cell.rows) == {1}
+
+    async def test_longer_rows_lower_the_number_again(self) -> None:
+        cell = Sums()
+        async with serving(sums(cell, UNBOUNDED), activation_bytes=3500) as served:
+            for length, alive in ((100, 4), (200, 2), (100, 2), (LONG, 1), (50, 1)):
+                await ask(served, np.ones((1, length), np.float32))
+                cell.rows.clear()
+                await asyncio.gather(*(ask(served, np.ones((1, 50), np.float32)) for _ in range(5)))
+                assert max(cell.rows) == alive
+
+    async def test_rows_between_two_stages_are_as_many_as_fit_once_one_has_come(self) -> None:
+        batches: list[int] = []
+
+        def last(x: torch.Tensor) -> torch.Tensor:
+            batches.append(len(x))
+            return x.sum(1)
+
+        inputs, outputs = [tensor("x", "FP32", ("n", UNBOUNDED))], [tensor("y", "FP32")]
+        stages = (lambda x: x + 1, last)
+        model = make_model(None, inputs, outputs, stages=stages, max_batch=4)
+        async with serving(model, activation_bytes=5000) as served:
+            await ask(served, np.ones((1, LONG), np.float32))  # 1200 bytes, counted twice
+            batches.clear()
+            asked = (ask(served, np.ones((1, LONG), np.float32)) for _ in range(4))
+            assert [float(got[0]) for got in await asyncio.gather(*asked)] == [2 * LONG] * 4
+            assert batches == [2, 2]
 
 
 class Tagger(nn.Module):

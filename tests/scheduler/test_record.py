@@ -35,6 +35,7 @@ def session(entries: list[Entry]) -> list[Step]:
     scheduler.tick(8)
     scheduler.reprofile(2, Profile((30, 40), ((50, 60),)), 8)
     scheduler.control(2, TABLES, 8)
+    scheduler.bound(2, 5, 8)
     scheduler.submit(make_call(3, program=2, arrived=8), 8)
     scheduler.control(2, None, 8)
     for unit in steps[1].start:
@@ -72,8 +73,8 @@ def test_inputs_and_steps_are_recorded_in_order() -> None:
     session(entries)
     names = [entry.get("in", "step") for entry in entries[1:]]
     assert names[:8] == ["add_program", "add_program", "submit", "submit", "step", "step", "launched", "refused"]
-    assert names[8:13] == ["tick", "reprofile", "control", "submit", "control"]
-    assert names[13:] == ["finished"] * (len(names) - 16) + ["cancel", "remove_program", "step"]
+    assert names[8:14] == ["tick", "reprofile", "control", "bound", "submit", "control"]
+    assert names[14:] == ["finished"] * (len(names) - 17) + ["cancel", "remove_program", "step"]
 
 
 @pytest.mark.parametrize(

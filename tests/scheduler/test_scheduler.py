@@ -300,6 +300,22 @@ class TestStages:
         step = finish(scheduler, step.start[0], 2)
         assert [(unit.stage, len(unit.rows)) for unit in step.start] == [(0, 1)]
 
+    def test_a_bound_that_is_lowered_holds_for_rows_that_start_later(self) -> None:
+        """Rows alive beyond it run on together, so that they end soon."""
+        cell = make_program(1, stages=(Stage(repeats=True),), max_batch=4)
+        scheduler = scheduler_of(cell, device=make_device(4))
+        unit = feed(scheduler, make_call(1, 3)).start[0]
+        scheduler.bound(1, 2, 1)
+        scheduler.bound(1, 9, 1)  # never raised
+        scheduler.bound(7, 1, 1)  # gone
+        scheduler.submit(make_call(2, 4), 1)
+        step = finish(scheduler, unit, 2)
+        assert [len(unit.rows) for unit in step.start] == [3]
+        step = finish(scheduler, step.start[0], 3, ended=(0, 1, 2))
+        assert [len(unit.rows) for unit in step.start] == [2]
+        scheduler.tick(4)
+        assert scheduler._states[1].full == [2]
+
     def test_cell_at_the_first_stage_goes_on_when_max_alive_is_reached(self) -> None:
         cell = Stage(repeats=True)
         scheduler = scheduler_of(make_program(stages=(cell,)), device=make_device(2, max_alive=2))

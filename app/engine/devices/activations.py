@@ -40,7 +40,7 @@ class Activations:
     def __init__(self) -> None:
         self._places: dict[int, Place] = {}  # by slot
         self.axes = SecondAxes()
-        self.row_bytes = 0  # the most that a row took between two stages of a batch that was tried
+        self.row_bytes = 0  # the most that a row has taken between two stages, of a batch that was tried or served
 
     @property
     def rows(self) -> int:
@@ -62,18 +62,21 @@ class Activations:
         context: Sequence[torch.Tensor] = (),
     ) -> None:
         """The rows in these slots have been through `stage`, in this order; they leave where they were before."""
-        if longest:
-            self.axes.learn(stage, tensors, longest)
+        self.learn(stage, tensors, longest, context)
         passed = Passed(stage, tensors, longest, context)
         places = self._places
         for position, slot in enumerate(slots):
             places[slot] = (passed, position)
 
     def learn(
-        self, stage: int, tensors: tuple[torch.Tensor, ...], longest: Mapping[str, int], context: Sequence[torch.Tensor]
+        self, stage: int, tensors: Sequence[torch.Tensor], longest: Mapping[str, int], context: Sequence[torch.Tensor]
     ) -> None:
-        """A batch that is tried has passed these on from `stage`: which of them are as long as it, and their memory."""
-        self.axes.learn(stage, tensors, longest)
+        """A batch has passed these on from `stage`: which of them are as long as it, and the memory they take.
+
+        Of two workers at once, the smaller may win: the next batch as large corrects that.
+        """
+        if longest:
+            self.axes.learn(stage, tensors, longest)
         taken = sum(value.nbytes for value in (*tensors, *context))
         self.row_bytes = max(self.row_bytes, -(-taken // len(tensors[0])))
 

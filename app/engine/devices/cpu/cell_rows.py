@@ -60,13 +60,18 @@ class CellRows(Activations):
         self._rows: dict[int, CellRow] = {}  # by slot
         self._free: list[int] = []
         self._steps = 0  # of each place
+        self._step_bytes = 0  # of what a row reads and gives out at a step
         self._x: Slab | None = None
         self._ys: dict[int, Slab] = {}  # by output
 
     def reserve(self, places: int, steps: int, x: torch.Tensor | None, ys: Mapping[int, torch.Tensor]) -> None:
-        """Slabs for what rows read and give out, once a step of some rows of it has been seen. Before serving."""
+        """Slabs for what rows read and give out, once a step of some rows of it has been seen. Before serving.
+
+        `steps`: the most that a row makes; 0 where nothing bounds them, and each row has memory of its own.
+        """
         values = [*([] if x is None else [x]), *ys.values()]
-        row = sum(steps * prod(value.shape[1:]) * value.element_size() for value in values)
+        self._step_bytes = sum(prod(value.shape[1:]) * value.element_size() for value in values)
+        row = steps * self._step_bytes
         self.row_bytes += row
         places = min(places, _SLAB_BYTES // row) if row else 0
         self._free = list(reversed(range(places)))
@@ -101,6 +106,10 @@ class CellRows(Activations):
             self._x.fill([begun[position][1].place for position in places], chosen)
         self.stand(slots, range(len(begun)), tuple(state))
         self._rows.update(begun)
+        longest = max((row.limit for _, row in begun if row.place < 0), default=0)
+        if longest > self._steps:
+            taken = sum(value.nbytes for value in state) // len(begun) + longest * self._step_bytes
+            self.row_bytes = max(self.row_bytes, taken)
 
     def rows_of(self, slots: Slots) -> list[CellRow]:
         return [self._rows[slot] for slot in slots]

@@ -175,8 +175,7 @@ class CellExecutor(CpuExecutor):
         ys = {place: y for place, y in enumerate(stepped.ys) if cell.keeps(place)}
         self.activations.row_bytes = sum(value[:1].nbytes for value in stepped.state)
         steps = axis.most or (begun.x.shape[1] if begun.x is not None and not axis.name else 0)
-        if steps:
-            self.activations.reserve(self._slots, steps, x, ys)
+        self.activations.reserve(self._slots, steps, x, ys)
         self.steps = Steps(axis.most or 0, x is None)
 
 

@@ -93,8 +93,7 @@ class StagedExecutor(CpuExecutor):
         while len(times) < job.steps and not job.recalled:
             stage = job.stage + len(times)
             passed: Sequence[Any] = passed_on(result, stage - 1, len(batch.rows))
-            if batch.longest:
-                self.activations.axes.learn(stage - 1, passed, batch.longest)
+            self.activations.learn(stage - 1, passed, batch.longest, batch.context)
             again = self.model.again[stage]
             if again and not given:
                 given = [*self._gather(*batch[:4])[0], *batch.context]

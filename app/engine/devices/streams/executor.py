@@ -233,7 +233,7 @@ class StreamExecutor:
             return self._outputs(result, size, longest)
         returned = passed_on(result, stage, size)
         if longest:
-            self.passing.axes.learn(stage, returned, longest)
+            self.passing.learn(stage, returned, longest, ())
         return list(returned)
 
     def gather(
