@@ -14,7 +14,7 @@ def test_defaults() -> None:
     settings = Settings()
     assert (settings.host, settings.port, settings.models) == ("127.0.0.1", 8000, "demo")
     assert settings.keep_alive_s == 75
-    assert (settings.max_body_mib, settings.max_json_mib) == (64, 8)
+    assert (settings.max_body_mib, settings.max_json_mib) == (64, 1)
     assert settings.compute_threads == max(1, cpu_cores() - 1)
     assert settings.api_key is None
     assert not settings.access_log

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Set
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from typing import cast
 
@@ -37,7 +37,7 @@ from app.api.http import (
     wanted_encoding,
 )
 from app.api.prefix import redirecting, under, without
-from app.contract import Catalog, Lease, Served
+from app.contract import CLASSES, Catalog, Lease, Served
 from app.errors import MethodNotAllowed, NotReady, StarlingError
 from app.tracing.spans import CallSpan, Unrecorded
 from app.tracing.tracer import Tracer
@@ -92,6 +92,7 @@ class InferencePath:
         self._app = app
         self._open_paths = open_paths
         self._outside = outside
+        self._parsing = {klass: asyncio.Lock() for klass in CLASSES}
         self._calls = Calls(
             limits,
             access=access or Access(),
@@ -207,7 +208,8 @@ class InferencePath:
                 calls.bodies.hold(len(body))
                 held += len(body)
             if calls.slow_to_decode(served, codec, headers, body):
-                call = await asyncio.to_thread(calls.decode, served, codec, headers, body)
+                async with self._one_parser(served, request.klass):
+                    call = await asyncio.to_thread(calls.decode, served, codec, headers, body)
             else:
                 call = codec.decode(served, headers, body, calls.limits)
             request.klass = call.klass or request.klass
@@ -238,6 +240,16 @@ class InferencePath:
         if request.span is not None:
             head += TRACEPARENT % request.span.succeeded(served.info, request.klass, answer)
         return payload, head
+
+    def _one_parser(self, served: Served, klass: str) -> AbstractAsyncContextManager[None]:
+        """While it is held, no other large JSON of this class is parsed.
+
+        A parser keeps the interpreter lock for some milliseconds: several at once gain nothing, and everything else
+        would wait for each of them in turn. Code of models, which may release that lock, is not held up.
+        """
+        if served.model.front is not None or served.model.decode is not None:
+            return nullcontext()
+        return self._parsing[klass or served.info.batching.default_class]
 
     async def _inflated(self, headers: RequestHeaders, body: bytes) -> bytes:
         encoding = headers[b"content-encoding"]

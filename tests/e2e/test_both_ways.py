@@ -56,6 +56,17 @@ def check_error(answer: Answer, status: int, message: str, request_id: str | Non
     assert undated(answer.headers) == headers
 
 
+def too_much_json(limit: int, got: int, model: str = "echo", floats: int = 4) -> str:
+    """The message of a 413 for JSON, of a model of so many floats a row."""
+    spec = {"name": "x", "shape": [1, floats], "datatype": "FP32", "parameters": {"binary_data_size": 4 * floats}}
+    head = json.dumps({"inputs": [spec]}, separators=(",", ":"))
+    return (
+        f"body: expected at most {limit} bytes of JSON (--max-json-mib), got {got}; send tensors as binary: "
+        f"POST /v2/models/{model}/infer with the header Inference-Header-Content-Length: {len(head)} and the body "
+        f"{head} followed by the tensors' bytes, for one row"
+    )
+
+
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_answers(server: Server, protocol: str) -> None:
     async with await Wire.open(server.host) as wire:

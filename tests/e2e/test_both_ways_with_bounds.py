@@ -14,7 +14,7 @@ from .conftest import Keeper
 from .examples import PROTOCOLS, example
 from .mistakes import ECHO, TYPED
 from .server import DEMO, Server, eventually
-from .test_both_ways import check, check_error
+from .test_both_ways import check, check_error, too_much_json
 from .wire import Wire, get, infer, once, post
 
 KEY = {"X-API-Key": "sesame", "X-Request-ID": "mine"}
@@ -55,11 +55,11 @@ async def test_keys(server: Server, protocol: str) -> None:
 async def test_small_bounds(server: Server) -> None:
     before = server.outcomes("echo")
     async with await Wire.open(server.host) as wire:
-        for path, hint in ((ECHO, "; send tensors as binary"), ("/v1/models/echo:predict", ""), ("/predict/echo", "")):
+        for path in (ECHO, "/v1/models/echo:predict", "/predict/echo"):
             for size, message in (
                 (BODY + 1, f"body: expected at most {BODY} bytes, got {BODY + 1}"),
-                (BODY, f"body: expected at most {TEXT} bytes of JSON, got {BODY}{hint}"),
-                (TEXT + 1, f"body: expected at most {TEXT} bytes of JSON, got {TEXT + 1}{hint}"),
+                (BODY, too_much_json(TEXT, BODY)),
+                (TEXT + 1, too_much_json(TEXT, TEXT + 1)),
             ):
                 check_error(await wire.call(post(path, b" " * size, {**TYPED, **KEY})), 413, message)
             check(await wire.call(example(1).wire(KEY)), example(1))
@@ -79,7 +79,7 @@ async def test_small_bounds(server: Server) -> None:
 async def test_bytes_held(server: Server) -> None:
     """What has come of a body counts until it is answered, or its client has left."""
     path, size = "/v2/models/narrow/infer", 60_000
-    too_large = f"body: expected at most {TEXT} bytes of JSON, got {size}; send tensors as binary"
+    too_large = too_much_json(TEXT, size, "narrow", floats=1)
 
     def taken() -> bool:
         """Whether there was room for one more body: then it has been read, and found to be too large for JSON."""

@@ -16,9 +16,10 @@ from app.api.codecs.columns import Column, check_rows_agree, json_columns, stack
 from app.api.codecs.files import embedded_files, file_columns
 from app.api.codecs.present import own_rows, present_rows
 from app.api.codecs.uploads import Upload, open_uploads
+from app.api.codecs.v2_decode import too_much_json
 from app.api.http import Limits
 from app.contract import Answer, Served
-from app.errors import BadRequest, TooLarge
+from app.errors import BadRequest
 
 _OFF_LOOP_ROWS = 16  # rows of model code (`present`) from which encoding leaves the event loop
 
@@ -60,7 +61,7 @@ def decode_friendly(
     json_bytes = sum(len(upload.data) for upload in uploads if upload.kind == "json")
     if max_json is not None and json_bytes > max_json:
         where = uploads[0].field if len(uploads) == 1 else "body"
-        raise TooLarge(f"{where}: expected at most {max_json} bytes of JSON, got {json_bytes}")
+        raise too_much_json(where, max_json, json_bytes, served.info)
     lengths: dict[str, int] = {}
     parts: list[dict[str, Column]] = []
     listed = False

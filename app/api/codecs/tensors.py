@@ -100,7 +100,7 @@ def pack_values(
     if spec.datatype == "BF16":
         raise BadRequest(f"{field}: BF16 travels as binary only")
     flat = _flatten(data, field)
-    _check_count(len(flat), shape, field)
+    check_count(len(flat), shape, field)
     try:
         packed = packer(spec.datatype, len(flat))(*flat)
     except (struct.error, OverflowError):
@@ -133,7 +133,7 @@ def _parse_strings(data: list[Any], shape: tuple[int, ...], field: str) -> Array
     wrong = next((value for value in data if type(value) is not str and not is_base64(value)), None)
     if wrong is not None or None in data:
         raise BadRequest(f"{field}: expected strings, got {_kind(wrong)}")
-    _check_count(len(data), shape, field)
+    check_count(len(data), shape, field)
     values = np.empty(len(data), object)
     values[:] = [value.encode() if type(value) is str else from_base64(value, field) for value in data]
     return values.reshape(shape)
@@ -156,11 +156,11 @@ def _parse_bools(data: list[Any], shape: tuple[int, ...], field: str) -> Array:
     wrong = next((v for v in data if type(v) is not bool and not (type(v) is int and 0 <= v <= 1)), ...)
     if wrong is not ...:
         raise BadRequest(f"{field}: expected true and false, got {_kind(wrong)}")
-    _check_count(len(data), shape, field)
+    check_count(len(data), shape, field)
     return np.array(data, np.bool_).reshape(shape)
 
 
-def _check_count(count: int, shape: tuple[int, ...], field: str) -> None:
+def check_count(count: int, shape: tuple[int, ...], field: str) -> None:
     if count != prod(shape):
         raise BadRequest(f"{field}: expected {prod(shape)} values for shape {list(shape)}, got {count}")
 

@@ -15,10 +15,10 @@ from app.api.codecs.base import OFF_LOOP_BYTES, DecodedCall, RequestHeaders, cli
 from app.api.codecs.columns import by_name, check_rows_agree, json_column, named_inputs, stacked
 from app.api.codecs.files import decode_files, embedded_files
 from app.api.codecs.present import Rows, json_rows, own_rows, present_rows
-from app.api.codecs.v2_decode import load_json
+from app.api.codecs.v2_decode import load_json, too_much_json
 from app.api.http import Limits
 from app.contract import Answer, Served
-from app.errors import BadRequest, TooLarge
+from app.errors import BadRequest
 
 
 class V1:
@@ -35,7 +35,7 @@ class V1:
 
     def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
         if len(body) > limits.json:
-            raise TooLarge(f"body: expected at most {limits.json} bytes of JSON, got {len(body)}")
+            raise too_much_json("body", limits.json, len(body), served.info)
         return decode_v1(served, load_json(body), limits.pixels)
 
     def slow_to_encode(self, served: Served, call: DecodedCall) -> bool:

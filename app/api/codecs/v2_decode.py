@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 
-from app.api.codecs.base import DecodedCall, client_inputs, is_made
-from app.api.codecs.tensors import check_shape, pack_values, packer, shown
+from app.api.codecs.base import OFF_LOOP_BYTES, DecodedCall, client_inputs, is_made
+from app.api.codecs.tensors import NUMBERS, check_count, check_shape, pack_values, packer, shown
 from app.api.codecs.v2_binary import decode_raw, from_bytes
 from app.api.codecs.v2_headers import Spans, known_header, remember_header
 from app.contract import CLASSES, Array, ModelInfo, TensorSpec
@@ -28,6 +29,7 @@ _RESERVED = _UNSUPPORTED | {"priority", "timeout", "class", "binary_data_output"
 MAX_PRIORITY = (1 << 31) - 1
 MAX_TIMEOUT_US = 1 << 53
 _NO_TAIL = memoryview(b"")
+_DATA = re.compile(rb'"data"\s*:\s*\[')
 
 
 def decode_v2(body: bytes, header_length: int | None, info: ModelInfo, json_limit: int) -> DecodedCall:
@@ -50,7 +52,9 @@ def decode_v2(body: bytes, header_length: int | None, info: ModelInfo, json_limi
         if known is not None:
             return known
     if len(text) > json_limit:
-        raise TooLarge(f"body: expected at most {json_limit} bytes of JSON, got {len(text)}; send tensors as binary")
+        raise too_much_json("body", json_limit, len(text), info)
+    if len(text) > OFF_LOOP_BYTES:
+        _check_unparsed(text, info)
     request = load_json(text)
     bools = b"true" in text or b"false" in text
     if not bools and header_length is None:
@@ -69,6 +73,56 @@ def decode_v2(body: bytes, header_length: int | None, info: ModelInfo, json_limi
     if header_length is not None:
         remember_header(info, text, call, spans)
     return call
+
+
+def too_much_json(where: str, limit: int, size: int, info: ModelInfo) -> TooLarge:
+    """The refusal of a body with too many bytes of JSON; it shows the V2 request that carries the same as binary."""
+    specs = client_inputs(info)
+    message = f"{where}: expected at most {limit} bytes of JSON (--max-json-mib), got {size}"
+    if any(not spec.bounded or spec.datatype == "BYTES" for spec in specs):
+        return TooLarge(f"{message}; send tensors as binary, with V2")
+    inputs = [
+        {
+            "name": spec.name,
+            "shape": [1, *spec.bounds],
+            "datatype": spec.datatype,
+            "parameters": {"binary_data_size": spec.count * spec.dtype.itemsize},
+        }
+        for spec in specs
+    ]
+    head = orjson.dumps({"inputs": inputs}).decode()
+    return TooLarge(
+        f"{message}; send tensors as binary: POST /v2/models/{info.name}/infer with the header "
+        f"Inference-Header-Content-Length: {len(head)} and the body {head} followed by the tensors' bytes, for one row"
+    )
+
+
+def _check_unparsed(text: bytes, info: ModelInfo) -> None:
+    """Refuse a large body whose first tensor has the wrong shape or number of values, before these are parsed.
+
+    A parser holds up all other threads for milliseconds. Here the JSON is parsed up to the values, and their commas are
+    counted, as far as the next quotation mark: numbers have none. Raises BadRequest; whatever is not this plain is left
+    to the parser.
+    """
+    found = _DATA.search(text)
+    if found is None:
+        return
+    first = found.end()
+    try:
+        (tensor,) = orjson.loads(text[:first] + b"]}]}")["inputs"]
+        name, shape, known = tensor["name"], tensor["shape"], tensor["data"] == []
+    except (orjson.JSONDecodeError, ValueError, KeyError, TypeError):
+        return
+    spec = next((spec for spec in client_inputs(info) if spec.name == name), None)
+    if not known or spec is None or spec.datatype not in NUMBERS or type(shape) is not list:
+        return
+    where = f"inputs[0] ({spec.name})"
+    dims = check_shape(spec, shape, f"{where}.shape", {})
+    end = text.find(b'"', first)
+    if end >= 0 and b"]" not in text[max(first, end - 32) : end]:  # a string among the values
+        return
+    values = text.count(b",", first, end) if end >= 0 else text.count(b",", first) + 1
+    check_count(values, dims, f"{where}.data")
 
 
 def _decode_plain(request: Any, info: ModelInfo) -> DecodedCall | None:

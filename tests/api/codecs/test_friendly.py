@@ -411,11 +411,11 @@ def test_multipart_parts_are_sniffed_too() -> None:
     kind, body = multipart(('name="file"; filename="x.json"', None, b"[1,2,3,4,5]"))
     with pytest.raises(BadRequest, match=r"part 'file': expected shape"):
         decode(IMAGE, kind, body)
-    with pytest.raises(TooLarge, match=r"part 'file': expected at most 5 bytes of JSON"):
+    with pytest.raises(TooLarge, match=r"part 'file': expected at most 5 bytes of JSON "):
         decode(IMAGE, kind, body, max_json=5)
     kind, body = multipart(*[(FILE.format(n), JSON, b"[1,2,3,4]") for n in "ab"])
     assert decode(VECTOR, kind, body, max_json=18).rows == 2
-    with pytest.raises(TooLarge, match=r"body: expected at most 17 bytes of JSON, got 18"):
+    with pytest.raises(TooLarge, match=r"body: expected at most 17 bytes of JSON .*, got 18"):
         decode(VECTOR, kind, body, max_json=17)
 
 
@@ -440,7 +440,7 @@ def test_malformed_multipart(kind: str, body: bytes) -> None:
 
 
 def test_json_has_its_own_limit() -> None:
-    with pytest.raises(TooLarge, match="at most 4 bytes of JSON, got 9"):
+    with pytest.raises(TooLarge, match=r"at most 4 bytes of JSON .*, got 9;"):
         decode(VECTOR, JSON, b"[1,2,3,4]", max_json=4)
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.api.codecs import v2_decode
 from app.api.codecs.base import DecodedCall
 from app.api.codecs.v2_decode import decode_v2 as decode
 from app.contract import ModelInfo
@@ -334,3 +335,65 @@ def test_deep_nesting(where: str, depth: int) -> None:
     inner = ", ".join(f'"{key}": {value}' for key, value in fields.items())
     sound(ECHO, f'{{"inputs": [{{{inner}}}]}}'.encode(), None)
     sound(ECHO, f'{{"inputs": [{{{inner}, "nan": NaN}}]}}'.encode(), None)
+
+
+LONG = 64 << 10  # values: more bytes than are parsed on the event loop
+WIDE = ModelInfo("wide", "1", "pytorch", (spec("x", "FP32", LONG),), (spec("y", "FP32", 1),))
+
+
+def wide(shape: list[Any], values: str, more: str = "") -> bytes:
+    return f'{{"inputs": [{{"name": "x", "datatype": "FP32", "shape": {shape}, "data": {values}{more}}}]}}'.encode()
+
+
+def flat(count: int) -> str:
+    return f"[{', '.join(['0.5'] * count)}]"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (wide([1, LONG], flat(LONG - 1)), f"expected {LONG} values for shape .1, {LONG}., got {LONG - 1}"),
+        (wide([1, LONG], flat(LONG + 7)), f"got {LONG + 7}"),
+        (wide([1, LONG], f"[{flat(LONG)}, {flat(LONG)}]"), f"got {2 * LONG}"),
+        (wide([1, LONG], flat(LONG - 1), ', "parameters": {"b": 1}'), f"got {LONG - 1}"),
+        (wide([1, 9], flat(LONG)), f"expected shape .rows, {LONG}., got .1, 9."),
+    ],
+)
+def test_a_large_body_of_the_wrong_shape_is_refused_before_its_numbers_are_parsed(
+    monkeypatch: pytest.MonkeyPatch, body: bytes, message: str
+) -> None:
+    parsed: list[int] = []
+    loads = v2_decode.orjson.loads
+    monkeypatch.setattr(v2_decode.orjson, "loads", lambda text: (parsed.append(len(text)), loads(text))[1])
+    with pytest.raises(BadRequest, match=rf"inputs\[0\] \(x\).*{message}"):
+        decode(body, None, WIDE, MIB)
+    assert max(parsed) < 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        wide([1, LONG], flat(LONG)),
+        wide([2, LONG], f"[{flat(LONG)}, {flat(LONG)}]"),
+        wide([1, LONG], flat(LONG), ', "parameters": {"b": [1, 2, 3]}'),
+        f'{{"inputs": [{{"data": {flat(LONG)}, "name": "x", "datatype": "FP32", "shape": [1, {LONG}]}}]}}'.encode(),
+    ],
+)
+def test_large_bodies_of_the_right_shape_are_decoded(body: bytes) -> None:
+    call = decode(body, None, WIDE, MIB)
+    assert values(call, WIDE) == [[0.5] * LONG] * call.rows
+
+
+def test_a_large_body_with_a_string_among_its_numbers_is_told_so() -> None:
+    body = wide([1, LONG], flat(LONG).replace("0.5", '"a"', 1))
+    with pytest.raises(BadRequest, match="expected FP32 values, got a string"):
+        decode(body, None, WIDE, MIB)
+
+
+def test_too_much_json_shows_the_request_that_carries_it_as_binary() -> None:
+    with pytest.raises(TooLarge, match="expected at most 9 bytes of JSON") as raised:
+        decode(json.dumps(JSON_ECHO).encode(), None, ECHO, 9)
+    _, _, told = str(raised.value).partition("Inference-Header-Content-Length: ")
+    length, _, rest = told.partition(" and the body ")
+    call = decode(rest[: int(length)].encode() + bytes(16), int(length), ECHO, MIB)
+    assert (call.rows, values(call, ECHO)) == (1, [[0.0] * 4])
