@@ -11,6 +11,7 @@ StarlingError
  +-- TooLarge 413
  +-- UnsupportedMedia 415    unknown content type or encoding
  +-- QueueFull 429           the model's queue is full; carries a retry hint
+ +-- TooManyConnections 429  of a best-effort request; carries a retry hint, and its connection closes
  +-- DeadlineUnreachable 429 predicted to end after its deadline; carries a retry hint
  +-- ClientGone 499          the caller hung up: nobody reads this answer
  +-- ModelFailed 500         this request failed in the model
@@ -81,6 +82,10 @@ class UnsupportedMedia(StarlingError):
 
 class QueueFull(StarlingError):
     status, code = 429, "queue_full"
+
+
+class TooManyConnections(StarlingError):
+    status, code = 429, "too_many_connections"
 
 
 class DeadlineUnreachable(StarlingError):

@@ -49,7 +49,7 @@ from app.scheduler.policies import check_names, policy_class
 from app.scheduler.record import RecordingScheduler
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import KEEPING, ClassSpec, Preset
-from app.settings import MIB, Settings, cpu_cores
+from app.settings import MIB, Settings, cpu_cores, helper_threads
 from app.tracing.setup import open_tracing
 from app.tracing.tracer import Tracer
 from app.ui.hub import Hub
@@ -287,6 +287,7 @@ def _limits(settings: Settings) -> Limits:
         pixels=settings.max_pixels,
         body_timeout_s=settings.body_timeout_s,
         connections=settings.max_connections,
+        threads=helper_threads(),
     )
 
 

@@ -82,4 +82,4 @@ def switch_threads_often() -> None:
 
 def name_helper_threads(loop: asyncio.AbstractEventLoop, threads: int) -> None:
     """Give the loop the threads on which decoding, compression and file work run."""
-    loop.set_default_executor(ThreadPoolExecutor(max(2, threads), "aside"))
+    loop.set_default_executor(ThreadPoolExecutor(threads, "aside"))

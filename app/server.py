@@ -28,7 +28,7 @@ from app.errors import ConfigError
 from app.lifecycle import Lifecycle
 from app.protocol.connection import HttpProtocol
 from app.protocol.waiting import Waiting
-from app.settings import Settings, cpu_cores
+from app.settings import Settings, helper_threads
 from app.tls import Certificate
 
 log = logging.getLogger("starling.server")
@@ -54,7 +54,7 @@ class Server(uvicorn.Server):
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
-        process.name_helper_threads(self._loop, cpu_cores())
+        process.name_helper_threads(self._loop, helper_threads())
         self._listener = sockets[0] if sockets else None
         await super().serve(sockets)
 

@@ -243,6 +243,11 @@ def unknown_variables(environment: Iterable[str]) -> list[str]:
     return lines
 
 
+def helper_threads() -> int:
+    """How many threads decode and compress beside the event loop: one of them is kept for real-time requests."""
+    return max(2, cpu_cores())
+
+
 def cpu_cores() -> int:
     """Cores this process may use: those it may run on, and no more than a container's CPU quota pays for."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -24,8 +24,9 @@ from app.api.codecs.v2 import V2
 from app.api.http import BodyReader, Limits, given_id
 from app.api.prefix import without
 from app.api.query import NOTHING, Asked, parse_query
+from app.api.threads import HelperThreads
 from app.contract import CLASSES, Answer, Lease, Served
-from app.errors import BadRequest, ModelFailed, StarlingError
+from app.errors import BadRequest, ModelFailed, StarlingError, TooManyConnections
 from app.logs import CauseLog
 from app.protocol.turns import Turns
 from app.tracing.tracer import Tracer
@@ -93,6 +94,7 @@ class Calls:
         self.tracer = tracer
         self.root_path = root_path
         self.bodies = BodyReader(limits)
+        self.threads = HelperThreads(limits.threads)
         self.access = access
         self.access_log = access_log
         self.keyed = access.keys is not None
@@ -145,6 +147,24 @@ class Calls:
         if klass is None:
             raise BadRequest(f"X-Class: expected {' or '.join(CLASSES)}, got {given[:40].decode('latin-1')!r}")
         return klass
+
+    def best_effort(self, served: Served, klass: str) -> bool:
+        """Whether calls of this class leave the last part of each resource alone. "": the model's default class."""
+        return (klass or served.info.batching.default_class) != CLASSES[0]
+
+    def most_held(self, served: Served, klass: str) -> int:
+        """How many bytes all bodies may hold together with one of this class.
+
+        Raises TooManyConnections for a best-effort one while those open are left to real time.
+        """
+        limits = self.limits
+        if not self.best_effort(served, klass):
+            return limits.inflight
+        if self._connections() > (most := limits.best_effort_connections):
+            raise TooManyConnections(
+                f"more than {most} connections are open: the rest are for real-time requests", retry_after_s=1
+            )
+        return limits.best_effort_inflight
 
     def admits(self, served: Served, codec: Codec, klass: str) -> bool:
         """Refuse a call of a class that has no room, before its body is read; False if that depends on its body.

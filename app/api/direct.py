@@ -7,7 +7,6 @@ compression of a large answer) is done by a task of its own.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Coroutine
 from functools import partial
@@ -18,11 +17,12 @@ from app.api.calls import LONGEST_ROUTE, ROUTES, TRACEPARENT, X_CLASS, Calls, Ro
 from app.api.codecs.base import DecodedCall
 from app.api.errors import error_parts
 from app.api.http import COMPRESS_FROM, QUICK_TO_COMPRESS, compress, wanted_encoding
-from app.contract import Answer, Catalog, Health, Lease, Served
+from app.contract import CLASSES, Answer, Catalog, Health, Lease, Served
 from app.errors import BadRequest, BodyTimeout, ClientGone, NotReady
 from app.protocol.exchange import Connection, Exchange, RequestHeaders
 from app.tracing.spans import CallSpan, Unrecorded
 
+_REALTIME = CLASSES[0]
 #: Statuses after which a connection closes: the rest of a body that came too late, and a server that may be going.
 CLOSING = frozenset({408, 503})
 
@@ -54,9 +54,14 @@ class DirectCalls:
             call.served = served = catalog.find(route.model, route.version)
             if X_CLASS in headers:
                 call.klass = calls.klass(headers)
+            most = calls.limits.inflight
+            if (call.klass or served.info.batching.default_class) != _REALTIME:  # `most_held`, written out
+                if len(connection.connections) > calls.limits.best_effort_connections:
+                    return None
+                most = calls.limits.best_effort_inflight
             if not served.has_room(call.klass):
                 call.admitted = calls.admits(served, route.codec, call.klass)
-            calls.bodies.reserve(length)
+            calls.bodies.reserve(length, most)
             call.held = length
         except NotReady:
             return None
@@ -248,11 +253,15 @@ class DirectCall(Exchange):
             self.set_exception(exc)
 
     async def _encoded(self, served: Served, call: DecodedCall, answer: Answer) -> None:
-        body, json_length = await asyncio.to_thread(self.route.codec.encode, served, call, answer)
+        threads, best_effort = self.calls.threads, self.calls.best_effort(served, self.klass)
+        body, json_length = await threads.run(best_effort, self.route.codec.encode, served, call, answer)
         self._answer(answer, body, json_length)
 
     async def _compressed(self, answer: Answer, body: bytes, json_length: int | None, encoding: str) -> None:
-        self._write(answer, await asyncio.to_thread(compress, body, encoding), json_length, encoding)
+        served = self.served  # None: the client has gone
+        best_effort = served is None or self.calls.best_effort(served, self.klass)
+        compressed = await self.calls.threads.run(best_effort, compress, body, encoding)
+        self._write(answer, compressed, json_length, encoding)
 
 
 class LoggedCall(DirectCall):

@@ -22,6 +22,7 @@ ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 _LINGER_S = 5.0  # how long a client may go on sending a body that is not read
+_BEST_EFFORT = 0.75  # of the bytes and connections: beyond it the rest is for real-time requests alone
 COMPRESS_FROM = 1024  # bytes; for smaller answers the header costs more than compression saves
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 QUICK_TO_COMPRESS = 16 << 10  # bytes that may be compressed on the event loop: some 0.2 ms
@@ -29,7 +30,7 @@ QUICK_TO_COMPRESS = 16 << 10  # bytes that may be compressed on the event loop: 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one client may send or hold, in bytes and seconds."""
+    """What one client may send or hold, in bytes and seconds. `threads`: beside the event loop."""
 
     body: int
     json: int
@@ -37,6 +38,17 @@ class Limits:
     pixels: int
     body_timeout_s: float
     connections: int
+    threads: int = 2
+
+    @property
+    def best_effort_inflight(self) -> int:
+        """Bytes that all bodies may hold together with a best-effort one. The largest body always has room alone."""
+        return max(int(self.inflight * _BEST_EFFORT), min(self.body, self.inflight))
+
+    @property
+    def best_effort_connections(self) -> int:
+        """Connections that may be open where a best-effort request is taken."""
+        return max(1, int(self.connections * _BEST_EFFORT))
 
 
 def given_id(headers: dict[bytes, bytes]) -> bytes | None:
@@ -46,13 +58,16 @@ def given_id(headers: dict[bytes, bytes]) -> bytes | None:
 
 
 class BodyReader:
-    """Reads request bodies, and bounds the bytes that all requests together hold."""
+    """Reads request bodies, and bounds the bytes that all requests together hold.
+
+    `most`: how many that may be with the body in question, which is less for a best-effort one.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.held = 0  # bytes read and not yet released
 
-    def check(self, headers: dict[bytes, bytes]) -> int:
+    def check(self, headers: dict[bytes, bytes], most: int) -> int:
         """The declared length, or -1 for a chunked body. Raises what is known to be wrong before a byte is read."""
         declared = headers.get(b"content-length")
         if declared is None:
@@ -63,23 +78,22 @@ class BodyReader:
             length = int(declared)
         except ValueError:
             raise BadRequest(f"Content-Length: expected a number, got {declared[:20]!r}") from None
-        self._check_size(length)
+        self._check_size(length, most)
         return length
 
-    def reserve(self, length: int) -> None:
+    def reserve(self, length: int, most: int) -> None:
         """Count a body of this length as held before it has come. Raises TooLarge or QueueFull."""
-        limits = self.limits
-        if length > limits.body or self.held + length > limits.inflight:
-            self._check_size(length)
+        if length > self.limits.body or self.held + length > most:
+            self._check_size(length, most)
         self.held += length
 
-    def _check_size(self, length: int) -> None:
+    def _check_size(self, length: int, most: int) -> None:
         if length > self.limits.body:
             raise TooLarge(f"body: expected at most {self.limits.body} bytes, got {length}")
-        if self.held + length > self.limits.inflight:
+        if self.held + length > most:
             raise QueueFull("too many request bodies are held at this moment", retry_after_s=1)
 
-    async def read(self, receive: Receive) -> bytes:
+    async def read(self, receive: Receive, most: int) -> bytes:
         """The whole body. Its bytes count as held until `release`. Raises ClientGone, TooLarge or BodyTimeout.
 
         Most bodies have arrived already; they cost neither a timer nor a turn of the event loop.
@@ -91,14 +105,16 @@ class BodyReader:
             message: Message = stop.value
             if not message.get("more_body", False):
                 body: bytes = message.get("body", b"")
-                self.hold(len(body))
+                self.hold(len(body), most)
                 if message["type"] == "http.disconnect":
                     raise ClientGone("the client went away before its body had arrived") from None
                 return body
-            return await self._read_rest(receive, message, None)
-        return await self._read_rest(receive, None, _resumed(waiting, yielded))
+            return await self._read_rest(receive, message, None, most)
+        return await self._read_rest(receive, None, _resumed(waiting, yielded), most)
 
-    async def _read_rest(self, receive: Receive, first: Message | None, pending: Awaitable[Message] | None) -> bytes:
+    async def _read_rest(
+        self, receive: Receive, first: Message | None, pending: Awaitable[Message] | None, most: int
+    ) -> bytes:
         """The rest of a body: `first` is its first message, or `pending` is a wait for it that has begun."""
         parts: list[bytes] = []
         size = 0
@@ -109,7 +125,7 @@ class BodyReader:
                     if message["type"] == "http.disconnect":
                         raise ClientGone("the client went away before its body had arrived")
                     part = message.get("body", b"")
-                    self.hold(len(part), size)
+                    self.hold(len(part), most, size)
                     size += len(part)
                     parts.append(part)
                     if not message.get("more_body", False):
@@ -122,11 +138,11 @@ class BodyReader:
             self.release(size)
             raise
 
-    def hold(self, size: int, before: int = 0) -> None:
+    def hold(self, size: int, most: int, before: int = 0) -> None:
         """Count `size` more bytes of a body as held; `before` of it are already. Raises TooLarge or QueueFull."""
         if before + size > self.limits.body:
             raise TooLarge(f"body: expected at most {self.limits.body} bytes")
-        if self.held + size > self.limits.inflight:
+        if self.held + size > most:
             raise QueueFull("too many request bodies are held at this moment", retry_after_s=1)
         self.held += size
 

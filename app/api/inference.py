@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Set
+from collections.abc import AsyncIterator, Callable, Coroutine, Set
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from app.api.access import METRICS, PROBES, Access
 from app.api.access_log import LINE, AccessLog
@@ -38,7 +38,7 @@ from app.api.http import (
 )
 from app.api.prefix import redirecting, under, without
 from app.contract import CLASSES, Catalog, Lease, Served
-from app.errors import MethodNotAllowed, NotReady, StarlingError
+from app.errors import MethodNotAllowed, NotReady, StarlingError, TooManyConnections
 from app.tracing.spans import CallSpan, Unrecorded
 from app.tracing.tracer import Tracer
 
@@ -54,6 +54,7 @@ class _Request:
     request_id: bytes
     arrived: int
     klass: str = ""
+    most_held: int = 0  # see `Calls.most_held`
     rows: int = 0  # not known
     span: CallSpan | Unrecorded | None = None
 
@@ -151,7 +152,7 @@ class InferencePath:
         # After 408, and 413 of a chunked body, the rest may never end. A body of a declared length is read to its end
         # and thrown away: a client that is still sending would see a broken connection instead of the answer.
         endless = status == 413 and b"content-length" not in dict(scope["headers"])
-        closes = scope["state"]["health"].closing or endless or status in CLOSING
+        closes = scope["state"]["health"].closing or endless or status in CLOSING or isinstance(exc, TooManyConnections)
         if closes:
             headers.append((b"connection", b"close"))
         if closes and unread is not None:
@@ -179,10 +180,11 @@ class InferencePath:
             served = cast("Catalog", scope["state"]["catalog"]).find(route.model, route.version)
             request.klass = calls.klass(headers)
             request.route = route.with_query(scope["query_string"])
+            request.most_held = most = calls.most_held(served, request.klass)
             if not served.has_room(request.klass):
                 calls.admits(served, route.codec, request.klass)
-            calls.bodies.check(headers)
-            body = await calls.bodies.read(receive)
+            calls.bodies.check(headers, most)
+            body = await calls.bodies.read(receive, most)
             unread = None
             payload, head = await self._call(request, served, body, receive)
         except Exception as exc:
@@ -202,22 +204,25 @@ class InferencePath:
         """Run the request in `body`. Returns the answer's body and its header lines. Raises a leaf of StarlingError."""
         calls, codec, headers = self._calls, request.route.codec, request.headers
         held = len(body)
+        aside, best_effort = calls.threads.run, calls.best_effort(served, request.klass)
         try:
-            if b"content-encoding" in headers:
-                body = await self._inflated(headers, body)
-                calls.bodies.hold(len(body))
+            encoding = headers.get(b"content-encoding", b"")
+            if encoding.strip().lower() not in (b"", b"identity"):
+                body = await aside(best_effort, inflate, body, encoding, calls.limits.body)
+                calls.bodies.hold(len(body), request.most_held)
                 held += len(body)
             if calls.slow_to_decode(served, codec, headers, body):
                 async with self._one_parser(served, request.klass):
-                    call = await asyncio.to_thread(calls.decode, served, codec, headers, body)
+                    call = await aside(best_effort, calls.decode, served, codec, headers, body)
             else:
                 call = codec.decode(served, headers, body, calls.limits)
             request.klass = call.klass or request.klass
             request.rows = call.rows
+            best_effort = calls.best_effort(served, request.klass)
             with calls.lease(served, call, request.route.asked, request.klass, request.arrived) as lease:
                 for index, values in enumerate(call.arrays):
                     if values.nbytes > _OFF_LOOP_BINARY:
-                        await _to_its_end(lease.write, index, values)
+                        await _to_its_end(aside(best_effort, lease.write, index, values))
                     else:
                         lease.write(index, values)
                 async with _cancelled_on_disconnect(receive, lease):
@@ -228,12 +233,12 @@ class InferencePath:
         finally:
             calls.bodies.release(held)
         if calls.slow_to_encode(served, codec, call):
-            payload, json_length = await asyncio.to_thread(calls.encode, served, codec, call, answer)
+            payload, json_length = await aside(best_effort, calls.encode, served, codec, call, answer)
         else:
             payload, json_length = calls.encode(served, codec, call, answer)
         wanted = wanted_encoding(headers.get(b"accept-encoding"), len(payload))
         if wanted is not None:
-            payload = await asyncio.to_thread(compress, payload, wanted)
+            payload = await aside(best_effort, compress, payload, wanted)
         head = calls.succeeded(
             served, request.klass, request.request_id, request.arrived, answer, payload, json_length, wanted
         )
@@ -250,12 +255,6 @@ class InferencePath:
         if served.model.front is not None or served.model.decode is not None:
             return nullcontext()
         return self._parsing[klass or served.info.batching.default_class]
-
-    async def _inflated(self, headers: RequestHeaders, body: bytes) -> bytes:
-        encoding = headers[b"content-encoding"]
-        if encoding.strip().lower() in (b"", b"identity"):
-            return body
-        return await asyncio.to_thread(inflate, body, encoding, self._calls.limits.body)
 
 
 @asynccontextmanager
@@ -274,9 +273,9 @@ async def _cancelled_on_disconnect(receive: Receive, lease: Lease) -> AsyncItera
         watching.cancel()
 
 
-async def _to_its_end(function: Callable[..., None], *args: object) -> None:
-    """Run on a thread and wait for its end, even when cancelled: until then it writes into slots."""
-    running = asyncio.ensure_future(asyncio.to_thread(function, *args))
+async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Wait for its end, even when cancelled: until then it writes into slots."""
+    running = asyncio.ensure_future(work)
     try:
         await asyncio.shield(running)
     finally:

@@ -54,17 +54,17 @@ def receiving(*messages: Message, late: bool = False) -> Receive:
 
 def test_declared_lengths() -> None:
     bodies = BodyReader(limits())
-    assert bodies.check({b"content-length": b"100"}) == 100
-    assert bodies.check({b"transfer-encoding": b"chunked"}) == -1
+    assert bodies.check({b"content-length": b"100"}, 150) == 100
+    assert bodies.check({b"transfer-encoding": b"chunked"}, 150) == -1
     with pytest.raises(LengthRequired):
-        bodies.check({})
+        bodies.check({}, 150)
     with pytest.raises(TooLarge, match="at most 100 bytes, got 101"):
-        bodies.check({b"content-length": b"101"})
+        bodies.check({b"content-length": b"101"}, 150)
     with pytest.raises(BadRequest, match="Content-Length"):
-        bodies.check({b"content-length": b"many"})
+        bodies.check({b"content-length": b"many"}, 150)
     bodies.held = 60
     with pytest.raises(QueueFull) as caught:
-        bodies.check({b"content-length": b"100"})
+        bodies.check({b"content-length": b"100"}, 150)
     assert caught.value.retry_after_s
 
 
@@ -75,7 +75,7 @@ async def test_bodies_in_parts(late: bool, cuts: int) -> None:
     size = 100 // cuts
     parts = [part(body[at : at + size], more=at + size < 100) for at in range(0, 100, size)]
     bodies = BodyReader(limits())
-    assert await bodies.read(receiving(*parts, late=late)) == body
+    assert await bodies.read(receiving(*parts, late=late), 150) == body
     assert bodies.held == 100
     bodies.release(100)
     assert bodies.held == 0
@@ -94,7 +94,7 @@ async def test_bodies_in_parts(late: bool, cuts: int) -> None:
 async def test_bodies_that_end_early(late: bool, messages: list[Message], error: type[Exception]) -> None:
     bodies = BodyReader(limits())
     with pytest.raises(error):
-        await bodies.read(receiving(*messages, late=late))
+        await bodies.read(receiving(*messages, late=late), 150)
     assert bodies.held == 0
 
 
@@ -102,18 +102,18 @@ async def test_a_body_that_does_not_come() -> None:
     bodies = BodyReader(limits(timeout_s=0.01))
     for messages in ([], [part(b"a" * 50, more=True)]):
         with pytest.raises(BodyTimeout, match=r"within 0\.01 s"):
-            await bodies.read(receiving(*messages))
+            await bodies.read(receiving(*messages), 150)
         assert bodies.held == 0
 
 
 async def test_bytes_in_flight_are_counted_as_they_come() -> None:
     bodies = BodyReader(limits())
-    reading = asyncio.create_task(bodies.read(receiving(part(b"a" * 90, more=True))))
+    reading = asyncio.create_task(bodies.read(receiving(part(b"a" * 90, more=True)), 150))
     await asyncio.sleep(0)
     assert bodies.held == 90
     with pytest.raises(QueueFull):
-        await bodies.read(receiving(part(b"a" * 61)))
-    assert await bodies.read(receiving(part(b"a" * 60))) == b"a" * 60
+        await bodies.read(receiving(part(b"a" * 61)), 150)
+    assert await bodies.read(receiving(part(b"a" * 60)), 150) == b"a" * 60
     reading.cancel()
     await asyncio.wait([reading])
     assert (reading.cancelled(), bodies.held) == (True, 60)
@@ -122,7 +122,7 @@ async def test_bytes_in_flight_are_counted_as_they_come() -> None:
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "late"])
 async def test_a_reader_that_is_cancelled(late: bool) -> None:
     bodies = BodyReader(limits())
-    reading = asyncio.create_task(bodies.read(receiving(late=late)))
+    reading = asyncio.create_task(bodies.read(receiving(late=late), 150))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     reading.cancel()

@@ -1,0 +1,55 @@
+"""The threads on which decoding, encoding and compression run: real time first, and one thread kept for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class HelperThreads:
+    """Shares out the threads of the event loop's executor between the classes. Used on the event loop.
+
+    At most `threads` functions run at once, of best-effort requests one fewer (with a single thread, one). Functions
+    that wait start in order of class, then of arrival.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._free = threads
+        self._kept = 1 if threads > 1 else 0  # free threads that best-effort requests leave alone
+        self._waiting: tuple[deque[asyncio.Future[None]], ...] = (deque(), deque())  # real time, best effort
+
+    async def run(self, best_effort: bool, function: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T:
+        """The result of the function on a thread. A caller that is cancelled leaves; a function that runs runs on."""
+        if self._free > (self._kept if best_effort else 0):
+            self._free -= 1
+        else:
+            await self._turn(best_effort)
+        running = asyncio.ensure_future(asyncio.to_thread(function, *args, **named))
+        running.add_done_callback(lambda _: self._give_back())
+        return await asyncio.shield(running)
+
+    async def _turn(self, best_effort: bool) -> None:
+        """Return when a thread is this caller's."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[best_effort].append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # the thread was given to it in this very turn of the loop
+                self._give_back()
+            raise
+
+    def _give_back(self) -> None:
+        """A thread is free: the first that may have it gets it."""
+        self._free += 1
+        for queue, kept in zip(self._waiting, (0, self._kept), strict=True):
+            while queue and self._free > kept:
+                turn = queue.popleft()
+                if not turn.done():  # else it was cancelled
+                    turn.set_result(None)
+                    self._free -= 1
