@@ -90,26 +90,37 @@ class CellRows(Activations):
         return [slot for slot in slots if slot not in self._rows]
 
     def begin(self, slots: Slots, x: torch.Tensor | None, state: Sequence[torch.Tensor], limits: Sequence[int]) -> None:
-        """Rows begin, batch first: `x` [rows, length, ...] or None."""
-        places: list[int] = []
-        begun: list[tuple[int, CellRow]] = []
-        for position, (slot, limit) in enumerate(zip(slots, limits, strict=True)):
-            row = CellRow(limit)
-            begun.append((slot, row))
-            if limit <= self._steps and self._free:
-                row.place = self._free.pop()
-                places.append(position)
-            elif x is not None:
-                row.x = x[position, :limit].clone()
-        if x is not None and self._x is not None and places:
-            chosen = x if len(places) == len(begun) else x[places]
-            self._x.fill([begun[position][1].place for position in places], chosen)
+        """Rows begin, batch first: `x` [rows, length, ...] or None. If this raises, none has begun, and no place is
+        taken."""
+        begun = [(slot, CellRow(limit, self._take(limit))) for slot, limit in zip(slots, limits, strict=True)]
+        try:
+            if x is not None:
+                self._copy([row for _, row in begun], x)
+        except BaseException:
+            self._free.extend(row.place for _, row in begun if row.place >= 0)
+            raise
         self.stand(slots, range(len(begun)), tuple(state))
         self._rows.update(begun)
         longest = max((row.limit for _, row in begun if row.place < 0), default=0)
         if longest > self._steps:
             taken = sum(value.nbytes for value in state) // len(begun) + longest * self._step_bytes
             self.row_bytes = max(self.row_bytes, taken)
+
+    def _take(self, steps: int) -> int:
+        """A place for a row of so many steps; -1 where it is too long, or none is free."""
+        try:
+            return self._free.pop() if steps <= self._steps else -1
+        except IndexError:  # another worker may have taken the last one just now
+            return -1
+
+    def _copy(self, rows: Sequence[CellRow], x: torch.Tensor) -> None:
+        """What these rows read: into their places, or into memory of their own."""
+        placed = [position for position, row in enumerate(rows) if row.place >= 0]
+        for row, own in zip(rows, x, strict=True):
+            if row.place < 0:
+                row.x = own[: row.limit].clone()
+        if placed and self._x is not None:
+            self._x.fill([rows[position].place for position in placed], x if len(placed) == len(rows) else x[placed])
 
     def rows_of(self, slots: Slots) -> list[CellRow]:
         return [self._rows[slot] for slot in slots]

@@ -80,3 +80,22 @@ def test_a_slab_is_no_larger_than_its_bound() -> None:
     assert rows.rows_of([0])[0].place >= 0
     assert rows._x is not None
     assert rows._x.values.nbytes <= 1 << 30
+
+
+def test_rows_that_cannot_begin_take_no_place() -> None:
+    kept = begun(4)
+    kept.let_go([10, 11, 12, 13])
+    with pytest.raises(RuntimeError):  # wider than the steps that the slab was made for
+        kept.begin([20, 21, 22], torch.zeros(3, 6, 5), (torch.zeros(3, 2),), [3, 3, 3])
+    assert (kept.rows, len(kept._free)) == (0, 4)
+
+
+def test_a_place_that_another_worker_has_just_taken_is_not_missed() -> None:
+    class Raced(list[int]):
+        def __bool__(self) -> bool:
+            return True
+
+    kept = begun(4)
+    kept._free = Raced()
+    kept.begin([20], X[:1], STATE, [6])
+    assert kept.rows_of([20])[0].place == -1
