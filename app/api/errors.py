@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 from http import HTTPStatus
+from random import randrange
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -48,12 +49,17 @@ def error_parts(exc: Exception) -> tuple[int, Headers, bytes]:
     if status == 401:
         extra.append((b"www-authenticate", b"Bearer"))  # RFC 9110, 15.5.2: a 401 names a way to authenticate
     if status in _RETRIED or retry_after is not None:
-        extra.append((b"retry-after", str(max(1, retry_after or 1)).encode()))
+        extra.append((b"retry-after", b"%d" % spread(max(1, retry_after or 1))))
     if len(message) > _LONGEST_MESSAGE:
         message = message[:_LONGEST_MESSAGE] + "..."
     body = _body(message) if len(message) <= _COMMON_MESSAGE else _body.__wrapped__(message)
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *extra]
     return status, headers, body
+
+
+def spread(seconds: int) -> int:
+    """A hint to come back, later by up to a quarter (rounded up), so that refused clients do not return together."""
+    return seconds + randrange((seconds + 3) // 4 + 1)
 
 
 @lru_cache(maxsize=256)

@@ -109,9 +109,8 @@ class ServedModel:
         name = self.info.name
         if refusal.reason is Reason.QUEUE_FULL:
             which = "best-effort queue" if klass else "queue"
-            raise QueueFull(
-                f"model {name!r}: the {which} of {self.info.batching.max_queue} rows is full", retry_after_s=wait
-            )
+            most = self.engine.scheduler.queue_bound(self.program, klass)
+            raise QueueFull(f"model {name!r}: the {which} of {most} rows is full", retry_after_s=wait)
         if refusal.reason is Reason.DEADLINE_UNREACHABLE:
             raise DeadlineUnreachable(f"model {name!r}: predicted to end after the call's deadline", retry_after_s=wait)
         raise NotReady(f"model {name!r} takes no calls: {refusal.reason.value}", retry_after_s=wait)

@@ -4,8 +4,9 @@ A deadline is judged by the batch that the call's rows will run in. What counts 
 units at work, and rows that wait with the same or a better class and priority. Rows served in full batches, and the
 last of those before the call, with the call's own, in one more; rows that go behind the call may fill that batch up.
 
-Each class has a queue of its own, of the same bound, and best-effort work counts for nothing with a real-time call, not
-even while it runs: however much of it there is, it is never why a real-time call is refused.
+Each class has a queue of its own, bounded by `max_queue` and by how long its callers wait (`patience`). Best-effort
+work counts for nothing with a real-time call, not even while it runs: however much of it there is, it is never why a
+real-time call is refused.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def refusal(
     if lost:
         return Refusal(Reason.DEVICE, _MIN_RETRY_NS)
     waiting = state.best_effort if asked.level[0] else state.waiting - state.best_effort  # each refusal comes by here
-    if waiting + asked.rows > state.program.max_queue:
+    if waiting + asked.rows > state.program.max_queue or waiting >= state.patience[asked.klass].bound:
         return Refusal(Reason.QUEUE_FULL, _retry_ns(asked, ledger, workers, device, now))
     if asked.deadline is not None:
         alone = state.time(min(asked.rows, state.program.max_batch))  # however many units run, a batch is one of them

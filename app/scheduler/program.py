@@ -14,11 +14,12 @@ from app.scheduler.estimates.profile import padded
 from app.scheduler.estimates.rate import RateMonitor
 from app.scheduler.estimates.regression import Regression
 from app.scheduler.optimal.tables import ControlTables
+from app.scheduler.patience import Patience
 from app.scheduler.policies import Course, Facts, Policy
 from app.scheduler.policies import make as make_policy
 from app.scheduler.policies.base import to_the_end
 from app.scheduler.ready import ReadySet
-from app.scheduler.types import DeviceSpec, Outcome, Profile, Program, Unit
+from app.scheduler.types import DeviceSpec, Klass, Outcome, Profile, Program, Unit
 from app.scheduler.workers import lead_of
 
 _NEARLY = 0.95  # of the most rows a second
@@ -43,6 +44,7 @@ class ProgramState:
         "full",
         "hints",
         "latency",
+        "patience",
         "picks",
         "policy",
         "program",
@@ -80,6 +82,7 @@ class ProgramState:
         self.picks = self.policy.reorders and program.reorder and not any(stage.repeats for stage in program.stages)
         self._set_remaining()
         self.rate = RateMonitor(now)
+        self.patience = [Patience(program.max_queue, program.max_batch, now) for _ in Klass]
         self.recent: deque[bool] = deque(maxlen=_RECENT)  # True: that first run failed
         self.alive = 0  # rows that have started and not ended
         self.waiting = 0  # rows in the ready table, of either class
@@ -166,6 +169,8 @@ class ProgramState:
         if self._room > self.program.max_alive:
             self._set_room()
         self.rate.tick(now)
+        for patience in self.patience:
+            patience.tick(now)
         for latency in self.latency:
             latency.tick()
         self.facts[0].preferred = self._algorithm_1(self.rate.rate)

@@ -89,8 +89,8 @@ class Scheduler:
         state = self._states.get(program)
         if state is None or state.closed or self._lost:
             return False
-        most = state.program.max_queue - n  # most often both classes together have room
-        return state.waiting <= most or (state.best_effort if klass else state.waiting - state.best_effort) <= most
+        waiting = state.best_effort if klass else state.waiting - state.best_effort
+        return waiting + n <= state.program.max_queue and waiting < state.patience[klass].bound
 
     def admit(
         self, program: int, n: int, klass: Klass, deadline: int | None, now: int, priority: int = LOWEST_PRIORITY
@@ -127,6 +127,8 @@ class Scheduler:
         """The caller has gone: rows that wait are forgotten, rows that run finish unheard. Unknown ids are ignored."""
         call = self._ledger.calls.get(call_id)
         if call is not None:
+            state = self._states[call.program]
+            state.patience[call.klass].leave(call.left, now - call.arrived, state.waiting_of(call.klass))
             self._ledger.leave(call)
 
     def launched(self, unit_id: int, now: int) -> None:
@@ -156,7 +158,9 @@ class Scheduler:
             state.recent.append(outcome.error is Fault.MODEL)
         if outcome.error is None:
             state.observe(unit, outcome, now)
+            alive = state.alive
             staying = outcomes.advance(self._ledger, unit, outcome, state)
+            state.patience[unit.klass].served(alive - state.alive)
             if outcome.goes_on:
                 following = self._dispatch.going_on.go_on(unit, staying, now)
         elif outcome.error is Fault.DEVICE:
@@ -263,6 +267,11 @@ class Scheduler:
         """Rows of a program in the ready table, of one class or of both."""
         state = self._states.get(program)
         return 0 if state is None else state.waiting if klass is None else state.waiting_of(klass)
+
+    def queue_bound(self, program: int, klass: Klass) -> int:
+        """Rows of a class that may wait before calls are refused: `max_queue`, or fewer where callers leave sooner."""
+        state = self._states.get(program)
+        return state.patience[klass].bound if state else 0
 
     def oldest(self, program: int, klass: Klass) -> int | None:
         """Arrival of the row that has waited longest, of those of a program and a class; None where none waits."""

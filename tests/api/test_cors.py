@@ -67,7 +67,8 @@ async def test_every_answer_can_be_read(
 async def test_a_refusal_can_be_read(caller: MakeCaller, model: Echo) -> None:
     model.full = frozenset({"realtime"})
     reply = await caller(model, options={"outside": PLAIN})(INFER, body(), {b"origin": SHOP})
-    assert (reply.status, reply.headers[b"retry-after"], cors_of(reply.headers)) == (429, b"4", READABLE)
+    assert reply.headers[b"retry-after"] in (b"4", b"5")
+    assert (reply.status, cors_of(reply.headers)) == (429, READABLE)
 
 
 @pytest.mark.parametrize(

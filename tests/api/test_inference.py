@@ -400,7 +400,8 @@ async def test_refusals(
 async def test_a_full_queue_is_told_before_the_body_is_looked_at(caller: MakeCaller, model: Echo) -> None:
     model.full = frozenset(CLASSES)
     reply = await caller(model)(INFER, b"\xff" * 5000)
-    assert (reply.status, reply.headers[b"retry-after"]) == (429, b"4")
+    assert reply.status == 429
+    assert reply.headers[b"retry-after"] in (b"4", b"5")
     assert model.finished == ["queue_full"]
 
 

@@ -240,14 +240,15 @@ class Book:
         assert not any(self.waiting.values())
 
     def check_refusal(self, call: Call, refusal: Refusal, scheduler: Scheduler, now: int) -> None:
-        """A queue is full of rows of the class that is refused."""
+        """A queue is full of rows of the class that is refused, or as long as its callers wait."""
         program, rows, klass = call.program, len(call.rows), call.klass
         if refusal.reason is Reason.DEADLINE_UNREACHABLE and klass is Klass.REALTIME:
             assert call.deadline is not None
             check_refusal(self, rows, program, call.deadline, scheduler, now)
         if refusal.reason is Reason.QUEUE_FULL:
             alike = sum(facts.entry.call.klass is klass for facts in self.waiting[program])
-            assert alike + rows > self.programs[program].max_queue
+            patient = alike >= scheduler.queue_bound(program, klass) > self.programs[program].max_batch
+            assert patient or alike + rows > self.programs[program].max_queue
 
     def _check_recalls(self, step: Step, scheduler: Scheduler) -> None:
         """A unit of several steps has been recalled if a row should leave it, or others should join it or go first."""
