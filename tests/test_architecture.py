@@ -331,7 +331,7 @@ def test_what_is_loaded_is_seen() -> None:
 
 
 #: Test files of the scheduler that mirror no one module: they test the whole.
-WHOLE = {"test_classes.py", "test_invariants.py", "test_scheduler_failures.py"}
+WHOLE = {"test_classes.py", "test_invariants.py", "test_scheduler_failures.py", "test_visited.py"}
 #: Modules without behaviour of their own.
 UNTESTED = {"__init__.py", "types.py"}
 

@@ -33,11 +33,12 @@ def whole(rows: Sequence[Row]) -> bool:
 class BatchTable:
     """The batches of one program that are not over, oldest entry first."""
 
-    __slots__ = ("_batches", "_next", "_stages")
+    __slots__ = ("_batches", "_next", "_of", "_stages")
 
     def __init__(self, stages: int) -> None:
         self._stages = stages
         self._batches: dict[int, Batch] = {}
+        self._of: dict[Klass, dict[int, Batch]] = {klass: {} for klass in Klass}
         self._next = 0
 
     @property
@@ -46,7 +47,7 @@ class BatchTable:
 
     def latest(self, klass: Klass) -> Batch | None:
         """The last entry of rows of this class: the only one that more of them may be stretched to."""
-        return next((batch for batch in reversed(self._batches.values()) if batch.klass is klass), None)
+        return next(reversed(self._of[klass].values()), None)
 
     def launch(self, rows: Sequence[Row], stage: int, bucket: int, now: int, joins: Batch | None = None) -> Operation:
         """Rows of one key go to a worker as one unit. `joins`: the batch that those without one shall belong to.
@@ -150,7 +151,7 @@ class BatchTable:
     def _new(self, now: int, bucket: int, klass: Klass, *, closed: bool = False) -> Batch:
         zeros = [0] * self._stages
         batch = Batch(self._next, now, bucket, klass, zeros, list(zeros), list(zeros), closed=closed)
-        self._batches[batch.id] = batch
+        self._batches[batch.id] = self._of[klass][batch.id] = batch
         self._next += 1
         return batch
 
@@ -199,3 +200,4 @@ class BatchTable:
     def _forget_if_over(self, batch: Batch) -> None:
         if not batch.live:
             self._batches.pop(batch.id, None)
+            self._of[batch.klass].pop(batch.id, None)

@@ -149,7 +149,7 @@ class Dispatch:
             usable = self.gate.for_realtime(usable)
         # Rows that start take up room on the device; those that go on, in a cell or at a later stage, have theirs.
         room = self._views.room(state, ready.klass)
-        going = ready.going() if stage or state.program.stages[0].repeats else 0
+        going = ready.going if stage or state.program.stages[0].repeats else 0
         capacities = sorted((state.capacity[stage][worker] for worker in usable), reverse=True)
         limit = min(capacities[0], room + going)
         if limit < 1:

@@ -20,16 +20,18 @@ Sorted = tuple[int, tuple[int, int], Row]
 
 
 class Lane:
-    """The rows of one (class, priority), in order of arrival. `count`: those of them that wait.
+    """The rows of one (class, priority), in order of arrival. `count`: those of them that wait; `going`: those of these
+    that hold something on the device.
 
     `by_length`: those that wait in order of length, where the set is sorted so; `total` is the sum of their lengths.
     """
 
-    __slots__ = ("by_length", "count", "picked", "rows", "total")
+    __slots__ = ("by_length", "count", "going", "picked", "rows", "total")
 
     def __init__(self, *, by_length: bool = False) -> None:
         self.rows: deque[Row] = deque()
         self.count = 0
+        self.going = 0
         self.by_length: list[Sorted] | None = [] if by_length else None
         self.total = 0
         self.picked = False  # rows were taken from their middle, and may still stand there
@@ -53,6 +55,7 @@ class Lane:
     def note(self, row: Row) -> None:
         """A row waits here now."""
         self.count += 1
+        self.going += row.started
         if self.by_length is not None:
             insort(self.by_length, (row.length, row.order, row))
             self.total += row.length
@@ -60,6 +63,7 @@ class Lane:
     def lose(self, row: Row) -> None:
         """A row does not wait here any more."""
         self.count -= 1
+        self.going -= row.started
         if self.by_length is not None:
             del self.by_length[self.place(row)]
             self.total -= row.length

@@ -176,11 +176,11 @@ class Ledger:
         if call.left:
             for row in call.rows:
                 if row.state is _WAITING:
+                    self.ready.at(key_of(row, state), call.klass).forget(row)
                     self.end(row)
                     state.waiting -= 1
                     if call.klass:
                         state.best_effort -= 1
-                    self.ready.at(key_of(row, state), call.klass).forget(row)
         self.forget_if_over(state)
 
     def forget_if_over(self, state: ProgramState) -> None:

@@ -80,7 +80,8 @@ def fail(ledger: Ledger, unit: Unit, error: Fault, state: ProgramState, split: b
     elif error is Fault.OOM:
         _fail_calls(ledger, rows, Reason.OOM, alone=True)
         return
-    for part in _halves(rows):
+    cell = state.program.stages[unit.stage].repeats
+    for part in _parts(rows, cell=cell):
         ledger.retry(part, state)
 
 
@@ -95,11 +96,18 @@ def withdraw(ledger: Ledger, unit: Unit, state: ProgramState) -> None:
         ledger.put_back(rows, state)
 
 
-def _halves(rows: list[Row]) -> list[list[Row]]:
-    """Those of a failed unit, the later ones first; of two classes each apart, so that padding fails nobody else."""
+def _parts(rows: list[Row], *, cell: bool) -> list[list[Row]]:
+    """The halves of a failed unit, the later rows first.
+
+    Of two classes each apart, so that padding fails nobody else; of a cell those that begin apart from those that have
+    made steps of it: beginning is what fails most often.
+    """
     filling = [row for row in rows if row.call.klass is not rows[0].call.klass]
     if filling:
         return [filling, rows[: len(rows) - len(filling)]]
+    begin = [row for row in rows if not row.steps]
+    if cell and 0 < len(begin) < len(rows):
+        return [begin, [row for row in rows if row.steps]]
     middle = (len(rows) + 1) // 2
     return [half for half in (rows[middle:], rows[:middle]) if half]
 

@@ -135,9 +135,9 @@ class Views:
             if lengths != bucket:
                 continue
             if at > stage:
-                around.longest_ahead = max(around.longest_ahead, longest_of(other.rows()))
+                around.longest_ahead = max(around.longest_ahead, other.longest())
             elif at == around.nearest[0] and at:
-                around.longest_behind = longest_of(other.rows())
+                around.longest_behind = other.longest()
             elif at == around.nearest[0] and (alike := _alike(other, around.nearest[1])) is not None:
                 around.fitting = len(alike.like(around.longest))
 

@@ -375,12 +375,14 @@ class Book:
     def _check_order(self, unit: Unit, rows: list[RowFacts]) -> None:
         """A unit begins with the best row of its key; one that a policy cut passes over no row that it could take.
 
+        Rows that run again go before the others of their priority, so that no bad row holds these up.
+
         Unless the policy reorders: then rows of one class and priority may be next to one another by length.
         """
         key, retry = self._key(rows[0]), unit.reason is Formed.RETRY
         going = [facts for facts in rows if facts.units]
         peers = self._with_room([*(facts for facts in self.waiting[unit.program] if self._key(facts) == key), *going])
-        assert rows[0].rank == min(facts.rank for facts in peers)
+        assert _turn(rows[0]) == min(map(_turn, peers))
         assert rows == sorted(rows, key=lambda facts: facts.rank)
         assert {facts.retried for facts in rows} == {retry}
         if not retry:
@@ -392,7 +394,7 @@ class Book:
             and self.device.classes.preset in (Preset.REEF, Preset.REEF_N)
         ):
             everyone = self._with_room([*going, *(facts for waiting in self.waiting.values() for facts in waiting)])
-            assert rows[0].rank == min(facts.rank for facts in everyone)
+            assert min(facts.rank for facts in peers) == min(facts.rank for facts in everyone)
 
     def _goes_behind(self, facts: RowFacts, unit: Unit) -> bool:
         """Whether a row that runs makes its next step in this unit: behind those that have it, with steps left."""
@@ -421,7 +423,7 @@ class Book:
         room already, between two steps of a cell or two stages, go on."""
         starting = dict.fromkeys(self.programs, 0)
         able = []
-        for facts in sorted(waiting, key=lambda facts: facts.rank):
+        for facts in sorted(waiting, key=_turn):
             ident = facts.entry.call.program
             if facts.alive or self._room(ident, facts.entry.call.klass, starting) > 0:
                 able.append(facts)
@@ -507,6 +509,12 @@ class Book:
         self.alive += alive - facts.alive
         self.alive_of[facts.entry.call.program] += alive - facts.alive
         facts.alive = alive
+
+
+def _turn(facts: RowFacts) -> tuple[int, ...]:
+    """Of two rows of a key the smaller goes first."""
+    klass, priority, *order = facts.rank
+    return (klass, priority, not facts.retried, *order)
 
 
 def _check_batch(batch: Batch, members: list[RowFacts]) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 
 from app.scheduler.lanes import Alike
-from app.scheduler.ready import ReadySet, rank
+from app.scheduler.ready import ReadySet, _put_in, rank
 from app.scheduler.types import Call, Klass, Row, RowState
 
 from .world import make_call
@@ -77,9 +79,9 @@ def test_first_names_rows_in_order_of_service_and_leaves_them() -> None:
 def test_first_passes_over_rows_without_room_as_take_does(n: int, room: int, expected: list[int]) -> None:
     ready = ReadySet(KEY)
     calls = [make_call(ident) for ident in (1, 2, 3, 4)]
-    stand(ready, *calls)
     for call in calls[1::2]:
         call.rows[0].started = True
+    stand(ready, *calls)
     assert ids(list(ready.first(n, room))) == expected
     assert ids(ready.take(n, room)) == expected
 
@@ -113,6 +115,37 @@ def test_oldest_looks_at_every_priority() -> None:
     ready = ReadySet(KEY)
     stand(ready, make_call(1, priority=1, arrived=9), make_call(2, priority=7, arrived=4))
     assert ready.oldest() == 4
+
+
+def test_oldest_where_rows_stand_by_deadline() -> None:
+    ready = ReadySet(KEY, edf=True)
+    calls = [make_call(i, arrived=i) for i in range(9)]
+    for call in calls:
+        call.rows[0].call, call.rows[0].order = call, (100 - call.id, call.id)
+        ready.add(call.rows[0])
+    leave(ready, calls[0])
+    assert ready.oldest() == 1
+    (last,) = ready.take(1, 9)
+    assert last.call is calls[8]
+    for again in range(200):  # it comes back from a step, and goes again
+        ready.add_all([last])
+        assert ready.take(1, 9) == [last]
+        assert ready.oldest() == 1, again
+    assert len(ready._arrivals) < 100
+    ready.add_retry([calls[1].rows[0]])
+    assert ready.oldest() == 2
+
+
+def test_rows_come_back_to_their_places() -> None:
+    rows = [Row(i) for i in range(40)]
+    for row in rows:
+        row.order = (row.slot, 0)
+    for places in (range(5), range(35, 40), range(12, 20), range(0, 40, 7), range(0), (0, 39), range(40)):
+        come = [rows[place] for place in places]
+        others = deque(row for row in rows if row not in come)
+        if come:
+            _put_in(others, come)
+        assert list(others) == rows, places
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["in-order", "late"])
@@ -190,11 +223,19 @@ def test_rank_is_class_priority_arrival_sequence() -> None:
     assert rank(call.rows[0]) == (1, 3, 5, 70)
 
 
-def test_a_policy_cuts_no_rows_behind_a_group_that_must_be_re_run() -> None:
+def test_a_group_that_must_be_re_run_goes_before_all_rows_of_its_priority() -> None:
     ready = ReadySet(KEY)
     stand(ready, *(make_call(i, arrived=i) for i in range(2, 5)))
+    ready.add_retry([ready.take(2, 1 << 30)[1]])
+    stand(ready, make_call(2, arrived=2))
+    assert ids(ready.take_retry(9, 9)) == [3]
+
+
+def test_a_policy_cuts_no_rows_behind_a_group_that_must_be_re_run() -> None:
+    ready = ReadySet(KEY)
+    stand(ready, *(make_call(i, arrived=i, priority=1) for i in range(2, 5)))
     ready.add_retry(ready.take(1, 1 << 30))
-    stand(ready, make_call(1, arrived=1))
+    stand(ready, make_call(1, arrived=9))
     assert (ready.count, ready.free_count) == (4, 1)
     assert ids(ready.take(ready.free_count, 1 << 30)) == [1]
     assert ready.free_count == 2  # the group goes first now; were there no room for it, they might hold it

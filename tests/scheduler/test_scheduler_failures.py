@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import AT_ONCE, Call, Fault, Klass, Outcome, Profile, Reason, Stage, Step, Unit
 
 from .test_scheduler import calls_of, feed, finish, left, scheduler_of
-from .world import make_call, make_device, make_program
+from .world import Arrival, Trace, World, make_call, make_device, make_program
 
 
 def run(scheduler: Scheduler, step: Step, fault: Callable[[Unit], Fault | None]) -> tuple[list[Unit], Step]:
@@ -242,3 +243,55 @@ def test_rows_to_run_again_that_find_no_room_hold_up_none_that_have_theirs() -> 
     ahead += scheduler.step(4).start
     assert scheduler.alive == 4
     assert [row.call.id for row in ahead[-1].rows] == [1]
+
+
+class TestFailingRowInACell:
+    """Steps of 10, of one worker that goes on by itself; three rows of 300 steps, and a bad one comes beside them."""
+
+    def answered(self, *others: Arrival, policy: str, workers: int = 1) -> dict[int, float]:
+        """When each call left, in steps."""
+        cell = (Stage(Profile((10,) * 8, handover_ns=0), repeats=True),)
+        program = make_program(stages=cell, policy=policy, max_batch=8)
+        long = [Arrival(number, lengths=(300,), steps=300) for number in range(3)]
+        device = make_device(*[8] * workers, goes_on=True)
+        world = World(Trace(device, (program,), (*long, *others))).run()
+        steps = [(entry["t"], entry["step"]) for entry in world.entries if "step" in entry]
+        left = {ident: at / 10 for at, step in steps for ident in [*step["done"], *(drop[0] for drop in step["drop"])]}
+        assert all(world.how(3 + n) == ("model" if other.bad else "done") for n, other in enumerate(others))
+        return left
+
+    BAD = Arrival(100, lengths=(300,), steps=300, bad=frozenset({0}))
+
+    @pytest.mark.parametrize("policy", ["adaptive", "late", "no_wait"])
+    @pytest.mark.parametrize("workers", [1, 2])
+    def test_a_failing_newcomer_holds_nobody_up(self, policy: str, workers: int) -> None:
+        left = self.answered(self.BAD, Arrival(155, lengths=(1,), steps=1), policy=policy, workers=workers)
+        assert left[3] < 18
+        assert left[4] < 22
+        assert max(left.values()) < 310
+
+    @pytest.mark.parametrize("policy", ["adaptive", "late"])
+    def test_nor_does_one_of_several_that_begin_together(self, policy: str) -> None:
+        together = replace(self.BAD, lengths=(300,) * 4, bad=frozenset({2}))
+        left = self.answered(together, Arrival(103, lengths=(300,), steps=300), policy=policy)
+        assert left[3] < 30
+        assert max(left.values()) < 330
+
+    def test_those_that_begin_are_run_again_apart_from_the_others(self) -> None:
+        cell = (Stage(Profile((10,) * 8), repeats=True),)
+        scheduler = Scheduler(make_device(8))
+        scheduler.add_program(make_program(stages=cell, policy="late", max_batch=8), 0)
+        scheduler.submit(make_call(1, lengths=(9, 9)), 0)
+        (first,) = scheduler.step(0).start
+        scheduler.submit(make_call(2, lengths=(9, 9, 9), arrived=1), 1)
+        scheduler.finished(Outcome(first.id), 10)
+        (both,) = scheduler.step(10).start
+        scheduler.finished(Outcome(both.id, Fault.MODEL), 20)
+        (running,) = scheduler.step(20).start
+        assert [row.call.id for row in running.rows] == [1, 1]
+        scheduler.finished(Outcome(running.id), 30)
+        (begin,) = scheduler.step(30).start
+        assert [row.call.id for row in begin.rows] == [2, 2, 2], "before those that ran well go on"
+        scheduler.finished(Outcome(begin.id), 40)
+        (together,) = scheduler.step(40).start
+        assert [row.call.id for row in together.rows] == [1, 1, 2, 2, 2]

@@ -1,0 +1,90 @@
+"""A step of the scheduler looks at the rows that it moves, however many wait: visited rows are counted, not time."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+
+from app.scheduler.scheduler import Scheduler
+from app.scheduler.types import Call, ClassSpec, Fault, Klass, Outcome, Preset, Profile, Row, Stage, Unit
+
+from .world import make_device, make_program
+
+WAITING = 5_000
+FULL = 4
+STEPS = 60
+TIMES = Profile((10, 11, 12, 13), handover_ns=5)
+BY_LENGTH = Profile((10, 11, 12, 13), by_length=((4, (5, 6, 7, 8)), (16, (20, 22, 24, 26))))
+
+
+class Seen(Row):
+    """A row that is noted whenever something of it is read or changed."""
+
+    __slots__ = ()
+    rows: ClassVar[set[int]] = set()
+
+    def __getattribute__(self, name: str) -> Any:
+        Seen.rows.add(id(self))
+        return super().__getattribute__(name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        Seen.rows.add(id(self))
+        super().__setattr__(name, value)
+
+
+def submit(scheduler: Scheduler, ident: int, rows: int = 1, **options: Any) -> None:
+    options = {"klass": Klass.REALTIME, "priority": 0, "deadline": None} | options
+    made: list[Row] = [Seen(ident, 3 + ident % 9) for _ in range(rows)]
+    call = Call(ident, 1, made, options["klass"], options["priority"], ident, options["deadline"])
+    scheduler.submit(call, ident)
+
+
+def visited(scheduler: Scheduler, unit: Unit, now: int, fault: Fault | None = None) -> tuple[int, list[Unit]]:
+    """Rows looked at by the end of a unit and the step behind it, and what that starts."""
+    cell = scheduler._states[1].program.stages[unit.stage].repeats
+    ended = tuple(range(len(unit.rows))) if cell and now % 3 == 0 else ()
+    outcome = Outcome(unit.id, fault, 10, ended, times=() if cell else (10,))
+    Seen.rows.clear()
+    scheduler.finished(outcome, now)
+    started = scheduler.step(now).start
+    return len(Seen.rows), started
+
+
+CELL = (Stage(TIMES, repeats=True),)
+STAGES = (Stage(TIMES), Stage(TIMES), Stage(TIMES))
+LENGTHS = (Stage(BY_LENGTH), Stage(BY_LENGTH))
+
+
+@pytest.mark.parametrize("policy", ["adaptive", "late", "no_wait", "dva_load"])
+@pytest.mark.parametrize("stages", [(Stage(TIMES),), STAGES, CELL, LENGTHS], ids=["whole", "stages", "cell", "lengths"])
+@pytest.mark.parametrize("wait", ["behind", "before", "no_room", "edf", "best_effort"])
+def test_rows_visited_do_not_grow_with_those_that_wait(wait: str, stages: tuple[Stage, ...], policy: str) -> None:
+    device = make_device(
+        FULL,
+        max_alive=FULL + 2 if wait == "no_room" else 1 << 30,
+        classes=ClassSpec(Preset.REEF, edf=wait == "edf"),
+    )
+    program = make_program(stages=stages, policy=policy, max_batch=FULL, max_queue=1 << 30)
+    scheduler = Scheduler(device)
+    scheduler.add_program(program, 0)
+    submit(scheduler, 1, FULL, priority=5, deadline=1 << 40)
+    units = scheduler.step(1).start
+    for ident in range(2, WAITING + 2):
+        late = ident * 7 % WAITING
+        submit(
+            scheduler,
+            ident,
+            klass=Klass.BEST_EFFORT if wait == "best_effort" and ident % 2 else Klass.REALTIME,
+            priority=0 if wait in ("before", "no_room") else 5,
+            deadline=(1 << 39) + late if wait == "edf" and ident % 2 else None,
+        )
+    scheduler.step(WAITING + 2)
+    total, now = 0, 10 * WAITING
+    for number in range(STEPS):
+        now += 10
+        found, units = visited(scheduler, units[0], now, Fault.MODEL if number == STEPS // 2 else None)
+        if number:  # the first step sorts what has come, where rows are sorted by length
+            total += found
+        assert units, number
+    assert total <= 6 * FULL * STEPS, total
