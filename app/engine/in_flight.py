@@ -28,7 +28,13 @@ class InFlight:
         self.on_end: Callable[[Unit, Outcome, int, int], None] | None = None  # see Engine.watch
 
     def step(self, *, hold: bool) -> Step:
-        """Ask the scheduler, and recall what it says. The rest of the Step is the caller's."""
+        """Ask the scheduler, told how many steps its units have made, and recall what it says.
+
+        The rest of the Step is the caller's.
+        """
+        for unit_id, running in self._jobs.items():
+            if (told := self.units.get(unit_id)) is not None and running.done > told.progress:
+                self._scheduler.progressed(unit_id, running.done, self._clock())
         step = self._scheduler.step(self._clock(), hold=hold)
         for unit in step.recall:
             if (job := self._jobs.get(unit.id)) is not None:  # else it ended after its model had been given up

@@ -68,7 +68,7 @@ class Until(Enum):
     NOW = "to the end of the stage or step that runs"
 
 
-def until(unit: Unit, state: ProgramState, ready: ReadySet | None, room: int, now: int) -> Until:
+def until(unit: Unit, state: ProgramState, ready: ReadySet | None, room: int) -> Until:
     """Whether a row of the unit should leave it, or others of its class should join it, and when.
 
     `ready`: the rows of its class that wait at its cell, None where its stage is none; `room`: rows that may begin.
@@ -80,24 +80,35 @@ def until(unit: Unit, state: ProgramState, ready: ReadySet | None, room: int, no
     takes_more = _takes_more(len(unit.rows), unit.stage, state, unit.worker)
     if not (takes_more and room > 0 and state.waiting_of(unit.klass) > 0):
         return Until.RECALLED
-    return Until.NOW if ready is None or _worth_it(unit, state, ready, room, now) else Until.ROW_ENDS
+    return Until.NOW if ready is None or _worth_it(unit, state, ready, room) else Until.ROW_ENDS
 
 
-def _worth_it(unit: Unit, state: ProgramState, ready: ReadySet, room: int, now: int) -> bool:
+def _worth_it(unit: Unit, state: ProgramState, ready: ReadySet, room: int) -> bool:
     """Whether the policy would have a running cell end for the rows that wait there. Always, where times are unknown,
     and where others wait at stages before it."""
     latency, head, rows = state.latency[unit.stage], ready.head(), len(unit.rows)
+    cell = state.program.stages[unit.stage]
     joiners = min(ready.count, room, _most(unit.stage, state, unit.worker) - rows)
     if head is None or not latency.known or state.waiting_of(unit.klass) > ready.count:
         return True
+    stay = [more for row in unit.rows if (more := steps_left(row, cell) - unit.steps) > 0]
+
+    def step_ns(rows: int) -> int:
+        return latency.compute(rows, unit.running) if rows else 0
+
     return state.policy.joins(
         Joining(
-            rows=rows,
+            left=unit.steps - unit.progress,
+            ending=rows - len(stay),
+            staying=len(stay),
+            stay=min(stay, default=0),
             joiners=joiners,
-            steps=steps_left(head, state.program.stages[unit.stage]),
-            left_ns=max(0, unit.started + unit.predicted - now),
-            step_ns=latency.compute(unit.size, unit.running),
-            joined_ns=latency.compute(rows + joiners, unit.running),
+            steps=max(1, steps_left(head, cell)),
+            step_ns=step_ns(rows),
+            joined_ns=step_ns(rows + joiners),
+            staying_ns=step_ns(len(stay)),
+            both_ns=step_ns(len(stay) + joiners),
+            apart_ns=step_ns(joiners),
             boundary_ns=latency.handover.ns,
         )
     )
@@ -122,7 +133,7 @@ class GoingOn:
         recalled: list[Unit] = []
         settled: list[Unit] = []
         for unit in list(self._workers.going.values()):
-            far = self._until(unit, level, now)
+            far = self._until(unit, level)
             if far is Until.NOW:
                 self._workers.recall(unit, now)
                 recalled.append(unit)
@@ -131,14 +142,14 @@ class GoingOn:
                 settled.append(unit)
         return recalled, settled
 
-    def _until(self, unit: Unit, level: Level | None, now: int) -> Until:
+    def _until(self, unit: Unit, level: Level | None) -> Until:
         state, gate = self._ledger.states[unit.program], self._gate
         before = level is not None and level < gate.level(unit.rows[0])  # its rows stand in the order of service
         if before or (unit.klass and gate.preempts(unit)):
             return Until.NOW
         cell = state.program.stages[unit.stage].repeats
         beside = self._ledger.ready.at((unit.program, unit.stage, 0), unit.klass) if cell else None
-        return until(unit, state, beside, self._views.room(state, unit.klass), now)
+        return until(unit, state, beside, self._views.room(state, unit.klass))
 
     def go_on(self, unit: Unit, rows: list[Row], now: int) -> Unit:
         """The worker of a unit of a cell has gone on with these rows, as a unit like it, when others of it ended."""
@@ -158,6 +169,7 @@ class GoingOn:
             predicted=steps * latency.compute(len(rows), unit.running),
             steps=steps,
             recalled=False,
+            progress=0,
             operation=batches.launch(rows, unit.stage, 0, now, None),
         )
         self._workers.take(following, now)

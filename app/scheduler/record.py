@@ -32,8 +32,8 @@ from app.scheduler.types import (
 )
 
 #: 1 knew no control tables, 2 no units of several stages or steps, 3 no classes of a device, 4 no units that go on when
-#: rows of them end.
-FORMAT = 5
+#: rows of them end, 5 not how many steps a unit has made.
+FORMAT = 6
 Entry = dict[str, Any]
 
 
@@ -94,6 +94,10 @@ class RecordingScheduler(Scheduler):
     def launched(self, unit_id: int, now: int) -> None:
         self._sink({"in": "launched", "t": now, "unit": unit_id})
         super().launched(unit_id, now)
+
+    def progressed(self, unit_id: int, steps: int, now: int) -> None:
+        self._sink({"in": "progressed", "t": now, "unit": unit_id, "steps": steps})
+        super().progressed(unit_id, steps, now)
 
     def finished(self, outcome: Outcome, now: int) -> Unit | None:
         self._sink({"in": "finished", "t": now, "outcome": asdict(outcome)})
@@ -166,6 +170,8 @@ def feed(scheduler: Scheduler, entry: Entry) -> None:
         scheduler.cancel(entry["id"], now)
     elif name == "launched":
         scheduler.launched(entry["unit"], now)
+    elif name == "progressed":
+        scheduler.progressed(entry["unit"], entry["steps"], now)
     elif name == "withdrawn":
         scheduler.withdrawn(entry["unit"], now)
     elif name == "pair":

@@ -137,6 +137,12 @@ class Scheduler:
         if unit is not None and self.device.steps_ahead:
             self._dispatch.ahead.launched(unit)
 
+    def progressed(self, unit_id: int, steps: int, now: int) -> None:
+        """The worker of a unit of several steps has made so many. Other units are ignored."""
+        unit = self._workers.going.get(unit_id)
+        if unit is not None:
+            unit.progress = max(unit.progress, min(steps, unit.steps - 1))
+
     def finished(self, outcome: Outcome, now: int) -> Unit | None:
         """A unit has ended, well or not. Outcomes of unknown units (a device lost earlier) are ignored.
 

@@ -259,6 +259,7 @@ class Unit:
     behind: bool = False  # its worker had another unit when it was handed over
     recalled: bool = False  # it is to end with the step or stage that runs
     void: bool = False  # it is behind one that has failed, with rows of that one
+    progress: int = 0  # steps of it that its worker has made, as far as the driver has said
     onward: bool = False  # of a cell: when rows of it end, its worker goes on with the others, unless it is recalled
     times: tuple[int, ...] = ()  # of several stages: predicted nanoseconds of each, which add up to `predicted`
     made: tuple[int, ...] = ()  # pushed behind one with rows of its own: steps that its rows will have made by then

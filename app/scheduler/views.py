@@ -87,7 +87,7 @@ class Views:
         batch = first[0].batch if first else None
         here = next((place for place, row in enumerate(first) if row.batch is not batch), len(first))
         latest = state.batches.latest(ready.klass) if state.batches is not None else None
-        under_way = self._under_way(latest)
+        under_way = self._under_way(latest, state)
         last = under_way is not None and _stage_of(under_way, now) == len(stages) - 1
         joinable = latest is not None and latest.bucket == bucket and not last
         around = Around(
@@ -112,18 +112,19 @@ class Views:
             self._compare(around, first, ready)
         return around
 
-    def _under_way(self, batch: Batch | None) -> Unit | None:
+    def _under_way(self, batch: Batch | None, state: ProgramState) -> Unit | None:
         """The unit of a batch that a worker takes through several stages by itself."""
         if batch is None:
             return None
-        units = self._workers.units.values()
-        return next((unit for unit in units if unit.steps > 1 and unit.rows[0].batch is batch), None)
+        stages = state.program.stages
+        units = (unit for unit in self._workers.units.values() if unit.steps > 1 and not stages[unit.stage].repeats)
+        return next((unit for unit in units if unit.rows[0].batch is batch), None)
 
     def _late(self, batch: Batch | None, stage: int, state: ProgramState, now: int) -> int:
         """Rows of a batch that have not reached a stage; those that a worker takes there by itself as predicted."""
         if batch is None or not stage:
             return 0
-        late, unit = batch.size - batch.completed[stage - 1], self._under_way(batch)
+        late, unit = batch.size - batch.completed[stage - 1], self._under_way(batch, state)
         return late - len(unit.rows) if unit and unit.stage < stage <= _stage_of(unit, now) else late
 
     def _compare(self, around: Around, first: Sequence[Row], ready: ReadySet) -> None:

@@ -126,6 +126,21 @@ class Gate:
 
 
 class TestJoining:
+    async def test_the_scheduler_knows_how_many_steps_were_made(self) -> None:
+        cell = Sums()
+        async with serving(sums(cell)) as served:
+            gate = Gate(cell, 200)
+            long = asyncio.ensure_future(ask(served, np.ones((1, LONG), np.float32)))
+            await gate.reached()
+            (unit,) = served.engine.scheduler.running
+            assert unit.progress == 0, "nobody has asked"
+            short = asyncio.ensure_future(ask(served, np.full((1, 1), 7, np.float32)))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert unit.progress == 199
+            gate.open()
+            await asyncio.gather(long, short)
+
     async def test_a_short_row_does_not_wait_for_a_long_one(self) -> None:
         cell = Sums()
         async with serving(sums(cell)) as served:
@@ -263,6 +278,33 @@ class TestFaults:
             assert isinstance(asked[3], ModelFailed)
             assert "poisoned" in str(asked[3])
             assert served.pool.used == 0
+
+    @pytest.mark.parametrize("kind", [Sums, Strides, NearEnd])
+    @pytest.mark.parametrize("at", [0, 1, 199, 298])
+    async def test_a_row_that_fails_late_costs_no_row_a_step(self, kind: type[Sums], at: int) -> None:
+        """Steps before it are made twice at most; then only its own unit of one step fails, and those of its halves."""
+        cell = kind()
+        async with serving(sums(cell)) as served:
+            rows = [np.ones((1, LONG), np.float32) for _ in range(3)]
+            bad = np.ones((1, LONG), np.float32)
+            bad[0, at] = -1
+            before = cell.steps
+            asked = await asyncio.gather(*(ask(served, row) for row in [*rows, bad]), return_exceptions=True)
+            assert [float(got[0]) for got in asked[:3]] == [LONG] * 3  # type: ignore[index]
+            assert isinstance(asked[3], ModelFailed)
+            assert cell.steps - before <= LONG + 2 * at + 20
+
+    async def test_a_late_end_that_fails_costs_no_row_a_step(self) -> None:
+        cell = Ending()
+        async with serving(sums(cell)) as served:
+            bad = np.zeros((1, 200), np.float32)
+            bad[0, 7] = 6
+            rows = [np.ones((1, LONG), np.float32) for _ in range(3)]
+            before = cell.steps
+            asked = await asyncio.gather(*(ask(served, row) for row in [*rows, bad]), return_exceptions=True)
+            assert [float(got[0]) for got in asked[:3]] == [LONG] * 3  # type: ignore[index]
+            assert isinstance(asked[3], ModelFailed)
+            assert cell.steps - before <= LONG + 200 + 20
 
     async def test_a_row_that_cannot_be_finished_fails_alone(self) -> None:
         cell = Ending()

@@ -26,6 +26,7 @@ from app.scheduler.types import (
     Unit,
 )
 
+from .cells import check_joining
 from .class_book import Idle, check_classes, check_refusal
 
 UNBOUNDED = DeviceSpec(workers=()).max_alive
@@ -44,6 +45,7 @@ class RowFacts:
     steps: int
     cells: int
     bad: bool
+    well: int  # steps of a cell that it makes before one fails, if it is bad
     stage: int = 0
     state: RowState = RowState.WAITING
     alive: bool = False  # it counts against max_alive
@@ -99,7 +101,7 @@ class Book:
 
     # what the driver tells
 
-    def submit(self, call: Call, steps: int, bad: frozenset[int]) -> None:
+    def submit(self, call: Call, steps: int, bad: frozenset[int], well: int = 0) -> None:
         entry = CallFacts(call, [])
         self.calls[call.id] = entry
         for index, row in enumerate(call.rows):
@@ -108,7 +110,7 @@ class Book:
             if self.device.classes.edf and call.klass is Klass.REALTIME:
                 first = 1 << 62 if call.deadline is None else call.deadline
             rank = (int(call.klass), call.priority, first, self._sequence)
-            facts = RowFacts(entry, index, row.slot, row.length, rank, steps, 0, index in bad)
+            facts = RowFacts(entry, index, row.slot, row.length, rank, steps, 0, index in bad, well)
             facts.cells = self._steps_at(facts, 0)
             entry.rows.append(facts)
             self.waiting[call.program][facts] = None
@@ -119,8 +121,13 @@ class Book:
             self._leave(entry, "cancelled")
 
     def fault(self, unit: Unit) -> Fault | None:
-        """MODEL where a bad row runs."""
-        return Fault.MODEL if any(self._facts(row).bad for row in unit.rows) else None
+        """MODEL where a bad row runs, and its first step in this unit fails."""
+        return Fault.MODEL if self.stops(unit, 0) else None
+
+    def stops(self, unit: Unit, steps: int) -> bool:
+        """Whether a row fails behind so many steps of a unit: its worker ends the unit before that."""
+        cell = self.programs[unit.program].stages[unit.stage].repeats
+        return any(facts.bad and facts.well * cell == steps for facts in map(self._facts, unit.rows))
 
     def ended(self, unit: Unit, steps: int = 1) -> tuple[int, ...]:
         """Positions of the rows for which the last of these steps of a repeating stage was their last."""
@@ -135,11 +142,13 @@ class Book:
         for facts in map(self._facts, unit.rows):
             if goes_on and facts.cells > steps:
                 facts.cells -= steps
+                facts.well -= steps
                 facts.advanced = True
                 continue
             facts.units -= 1
             if facts.units:
                 facts.cells -= error is None
+                facts.well -= error is None
                 facts.advanced |= error is None
             elif facts.entry.left is not None:
                 self._end(facts)
@@ -185,6 +194,7 @@ class Book:
         facts.advanced = True
         if program.stages[unit.stage].repeats and facts.cells > steps:
             facts.cells -= steps
+            facts.well -= steps
             self._wait(facts)
             return
         following = unit.stage + (1 if program.stages[unit.stage].repeats else steps)
@@ -271,7 +281,9 @@ class Book:
             if program.stages[unit.stage].repeats and fits:
                 if program.policy == "adaptive":
                     assert not unit.onward or not self._joiners(unit), "it goes on when rows end that others wait for"
-                    continue  # whether they join before, it decides
+                    if self._joiners(unit):
+                        check_joining(self, unit, most, scheduler)
+                    continue
                 assert not self._joiners(unit), "a row waits that could join"
 
     def _joiners(self, unit: Unit) -> bool:

@@ -49,6 +49,7 @@ MIXED = "mixed"
 SOCIABLE = sorted(set(POLICIES) - {"ebird"})  # ebird shares a device with no other policy
 CLASSES = {"both": list(Klass), "realtime": [Klass.REALTIME], "best_effort": [Klass.BEST_EFFORT]}
 PROFILES = [(), (100,), (50, 60, 90, 70, 100, 120, 140, 160)]
+SLOPE = tuple(range(100, 420, 40))  # of a cell: long rows that join others share the time, short ones gain
 BY_LENGTH = Profile((60, 80, 100), by_length=((4, (20, 20, 30)), (10, (60, 80, 100))))
 PER_TOKEN = Profile((15, 25, 35), by_length=((1, (10, 15, 20)), (12, (65, 125, 185))))  # it pays to pick rows by length
 
@@ -200,6 +201,46 @@ def test_invariants_hold_where_rows_are_picked_by_length(trace: Trace, reorder: 
     )
     arrivals = tuple(Arrival(a.at, a.program, a.lengths, a.klass, a.priority, None, a.cancel) for a in trace.arrivals)
     World(replace(trace, programs=programs, arrivals=arrivals)).run()
+
+
+@st.composite
+def cells(draw: st.DrawFn) -> Trace:
+    """Long rows of recurrent models on workers that go on by themselves, most often later than predicted; rows fail at
+    any of their steps, and callers leave at any moment."""
+    capacities = draw(st.sampled_from([(8,), (4, 4), (8, 2), (4, 4, 4)]))
+    device = make_device(
+        *capacities,
+        max_running=draw(st.integers(1, len(capacities))),
+        goes_on=True,
+        max_alive=draw(st.sampled_from([UNBOUNDED, UNBOUNDED, 5])),
+    )
+    times = draw(st.sampled_from([SLOPE, SLOPE, PROFILES[-1], ()]))
+    cell = Stage(Profile(times, handover_ns=draw(st.sampled_from([None, 0, 30]))), repeats=True)
+    before = draw(st.sampled_from([(), (), (Stage(Profile((20, 25, 30))),)]))
+    policy, most = draw(st.sampled_from(["adaptive", "adaptive", "late", "no_wait"])), draw(st.sampled_from([3, 8]))
+    program = make_program(stages=(*before, cell), policy=policy, max_batch=most)
+    arrivals, at = [], 0
+    for _ in range(draw(st.integers(2, 12))):
+        at += draw(st.sampled_from([0, 1, 300, 900]))
+        length = draw(st.sampled_from([1, 2, 9, 30]))
+        cancel = draw(st.none() | st.integers(0, 2_000))
+        bad = frozenset({0}) if draw(st.integers(0, 4)) == 0 else frozenset[int]()
+        klass = draw(st.sampled_from([Klass.REALTIME, Klass.REALTIME, Klass.BEST_EFFORT]))
+        arrivals.append(
+            Arrival(at, 1, (length,) * draw(st.integers(1, 3)), klass, cancel=cancel, steps=length, bad=bad,
+                    well=draw(st.integers(0, 12)))
+        )  # fmt: skip
+    return Trace(device, (program,), tuple(arrivals), seed=draw(st.sampled_from([None, 1, 2, 3])))
+
+
+@CI
+@given(cells())
+def test_invariants_hold_in_cells_that_are_late_and_fail(trace: Trace) -> None:
+    world = World(trace).run()
+    if world.book.first_failures <= 8:  # else the program may count as broken, and units fail whole
+        for ident, arrival in enumerate(trace.arrivals):
+            fails = arrival.bad and (arrival.well < arrival.steps or len(trace.programs[0].stages) > 1)
+            assert world.how(ident) in ("model" if fails else "done", "cancelled")
 
 
 @CI

@@ -89,6 +89,7 @@ class Arrival:
     decode: int = 0
     steps: int = 1  # of each of its rows at a stage that repeats
     bad: frozenset[int] = frozenset()  # rows on which the model raises
+    well: int = 0  # steps of a cell that those make before one fails
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +204,7 @@ class World:
             self._submit(call, arrival)
 
     def _submit(self, call: Call, arrival: Arrival) -> None:
-        self.book.submit(call, arrival.steps, arrival.bad)
+        self.book.submit(call, arrival.steps, arrival.bad, arrival.well)
         self.scheduler.submit(call, self.now)
         if arrival.cancel is not None:
             # what may have become of a late call (its program or device has gone) is heard before it is cancelled
@@ -247,12 +248,18 @@ class World:
     def _go_on(self, unit: Unit, steps: int, times: list[int]) -> None:
         """A worker has made so many steps, or stages, of a unit: it takes the next one unless it is told to end."""
         cell = self.book.programs[unit.program].stages[unit.stage].repeats
-        ends = steps == unit.steps or unit.id in self._recalled or (cell and self.book.ended(unit, steps))
+        ends = (
+            steps == unit.steps
+            or unit.id in self._recalled
+            or (cell and (self.book.ended(unit, steps) or self.book.stops(unit, steps)))
+        )
         if ends or self._fault(unit):
             told = not unit.onward or unit.id in self._recalled
             late = told and self._random is not None and self._random.random() < 0.2  # it hears of that too late
             self._finish(unit, times[:steps], goes_on=unit.id in self._onward and (late or not told))
         else:
+            if cell:
+                self.scheduler.progressed(unit.id, steps, self.now)
             self._begin(unit, times, steps)
 
     def _finish(self, unit: Unit, took: list[int], *, goes_on: bool = False) -> None:

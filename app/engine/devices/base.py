@@ -128,6 +128,7 @@ class Job:
 
     `steps` stages run from `stage` on, or steps of a recurrent model. WHOLE: all of it, nothing is kept in between.
     `recalled` is set by the loop, see `Device.recall`: the unit is to end with the stage or step that runs.
+    `done`: steps of a recurrent model that the worker has made of it, which the loop reads.
     `best_effort`: no real-time row is in it. `onward`: of a recurrent model, when rows end the worker reports them and
     goes on with the others; the loop may take that back while it runs. `made`: of a step that is pushed behind another
     with rows of its own, how many steps its rows have made by then. Where they have not, because that one failed, it
@@ -141,6 +142,7 @@ class Job:
     stage: int = WHOLE
     steps: int = 1
     recalled: bool = False
+    done: int = 0
     best_effort: bool = False
     onward: bool = False
     made: Sequence[int] = ()

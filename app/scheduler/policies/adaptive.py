@@ -55,13 +55,19 @@ class Adaptive(BasePolicy):
         return boundary.goes_on(facts, stage, rows, longest)
 
     def joins(self, joining: Joining) -> bool:
-        """Where that lowers the sum of latencies. The rows that wait gain the time that is left until the unit ends by
-        itself; those that run wait for one more end and beginning, and are slowed for as long as all run together.
+        """Where that lowers the sum of latencies; every row has one more end and beginning then.
+
+        The joiners would make `now` of their steps with the unit's rows, and not behind its end: `later` of these with
+        those that stay, which so are slowed now and not then, and the others by themselves.
         """
-        together = min(joining.left_ns, joining.steps * joining.joined_ns)
-        slowed = together * max(0, joining.joined_ns - joining.step_ns) // max(1, joining.joined_ns)
-        gain = joining.joiners * (joining.left_ns - joining.boundary_ns)
-        return gain > joining.rows * (joining.boundary_ns + slowed)
+        left, steps, stay = joining.left, joining.steps, joining.stay
+        now = min(left, steps)
+        later = min(steps, stay) - min(steps - now, stay)
+        slower = now * (joining.joined_ns - joining.step_ns) + joining.boundary_ns
+        spared = later * (joining.both_ns - joining.staying_ns)
+        behind = later * joining.both_ns + (now - later) * joining.apart_ns
+        sooner = left * joining.step_ns + behind - now * joining.joined_ns - joining.boundary_ns
+        return joining.joiners * sooner > joining.ending * slower + joining.staying * (slower - spared)
 
     def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
         around = view.around

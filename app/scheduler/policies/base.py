@@ -118,12 +118,18 @@ class KeyView:
 class Joining(NamedTuple):
     """A unit of a cell that its worker goes on with by itself, and rows that would join its rows if it ended now."""
 
-    rows: int  # of the unit
+    left: int  # steps until the unit ends by itself
+    ending: int  # rows of it that end then
+    staying: int  # its other rows
+    stay: int  # steps that all of these have before them then
     joiners: int
     steps: int  # that the first of these has before it
-    left_ns: int  # until the unit ends by itself, with the first of its rows that does
-    step_ns: int  # of a step of its rows alone
-    joined_ns: int  # of a step of all of them
+    # what a step takes, of
+    step_ns: int  # the unit's rows
+    joined_ns: int  # those and the joiners
+    staying_ns: int  # the rows that stay, 0 where none do
+    both_ns: int  # those and the joiners
+    apart_ns: int  # the joiners
     boundary_ns: int  # what it costs that one more unit ends and begins
 
 

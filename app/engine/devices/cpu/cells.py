@@ -3,7 +3,9 @@
 Rows that have not begun do so in their first unit, all of its rows make the same steps together, whatever step each is
 at, and those that have made their last one leave with their outputs (Late Batching). Nothing is padded.
 
-Until a unit ends its rows are kept as they were, so that one which fails can run again.
+Until a unit ends its rows are kept as they were, so that one which fails can run again. Where a later step fails than
+the first, the steps before it are made again, and the unit ends with them: a unit fails only with its first step, and
+no row has lost one.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from functools import partial
 import torch
 
 from app.contract import Array, Model
-from app.engine.devices.base import NO_BOUND, WHOLE, Job, Ran, Steps
+from app.engine.devices.base import MADE, NO_BOUND, WHOLE, Job, Ran, Steps
 from app.engine.devices.cpu.cell_rows import CellRow, CellRows
 from app.engine.devices.cpu.executor import CpuExecutor
 from app.engine.devices.pool import Pool, Slots
@@ -54,10 +56,25 @@ class CellExecutor(CpuExecutor):
             return self._whole(slots, size)
         begin = time.perf_counter_ns()
         rows = self._begun(slots)
-        state = self.activations.state(slots)
         most = min(job.steps if job is not None else 1, *(row.limit - row.done for row in rows))
+        long = True
+        while True:
+            try:
+                return self._go(slots, rows, most, job, begin, long=long)
+            except Exception as exc:
+                if well := getattr(exc, MADE, 0):
+                    most = well
+                elif long and most > 1:
+                    long = False  # it may be a later one of several at once
+                else:
+                    raise
+
+    def _go(self, slots: Slots, rows: list[CellRow], most: int, job: Job | None, begin: int, *, long: bool) -> Ran:
+        """Up to `most` steps, several at once where the cell can and `long` says so. What it raises tells how many of
+        them had been made well (`MADE`); the rows are as they were then."""
+        state = self.activations.state(slots)
         gathered = time.perf_counter_ns()
-        stepped, made = self._make(rows, state, most, job)
+        stepped, made = self._make(rows, state, most, job, long=long)
         inferred = time.perf_counter_ns()
         flags = [False] * len(rows) if stepped.ended is None else stepped.ended.tolist()
         ended = [place for place, row in enumerate(rows) if flags[place] or row.done + made == row.limit]
@@ -68,9 +85,10 @@ class CellExecutor(CpuExecutor):
         if ended:
             try:
                 outputs, own = self._apart(self._finish(slots, rows, ended, stepped))
-            except BaseException:  # nobody's state has been kept, so nobody has made these steps
+            except BaseException as exc:  # nobody's state has been kept, so nobody has made these steps
                 for row in rows:
                     row.done -= made
+                setattr(exc, MADE, made - 1)
                 raise
         goes_on = job is not None and job.onward and not job.recalled and 0 < len(ended) < len(rows)
         over = set(ended)
@@ -78,7 +96,7 @@ class CellExecutor(CpuExecutor):
         left = [slots[place] for place in staying]
         self.activations.stand(left, staying, stepped.state)
         if job is not None and goes_on:  # as a unit of the others, to the end of the first of them
-            job.slots, job.size, job.steps = left, len(left), NO_BOUND
+            job.slots, job.size, job.steps, job.done = left, len(left), NO_BOUND, 0
         output_ns = time.perf_counter_ns() - inferred
         infer_ns = inferred - gathered
         return Ran(
@@ -119,7 +137,7 @@ class CellExecutor(CpuExecutor):
         return self.activations.rows_of(slots)
 
     def _make(
-        self, rows: Sequence[CellRow], state: tuple[torch.Tensor, ...], most: int, job: Job | None
+        self, rows: Sequence[CellRow], state: tuple[torch.Tensor, ...], most: int, job: Job | None, *, long: bool
     ) -> tuple[Stepped, int]:
         """Up to `most` steps: until a row ends, or the job is recalled. Returns the last of them, and their number.
 
@@ -132,13 +150,19 @@ class CellExecutor(CpuExecutor):
         made = 0
         while True:
             left = most - made
-            steps = min(left, cell.longest_stride(len(rows), NO_BOUND if hurried else left)) if reads else 1
-            stepped = cell.stride(kept.read(rows, at, made, steps), state)
+            steps = min(left, cell.longest_stride(len(rows), NO_BOUND if hurried else left)) if reads and long else 1
+            try:
+                stepped = cell.stride(kept.read(rows, at, made, steps), state)
+            except BaseException as exc:
+                setattr(exc, MADE, made)
+                raise
             state = stepped.state
             for place, y in enumerate(stepped.ys):
                 if cell.keeps(place):
                     kept.write(rows, at, made, place, y)
             made += steps
+            if job is not None:
+                job.done = made
             ended = stepped.ended is not None and bool(stepped.ended.any())
             if ended or made == most or (job is not None and job.recalled):
                 return stepped, made
