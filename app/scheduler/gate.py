@@ -207,7 +207,7 @@ class Gate:
         running = self._workers.running(workers)
         length = 0
         if latency.by_length:
-            length = ready.longest() if ready.retries else longest_of(ready.first(limit, limit))
+            length = longest_of([*ready.again(), *ready.first(limit, limit)])
         left = budget - handed_over_ns(theirs, now)
         most_ns = left if ends is None else min(left, ends - self._workers.soonest(workers, now))
         within = [latency.predict(rows, running, length) <= most_ns for rows in range(1, limit + 1)]

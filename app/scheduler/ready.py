@@ -269,7 +269,7 @@ class ReadySet:
         """The length of the longest row. The set keeps its rows in order of length from now on."""
         self.sort_by_length()
         lengths = [lane.by_length[-1][0] for lane in self._lanes.values() if lane.by_length]
-        return max([*lengths, *(row.length for group in self._retries for row in group if _waits(row))], default=0)
+        return max([*lengths, *(row.length for row in self.again())], default=0)
 
     def alike(self, most: int) -> Alike | None:
         """The first row, and up to `most` on either side of it in order of length; of a set that is sorted so.
@@ -328,10 +328,14 @@ class ReadySet:
         better = sum(lane.count for level, lane in self._lanes.items() if level < first)
         return better or sum(lane.count for lane in self._lanes.values())
 
-    def rows(self) -> Iterator[Row]:
-        """All rows that wait, in no particular order."""
+    def again(self) -> Iterator[Row]:
+        """The rows that wait in groups that must be run again."""
         for group in self._retries:
             yield from filter(_waits, group)
+
+    def rows(self) -> Iterator[Row]:
+        """All rows that wait, in no particular order."""
+        yield from self.again()
         for lane in self._lanes.values():
             yield from filter(lane.has, lane.rows)
 

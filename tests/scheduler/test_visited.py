@@ -36,6 +36,8 @@ class Seen(Row):
 def submit(scheduler: Scheduler, ident: int, rows: int = 1, **options: Any) -> None:
     options = {"klass": Klass.REALTIME, "priority": 0, "deadline": None} | options
     made: list[Row] = [Seen(ident, 3 + ident % 9) for _ in range(rows)]
+    for row in made:
+        row.stage = options.get("stage", 0)
     call = Call(ident, 1, made, options["klass"], options["priority"], ident, options["deadline"])
     scheduler.submit(call, ident)
 
@@ -43,7 +45,7 @@ def submit(scheduler: Scheduler, ident: int, rows: int = 1, **options: Any) -> N
 def visited(scheduler: Scheduler, unit: Unit, now: int, fault: Fault | None = None) -> tuple[int, list[Unit]]:
     """Rows looked at by the end of a unit and the step behind it, and what that starts."""
     cell = scheduler._states[1].program.stages[unit.stage].repeats
-    ended = tuple(range(len(unit.rows))) if cell and now % 3 == 0 else ()
+    ended = tuple(range(len(unit.rows))) if cell and now // 10 % 9 == 0 else ()
     outcome = Outcome(unit.id, fault, 10, ended, times=() if cell else (10,))
     Seen.rows.clear()
     scheduler.finished(outcome, now)
@@ -58,7 +60,7 @@ LENGTHS = (Stage(BY_LENGTH), Stage(BY_LENGTH))
 
 @pytest.mark.parametrize("policy", ["adaptive", "late", "no_wait", "dva_load"])
 @pytest.mark.parametrize("stages", [(Stage(TIMES),), STAGES, CELL, LENGTHS], ids=["whole", "stages", "cell", "lengths"])
-@pytest.mark.parametrize("wait", ["behind", "before", "no_room", "edf", "best_effort"])
+@pytest.mark.parametrize("wait", ["behind", "before", "no_room", "edf", "classes", "best_effort"])
 def test_rows_visited_do_not_grow_with_those_that_wait(wait: str, stages: tuple[Stage, ...], policy: str) -> None:
     device = make_device(
         FULL,
@@ -68,14 +70,16 @@ def test_rows_visited_do_not_grow_with_those_that_wait(wait: str, stages: tuple[
     program = make_program(stages=stages, policy=policy, max_batch=FULL, max_queue=1 << 30)
     scheduler = Scheduler(device)
     scheduler.add_program(program, 0)
-    submit(scheduler, 1, FULL, priority=5, deadline=1 << 40)
+    others = Klass.BEST_EFFORT if wait in ("classes", "best_effort") else Klass.REALTIME
+    own = Klass.BEST_EFFORT if wait == "best_effort" else Klass.REALTIME
+    submit(scheduler, 1, FULL, klass=own, priority=5, deadline=1 << 40)
     units = scheduler.step(1).start
     for ident in range(2, WAITING + 2):
         late = ident * 7 % WAITING
         submit(
             scheduler,
             ident,
-            klass=Klass.BEST_EFFORT if wait == "best_effort" and ident % 2 else Klass.REALTIME,
+            klass=others if ident % 2 else own,
             priority=0 if wait in ("before", "no_room") else 5,
             deadline=(1 << 39) + late if wait == "edf" and ident % 2 else None,
         )
@@ -88,3 +92,22 @@ def test_rows_visited_do_not_grow_with_those_that_wait(wait: str, stages: tuple[
             total += found
         assert units, number
     assert total <= 6 * FULL * STEPS, total
+
+
+def test_nor_with_those_that_wait_at_later_stages() -> None:
+    scheduler = Scheduler(make_device(FULL))
+    scheduler.add_program(
+        make_program(stages=LENGTHS, policy="adaptive", max_batch=FULL, max_queue=1 << 30, length_buckets=(64,)), 0
+    )
+    for ident in range(1, 100):
+        submit(scheduler, ident)
+    (unit,) = scheduler.step(99).start
+    for ident in range(100, WAITING):
+        submit(scheduler, ident, priority=5, stage=1)
+    scheduler.step(WAITING)
+    seen = []
+    for number in range(12):
+        found, (unit,) = visited(scheduler, unit, WAITING + 10 * number)
+        seen.append(found)
+        assert scheduler.waiting_by_stage(1)[1] > WAITING - 200
+    assert sum(sorted(seen)[:-1]) <= 12 * 6 * FULL, "but for the step that sorts them by length"
