@@ -86,6 +86,7 @@ class Book:
         self.made: dict[int, tuple[int, int]] = {}  # by unit of several stages: how many, and when the next began
         self.times: dict[int, list[int]] = {}  # of each of its stages, as predicted when it started
         self._idle = Idle()
+        self.settled: set[int] = set()  # units that are to end when the first of their rows does
         self.last_best_effort = 0  # when a unit of it last started
         self._sequence = 0
         self.eager = not patient and all(program.policy in EAGER for program in programs)
@@ -264,7 +265,8 @@ class Book:
         """A unit of several steps has been recalled if a row should leave it, or others should join it or go first."""
         for unit in [*step.recall, *step.settle]:
             assert self.units[unit.id] is unit
-            assert unit.steps > 1 or unit.onward or unit in step.settle
+            assert unit.steps > 1 or unit.onward or unit.id in self.settled or unit in step.settle
+            self.settled.update(unit.id for unit in step.settle)
         for unit in self.units.values():
             if unit.steps == 1 or unit.recalled:
                 continue
