@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Coroutine
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from app.api.access_log import Line
 from app.api.calls import LONGEST_ROUTE, ROUTES, TRACEPARENT, X_CLASS, Calls, Route
@@ -18,7 +19,7 @@ from app.api.codecs.base import DecodedCall
 from app.api.errors import error_parts
 from app.api.http import COMPRESS_FROM, QUICK_TO_COMPRESS, compress, wanted_encoding
 from app.contract import CLASSES, Answer, Catalog, Health, Lease, Served
-from app.errors import BadRequest, BodyTimeout, ClientGone, NotReady
+from app.errors import BadRequest, BodyTimeout, ClientGone, NotReady, StarlingError
 from app.protocol.exchange import Connection, Exchange, RequestHeaders
 from app.tracing.spans import CallSpan, Unrecorded
 
@@ -146,9 +147,20 @@ class DirectCall(Exchange):
             for index, values in enumerate(call.arrays):
                 lease.write(index, values)
             lease.submit(self)
+        except NotReady as exc:
+            if self._replaced():
+                return self.received(body)
+            self.set_exception(exc)
         except Exception as exc:
             self.set_exception(exc)
         return True
+
+    def _replaced(self) -> bool:
+        """Whether the model was loaded anew since the head came: the call is then for the version that serves now."""
+        before, catalog = self.served, cast("Catalog", self.connection.app_state["catalog"])
+        with suppress(StarlingError):
+            self.served = catalog.find(self.route.model, self.route.version)
+        return self.served is not before
 
     def late(self) -> None:
         self.set_exception(BodyTimeout(f"the body did not arrive within {self.calls.limits.body_timeout_s:g} s"))

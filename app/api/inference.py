@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Set
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from app.api.access import METRICS, PROBES, Access
 from app.api.access_log import LINE, AccessLog
 from app.api.calls import TRACEPARENT, Calls, Route
-from app.api.codecs.base import RequestHeaders
+from app.api.codecs.base import DecodedCall, RequestHeaders
 from app.api.cors import Cors, CorsCalls
 from app.api.direct import CLOSING, DirectCalls
 from app.api.errors import error_parts
@@ -55,6 +55,7 @@ class _Request:
     arrived: int
     klass: str = ""
     most_held: int = 0  # see `Calls.most_held`
+    served: Served | None = None  # the version that was asked first, and then the one that took it
     rows: int = 0  # not known
     span: CallSpan | Unrecorded | None = None
 
@@ -171,13 +172,13 @@ class InferencePath:
             if isinstance(span, CallSpan):
                 span.asks(scope["method"], scope["path"], route.template, route.model, request.request_id)
         extra: Headers = [(b"x-request-id", request.request_id)]
-        served: Served | None = None
+        catalog: Catalog = scope["state"]["catalog"]
         unread: Receive | None = receive
         try:
             if scope["method"] != "POST":
                 extra.append((b"allow", b"POST"))
                 raise MethodNotAllowed(f"{scope['method']} {scope['path']}: expected POST")
-            served = cast("Catalog", scope["state"]["catalog"]).find(route.model, route.version)
+            request.served = served = catalog.find(route.model, route.version)
             request.klass = calls.klass(headers)
             request.route = route.with_query(scope["query_string"])
             request.most_held = most = calls.most_held(served, request.klass)
@@ -186,40 +187,36 @@ class InferencePath:
             calls.bodies.check(headers, most)
             body = await calls.bodies.read(receive, most)
             unread = None
-            payload, head = await self._call(request, served, body, receive)
+            payload, head = await self._call(request, catalog, body, receive)
         except Exception as exc:
-            calls.failed(exc, served, request.klass, request.request_id, arrived, scope["path"])
+            calls.failed(exc, request.served, request.klass, request.request_id, arrived, scope["path"])
             if request.span is not None:
-                info = None if served is None else served.info
+                info = None if request.served is None else request.served.info
                 status = error_parts(exc)[0]
                 extra.append((b"traceparent", request.span.failed(info, request.klass, exc, status)))
             await self._refuse(exc, scope, send, extra, unread)
             return
         finally:
             if (line := scope.get(LINE)) is not None:
-                line.about(request.request_id, route.model, served, request.rows, request.klass)
+                line.about(request.request_id, route.model, request.served, request.rows, request.klass)
         await respond(send, 200, header_list(head, scope["state"]["health"].closing), payload)
 
-    async def _call(self, request: _Request, served: Served, body: bytes, receive: Receive) -> tuple[bytes, bytes]:
+    async def _call(self, request: _Request, catalog: Catalog, body: bytes, receive: Receive) -> tuple[bytes, bytes]:
         """Run the request in `body`. Returns the answer's body and its header lines. Raises a leaf of StarlingError."""
         calls, codec, headers = self._calls, request.route.codec, request.headers
         held = len(body)
-        aside, best_effort = calls.threads.run, calls.best_effort(served, request.klass)
+        asked = request.served
+        assert asked is not None  # see `_infer`
+        aside, best_effort = calls.threads.run, calls.best_effort(asked, request.klass)
         try:
             encoding = headers.get(b"content-encoding", b"")
             if encoding.strip().lower() not in (b"", b"identity"):
                 body = await aside(best_effort, inflate, body, encoding, calls.limits.body)
                 calls.bodies.hold(len(body), request.most_held)
                 held += len(body)
-            if calls.slow_to_decode(served, codec, headers, body):
-                async with self._one_parser(served, request.klass):
-                    call = await aside(best_effort, calls.decode, served, codec, headers, body)
-            else:
-                call = codec.decode(served, headers, body, calls.limits)
-            request.klass = call.klass or request.klass
-            request.rows = call.rows
+            call, served, leased = await self._admitted(request, catalog, body)
             best_effort = calls.best_effort(served, request.klass)
-            with calls.lease(served, call, request.route.asked, request.klass, request.arrived) as lease:
+            with leased as lease:
                 for index, values in enumerate(call.arrays):
                     if values.nbytes > _OFF_LOOP_BINARY:
                         await _to_its_end(aside(best_effort, lease.write, index, values))
@@ -255,6 +252,35 @@ class InferencePath:
         if served.model.front is not None or served.model.decode is not None:
             return nullcontext()
         return self._parsing[klass or served.info.batching.default_class]
+
+    async def _admitted(
+        self, request: _Request, catalog: Catalog, body: bytes
+    ) -> tuple[DecodedCall, Served, AbstractContextManager[Lease]]:
+        """Decode a call and take slots for it, at the version that serves now: it may have changed since the head."""
+        calls, route, headers = self._calls, request.route, request.headers
+        while True:
+            served = request.served
+            assert served is not None  # see `_infer`
+            if calls.slow_to_decode(served, route.codec, headers, body):
+                async with self._one_parser(served, request.klass):
+                    best_effort = calls.best_effort(served, request.klass)
+                    call = await calls.threads.run(best_effort, calls.decode, served, route.codec, headers, body)
+            else:
+                call = route.codec.decode(served, headers, body, calls.limits)
+            request.klass = call.klass or request.klass
+            request.rows = call.rows
+            try:
+                return call, served, calls.lease(served, call, route.asked, request.klass, request.arrived)
+            except NotReady:
+                request.served = catalog.find(route.model, route.version)
+                if request.served is served:
+                    raise
+
+    async def _inflated(self, headers: RequestHeaders, body: bytes) -> bytes:
+        encoding = headers[b"content-encoding"]
+        if encoding.strip().lower() in (b"", b"identity"):
+            return body
+        return await asyncio.to_thread(inflate, body, encoding, self._calls.limits.body)
 
 
 @asynccontextmanager

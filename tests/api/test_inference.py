@@ -20,7 +20,7 @@ from app.api.http import Limits, Message, Receive, Scope, Send
 from app.api.inference import InferencePath
 from app.api.keys import keys_of
 from app.contract import CLASSES, Answer, Batching, ModelInfo, Waiter
-from app.errors import BadRequest, ClientGone, ModelFailed, QueueFull
+from app.errors import BadRequest, ClientGone, ModelFailed, NotReady, QueueFull
 from app.logs import ACCESS
 from app.protocol.turns import Turns
 from app.tracing.context import traceparent
@@ -626,6 +626,24 @@ async def test_refusals_wait_for_their_turn_while_very_many_connections_are_open
     assert len(waited) == 3
     assert (await call(INFER, body())).status == 200
     assert len(waited) == 3
+
+
+@pytest.mark.parametrize("gone", [False, True])
+async def test_a_model_is_loaded_anew_while_a_body_arrives(
+    caller: MakeCaller, model: Echo, gone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call belongs to a version from the moment its rows are admitted; where none serves, it is refused."""
+    call = caller(model)
+    new = Echo(model.info, model.model)
+
+    def closing(rows: int, **fields: Any) -> EchoLease:
+        call.state["catalog"].models["echo"]["1"] = None if gone else new
+        raise NotReady("model 'echo' is being unloaded", retry_after_s=1)
+
+    monkeypatch.setattr(model, "lease", closing)
+    reply = await call(INFER, body())
+    assert reply.status == (503 if gone else 200)
+    assert (model.finished, new.finished) == ((["not_ready"], []) if gone else ([], ["ok"]))
 
 
 async def test_a_server_that_is_going_away(caller: MakeCaller, model: Echo) -> None:
