@@ -216,6 +216,8 @@ def _is_users(filename: str) -> bool:
     if filename.startswith(_SHIPPED_MODELS):
         return True
     torch = getattr(sys.modules.get("torch"), "__file__", None)
-    if filename.startswith(("<frozen ", _SERVER)) or (torch and filename.startswith(os.path.dirname(torch) + os.sep)):
+    if filename.startswith(("<frozen ", "<model ", _SERVER)) or (
+        torch and filename.startswith(os.path.dirname(torch) + os.sep)
+    ):
         return False
     return not filename.startswith(_STDLIB) or not _INSTALLED.isdisjoint(filename.split(os.sep))

@@ -13,6 +13,8 @@ import ctypes
 import gc
 import os
 import sys
+import threading
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # mallopt's names for them
@@ -69,6 +71,13 @@ def allow_open_files(connections: int) -> int | None:
         needed = min(needed, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
     return None if needed >= connections + _OTHER_FILES else needed
+
+
+def stacks(*names: str) -> str:
+    """Where the threads are at this moment whose names begin so."""
+    frames = sys._current_frames()
+    threads = [one for one in threading.enumerate() if one.name.startswith(names) and one.ident in frames]
+    return "".join(f"{one.name}:\n{''.join(traceback.format_stack(frames[one.ident or 0]))}" for one in threads)
 
 
 def switch_threads_often() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import faulthandler
 import logging
 import select
 import signal
@@ -36,6 +37,9 @@ log = logging.getLogger("starling.server")
 _ACCEPTED = 16  # connections that a turn of the loop accepts
 _ACCEPT_S = 0.1  # for the event loop to take the connections that the kernel has accepted
 _BPF_RETURN, _SO_ATTACH_FILTER = 0x06, 26  # linux/bpf_common.h, asm-generic/socket.h
+#: A loop that has not ticked for so long stands still: some code keeps the interpreter's lock. No probe ends that where
+#: no orchestrator asks. Far longer than what holds it in passing, as an import or the unpickling of a large model.
+_STANDSTILL_S = 60
 _FORCE_AFTER_S = 5  # for the last answers to be written, after the drain limit; then uvicorn cancels them
 
 
@@ -49,8 +53,10 @@ class Server(uvicorn.Server):
         self._limit_s = limit_s
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listener: socket.socket | None = None
+        self._told_stuck = False
         lifecycle.connections = lambda: len(self.server_state.connections)
         lifecycle.on_failure = self._fail
+        lifecycle.watching.append(self._look)
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
@@ -90,6 +96,16 @@ class Server(uvicorn.Server):
             self._loop.call_later(_ACCEPT_S, self._exit)
         else:
             self.should_exit = True
+
+    def _look(self) -> None:
+        """At each tick of the rate monitor: the process does not stand still. Tell of a hung batch; wait for none."""
+        faulthandler.dump_traceback_later(_STANDSTILL_S, exit=True)
+        stuck = self._lifecycle.stuck()
+        if stuck is not None and not self._told_stuck:
+            log.error("%s; where its threads are:\n%s", stuck, process.stacks("worker", "launch"))
+        self._told_stuck = stuck is not None
+        if stuck is not None and self._lifecycle.closing and not self.should_exit:
+            self._give_up(f"the server has stopped before this call was answered: {stuck}")
 
     def _give_up(self, why: str) -> None:
         self._lifecycle.abort(why)
@@ -179,7 +195,11 @@ def serve(
             "at most %d files may be open: fewer than --max-connections %d need", most, settings.max_connections
         )
     server = Server(config, lifecycle, settings.drain_grace_s, settings.drain_limit_s)
-    server.run(sockets=listeners(sock))
+    faulthandler.enable()  # a crash in native code leaves the stacks, which name the model of the batch that ran
+    try:
+        server.run(sockets=listeners(sock))
+    finally:
+        faulthandler.cancel_dump_traceback_later()
     if lifecycle.failed is not None:
         log.error("stopped because %s", lifecycle.failed)
         return 1

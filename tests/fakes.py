@@ -398,9 +398,9 @@ class FakeDevice:
                     ran = job.executor.run(job.slots, job.size, job.stage, made)
             except MemoryError as exc:
                 fault, message, cause = Fault.OOM, f"MemoryError: {exc}", exc
-            except Exception as exc:
+            except (Exception, SystemExit) as exc:
                 fault, message, cause = Fault.MODEL, f"{type(exc).__name__}: {exc}", exc
-            except SystemExit as exc:
+            except GeneratorExit as exc:
                 fault, message, cause = Fault.DEVICE, f"{type(exc).__name__}: {exc}", exc
         compute_ns = self._loop.now - pushed.at if ran is None else ran.busy_ns
         times = tuple(map(sum, ran.stage_parts)) if ran is not None and pushed.steps > 1 else ()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import signal
 import socket
 import sys
+import threading
 
 import pytest
 import uvicorn
@@ -93,6 +95,39 @@ def test_a_lost_engine_ends_it(stopping: Stopping) -> None:
     assert stopping.server.should_exit
     assert stopping.lifecycle.closing
     assert stopping.lifecycle.live() == "worker 0 has died"
+
+
+def test_a_hung_batch_is_told_once_with_its_stack_and_no_drain_waits_for_it(
+    stopping: Stopping, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    armed: list[tuple[float, bool]] = []
+    monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda after, exit: armed.append((after, exit)))
+    (look,) = stopping.lifecycle.watching
+    ends = threading.Event()
+    thread = threading.Thread(target=ends.wait, name="worker-0")
+    thread.start()
+    try:
+        look()
+        assert caplog.messages == []
+        stopping.lifecycle.stuck = lambda: "a batch of 2 rows of 'm' has run 9 s"
+        look()
+        look()
+        assert len(caplog.messages) == 1
+        assert caplog.messages[0].startswith(
+            "a batch of 2 rows of 'm' has run 9 s; where its threads are:\nworker-0:\n"
+        )
+        assert "in wait" in caplog.messages[0]
+    finally:
+        ends.set()
+        thread.join()
+    assert stopping.aborted == []
+    stopping.tell(signal.SIGTERM)
+    look()
+    assert stopping.aborted == [
+        "the server has stopped before this call was answered: a batch of 2 rows of 'm' has run 9 s"
+    ]
+    assert stopping.server.should_exit
+    assert armed == [(60, True)] * 4  # a process that stands still ends by itself
 
 
 def test_a_signal_before_the_loop_is_no_error() -> None:

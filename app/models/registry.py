@@ -194,7 +194,7 @@ class Registry:
                 one.state, one.reason = LOADING, ""
             try:
                 started[source.version] = await self._start(source)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 # A model's code may raise anything; the other models must still load.
                 reason = str(error) if isinstance(error, ConfigError) else one_line(error)
                 own_code = error.__cause__ is not None or not isinstance(error, ConfigError)

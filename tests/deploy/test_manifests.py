@@ -215,5 +215,5 @@ def test_ingress_fits_the_settings(resources: list[Resource], settings: Settings
     assert all(name.startswith(prefix) for name in told)
     assert told[f"{prefix}proxy-body-size"] == f"{settings.max_body_mib:g}m"
     again = told[f"{prefix}proxy-next-upstream"].split()
-    assert {"error", "http_503", "non_idempotent"} == set(again)
+    assert {"error", "http_503"} == set(again)  # a POST that was sent is not sent to the next: it may be fatal
     assert settings.keep_alive_s > 60  # ingress-nginx's upstream-keepalive-timeout

@@ -48,7 +48,7 @@ class Affine:
         if set(first) != {1.0}:
             self.batches.append(first)
         if FATAL in first:
-            raise SystemExit("the model asked for it")
+            raise GeneratorExit("the model asked for it")
         if HEAVY in first:
             raise MemoryError("too heavy")
         if POISON in first:

@@ -163,9 +163,9 @@ async def test_lost_device_answers_all_with_503_and_refuses():
         calls = [rig.ask(FATAL), rig.ask(11.0), rig.ask(12.0, timeout_us=1_000_000)]
         for error in await asyncio.gather(*calls, return_exceptions=True):
             assert isinstance(error, NotReady)
-            assert str(error) == "the device is lost: worker 0 has died: SystemExit: the model asked for it"
+            assert str(error) == "the device is lost: worker 0 has died: GeneratorExit: the model asked for it"
             assert error.retry_after_s == 1
-        assert told == ["worker 0 has died: SystemExit: the model asked for it"]
+        assert told == ["worker 0 has died: GeneratorExit: the model asked for it"]
         assert rig.engine.stuck() == told[0]
         with pytest.raises(NotReady, match="the device is lost"):
             rig.served.admit(1)

@@ -207,6 +207,6 @@ async def test_a_worker_that_dies_on_threads_loses_the_device():
     engine = Engine(Profiling(device), Scheduler(device.spec), on_lost=lost.set_result)
     async with asyncio.timeout(WAIT_S), engine:
         served = await engine.start(make_model(Affine()))
-        with pytest.raises(NotReady, match="the device is lost: worker 0 has died: SystemExit"):
+        with pytest.raises(NotReady, match="the device is lost: worker 0 has died: GeneratorExit"):
             await ask(served, rows_of(FATAL))
         assert await lost == engine.stuck()

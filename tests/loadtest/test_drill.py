@@ -34,7 +34,7 @@ def test_every_annotation_of_the_ingress_is_a_directive() -> None:
     told = nginx.directives()
     annotations = yaml.safe_load(nginx.INGRESS.read_text())["metadata"]["annotations"]
     assert list(told.values()) == list(annotations.values())
-    assert told["proxy_next_upstream"] == "error http_503 non_idempotent"
+    assert told["proxy_next_upstream"] == "error http_503"
     assert told["client_max_body_size"] == "64m"
 
 

@@ -220,7 +220,7 @@ def test_the_end_of_a_worker_is_reported_and_said(bench_of_threads):
     bench.device.push(0, Job(1, executor, [0], 1))
     completion = bench.next()
     assert (completion.outcome.error, completion.worker) == (Fault.DEVICE, 0)
-    assert completion.message == "SystemExit: the model asked for it"
+    assert completion.message == "GeneratorExit: the model asked for it"
     bench.device.push(1, Job(2, executor, [1], 1))  # the other one lives
     assert bench.next().outcome.error is None
     bench.device.push(0, Job(3, executor, [1], 1))  # and this is never heard of again

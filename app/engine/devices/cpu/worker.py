@@ -96,7 +96,7 @@ def run(job: Job) -> Completion:
     executor = job.executor
     assert isinstance(executor, CpuExecutor)  # this device placed it
     try:
-        ran = executor.run(job.slots, job.size, job.stage, job)
+        ran = executor.named(executor.run, job.slots, job.size, job.stage, job)
     except BaseException as exc:
         return failed(job.unit_id, fault_of(exc), exc)
     return completed(job.unit_id, ran)

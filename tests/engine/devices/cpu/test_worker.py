@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import traceback
 from collections.abc import Iterator
 
 import pytest
@@ -99,7 +100,7 @@ def test_long_messages_are_cut(desk: Desk):
     assert len(desk.run(raising(ValueError("x" * 10_000))).message) == 500
 
 
-@pytest.mark.parametrize("exc", [SystemExit(1), KeyboardInterrupt(), GeneratorExit()], ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize("exc", [KeyboardInterrupt(), GeneratorExit()], ids=lambda e: type(e).__name__)
 def test_what_ends_the_thread(exc: BaseException):
     desk = Desk()
     completion = desk.run(raising(exc))
@@ -107,6 +108,20 @@ def test_what_ends_the_thread(exc: BaseException):
     assert desk.worker.close(WAIT_S)
     assert not desk.worker.alive
     assert desk.reports.empty()
+
+
+def test_a_model_that_calls_exit_fails_its_unit_alone():
+    desk = Desk()
+    completion = desk.run(raising(SystemExit(1)))
+    assert (completion.outcome.error, completion.message) == (Fault.MODEL, "SystemExit: 1")
+    assert desk.run(lambda x: x).outcome.error is None
+
+
+def test_a_crash_names_its_model():
+    """The stack that Python leaves then has no other word of it where a model brings no code of its own."""
+    seen: list[str] = []
+    Desk().run(lambda x: seen.extend(frame.filename for frame in traceback.extract_stack()) or x)
+    assert "<model 'm' version 1>" in seen
 
 
 def test_units_run_in_inference_mode(desk: Desk):
@@ -195,7 +210,7 @@ def test_a_word_that_nobody_waited_for_is_not_taken_for_that_of_the_next_unit(de
 
 def test_let_begin_gives_up_on_a_thread_that_has_ended():
     desk = Desk()
-    desk.run(raising(SystemExit(1)))
+    desk.run(raising(GeneratorExit(1)))
     assert desk.worker.close(WAIT_S)
     desk.push(lambda x: x)
     desk.worker.let_begin()

@@ -102,7 +102,7 @@ def test_an_error_of_the_accelerator_that_does_not_last_is_the_units(code: int):
 def test_what_is_pushed_behind_a_model_that_ends_the_thread_is_reported_as_lost():
     class Leaves(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            raise SystemExit("enough")
+            raise GeneratorExit("enough")
 
     bench = Bench(model=Leaves())
     bench.push(bench.arrive(1.0), unit=0)
@@ -112,7 +112,7 @@ def test_what_is_pushed_behind_a_model_that_ends_the_thread_is_reported_as_lost(
     while bench.device.turn():
         pass
     assert [report.outcome.error for report in bench.reports] == [Fault.DEVICE] * 2
-    assert bench.device.dead() == "SystemExit: enough"
+    assert bench.device.dead() == "GeneratorExit: enough"
 
 
 def test_every_unit_is_reported_when_nothing_can_be_allocated_any_more():
