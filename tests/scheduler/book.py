@@ -485,7 +485,7 @@ class Book:
 
     def _check_wake(self, step: Step, now: int) -> None:
         assert step.wake_at is None or step.wake_at > now
-        if any(self.waiting.values()) and not self.units:
+        if any(self.waiting.values()) and not self.units and not step.held:
             assert step.wake_at is not None, "rows wait, nothing runs and no wake-up is asked for"
         deadlines = [e.call.deadline for e in self.calls.values() if e.left is None and e.call.deadline is not None]
         if deadlines:

@@ -167,7 +167,10 @@ class World:
         act()
         while tie > Tie.FINISHED and self._events and self._events[0][0] == self.now:
             heappop(self._events)[3]()
-        self._carry_out(self.scheduler.step(self.now))
+        step = self.scheduler.step(self.now, hold=True)
+        self._carry_out(step)
+        if step.held:  # as the engine, when it has polled its sockets
+            self._carry_out(self.scheduler.step(self.now))
 
     def _carry_out(self, step: Step) -> None:
         self.book.check(step, self.scheduler, self.now)
