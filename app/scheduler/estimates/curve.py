@@ -6,7 +6,9 @@ Other work on a machine only adds to a measured time, and often in bursts that l
        all of them, and it moves the quartile little as long as it meets less than three quarters of the visits;
     2. its error is that of a sample quartile: 3.5 times the distance from the quartile to the rank that is an eighth of
        the count above it, over the square root of the count (exponential noise gives 3.2, normal noise 3.8). The
-       distance is the mean over sizes, or the size's own where that is beyond all proportion;
+       distance is the mean over sizes, or the size's own where that is beyond all proportion. To it is added how far
+       sizes usually are from the smooth curve (3): what was wrong at all visits of a size shows only there (R. Birge,
+       The Calculation of Errors by the Method of Least Squares, Physical Review 40, 1932, widens errors likewise);
     3. a smooth curve is drawn through all sizes: around each of them a line, by nearness, by 1 / error^2, and by less
        for sizes that are far off (W. Cleveland, Robust Locally Weighted Regression, JASA 74, 1979);
     4. a size departs from the smooth curve as far as the evidence goes: of its distance d the share
@@ -27,6 +29,7 @@ UNMEASURED = 0.1  # error of a size that lies between measured ones: curves bend
 FLOOR = 0.005  # least error: what repeating does not average out
 ONCE = 0.25  # noise of one measurement, where no size was measured often enough to tell
 _FACTOR = 3.5  # of the error of a quartile, see 2
+_OF_MEDIAN = 1.48  # standard deviations in a median deviation, of normal noise
 _UNUSUAL = 8.0  # times the median distance: this size has met something that others have not
 _SIGNIFICANT = 1.5  # k: standard errors
 _NEIGHBOURS = 7  # sizes in a local line, at least
@@ -45,6 +48,15 @@ class Estimate(NamedTuple):
 
 def estimates(times: Mapping[int, Sequence[float]]) -> dict[int, Estimate]:
     """By size, from repeated measurements. Sizes without any are left out."""
+    known = _measured(times)
+    if len(known) < _NEIGHBOURS:
+        return known
+    scatter = _OF_MEDIAN * median(abs(known[size].ns / line - 1) for size, line in smoothed(known).items())
+    return {size: Estimate(one.ns, hypot(one.error, scatter)) for size, one in known.items()}
+
+
+def _measured(times: Mapping[int, Sequence[float]]) -> dict[int, Estimate]:
+    """With the errors that the measurements of each size show."""
     own = {size: _distance(some) for size, some in times.items() if len(some) >= 4}
     most = _UNUSUAL * median(own.values()) if own else 0.0
     usual = mean(one for one in own.values() if one <= most) if own else ONCE / _FACTOR

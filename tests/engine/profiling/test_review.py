@@ -37,7 +37,7 @@ def test_a_size_that_has_moved_is_solved_for_once() -> None:
 def test_however_the_curve_moves_solutions_are_ever_further_apart() -> None:
     review, moving = Review(KNOWN, 0), (live(0.4, 100), live(-0.3, 100))
     solved = [review.corrected([moving[second % 2]], second * S) is not None for second in range(300)]
-    assert 5 <= sum(solved) <= 8
+    assert 5 <= sum(solved) <= 12
 
 
 def test_a_profile_of_exact_times_is_left_alone() -> None:
