@@ -1,7 +1,8 @@
 """Replaces servers behind nginx under load, and counts what their clients notice: `python -m loadtest.drill`.
 
 nginx has the configuration of the ingress in deploy/, the servers the drain settings there; the load is that of
-`starling bench`. Writes docs/bench/drill.md and .json; the exit status is 1 if a request failed.
+`starling bench`. At the end one request crashes the server that runs it: the other must go on. Writes
+docs/bench/drill.md and .json; the exit status is 1 if a request failed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from loadtest.common.servers import Child, MeasurementError, Server, free_port
 from . import nginx, page
 
 SETTINGS = ROOT / "deploy" / "kubernetes" / "base" / "settings.env"
+FATAL = ROOT / "loadtest" / "drill" / "fatal"
 SPARE_S = 10.0  # over the drain limit, for the last answers and the end of the process
 UNDISTURBED_S = 3.0  # of load before the first signal
 FIGURES = ("requests", "completed", "status", "errors", "error_examples", "p50_ms", "p99_ms", "max_ms")
@@ -57,6 +60,7 @@ class Replicas:
             "--drain-limit-s", str(self._settings.drain_limit_s),
         )  # fmt: skip
         command = [sys.executable, "-m", "app", "serve", "--models", self._settings.models, *flags]
+        command += ["--model", f"fatal={FATAL}"]
         server = self._stack.enter_context(Server(command, self.ports[name]))
         # When the drill ends, the grace would only be waited for.
         self._stack.callback(server.process.send_signal, signal.SIGINT)
@@ -75,6 +79,32 @@ class Replicas:
         ended_s = time.perf_counter() - told_s
         new = self._servers[name] = self._start(name)
         return {"server": name, "exit": status, "ended_s": ended_s, "ready_s": new.wait_ready()}
+
+    def lost(self) -> int:
+        """How many have ended."""
+        return sum(server.process.poll() is not None for server in self._servers.values())
+
+
+def poisoned(replicas: Replicas, port: int) -> page.Poison:
+    """Send one request that ends the process which runs it; then ask the others."""
+    status = asked(port, 666.0)
+    limit_s = time.monotonic() + SPARE_S
+    while not replicas.lost() and time.monotonic() < limit_s:
+        time.sleep(0.05)
+    time.sleep(1.0)  # for a second try to do its work, if there is one
+    return {"status": status, "lost": replicas.lost(), "after": [asked(port, 1.0) for _ in range(10)]}
+
+
+def asked(port: int, value: float) -> int:
+    """The status of one request to the model that can be crashed; 502 where the connection broke, as nginx has it."""
+    connection = HTTPConnection(LOOPBACK, port, timeout=SPARE_S)
+    try:
+        connection.request("POST", "/predict/fatal", json.dumps([value]), {"Content-Type": "application/json"})
+        return connection.getresponse().status
+    except (OSError, HTTPException):
+        return 502
+    finally:
+        connection.close()
 
 
 def under_load(replicas: Replicas, times: int, load: Child, say: Callable[[str], None]) -> list[page.Replacement]:
@@ -123,11 +153,13 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
         load = stack.enter_context(bench(front.port, chosen))
         replacements = under_load(replicas, chosen.times, load, run.say)
         figures = figures_of(load)
+        poison = poisoned(replicas, front.port)
+        run.say("one fatal request: answered {status}, {lost} of 2 servers lost, then {after}".format(**poison))
         front.stop()
         attempts = nginx.attempts((folder / "access.log").read_text(encoding="utf-8"))
     return {
         "settings": settings_of(chosen, settings), "directives": told, "replacements": replacements,
-        "load": figures, "attempts": dict(attempts),
+        "load": figures, "attempts": dict(attempts), "poison": poison,
     }  # fmt: skip
 
 

@@ -72,6 +72,21 @@ def test_servers_drain_as_pods_do() -> None:
     assert settings.models == "demo"
 
 
+def test_a_fatal_request_may_end_one_server(tmp_path: Path) -> None:
+    fine = data(poison={"status": 502, "lost": 1, "after": [200] * 10})
+    assert page.missed(fine) == []
+    page.write(fine, tmp_path)
+    assert "1 of the two servers ended, and 10 of 10 requests" in (tmp_path / "drill.md").read_text(encoding="utf-8")
+    (told,) = page.missed(data(poison={"status": 502, "lost": 2, "after": [502] * 10}))
+    assert told.startswith("a fatal request ended 2 servers")
+
+
+def test_a_server_that_loads_is_no_failure() -> None:
+    loading = {**LOAD, "completed": 8, "errors": {"status 503": 2}}
+    assert page.missed(data(load=loading)) == []
+    assert page.missed(data(load={**loading, "completed": 7})) == ["1 requests without a right answer"]
+
+
 def test_page_of_a_drill_without_failures(tmp_path: Path) -> None:
     assert page.missed(data()) == []
     assert page.write(data(), tmp_path) == ["drill.md"]
