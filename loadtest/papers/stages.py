@@ -130,6 +130,7 @@ def doubt(given: tuple[str, int]) -> dict[str, Any]:
 
 def options_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--requests", type=int, default=3_000, help="requests of each run at least [3000]")
+    parser.add_argument("--sequences", type=int, default=100_000, help="of each run of Late Batching's [100000]")
     parser.add_argument("--processes", type=int, default=2, help="processes [2]")
 
 
@@ -138,13 +139,13 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
         "max_batch": MAX_BATCH, "qos_ms": QOS_MS, "loads": LOADS, "delays_ms": list(DELAYS), "rte": RTE,
         "buckets": list(BUCKETS), "wmt": WMT, "cell_ms": CELL_MS, "cell_fill": CELL_FILL, "cell_batch": CELL_BATCH,
         "ahead": AHEAD, "pairs": PAIRS, "stepping": list(STEPPING), "boundary_ms": BOUNDARY_MS,
-        "requests": chosen.requests, "complete_wait": COMPLETE_WAIT,
+        "requests": chosen.requests, "sequences": chosen.sequences, "complete_wait": COMPLETE_WAIT,
     }  # fmt: skip
     data: Data = {"settings": settings, "case3": case3()}
     for key, work, given in (
         ("studies", study, [(network, chosen.requests) for network in FAST]),
         ("doubts", doubt, [(name, chosen.requests // 4) for name in DOUBTS]),
-        ("cells", cells, [(name, 2 * chosen.requests) for name in DATASETS]),
+        ("cells", cells, [(name, chosen.sequences) for name in DATASETS]),
     ):
         data[key] = []
         for found in spread(work, given, chosen.processes):

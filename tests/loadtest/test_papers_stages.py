@@ -86,7 +86,10 @@ def test_page_and_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stages_runs, "_STEPS", 1)
     monkeypatch.setattr(stages_runs, "_LEAST_S", 0.0)
     monkeypatch.setattr(stages_runs, "STEPPING", (66.0, 500.0, 2, 100))
-    assert stages.EXPERIMENT.main(["--requests", "150", "--processes", "1", "--out", str(tmp_path)]) == 0
+    assert (
+        stages.EXPERIMENT.main(["--requests", "150", "--sequences", "300", "--processes", "1", "--out", str(tmp_path)])
+        == 0
+    )
     text = (tmp_path / "stages.md").read_text()
     for words in (
         "## DVABatch",
