@@ -17,7 +17,8 @@ was handed at a boundary only, so what it is handed of best-effort work is littl
 A real-time row for which the device has no room does not count as one that waits: best-effort rows hold the room, and
 must go on to give it back. Nor does one that its policy holds back until a time, but then a best-effort unit must be
 predicted to end by that time. One of one row that is longer may start all the same when none has been able to for
-`_PATIENCE` times as long: a device that only holds rows is idle.
+`_PATIENCE` times as long: a device that only holds rows is idle. Where no worker is kept, the next call of a program
+with regular real-time calls counts like a row that is held until it is expected.
 
 Presets: `reef` is this. `reef_n` counts units in place of the budget (each worker has as many as it may be handed, each
 one stage or step), takes none back and fills nothing. `seq` runs one unit at a time, real-time ones first, and what has
@@ -27,8 +28,10 @@ begun goes through all its stages before others begin. `streams` knows no classe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate, takewhile
 from typing import NamedTuple
 
+from app.scheduler.estimates.arrivals import Arrivals
 from app.scheduler.ledger import Ledger
 from app.scheduler.policies import Hold
 from app.scheduler.program import ProgramState
@@ -82,6 +85,7 @@ class Gate:
         self._blocked: list[ReadySet] = []
         self._held: dict[ReadySet, tuple[int, int]] = {}  # of real-time rows: until when, and how many
         self._refused: int | None = None  # since when held rows have kept best-effort units from starting
+        self._arrivals: dict[int, Arrivals] = {}  # of real-time calls, by program
         self._asked: set[int] = set()  # units that are to be withdrawn
         self._owed: set[int] = set()  # best-effort units that are part of the share
         self.units: dict[int, Unit] = {}
@@ -129,9 +133,22 @@ class Gate:
         held = sum(min(count, ready.count) for ready, (_, count) in self._held.items())
         return waiting > sum(ready.count for ready in self._blocked) + held
 
-    def _hold_ends(self) -> int | None:
-        """When the first real-time rows that are held may start."""
-        return min((until for ready, (until, _) in self._held.items() if ready.count), default=None)
+    def arrive(self, program: int, at: int) -> None:
+        """A real-time call has come."""
+        if self.kept is None and self._classes.preset is Preset.REEF:
+            if program in self._arrivals:
+                self._arrivals[program].arrive(at)
+            else:
+                self._arrivals[program] = Arrivals(at)
+
+    def _expected(self, now: int) -> list[tuple[int, int]]:
+        """From when to when each real-time call is expected."""
+        return [found for one in self._arrivals.values() if (found := one.expected(now)) is not None]
+
+    def _hold_ends(self, now: int) -> int | None:
+        """When the first real-time rows that are held, or expected, may start."""
+        held = (until for ready, (until, _) in self._held.items() if ready.count)
+        return min((*held, *(soonest for soonest, _ in self._expected(now))), default=None)
 
     def _realtime_units(self) -> list[Unit]:
         return [unit for unit in self._workers.units.values() if unit.id not in self.units]
@@ -199,7 +216,7 @@ class Gate:
         latency = state.latency[stage]
         counts = self._classes.preset is Preset.REEF_N
         budget = _UNBOUNDED if counts else self._classes.budget_ns
-        ends = None if self.share.due else self._hold_ends()
+        ends = None if self.share.due else self._hold_ends(now)
         if not latency.known:
             if ends is not None and (patience := self._wait(self._classes.budget_ns, now)):
                 return patience
@@ -232,7 +249,7 @@ class Gate:
         if self._refused is None:
             self._refused = now
         until = self._refused + _PATIENCE * time
-        return Hold(until) if now < until else None
+        return Hold(min((until, *(latest for _, latest in self._expected(now))))) if now < until else None
 
     def steps(self, steps: int, rows: Sequence[Row], size: int, stage: int, state: ProgramState, now: int) -> int:
         """Of so many stages or steps that a worker would go on for by itself, those that may follow one another.
@@ -242,8 +259,12 @@ class Gate:
         preset = self._classes.preset
         if steps == 1 or preset in (Preset.STREAMS, Preset.SEQ):
             return steps
-        if preset is Preset.REEF_N or self._hold_ends() is not None:
+        if preset is Preset.REEF_N:
             return 1
+        if (ends := self._hold_ends(now)) is not None:
+            stages = [stage] * steps if state.program.stages[stage].repeats else range(stage, stage + steps)
+            in_time = (now + time <= ends for time in accumulate(state.latency[one].predict(size) for one in stages))
+            steps = max(1, sum(takewhile(bool, in_time)))
         if state.program.stages[stage].repeats:
             return steps
         left = self._classes.budget_ns - handed_over_ns(self._best_effort_units(), now)
@@ -301,6 +322,11 @@ class Gate:
         return found
 
     # accounts
+
+    def forget(self, program: int) -> None:
+        """A program has gone."""
+        self.turns.forget(program)
+        self._arrivals.pop(program, None)
 
     def started(self, unit: Unit) -> None:
         if unit.klass is _BEST_EFFORT:

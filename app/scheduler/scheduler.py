@@ -122,6 +122,8 @@ class Scheduler:
             self._ledger.drops.append(Drop(call, Reason.DEVICE if self._lost else Reason.CLOSED))
         else:
             self._ledger.enter(call, state)
+            if self._ledger.best_effort and not call.klass:
+                self._dispatch.gate.arrive(call.program, call.arrived)
 
     def cancel(self, call_id: int, now: int) -> None:
         """The caller has gone: rows that wait are forgotten, rows that run finish unheard. Unknown ids are ignored."""
@@ -180,7 +182,7 @@ class Scheduler:
     def _forget_if_over(self, state: ProgramState) -> None:
         self._ledger.forget_if_over(state)
         if state.closed and state.program.id not in self._states:
-            self._dispatch.gate.turns.forget(state.program.id)
+            self._dispatch.gate.forget(state.program.id)
 
     def withdrawn(self, unit_id: int, now: int) -> None:
         """A unit of a Step's `withdraw` was taken back before it began: its rows wait again, where they were."""

@@ -223,7 +223,7 @@ class Book:
         for unit in step.start:
             self._check_start(unit, scheduler, now)
         check_classes(self, step, scheduler, now)
-        self._idle.check(self, step, now)
+        self._idle.check(self, step, scheduler, now)
         assert [unit.id for unit in scheduler.running] == list(self.units)
         assert len({unit.worker for unit in self.units.values()}) <= self.device.max_running
         assert scheduler.alive == self.alive <= self.device.max_alive

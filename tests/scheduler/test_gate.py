@@ -115,6 +115,14 @@ class TestBudget:
         submit(scheduler, BEST, 1)
         assert submit(scheduler, BEST, 2, program=2).start == []
 
+    def test_stages_that_follow_leave_what_others_have_been_handed(self) -> None:
+        scheduler = scheduler_of(1, 1, 1, budget=20, programs=0, goes_on=True)
+        for ident, times in ((1, (15,)), (2, (5, 19))):
+            stages = tuple(Stage(Profile((time,))) for time in times)
+            scheduler.add_program(make_program(ident, stages=stages, policy="no_wait", max_batch=1), 0)
+        submit(scheduler, BEST, 1)
+        assert [unit.steps for unit in submit(scheduler, BEST, 2, program=2).start] == [1]
+
     def test_a_recalled_unit_counts_with_the_stage_that_runs(self) -> None:
         scheduler = scheduler_of(1, 1, budget=20, goes_on=True, stages=tuple(Stage(Profile((n,))) for n in (19, 1, 1)))
         (unit,) = submit(scheduler, BEST, 1).start
@@ -179,6 +187,34 @@ class TestHeld:
         began = [unit.begins for unit in world.units if unit.klass is BEST]
         assert len(began) == 10
         assert all(later - sooner <= 11 * time + 30 for sooner, later in itertools.pairwise([0, *began]))
+
+
+class TestExpected:
+    """Real-time calls of program 1 come each 100 and take 10; best-effort rows of program 2 always wait."""
+
+    def units(self, every: int, time: int, *capacities: int, stages: int = 1) -> list[Unit]:
+        calls = [Arrival(0, 2, (0,) * 50, BEST), *(Arrival(at, 1) for at in range(0, 4000, every))]
+        programs = (
+            make_program(1, batch_ns=(10,), policy="no_wait", max_batch=1),
+            make_program(2, stages=(Stage(Profile((time // stages,))),) * stages, policy="no_wait", max_batch=1),
+        )
+        return World(Trace(make_device(*capacities, goes_on=True), programs, tuple(calls))).run().units
+
+    @pytest.mark.parametrize("stages", [1, 4])
+    def test_calls_at_a_regular_rate_do_not_meet_a_unit_that_began_just_before(self, stages: int) -> None:
+        units = self.units(100, 28, 1, stages=stages)
+        waits = [unit.started - unit.rows[0].call.arrived for unit in units if unit.klass is REAL]
+        assert any(waits[:10])
+        assert not any(waits[10:])
+        assert sum(unit.klass is BEST for unit in units if unit.started < 2000) > 40
+
+    def test_units_longer_than_any_gap_run_now_and_then(self) -> None:
+        began = [unit.begins for unit in self.units(40, 35, 1) if unit.klass is BEST and unit.begins < 4000]
+        assert all(later - sooner < 11 * 35 + 50 for sooner, later in itertools.pairwise([0, *began, 4000]))
+
+    def test_with_a_worker_kept_for_them_none_is_waited_for(self) -> None:
+        units = [unit for unit in self.units(100, 35, 1, 1) if unit.klass is BEST]
+        assert any(unit.begins % 100 > 65 for unit in units[20:])
 
 
 class TestRoom:

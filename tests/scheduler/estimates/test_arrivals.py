@@ -1,0 +1,35 @@
+"""Only what comes at a regular rate is expected, and only around the time at which it is due."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from app.scheduler.estimates.arrivals import Arrivals
+
+
+def after(times: Iterable[int]) -> Arrivals:
+    first, *others = times
+    arrivals = Arrivals(first)
+    for time in others:
+        arrivals.arrive(time)
+    return arrivals
+
+
+def test_the_next_call_is_expected_a_gap_after_the_last() -> None:
+    assert after([*range(0, 800, 100), 803]).expected(850) == (903, 905)
+
+
+def test_one_that_has_not_come_in_time_is_expected_no_longer() -> None:
+    regular = after([*range(0, 800, 100), 803])
+    assert regular.expected(904) == (904, 905)
+    assert regular.expected(905) is None
+
+
+def test_few_calls_are_no_rate() -> None:
+    assert after(range(0, 800, 100)).expected(750) is None
+    assert after(range(0, 900, 100)).expected(850) == (900, 900)
+
+
+def test_calls_at_random_are_not_expected() -> None:
+    times = [0, 10, 240, 250, 260, 500, 620, 630, 900, 910]
+    assert all(after(times).expected(now) is None for now in range(911, 1500, 10))
