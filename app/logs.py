@@ -15,6 +15,7 @@ import os
 import re
 import sys
 import sysconfig
+import textwrap
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -30,6 +31,7 @@ _INSTALLED = {"site-packages", "dist-packages"}  # folders of installed packages
 
 ACCESS = "starling.access"  # the logger of one line per HTTP request
 _PRINTED = ("stdout", "stderr")  # loggers of what is printed
+_LONGEST_MESSAGE = 2000  # characters of a message as text
 _LONGEST_LINE = 64 << 10  # characters that are printed without an end of line, before they make an entry
 
 
@@ -63,6 +65,16 @@ class TextFormatter(logging.Formatter):
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        """One line, unless the record says that its `lines` are the server's own: clients could write others."""
+        if not getattr(record, "lines", False):
+            record.message = _escaped(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        """Indented: what an exception says may have lines that look like entries."""
+        return textwrap.indent(super().formatException(ei), "  ", lambda line: True)
+
     def format(self, record: logging.LogRecord) -> str:
         line = super().format(record)
         if record.name != ACCESS:
@@ -70,6 +82,15 @@ class TextFormatter(logging.Formatter):
         told = getattr(record, "fields", {}).items()
         rest = [(name, value) for name, value in told if name not in ("method", "path", "status")]
         return line + "".join(f" {name}={_one_word(value)}" for name, value in rest)
+
+
+def _escaped(text: str) -> str:
+    """Text as one line of at most 2,000 characters, such as a terminal may show."""
+    if len(text) > _LONGEST_MESSAGE:
+        text = text[:_LONGEST_MESSAGE] + "..."
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def _one_word(value: object) -> str:

@@ -162,6 +162,7 @@ def _access(settings: Settings) -> Access:
         keys_of("api_key", settings.api_key, settings.api_key_file),
         keys_of("admin_key", settings.admin_key, settings.admin_key_file),
         control=settings.model_control,
+        origins=settings.cors_origins,
     )
 
 

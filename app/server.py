@@ -102,7 +102,9 @@ class Server(uvicorn.Server):
         faulthandler.dump_traceback_later(_STANDSTILL_S, exit=True)
         stuck = self._lifecycle.stuck()
         if stuck is not None and not self._told_stuck:
-            log.error("%s; where its threads are:\n%s", stuck, process.stacks("worker", "launch"))
+            log.error(
+                "%s; where its threads are:\n%s", stuck, process.stacks("worker", "launch"), extra={"lines": True}
+            )
         self._told_stuck = stuck is not None
         if stuck is not None and self._lifecycle.closing and not self.should_exit:
             self._give_up(f"the server has stopped before this call was answered: {stuck}")

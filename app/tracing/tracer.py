@@ -18,16 +18,21 @@ Record = CallSpan | BatchSpan
 _HALF = (1 << 64) - 1  # the part of a trace's number that decides; OpenTelemetry's TraceIdRatioBased looks at the same
 
 
+MOST_FORCED = 100  # calls a second that are recorded because their caller says so: anybody may say so
+
+
 class Tracer:
     """Hands each span that is to be recorded to `offer`, which must return at once.
 
-    `ratio`: the part of the calls that are recorded where their caller does not say (parent-based sampling).
+    `ratio`: the part of the calls that are recorded where their caller does not say (parent-based sampling). Below 1,
+    no more than MOST_FORCED a second are recorded because their caller says so.
     """
 
     def __init__(self, offer: Callable[[Record], None], ratio: float = 1.0) -> None:
         self._offer = offer
         self._bound = round(ratio * (1 << 64))
         self._bits = random.Random().getrandbits
+        self._second = self._forced = 0  # calls that came in this second and whose caller says that they are recorded
         self._going: dict[int, CallSpan] = {}  # recorded calls whose rows wait or run, by lease
 
     def begin(self, headers: Mapping[bytes, bytes], arrived: int) -> CallSpan | Unrecorded:
@@ -37,11 +42,21 @@ class Tracer:
         """
         given = headers.get(b"traceparent")
         parent = None if given is None else parent_of(given)
+        if parent is not None and parent.sampled and not self._may_force(arrived):
+            parent = parent._replace(sampled=False)
         if parent is None:
             trace_id = self._number(128)
             parent = Parent(trace_id, 0, trace_id & _HALF < self._bound)
         ident = (parent.trace_id, self._number(64))
         return CallSpan(self._ended, ident, parent.span_id, headers, arrived) if parent.sampled else Unrecorded(ident)
+
+    def _may_force(self, arrived: int) -> bool:
+        """Whether one more call of this second is recorded because its caller says so."""
+        second = arrived // 1_000_000_000
+        if second != self._second:
+            self._second, self._forced = second, 0
+        self._forced += 1
+        return self._forced <= MOST_FORCED or self._bound > _HALF
 
     def submitted(self, span: CallSpan, lease: Lease) -> None:
         """The call's rows are in the queue: batches that they run in are its own."""

@@ -60,6 +60,31 @@ def test_without_keys_everything_is_open_but_control() -> None:
     access(control=True).check_control({})
 
 
+@pytest.mark.parametrize(
+    ("origin", "host", "allowed"),
+    [
+        ("http://evil", "127.0.0.1:8000", "none"),
+        ("null", "127.0.0.1:8000", "none"),
+        ("http://[", "[", "none"),
+        ("http://127.0.0.1:8000", "127.0.0.1:8000", "all"),
+        ("http://LOCALHOST:8000", "localhost:8000", "all"),
+        ("http://[::1]:8000", "[::1]:8000", "all"),
+        ("https://models.example.com", "models.example.com", "keyed"),  # a stranger's name may mean this machine
+        ("https://app.example.com", "127.0.0.1:8000", "all"),
+    ],
+)
+def test_a_page_of_another_host_changes_nothing(origin: str, host: str, allowed: str) -> None:
+    headers = {b"origin": origin.encode(), b"host": host.encode(), b"x-api-key": b"admin"}
+    origins = ("https://app.example.com",)
+    keyed = Access(None, keys_of("admin_key", "admin", None), origins=origins)
+    for one, passes in ((Access(control=True, origins=origins), allowed == "all"), (keyed, allowed != "none")):
+        if passes:
+            one.check_control(headers)
+        else:
+            with pytest.raises(Forbidden, match="another host"):
+                one.check_control(headers)
+
+
 def test_without_an_admin_key_control_takes_the_other() -> None:
     with pytest.raises(Unauthorized):
         access("api", control=True).check(UNLOAD, {})

@@ -12,7 +12,7 @@ from app.contract import Answer, ModelInfo
 from app.errors import ClientGone, DeadlineExceeded, ModelFailed, QueueFull
 from app.tracing.context import parent_of
 from app.tracing.spans import MOST_BATCHES, BatchSpan, CallSpan
-from app.tracing.tracer import Record, Tracer
+from app.tracing.tracer import MOST_FORCED, Record, Tracer
 
 PARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0%d"
 INFO = ModelInfo("m", "1", "test", (), ())
@@ -34,6 +34,17 @@ def begin(tracer: Tracer, **headers: bytes) -> Any:
     if isinstance(span, CallSpan):
         span.asks("POST", "/predict/m", "/predict/{model}", "m", b"id-1")
     return span
+
+
+def test_callers_force_only_so_many_records_a_second() -> None:
+    headers = {b"traceparent": PARENT % 1}
+    for ratio, expected in ((0.5, [MOST_FORCED, MOST_FORCED]), (1.0, [300, 300])):
+        tracer = Tracer([].append, ratio)
+        recorded = [
+            sum(isinstance(tracer.begin(headers, second * 1_000_000_000 + n), CallSpan) for n in range(300))
+            for second in (1, 2)
+        ]
+        assert recorded == expected
 
 
 def test_a_parent_decides_whatever_the_ratio() -> None:
