@@ -6,15 +6,18 @@
 # their index, and another base if you need one (it must have Python 3.11 or later as `python`):
 #   docker build --build-arg TORCH_INDEX=https://download.pytorch.org/whl/cu130 -t starling:cuda .
 # There `--device auto` takes the first GPU that the container was given (`docker run --gpus 1`), else the CPU.
+# Extras, as pyproject.toml names them, in brackets (traces need otel, tasks of transformers hf):
+#   docker build --build-arg EXTRAS="[otel,hf]" -t starling .
 ARG BASE=python:3.11-slim
 
 FROM ${BASE} AS build
+ARG EXTRAS=""
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 RUN python -m venv /opt/starling
 WORKDIR /src
 COPY pyproject.toml constraints.txt README.md LICENSE starling_serve.py ./
 COPY app ./app
-RUN /opt/starling/bin/python -m pip install --no-cache-dir -c constraints.txt --extra-index-url "${TORCH_INDEX}" .
+RUN /opt/starling/bin/python -m pip install --no-cache-dir -c constraints.txt --extra-index-url "${TORCH_INDEX}" ".${EXTRAS}"
 
 FROM ${BASE}
 COPY --from=build /opt/starling /opt/starling

@@ -209,6 +209,12 @@ def test_ingress_lets_in_inference_and_nothing_that_changes_the_server(resources
         assert any(leads_in(path, route) for route in routes()), path
 
 
+def test_temporary_volumes_are_bounded(resources: list[Resource]) -> None:
+    """A node's disk is everybody's."""
+    volumes = named(resources, "Deployment", "starling")["spec"]["template"]["spec"]["volumes"]
+    assert all(volume["emptyDir"]["sizeLimit"] for volume in volumes if "emptyDir" in volume)
+
+
 def test_ingress_fits_the_settings(resources: list[Resource], settings: Settings) -> None:
     prefix = "nginx.ingress.kubernetes.io/"
     told = named(resources, "Ingress", "starling")["metadata"]["annotations"]
