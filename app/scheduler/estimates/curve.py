@@ -10,7 +10,7 @@ Other work on a machine only adds to a measured time, and often in bursts that l
        sizes usually are from the smooth curve (3): what was wrong at all visits of a size shows only there (R. Birge,
        The Calculation of Errors by the Method of Least Squares, Physical Review 40, 1932, widens errors likewise);
     3. a smooth curve is drawn through all sizes: around each of them a line, by nearness, by 1 / error^2, and by less
-       for sizes that are far off (W. Cleveland, Robust Locally Weighted Regression, JASA 74, 1979);
+       for sizes that are far off (W. Cleveland, Robust Locally Weighted Regression, JASA 74, 1979). It never falls;
     4. a size departs from the smooth curve as far as the evidence goes: of its distance d the share
        max(0, 1 - (k error / d)^2) is kept, the non-negative garrote (L. Breiman, Technometrics 37, 1995). Within k
        standard errors nothing is kept, far beyond them nearly all.
@@ -93,7 +93,19 @@ def smoothed(known: Mapping[int, Estimate]) -> dict[int, float]:
         off = {size: abs(known[size].ns / smooth[size] - 1) for size in sizes}
         far = _FAR * max(_LEAST_FAR, median(off.values()))
         trust = {size: max(0.0, 1 - (one / far) ** 2) ** 2 for size, one in off.items()}
-    return {size: _line_at(size, sizes, known, trust) for size in sizes}
+    return dict(zip(sizes, _rising([_line_at(size, sizes, known, trust) for size in sizes]), strict=True))
+
+
+def _rising(values: Sequence[float]) -> list[float]:
+    """The nearest values that never fall, by least squares: neighbours that do are pooled."""
+    pools: list[tuple[float, int]] = []  # (mean, how many)
+    for value in values:
+        pool = value, 1
+        while pools and pools[-1][0] > pool[0]:
+            before, count = pools.pop()
+            pool = (before * count + pool[0] * pool[1]) / (count + pool[1]), count + pool[1]
+        pools.append(pool)
+    return [value for value, count in pools for _ in range(count)]
 
 
 def _distance(times: Sequence[float]) -> float:

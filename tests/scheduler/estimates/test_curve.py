@@ -72,6 +72,13 @@ def test_a_smooth_curve_with_a_bend_stays_as_it_is() -> None:
     assert found == pytest.approx(flat, rel=0.03)
 
 
+def test_where_evidence_is_weak_more_rows_never_take_less_time() -> None:
+    fell = {size: Estimate(ns * (1 - 0.03 * max(0, size - 10)), 0.3) for size, ns in LINE.items()}
+    found = list(drawn(fell).values())
+    assert found == sorted(found)
+    assert found[0] < found[-1]
+
+
 def test_few_sizes_are_left_as_they_were_measured() -> None:
     assert drawn({1: Estimate(5.0, ONCE), 2: Estimate(3.0, ONCE)}) == {1: 5.0, 2: 3.0}
     assert drawn({}) == {}
