@@ -49,7 +49,7 @@ from app.scheduler.policies import check_names, policy_class
 from app.scheduler.record import RecordingScheduler
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import KEEPING, ClassSpec, Preset
-from app.settings import MIB, Settings, cpu_cores, helper_threads
+from app.settings import MIB, Settings, cpu_cores, helper_threads, memory_limit
 from app.tracing.setup import open_tracing
 from app.tracing.tracer import Tracer
 from app.ui.hub import Hub
@@ -255,6 +255,8 @@ def _engine(
         hang_floor_s=settings.hang_floor_s,
         pool_bytes=settings.pool_mib * MIB,
         activation_bytes=settings.activation_mib * MIB,
+        body_bytes=int(settings.max_inflight_mib * MIB),
+        memory_bytes=memory_limit(),
         on_lost=lifecycle.fail,
         on_tick=lifecycle.tick,
         meter=find_meter(device.uuid if isinstance(device, StreamDevice) else None),

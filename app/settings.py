@@ -10,6 +10,7 @@ import difflib
 import os
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -246,6 +247,22 @@ def unknown_variables(environment: Iterable[str]) -> list[str]:
 def helper_threads() -> int:
     """How many threads decode and compress beside the event loop: one of them is kept for real-time requests."""
     return max(2, cpu_cores())
+
+
+def memory_limit(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int | None:
+    """Bytes that containers leave this process: the smallest memory.max on its path (cgroup v2); None for no limit."""
+    try:
+        path = next(line[3:] for line in own.read_text().splitlines() if line.startswith("0::"))
+    except (OSError, StopIteration):
+        return None
+    group = root / path.strip("/")
+    found: list[int] = []
+    for folder in (group, *group.parents):
+        if folder == root.parent:
+            break
+        with suppress(OSError, ValueError):  # no such file, or "max"
+            found.append(int((folder / "memory.max").read_text()))
+    return min(found, default=None)
 
 
 def cpu_cores() -> int:

@@ -8,6 +8,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import uvicorn
 from connections import Connection
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from app.protocol.mended import MendedProtocol
 
 ROOT = Path(__file__).parents[1]
 REQUEST = b"POST /%d HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nok"
@@ -277,6 +280,22 @@ async def test_a_malformed_request_is_answered_in_json() -> None:
     assert b"content-length: %d\r\n" % len(body) in head + b"\r\n"
     assert json.loads(body) == {"error": "the request is not valid HTTP/1.1"}
     assert connection.transport.closing
+
+
+async def test_malformed_requests_are_a_line_a_second(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None: ...
+
+    monkeypatch.setattr(MendedProtocol, "_malformed_told", -1.0)
+    monkeypatch.setattr(MendedProtocol, "_malformed", 0)
+    for now in [100.0] * 50 + [101.0] * 50:
+        connection = Connection(app)
+        with monkeypatch.context() as patch:
+            patch.setattr(connection.protocol.loop, "time", partial(float, now))
+            connection.send(b"nonsense\r\n\r\n")
+    told = [record.getMessage() for record in caplog.records if "malformed" in record.getMessage()]
+    assert told == ["malformed HTTP requests received: 1", "malformed HTTP requests received: 50"]
 
 
 # What is relied on inside uvicorn

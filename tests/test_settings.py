@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from app.settings import Settings, cpu_cores
+from app.settings import Settings, cpu_cores, memory_limit
 
 
 def test_defaults() -> None:
@@ -86,3 +87,18 @@ def test_a_key_needs_a_certificate() -> None:
     with pytest.raises(ValidationError, match="tls_cert: expected a certificate"):
         Settings(tls_key="a.key")
     assert str(Settings(tls_cert="a.pem").tls_cert) == "a.pem"
+
+
+def test_the_memory_limit_is_the_smallest_on_the_path(tmp_path: Path) -> None:
+    root, own, inner = tmp_path / "cgroup", tmp_path / "own", tmp_path / "cgroup" / "pod" / "container"
+    inner.mkdir(parents=True)
+    assert memory_limit(root, own) is None
+    own.write_text("1:name=systemd:/x\n0::/pod/container\n")
+    assert memory_limit(root, own) is None
+    (inner / "memory.max").write_text("max\n")
+    (inner.parent / "memory.max").write_text("700000\n")
+    assert memory_limit(root, own) == 700_000
+    (root / "memory.max").write_text("600000\n")
+    assert memory_limit(root, own) == 600_000
+    own.write_text("0::/\n")
+    assert memory_limit(root, own) == 600_000

@@ -33,7 +33,7 @@ from app.engine.observed import tell_of_unit
 from app.engine.profiling.cache import Known
 from app.engine.profiling.energy import EnergyMeter, Watts
 from app.engine.profiling.service import Profiling
-from app.engine.program import fit, most_alive, over_budget, program_of, stage_profiles
+from app.engine.program import fit, most_alive, over_budget, over_memory, program_of, stage_profiles
 from app.engine.served_model import ServedModel
 from app.errors import ConfigError, NotReady
 from app.metrics import Snapshot
@@ -71,6 +71,8 @@ class Engine:
         hang_floor_s: float = 3.0,
         pool_bytes: int = 512 << 20,
         activation_bytes: int = 512 << 20,
+        body_bytes: int = 0,
+        memory_bytes: int | None = None,
         on_lost: Callable[[str], None] | None = None,
         meter: EnergyMeter | None = None,
         on_tick: Callable[[], None] = lambda: None,
@@ -88,6 +90,7 @@ class Engine:
         self._hang_floor_ns = int(hang_floor_s * 1e9)
         self._pool_bytes = pool_bytes
         self._activation_bytes = activation_bytes
+        self._body_bytes, self._memory_bytes = body_bytes, memory_bytes
         self._on_lost = on_lost
         self._on_tick = on_tick
         self._served: dict[int, ServedModel] = {}
@@ -156,8 +159,17 @@ class Engine:
         served = ServedModel(self, model, executor, program.id, learned.known)
         self._served[program.id] = served
         self._tell_if_over_budget(served, profiles)
+        self._tell_if_over_memory()
         self.profiling.opened(served, learned, spare)
         return served
+
+    def _tell_if_over_memory(self) -> None:
+        models = self._served.values()
+        slots = sum(served.pool.nbytes for served in models)
+        between = sum(self._activation_bytes for served in models if served.executor.activations is not None)
+        told = over_memory(self._memory_bytes, len(models), slots, between, self._body_bytes)
+        if told is not None:
+            log.warning("%s", told)
 
     def _tell_if_over_budget(self, served: ServedModel, profiles: Sequence[Profile]) -> None:
         budget_ns, cell = self.scheduler.device.classes.budget_ns, served.executor.steps is not None
@@ -427,6 +439,7 @@ class Engine:
                 self._step()  # rows that were held may go at another rate
                 for served in self._served.values():
                     self.profiling.review(served, self.scheduler.live_times(served.program))
+                    served.pool.tick()
                 self._on_tick()
 
 

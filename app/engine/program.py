@@ -95,6 +95,20 @@ def program_of(
     )
 
 
+def over_memory(limit: int | None, models: int, slots: int, between: int, bodies: int) -> str | None:
+    """What a container's memory may not suffice for, None where it does. All but `models` are bytes.
+
+    A quarter of it is left to the interpreter, torch, weights and what batches allocate.
+    """
+    if limit is None or slots + between + bodies <= limit * 3 // 4:
+        return None
+    return (
+        f"memory: the slots of {models} models may take {slots // _MIB} MiB (--pool-mib for each), rows between stages"
+        f" {between // _MIB} MiB (--activation-mib for each), bodies {bodies // _MIB} MiB (--max-inflight-mib): more"
+        f" than 3/4 of the container's {limit // _MIB} MiB. Lower these, or raise its limit"
+    )
+
+
 def over_budget(profiles: Sequence[Profile], budget_ns: int, *, cell: bool = False) -> str | None:
     """What to say of a model of which one row takes longer at a stage than best-effort work may; None: it does not.
 

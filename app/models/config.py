@@ -142,6 +142,8 @@ def read_config(folder: Path) -> ModelTable:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path}: expected a readable TOML file: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: expected a readable TOML file: its values are nested too deeply") from None
     if str(table.get("source", "")).endswith(".onnx"):
         table = _with_graph(table, path)
     try:

@@ -90,7 +90,7 @@ def _array(value: torch.Tensor | Array) -> Array:
 def try_model(model: Model, run: Run) -> list[str]:
     """All of it: sizes, the full length, and the row check. Returns warnings. Raises ConfigError and Unfit."""
     row = fit_row(model, run)
-    warnings = [try_full_length(model, row, run), check_independence(model, run)]
+    warnings = [try_full_length(model, row, run), check_independence(model, run), nan_warning(model)]
     return [warning for warning in warnings if warning]
 
 
@@ -198,6 +198,14 @@ def finding_warning(finding: Finding) -> str:
     if finding.cause is Cause.RANDOM:
         return f"whether its rows are independent is unchecked, {finding}: does it sample, or use dropout?"
     return str(finding)
+
+
+def nan_warning(model: Model) -> str | None:
+    """That a weight holds NaN, or None. Such a model serves: the weight may not be used, nobody else can tell."""
+    stages = model.stages or (model.call,)
+    named = (found for stage in stages if isinstance(stage, nn.Module) for found in stage.named_parameters())
+    wrong = next((name for name, value in named if value.is_floating_point() and bool(value.isnan().any())), None)
+    return None if wrong is None else f"weight {wrong!r} holds NaN: answers that depend on it are NaN"
 
 
 def unfit_warning(reason: str, later: str = "until real ones come") -> str:

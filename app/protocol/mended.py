@@ -53,6 +53,8 @@ _CODING = _refusal(b"400 Bad Request", "Transfer-Encoding: expected chunked and 
 class MendedProtocol(HttpToolsProtocol):
     """One connection of a client."""
 
+    _malformed, _malformed_told = 0, -1.0  # of all connections: requests since the last line, and when that was written
+
     # uvicorn's methods are called by the name of their class: that costs half as much as `super()`.
 
     def __init__(self, *args: Any, waiting: Waiting | None = None, **named: Any) -> None:
@@ -68,6 +70,14 @@ class MendedProtocol(HttpToolsProtocol):
         self._lingers = False  # the last answer has been given, and what still comes is dropped
         self._waiting = waiting or Waiting(self.timeout_keep_alive)  # one for all connections of a server
         self._farewell: Farewell | None = None
+
+    def _log_malformed(self) -> None:
+        """One line a second for all connections, whatever comes."""
+        protocol, now = MendedProtocol, self.loop.time()
+        protocol._malformed += 1
+        if not 0 <= now - protocol._malformed_told < 1:
+            self.logger.warning("malformed HTTP requests received: %d", protocol._malformed)
+            protocol._malformed, protocol._malformed_told = 0, now
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         HttpToolsProtocol.connection_made(self, transport)
@@ -87,7 +97,7 @@ class MendedProtocol(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserError:
-            self.logger.warning("Invalid HTTP request received.")
+            self._log_malformed()
             if self._wrong is _TOO_LONG:
                 self._refuse_head()
             else:

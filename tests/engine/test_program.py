@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from app.engine.program import fit_queue, over_budget
+from app.engine.program import fit_queue, over_budget, over_memory
 from app.scheduler.types import Profile
 
 from .rig import X, Y, make_model, tensor
@@ -57,3 +57,13 @@ def test_a_stage_over_the_budget_is_told_with_how_many_would_fit() -> None:
     assert "stages would" not in str(over_budget([Profile((20_000_000,))], 10_000_000, cell=True))
     said = told.replace("stage 1", "stage 0")
     assert f"model encoder: {said}" in page
+
+
+def test_what_a_containers_memory_may_not_suffice_for_is_told_with_the_settings() -> None:
+    mib = 1 << 20
+    assert over_memory(None, 6, 3072 * mib, 0, 512 * mib) is None
+    assert over_memory(8192 * mib, 6, 3072 * mib, 512 * mib, 512 * mib) is None
+    told = over_memory(600 * mib, 6, 3072 * mib, 0, 512 * mib)
+    assert told is not None
+    parts = "6 models may take 3072 MiB (--pool-mib", "512 MiB (--max-inflight-mib)", "the container's 600 MiB"
+    assert [part for part in parts if part not in told] == []

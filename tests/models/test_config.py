@@ -167,6 +167,12 @@ def test_labels_must_be_as_many_as_values(tmp_path):
         model_info(read_config(folder), source_of(folder))
 
 
+def test_a_file_that_is_nested_too_deeply_is_named(tmp_path):
+    (tmp_path / "model.toml").write_text("x = " + "[" * 100_000)
+    with pytest.raises(ConfigError, match=r"model\.toml: expected a readable TOML file: .* nested too deeply"):
+        read_config(tmp_path)
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"model\.toml: expected a readable TOML file"):
         read_config(tmp_path)

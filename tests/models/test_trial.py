@@ -290,3 +290,11 @@ def test_a_placed_model_is_judged_by_its_precision() -> None:
     placed = place(model(nn.Linear(3, 3)), Placement(precision="bf16"))
     assert tolerance_of(placed) is TOLERANCES["BF16"]
     assert try_out(placed) == []
+
+
+def test_a_weight_that_holds_nan_is_named() -> None:
+    linear = nn.Linear(3, 3)
+    assert try_out(model(linear)) == []
+    with torch.no_grad():
+        linear.bias[1] = torch.nan
+    assert try_out(model(linear)) == ["weight 'bias' holds NaN: answers that depend on it are NaN"]

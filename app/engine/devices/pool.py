@@ -5,11 +5,15 @@ in ring order, so that rows that arrive one after another lie side by side, and 
 They are freed in any order. On a CPU the model reads the slab itself: a row is copied once, or twice if its batch is
 scattered over the slab.
 
+Memory takes pages when it is written first. A pool that nobody has used for a minute gives them back to the system.
+
 Text and inputs without a largest length have no slab. Their slots hold each row's own array while its call has them.
 """
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +27,8 @@ Slots = Sequence[int]
 Allocate = Callable[[tuple[int, ...], torch.dtype], torch.Tensor]
 _NO_LENGTHS: Mapping[str, int] = {}
 _FREE, _TAKEN = b"\0", b"\1"
+_IDLE_TICKS = 60
+_TICK_BYTES = 32 << 20  # given back at a tick: some 2 ms
 
 
 def pageable(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -60,6 +66,13 @@ class Pool:
         self._taken = bytearray(slots)
         self._cursor = 0
         self.used = 0
+        self._pageable = allocate is pageable
+        self._idle, self._seen, self._kept = 0, 0, slots  # ticks, the cursor then, slots whose memory may be there
+
+    @property
+    def nbytes(self) -> int:
+        """What the slabs take when every slot has been used."""
+        return len(self._taken) * slot_bytes(self.specs)
 
     @property
     def free(self) -> int:
@@ -108,6 +121,26 @@ class Pool:
                 if values is not None:
                     for slot in slots:
                         values[slot] = None
+
+    def tick(self) -> None:
+        """To be called once a second or so: memory of a pool that is not used goes, a part at each call."""
+        if self.used or self._cursor != self._seen:
+            self._idle, self._seen, self._kept = 0, self._cursor, self._end
+            return
+        self._idle += 1
+        if self._idle > _IDLE_TICKS and self._kept:
+            rows = max(1, _TICK_BYTES // max(1, slot_bytes(self.specs)))
+            end = min(self._kept, self._end)
+            self._kept = max(0, end - rows)
+            self.forget(range(self._kept, end))
+
+    def forget(self, slots: range) -> None:
+        """Give the memory of these slots, which nobody uses, back to the system. Their rows are lost."""
+        if not self._pageable:
+            return
+        for slab, stride in zip(self.slabs, self.strides, strict=True):
+            if slab is not None:
+                _release(slab.data_ptr() + slots.start * stride, len(slots) * stride)
 
     def write(
         self, slots: Slots, index: int, values: Array | memoryview, lengths: Mapping[str, int] = _NO_LENGTHS
@@ -171,6 +204,15 @@ def slot_bytes(specs: Sequence[TensorSpec]) -> int:
 def has_slab(spec: TensorSpec) -> bool:
     """Whether memory for the input's rows can be reserved: text and rows without a largest length have no size."""
     return spec.bounded and spec.datatype != "BYTES"
+
+
+def _release(address: int, nbytes: int) -> None:
+    """Give whole pages of private memory back. They read as zeros until they are written again."""
+    advice = getattr(mmap, "MADV_DONTNEED", None)
+    first = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
+    last = (address + nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    if advice is not None and last > first:
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), advice)
 
 
 def _view(slab: torch.Tensor) -> Array:

@@ -109,7 +109,7 @@ class ProfileCache:
             profile = parse(json.loads(path.read_text(encoding="utf-8")))
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, ValueError) as exc:
+        except (OSError, ValueError, RecursionError) as exc:
             self._complain(f"{path} is not used: {exc}")
             return None
         if (profile.model, profile.device, profile.threads) != (key.model, key.device, key.threads):
@@ -134,7 +134,7 @@ class ProfileCache:
         for path in sorted(self.folder.glob(f"{model}-*.json")):
             try:
                 profile = parse(json.loads(path.read_text(encoding="utf-8")))
-            except (OSError, ValueError):
+            except (OSError, ValueError, RecursionError):
                 continue  # said when the model is loaded
             made, told = str(profile.extra.get("made", "")), profile.extra.get("suggested")
             computed = profile.extra.get("precision", "fp32")

@@ -191,6 +191,7 @@ class IdleProfiler:
         own, wanted = self._lengths(target)
         sampler = self._room(target).sampler(levels(most), wanted)
         handovers = await self._visit(target, sampler)
+        await self._forget_rows(target)
         if handovers is None or not any(sampler.table(1)):
             return None
         made = now_utc()
@@ -209,6 +210,7 @@ class IdleProfiler:
         own, wanted = self._lengths(target) if not has_lengths(target) else (0, [])
         sampler = self._room(target).rest(wanted)
         handovers = await self._visit(target, sampler)
+        await self._forget_rows(target)
         if not handovers:
             return None
         profile = replace(known.profile, handover_ns=max(0, round(median(handovers))))
@@ -253,6 +255,12 @@ class IdleProfiler:
             computed = round(median(one.completion.outcome.compute_ns for one in measured))
             sampler.add(cell, [computed], took, _by_stage(measured))
         return handovers
+
+    async def _forget_rows(self, target: Target) -> None:
+        """The rows that were measured with are written anew where others follow: until then they need no memory."""
+        spare = target.spare
+        if spare:
+            await asyncio.to_thread(target.executor.pool.forget, range(spare[0], spare[-1] + 1))
 
     def _room(self, target: Target) -> Room:
         return Room(target.known.profile, longest(target.rows), self._budget_ns)

@@ -20,7 +20,7 @@ from app.engine.profiling.review import Review
 from app.engine.profiling.tables import TableSolver
 from app.engine.profiling.warmup import run_on, warm_up
 from app.models.samples import longest
-from app.models.trial import Unfit, check_independence, unfit_warning
+from app.models.trial import Unfit, check_independence, nan_warning, unfit_warning
 from app.scheduler.beside import Paired, slowdowns
 from app.scheduler.estimates.curve import ONCE
 from app.scheduler.estimates.live import LiveTimes
@@ -140,7 +140,8 @@ class Profiling:
         profile = ModelProfile(
             quick.profile.batch_ns, executor.model.info.name, extra=extra, stages=stages, errors=errors
         )
-        return Known(profile, Origin.WARM_UP, now_utc()), rows, (*warnings, *([dependent] if dependent else []))
+        found = [warning for warning in (dependent, nan_warning(executor.model)) if warning is not None]
+        return Known(profile, Origin.WARM_UP, now_utc()), rows, (*warnings, *found)
 
     def opened(self, served: Measured, learned: Learned, spare_rows: int) -> None:
         """The model serves: solve its tables, and measure it when there is time. Before its first call."""

@@ -100,7 +100,7 @@ def tables_of(
     asked = (_FORMAT, stage, handovers, lead_ns, workers, weight, profile.watts, control.LOADS, stages)
     path = folder and folder / f"tables-{hashlib.sha256(repr(asked).encode()).hexdigest()[:24]}.json"
     if path:
-        with suppress(OSError, ValueError, KeyError, TypeError):
+        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
             return ControlTables.from_dict(json.loads(path.read_text(encoding="utf-8")))
     tables = control.solve(
         stage, workers=workers, weight=weight, power=profile.watts, values=values, handovers=handovers, lead_ns=lead_ns,

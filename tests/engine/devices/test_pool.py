@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+
 import numpy as np
 import pytest
 import torch
@@ -224,3 +226,35 @@ def test_a_row_is_copied_as_it_was_written():
     pool.write(slots, 0, np.zeros((2, 2)))
     assert row.arrays[0].tolist() == [1, 1]
     assert pool.row(slots[0]).parameters == {}
+
+
+MIB = tensor("x", "FP32", 1 << 18)
+
+
+def ticked(pool: Pool, times: int) -> None:
+    for _ in range(times):
+        pool.tick()
+
+
+def test_memory_of_a_pool_that_nobody_has_used_for_a_minute_goes_back_to_the_system() -> None:
+    pool = Pool([MIB], 100)
+    spare = pool.set_apart(10)
+    pool.views[0][:] = 1
+    ticked(pool, 60)
+    pool.give_back(pool.take(1))
+    ticked(pool, 61)
+    assert pool.views[0].all(), "it has been used meanwhile"
+    ticked(pool, 1)
+    assert pool.views[0][:57].all(), "32 MiB at a tick"
+    ticked(pool, 5)
+    left = np.count_nonzero(pool.views[0][:90])
+    assert left * 4 <= 4 * mmap.PAGESIZE, "pages that it shares with what lies beside each part"
+    assert pool.views[0][spare.start + 1 :].all(), "rows to measure with are not its own"
+
+
+def test_memory_in_use_stays() -> None:
+    pool = Pool([MIB], 100)
+    pool.take(1)
+    pool.views[0][:] = 1
+    ticked(pool, 200)
+    assert pool.views[0].all()

@@ -143,6 +143,7 @@ def test_the_newest_suggestion_on_this_hardware(cache: ProfileCache):
     cache.store(Key("m-2", "abc", "cpu x", 1), suggesting("2026-01-09", 8))
     cache.store(Key("m", "xyz", "cpu x", 1), ModelProfile((10,), extra={"made": "2026-02-01"}))
     (cache.folder / "m-broken.json").write_text("{")
+    (cache.folder / "m-deep.json").write_text("[" * 100_000)
     assert cache.suggestion("m", "cpu x") == {"threads": 4, "workers": [8]}
     assert cache.suggestion("m-2", "cpu x") == {"threads": 8, "workers": [8]}
     assert cache.suggestion("n", "cpu x") is None

@@ -38,7 +38,7 @@ class PairCache:
             return _parse(json.loads(path.read_text(encoding="utf-8")), key)
         except (FileNotFoundError, NotADirectoryError):
             return ()
-        except (OSError, ValueError) as exc:
+        except (OSError, ValueError, RecursionError) as exc:
             self._complain(f"{path} is not used: {exc}")
             return ()
 
