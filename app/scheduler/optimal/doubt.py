@@ -3,14 +3,15 @@
 A table solved from measured times exploits whatever is in them, their errors first: of many sizes the one that was
 luckiest looks best. So times are perturbed, each size up or down by 1.5 standard errors, several times over, and a
 table is kept only if it is better than serving all that waits on every one of these curves. That asks for a gain of
-about three standard errors, and for stability: a table that serves too slowly on one of the curves is out.
+about three standard errors. On curves where neither keeps up with the rate, the one that serves more rows a second is
+better.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import hypot, inf
+from math import hypot
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from app.scheduler.optimal import solver
 from app.scheduler.optimal.solver import Optimum
 
 _CURVES = 16
+_OVERLOADED = 1e30  # above any cost of a policy that keeps up
 _AWAY = 1.5  # standard errors
 _SIGNIFICANT = 3.0  # standard errors
 _WORTH = 0.001  # of the cost: a gain that is smaller is not worth another table
@@ -59,8 +61,8 @@ def kept(best: Optimum, batch_ns: Times, curves: Sequence[Times], price: float, 
         times = [curve[size - 1] for size in best.sizes]
         try:
             found = solver.evaluate(times, best.rate, table, power=power, pad=False)
-        except ValueError:  # it does not keep up
-            return inf
+        except ValueError:  # it does not keep up: what serves faster falls behind more slowly
+            return _OVERLOADED * times[table[-1] - 1] / table[-1]
         return found.mean_ns + price * found.power_w
 
     better = cost(batch_ns, best.table) < (1 - _WORTH) * cost(batch_ns, every)
