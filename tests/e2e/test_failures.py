@@ -286,9 +286,9 @@ def test_a_model_that_fails_is_logged_once(start: Callable[..., Server]) -> None
     assert len(told) == 1
     line, *trace = server.lines[told[0] :]
     assert "WARNING starling.http: model marked version 1, request r-0: " in line
-    assert trace[0] == "Traceback (most recent call last):"
+    assert trace[0] == "  Traceback (most recent call last):"
     assert "marked/model.py" in trace[1]
-    assert [line for line in trace if line.startswith("  File")] == [trace[1]]
+    assert [line for line in trace if line.startswith("    File")] == [trace[1]]
 
 
 def test_many_wrong_bodies_at_once(server: Server, threads: ThreadPoolExecutor) -> None:

@@ -1,12 +1,10 @@
 """Ends the thread it runs on when it sees -1."""
 
-import sys
-
 import torch
 
 
 class Dying:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if (x == -1).any():
-            sys.exit("a model that leaves")
+            raise GeneratorExit("a model that leaves")
         return x
