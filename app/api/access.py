@@ -11,7 +11,7 @@ from collections.abc import Collection
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from app.api.keys import Keys
+from app.api.keys import Key, Keys
 from app.api.routes.probes import LIVE_PATHS, READY_PATHS
 from app.errors import Forbidden, Unauthorized
 
@@ -54,12 +54,15 @@ class Access:
             return
         _check(headers, self.keys, "API")
 
-    def allows(self, headers: dict[bytes, bytes]) -> bool:
-        """Whether a request that infers may come."""
-        if self.keys is None:
-            return True
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one API key."""
+        return self.keys is not None and self.keys.several
+
+    def key_of(self, headers: dict[bytes, bytes]) -> Key | None:
+        """The API key that a request came with; None for none, or a wrong one, and where none is asked for."""
         given = _given(headers)
-        return given is not None and self.keys.hold(given)
+        return None if given is None or self.keys is None else self.keys.find(given)
 
     def check_control(self, headers: dict[bytes, bytes]) -> None:
         """Raise Forbidden or Unauthorized for a request to load or unload that may not come."""
@@ -96,7 +99,7 @@ def _check(headers: dict[bytes, bytes], keys: Keys, kind: str) -> None:
     given = _given(headers)
     if given is None:
         raise Unauthorized(f"an {kind} key is needed: X-API-Key, or Authorization: Bearer")
-    if not keys.hold(given):
+    if keys.find(given) is None:
         raise Unauthorized(f"the {kind} key is wrong")
 
 

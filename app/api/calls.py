@@ -14,6 +14,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from app.api.access import Access
 from app.api.access_log import AccessLog
@@ -24,9 +25,10 @@ from app.api.codecs.v2 import V2
 from app.api.http import BodyReader, Limits, given_id
 from app.api.prefix import without
 from app.api.query import NOTHING, Asked, parse_query
+from app.api.shares import Shares, permit
 from app.api.threads import HelperThreads
 from app.contract import CLASSES, Answer, Lease, Served
-from app.errors import BadRequest, ModelFailed, StarlingError, TooManyConnections
+from app.errors import BadRequest, ModelFailed, QueueFull, StarlingError, TooManyConnections
 from app.logs import CauseLog
 from app.protocol.turns import Turns
 from app.tracing.tracer import Tracer
@@ -98,6 +100,7 @@ class Calls:
         self.access = access
         self.access_log = access_log
         self.keyed = access.keys is not None
+        self._shares = Shares()
         self._connections = connections
         self.turns = Turns(connections)  # of those who are refused
         self._causes = CauseLog(log)
@@ -178,19 +181,37 @@ class Calls:
         served.admit(1, klass)
         return True
 
-    def lease(self, served: Served, call: DecodedCall, asked: Asked, klass: str, arrived: int) -> Lease:
-        """Take slots for a call of a class. `asked`: of its query; `arrived`: monotonic nanoseconds."""
+    def lease(
+        self, served: Served, call: DecodedCall, asked: Asked, klass: str, arrived: int, headers: RequestHeaders
+    ) -> Lease:
+        """Take slots for a call of a class. `asked`: of its query; `arrived`: monotonic nanoseconds.
+
+        Raises Forbidden, or QueueFull, where the request's key may not have them.
+        """
         limit = served.info.batching.max_queue
         if call.rows > limit:
             raise BadRequest(
                 f"{call.rows} rows in one request: the queue of model {served.info.name!r} holds {limit}; "
                 f"send at most {limit} at a time, or raise max_queue (--max-queue, or in model.toml)"
             )
-        return served.lease(
+        priority = call.priority or asked.priority
+        key = self.access.key_of(headers) if self.keyed else None
+        if key is not None:
+            permit(key, klass or served.info.batching.default_class, priority)
+        lease = served.lease(
             call.rows, lengths=call.lengths, own_lengths=call.own_lengths, klass=klass,
-            priority=call.priority or asked.priority, timeout_us=call.timeout_us or asked.timeout_us,
+            priority=priority, timeout_us=call.timeout_us or asked.timeout_us,
             parameters=call.parameters, arrived_ns=arrived,
         )  # fmt: skip
+        if key is not None and self.access.several:
+            queue = (served.info.name, served.info.version, klass or served.info.batching.default_class)
+            try:
+                self._shares.take(queue, key, call.rows, limit)
+            except QueueFull:
+                lease.close()
+                raise
+            lease.on_close = partial(self._shares.give_back, queue, key, call.rows)
+        return lease
 
     # its body and its answer, on the ASGI way
 

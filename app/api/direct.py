@@ -43,7 +43,7 @@ class DirectCalls:
         route = self._routes.get(url) or self._match(url)
         if route is None or len(connection.connections) > calls.limits.connections:
             return None
-        if calls.keyed and not calls.access.allows(headers):
+        if calls.keyed and calls.access.key_of(headers) is None:
             return None
         state = connection.app_state
         health: Health = state["health"]
@@ -143,7 +143,7 @@ class DirectCall(Exchange):
             self.call = call = codec.decode(served, self.headers, body, calls.limits)
             if call.klass:
                 self.klass = call.klass
-            self.lease = lease = calls.lease(served, call, self.route.asked, self.klass, self.arrived)
+            self.lease = lease = calls.lease(served, call, self.route.asked, self.klass, self.arrived, self.headers)
             for index, values in enumerate(call.arrays):
                 lease.write(index, values)
             lease.submit(self)

@@ -270,17 +270,13 @@ class InferencePath:
             request.klass = call.klass or request.klass
             request.rows = call.rows
             try:
-                return call, served, calls.lease(served, call, route.asked, request.klass, request.arrived)
+                lease = calls.lease(served, call, route.asked, request.klass, request.arrived, headers)
             except NotReady:
                 request.served = catalog.find(route.model, route.version)
                 if request.served is served:
                     raise
-
-    async def _inflated(self, headers: RequestHeaders, body: bytes) -> bytes:
-        encoding = headers[b"content-encoding"]
-        if encoding.strip().lower() in (b"", b"identity"):
-            return body
-        return await asyncio.to_thread(inflate, body, encoding, self._calls.limits.body)
+            else:
+                return call, served, lease
 
 
 @asynccontextmanager

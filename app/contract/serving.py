@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,6 +14,8 @@ from app.contract.specs import Array, ModelInfo, SampleRow
 
 class Lease(Protocol):
     """The slots of one call, from admission to answer. Whoever takes it closes it, or uses it as a context manager."""
+
+    on_close: Callable[[], None] | None  # called once, when it is closed
 
     # for traces
 

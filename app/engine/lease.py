@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -76,6 +76,7 @@ class Lease(Call):
         "cause",
         "entered",
         "error",
+        "on_close",
         "places",
         "slots",
         "submitted",
@@ -110,6 +111,7 @@ class Lease(Call):
         self.submitted = False
         self.entered = 0  # when it was submitted; from its arrival until then it was read and decoded
         self._waiter: Waiter | None = None
+        self.on_close: Callable[[], None] | None = None
         #: For each row that has ended, the batch that holds its outputs and the row's place in it. The engine writes
         #: this list; a dict would cost 3 us per call for its first key.
         self.places: list[tuple[Batch, int] | None] = [None] * len(self.rows)
@@ -227,6 +229,8 @@ class Lease(Call):
         if self._closed:
             return
         self._closed = True
+        if self.on_close is not None:
+            self.on_close()
         if self.submitted and self.alive:
             self._served.cancel(self)
             self.free_ended()

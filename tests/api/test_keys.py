@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.api import keys as module
-from app.api.keys import Keys, keys_of
+from app.api.keys import Key, Keys, keys_of
 from app.errors import ConfigError
 
 SECRETS = ("alpha-1", "beta-2", "gamma-3")
@@ -22,7 +22,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def held(keys: Keys) -> list[str]:
-    return [key for key in SECRETS if keys.hold(key.encode())]
+    return [key for key in SECRETS if keys.find(key.encode())]
 
 
 def test_none() -> None:
@@ -33,7 +33,7 @@ def test_a_key_a_line(file: Path) -> None:
     keys = Keys("api_key", "gamma-3", file)
     assert held(keys) == list(SECRETS)
     for wrong in (b"", b"alpha-", b"alpha-1 ", b"# of the team", b"of", b"\xff"):
-        assert not keys.hold(wrong)
+        assert not keys.find(wrong)
     assert held(Keys("api_key", None, file)) == ["alpha-1", "beta-2"]
 
 
@@ -46,7 +46,7 @@ def test_every_key_is_compared(file: Path, monkeypatch: pytest.MonkeyPatch) -> N
         return compare_digest(given, key)
 
     monkeypatch.setattr(module.hmac, "compare_digest", counted)
-    assert keys.hold(b"alpha-1")
+    assert keys.find(b"alpha-1")
     assert len(compared) == 2
 
 
@@ -55,7 +55,7 @@ def test_every_key_is_compared(file: Path, monkeypatch: pytest.MonkeyPatch) -> N
     [
         (b"", "expected a key, found none"),
         (b"# nothing\n\n", "expected a key, found none"),
-        (b"alpha-1\nbeta 2\n", "line 2: expected a key of visible ASCII characters"),
+        (b"alpha-1\nbeta 2\n", "line 2: behind the key: expected priority"),
         ("alpha-1\nbêta\n".encode(), "line 2: expected a key of visible ASCII characters"),
         (b"alpha-1\n\xff\n", "UTF-8"),
         (b"a" * (65 << 10), "at most 65536 bytes"),
@@ -70,6 +70,23 @@ def test_files_that_are_none(tmp_path: Path, content: bytes, words: str) -> None
     assert message.startswith(f"admin_key_file {path}: ")
     told = message.replace(str(path), "")  # which is named after the test
     assert not any(part in told for part in ("alpha", "beta", "bêta", "aaa"))
+
+
+def test_what_a_key_may_ask_for_stands_behind_it(file: Path) -> None:
+    file.write_text("alpha-1 priority=2  class=best_effort\nbeta-2\nbeta-2 class=realtime\n")
+    keys = Keys("api_key", "gamma-3", file)
+    assert keys.find(b"alpha-1") == Key(b"alpha-1", 2, "best_effort")
+    assert keys.find(b"beta-2") == Key(b"beta-2", 0, "realtime")
+    assert keys.find(b"gamma-3") == Key(b"gamma-3")
+    assert keys.find(b"alpha-1 priority=2") is None
+
+
+@pytest.mark.parametrize("option", ["priority=0", "priority=-1", "priority=", "class=bulk", "rate=3", "more", "="])
+def test_an_option_that_is_none(file: Path, option: str) -> None:
+    file.write_text(f"secret {option}\n")
+    with pytest.raises(ConfigError, match=r"line 1: behind the key: expected priority=1 or more, or class=") as caught:
+        Keys("api_key", None, file)
+    assert "secret" not in str(caught.value)
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
