@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from torch import nn
 
+from app.api.keys import Keys
 from app.bench.workload import parse as parse_workload
 from app.models import Staged
 from app.models.check import check, describe
@@ -139,6 +140,12 @@ def is_a_workload(one: Block, world: World) -> None:
     assert parse_workload(json.loads(one.text), "the page").tasks
 
 
+def is_a_key_file(one: Block, world: World) -> None:
+    file = world.folder / "keys"
+    file.write_text(one.text, encoding="utf-8")
+    assert Keys("api_key", None, file).several
+
+
 def has_this_form(one: Block, world: World) -> None:
     """The answer of the model `mood`: fields and labels as on the page, scores of its own."""
     got = world.server.post("/predict/mood", b"what a fine day", {"Content-Type": "text/plain"}).json()
@@ -200,6 +207,7 @@ RULES = (
     BlockRule("docs/bench.md", "from app.bench", measures),
     BlockRule("docs/client.md", "import numpy", runs),
     BlockRule("docs/loadtest.md", r'\{"time"', is_a_workload),
+    BlockRule("docs/operations.md", "3f1c7a0e-", is_a_key_file),
     BlockRule(MODELS, "mine/\n", names_files),
     BlockRule(MODELS, "mine/scaled/2/model.toml: ", tells_a_wrong_shape),
     BlockRule(MODELS, "mine/net/model.toml: cuts", tells_a_wrong_cut),
