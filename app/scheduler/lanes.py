@@ -73,6 +73,11 @@ class Lane:
         assert self.by_length is not None
         return bisect_left(self.by_length, (row.length, row.order, row))
 
+    def stands(self, row: Row) -> bool:
+        """Whether a row that was taken from the middle is still in its place in the order of arrival."""
+        place = bisect_left(self.rows, row.order, key=lambda other: other.order)
+        return place < len(self.rows) and self.rows[place] is row
+
     def rebuild(self) -> None:
         self.rows = deque(row for row in self.rows if self.has(row) and row.state is _WAITING)
         self.picked = False

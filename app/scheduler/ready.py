@@ -99,7 +99,9 @@ class ReadySet:
                 lane = self._lanes[level] = Lane(by_length=self._by_length)
                 insort(self._levels, level)
             come = sorted(group, key=_order)
-            _put_in(lane.rows, come)
+            absent = [row for row in come if not lane.stands(row)] if lane.picked else come
+            if absent:
+                _put_in(lane.rows, absent)
             self.count += len(come)
             going = sum(row.started for row in come)
             self.going += going

@@ -328,3 +328,19 @@ class TestByLength:
                 row.state = RowState.RUNNING
         assert ready.count == 1
         assert held(ready) <= 70
+
+
+def test_rows_picked_by_length_that_are_put_back_stand_there_once() -> None:
+    ready = ReadySet(KEY)
+    stand(ready, *(make_call(ident, lengths=(length,), arrived=ident) for ident, length in enumerate((5, 9, 5, 9))))
+    ready.sort_by_length()
+    picked = ready.take_beside(2, 0)
+    assert ids(picked) == [0, 2]
+    for row in picked:
+        row.state = RowState.RUNNING
+    for row in picked:
+        row.state = RowState.WAITING
+    ready.add_all(picked)  # as the scheduler does with a unit that was taken back
+    assert ids(list(ready.first(4, 4))) == [0, 1, 2, 3]
+    assert ids(ready.take(4, 4)) == [0, 1, 2, 3]
+    assert ready.count == 0
