@@ -48,7 +48,6 @@ class Dispatch:
         self._shared = ledger.best_effort > 0 or bool(self.gate.units)
         if self._shared:
             self.gate.open(now)
-        self.held = False
         if workers.full:
             return None  # the step that most calls get
         held: list[ReadySet] = []

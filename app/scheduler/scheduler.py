@@ -158,7 +158,8 @@ class Scheduler:
         state.units -= 1
         gate = self._dispatch.gate
         if gate.units or gate.shares:
-            gate.ended(unit, outcome.compute_ns)
+            failed = outcome.error is not None and outcome.error is not Fault.VOID
+            gate.ended(unit, max(0, now - unit.begins) if failed else outcome.compute_ns)  # it used its worker, too
         self._dispatch.ahead.forget(unit)
         if outcome.error is not None:
             self._dispatch.ahead.fail(unit, self._workers.of(unit.worker))
@@ -236,7 +237,7 @@ class Scheduler:
         could start. One that starts as its share of the device goes before real-time units anyway, and is not held.
         """
         ledger = self._ledger
-        self._dispatch.hold = hold
+        self._dispatch.hold, self._dispatch.held = hold, False
         start: list[Unit] = []
         if not ledger.deadlines:
             wake_at = None if self._lost else self._dispatch.run(start, now)

@@ -444,6 +444,15 @@ class TestHold:
         step = scheduler.step(10)
         assert (rows(step.start), step.held) == ([[0]], False)
 
+    def test_a_lost_device_holds_nothing(self) -> None:
+        """Or the driver would look again at every turn of the loop, for as long as it lives."""
+        scheduler = scheduler_of(1, 1, 1)
+        (unit,) = submit(scheduler, BEST, 0).start
+        scheduler.submit(make_call(1, klass=BEST), 0)
+        assert scheduler.step(0, hold=True).held
+        scheduler.finished(Outcome(unit.id, Fault.DEVICE), 10)
+        assert not scheduler.step(10).held
+
     @pytest.mark.parametrize("preset", [Preset.STREAMS, Preset.SEQ])
     def test_presets_that_know_no_classes_hold_nothing(self, preset: Preset) -> None:
         scheduler = scheduler_of(1, class_preset=preset)
@@ -520,6 +529,20 @@ class TestShare:
         scheduler.finished(Outcome(first.id, compute_ns=10), 10)
         step = submit(scheduler, REAL, 2, now=10)
         assert (rows(step.start), list(step.withdraw)) == ([[9]], [])
+
+    def test_units_that_fail_use_up_their_part_too(self) -> None:
+        """A model that always fails takes no more than its part of the time, though it answers nothing."""
+        scheduler = scheduler_of(1, class_share=0.25)
+        submit(scheduler, BEST, *range(100, 150))
+        submit(scheduler, REAL, *range(50))
+        served = []
+        for now in range(10, 410, 10):
+            (unit,) = scheduler.running
+            served.append(unit.klass)
+            failed = Outcome(unit.id, Fault.MODEL)
+            scheduler.finished(failed if unit.klass else Outcome(unit.id, compute_ns=10), now)
+            scheduler.step(now)
+        assert served.count(BEST) == 10
 
 
 class TestOrder:
