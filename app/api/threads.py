@@ -30,8 +30,13 @@ class HelperThreads:
         else:
             await self._turn(best_effort)
         running = asyncio.ensure_future(asyncio.to_thread(function, *args, **named))
-        running.add_done_callback(lambda _: self._give_back())
+        running.add_done_callback(self._ended)
         return await asyncio.shield(running)
+
+    def _ended(self, running: asyncio.Task[_T]) -> None:
+        if not running.cancelled():
+            running.exception()  # retrieves it: a caller that has left does not, and asyncio would log it
+        self._give_back()
 
     async def _turn(self, best_effort: bool) -> None:
         """Return when a thread is this caller's."""

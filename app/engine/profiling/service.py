@@ -219,10 +219,11 @@ class Profiling:
 
     def review(self, served: Measured, live: Sequence[LiveTimes]) -> None:
         """What live batches say of each stage's times: solve tables again where the curve has moved by more than its
-        error, and measure a profile from the cache again that they contradict. Called now and then; cheap.
+        error, and measure a profile from the cache again that they contradict. Called now and then; cheap. While tables
+        of the model are being solved, nothing is asked for: solving takes seconds, and models take turns.
         """
         review = self._reviews.get(served.program)
-        if review is None or not live or served.executor.steps is not None:
+        if review is None or not live or served.executor.steps is not None or self._tables.solves(served):
             return
         corrected = review.corrected(live, self._clock())
         if corrected is None:

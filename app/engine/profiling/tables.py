@@ -59,6 +59,10 @@ class TableSolver:
             self._tasks[task] = target.program
             task.add_done_callback(self._over)
 
+    def solves(self, target: Target) -> bool:
+        """Whether tables of this model are being solved, or wait for their turn."""
+        return target.program in self._tasks.values()
+
     def forget(self, target: Target) -> None:
         """The model is going: its tables are of no use any more, and what waits to be solved must not keep it."""
         for task, program in self._tasks.items():

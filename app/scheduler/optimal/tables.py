@@ -1,9 +1,9 @@
 """Control tables: the best action for each number of waiting rows, solved beforehand for a grid of loads.
 
-`solve` takes 0.2 s for batches up to 32 and seconds for the largest, so it belongs off the event loop; looking a table
-up is O(1). A table is solved from the measured curve for a load: the arrival rate as a share of what the device can
-serve. A device that has become slower by a factor is the same process on a slower clock, so the table of the load as it
-is now stays exact, and nothing is solved again.
+`solve` takes 0.2 s for batches up to 32, up to four times that where times have errors, and seconds for the largest, so
+it belongs off the event loop; looking a table up is O(1). A table is solved from the measured curve for a load: the
+arrival rate as a share of what the device can serve. A device that has become slower by a factor is the same process on
+a slower clock, so the table of the load as it is now stays exact, and nothing is solved again.
 
 The objective is a weight w from 0 to below 1. The objective minimised is
 

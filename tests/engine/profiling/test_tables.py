@@ -77,6 +77,22 @@ async def test_a_model_that_has_gone_is_not_kept_by_tables_that_wait_to_be_solve
 
 
 @virtual
+async def test_a_model_whose_tables_are_being_solved_is_not_reviewed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Solving takes seconds: what is asked for faster than that would pile up."""
+    async with serving(make_model(policy="adaptive")) as rig:
+        await rig.loop.turn(3)
+        profiling, (live,) = rig.engine.profiling, rig.engine.scheduler.live_times(rig.served.program)
+        asked = []
+        monkeypatch.setattr(profiling._reviews[rig.served.program], "corrected", lambda *_: asked.append(1))
+        profiling._tables.want(rig.served)
+        profiling.review(rig.served, [live])
+        assert not asked
+        await rig.loop.turn(3)
+        profiling.review(rig.served, [live])
+        assert asked
+
+
+@virtual
 async def test_a_model_whose_tables_cannot_be_solved_is_served_all_the_same(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
