@@ -14,13 +14,15 @@ import torch
 from torch import nn
 
 from app.contract import UNBOUNDED, Array, Model
+from app.engine.devices.base import Job
+from app.engine.devices.cpu import cells
 from app.engine.devices.cpu.device import CpuDevice
 from app.engine.engine import Engine
 from app.engine.profiling.service import Profiling
 from app.engine.served_model import ServedModel
 from app.errors import DeadlineExceeded, ModelFailed
 from app.models import Recurrent, packed_cells
-from app.models.cells import recurrent_model
+from app.models.cells import CellModel, recurrent_model
 from app.models.rnn import by_its_layer
 from app.scheduler.scheduler import Scheduler
 
@@ -263,6 +265,104 @@ class TestStrides:
             asked = await asyncio.gather(*(ask(served, row) for row in rows), return_exceptions=True)
             assert float(asked[0][0]) == 9  # type: ignore[index]
             assert isinstance(asked[1], ModelFailed)
+            assert served.pool.used == 0
+
+
+class LastState(Sums):
+    """The same, by the state behind a row's last step."""
+
+    def finish(self, state: Any, ys: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        return state[0].clone()
+
+
+class TestEndsTogether:
+    """Rows that end within a few steps of one another are finished in one call, where the worker goes on by itself."""
+
+    @pytest.fixture
+    def finished(self, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+        """The lengths of the rows of each call."""
+        calls: list[list[int]] = []
+        finish = CellModel.finish
+
+        def counted(self: CellModel, state: Any, ys: Any, lengths: torch.Tensor) -> Any:
+            calls.append(lengths.tolist())
+            return finish(self, state, ys, lengths)
+
+        monkeypatch.setattr(CellModel, "finish", counted)
+        return calls
+
+    @pytest.fixture
+    def jobs(self, monkeypatch: pytest.MonkeyPatch) -> list[Job]:
+        jobs: list[Job] = []
+        push = CpuDevice.push
+        monkeypatch.setattr(CpuDevice, "push", lambda self, worker, job: (jobs.append(job), push(self, worker, job))[1])
+        return jobs
+
+    async def ask_all(self, served: ServedModel, lengths: tuple[int, ...], **options: Any) -> None:
+        asked = await asyncio.gather(*(ask(served, np.ones((1, n), np.float32), **options) for n in lengths))
+        assert [float(got[0]) for got in asked] == list(lengths)
+        assert served.pool.used == 0
+
+    @pytest.mark.parametrize("kind", [Sums, LastState, Ending, Strides, NearEnd])
+    @pytest.mark.parametrize(
+        ("lengths", "calls"),
+        [
+            ((10, 20, 11, 20), [[10, 11], [20, 20]]),
+            ((10, 12, 30, 20), [[10], [12], [20], [30]]),  # a row of four waits one step
+            ((1, 2, 30, 30), [[1], [2], [30, 30]]),  # short ones do not wait
+            ((10, 11, 12, 12), [[10, 11], [12, 12]]),  # none waits for others that wait
+        ],
+        ids=["one step apart", "two steps apart", "short", "all in a row"],
+    )
+    async def test_rows_that_end_one_step_apart_are_finished_by_one_call(
+        self, kind: type[Sums], lengths: tuple[int, ...], calls: list[list[int]], finished: list[list[int]]
+    ) -> None:
+        cell = kind()
+        async with serving(sums(cell)) as served:
+            finished.clear()
+            cell.rows.clear()
+            await self.ask_all(served, lengths)
+        assert finished == calls
+        assert sum(cell.rows) == sum(lengths), "a row that waits makes no steps"
+
+    @pytest.mark.parametrize(("what", "value"), [("onward", False), ("recalled", True)])
+    @pytest.mark.parametrize(("at", "alone"), [(10, True), (12, True), (14, False)])
+    async def test_a_unit_that_is_to_end_keeps_no_row_waiting(
+        self, what: str, value: bool, at: int, alone: bool, finished: list[list[int]], jobs: list[Job],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        """It hears so during step `at`, and ends with it."""
+        monkeypatch.setattr(cells, "_wait", lambda rows, steps: 4)
+        cell = Sums()
+        async with serving(sums(cell)) as served:
+            finished.clear()
+            jobs.clear()
+            before = cell.steps
+            cell.each = lambda step: setattr(jobs[0], what, value) if step == before + at else None
+            await self.ask_all(served, (10, 14, 30, 30))
+        assert finished == ([[10], [14], [30, 30]] if alone else [[10, 14], [30, 30]])
+
+    async def test_best_effort_rows_do_not_wait(self, finished: list[list[int]]) -> None:
+        async with serving(sums(Sums())) as served:
+            finished.clear()
+            await self.ask_all(served, (10, 11, 20, 20), klass="best_effort")
+        assert finished == [[10], [11], [20, 20]]
+
+    @pytest.mark.parametrize("bad", ["ends first", "ends second", "goes on"])
+    async def test_one_that_fails_while_others_wait_fails_alone(self, bad: str) -> None:
+        cell = Ending()
+        async with serving(sums(cell)) as served:
+            rows = [np.ones((1, n), np.float32) for n in (10, 11, 20, 20)]
+            place = ["ends first", "ends second", "goes on"].index(bad)
+            if bad == "goes on":
+                rows[place][0, 10] = -1  # the step for which the first one waits
+            else:
+                rows[place][:] = 0
+                rows[place][0, 3] = 6  # it cannot be finished
+            asked = await asyncio.gather(*(ask(served, row) for row in rows), return_exceptions=True)
+            assert isinstance(asked[place], ModelFailed)
+            good = [float(got[0]) for n, got in enumerate(asked) if n != place]  # type: ignore[index]
+            assert good == [n for at, n in enumerate((10, 11, 20, 20)) if at != place]
             assert served.pool.used == 0
 
 

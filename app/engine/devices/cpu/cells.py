@@ -1,7 +1,8 @@
 """A recurrent model on a CPU, step by step: a unit takes its rows on until one of them ends, or it is recalled.
 
 Rows that have not begun do so in their first unit, all of its rows make the same steps together, whatever step each is
-at, and those that have made their last one leave with their outputs (Late Batching). Nothing is padded.
+at, and those that have made their last one leave with their outputs (Late Batching). Nothing is padded. Where the
+worker goes on with the others by itself, a row waits for those that end a few steps after it: they leave together.
 
 Until a unit ends its rows are kept as they were, so that one which fails can run again. Where a later step fails than
 the first, the steps before it are made again, and the unit ends with them: a unit fails only with its first step, and
@@ -11,8 +12,8 @@ no row has lost one.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -22,8 +23,32 @@ from app.engine.devices.cpu.cell_rows import CellRow, CellRows
 from app.engine.devices.cpu.executor import CpuExecutor
 from app.engine.devices.pool import Pool, Slots
 from app.engine.devices.tensors import indices, padded
-from app.models.cell_batch import Stepped
+from app.models.cell_batch import State, Stepped
 from app.models.cells import CellModel
+
+
+class _Ended(NamedTuple):
+    """Rows of a unit that ended after so many of its steps: their positions in it, and in that step."""
+
+    rows: list[int]
+    places: list[int]
+    last: Stepped
+    steps: int
+
+    def chosen(self, value: torch.Tensor) -> torch.Tensor:
+        """Of a value of the step, these rows'. Of one row a view: nothing writes into what the step gave out."""
+        places = self.places
+        return value[places[0] : places[0] + 1] if len(places) == 1 else value.index_select(0, indices(places))
+
+
+class _Made(NamedTuple):
+    """Steps of a unit: rows that have ended, positions of the others in the unit and in the last step."""
+
+    ended: list[_Ended]
+    staying: list[int]
+    places: Sequence[int]
+    last: Stepped
+    steps: int
 
 
 class CellExecutor(CpuExecutor):
@@ -56,45 +81,47 @@ class CellExecutor(CpuExecutor):
             return self._whole(slots, size)
         begin = time.perf_counter_ns()
         rows = self._begun(slots)
-        most = min(job.steps if job is not None else 1, *(row.limit - row.done for row in rows))
+        most, bound = min(job.steps if job is not None else 1, *(row.limit - row.done for row in rows)), NO_BOUND
         long = True
         while True:
             try:
-                return self._go(slots, rows, most, job, begin, long=long)
+                return self._go(slots, rows, (most, bound), job, begin, long=long)
             except Exception as exc:
                 if well := getattr(exc, MADE, 0):
-                    most = well
+                    most, bound = min(most, well), well
                 elif long and most > 1:
                     long = False  # it may be a later one of several at once
                 else:
                     raise
 
-    def _go(self, slots: Slots, rows: list[CellRow], most: int, job: Job | None, begin: int, *, long: bool) -> Ran:
-        """Up to `most` steps, several at once where the cell can and `long` says so. What it raises tells how many of
-        them had been made well (`MADE`); the rows are as they were then."""
+    def _go(
+        self, slots: Slots, rows: list[CellRow], most: tuple[int, int], job: Job | None, begin: int, *, long: bool
+    ) -> Ran:
+        """Up to so many steps, and up to so many where rows wait for others; several at once where the cell can and
+        `long` says so. What it raises tells how many steps had been made well (`MADE`); the rows are as they were then.
+        """
         state = self.activations.state(slots)
         gathered = time.perf_counter_ns()
-        stepped, made = self._make(rows, state, most, job, long=long)
+        made = self._steps(rows, state, most, job, long=long)
         inferred = time.perf_counter_ns()
-        flags = [False] * len(rows) if stepped.ended is None else stepped.ended.tolist()
-        ended = [place for place, row in enumerate(rows) if flags[place] or row.done + made == row.limit]
+        ended = [place for leaving in made.ended for place in leaving.rows]
+        before = [row.done for row in rows]
         for row in rows:
-            row.done += made
+            row.done = min(row.done + made.steps, row.limit)
         outputs: list[Array] = []
         own: Array | None = None
         if ended:
             try:
-                outputs, own = self._apart(self._finish(slots, rows, ended, stepped))
+                outputs, own = self._apart(self._finish(slots, rows, ended, made.ended))
             except BaseException as exc:  # nobody's state has been kept, so nobody has made these steps
-                for row in rows:
-                    row.done -= made
-                setattr(exc, MADE, made - 1)
+                for row, done in zip(rows, before, strict=True):
+                    row.done = done
+                first = made.ended[0].steps  # at first without those that end later, then without any
+                setattr(exc, MADE, first if first < made.steps else first - 1)
                 raise
         goes_on = job is not None and job.onward and not job.recalled and 0 < len(ended) < len(rows)
-        over = set(ended)
-        staying = [place for place in range(len(rows)) if place not in over] if ended else range(len(rows))
-        left = [slots[place] for place in staying]
-        self.activations.stand(left, staying, stepped.state)
+        left = [slots[place] for place in made.staying]
+        self.activations.stand(left, made.places, made.last.state)
         if job is not None and goes_on:  # as a unit of the others, to the end of the first of them
             job.slots, job.size, job.steps, job.done = left, len(left), NO_BOUND, 0
         output_ns = time.perf_counter_ns() - inferred
@@ -105,8 +132,8 @@ class CellExecutor(CpuExecutor):
             infer_ns,
             output_ns,
             stages_ns=(infer_ns,),
-            step_ns=infer_ns // made,
-            steps=made,
+            step_ns=infer_ns // made.steps,
+            steps=made.steps,
             ended=tuple(ended),
             goes_on=goes_on,
             lengths=own,
@@ -136,18 +163,52 @@ class CellExecutor(CpuExecutor):
             self.activations.begin(new, begun.x, begun.state, self._cell.limits(begun, own))
         return self.activations.rows_of(slots)
 
+    def _steps(
+        self, rows: Sequence[CellRow], state: State, most: tuple[int, int], job: Job | None, *, long: bool
+    ) -> _Made:
+        """Steps until a row ends, and until others do for which it waits. Rows that have ended make none meanwhile.
+
+        A row waits where the job is to go on by itself, and others end within `_wait` steps of it: that spares an end
+        and a report. Which rows end by themselves is not known before, so nobody waits for these.
+        """
+        until, bound = most
+        ended: list[_Ended] = []
+        staying = list(range(len(rows)))
+        latest, made = bound, 0
+        while True:
+            going = [rows[place] for place in staying]
+            last, made = self._make(going, state, until, job, made, long=long)
+            flags = [False] * len(going) if last.ended is None else last.ended.tolist()
+            over = [place for place, row in enumerate(going) if flags[place] or row.done + made == row.limit]
+            left: Sequence[int] = range(len(going))
+            if over:
+                gone = set(over)
+                left = [place for place in left if place not in gone]
+                ended.append(_Ended([staying[place] for place in over], over, last, made))
+                latest = min(latest, made + min(_wait(len(rows), going[place].limit) for place in over))
+            staying = [staying[place] for place in left]
+            until = min((rows[place].limit - rows[place].done for place in staying), default=NO_BOUND)
+            waits = job is not None and job.onward and not job.recalled and last.ended is None
+            if not (ended and waits and until <= latest):
+                return _Made(ended, staying, left, last, made)
+            index = indices(list(left))  # a copy: what has ended keeps the state of its last step
+            state = tuple(value.index_select(0, index) for value in last.state)
+
     def _make(
-        self, rows: Sequence[CellRow], state: tuple[torch.Tensor, ...], most: int, job: Job | None, *, long: bool
+        self, rows: Sequence[CellRow], state: State, most: int, job: Job | None, made: int, *, long: bool
     ) -> tuple[Stepped, int]:
-        """Up to `most` steps: until a row ends, or the job is recalled. Returns the last of them, and their number.
+        """From `made` steps up to `most`: until a row ends, or the job is recalled, or, where rows wait, may not go on.
+        Returns the last of them, and their number.
 
         A cell may make several at once, and a recall takes effect behind them. Best-effort rows make few at once,
         however soon one ends: a real-time unit may wait for them.
         """
         kept, cell = self.activations, self._cell
+        waits = made > 0
         at = kept.places(rows)
+        if at is not None:
+            at += made
         reads, hurried = kept.reads(rows), job is not None and job.best_effort
-        made = 0
         while True:
             left = most - made
             steps = min(left, cell.longest_stride(len(rows), NO_BOUND if hurried else left)) if reads and long else 1
@@ -164,22 +225,25 @@ class CellExecutor(CpuExecutor):
             if job is not None:
                 job.done = made
             ended = stepped.ended is not None and bool(stepped.ended.any())
-            if ended or made == most or (job is not None and job.recalled):
+            if ended or made == most or (job is not None and (job.recalled or (waits and not job.onward))):
                 return stepped, made
             if at is not None:
                 at += steps
 
-    def _finish(self, slots: Slots, rows: Sequence[CellRow], ended: list[int], last: Stepped) -> list[Array]:
-        """The outputs of the rows at these positions, which have made their last step."""
-        # Of one row a view: nothing reads what the step gave out for it after this.
-        chosen = partial(torch.index_select, dim=0, index=indices(ended)) if len(ended) > 1 else _nth(ended[0])
+    def _finish(self, slots: Slots, rows: Sequence[CellRow], ended: list[int], parts: Sequence[_Ended]) -> list[Array]:
+        """The outputs of the rows at these positions, which have made their last steps."""
         over = [rows[place] for place in ended]
         steps = max(row.done for row in over)
         ys = [
-            self.activations.written(over, place, steps) if self._cell.keeps(place) else chosen(y[-1])
-            for place, y in enumerate(last.ys)
+            self.activations.written(over, place, steps)
+            if self._cell.keeps(place)
+            else _together([part.chosen(part.last.ys[place][-1]) for part in parts])
+            for place in range(len(parts[0].last.ys))
         ]
-        state = tuple(map(chosen, last.state))
+        state = tuple(
+            _together([part.chosen(part.last.state[place]) for part in parts])
+            for place in range(len(parts[0].last.state))
+        )
         values = self._cell.finished(state, ys, indices([row.done for row in over]), steps)
         _, longest = self._lengths([slots[place] for place in ended]) if self._varies else ({}, {})
         return self._scatter(values, len(over), len(over), longest)
@@ -203,6 +267,13 @@ class CellExecutor(CpuExecutor):
         self.steps = Steps(axis.most or 0, x is None)
 
 
-def _nth(place: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    """One row of a batch, [1, ...], where it lies."""
-    return lambda value: value[place : place + 1]
+def _wait(rows: int, steps: int) -> int:
+    """How many more steps a row that has made all its own may wait for others of a unit of so many rows to end.
+
+    A fifth of its own at most, so that short rows are answered at once.
+    """
+    return min(4, rows // 4, steps // 5)
+
+
+def _together(parts: list[torch.Tensor]) -> torch.Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
