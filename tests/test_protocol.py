@@ -136,6 +136,16 @@ async def test_heads_that_are_refused(wrong: str) -> None:
     assert seen == []
 
 
+@pytest.mark.parametrize("cut", [10, 60_000, 90_000, 99_990])
+async def test_a_long_head_is_refused_wherever_it_is_cut(cut: int) -> None:
+    head = b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 99_970 + b"\r\n\r\n"
+    connection = Connection(ok)
+    connection.send(head[:cut])
+    connection.send(head[cut:])
+    await connection.done()
+    assert connection.transport.written.startswith(b"HTTP/1.1 431 ")
+
+
 async def test_an_http_1_0_request_needs_no_host_and_heads_of_one_read_are_not_added_up() -> None:
     connection = Connection(ok)
     line = b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 40_000 + b"\r\n\r\n"

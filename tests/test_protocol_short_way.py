@@ -325,6 +325,24 @@ async def test_a_body_that_comes_too_late_is_dropped(handler: Takes, known: bool
     assert connection.state.tasks == set()
 
 
+@pytest.mark.parametrize("known", [False, True])
+async def test_a_body_that_is_late_while_its_refusal_waits(handler: Takes, known: bool) -> None:
+    """The refusal is the only answer, and the rest of the body is dropped."""
+    clock = Clock()
+    connection = await connected(handler, clock)
+    if known:
+        get_known(connection, handler, b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n", b"abcd")
+    handler.refused = True
+    connection.send(b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n")
+    clock.pass_s(31)
+    connection.send(b"ab")
+    handler.taken[0].ok()
+    connection.send(b"cd" + post(b"/b"))
+    handler.taken[1].ok()
+    assert connection.transport.writes == [ANSWER, ANSWER]
+    assert not handler.taken[0].timed_out
+
+
 async def test_a_body_in_time_leaves_no_timer(handler: Takes) -> None:
     clock = Clock()
     connection = await connected(handler, clock)

@@ -65,7 +65,8 @@ class MendedProtocol(HttpToolsProtocol):
         self._in_head = False  # and that within its head
         self._declines = False  # the head that has just come offers an upgrade
         self._apart = 0  # bytes that were read since the last of a body, or since a request began
-        self._read = 0  # bytes of the last read
+        self._read = 0  # bytes of the last read,
+        self._first = 0  # and of the one in which the request began
         self._wrong = _MALFORMED  # the answer to a request that cannot be parsed
         self._lingers = False  # the last answer has been given, and what still comes is dropped
         self._waiting = waiting or Waiting(self.timeout_keep_alive)  # one for all connections of a server
@@ -134,6 +135,7 @@ class MendedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._parsing = self._in_head = True
         self._apart = 0
+        self._first = self._read
         self.url = b""
         self.headers = []
 
@@ -158,7 +160,7 @@ class MendedProtocol(HttpToolsProtocol):
             value.lower() for name, value in self.headers if name == b"transfer-encoding"
         ] != [b"chunked"]:
             self._wrong = _CODING
-        elif self._apart + self._read > _LONGEST_HEAD and self._head_bytes() > _LONGEST_HEAD:
+        elif self._first + self._apart > _LONGEST_HEAD and self._head_bytes() > _LONGEST_HEAD:
             self._wrong = _TOO_LONG
         else:
             return
