@@ -109,6 +109,7 @@ def _counters(snapshot: Snapshot) -> Iterator[Metric]:
                 batches.add_metric([stats.model, stats.version, str(worker), reason], count)
                 _label(batches, begin, {**labels, "operation": operation} if stats.stages else labels)
     yield from _profiled([gauges.stats for gauges in snapshot.models])
+    yield _demand(snapshot.models)
     busy = CounterMetricFamily("starling_worker_busy_seconds", "Time each worker spent on units.", labels=["worker"])
     for worker, seconds in enumerate(snapshot.busy_s):
         busy.add_metric([str(worker)], seconds)
@@ -118,6 +119,17 @@ def _counters(snapshot: Snapshot) -> Iterator[Metric]:
         joules = CounterMetricFamily("starling_energy_joules", "Energy since start, by its source.", labels=["source"])
         joules.add_metric([energy.source], energy.joules)
         yield joules
+
+
+def _demand(models: list[Gauges]) -> Metric:
+    """Of the default class always, since the autoscaler asks for it; of the other once there are calls of it."""
+    text = "Device time that calls asked for, refused ones too, at the rate of full batches."
+    family = CounterMetricFamily("starling_demand_seconds", text, labels=[*_LABELS, "class"])
+    for gauges in models:
+        for klass, ns in gauges.demand_ns.items():
+            if ns or klass in gauges.stats.calls:
+                family.add_metric([gauges.stats.model, gauges.stats.version, klass], ns / 1e9)
+    return family
 
 
 def _profiled(models: list[ModelStats]) -> Iterator[Metric]:

@@ -304,6 +304,7 @@ class Gauges:
     regression: tuple[float, float, float] = (0.0, 0.0, 0.0)  # alpha, beta, residual of batch time on rows, ns
     between: Between | None = None  # for a model in stages
     waiting: Mapping[str, int] = field(default_factory=dict)  # rows, by class
+    demand_ns: Mapping[str, int] = field(default_factory=dict)  # device time asked for since start, by class
     at_stages: Sequence[tuple[int, int]] = ()  # rows that wait and rows that run, of a model in stages
     oldest_ns: int = 0  # how long the oldest best-effort row has waited
 

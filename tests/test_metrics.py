@@ -26,7 +26,7 @@ def gauges_of(stats: ModelStats, waiting: dict[str, int] | None = None, oldest_n
     waiting = {"realtime": 7, "best_effort": 0} if waiting is None else waiting
     return Gauges(
         stats, sum(waiting.values()), pending_calls=2, preferred=4, rate=12.5, slots_used=9, waiting=waiting,
-        oldest_ns=oldest_ns,
+        oldest_ns=oldest_ns, demand_ns={"realtime": 0, "best_effort": 0, **dict.fromkeys(stats.calls, 1500 * MS)},
     )  # fmt: skip
 
 
@@ -69,6 +69,8 @@ def test_our_names() -> None:
         "starling_preferred_batch_size{}": 4,
         "starling_arrival_rate{}": 12.5,
         "starling_pool_slots_used{}": 9,
+        "starling_demand_seconds_total{realtime}": 1.5,
+        "starling_demand_seconds_total{best_effort}": None,
         "starling_worker_busy_seconds_total{0}": 1.5,
     }
     assert {name: found.get(name) for name in expected} == expected

@@ -101,7 +101,7 @@ class ServedModel:
         refusal = engine.scheduler.admit(self.program, asked, service, deadline_ns, now, priority)
         if refusal is not None:
             if refusal.reason in (Reason.QUEUE_FULL, Reason.DEADLINE_UNREACHABLE):
-                engine.scheduler.refused(self.program, rows, now)
+                engine.scheduler.refused(self.program, rows, now, service)
             self._refuse(refusal, service)
 
     def _refuse(self, refusal: Refusal, klass: Klass) -> None:
@@ -290,6 +290,7 @@ class ServedModel:
             self.stats,
             pending_rows=waiting,
             waiting={name: scheduler.waiting(self.program, klass) for name, klass in _KLASSES.items()},
+            demand_ns={name: scheduler.demand_ns(self.program, klass) for name, klass in _KLASSES.items()},
             oldest_ns=self._oldest_ns(),
             pending_calls=self._pending_calls(),
             preferred=scheduler.preferred(self.program),

@@ -46,6 +46,7 @@ class Ledger:
         self.calls[call.id] = call
         state.calls += 1
         state.rate.arrive(n)
+        state.asked[call.klass] += n
         if call.deadline is not None:
             self.deadlines.add(call.deadline, call.id)
         first, sequence = call.arrived, self._sequence

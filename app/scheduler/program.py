@@ -30,15 +30,20 @@ class ProgramState:
     """What the scheduler keeps per program."""
 
     __slots__ = (
+        "_ended",
         "_lead_ns",
         "_most",
         "_room",
+        "_row_steps",
+        "_steps_each",
         "alive",
+        "asked",
         "batches",
         "best_effort",
         "calls",
         "capacity",
         "closed",
+        "demand_ns",
         "entry",
         "facts",
         "full",
@@ -82,6 +87,10 @@ class ProgramState:
         self.picks = self.policy.reorders and program.reorder and not any(stage.repeats for stage in program.stages)
         self._set_remaining()
         self.rate = RateMonitor(now)
+        self.asked = [0 for _ in Klass]  # rows by class that came in this window, refused ones too
+        self.demand_ns = [0 for _ in Klass]  # by class, of all windows that have closed: see `_count_demand`
+        self._row_steps = self._ended = 0  # of a cell, in this window: steps of its rows, and rows that ended
+        self._steps_each = 1.0  # steps of a row in the last window in which any ended
         self.patience = [Patience(program.max_queue, program.max_batch, now) for _ in Klass]
         self.recent: deque[bool] = deque(maxlen=_RECENT)  # True: that first run failed
         self.alive = 0  # rows that have started and not ended
@@ -148,6 +157,13 @@ class ProgramState:
             first.handover.observe(now - unit.started - outcome.compute_ns)
         if unit.stage == 0:
             self.regression.observe(unit.size, times[0])
+        if self.program.stages[unit.stage].repeats:
+            self._row_steps += unit.size * outcome.steps
+
+    def served(self, klass: Klass, rows: int) -> None:
+        """So many rows of a class have ended well."""
+        self.patience[klass].served(rows)
+        self._ended += rows
 
     def cap(self, worker: int, rows: int, stage: int = 0) -> None:
         """More rows did not fit in this worker's memory at this stage."""
@@ -169,12 +185,31 @@ class ProgramState:
         if self._room > self.program.max_alive:
             self._set_room()
         self.rate.tick(now)
+        self._count_demand()
         for patience in self.patience:
             patience.tick(now)
         for latency in self.latency:
             latency.tick()
         self.facts[0].preferred = self._algorithm_1(self.rate.rate)
         self._set_level()
+
+    def _count_demand(self) -> None:
+        """Add the device time that this window's rows ask for, at the rate of full batches: its peak is 1 s a second.
+
+        Batches that are not full take longer for each row, but only while there is time for that.
+        """
+        if self._ended:
+            self._steps_each = max(1.0, self._row_steps / self._ended)
+            self._row_steps = self._ended = 0
+        if any(self.asked):
+            each = 0.0
+            for stage, latency, size in zip(self.program.stages, self.latency, self.full, strict=True):
+                lead_ns = 0 if each else self._lead_ns
+                time = latency.predict(size, self._most, lead_ns=lead_ns) / (self._most * size)
+                each += time * self._steps_each if stage.repeats else time
+            for klass, rows in enumerate(self.asked):
+                self.demand_ns[klass] += round(rows * each)
+            self.asked = [0 for _ in Klass]
 
     def reprofile(self, profile: Profile, stage: int = 0) -> None:
         """A stage has been measured anew. What was learnt online begins again from there."""

@@ -83,9 +83,9 @@ class RecordingScheduler(Scheduler):
         )  # fmt: skip
         super().submit(call, now)
 
-    def refused(self, program: int, n: int, now: int) -> None:
-        self._sink({"in": "refused", "t": now, "program": program, "rows": n})
-        super().refused(program, n, now)
+    def refused(self, program: int, n: int, now: int, klass: Klass = Klass.REALTIME) -> None:
+        self._sink({"in": "refused", "t": now, "program": program, "rows": n, "klass": int(klass)})
+        super().refused(program, n, now, klass)
 
     def cancel(self, call_id: int, now: int) -> None:
         self._sink({"in": "cancel", "t": now, "id": call_id})
@@ -165,7 +165,7 @@ def feed(scheduler: Scheduler, entry: Entry) -> None:
     elif name == "remove_program":
         scheduler.remove_program(entry["program"], now)
     elif name == "refused":
-        scheduler.refused(entry["program"], entry["rows"], now)
+        scheduler.refused(entry["program"], entry["rows"], now, Klass(entry.get("klass", 0)))
     elif name == "cancel":
         scheduler.cancel(entry["id"], now)
     elif name == "launched":

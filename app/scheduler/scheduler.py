@@ -102,14 +102,15 @@ class Scheduler:
         asked = admission.Asked(program, n, (klass, priority), deadline)
         return admission.refusal(asked, self._ledger, self._workers, self.device, now, lost=self._lost)
 
-    def refused(self, program: int, n: int, now: int) -> None:
-        """A call of `n` rows came and was refused, for a full queue or its deadline: it is part of the arrival rate.
+    def refused(self, program: int, n: int, now: int, klass: Klass = Klass.REALTIME) -> None:
+        """A call of `n` rows came and was refused, for a full queue or its deadline: part of arrival rate and demand.
 
         Without it, what is served would set the rate, and a policy that goes by the rate would serve no more.
         """
         state = self._states.get(program)
         if state is not None:
             state.rate.arrive(n)
+            state.asked[klass] += n
 
     def submit(self, call: Call, now: int) -> None:
         """A call enters: all its rows stand in the ready table. The caller has asked `admit`.
@@ -169,7 +170,7 @@ class Scheduler:
             state.observe(unit, outcome, now)
             alive = state.alive
             staying = outcomes.advance(self._ledger, unit, outcome, state)
-            state.patience[unit.klass].served(alive - state.alive)
+            state.served(unit.klass, alive - state.alive)
             if outcome.goes_on:
                 following = self._dispatch.going_on.go_on(unit, staying, now)
         elif outcome.error is Fault.DEVICE:
@@ -295,6 +296,14 @@ class Scheduler:
         """Rows per second that came over the last closed window, those refused included."""
         state = self._states.get(program)
         return state.rate.rate if state else 0.0
+
+    def demand_ns(self, program: int, klass: Klass) -> int:
+        """Device time that all rows of a class asked for, refused ones too, up to the last closed window.
+
+        Divided by the time that passed it is the load: 1 is the most that the device can do, in full batches.
+        """
+        state = self._states.get(program)
+        return state.demand_ns[klass] if state else 0
 
     def preferred(self, program: int) -> int:
         """The preferred batch size at that rate."""

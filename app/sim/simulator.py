@@ -159,7 +159,7 @@ class Simulator:
             scheduler = node.scheduler
             if scheduler.admit(PROGRAM, 1, klass, deadline, at) is not None:
                 self.tally.refused += 1
-                scheduler.refused(PROGRAM, 1, at)
+                scheduler.refused(PROGRAM, 1, at, klass)
                 continue
             self._calls += 1
             rows = [Stepped(length=length) if node.cells else Row(length=length)]

@@ -1,0 +1,92 @@
+"""What an autoscaler sees of a load: demand follows it; the time that answered calls have waited does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.scheduler.estimates.profile import ModelProfile, linear, parse
+from app.scheduler.scheduler import Scheduler
+from app.scheduler.types import Klass, Outcome, Unit
+from app.sim.fleet import Setup
+from app.sim.report import Tally
+from app.sim.simulator import PROGRAM, Node, Simulator
+
+S = 1_000_000_000
+REQUESTS = 2000
+QUICK, SLOW = linear(7, 0.6, 16), linear(140, 12, 16)
+QUEUE_TARGET_S = 0.05  # mean queue time at which an autoscaler that went by it would ask for another pod
+
+
+class Waited(Scheduler):
+    """Sums what `starling_queue_duration_seconds` counts: from arrival to the end of the batch, less its computing."""
+
+    queued = answered = 0
+
+    def finished(self, outcome: Outcome, now: int) -> Unit | None:
+        unit = next(unit for unit in self.running if unit.id == outcome.unit_id)
+        self.queued += sum(now - row.call.arrived - outcome.compute_ns for row in unit.rows)
+        self.answered += len(unit.rows)
+        return super().finished(outcome, now)
+
+
+def drive(setup: Setup, node: Node, klass: Klass = Klass.REALTIME) -> float:
+    """Demand per second of a run."""
+    simulator = Simulator([node], Tally(), deadline_ns=setup.deadline_ns)
+    for chunk in setup.instants():
+        simulator.feed(chunk.tolist(), klass=klass)
+    ended = simulator.now
+    simulator.drain()
+    node.scheduler.tick(simulator.now)  # of the last window
+    return node.scheduler.demand_ns(PROGRAM, klass) / ended
+
+
+def seen(profile: ModelProfile, load: float, deadline_ms: int | None) -> tuple[float, float]:
+    """Demand per second, and the mean queue time of answered calls in seconds."""
+    deadline_ns = None if deadline_ms is None else deadline_ms * 1_000_000
+    setup = Setup(profile, load * profile.peak, "no_wait", requests=REQUESTS, seed=1, deadline_ns=deadline_ns)
+    node = setup.node(0, Waited)
+    demand = drive(setup, node)
+    assert isinstance(node.scheduler, Waited)
+    return demand, node.scheduler.queued / node.scheduler.answered / S
+
+
+@pytest.mark.parametrize("deadline_ms", [None, 60])
+def test_demand_follows_the_load_where_queue_time_does_not(deadline_ms: int | None) -> None:
+    waits = {}
+    for load in (0.5, 1.0, 3.0):
+        demand, waits[load] = seen(QUICK, load, deadline_ms)
+        assert demand == pytest.approx(load, rel=0.08)
+    if deadline_ms is None:
+        assert waits[3.0] > QUEUE_TARGET_S
+    else:  # two thirds are refused, and what is answered has not waited for long
+        assert waits[3.0] < QUEUE_TARGET_S
+
+
+@pytest.mark.parametrize("deadline_ms", [None, 800])
+def test_demand_follows_the_load_of_slow_batches(deadline_ms: int | None) -> None:
+    """At half the load the queue time is beyond its target already: more pods would hardly make it shorter."""
+    for load in (0.5, 1.0, 3.0):
+        demand, waited = seen(SLOW, load, deadline_ms)
+        assert demand == pytest.approx(load, rel=0.08)
+        assert waited > QUEUE_TARGET_S
+
+
+def test_demand_of_a_cell_counts_the_steps_of_its_rows() -> None:
+    profile = parse({"stages": [{"batch_ms": {"1": 1, "8": 2}, "cell": True}], "max_batch": 8})
+    peak = Setup(profile, 1.0, "adaptive", lengths="fixed:20").peak
+    for load in (0.5, 3.0):
+        one = Setup(profile, load * peak, "adaptive", requests=REQUESTS, seed=1, lengths="fixed:20")
+        simulator = Simulator([node := one.node(0)], Tally())
+        for chunk in one.instants():
+            simulator.feed(chunk.tolist(), [20] * len(chunk))
+        ended = simulator.now
+        simulator.drain()
+        node.scheduler.tick(simulator.now)
+        assert node.scheduler.demand_ns(PROGRAM, Klass.REALTIME) / ended == pytest.approx(load, rel=0.15)
+
+
+def test_demand_is_by_class() -> None:
+    setup = Setup(QUICK, 0.5 * QUICK.peak, "no_wait", requests=REQUESTS, seed=1)
+    node = setup.node(0)
+    assert drive(setup, node, Klass.BEST_EFFORT) == pytest.approx(0.5, rel=0.1)
+    assert node.scheduler.demand_ns(PROGRAM, Klass.REALTIME) == 0
