@@ -181,6 +181,7 @@ class Profiling:
         """The model is going. Returns when no unit of a measurement runs."""
         if self._paired.pop(served.program, None) is not None:
             self._pair()
+        served.on_rows = None  # its last calls are no reason to measure it
         self._reviews.pop(served.program, None)
         self._tables.forget(served)
         await self._idle.forget(served)

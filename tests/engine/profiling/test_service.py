@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import numpy as np
@@ -125,6 +126,18 @@ async def test_it_is_measured_and_checked_with_the_first_rows_that_come(caplog: 
         assert (len(rig.served.rows), rig.served.example) == (4, None)  # rows of callers are shown to nobody
         await ask_each(rig, 14)
         rig.assert_settled()
+
+
+@virtual
+async def test_a_model_that_is_going_is_not_measured_with_the_rows_that_come_last():
+    async with serving(make_model(Picky(), row_check="refuse"), profile_budget_s=BUDGET) as rig:
+        rig.engine.profiling.begin()
+        await ask_each(rig, 10, 11, 12)
+        last = asyncio.ensure_future(rig.ask(13))
+        await rig.loop.turn()
+        await asyncio.gather(last, rig.engine.stop(rig.served))
+        await settled(rig)
+        assert measured(rig) == []
 
 
 @virtual
