@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Call, Fault, Klass, Outcome, Profile, Program, Stage, Step, Unit
+from app.scheduler.types import Call, Fault, Klass, Operation, Outcome, Profile, Program, Stage, Step, Unit
 
 from .world import make_call, make_device, make_program
 
@@ -263,6 +263,17 @@ class TestStages:
             (unit,) = enter(scheduler, make_call(1)).start
             assert unit.steps == 3
             assert len(enter(scheduler, make_call(2, arrived=5)).recall) == recalled, policy
+
+    def test_steps_of_a_cell_are_no_stages(self) -> None:
+        """A batch that makes two steps of a cell before the last stage is not in its last stage then."""
+        stages = (STAGES[0], CELL[0], STAGES[0])
+        scheduler = Scheduler(make_device(4, 4, goes_on=True))
+        scheduler.add_program(make_program(stages=stages, policy="dva_load", max_batch=2, max_delay_ns=0), 0)
+        (unit,) = enter(scheduler, make_call(1, lengths=(2,))).start
+        (cell,) = end(scheduler, unit, 10, 1).start
+        assert (cell.stage, cell.steps) == (1, 2)
+        (latecomer,) = enter(scheduler, make_call(2, lengths=(2,), arrived=11)).start
+        assert latecomer.operation is Operation.STRETCH
 
     def test_whoever_goes_first_is_let_through(self) -> None:
         scheduler = serving(
