@@ -16,9 +16,9 @@ was handed at a boundary only, so what it is handed of best-effort work is littl
 
 A real-time row for which the device has no room does not count as one that waits: best-effort rows hold the room, and
 must go on to give it back. Nor does one that its policy holds back until a time, but then a best-effort unit must be
-predicted to end by that time. One of one row that is longer may start all the same when none has been able to for
-`_PATIENCE` times as long: a device that only holds rows is idle. Where no worker is kept, the next call of a program
-with regular real-time calls counts like a row that is held until it is expected.
+predicted to end by that time. Where even one row takes longer, a unit of one row starts after all when no best-effort
+unit could start for `_PATIENCE` times its predicted time: a device that only holds rows is idle. Where no worker is
+kept, the next call of a program with regular real-time calls counts like a row that is held until it is expected.
 
 Presets: `reef` is this. `reef_n` counts units in place of the budget (each worker has as many as it may be handed, each
 one stage or step), takes none back and fills nothing. `seq` runs one unit at a time, real-time ones first, and what has
@@ -128,7 +128,10 @@ class Gate:
             self._held[ready] = until, ready.count
 
     def _realtime_waits(self) -> bool:
-        """Those that have come since their set was held may fill a batch, and so count."""
+        """Whether real-time rows wait that are neither blocked nor held.
+
+        Rows that have come since their set was held may fill a batch, and so count.
+        """
         waiting = sum(state.waiting - state.best_effort for state in self._ledger.states.values())
         held = sum(min(count, ready.count) for ready, (_, count) in self._held.items())
         return waiting > sum(ready.count for ready in self._blocked) + held

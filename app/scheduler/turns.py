@@ -40,9 +40,9 @@ class Turns:
 class Share:
     """Both classes take turns, each with its part of the device's time as a weight.
 
-    A class that has had nothing to do begins at the present here too: best-effort work saves up no time while it asks
-    for none, and what runs while no real-time work does is no debt. A unit beyond its part stays one, whether others
-    wait behind it or not.
+    As in `Turns`, a class that has had nothing to do begins at the present: best-effort work saves up no time while
+    none of it waits, and owes none for what it ran while there was no real-time work. What it has run beyond its part
+    beside real-time work counts, whether more of it waits or not.
     """
 
     __slots__ = ("_counted", "_parts", "_turns")

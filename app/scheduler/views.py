@@ -121,7 +121,10 @@ class Views:
         return next((unit for unit in units if unit.rows[0].batch is batch), None)
 
     def _late(self, batch: Batch | None, stage: int, state: ProgramState, now: int) -> int:
-        """Rows of a batch that have not reached a stage; those that a worker takes there by itself as predicted."""
+        """Rows of a batch that have not reached a stage.
+
+        Rows that a worker takes through several stages by itself are where they are predicted to be.
+        """
         if batch is None or not stage:
             return 0
         late, unit = batch.size - batch.completed[stage - 1], self._under_way(batch, state)

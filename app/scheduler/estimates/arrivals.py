@@ -31,7 +31,7 @@ class Arrivals:
         self._mean += weight * (gap - self._mean)
 
     def expected(self, now: int) -> tuple[int, int] | None:
-        """From when to when the next call is expected; None where calls are not regular, and when it has not come."""
+        """From when to when the next call is expected; None where calls are not regular, or the call is overdue."""
         if self._gaps < _GAPS or self._deviation > _REGULAR * self._mean:
             return None
         due = self._last + self._mean
