@@ -146,6 +146,21 @@ async def test_a_long_head_is_refused_wherever_it_is_cut(cut: int) -> None:
     assert connection.transport.written.startswith(b"HTTP/1.1 431 ")
 
 
+async def test_trailers_are_no_headers() -> None:
+    """A proxy that takes a header away from a request may let a trailer through (RFC 9110, 6.5.1)."""
+    names: list[bytes] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        names.extend(name for name, _ in scope["headers"])
+        await ok(scope, receive, send)
+
+    connection = Connection(app)
+    head = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    connection.send(head + b"2\r\nok\r\n0\r\nX-Class: best_effort\r\nHost: b\r\n\r\n")
+    await connection.done()
+    assert names == [b"host", b"transfer-encoding"]
+
+
 async def test_an_http_1_0_request_needs_no_host_and_heads_of_one_read_are_not_added_up() -> None:
     connection = Connection(ok)
     line = b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 40_000 + b"\r\n\r\n"

@@ -12,6 +12,7 @@
 - A TLS connection closes also where its client does not answer (`Farewell`).
 - Malformed requests are answered in JSON, as all errors of this server are.
 - A head is not collected without end: httptools knows no limit. No Host or two, and codings but chunked, are refused.
+- Trailers do not count as headers.
 """
 
 from __future__ import annotations
@@ -140,7 +141,8 @@ class MendedProtocol(HttpToolsProtocol):
         self.headers = []
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name.lower(), value))
+        if self._in_head:  # else it is a trailer
+            self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         self._in_head = False
