@@ -38,7 +38,7 @@ from app.api.http import (
 )
 from app.api.prefix import redirecting, under, without
 from app.contract import CLASSES, Catalog, Lease, Served
-from app.errors import MethodNotAllowed, NotReady, StarlingError, TooManyConnections
+from app.errors import ClientGone, MethodNotAllowed, NotReady, StarlingError, TooManyConnections
 from app.tracing.spans import CallSpan, Unrecorded
 from app.tracing.tracer import Tracer
 
@@ -148,7 +148,7 @@ class InferencePath:
         """Answer with an error. `unread` gives the rest of the body; None: the body has been read."""
         status, headers, body = error_parts(exc)
         headers += extra
-        if status < 500 or isinstance(exc, NotReady):
+        if status < ClientGone.status or isinstance(exc, NotReady):
             await self._calls.turns.turn()
         # After 408, and 413 of a chunked body, the rest may never end. A body of a declared length is read to its end
         # and thrown away: a client that is still sending would see a broken connection instead of the answer.

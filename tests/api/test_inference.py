@@ -629,6 +629,13 @@ async def test_refusals_wait_for_their_turn_while_very_many_connections_are_open
     assert len(waited) == 3
     assert (await call(INFER, body())).status == 200
     assert len(waited) == 3
+    model.opened = False  # a client that has gone takes nobody's turn
+    model.ran.clear()
+    waiting = asyncio.create_task(call(INFER, body()))
+    await model.ran.wait()
+    call.gone.set()
+    await waiting
+    assert len(waited) == 3
 
 
 @pytest.mark.parametrize("gone", [False, True])
