@@ -13,6 +13,8 @@ from prometheus_client.registry import Collector
 from app.metrics import BEST_EFFORT, Gauges, Histogram, ModelStats, Snapshot, Status
 
 _LABELS = ("model", "version")
+#: Ends of the buckets of a scrape. Times are counted in finer ones; so many series of 50 models would be 300 kB.
+_BOUNDS = frozenset(map(str, (0.001, 0.0025, 0.01, 0.025, 0.1, 0.25, 1, 2.5, 10)))
 
 
 class Metrics(Collector):
@@ -60,7 +62,8 @@ def _of_status(status: Status) -> Iterator[Metric]:
 
 def _histograms(models: list[Gauges]) -> Iterator[Metric]:
     for name, text in (
-        ("request_duration_seconds", "From arrival to encoded answer."),
+        ("request_duration_seconds", "From arrival to encoded answer, of calls that were not refused."),
+        ("refusal_duration_seconds", "From arrival to encoded answer, of calls that were refused."),
         ("queue_duration_seconds", "From submission to the end of the batch, less its computing, per call."),
         ("compute_duration_seconds", "Gather, model and copy out, per batch."),
         ("batch_size", "Rows per batch, padding apart."),
@@ -69,7 +72,7 @@ def _histograms(models: list[Gauges]) -> Iterator[Metric]:
         for gauges in models:
             stats = gauges.stats
             counted = name.partition("_")[0]
-            if counted in ("request", "queue"):
+            if counted in ("request", "refusal", "queue"):
                 for klass, calls in stats.calls.items():
                     _add_histogram(family, stats, getattr(calls, counted), {"class": klass})
             else:
@@ -81,8 +84,14 @@ def _histograms(models: list[Gauges]) -> Iterator[Metric]:
 def _add_histogram(
     family: HistogramMetricFamily, stats: ModelStats, histogram: Histogram, labels: Mapping[str, str]
 ) -> None:
+    """Nothing of one that is empty: most of many models are not called."""
+    if not any(histogram.counts):
+        return
     begin = len(family.samples)
-    family.add_metric([stats.model, stats.version], histogram.buckets(), histogram.total)
+    buckets = histogram.buckets()
+    if not family.name.endswith("_size"):
+        buckets = [(end, seen) for end, seen in buckets[:-1] if end in _BOUNDS] + buckets[-1:]
+    family.add_metric([stats.model, stats.version], buckets, histogram.total)
     _label(family, begin, labels)
 
 
@@ -108,6 +117,12 @@ def _counters(snapshot: Snapshot) -> Iterator[Metric]:
                 begin = len(batches.samples)
                 batches.add_metric([stats.model, stats.version, str(worker), reason], count)
                 _label(batches, begin, {**labels, "operation": operation} if stats.stages else labels)
+    answered = CounterMetricFamily(
+        "starling_rows_answered", "Rows of calls that ran to their end while their caller waited.", labels=_LABELS
+    )
+    for gauges in snapshot.models:
+        answered.add_metric([gauges.stats.model, gauges.stats.version], gauges.stats.rows_answered)
+    yield answered
     yield from _profiled([gauges.stats for gauges in snapshot.models])
     yield _demand(snapshot.models)
     busy = CounterMetricFamily("starling_worker_busy_seconds", "Time each worker spent on units.", labels=["worker"])

@@ -15,6 +15,8 @@ from typing import Any
 
 _SECONDS = tuple(m * 10**e for e in range(-4, 2) for m in (1, 2.5, 5))  # 0.1 ms to 50 s
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+#: Outcomes of calls that were turned away before they could wait.
+REFUSALS = frozenset({"queue_full", "too_many_connections", "deadline_unreachable", "not_ready"})
 BEST_EFFORT = "best_effort"  # the class that may have to wait for long
 
 
@@ -132,6 +134,7 @@ class CallStats:
 
     def __init__(self) -> None:
         self.request = Histogram(_SECONDS)
+        self.refusal = Histogram(_SECONDS)
         self.queue = Histogram(_SECONDS)
         self.outcomes: Counter[str] = Counter()
         self.success = Spent()
@@ -158,6 +161,7 @@ class ModelStats:
         self.parts = Parts()
         self.by_size: dict[int, Parts] = {}
         self.rows = 0
+        self.rows_answered = 0  # of calls that ran to their end while their caller waited
         self.executions = 0
         self.last = 0.0  # seconds since the epoch
         self.profiled = Spent()  # batches that measured the model while it was idle, and what they computed
@@ -189,8 +193,8 @@ class ModelStats:
             by_size = self.by_size[rows] = Parts()
         by_size.add(*parts)
 
-    def call_ran(self, queue_ns: int, parts: tuple[int, int, int], klass: str) -> None:
-        """All rows of a call have run; times of its slowest row."""
+    def call_ran(self, queue_ns: int, parts: tuple[int, int, int], klass: str, rows: int = 1) -> None:
+        """All rows of a call have run, and its caller waits for them; times of its slowest row."""
         # Written out, here and below: every function called costs each request a tenth of a microsecond.
         seconds = queue_ns / 1e9
         calls = self._calls[klass]
@@ -200,6 +204,7 @@ class ModelStats:
         queued.count += 1
         queued.ns += queue_ns
         self.parts.add(*parts)
+        self.rows_answered += rows
 
     def call_answered(self, outcome: str, total_ns: int, klass: str) -> None:
         """A call has its answer: "ok" or an error's code; nanoseconds from arrival to encoded answer.
@@ -209,7 +214,7 @@ class ModelStats:
         calls = self._calls[klass]
         calls.outcomes[outcome] += 1
         seconds = total_ns / 1e9
-        histogram = calls.request
+        histogram = calls.refusal if outcome in REFUSALS else calls.request
         histogram.counts[bisect_left(_SECONDS, seconds)] += 1
         histogram.total += seconds
         if outcome == "ok":

@@ -189,7 +189,7 @@ class Lease(Call):
         outputs, lengths = self._joined(places)
         slowest = max((batch for batch, _ in places), key=lambda b: b.started + b.spent)
         queue_ns = max(0, slowest.started - self.entered)
-        self._served.stats.call_ran(queue_ns, slowest.parts, CLASSES[self.klass])
+        self._served.stats.call_ran(queue_ns, slowest.parts, CLASSES[self.klass], len(places))
         size = max(batch.size for batch, _ in places)
         return Answer(outputs, queue_ns, slowest.spent, size, lengths=lengths)
 
