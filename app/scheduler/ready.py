@@ -32,7 +32,7 @@ Level = tuple[int, int]
 #: (class, priority, arrival or deadline, sequence): smaller goes first, within a key and between keys.
 Rank = tuple[int, int, int, int]
 
-_SLACK = 64  # dead rows tolerated in a lane before it is rebuilt
+_SLACK = 64  # dead rows in a lane, or lanes without rows, before they are removed
 
 
 _WAITING = RowState.WAITING  # looked up once, used per row
@@ -63,7 +63,7 @@ class ReadySet:
         self.klass = klass
         self.count = 0  # rows that wait, retry groups included
         self.going = 0  # those of them that hold something on the device: between two steps, or between stages
-        self._levels: list[Level] = []  # those there have been, sorted
+        self._levels: list[Level] = []  # of the lanes, sorted
         self._lanes: dict[Level, Lane] = {}
         self._retries: deque[list[Row]] = deque()
         self._by_length = False
@@ -75,8 +75,7 @@ class ReadySet:
         level = (call.klass, call.priority)
         lane = self._lanes.get(level)
         if lane is None:
-            lane = self._lanes[level] = Lane(by_length=self._by_length)
-            insort(self._levels, level)
+            lane = self._open(level)
         rows = lane.rows
         if rows and row.order < rows[-1].order:
             if len(rows) > 2 * self.count + _SLACK:
@@ -91,13 +90,21 @@ class ReadySet:
         if self._edf:
             self._note_arrivals((row,))
 
+    def _open(self, level: Level) -> Lane:
+        """A lane for rows of another priority. Clients may name any, so lanes in which nothing waits go first."""
+        if len(self._levels) > self.count + _SLACK:
+            self._lanes = {theirs: lane for theirs, lane in self._lanes.items() if lane.count}
+            self._levels = sorted(self._lanes)
+        lane = self._lanes[level] = Lane(by_length=self._by_length)
+        insort(self._levels, level)
+        return lane
+
     def add_all(self, rows: Iterable[Row]) -> None:
         """As `add`, of many rows at once: those of a unit nearly always come in order."""
         for level, group in groupby(rows, key=_level):
             lane = self._lanes.get(level)
             if lane is None:
-                lane = self._lanes[level] = Lane(by_length=self._by_length)
-                insort(self._levels, level)
+                lane = self._open(level)
             come = sorted(group, key=_order)
             absent = [row for row in come if not lane.stands(row)] if lane.picked else come
             if absent:

@@ -344,3 +344,14 @@ def test_rows_picked_by_length_that_are_put_back_stand_there_once() -> None:
     assert ids(list(ready.first(4, 4))) == [0, 1, 2, 3]
     assert ids(ready.take(4, 4)) == [0, 1, 2, 3]
     assert ready.count == 0
+
+
+def test_lanes_are_bounded_whatever_priorities_clients_name() -> None:
+    """Each step looks at all of them."""
+    ready = ReadySet(KEY)
+    stand(ready, make_call(2_000, priority=2_000))
+    for ident in range(1_000):
+        stand(ready, make_call(ident, priority=ident))
+        assert ids(ready.take(1, 1)) == [ident]
+    assert len(ready._levels) == len(ready._lanes) < 100
+    assert (ids(ready.take(2, 2)), ready.count) == ([2_000], 0)
