@@ -139,7 +139,7 @@ class Settings(BaseModel):
 
     # bounds on what a client may send or hold
     max_body_mib: float = Field(64, gt=0, description="Largest request body, MiB, also after decompression.")
-    max_json_mib: float = Field(1, gt=0, description="Largest JSON body, MiB: all others wait while it is parsed.")
+    max_json_mib: float = Field(1, gt=0, description="Largest JSON body, MiB: nothing else runs while it is parsed.")
     max_inflight_mib: float = Field(512, gt=0, description="Bodies held at one time, MiB; more are refused (429).")
     max_pixels: int = Field(50_000_000, ge=1, description="Largest image, pixels, read from its header.")
     max_connections: int = Field(4096, ge=1, description="Open connections; beyond it requests are answered 503.")

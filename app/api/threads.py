@@ -24,7 +24,7 @@ class HelperThreads:
         self._waiting: tuple[deque[asyncio.Future[None]], ...] = (deque(), deque())  # real time, best effort
 
     async def run(self, best_effort: bool, function: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T:
-        """The result of the function on a thread. A caller that is cancelled leaves; a function that runs runs on."""
+        """The result of the function on a thread. Once begun it runs to its end, even if the caller is cancelled."""
         if self._free > (self._kept if best_effort else 0):
             self._free -= 1
         else:

@@ -196,7 +196,7 @@ class HttpProtocol(MendedProtocol):
 
     def _body_late(self) -> None:
         exchange = self._collecting
-        if exchange is not None and not exchange.refused:  # else its answer is on the way
+        if exchange is not None and not exchange.refused:  # a refusal is already on its way
             self._end_collecting()
             exchange.late()
 

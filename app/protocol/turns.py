@@ -2,8 +2,8 @@
 
 Most clients that are refused send again at once, whatever `Retry-After` says. With 2,500 of them a server does nothing
 but read and refuse: the event loop polls its sockets again and again before it calls anything else as long as 1,024 of
-them have something to read, so that batches, answers and probes wait for seconds. Whoever has no answer yet does not
-send again. So a refusal waits for its turn, and no connection is read twice in one turn of the loop.
+them have something to read, so that batches, answers and probes wait for seconds. A client sends again only when it
+has its answer. So refusals are delayed, and no connection is read twice in one turn of the loop.
 """
 
 from __future__ import annotations

@@ -27,9 +27,9 @@ class Connection(Protocol):
 class Waiting:
     """One timer for all connections of a server. `seconds`: from the accept, or the last answer, to the end of a head.
 
-    The longest waiting come first, because a connection goes to the end with each answer. One that has begun to answer
-    since is passed over when it is met: nothing is done here for a request that comes. `most`: connections that may be
-    open; while nearly so many are, the one that has waited longest is closed for each that comes.
+    The connections are in the order in which they began to wait, since each answer moves its connection to the end. A
+    request that arrives costs nothing here: a connection that is busy is skipped when its time has come. `most`: how
+    many connections may be open; while nearly so many are, each new one closes the one that has waited longest.
     """
 
     def __init__(self, seconds: float, most: int = sys.maxsize) -> None:
