@@ -17,6 +17,10 @@ _LABELS = ("model", "version")
 _BOUNDS = frozenset(map(str, (0.001, 0.0025, 0.01, 0.025, 0.1, 0.25, 1, 2.5, 10)))
 
 
+#: Shown before there are any.
+_REASONS = ("malformed", "not_found", "too_many_connections", "unauthorized")
+
+
 class Metrics(Collector):
     """Renders a snapshot taken at each scrape. One per server: no module-wide registry.
 
@@ -43,6 +47,9 @@ class Metrics(Collector):
         if self._status is not None:
             yield from _of_status(self._status())
         snapshot = self._snapshot()
+        yield GaugeMetricFamily(
+            "starling_loop_lag_seconds", "How late the event loop turned to its last tick.", value=snapshot.lag_s
+        )
         yield from _histograms(snapshot.models)
         yield from _counters(snapshot)
         yield from _gauges(snapshot.models)
@@ -58,6 +65,20 @@ def _of_status(status: Status) -> Iterator[Metric]:
     for name, version, ready in status.models:
         models.add_metric([name, version], ready)
     yield models
+    yield GaugeMetricFamily("starling_open_connections", "Connections that are open.", value=status.connections)
+    yield GaugeMetricFamily("starling_held_bytes", "Bytes of the bodies that are held.", value=status.held_bytes)
+    if status.certificate_expires is not None:
+        yield GaugeMetricFamily(
+            "starling_certificate_expiry_seconds",
+            "When the certificate is no longer valid, in seconds since the epoch.",
+            value=status.certificate_expires,
+        )
+    rejected = CounterMetricFamily(
+        "starling_rejected", "Requests that count for no model, by why they were refused.", labels=["reason"]
+    )
+    for reason, count in sorted({**dict.fromkeys(_REASONS, 0), **status.rejected}.items()):
+        rejected.add_metric([reason], count)
+    yield rejected
 
 
 def _histograms(models: list[Gauges]) -> Iterator[Metric]:

@@ -16,14 +16,17 @@ class Lifecycle:
     """Implements contract.Health.
 
     The server and the engine set its functions once they exist: `stuck` says why the engine makes no progress, or
-    None; `abort` answers all requests with 503; `connections` counts the open ones. `watching` are those who look for
-    files that have changed, at each tick of the rate monitor; they raise nothing.
+    None; `abort` answers all requests with 503; `connections` counts the open ones, `malformed` the requests that were
+    no HTTP; `certificate_expires` is in seconds since the epoch. `watching` are those who look for files that have
+    changed, at each tick of the rate monitor; they raise nothing.
     """
 
     def __init__(self) -> None:
         self.stuck: Callable[[], str | None] = lambda: None
         self.abort: Callable[[str], None] = lambda why: None
         self.connections: Callable[[], int] = lambda: 0
+        self.malformed: Callable[[], int] = lambda: 0
+        self.certificate_expires: Callable[[], float | None] = lambda: None
         self.watching: list[Callable[[], None]] = []
         self.catalog: Catalog | None = None
         self.device = ""  # what models run on, in words; set with the catalog

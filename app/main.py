@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import platform
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -89,6 +90,7 @@ def create_app(
     if settings.auto_size:
         settings = _sized(settings, names, gpu)
     record = _record(settings)
+    rejected: Counter[str] = Counter()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
@@ -118,7 +120,7 @@ def create_app(
                 "access": access,
                 "health": lifecycle,
                 "settings": settings,
-                "metrics": Metrics(engine.snapshot, partial(_status, lifecycle, registry, build)),
+                "metrics": Metrics(engine.snapshot, partial(_status, lifecycle, registry, build, front, rejected)),
                 "engine": engine,
                 "hub": hub,
             }
@@ -135,11 +137,11 @@ def create_app(
     if settings.docs:
         app.include_router(docs_router(_document(settings, access, app, traced=tracer is not None)))
         open_paths |= OPEN_PATHS
-    install_error_handlers(app)
+    install_error_handlers(app, rejected)
     log_of_access = None
     if settings.access_log:
         log_of_access = AccessLog(probes=settings.access_log_probes, root_path=settings.root_path)
-    return InferencePath(
+    front = InferencePath(
         app,
         _limits(settings),
         access=access,
@@ -148,7 +150,9 @@ def create_app(
         connections=lambda: lifecycle.connections(),
         tracer=tracer,
         outside=Outside(settings.root_path, settings.cors_origins),
+        rejected=rejected,
     )
+    return front
 
 
 def _document(settings: Settings, access: Access, app: FastAPI, *, traced: bool) -> Document:
@@ -270,10 +274,21 @@ def _given(settings: Settings) -> dict[str, object]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _status(lifecycle: Lifecycle, registry: Registry, build: Mapping[str, str]) -> Status:
-    """For a scrape: what the probes would say, and every model that the index has."""
+def _status(
+    lifecycle: Lifecycle, registry: Registry, build: Mapping[str, str], front: InferencePath, rejected: Counter[str]
+) -> Status:
+    """For a scrape: what the probes would say, every model that the index has, and how HTTP is."""
     models = [(entry.name, entry.version, entry.state == READY) for entry in registry.index()]
-    return Status(build, lifecycle.live() is None, lifecycle.ready() is None, models)
+    return Status(
+        build,
+        lifecycle.live() is None,
+        lifecycle.ready() is None,
+        models,
+        connections=lifecycle.connections(),
+        held_bytes=front.held,
+        certificate_expires=lifecycle.certificate_expires(),
+        rejected={**rejected, "malformed": lifecycle.malformed()},
+    )
 
 
 def _about(device: Device) -> dict[str, Any]:

@@ -340,18 +340,26 @@ class Energy:
 
 @dataclass(slots=True)
 class Snapshot:
-    """What a scrape shows: every model that serves, each worker's busy seconds, and what reads the energy."""
+    """What a scrape shows: every model that serves, each worker's busy seconds, and what reads the energy.
+
+    `lag_s`: how late the event loop turned to its last tick.
+    """
 
     models: list[Gauges]
     busy_s: list[float]
     energy: Callable[[], Energy] | None = None
+    lag_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What the server is and how it is: its build, what its probes say, and whether each model can be called."""
+    """What the server is and how it is: its build, what its probes say, whether each model can be called, its HTTP."""
 
     build: Mapping[str, str]
     live: bool
     ready: bool
     models: Sequence[tuple[str, str, bool]]  # name, version, ready
+    connections: int = 0  # open
+    held_bytes: int = 0  # of bodies
+    certificate_expires: float | None = None  # seconds since the epoch; None: no HTTPS
+    rejected: Mapping[str, int] = field(default_factory=dict)  # requests that count for no model, by error code

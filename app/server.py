@@ -55,6 +55,7 @@ class Server(uvicorn.Server):
         self._listener: socket.socket | None = None
         self._told_stuck = False
         lifecycle.connections = lambda: len(self.server_state.connections)
+        lifecycle.malformed = lambda: HttpProtocol.malformed
         lifecycle.on_failure = self._fail
         lifecycle.watching.append(self._look)
 
@@ -174,6 +175,7 @@ def serve(
     """Run until told to stop. The exit status is 0 after a drain, 1 if the engine was lost or the start failed."""
     if tls is not None:
         lifecycle.watching.append(tls.look)
+        lifecycle.certificate_expires = lambda: tls.expires
     config = uvicorn.Config(
         app,
         http=partial(  # type: ignore[arg-type]  # uvicorn calls it like the class

@@ -15,6 +15,8 @@ log = logging.getLogger("starling.tls")
 class Certificate:
     """A server's certificate with its key. `context` is the same object for ever; new connections get what it has.
 
+    `expires`: seconds since the epoch.
+
     `key` None: the certificate's file holds it, too. Raises ConfigError, in one line, where the files do not fit.
     """
 
@@ -22,6 +24,7 @@ class Certificate:
         self._files = cert, key
         self._watched = Watched(*(path for path in self._files if path is not None))
         self.context = self._loaded()
+        self.expires = _expiry(cert)
 
     def look(self) -> None:
         """Read the files again if one has changed. Where they do not fit, what was read before goes on.
@@ -37,6 +40,7 @@ class Certificate:
         except (ConfigError, OSError, _Encrypted) as exc:
             log.error("%s; the certificate read before goes on", exc)  # noqa: TRY400 - the message says all there is
         else:
+            self.expires = _expiry(self._files[0])
             log.info("tls_cert %s: read again", self._files[0])
 
     def _loaded(self) -> ssl.SSLContext:
@@ -61,6 +65,14 @@ class Certificate:
         except OSError as exc:
             raise ConfigError(f"{files}: {exc.strerror or exc}") from None
         return context
+
+
+def _expiry(cert: Path) -> float:
+    """When the first certificate of a file, which is the server's own, is no longer valid. It has been loaded before.
+
+    CPython's own tests take a certificate apart like this; the public functions do so for a peer's alone.
+    """
+    return ssl.cert_time_to_seconds(ssl._ssl._test_decode_cert(cert)["notAfter"])  # type: ignore[attr-defined]
 
 
 class _Encrypted(Exception):

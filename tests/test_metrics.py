@@ -49,7 +49,10 @@ def samples(stats: ModelStats, waiting: dict[str, int] | None = None, oldest_ns:
                 # the parser appends _total to every counter; Triton's have none
                 name = sample.name.removesuffix("_total") if sample.name.startswith("nv_") else sample.name
                 found[f"{name}{{{labels}}}"] = sample.value
-                assert "worker_busy" in sample.name or (sample.labels["model"], sample.labels["version"]) == (
+                assert sample.name.startswith(("starling_worker_busy", "starling_loop_lag")) or (
+                    sample.labels["model"],
+                    sample.labels["version"],
+                ) == (
                     "echo",
                     "1",
                 )

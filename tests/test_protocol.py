@@ -313,7 +313,8 @@ async def test_malformed_requests_are_a_line_a_second(
     async def app(scope: Any, receive: Any, send: Any) -> None: ...
 
     monkeypatch.setattr(MendedProtocol, "_malformed_told", -1.0)
-    monkeypatch.setattr(MendedProtocol, "_malformed", 0)
+    monkeypatch.setattr(MendedProtocol, "malformed", 0)
+    monkeypatch.setattr(MendedProtocol, "_told_of", 0)
     for now in [100.0] * 50 + [101.0] * 50:
         connection = Connection(app)
         with monkeypatch.context() as patch:
@@ -321,6 +322,7 @@ async def test_malformed_requests_are_a_line_a_second(
             connection.send(b"nonsense\r\n\r\n")
     told = [record.getMessage() for record in caplog.records if "malformed" in record.getMessage()]
     assert told == ["malformed HTTP requests received: 1", "malformed HTTP requests received: 50"]
+    assert MendedProtocol.malformed == 100
 
 
 # What is relied on inside uvicorn

@@ -41,6 +41,16 @@ def shown(certificate: Certificate) -> str:
     return dict(part[0] for part in found["subject"])["commonName"]  # type: ignore[arg-type, misc, return-value]
 
 
+def test_expiry_is_that_of_the_certificate_in_use(files: tuple[Path, Path]) -> None:
+    certificate = Certificate(*files)
+    first = certificate.expires
+    assert 1.7e9 < first < 1e11  # seconds, not another unit
+    shutil.copyfile(PLACE / "second.pem", files[0])
+    shutil.copyfile(PLACE / "second.key", files[1])
+    certificate.look()
+    assert certificate.expires == Certificate(PLACE / "second.pem", PLACE / "second.key").expires
+
+
 def test_two_files_and_one(files: tuple[Path, Path], tmp_path: Path) -> None:
     assert shown(Certificate(*files)) == "first"
     both = tmp_path / "both.pem"

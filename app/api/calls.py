@@ -12,6 +12,7 @@ import logging
 import re
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -79,7 +80,8 @@ class Calls:
     """Calls as HTTP sees them. `connections` returns how many connections the server has open.
 
     `access_log` None: nothing is written of requests. `tracer` None: nobody records spans of calls.
-    `root_path` is the prefix that an ingress may leave on paths.
+    `root_path` is the prefix that an ingress may leave on paths. `rejected` counts requests by their error's code, of
+    which no model knows.
     """
 
     def __init__(
@@ -91,8 +93,10 @@ class Calls:
         connections: Callable[[], int],
         tracer: Tracer | None = None,
         root_path: str = "",
+        rejected: Counter[str] | None = None,
     ) -> None:
         self.limits = limits
+        self.rejected = Counter() if rejected is None else rejected
         self.tracer = tracer
         self.root_path = root_path
         self.bodies = BodyReader(limits)
@@ -272,8 +276,10 @@ class Calls:
         """Count a call that is answered with an error, and log what people who run the server should know of it."""
         if not isinstance(exc, StarlingError):
             log.error("unexpected error on %s", path, exc_info=exc)
-        if served is not None:
-            code = exc.code if isinstance(exc, StarlingError) else "internal"
+        code = exc.code if isinstance(exc, StarlingError) else "internal"
+        if served is None:
+            self.rejected[code] += 1
+        else:
             served.finish(code, time.monotonic_ns() - arrived, klass)
             self._log_cause(exc, served, request_id)
         if log.isEnabledFor(logging.DEBUG):

@@ -6,7 +6,8 @@ FastAPI's handlers and the inference path use the same function, so that clients
 from __future__ import annotations
 
 import json
-from functools import lru_cache
+from collections import Counter
+from functools import lru_cache, partial
 from http import HTTPStatus
 from random import randrange
 
@@ -17,12 +18,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match
 
-from app.errors import StarlingError
+from app.errors import BadRequest, MethodNotAllowed, NotFound, StarlingError
 
 Headers = list[tuple[bytes, bytes]]
 
 #: Statuses whose answers always carry Retry-After: 1 second, where the error has no hint of its own.
 _RETRIED = {429, 503}
+#: Codes of the framework's errors, which are those of ours with their status.
+_CODES = {kind.status: kind.code for kind in (BadRequest, NotFound, MethodNotAllowed)}
 METHODS = ("GET", "HEAD", "POST")  # of all routes together
 _COMMON_MESSAGE = 200  # characters of messages that are worth keeping
 _LONGEST_MESSAGE = 4000  # characters: a message may quote what a client sent, such as a path
@@ -69,17 +72,17 @@ def _body(message: str) -> bytes:
     return json.dumps({"error": message}, ensure_ascii=False).encode("utf-8", "replace")
 
 
-def install_error_handlers(app: FastAPI) -> None:
-    """Answer every error of `app`, its framework's included, with `error_parts`.
+def install_error_handlers(app: FastAPI, rejected: Counter[str] | None = None) -> None:
+    """Answer every error of `app`, its framework's included, with `error_parts`. `rejected` counts them by their code.
 
     An unexpected exception is answered and then raised again by Starlette's outermost layer, so that the server logs
     its traceback.
     """
     for kind in (StarlingError, HTTPException, RequestValidationError, Exception):
-        app.add_exception_handler(kind, _answer)
+        app.add_exception_handler(kind, partial(_answer, Counter() if rejected is None else rejected))
 
 
-async def _answer(request: Request, exc: Exception) -> Response:
+async def _answer(rejected: Counter[str], request: Request, exc: Exception) -> Response:
     if isinstance(exc, HTTPException) and exc.status_code in {404, 405} and exc.detail == _phrase(exc.status_code):
         # raised by the router, which knows neither path nor method in its detail
         headers = dict(_headers_of(exc))
@@ -89,6 +92,7 @@ async def _answer(request: Request, exc: Exception) -> Response:
             headers["Allow"] = _allowed(request)
         exc = HTTPException(exc.status_code, detail, headers=headers)
     status, lines, body = error_parts(exc)
+    rejected[exc.code if isinstance(exc, StarlingError) else _CODES.get(status, "internal")] += 1
     response = Response(body, status)
     response.raw_headers = lines
     return response

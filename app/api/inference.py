@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Set
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
@@ -76,7 +77,7 @@ class InferencePath:
 
     `direct` takes plain requests from the HTTP protocol. The lifespan state must hold `catalog` (contract.Catalog) and
     `health` (contract.Health). `connections` returns how many connections the server has open; `tracer` records spans.
-    `open_paths` need no key, nor do probes.
+    `open_paths` need no key, nor do probes. `rejected` counts requests that no model does, by their error's code.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class InferencePath:
         connections: Callable[[], int] = lambda: 0,
         tracer: Tracer | None = None,
         outside: Outside = _PLAIN,
+        rejected: Counter[str] | None = None,
     ) -> None:
         self._app = app
         self._open_paths = open_paths
@@ -102,9 +104,15 @@ class InferencePath:
             connections=connections,
             tracer=tracer,
             root_path=outside.root_path,
+            rejected=rejected,
         )
         self._cors = Cors(outside.cors_origins) if outside.cors_origins else None
         self.direct = DirectCalls(self._calls) if self._cors is None else CorsCalls(self._calls, self._cors)
+
+    @property
+    def held(self) -> int:
+        """Bytes of the bodies that are held."""
+        return self._calls.bodies.held
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -126,6 +134,7 @@ class InferencePath:
             try:
                 self._admit(scope, path)
             except StarlingError as exc:
+                self._calls.rejected[TooManyConnections.code if isinstance(exc, NotReady) else exc.code] += 1
                 await self._refuse(exc, scope, send, [], receive)
                 return
         route = self._calls.route(path)

@@ -105,6 +105,7 @@ class Engine:
         self._timer_at = 0
         self._closed: asyncio.Event
         self._monitor: asyncio.Task[None] | None = None
+        self._lag_s = 0.0  # how late the loop turned to the last tick
         self._loader = ThreadPoolExecutor(1, "warm-up")
         self.lost: str | None = None  # why the device can do no more, once it cannot
         self.refusing: str | None = None
@@ -409,7 +410,7 @@ class Engine:
         """For a scrape."""
         busy_s = [ns / 1e9 for ns in self._in_flight.busy_ns]
         gauges = [served.gauges() for served in self._served.values()]
-        return Snapshot(gauges, busy_s, lambda: self._meter.read(sum(busy_s), self._watts()))
+        return Snapshot(gauges, busy_s, lambda: self._meter.read(sum(busy_s), self._watts()), self._lag_s)
 
     def plans(self) -> list[Plan]:
         """What batches are planned with: of each model of a `snapshot`, in its order."""
@@ -432,9 +433,10 @@ class Engine:
         """The one task that waits on time: it closes the rate monitor's window, and calls `on_tick` then."""
         while not self._closed.is_set():
             try:
-                async with asyncio.timeout(self._window_s):
+                async with asyncio.timeout(self._window_s) as window:
                     await self._closed.wait()
             except TimeoutError:
+                self._lag_s = max(0.0, self.loop.time() - (window.when() or 0.0))
                 self.scheduler.tick(self.clock())
                 self._step()  # rows that were held may go at another rate
                 for served in self._served.values():

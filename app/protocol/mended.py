@@ -54,7 +54,8 @@ _CODING = _refusal(b"400 Bad Request", "Transfer-Encoding: expected chunked and 
 class MendedProtocol(HttpToolsProtocol):
     """One connection of a client."""
 
-    _malformed, _malformed_told = 0, -1.0  # of all connections: requests since the last line, and when that was written
+    #: Of all connections: requests that were no HTTP; how many of them a line has told of, and when it was written.
+    malformed, _told_of, _malformed_told = 0, 0, -1.0
 
     # uvicorn's methods are called by the name of their class: that costs half as much as `super()`.
 
@@ -76,10 +77,10 @@ class MendedProtocol(HttpToolsProtocol):
     def _log_malformed(self) -> None:
         """One line a second for all connections, whatever comes."""
         protocol, now = MendedProtocol, self.loop.time()
-        protocol._malformed += 1
+        protocol.malformed += 1
         if not 0 <= now - protocol._malformed_told < 1:
-            self.logger.warning("malformed HTTP requests received: %d", protocol._malformed)
-            protocol._malformed, protocol._malformed_told = 0, now
+            self.logger.warning("malformed HTTP requests received: %d", protocol.malformed - protocol._told_of)
+            protocol._told_of, protocol._malformed_told = protocol.malformed, now
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         HttpToolsProtocol.connection_made(self, transport)
@@ -112,6 +113,7 @@ class MendedProtocol(HttpToolsProtocol):
         else:
             if self._apart <= _LONGEST_HEAD:
                 return True
+            self._log_malformed()
             self._refuse_head()
         return False
 

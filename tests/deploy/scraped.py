@@ -15,6 +15,7 @@ from lifespan import started, with_state
 from prometheus_client.parser import text_string_to_metric_families
 
 from app import errors
+from app.lifecycle import Lifecycle
 from app.main import create_app
 from app.settings import Settings
 
@@ -45,7 +46,9 @@ async def scrape(folder: Path) -> dict[str, dict[str, set[str]]]:
     settings = Settings(
         models=str(folder), model=(f"echo={DEMO / 'echo'}",), profile_dir=folder / "profiles", profile_budget_s=0
     )
-    app = create_app(settings, on_ready=lambda registry: ready.set())
+    lifecycle = Lifecycle()
+    lifecycle.certificate_expires = lambda: 4e9  # as with HTTPS
+    app = create_app(settings, lifecycle, on_ready=lambda registry: ready.set())
     async with started(app) as state:
         transport = httpx.ASGITransport(with_state(app, state))
         async with httpx.AsyncClient(transport=transport, base_url="http://one") as client:
