@@ -146,6 +146,20 @@ async def test_a_long_head_is_refused_wherever_it_is_cut(cut: int) -> None:
     assert connection.transport.written.startswith(b"HTTP/1.1 431 ")
 
 
+@pytest.mark.parametrize("wrong", [b"GET / HTTP/1.1\r\n\r\n", b"no http\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\n: b\r\n\r\n"])
+@pytest.mark.parametrize("before", [1, 2])
+async def test_a_malformed_request_takes_no_answer_of_those_before_it(wrong: bytes, before: int) -> None:
+    """A client would take a 400 that comes first for the answer to its first request."""
+    connection = Connection(ok)
+    connection.send(REQUEST % 1 * before + wrong)
+    connection.send(REQUEST % 2)
+    await connection.done()
+    head = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n"
+    answers = [head + b"\r\nok", head + b"connection: close\r\n\r\nok"]
+    assert connection.transport.writes == answers[2 - before :]
+    assert connection.transport.closing or connection.transport.ended
+
+
 async def test_trailers_are_no_headers() -> None:
     """A proxy that takes a header away from a request may let a trailer through (RFC 9110, 6.5.1)."""
     names: list[bytes] = []

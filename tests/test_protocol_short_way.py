@@ -343,6 +343,19 @@ async def test_a_body_that_is_late_while_its_refusal_waits(handler: Takes, known
     assert not handler.taken[0].timed_out
 
 
+@pytest.mark.parametrize("known", [False, True])
+async def test_a_malformed_request_behind_one_that_has_no_answer_yet(handler: Takes, known: bool) -> None:
+    connection = await connected(handler)
+    if known:
+        get_known(connection, handler, post(b"/a")[:-2], b"hi")
+    connection.send(post(b"/a") + b"no http\r\n\r\n")
+    connection.send(post(b"/a"))
+    assert connection.transport.writes == []
+    handler.taken[0].ok()
+    assert connection.transport.writes == [ANSWER.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")]
+    assert (len(handler.taken), connection.transport.closing or connection.transport.ended) == (1, True)
+
+
 async def test_a_body_in_time_leaves_no_timer(handler: Takes) -> None:
     clock = Clock()
     connection = await connected(handler, clock)

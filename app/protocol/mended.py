@@ -10,7 +10,7 @@
   of it, and does not write to a closed connection, which raises.
 - The last answer on a connection reaches a client that still sends.
 - A TLS connection closes also where its client does not answer (`Farewell`).
-- Malformed requests are answered in JSON, as all errors of this server are.
+- Malformed requests are answered in JSON, as all errors of this server are, and never in place of one before them.
 - A head is not collected without end: httptools knows no limit. No Host or two, and codings but chunked, are refused.
 - Trailers do not count as headers.
 """
@@ -101,7 +101,9 @@ class MendedProtocol(HttpToolsProtocol):
             self.parser.feed_data(data)
         except httptools.HttpParserError:
             self._log_malformed()
-            if self._wrong is _TOO_LONG:
+            if self._is_behind():
+                self.cycle.keep_alive = False  # the last answer that is due closes; the parser takes nothing more
+            elif self._wrong is _TOO_LONG:
                 self._refuse_head()
             else:
                 self.send_400_response("")
@@ -116,6 +118,12 @@ class MendedProtocol(HttpToolsProtocol):
             self._log_malformed()
             self._refuse_head()
         return False
+
+    def _is_behind(self) -> bool:
+        """Whether the malformed request comes behind one that has no answer yet, and is not that one's own body."""
+        answering = self._answering
+        in_body = self._parsing and not self._in_head and self._wrong is _MALFORMED
+        return not (in_body or answering is None or answering.response_complete)
 
     def _refuse_head(self) -> None:
         """A head that does not end, or too late."""
