@@ -117,8 +117,8 @@ class Views:
         if batch is None:
             return None
         stages = state.program.stages
-        units = (unit for unit in self._workers.units.values() if unit.steps > 1 and not stages[unit.stage].repeats)
-        return next((unit for unit in units if unit.rows[0].batch is batch), None)
+        units = (unit for unit in self._workers.units.values() if unit.rows[0].batch is batch)  # so of this program
+        return next((unit for unit in units if unit.steps > 1 and not stages[unit.stage].repeats), None)
 
     def _late(self, batch: Batch | None, stage: int, state: ProgramState, now: int) -> int:
         """Rows of a batch that have not reached a stage.

@@ -275,6 +275,18 @@ class TestStages:
         (latecomer,) = enter(scheduler, make_call(2, lengths=(2,), arrived=11)).start
         assert latecomer.operation is Operation.STRETCH
 
+    @pytest.mark.parametrize("policy", ["adaptive", "dva_load"])
+    def test_a_unit_of_another_program_is_at_stages_of_its_own(self, policy: str) -> None:
+        """Of which there may be more."""
+        scheduler = Scheduler(make_device(4, 4, 4, goes_on=True))
+        for ident, stages in ((1, STAGES + STAGES), (2, STAGES[:2])):
+            scheduler.add_program(make_program(ident, stages=stages, policy=policy, max_batch=2, max_delay_ns=0), 0)
+        (unit,) = enter(scheduler, make_call(1)).start
+        (unit,) = end(scheduler, unit, 40, 2, times=(10, 30)).start
+        assert (unit.stage, unit.steps) == (2, 4)
+        for ident in (2, 3):
+            assert len(enter(scheduler, make_call(ident, program=2, arrived=40 + ident)).start) == 1
+
     def test_whoever_goes_first_is_let_through(self) -> None:
         scheduler = serving(
             make_program(1, stages=STAGES, policy="no_wait"), make_program(2, batch_ns=(5,), policy="no_wait")
