@@ -182,7 +182,7 @@ class Calls:
         first = CLASSES[0]
         if codec.names_class and (klass or served.info.batching.default_class) != first and served.has_room(first):
             return False
-        served.admit(1, klass)
+        served.admit(0, klass)
         return True
 
     def lease(

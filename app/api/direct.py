@@ -135,7 +135,7 @@ class DirectCall(Exchange):
         assert served is not None  # `take` found it
         try:
             if not self.admitted and not codec.may_name_class(body):
-                served.admit(1, self.klass)
+                served.admit(0, self.klass)
             if served.model.front is not None or codec.slow_to_decode(served, self.headers, body):
                 self._release()
                 self.served = None  # the ASGI way finds it again

@@ -106,7 +106,10 @@ class Served(Protocol):
         ...
 
     def admit(self, rows: int, klass: str = "", deadline_ns: int | None = None) -> None:
-        """Raise QueueFull, DeadlineUnreachable or NotReady if a call of so many rows cannot be taken now."""
+        """Raise QueueFull, DeadlineUnreachable or NotReady if a call of so many rows cannot be taken now.
+
+        0: they are not known yet, and one must have room.
+        """
         ...
 
     def lease(

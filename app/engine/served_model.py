@@ -87,7 +87,7 @@ class ServedModel:
     def admit(
         self, rows: int, klass: str = "", deadline_ns: int | None = None, priority: int = LOWEST_PRIORITY
     ) -> None:
-        """Raise QueueFull, DeadlineUnreachable or NotReady if a call of so many rows cannot be taken now.
+        """Raise QueueFull, DeadlineUnreachable or NotReady if a call of so many rows cannot be taken now; see contract.
 
         Only the work that goes before a call of this class and `priority` counts against its deadline.
         """
@@ -97,7 +97,7 @@ class ServedModel:
         if engine.refusing is not None:
             raise NotReady(engine.refusing, retry_after_s=1)
         now = engine.clock()
-        asked = rows + self.reserved[service]
+        asked = (rows or 1) + self.reserved[service]
         refusal = engine.scheduler.admit(self.program, asked, service, deadline_ns, now, priority)
         if refusal is not None:
             if refusal.reason in (Reason.QUEUE_FULL, Reason.DEADLINE_UNREACHABLE):

@@ -105,10 +105,12 @@ class Scheduler:
     def refused(self, program: int, n: int, now: int, klass: Klass = Klass.REALTIME) -> None:
         """A call of `n` rows came and was refused, for a full queue or its deadline: part of arrival rate and demand.
 
-        Without it, what is served would set the rate, and a policy that goes by the rate would serve no more.
+        Without it, what is served would set the rate, and a policy that goes by the rate would serve no more. 0 rows:
+        refused before they were known, for which stands the mean of the calls that have not left.
         """
         state = self._states.get(program)
         if state is not None:
+            n = n or max(1, round((state.waiting + state.alive) / max(1, state.calls)))
             state.rate.arrive(n)
             state.asked[klass] += n
 

@@ -6,7 +6,7 @@ import pytest
 
 from app.scheduler.estimates.profile import ModelProfile, linear, parse
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Klass, Outcome, Unit
+from app.scheduler.types import Call, DeviceSpec, Klass, Outcome, Profile, Program, Row, Stage, Unit, WorkerSpec
 from app.sim.fleet import Setup
 from app.sim.report import Tally
 from app.sim.simulator import PROGRAM, Node, Simulator
@@ -83,6 +83,20 @@ def test_demand_of_a_cell_counts_the_steps_of_its_rows() -> None:
         simulator.drain()
         node.scheduler.tick(simulator.now)
         assert node.scheduler.demand_ns(PROGRAM, Klass.REALTIME) / ended == pytest.approx(load, rel=0.15)
+
+
+def test_calls_refused_before_their_rows_are_known_count_as_others_do() -> None:
+    """A full queue refuses at the head of a request. As one row each, calls of 8 would ask for what fits."""
+    scheduler = Scheduler(DeviceSpec((WorkerSpec(16),)))
+    scheduler.add_program(Program(PROGRAM, "m", (Stage(Profile(QUICK.batch_ns)),), "no_wait", max_queue=32), 0)
+    for number in range(4):
+        scheduler.submit(Call(number, PROGRAM, [Row() for _ in range(8)], Klass.REALTIME, 0, 0, None), 0)
+    for _ in range(96):
+        assert scheduler.admit(PROGRAM, 1, Klass.REALTIME, None, 0) is not None
+        scheduler.refused(PROGRAM, 0, 0)
+    scheduler.tick(S)
+    assert scheduler.rate(PROGRAM) == 800
+    assert scheduler.demand_ns(PROGRAM, Klass.REALTIME) / S == pytest.approx(800 / QUICK.peak, rel=1e-3)
 
 
 def test_demand_is_by_class() -> None:
