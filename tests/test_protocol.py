@@ -146,7 +146,9 @@ async def test_a_long_head_is_refused_wherever_it_is_cut(cut: int) -> None:
     assert connection.transport.written.startswith(b"HTTP/1.1 431 ")
 
 
-@pytest.mark.parametrize("wrong", [b"GET / HTTP/1.1\r\n\r\n", b"no http\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\n: b\r\n\r\n"])
+@pytest.mark.parametrize(
+    "wrong", [b"GET / HTTP/1.1\r\n\r\n", b"no http\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\n: b\r\n\r\n"]
+)
 @pytest.mark.parametrize("before", [1, 2])
 async def test_a_malformed_request_takes_no_answer_of_those_before_it(wrong: bytes, before: int) -> None:
     """A client would take a 400 that comes first for the answer to its first request."""

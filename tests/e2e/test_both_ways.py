@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
+from math import ceil
 
 import pytest
 
@@ -46,13 +47,19 @@ def check(answer: Answer, asked: Example, request_id: str | None = "mine") -> No
 
 
 def check_error(answer: Answer, status: int, message: str, request_id: str | None = "mine", **extra: str) -> None:
-    """The whole answer to a mistake. Of the names of `extra` headers, underscores stand for hyphens."""
+    """The whole answer to a mistake. Of the names of `extra` headers, underscores stand for hyphens.
+
+    `retry_after` is the least that it may say: up to a quarter, rounded up, is added at random.
+    """
     body = json.dumps({"error": message}).encode()
     assert (answer.status, answer.body) == (status, body)
     headers = {name.replace("_", "-"): value for name, value in extra.items()}
     headers |= {"content-type": "application/json", "content-length": str(len(body))}
     if request_id is not None:
         headers["x-request-id"] = request_id
+    if (least := int(headers.get("retry-after", 0))) and "retry-after" in answer.headers:
+        assert least <= int(answer.headers["retry-after"]) <= least + ceil(least / 4)
+        headers["retry-after"] = answer.headers["retry-after"]
     assert undated(answer.headers) == headers
 
 

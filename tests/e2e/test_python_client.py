@@ -82,7 +82,8 @@ def test_a_full_queue_is_waited_for(server: Server, gate: Gate, threads: ThreadP
         try:
             with pytest.raises(Refused, match="429: model 'narrow': the queue of 3 rows is full") as raised:
                 client.predict("narrow", [[7]], deadline_s=0.9)
-            assert (raised.value.tries, raised.value.retry_after_s, raised.value.code) == (1, 1, "refused")
+            assert (raised.value.tries, raised.value.code) == (1, "refused")
+            assert raised.value.retry_after_s in (1, 2)
             assert raised.value.request_id
             refused = 'starling_requests_total{class="realtime",model="narrow",outcome="queue_full",version="1"}'
             before = server.metric(refused)
