@@ -432,12 +432,14 @@ class Engine:
     async def _watch_rate(self) -> None:
         """The one task that waits on time: it closes the rate monitor's window, and calls `on_tick` then."""
         while not self._closed.is_set():
+            began = self.clock()
             try:
-                async with asyncio.timeout(self._window_s) as window:
+                async with asyncio.timeout(self._window_s):
                     await self._closed.wait()
             except TimeoutError:
-                self._lag_s = max(0.0, self.loop.time() - (window.when() or 0.0))
-                self.scheduler.tick(self.clock())
+                now = self.clock()
+                self._lag_s = max(0.0, (now - began) / 1e9 - self._window_s)  # loops' own clocks stand in each turn
+                self.scheduler.tick(now)
                 self._step()  # rows that were held may go at another rate
                 for served in self._served.values():
                     self.profiling.review(served, self.scheduler.live_times(served.program))

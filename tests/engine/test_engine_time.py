@@ -219,6 +219,15 @@ async def test_rate_is_of_the_last_closed_window():
 
 
 @virtual
+async def test_lag_is_how_late_the_last_tick_was():
+    """The clock runs at 1.25 of the loop's time: what is to come in 0.4 s comes in 0.5 s."""
+    async with serving(window_s=0.4, rate=1.25) as rig:
+        assert rig.engine.snapshot().lag_s == 0.0
+        await rig.loop.until(rig.loop.now + 401 * MS)
+        assert rig.engine.snapshot().lag_s == pytest.approx(0.1)
+
+
+@virtual
 async def test_preferred_size_follows_the_rate():
     async with serving(window_s=0.1) as rig:
         begin = rig.loop.now
