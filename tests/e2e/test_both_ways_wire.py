@@ -204,21 +204,22 @@ async def test_an_empty_line_after_each(pieced: Pieced) -> None:
 
 
 async def test_nonsense_behind_a_request(server: Server, pieced: Pieced) -> None:
-    """It ends the connection, on which the request before it is not answered any more; nothing is left of that."""
+    """The request before it is answered, and the connection ends: its client takes no 400 for that answer."""
     gate = server.gate
     assert gate is not None
     lines, before = len(server.lines), await asyncio.to_thread(server.outcomes, "gate")
     try:
         await pieced.send(infer("gate", [2]))
         await asyncio.to_thread(gate.wait)
-        answer = await pieced.wire.call(b"nonsense\r\n\r\n")
-        assert (answer.status, answer.json()) == (400, {"error": "the request is not valid HTTP/1.1"})
-        assert await pieced.wire.ended()
+        pieced.wire.send(b"nonsense\r\n\r\n")
     finally:
         gate.open()
+    answer = await pieced.wire.answer()
+    assert answer.status == 200
+    assert await pieced.wire.ended()
     await asyncio.to_thread(eventually, lambda: server.slots("gate") == 0)
     counted = await asyncio.to_thread(server.outcomes, "gate") - before
-    assert counted in ({"client_gone": 1}, {"ok": 1})  # it ran, and nobody heard
+    assert counted == {"ok": 1}
     assert not any("Traceback" in line for line in server.lines[lines:])
 
 
