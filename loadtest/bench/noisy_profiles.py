@@ -135,6 +135,7 @@ def simulate(cell: Cell) -> list[dict[str, Any]]:
 
 def options_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=3, help="profiles of each kind [3]")
+    parser.add_argument("--first", type=int, default=100, help="the first seed; constants were chosen with 0 [100]")
     parser.add_argument("--seconds", type=float, default=60.0, help="length of a run, simulated [60]")
     parser.add_argument("--profiles", type=Path, default=PROFILES, help="folder of the measured ones")
     parser.add_argument("--devices", nargs="*", help="some of the devices [all]")
@@ -145,7 +146,9 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     profiles = devices(chosen.profiles)
     given = [
         Cell(name, profiles[name], load, noise, seed, chosen.seconds)
-        for name, load, noise, seed in product(chosen.devices or profiles, LOADS, NOISES, range(chosen.seeds))
+        for name, load, noise, seed in product(
+            chosen.devices or profiles, LOADS, NOISES, range(chosen.first, chosen.first + chosen.seeds)
+        )
     ]
     cells = []
     for number, found in enumerate(spread(simulate, given, chosen.processes), 1):
