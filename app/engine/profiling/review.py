@@ -16,7 +16,9 @@ _SURER = 0.5  # or its error has fallen to this part of what it was
 _CONTRADICTED = 4.0  # standard errors between a size's profile and its live batches
 _BENDS = 0.1  # and so much as a share: under load sizes compare a little differently
 _ENOUGH = 16  # live batches of a size that contradict its profile
-_FIRST_NS, _LONGEST_NS = 4_000_000_000, 64_000_000_000  # between two solutions: each time half as long again
+#: Between two solutions, doubled each time. One takes about a second of a core that batches and the event loop may want:
+#: 5 % of it at first, and soon less than 1 %.
+_FIRST_NS, _LONGEST_NS = 20_000_000_000, 640_000_000_000
 
 
 class Review:
@@ -40,7 +42,7 @@ class Review:
         if not any(abs(one / old - 1) > _MOVED * error or error < _SURER * was for one, old, error, was in pairs):
             return None
         self._used = factors, errors
-        self._gap_ns = min(self._gap_ns * 3 // 2, _LONGEST_NS)
+        self._gap_ns = min(2 * self._gap_ns, _LONGEST_NS)
         self._due = now + self._gap_ns
         return _times(self._profile, live, factors, errors)
 
