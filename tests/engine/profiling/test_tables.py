@@ -16,6 +16,7 @@ from app.engine.profiling.tables import tables_of
 from app.errors import ConfigError
 from app.scheduler.estimates.profile import linear
 from app.scheduler.optimal import tables as control
+from app.scheduler.types import Profile
 
 from ..rig import make_model, serving
 
@@ -35,6 +36,11 @@ async def test_tables_are_solved_for_adaptive_alone() -> None:
         assert [state.facts[0].control is None for state in states] == [False, True]
         answer = await rig.ask(10.0)
         assert answer.outputs[0][0, 0] == 21.0
+
+
+def test_a_process_of_its_own_solves_the_same() -> None:
+    curve = Profile(batch_ns=(5_000_000, 9_000_000, 14_000_000, 10_000_000), errors=(0.02,) * 4)
+    assert tables_module.solve_aside(curve, loads=(0.5, 0.9)) == control.solve(curve, loads=(0.5, 0.9))
 
 
 @virtual
