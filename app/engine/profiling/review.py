@@ -16,8 +16,8 @@ _SURER = 0.5  # or its error has fallen to this part of what it was
 _CONTRADICTED = 4.0  # standard errors between a size's profile and its live batches
 _BENDS = 0.1  # and so much as a share: under load sizes compare a little differently
 _ENOUGH = 16  # live batches of a size that contradict its profile
-#: Between two solutions, doubled each time. One takes about a second of a core: 5 % of it at first, soon less than 1 %.
-_FIRST_NS, _LONGEST_NS = 20_000_000_000, 640_000_000_000
+#: Between two solutions, doubled each time. One takes about a second of a core, of which models at work may want all.
+_FIRST_NS, _LONGEST_NS = 60_000_000_000, 3_600_000_000_000
 
 
 class Review:

@@ -85,7 +85,7 @@ async def test_a_kept_profile_that_calls_contradict_is_measured_again(tmp_path: 
         for _ in range(50):
             for size, (kept, true) in enumerate(zip(times, good.batch_ns, strict=True), 1):
                 live.observe(size, true / kept / live.factors[size - 1] - 1)
-        for _ in range(25):
+        for _ in range(65):
             await rig.loop.passes(1000 * MS)
         await settled(rig)
         assert (origins(rig), rig.served.known.profile.batch_ns) == (["measured"], good.batch_ns)
