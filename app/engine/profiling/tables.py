@@ -10,10 +10,11 @@ import asyncio
 import hashlib
 import json
 import logging
-import multiprocessing
-import os
+import pickle
+import subprocess
+import sys
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,13 @@ _FORMAT = 5  # of what is kept; a change of the theory behind the tables raises 
 #: Batches and the event loop go first, but not so far that it takes long: with the lowest priority (19), on two busy
 #: cores, a small model at 0.85 of its peak had 1.6 times its mean latency for as long as tables were being solved.
 _NICE = 5
+_CHILD = """
+import os, pickle, sys
+os.nice(int(sys.argv[1]))
+sys.path[:] = pickle.load(sys.stdin.buffer)
+solve, args, named = pickle.load(sys.stdin.buffer)
+sys.stdout.buffer.write(pickle.dumps(solve(*args, **named)))
+"""
 
 
 class Target(Protocol):
@@ -133,13 +141,12 @@ def solve_aside(*args: Any, **named: Any) -> ControlTables:
     """As `control.solve`, in a process of its own. Blocks its thread, without the interpreter lock.
 
     Solving takes about a second. A thread would take that lock from the event loop for as long: measured at 6,000
-    requests a second, the mean latency was 5 to 10 times as long meanwhile.
+    requests a second, the mean latency was 5 to 10 times as long meanwhile. `multiprocessing` would import the
+    program's main module again, which may be a script that starts a server.
     """
-    context = multiprocessing.get_context("spawn")  # a fork would inherit the threads of this process
-    try:
-        pool = ProcessPoolExecutor(1, context, os.nice, (_NICE,))
-    except OSError as exc:  # a system without semaphores
-        log.debug("tables are solved beside the event loop: %s", exc)
-        return control.solve(*args, **named)
-    with pool:
-        return pool.submit(control.solve, *args, **named).result()
+    given = pickle.dumps(sys.path) + pickle.dumps((control.solve, args, named))
+    command = [sys.executable, "-c", _CHILD, str(_NICE)]
+    solved: ControlTables = pickle.loads(
+        subprocess.run(command, input=given, stdout=subprocess.PIPE, check=True).stdout
+    )
+    return solved
