@@ -77,3 +77,19 @@ async def test_none_waits_while_few_connections_are_open() -> None:
     assert turns.needed()  # nobody overtakes those who wait
     await waiting
     assert not turns.needed()
+
+
+def test_a_refusal_that_raises_keeps_no_other_from_its_turn() -> None:
+    clock, left = Clock(), []
+    turns = Turns(lambda: FREE + 1)
+
+    def fails() -> None:
+        raise RuntimeError
+
+    turns.wait(clock, fails)  # type: ignore[arg-type]
+    turns.wait(clock, lambda: left.append(clock.now))  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError):
+        clock.run(10)
+    clock.run(10)
+    assert len(left) == 1
+    assert not clock.timers

@@ -50,9 +50,10 @@ class Turns:
 
     def _pass(self, loop: asyncio.AbstractEventLoop) -> None:
         waiting = self._waiting
-        for _ in range(max(_AT_ONCE, -int(-len(waiting) * _EVERY_S // _LONGEST_S))):
-            if not waiting:
-                return
-            waiting.popleft()()
-        if waiting:
-            loop.call_later(_EVERY_S, self._pass, loop)
+        count = max(_AT_ONCE, -int(-len(waiting) * _EVERY_S // _LONGEST_S))
+        try:
+            for _ in range(min(count, len(waiting))):
+                waiting.popleft()()
+        finally:  # one that raises keeps no other from its turn
+            if waiting:
+                loop.call_later(_EVERY_S, self._pass, loop)
