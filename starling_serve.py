@@ -17,7 +17,7 @@ def main() -> None:
     if problem:
         print(f"starling: {problem}", file=sys.stderr)
         sys.exit(2)
-    from app.commands.cli import main as command
+    from app.cli.commands import main as command
 
     command()
 

@@ -1,6 +1,6 @@
 """`python -m app` is the `starling` command."""
 
-from app.commands.cli import main
+from app.cli.commands import main
 
 if __name__ == "__main__":
     main()

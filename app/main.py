@@ -17,44 +17,44 @@ import torch
 from fastapi import FastAPI
 
 from app import __version__
-from app.api.access import Access
-from app.api.access_log import AccessLog
-from app.api.docs.document import Document
-from app.api.docs.pages import OPEN_PATHS, docs_router
-from app.api.errors import install_error_handlers
-from app.api.http import Limits
-from app.api.inference import InferencePath, Outside
-from app.api.keys import keys_of
-from app.api.routes.control import router as control
-from app.api.routes.openapi import router as documentation
 from app.contract import Batching
-from app.engine.devices.base import Device, DeviceOptions
-from app.engine.devices.factory import make_device
-from app.engine.devices.streams import cuda
-from app.engine.devices.streams.device import NO_GRAPHS, StreamDevice
+from app.engine.device import Device, DeviceOptions
+from app.engine.device_factory import make_device
 from app.engine.engine import Engine
 from app.engine.profiling.cache import ProfileCache, cpu_name, default_folder
 from app.engine.profiling.energy import find_meter
 from app.engine.profiling.service import Profiling
 from app.engine.profiling.sizing import agreed
 from app.engine.record_file import RecordFile
+from app.engine.streams import cuda
+from app.engine.streams.device import NO_GRAPHS, StreamDevice
 from app.errors import ConfigError, as_config_error
-from app.exposition import Metrics
+from app.http.access import Access
+from app.http.access_log import AccessLog
+from app.http.body import Limits
+from app.http.errors import install_error_handlers
+from app.http.inference import InferencePath, Outside
+from app.http.keys import keys_of
+from app.http.openapi.document import Document
+from app.http.openapi.pages import OPEN_PATHS, docs_router
+from app.http.routes.control import router as control
+from app.http.routes.openapi import router as documentation
 from app.lifecycle import Lifecycle
-from app.metrics import Status
-from app.models.loaders import load as load_model
 from app.models.placement import Placement
 from app.models.registry import READY, Registry
 from app.models.repository import Repository
+from app.models.sources.loaders import load as load_model
+from app.observe.metrics import Status
+from app.observe.prometheus import Metrics
+from app.observe.tracing.setup import open_tracing
+from app.observe.tracing.tracer import Tracer
+from app.observe.ui.hub import Hub
+from app.observe.ui.page import Page
 from app.scheduler.policies import check_names, policy_class
 from app.scheduler.record import RecordingScheduler
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import KEEPING, ClassSpec, Preset
 from app.settings import MIB, Settings, cpu_cores, helper_threads, memory_limit
-from app.tracing.setup import open_tracing
-from app.tracing.tracer import Tracer
-from app.ui.hub import Hub
-from app.ui.page import Page
 
 log = logging.getLogger("starling")
 

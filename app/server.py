@@ -24,13 +24,13 @@ from types import FrameType
 import uvicorn
 
 from app import process
-from app.api.inference import InferencePath
 from app.errors import ConfigError
+from app.http.connection.connection import HttpProtocol
+from app.http.connection.idle_connections import Waiting
+from app.http.inference import InferencePath
+from app.http.tls import Certificate
 from app.lifecycle import Lifecycle
-from app.protocol.connection import HttpProtocol
-from app.protocol.waiting import Waiting
 from app.settings import Settings, helper_threads
-from app.tls import Certificate
 
 log = logging.getLogger("starling.server")
 
@@ -184,7 +184,7 @@ def serve(
         interface="asgi3",  # stated, because uvicorn takes a plain function that returns a coroutine for ASGI 2
         proxy_headers=False,  # nothing here uses the client's address; the middleware costs a microsecond a request
         log_config=None,
-        access_log=False,  # its own, see app/api/access_log.py
+        access_log=False,  # its own, see app/http/access_log.py
         timeout_keep_alive=settings.keep_alive_s,
         timeout_graceful_shutdown=int(settings.drain_limit_s) + _FORCE_AFTER_S,
         server_header=False,

@@ -11,8 +11,8 @@ from typing import Any
 import uvicorn
 from uvicorn.server import ServerState
 
-from app.protocol.connection import HttpProtocol
-from app.protocol.exchange import Handler
+from app.http.connection.connection import HttpProtocol
+from app.http.connection.exchange import Handler
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 

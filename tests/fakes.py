@@ -18,10 +18,10 @@ from typing import Any
 import torch
 
 from app.contract import Model
-from app.engine.devices.base import WHOLE, Completion, Executor, Freed, Job, Launched, Ran, Report
-from app.engine.devices.cpu.executor import CpuExecutor
-from app.engine.devices.cpu.staged import StagedExecutor
-from app.engine.devices.pool import Pool, Slots
+from app.engine.cpu.executor import CpuExecutor
+from app.engine.cpu.staged import StagedExecutor
+from app.engine.device import WHOLE, Completion, Executor, Freed, Job, Launched, Ran, Report
+from app.engine.pool import Pool, Slots
 from app.scheduler.types import DeviceSpec, Fault, Outcome, WorkerSpec
 
 MS = 1_000_000  # nanoseconds

@@ -17,13 +17,13 @@ import torch
 
 import app
 from app.contract import ModelSource
-from app.engine.devices.cpu.executor import CpuExecutor
-from app.engine.devices.pool import Pool
-from app.models.config import BatchingTable, ModelTable, WarmupTable
-from app.models.loaders import load
+from app.engine.cpu.executor import CpuExecutor
+from app.engine.pool import Pool
+from app.models.checks.trial import call_directly, try_model
+from app.models.description.config import BatchingTable, ModelTable, WarmupTable
+from app.models.description.tables import InputTable, OutputTable, TaskTable
 from app.models.repository import SETS
-from app.models.tables import InputTable, OutputTable, TaskTable
-from app.models.trial import call_directly, try_model
+from app.models.sources.loaders import load
 from app.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from numpy.typing import NDArray
 
-from app.commands.plots import STYLE, scale
+from app.cli.plots import STYLE, scale
 
 from .run import Result
 

@@ -25,23 +25,23 @@ from statistics import median
 from typing import Any, Self, cast
 
 from app.contract import Model, Plan, Served
-from app.engine.devices.base import Completion, Device, Executor
-from app.engine.devices.pool import Pool, Slots
+from app.engine.device import Completion, Device, Executor
 from app.engine.in_flight import InFlight
 from app.engine.lease import Lease
 from app.engine.observed import tell_of_unit
+from app.engine.pool import Pool, Slots
 from app.engine.profiling.cache import Known
 from app.engine.profiling.energy import EnergyMeter, Watts
 from app.engine.profiling.service import Profiling
 from app.engine.program import fit, most_alive, over_budget, over_memory, program_of, stage_profiles
 from app.engine.served_model import ServedModel
 from app.errors import ConfigError, NotReady
-from app.metrics import Snapshot
-from app.scheduler.gate import Pairs
+from app.observe.metrics import Snapshot
+from app.observe.tracing.tracer import Tracer
+from app.scheduler.forming.classes import Pairs
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Call, Fault, Outcome, Profile, Step, Unit
-from app.tracing.tracer import Tracer
 
 log = logging.getLogger("starling.engine")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from app.engine.devices.base import Device, Job
+from app.engine.device import Device, Job
 from app.engine.served_model import ServedModel
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Klass, Outcome, Step, Unit

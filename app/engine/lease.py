@@ -14,9 +14,9 @@ import numpy as np
 
 from app.contract import CLASSES, Answer, Array, Finished, Model, TensorSpec, Waiter
 from app.engine import ragged
-from app.engine.devices.pool import Pool, Slots
+from app.engine.pool import Pool, Slots
 from app.errors import BadRequest, ClientGone, DeadlineExceeded, ModelFailed, NotReady, StarlingError
-from app.metrics import ModelStats
+from app.observe.metrics import ModelStats
 from app.scheduler.types import Call, Drop, Klass, Reason, Row, RowState
 
 log = logging.getLogger("starling.engine")

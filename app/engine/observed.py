@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from app.contract import CLASSES
-from app.engine.devices.base import Completion
+from app.engine.device import Completion
 from app.engine.served_model import ServedModel
+from app.observe.tracing.spans import BatchSpan
+from app.observe.tracing.tracer import Tracer
 from app.scheduler.types import Unit
-from app.tracing.spans import BatchSpan
-from app.tracing.tracer import Tracer
 
 
 def tell_of_unit(tracer: Tracer, served: ServedModel, unit: Unit, completion: Completion, ended: int) -> None:

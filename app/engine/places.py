@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.engine.devices.base import Ran
+from app.engine.device import Ran
 from app.engine.lease import Batch, Lease, Parts
 from app.scheduler.types import Unit
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from app.contract import CLASSES, Model, ModelInfo
-from app.engine.devices.activations import Activations
-from app.engine.devices.base import NO_BOUND, Steps
-from app.engine.devices.pool import slot_bytes
+from app.engine.activations import Activations
+from app.engine.device import NO_BOUND, Steps
+from app.engine.pool import slot_bytes
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.types import DeviceSpec, Profile, Program, Stage
 

@@ -11,13 +11,13 @@ from typing import Any, Protocol, cast
 
 from app.contract import CLASSES, Answer, Model, Plan, SampleRow
 from app.engine import ragged
-from app.engine.devices.base import Completion, Device, Executor, Ran
-from app.engine.devices.pool import Slots
+from app.engine.device import Completion, Device, Executor, Ran
 from app.engine.lease import Batch, Lease, Parts, error_of
 from app.engine.places import note_stages, note_steps
+from app.engine.pool import Slots
 from app.engine.profiling.cache import Key, Known
 from app.errors import DeadlineUnreachable, NotReady, QueueFull, StarlingError
-from app.metrics import Between, Gauges, ModelStats
+from app.observe.metrics import Between, Gauges, ModelStats
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import LOWEST_PRIORITY, Call, Drop, Klass, Operation, Reason, Refusal, Row, RowState, Unit
 

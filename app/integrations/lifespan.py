@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from app.api.http import ASGIApp, Receive, Scope, Send
+from app.http.body import ASGIApp, Receive, Scope, Send
 
 State = dict[str, Any]
 

@@ -18,8 +18,8 @@ from types import ModuleType
 from typing import Any
 
 from app import process
-from app.api.http import Receive, Scope, Send
 from app.errors import ConfigError
+from app.http.body import Receive, Scope, Send
 from app.integrations.ray_metrics import Forwarder
 from app.integrations.replica import Replica, replica_settings, set_process
 from app.settings import Settings

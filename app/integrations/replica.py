@@ -1,6 +1,6 @@
 """Starling as the application of one replica: a process that somebody else's server and router stand in front of.
 
-It is the same application as behind uvicorn, without the short way of app/protocol.py: requests come as ASGI. The
+It is the same application as behind uvicorn, without the fast path of `http/connection/`: requests come as ASGI. The
 engine runs in the event loop that `start` is called in, which must be the one that answers requests.
 """
 
@@ -12,12 +12,13 @@ from typing import Any
 
 from prometheus_client.core import Metric
 
-from app import logs, process
-from app.api.http import ASGIApp, Receive, Scope, Send
-from app.commands.cli import settings_from
+from app import process
+from app.cli.commands import settings_from
 from app.errors import ConfigError
+from app.http.body import ASGIApp, Receive, Scope, Send
 from app.integrations.lifespan import started, with_state
 from app.lifecycle import Lifecycle
+from app.observe import logs
 from app.settings import Settings, cpu_cores
 
 _IN_FRONT = "whoever stands in front has the connections"

@@ -1,6 +1,6 @@
 """What the code of a model may import."""
 
-from app.models.recurrent import Recurrent
-from app.models.staged import Staged
+from app.models.recurrent.recurrent import Recurrent
+from app.models.stages.staged import Staged
 
 __all__ = ["Recurrent", "Staged"]

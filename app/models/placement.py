@@ -17,8 +17,8 @@ from torch import fx, nn
 from app.contract import Model, TensorSpec
 from app.errors import ConfigError
 from app.models.base import TORCH_DTYPES, normalise
-from app.models.cells import CellModel
-from app.models.compiled import Compiled
+from app.models.recurrent.cells import CellModel
+from app.models.sources.compiled import Compiled
 
 log = logging.getLogger("starling.models")
 

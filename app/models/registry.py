@@ -21,8 +21,8 @@ from weakref import WeakValueDictionary
 from app.contract import IndexEntry, Model, ModelHost, ModelSource, Served
 from app.errors import BadRequest, ConfigError, NotFound, NotReady
 from app.models.base import one_line
-from app.models.loaders import load as load_model
 from app.models.repository import Repository
+from app.models.sources.loaders import load as load_model
 
 READY, LOADING, UNLOADING, UNAVAILABLE = "READY", "LOADING", "UNLOADING", "UNAVAILABLE"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from app.contract import ModelSource
 from app.errors import ConfigError
-from app.models.config import FILE_NAME
+from app.models.description.config import FILE_NAME
 
 _HERE = Path(__file__).parent
 _DEMO = {"digits": _HERE / "demo" / "digits", "echo": _HERE / "demo" / "echo"}

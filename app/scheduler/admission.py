@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from app.scheduler.ledger import Ledger
-from app.scheduler.program import ProgramState
-from app.scheduler.ready import Level
+from app.scheduler.forming.workers import Workers
+from app.scheduler.rows.ledger import Ledger
+from app.scheduler.rows.program import ProgramState
+from app.scheduler.rows.ready import Level
 from app.scheduler.types import DeviceSpec, Klass, Reason, Refusal
-from app.scheduler.workers import Workers
 
 _CLASSES = tuple(Klass)  # an enumeration makes an iterator of its own, which is slow
 _MIN_RETRY_NS = 1_000_000  # a hint of 0 would send the client straight back

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from app.scheduler.gate import Pairs
+from app.scheduler.forming.classes import Pairs
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import (

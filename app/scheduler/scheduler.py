@@ -25,13 +25,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from app.scheduler import admission, outcomes
-from app.scheduler.dispatch import Dispatch
+from app.scheduler import admission
 from app.scheduler.estimates.live import LiveTimes
-from app.scheduler.gate import Pairs
-from app.scheduler.ledger import Ledger
+from app.scheduler.forming.classes import Pairs
+from app.scheduler.forming.dispatch import Dispatch
+from app.scheduler.forming.workers import Workers
 from app.scheduler.optimal.tables import ControlTables
-from app.scheduler.program import ProgramState
+from app.scheduler.rows import outcomes
+from app.scheduler.rows.ledger import Ledger
+from app.scheduler.rows.program import ProgramState
 from app.scheduler.types import (
     LOWEST_PRIORITY,
     Call,
@@ -48,7 +50,6 @@ from app.scheduler.types import (
     Step,
     Unit,
 )
-from app.scheduler.workers import Workers
 
 
 class Scheduler:

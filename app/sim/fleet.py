@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 
 from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.forming.workers import lead_of
 from app.scheduler.optimal import tables as control
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import POLICIES, default_workers, policy_class
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import DeviceSpec, Program, WorkerSpec
-from app.scheduler.workers import lead_of
 
 from .arrivals import Instants
 from .arrivals import make as make_arrivals

@@ -11,7 +11,7 @@ from dataclasses import replace
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.optimal.two_stages import WAIT, Action, Rule, Solution, evaluate
 from app.scheduler.policies import Around, Cut, Hold, KeyView
-from app.scheduler.program import ProgramState
+from app.scheduler.rows.program import ProgramState
 from app.scheduler.types import DeviceSpec, Program, WorkerSpec
 
 from .fleet import Setup

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from app.contract import Batching, Model, ModelInfo, TensorSpec
-from app.engine.devices.cpu.device import CpuDevice
+from app.engine.cpu.device import CpuDevice
 from app.engine.engine import Engine
 from app.engine.profiling.service import Profiling
 from app.models import Staged

@@ -21,13 +21,13 @@ from torch import nn
 
 from app import process
 from app.contract import Answer, Model, ModelInfo, ModelSource, Served
-from app.engine.devices.cpu.device import CpuDevice
+from app.engine.cpu.device import CpuDevice
 from app.engine.engine import Engine
 from app.engine.profiling.service import Profiling
-from app.models.cells import CellModel, recurrent_model
-from app.models.config import model_info, read_config
-from app.models.recurrent import Recurrent
-from app.models.rnn import by_its_layer
+from app.models.description.config import model_info, read_config
+from app.models.recurrent.cells import CellModel, recurrent_model
+from app.models.recurrent.recurrent import Recurrent
+from app.models.recurrent.rnn import by_its_layer
 from app.models.zoo.lstm.model import build
 from app.scheduler.scheduler import Scheduler
 from loadtest.common.paths import ZOO

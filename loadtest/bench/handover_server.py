@@ -13,10 +13,10 @@ import sys
 import time
 from pathlib import Path
 
-from app.commands import cli
-from app.engine.devices import factory
-from app.engine.devices.base import Completion, Freed, Launched, Report
-from app.engine.devices.cpu.device import CpuDevice
+from app.cli import commands as cli
+from app.engine import device_factory as factory
+from app.engine.cpu.device import CpuDevice
+from app.engine.device import Completion, Freed, Launched, Report
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Outcome
 

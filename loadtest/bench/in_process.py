@@ -32,17 +32,17 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from app import process
-from app.api.http import Limits
-from app.api.inference import InferencePath
 from app.contract import ModelSource, Served
-from app.engine.devices.base import Freed, Job, Launched, Report
-from app.engine.devices.cpu.device import CpuDevice
-from app.engine.devices.cpu.worker import run
+from app.engine.cpu.device import CpuDevice
+from app.engine.cpu.worker import run
+from app.engine.device import Freed, Job, Launched, Report
 from app.engine.engine import Engine
 from app.engine.profiling.service import Profiling
-from app.models.loaders import load
+from app.http.body import Limits
+from app.http.connection.connection import HttpProtocol
+from app.http.inference import InferencePath
 from app.models.repository import SETS
-from app.protocol.connection import HttpProtocol
+from app.models.sources.loaders import load
 from app.scheduler.scheduler import Scheduler
 
 from . import bodies

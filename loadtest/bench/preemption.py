@@ -25,15 +25,15 @@ import torch
 from app import process
 from app.bench.run import in_loop
 from app.contract import Array, Model, ModelSource, Served
-from app.engine.devices.base import WHOLE, Executor, Job, Ran
-from app.engine.devices.cpu.device import CpuDevice
-from app.engine.devices.cpu.executor import CpuExecutor
-from app.engine.devices.cpu.staged import StagedExecutor
-from app.engine.devices.pool import Pool, Slots
+from app.engine.cpu.device import CpuDevice
+from app.engine.cpu.executor import CpuExecutor
+from app.engine.cpu.staged import StagedExecutor
+from app.engine.device import WHOLE, Executor, Job, Ran
 from app.engine.engine import Engine
+from app.engine.pool import Pool, Slots
 from app.engine.profiling.service import Profiling
-from app.models.loaders import load
 from app.models.placement import AS_LOADED, place
+from app.models.sources.loaders import load
 from app.scheduler.scheduler import Scheduler
 from loadtest.common.experiment import Data, Experiment, Run
 

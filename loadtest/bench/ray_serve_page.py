@@ -24,7 +24,7 @@ Ray's processes take, a server of `mlp` has not.
 """
 WHAT_RAY_COSTS = """\
 A request through Ray is taken by the proxy's process, pickled, sent to the replica, and its answer travels back; the
-replica answers it as an ASGI application, not on [the short way](../architecture.md#one-request-followed-through). That
+replica answers it as an ASGI application, not on [the fast path](../architecture.md#one-request-followed-through). That
 is a price per request, whatever the model: a model that computes for longer pays a smaller part of it.
 """
 LOADS = {

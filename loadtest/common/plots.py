@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
-from app.commands.plots import STYLE
+from app.cli.plots import STYLE
 
 #: One colour and dash for a policy in all plots.
 LOOKS = {

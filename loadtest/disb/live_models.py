@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from app.models.staged import Staged
+from app.models.stages.staged import Staged
 
 MODELS = "loadtest.disb.live_models"
 TOKENS = 16  # of an encoder's request

@@ -129,14 +129,14 @@ def test_find_peak(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_bad_option(options: tuple[str, ...], message: str) -> None:
     found = invoke(*options)
-    assert isinstance(found.exception, ConfigError)  # one line and exit status 2: see app.commands.cli.main
+    assert isinstance(found.exception, ConfigError)  # one line and exit status 2: see app.cli.commands.main
     assert message in str(found.exception)
     assert "\n" not in str(found.exception)
 
 
 def test_it_is_a_command_and_imports_nothing_heavy() -> None:
     code = (
-        "import sys, app.commands.cli as cli\n"
+        "import sys, app.cli.commands as cli\n"
         "print(sorted({'torch', 'matplotlib', 'numpy', 'app.bench.run'} & {*sys.modules}))\n"
         "sys.argv = ['starling', 'bench', '--help']; cli.main()"
     )

@@ -9,8 +9,8 @@ import kubernetes_validate
 import pytest
 
 from app import server
-from app.api.calls import _PATHS
-from app.api.routes.probes import LIVE_PATHS, READY_PATHS
+from app.http.calls import _PATHS
+from app.http.routes.probes import LIVE_PATHS, READY_PATHS
 from app.settings import Settings
 
 from .kustomize import Resource, build, documents, named

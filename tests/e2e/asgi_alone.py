@@ -1,10 +1,10 @@
-"""The `starling` command, of which a server takes no request on the short way: all go through ASGI."""
+"""The `starling` command, of which a server takes no request on the fast path: all go through ASGI."""
 
 from __future__ import annotations
 
-from app.commands.cli import main
-from app.protocol.connection import HttpProtocol
-from app.protocol.exchange import Exchange
+from app.cli.commands import main
+from app.http.connection.connection import HttpProtocol
+from app.http.connection.exchange import Exchange
 
 
 def nothing(protocol: HttpProtocol) -> Exchange | None:

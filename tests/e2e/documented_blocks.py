@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from torch import nn
 
-from app.api.keys import Keys
 from app.bench.workload import parse as parse_workload
+from app.http.keys import Keys
 from app.models import Staged
-from app.models.check import check, describe
+from app.models.checks.check import check, describe
 from app.models.repository import Repository
 from app.scheduler.estimates.profile import parse as parse_profile
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import typer
 
-from app.commands.cli import cli
+from app.cli.commands import cli
 from app.sim.replay import replay
 from loadtest import run_locust
 

@@ -12,7 +12,7 @@ import numpy as np
 import tiny_transformers as tiny
 from typer.testing import CliRunner, Result
 
-from app.commands.cli import cli
+from app.cli.commands import cli
 
 from .conftest import Keeper
 from .documented import Block, Command, blocks, commands

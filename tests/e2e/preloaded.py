@@ -6,7 +6,7 @@ import importlib
 from app import process
 
 process.quiet_native_libraries()  # they read the variables when they are loaded: before all that follows
-for name in ("app.commands.cli", "app.commands.banner", "app.main", "app.server", "httptools", "uvloop"):
+for name in ("app.cli.commands", "app.cli.banner", "app.main", "app.server", "httptools", "uvloop"):
     importlib.import_module(name)
 gc.collect()
 gc.freeze()  # a collection in a child would copy every page of what is here

@@ -27,7 +27,7 @@ REPOSITORY = Path(__file__).parent / "repository"
 CERTIFICATES = ROOT / "tests" / "certificates"
 DEMO = ROOT / "app" / "models" / "demo"
 MIB = 1 << 20
-ASGI_ALONE = "asgi alone"  # among the flags: no request is taken on the short way
+ASGI_ALONE = "asgi alone"  # among the flags: no request is taken on the fast path
 PATIENCE_S = 60.0  # nothing here takes so long, also on a machine with three times the work that it has cores for
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from app.models.new import make
+from app.models.scaffold.new import make
 
 from .documented import RECIPES, blocks, curl
 from .server import Server

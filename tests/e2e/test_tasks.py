@@ -15,7 +15,7 @@ import tiny_transformers as tiny
 import tritonclient.http as triton
 from jsonschema import Draft202012Validator
 
-from app.models.new import Made, make
+from app.models.scaffold.new import Made, make
 
 from .conftest import Keeper
 from .server import Server

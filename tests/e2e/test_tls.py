@@ -16,7 +16,7 @@ import pytest
 
 from .server import CERTIFICATES, DEMO, PATIENCE_S, Server
 
-ROWS = 4000  # whose body is too long for the short way, as JSON
+ROWS = 4000  # whose body is too long for the fast path, as JSON
 
 
 @pytest.fixture

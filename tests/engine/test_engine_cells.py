@@ -14,16 +14,17 @@ import torch
 from torch import nn
 
 from app.contract import UNBOUNDED, Array, Model
-from app.engine.devices.base import Job
-from app.engine.devices.cpu import cells
-from app.engine.devices.cpu.device import CpuDevice
+from app.engine.cpu import cells
+from app.engine.cpu.device import CpuDevice
+from app.engine.device import Job
 from app.engine.engine import Engine
 from app.engine.profiling.service import Profiling
 from app.engine.served_model import ServedModel
 from app.errors import DeadlineExceeded, ModelFailed
-from app.models import Recurrent, packed_cells
-from app.models.cells import CellModel, recurrent_model
-from app.models.rnn import by_its_layer
+from app.models import Recurrent
+from app.models.recurrent.cells import CellModel, recurrent_model
+from app.models.recurrent.recurrent import packed_cells
+from app.models.recurrent.rnn import by_its_layer
 from app.scheduler.scheduler import Scheduler
 
 from .rig import make_model, tensor

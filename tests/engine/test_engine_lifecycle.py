@@ -9,7 +9,7 @@ import pytest
 import torch
 from fakes import HANGS, MS, FakeDevice, Fate, VirtualClock, affine, virtual, virtual_loop
 
-from app.engine.devices.cpu.device import CpuDevice
+from app.engine.cpu.device import CpuDevice
 from app.engine.engine import Engine
 from app.engine.profiling.service import Profiling
 from app.engine.served_model import ServedModel

@@ -13,16 +13,16 @@ from runtimes import HostRuntime
 from torch import nn
 
 from app.contract import UNBOUNDED, Array, Model
-from app.engine.devices.base import Device, DeviceOptions
-from app.engine.devices.cpu.device import CpuDevice
-from app.engine.devices.streams.device import StreamDevice
+from app.engine.cpu.device import CpuDevice
+from app.engine.device import Device, DeviceOptions
 from app.engine.engine import Engine
 from app.engine.profiling.service import Profiling
 from app.engine.served_model import ServedModel
+from app.engine.streams.device import StreamDevice
 from app.models import Recurrent
-from app.models.cells import recurrent_model
 from app.models.placement import Placement
-from app.models.rnn import by_its_layer
+from app.models.recurrent.cells import recurrent_model
+from app.models.recurrent.rnn import by_its_layer
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import WorkerSpec
 

@@ -11,7 +11,7 @@ from fakes import MS, FakeDevice, Fate, Pushed, affine, virtual, virtual_loop
 
 from app.engine.profiling.cache import ProfileCache
 from app.errors import ClientGone, DeadlineExceeded, ModelFailed
-from app.exposition import Metrics
+from app.observe.prometheus import Metrics
 from app.scheduler.types import Fault
 
 from .rig import POISON, Rig, answers, make_model, rows_of, serving

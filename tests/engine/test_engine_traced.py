@@ -11,8 +11,8 @@ from fakes import virtual
 
 from app.contract import Answer
 from app.errors import ModelFailed
-from app.tracing.spans import CallSpan
-from app.tracing.tracer import Tracer
+from app.observe.tracing.spans import CallSpan
+from app.observe.tracing.tracer import Tracer
 
 from .rig import POISON, Rig, ask, make_model, rows_of, serving
 

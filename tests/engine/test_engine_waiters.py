@@ -16,7 +16,7 @@ from .rig import POISON, answers, make_model, rows_of, serving
 
 
 class Caller:
-    """Waits for one call without a future, as a request on the short way does."""
+    """Waits for one call without a future, as a request on the fast path does."""
 
     def __init__(self, served: ServedModel, on_told: Callable[[], None] = lambda: None) -> None:
         self.served = served

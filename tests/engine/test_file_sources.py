@@ -15,12 +15,12 @@ from runtimes import HostRuntime
 from torch import nn
 
 from app.contract import Model
-from app.engine.devices.base import Device
-from app.engine.devices.cpu.device import CpuDevice
-from app.engine.devices.streams.device import StreamDevice
+from app.engine.cpu.device import CpuDevice
+from app.engine.device import Device
 from app.engine.engine import Engine
 from app.engine.profiling.service import Profiling
-from app.models.onnx_model import OnnxModel
+from app.engine.streams.device import StreamDevice
+from app.models.sources.onnx_model import OnnxModel
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import WorkerSpec
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from app.engine.devices.base import Ran
+from app.engine.device import Ran
 from app.engine.lease import Batch
 from app.engine.places import note_stages, note_steps
 from app.scheduler.types import Unit

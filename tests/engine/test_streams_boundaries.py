@@ -16,14 +16,14 @@ from runtimes import HostRuntime
 from torch import nn
 
 from app.contract import Array, Model
-from app.engine.devices.base import DeviceOptions
-from app.engine.devices.streams.device import StreamDevice
-from app.engine.devices.streams.runtime import Runtime
+from app.engine.device import DeviceOptions
 from app.engine.served_model import ServedModel
+from app.engine.streams.device import StreamDevice
+from app.engine.streams.runtime import Runtime
 from app.errors import ClientGone, ModelFailed
 from app.models import Recurrent
-from app.models.cells import recurrent_model
-from app.models.rnn import by_its_layer
+from app.models.recurrent.cells import recurrent_model
+from app.models.recurrent.rnn import by_its_layer
 from app.scheduler.types import AT_ONCE
 
 from .rig import answers, ask, make_model, rows_of, tensor

@@ -15,13 +15,13 @@ from runtimes import HostRuntime
 from torch import nn
 
 from app.contract import UNBOUNDED, Model
-from app.engine.devices.base import DeviceOptions
-from app.engine.devices.cpu.device import CpuDevice
-from app.engine.devices.streams.device import StreamDevice
-from app.engine.devices.streams.runtime import Runtime
+from app.engine.cpu.device import CpuDevice
+from app.engine.device import DeviceOptions
 from app.engine.engine import Engine
 from app.engine.profiling.service import Profiling
 from app.engine.served_model import ServedModel
+from app.engine.streams.device import StreamDevice
+from app.engine.streams.runtime import Runtime
 from app.errors import ClientGone, ConfigError, ModelFailed, NotReady
 from app.models.placement import Placement
 from app.scheduler.scheduler import Scheduler

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from app.bench.stats import Repeat
-from app.models.loaders import load
 from app.models.repository import Repository
+from app.models.sources.loaders import load
 from app.models.zoo.lstm.model import build
 from loadtest.bench import cells_live, cells_models, cells_page, cells_steps
 from loadtest.bench.cells_live import CELLS, PACKED, Search, padded

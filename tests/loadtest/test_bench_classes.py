@@ -12,7 +12,7 @@ import pytest
 
 from app.bench.run import in_loop
 from app.bench.stats import Repeat
-from app.engine.devices.base import Job, Ran
+from app.engine.device import Job, Ran
 from app.models.repository import Repository
 from loadtest.bench import bulk, bulk_page, cost, in_process, preemption, preemption_page
 from loadtest.common.servers import MeasurementError

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from app.bench.workload import Load, Task, Workload, read
-from app.models.loaders import load
 from app.models.repository import Repository
+from app.models.sources.loaders import load
 from loadtest.disb import live, live_models, live_page
 from loadtest.disb.generate import FOLDER, MODELS
 

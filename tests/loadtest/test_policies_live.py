@@ -15,7 +15,7 @@ import pytest
 
 from app.bench.run import Session, in_loop
 from app.bench.stats import Repeat
-from app.engine.devices.cpu.device import CpuDevice
+from app.engine.cpu.device import CpuDevice
 from app.scheduler.estimates.profile import ModelProfile, linear, parse
 from app.settings import Settings
 from loadtest.bench import policies_live as live

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from app.contract import Model, ModelSource
-from app.models.trial import call_directly, try_model
+from app.models.checks.trial import call_directly, try_model
 
 TOML = """
 source = "model.py:build"

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from app.errors import ConfigError
-from app.models.archive import check_archive
-from app.models.loaders import load
+from app.models.sources.archive import check_archive
+from app.models.sources.loaders import load
 
 from .folders import TOML, source_of, try_out, write_model
 from .test_loaders import Bomb

@@ -10,7 +10,7 @@ import torch
 from app.contract import Batching, Model, ModelInfo, TensorSpec
 from app.errors import ConfigError
 from app.models import Recurrent
-from app.models.cells import recurrent_model
+from app.models.recurrent.cells import recurrent_model
 
 from .folders import try_out
 

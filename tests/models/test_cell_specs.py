@@ -9,7 +9,7 @@ import pytest
 from app.contract import UNBOUNDED, ModelInfo, TensorSpec
 from app.errors import ConfigError
 from app.models import Recurrent
-from app.models.cell_specs import step_axis
+from app.models.recurrent.cell_specs import step_axis
 
 
 class Reads:

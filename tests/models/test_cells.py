@@ -14,7 +14,7 @@ from torch import nn
 from app.contract import Batching, ModelInfo, TensorSpec
 from app.errors import ConfigError
 from app.models import Recurrent
-from app.models.cells import CellModel, recurrent_model, try_cell
+from app.models.recurrent.cells import CellModel, recurrent_model, try_cell
 from tests.tiers import repeatable
 
 SAMPLES = TensorSpec("x", "FP32", (-1, 2), ("time", ""), (9, 2))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.errors import ConfigError
-from app.models.check import check, describe
+from app.models.checks.check import check, describe
 from app.models.repository import Repository
 
 from .folders import CODE, TOML, write_model

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from app.contract import Batching, Model, ModelInfo, TensorSpec
-from app.models import compiled
-from app.models.compiled import Compiled, shortest
-from app.models.samples import example_row
+from app.models.checks.samples import example_row
+from app.models.sources import compiled
+from app.models.sources.compiled import Compiled, shortest
 
 
 @pytest.fixture

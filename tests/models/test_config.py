@@ -6,7 +6,7 @@ import pytest
 
 from app.contract import Batching
 from app.errors import ConfigError
-from app.models.config import model_info, read_config
+from app.models.description.config import model_info, read_config
 from app.scheduler.policies import check_names
 
 from .folders import TOML, source_of, write_model

@@ -19,8 +19,8 @@ from PIL import Image, ImageDraw, ImageFont
 from app.errors import BadRequest, StarlingError, TooLarge, UnsupportedMedia
 from app.models.demo.digits import draw
 from app.models.demo.digits.preprocess import read_grid, to_grid
-from app.models.loaders import load
 from app.models.repository import SETS, Repository
+from app.models.sources.loaders import load
 
 FOLDER = SETS["demo"]["digits"]
 SAMPLES = sorted((FOLDER / "samples").iterdir())

@@ -12,8 +12,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from app.errors import ConfigError
-from app.models.loaders import load
 from app.models.placement import movable
+from app.models.sources.loaders import load
 
 from .folders import source_of, try_out, write_model
 from .test_loaders import Bomb

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from app.errors import ConfigError
-from app.models.loaders import load
+from app.models.sources.loaders import load
 
 from .folders import TOML, source_of, try_out, write_model
 
@@ -173,7 +173,7 @@ def test_a_missing_extra_says_what_to_install(tmp_path, monkeypatch, source):
 
 def test_importing_the_registry_imports_no_extra():
     code = (
-        "import sys, app.models.registry, app.models.repository, app.models.check\n"
+        "import sys, app.models.registry, app.models.repository, app.models.checks.check\n"
         "print([n for n in ('transformers', 'PIL', 'sklearn', 'torchvision', 'timm', 'fastapi') if n in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -13,7 +13,7 @@ from safetensors.torch import save_file, save_model
 from torch import nn
 
 from app.errors import ConfigError
-from app.models.loaders import load
+from app.models.sources.loaders import load
 
 from .folders import TOML, source_of, write_model
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from app.contract import Batching, ModelInfo, TensorSpec
-from app.models import lstm_steps as steps_of
-from app.models import packed_cells as packing
-from app.models.cells import recurrent_model
-from app.models.lstm_steps import lstm_steps
-from app.models.rnn import LayerCell, by_its_layer
+from app.models.recurrent.cells import recurrent_model
+from app.models.recurrent.lstm_steps import lstm_steps
+from app.models.recurrent.recurrent import lstm_steps as steps_of
+from app.models.recurrent.recurrent import packed_cells as packing
+from app.models.recurrent.rnn import LayerCell, by_its_layer
 from tests.tiers import repeatable
 
 X = TensorSpec("x", "FP32", (-1, 5), ("steps", ""), (30, 5))

@@ -7,7 +7,7 @@ import torch
 
 from app.contract import TensorSpec
 from app.models.base import TORCH_DTYPES
-from app.models.made import make_input, with_made
+from app.models.sources.made import make_input, with_made
 
 LENGTHS = {"tokens": torch.tensor([2, 4, 1, 1]), "w": torch.tensor([3, 1, 2, 2])}
 LONGEST = {"tokens": 4, "w": 3}

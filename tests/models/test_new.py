@@ -17,8 +17,8 @@ from sklearn.pipeline import make_pipeline
 from torch import nn
 
 from app.errors import ConfigError
-from app.models.guess import exported_inputs, guesses, parse_input, specs_of
-from app.models.new import make
+from app.models.scaffold.guess import exported_inputs, guesses, parse_input, specs_of
+from app.models.scaffold.new import make
 from app.models.tasks.fitting import fitting_task
 
 from . import onnx_graphs

@@ -9,15 +9,15 @@ import pytest
 import torch
 from onnx import TensorProto, helper
 
-from app.engine.devices.base import DeviceOptions
-from app.engine.devices.cpu.device import CpuDevice
+from app.engine.cpu.device import CpuDevice
+from app.engine.device import DeviceOptions
 from app.errors import ConfigError
-from app.models.check import describe
-from app.models.loaders import load
-from app.models.onnx_file import read_interface
-from app.models.onnx_model import OnnxModel
+from app.models.checks.check import describe
 from app.models.placement import movable
 from app.models.repository import Repository
+from app.models.sources.loaders import load
+from app.models.sources.onnx_file import read_interface
+from app.models.sources.onnx_model import OnnxModel
 
 from . import onnx_graphs
 from .folders import source_of, try_out, write_model

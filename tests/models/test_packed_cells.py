@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from app.contract import Batching, ModelInfo, TensorSpec
-from app.models import packed_cells as packing
-from app.models import rnn
-from app.models.packed_cells import packed_cells
-from app.models.rnn import LayerCell
+from app.models.recurrent.packed_cells import packed_cells
+from app.models.recurrent.recurrent import packed_cells as packing
+from app.models.recurrent.recurrent import rnn
+from app.models.recurrent.rnn import LayerCell
 from tests.tiers import repeatable
 
 X = TensorSpec("x", "FP32", (-1, 5), ("steps", ""), (9, 5))

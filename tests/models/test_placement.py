@@ -12,8 +12,8 @@ from torch import nn
 from app.contract import Batching, Model, ModelInfo, TensorSpec
 from app.errors import ConfigError
 from app.models import Recurrent
-from app.models.cells import recurrent_model
 from app.models.placement import Cast, Placement, movable, place, warn_of_indices
+from app.models.recurrent.cells import recurrent_model
 
 META = torch.device("meta")  # a device that holds shapes and no values: what is left behind on the CPU shows
 

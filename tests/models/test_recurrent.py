@@ -7,7 +7,7 @@ import torch
 
 from app.errors import ConfigError
 from app.models import Recurrent
-from app.models.loaders import load
+from app.models.sources.loaders import load
 
 from .folders import source_of, try_out, write_model
 

@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from app.contract import Catalog, Model
 from app.errors import BadRequest, ConfigError, NotFound, NotReady
-from app.models.config import model_info, read_config
+from app.models.description.config import model_info, read_config
 from app.models.registry import Registry
 from app.models.repository import Repository
 

@@ -13,10 +13,10 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from app.contract import Batching, Model, ModelInfo, TensorSpec
 from app.errors import ConfigError
-from app.models.cells import CellModel, recurrent_model
-from app.models.loaders import load
-from app.models.rnn import by_its_layer
-from app.models.rnn_graph import cut, holds_layer
+from app.models.recurrent.cells import CellModel, recurrent_model
+from app.models.recurrent.rnn import by_its_layer
+from app.models.recurrent.rnn_graph import cut, holds_layer
+from app.models.sources.loaders import load
 from tests.tiers import repeatable
 
 from .folders import source_of, try_out, write_model

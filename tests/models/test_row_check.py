@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from app.contract import Array, Batching, ModelInfo, SampleRow, TensorSpec
-from app.models.row_check import TOLERANCES, Cause, Finding, check_rows
-from app.models.samples import row_check_rows, stack
+from app.models.checks.row_check import TOLERANCES, Cause, Finding, check_rows
+from app.models.checks.samples import row_check_rows, stack
 
 X = TensorSpec("x", "FP32", (3,), ("",), (3,))
 SEQUENCE = TensorSpec("x", "FP32", (-1,), ("tokens",), (32,))

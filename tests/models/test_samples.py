@@ -8,7 +8,7 @@ import torch
 
 from app.contract import DATATYPES, UNBOUNDED, Batching, ModelInfo, SampleRow, TensorSpec
 from app.models.base import TORCH_DTYPES
-from app.models.samples import (
+from app.models.checks.samples import (
     ROWS,
     example_row,
     full_lengths,

@@ -6,7 +6,7 @@ import pytest
 
 from app.contract import DATATYPES, UNBOUNDED, ModelInfo
 from app.errors import ConfigError
-from app.models.config import model_info, read_config
+from app.models.description.config import model_info, read_config
 
 from .folders import source_of, write_model
 

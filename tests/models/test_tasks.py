@@ -18,8 +18,8 @@ from PIL import Image
 
 from app.contract import Model
 from app.errors import BadRequest, ConfigError, TooLarge
-from app.models.check import check
-from app.models.loaders import load
+from app.models.checks.check import check
+from app.models.sources.loaders import load
 
 from .folders import source_of, try_out, write_model
 

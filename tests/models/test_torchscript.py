@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from app.errors import ConfigError
-from app.models.loaders import load
 from app.models.placement import Placement, place
+from app.models.sources.loaders import load
 
 from .folders import TOML, source_of, try_out, write_model
 from .test_loaders import LINEAR, Bomb

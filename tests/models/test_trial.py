@@ -13,9 +13,9 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 from app.contract import UNBOUNDED, Batching, Model, ModelInfo, SampleRow, TensorSpec
 from app.errors import ConfigError
+from app.models.checks.row_check import TOLERANCES
+from app.models.checks.trial import Unfit, tolerance_of
 from app.models.placement import Placement, place
-from app.models.row_check import TOLERANCES
-from app.models.trial import Unfit, tolerance_of
 
 from .folders import try_out
 

@@ -6,9 +6,9 @@ from collections.abc import Collection
 
 import pytest
 
-from app.scheduler.arbiter import Arbiter
-from app.scheduler.ready import ReadySet
-from app.scheduler.ready_table import ReadyTable
+from app.scheduler.forming.arbiter import Arbiter
+from app.scheduler.rows.ready import ReadySet
+from app.scheduler.rows.ready_table import ReadyTable
 from app.scheduler.types import Call, Klass
 
 from .test_ready import leave, stand

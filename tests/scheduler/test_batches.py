@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.scheduler.batches import BatchTable
+from app.scheduler.rows.batches import BatchTable
 from app.scheduler.types import Batch, Klass, Operation, Row
 
 from .world import make_call

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.scheduler.beside import Paired, slowdowns
+from app.scheduler.estimates.pair_slowdowns import Paired, slowdowns
 from app.scheduler.estimates.pairs import Pair, PairTime
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from tiers import few, repeatable
 
-from app.scheduler.gate import Gate
+from app.scheduler.forming.classes import Gate
 from app.scheduler.policies import POLICIES
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Fault, Klass, Outcome, Preset, Profile, Reason, Refusal, Stage, Step, Unit

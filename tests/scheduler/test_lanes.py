@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.scheduler.lanes import Lane
+from app.scheduler.rows.lanes import Lane
 from app.scheduler.types import Row, RowState
 
 from .world import make_call

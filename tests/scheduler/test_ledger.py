@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tiers import few
 
-from app.scheduler.ledger import Ledger, key_of
-from app.scheduler.program import ProgramState
+from app.scheduler.rows.ledger import Ledger, key_of
+from app.scheduler.rows.program import ProgramState
 from app.scheduler.types import AT_ONCE, Call, Klass, Profile, Reason, Row, RowState, Stage
 
 from .world import Arrival, Trace, World, make_call, make_device, make_program

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from app.scheduler import outcomes
-from app.scheduler.ledger import Ledger
-from app.scheduler.program import ProgramState
+from app.scheduler.rows import outcomes
+from app.scheduler.rows.ledger import Ledger
+from app.scheduler.rows.program import ProgramState
 from app.scheduler.types import Call, Fault, Formed, Klass, Outcome, Profile, Reason, Row, RowState, Stage, Unit
 
 from .world import make_call, make_device, make_program

@@ -10,7 +10,7 @@ from app.scheduler.estimates.preferred import algorithm_1
 from app.scheduler.estimates.profile import linear
 from app.scheduler.estimates.regression import Regression
 from app.scheduler.optimal.tables import ControlTables, solve
-from app.scheduler.program import ProgramState
+from app.scheduler.rows.program import ProgramState
 from app.scheduler.types import AT_ONCE, DeviceSpec, Formed, Outcome, Profile, Program, Stage, Unit, WorkerSpec
 
 S = 1_000_000_000

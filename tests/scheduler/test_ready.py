@@ -6,8 +6,8 @@ from collections import deque
 
 import pytest
 
-from app.scheduler.lanes import Alike
-from app.scheduler.ready import ReadySet, _put_in, rank
+from app.scheduler.rows.lanes import Alike
+from app.scheduler.rows.ready import ReadySet, _put_in, rank
 from app.scheduler.types import Call, Klass, Row, RowState
 
 from .world import make_call

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.scheduler.turns import Share, Turns
+from app.scheduler.forming.turns import Share, Turns
 from app.scheduler.types import Klass
 
 REAL, BEST = Klass

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from app.scheduler.ledger import Ledger
-from app.scheduler.program import ProgramState
+from app.scheduler.forming.views import Views, longest_of
+from app.scheduler.forming.workers import Workers
+from app.scheduler.rows.ledger import Ledger
+from app.scheduler.rows.program import ProgramState
 from app.scheduler.types import DeviceSpec, Klass, WorkerSpec
-from app.scheduler.views import Views, longest_of
-from app.scheduler.workers import Workers
 
 from .world import make_call, make_program
 

@@ -6,8 +6,8 @@ from itertools import count
 
 import pytest
 
+from app.scheduler.forming.workers import Workers
 from app.scheduler.types import AT_ONCE, Formed, Unit
-from app.scheduler.workers import Workers
 
 from .world import make_device
 

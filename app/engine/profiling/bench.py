@@ -15,14 +15,14 @@ from statistics import median
 from typing import NamedTuple, Self
 
 from app.contract import Array, Model, SampleRow
-from app.engine.devices.base import Completion, Device, Job, Transfer
-from app.engine.devices.pool import Slots
+from app.engine.device import Completion, Device, Job, Transfer
+from app.engine.pool import Slots
 from app.engine.profiling.measured_device import MeasuredDevice
-from app.engine.profiling.sampling.sampler import Cell, Sampler, coarser
+from app.engine.profiling.sampler import Cell, Sampler, coarser
 from app.engine.profiling.warmup import warm_up, write_rows
 from app.errors import ConfigError
-from app.models.samples import longest, short_lengths, stretched
-from app.models.trial import GIVE_ROWS, Unfit
+from app.models.checks.samples import longest, short_lengths, stretched
+from app.models.checks.trial import GIVE_ROWS, Unfit
 from app.scheduler.types import Profile
 
 _CLOSE_S = 5.0

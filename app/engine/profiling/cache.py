@@ -26,7 +26,7 @@ import torch
 from torch import nn
 
 from app.contract import Model
-from app.engine.devices.base import Device
+from app.engine.device import Device
 from app.scheduler.estimates.fields import to_ms
 from app.scheduler.estimates.profile import ModelProfile, parse
 

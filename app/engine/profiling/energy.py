@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from app.metrics import Energy
+from app.observe.metrics import Energy
 
 log = logging.getLogger("starling.engine")
 

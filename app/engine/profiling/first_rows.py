@@ -13,12 +13,12 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from app.contract import Array, Model, SampleRow
-from app.engine.devices.base import Ran
-from app.engine.devices.pool import Pool
+from app.engine.device import Ran
+from app.engine.pool import Pool
 from app.engine.profiling.warmup import filled
-from app.models.row_check import Comparisons, Finding, comparisons
-from app.models.samples import ROWS, content_of, row_check_rows
-from app.models.trial import finding_warning, tolerance_of
+from app.models.checks.row_check import Comparisons, Finding, comparisons
+from app.models.checks.samples import ROWS, content_of, row_check_rows
+from app.models.checks.trial import finding_warning, tolerance_of
 
 log = logging.getLogger("starling.engine")
 

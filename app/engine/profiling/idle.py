@@ -23,16 +23,16 @@ from statistics import median
 from typing import Any, Protocol
 
 from app.contract import SampleRow
-from app.engine.devices.base import Executor, Ran
-from app.engine.devices.pool import Slots
+from app.engine.device import Executor, Ran
+from app.engine.pool import Slots
 from app.engine.profiling.cache import Key, Known, Origin, ProfileCache
 from app.engine.profiling.first_rows import check_later, time_rows
 from app.engine.profiling.measured_device import Measured, MeasuredDevice
-from app.engine.profiling.sampling.room import SHARE, Room
-from app.engine.profiling.sampling.sampler import Cell, Sampler, levels
+from app.engine.profiling.room import SHARE, Room
+from app.engine.profiling.sampler import Cell, Sampler, levels
 from app.engine.profiling.warmup import write_rows
-from app.metrics import ModelStats
-from app.models.samples import longest, short_lengths, stretched
+from app.models.checks.samples import longest, short_lengths, stretched
+from app.observe.metrics import ModelStats
 from app.scheduler.estimates.curve import ONCE
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.types import DeviceSpec

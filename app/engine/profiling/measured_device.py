@@ -13,8 +13,8 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from app.contract import Array, Model
-from app.engine.devices.base import Completion, Device, Executor, Freed, Job, Launched, Ran, Report, Transfer
-from app.engine.devices.pool import Slots
+from app.engine.device import Completion, Device, Executor, Freed, Job, Launched, Ran, Report, Transfer
+from app.engine.pool import Slots
 from app.scheduler.types import Fault
 
 

@@ -10,23 +10,23 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from app.contract import ModelInfo, SampleRow
-from app.engine.devices.base import Device, Executor
+from app.engine.device import Device, Executor
 from app.engine.profiling.cache import Key, Known, Origin, ProfileCache, key_of
 from app.engine.profiling.first_rows import FirstRows
 from app.engine.profiling.idle import IdleProfiler, Target, is_whole, now_utc
 from app.engine.profiling.measured_device import MeasuredDevice
-from app.engine.profiling.pairs.pair_cache import PairCache
+from app.engine.profiling.pair_cache import PairCache
 from app.engine.profiling.review import Review
 from app.engine.profiling.tables import TableSolver
 from app.engine.profiling.warmup import run_on, warm_up
-from app.models.samples import longest
-from app.models.trial import Unfit, check_independence, nan_warning, unfit_warning
-from app.scheduler.beside import Paired, slowdowns
+from app.models.checks.samples import longest
+from app.models.checks.trial import Unfit, check_independence, nan_warning, unfit_warning
 from app.scheduler.estimates.curve import ONCE
 from app.scheduler.estimates.live import LiveTimes
+from app.scheduler.estimates.pair_slowdowns import Paired, slowdowns
 from app.scheduler.estimates.pairs import Pair
 from app.scheduler.estimates.profile import ModelProfile
-from app.scheduler.gate import Pairs
+from app.scheduler.forming.classes import Pairs
 from app.scheduler.optimal.tables import ControlTables
 
 log = logging.getLogger("starling.engine")

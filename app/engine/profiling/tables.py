@@ -23,11 +23,11 @@ from typing import Any, Protocol
 from app.contract import ModelInfo
 from app.engine.profiling.cache import Known, Origin, write_whole
 from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.forming.workers import lead_of
 from app.scheduler.optimal import tables as control
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import policy_class
 from app.scheduler.types import DeviceSpec
-from app.scheduler.workers import lead_of
 
 log = logging.getLogger("starling.engine")
 

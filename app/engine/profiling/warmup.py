@@ -13,14 +13,14 @@ from typing import NamedTuple
 import numpy as np
 
 from app.contract import SampleRow
-from app.engine.devices.base import Device, Executor, Ran
-from app.engine.devices.pool import Pool, Slots
+from app.engine.device import Device, Executor, Ran
+from app.engine.pool import Pool, Slots
 from app.errors import ConfigError
 from app.models.base import verify
-from app.models.compiled import shortest
-from app.models.row_check import Run
-from app.models.samples import example_row, full_lengths, longest, stretched
-from app.models.trial import fit_row, staying, try_full_length
+from app.models.checks.row_check import Run
+from app.models.checks.samples import example_row, full_lengths, longest, stretched
+from app.models.checks.trial import fit_row, staying, try_full_length
+from app.models.sources.compiled import shortest
 from app.scheduler.estimates.fields import interpolate
 from app.scheduler.types import Profile
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from app.errors import ConfigError
-from app.models.tables import TaskName
+from app.models.description.tables import TaskName
 from app.models.tasks.opening import CLASSES, TOKENIZER_FILES
 
 CONFIG = "config.json"

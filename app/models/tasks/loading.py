@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from app.contract import Model, ModelSource, SampleRow
 from app.errors import ConfigError, StarlingError
-from app.models import hubs
 from app.models.base import one_line
-from app.models.config import FILE_NAME, CheckNames, ModelTable, model_info
-from app.models.sample_files import read_samples
-from app.models.stages import in_stages
+from app.models.checks.sample_files import read_samples
+from app.models.description.config import FILE_NAME, CheckNames, ModelTable, model_info
+from app.models.sources import hubs
+from app.models.stages.stages import in_stages
 from app.models.tasks.opening import TaskFront
 
 

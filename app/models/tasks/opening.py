@@ -19,7 +19,7 @@ from torch import nn
 from app.contract import Array, ModelInfo, SampleRow, TensorSpec, Translated
 from app.errors import ConfigError
 from app.models.base import one_line
-from app.models.tables import TaskTable
+from app.models.description.tables import TaskTable
 from app.models.tasks.answers import Answers, Labels, Outputs, Tags, Vectors
 from app.models.tasks.heads import MASK, Pooled, Scores
 from app.models.tasks.texts import TextReader, most_tokens

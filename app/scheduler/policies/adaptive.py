@@ -27,11 +27,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil, sqrt
 
-from app.scheduler.lanes import Alike
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import boundary, by_length
 from app.scheduler.policies.base import Around, BasePolicy, Cut, Facts, Hold, Joining, KeyView, go, held
 from app.scheduler.policies.late import steps_aside
+from app.scheduler.rows.lanes import Alike
 from app.scheduler.types import Formed
 
 _CROWD = 8  # rows that wait: fewer say little of the rate

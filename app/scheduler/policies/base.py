@@ -15,8 +15,8 @@ from typing import NamedTuple, Protocol
 
 from app.scheduler.estimates.lengths import LengthTimes
 from app.scheduler.estimates.profile import padded, parted
-from app.scheduler.lanes import Alike
 from app.scheduler.optimal.tables import ControlTables
+from app.scheduler.rows.lanes import Alike
 from app.scheduler.types import Batch, DeviceSpec, Formed
 
 

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from app.scheduler.estimates.lengths import LengthTimes
-from app.scheduler.lanes import Alike
+from app.scheduler.rows.lanes import Alike
 
 _FULLEST = 0.95  # load that is counted with: the price of time would grow without bound
 _LOOKED_AT = 3  # windows of a size

@@ -134,7 +134,7 @@ def draw(known: Figures, folder: Path) -> list[str]:
     """Draw the plots of the sections that have one; returns their names."""
     if not {"policies", "fleet"} & set(known):
         return []
-    from app.commands import plots
+    from app.cli import plots
 
     names = []
     if "policies" in known:

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from runtimes import HostRuntime
 from torch import nn
 
-from app.engine.devices.base import Completion
-from app.engine.devices.cpu.device import CpuDevice
-from app.engine.devices.streams.device import StreamDevice
+from app.engine.cpu.device import CpuDevice
+from app.engine.device import Completion
 from app.engine.profiling.bench import Bench, Round, measure
-from app.engine.profiling.sampling.sampler import Cell, Sampler, at_lengths, cells, coarser, levels, shorter
+from app.engine.profiling.sampler import Cell, Sampler, at_lengths, cells, coarser, levels, shorter
+from app.engine.streams.device import StreamDevice
 from app.errors import ConfigError
 from app.models import Recurrent
-from app.models.cells import recurrent_model
+from app.models.recurrent.cells import recurrent_model
 from app.scheduler.estimates.profile import ModelProfile, parse
 from app.scheduler.types import Fault, Outcome, WorkerSpec
 

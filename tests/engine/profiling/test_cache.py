@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from app.engine.devices.cpu.device import CpuDevice
+from app.engine.cpu.device import CpuDevice
 from app.engine.profiling import cache as profiles
 from app.engine.profiling.cache import Key, ProfileCache, architecture_of, default_folder, device_name, key_of
 from app.scheduler.estimates.profile import ModelProfile, linear

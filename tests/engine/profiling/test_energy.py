@@ -10,8 +10,8 @@ import pytest
 
 from app.engine.profiling import energy
 from app.engine.profiling.energy import EnergyMeter, find_counter, find_meter
-from app.exposition import Metrics
-from app.metrics import Energy, Snapshot
+from app.observe.metrics import Energy, Snapshot
+from app.observe.prometheus import Metrics
 
 UUID = "GPU-0000"
 

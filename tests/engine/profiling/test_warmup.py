@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from app.contract import Model, SampleRow
-from app.engine.devices.base import Ran
-from app.engine.devices.cpu.device import CpuDevice
-from app.engine.devices.cpu.executor import CpuExecutor
-from app.engine.devices.pool import Pool
+from app.engine.cpu.device import CpuDevice
+from app.engine.cpu.executor import CpuExecutor
+from app.engine.device import Ran
+from app.engine.pool import Pool
 from app.engine.profiling.warmup import warm_up
 from app.errors import ConfigError
-from app.models.trial import Unfit
+from app.models.checks.trial import Unfit
 from app.scheduler.types import Profile
 
 from ..rig import Y, make_model, tensor

@@ -10,9 +10,9 @@ from tiers import full
 
 from app.scheduler.estimates.lengths import LengthTimes
 from app.scheduler.estimates.profile import ModelProfile, linear
-from app.scheduler.lanes import Alike
 from app.scheduler.optimal.tables import ControlTables, solve
 from app.scheduler.policies import Around, Course, Cut, Facts, Hold, KeyView, make
+from app.scheduler.rows.lanes import Alike
 from app.scheduler.types import Formed, Profile
 from app.sim.fleet import Setup, run
 

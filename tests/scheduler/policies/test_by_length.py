@@ -12,8 +12,8 @@ from tiers import full, repeatable
 
 from app.scheduler.estimates.lengths import LengthTimes
 from app.scheduler.estimates.profile import ModelProfile
-from app.scheduler.lanes import Alike
 from app.scheduler.policies import POLICIES, by_length
+from app.scheduler.rows.lanes import Alike
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Klass, Profile, Program, Stage, Unit
 from app.sim.fleet import Setup, run

@@ -1,0 +1,115 @@
+"""What `starling serve` says at its start: lines for people, or entries of the log where that is JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from app import __version__
+from app.contract import Catalog, Served
+from app.http.examples import example_values, friendly_example
+from app.observe.logs import fields
+from app.settings import Settings
+
+log = logging.getLogger("starling")
+
+_TYPED = 200  # characters of a row that are typed out
+_began = time.monotonic()
+_SECRETS = ("api_key", "admin_key")
+
+
+def starting(settings: Settings, port: int) -> None:
+    """Say at once that models are loading, and list the settings that differ from their defaults."""
+    changed = {name: value for name, value in settings.model_dump().items() if value != _default(name)}
+    changed.pop("port", None)
+    changed.update({name: "(set)" for name in _SECRETS if name in changed})
+    begins = f"starling {__version__}: loading models, listening on {_url(settings, port)} when ready"
+    if settings.log_format == "json":
+        told = settings.model_dump(mode="json", include=set(changed), exclude=set(_SECRETS))
+        log.info(begins, **fields(version=__version__, settings={**changed, **told}))
+        return
+    print(begins, file=sys.stderr)
+    for name, value in changed.items():
+        shown = ", ".join(map(str, value)) if isinstance(value, tuple) else value
+        print(f"  {name} = {shown}", file=sys.stderr)
+
+
+def announce(settings: Settings, port: int, catalog: Catalog, device: str) -> None:
+    """List the models, the URL, a request to try, and how many models serve; called once all have been tried."""
+    url = _url(settings, port)
+    ready, failed = catalog.ready(), catalog.pending()
+    names = [served.info.name for served in ready] + [entry.name for entry in failed]
+    serving = f"{_serving(len(ready), names)} on {device}"
+    took = f"ready in {time.monotonic() - _began:.1f} s"
+    if settings.log_format == "json":
+        for served in ready:
+            log.info("model %s:%s serves", *(who := (served.info.name, served.info.version)), **_of(*who))
+        for entry in failed:  # the reason, and where it came from, has been logged as an error
+            log.warning("model %s:%s does not serve", entry.name, entry.version, **_of(entry.name, entry.version))
+        log.info("%s: %s", took, serving, **fields(url=url, serving=len(ready), models=len(names), device=device))
+        return
+    lines = []
+    for served in ready:
+        batching = served.info.batching
+        lines.append(
+            f"model   {served.info.name}:{served.info.version}  {batching.policy}, batches up to {batching.max_batch}"
+        )
+    lines += [f"FAILED  {entry.name}:{entry.version}  {entry.reason}" for entry in failed]
+    lines.append(f"url     {url}" + (f"  (docs at {url}/docs)" if settings.docs else ""))
+    if settings.ui:
+        lines.append(f"page    {url}/ui")
+    if ready:
+        keyed = settings.api_key is not None or settings.api_key_file is not None
+        lines.append(f"try     {_curl(ready, url, keyed=keyed)}")
+    lines.append(f"{took}; Ctrl-C stops")
+    lines.append(serving)
+    print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+def _of(model: str, version: str) -> dict[str, Any]:
+    return fields(model=model, version=version)
+
+
+def _serving(ready: int, names: Sequence[str]) -> str:
+    """`2 of 3 models serve`. If a name is there twice, versions are counted."""
+    noun = "model" if len(set(names)) == len(names) else "model version"
+    return f"{ready} of {len(names)} {noun}{'s' * (len(names) != 1)} serve{'s' * (ready == 1)}"
+
+
+def _default(name: str) -> object:
+    return Settings.model_fields[name].default
+
+
+def _url(settings: Settings, port: int) -> str:
+    host = "127.0.0.1" if settings.host == "0.0.0.0" else settings.host
+    scheme = "http" if settings.tls_cert is None else "https"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def _curl(served: Sequence[Served], url: str, *, keyed: bool) -> str:
+    """A request to try, of the model whose row is the shortest to type. The key is not shown: logs are kept."""
+    curl = 'curl -H "X-API-Key: $STARLING_API_KEY"' if keyed else "curl"
+    rows = [(json.dumps(friendly_example(values)), one) for one in served if (values := example_values(one))]
+    text, one = min(rows, key=lambda row: len(row[0]), default=("", served[0]))
+    if 0 < len(text) <= _TYPED:
+        return f"{curl} {url}/predict/{one.info.name} --json {shlex.quote(text)}"
+    for one in served:
+        if plain := _expression(one):
+            return f"{plain} | {curl} {url}/predict/{one.info.name} --json @-"
+    return f"{curl} {url}/v2/models/{served[0].info.name}"
+
+
+def _expression(served: Served) -> str:
+    """A command that prints the row, where all its values are one number; "" if they are not."""
+    values = served.example.arrays[0] if served.example is not None and len(served.info.client_inputs) == 1 else None
+    if values is None or values.dtype.kind not in "iuf" or (values != values.flat[0]).any():
+        return ""
+    text = repr(values.flat[0].item())
+    for length in reversed(values.shape):
+        text = f"[{text}] * {length}"
+    return f"python3 -c 'print({text})'"

@@ -1,0 +1,318 @@
+"""The `starling` command. Flags and STARLING_* variables of `serve` come from Settings, field by field."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
+
+import typer
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+from rich.console import Console
+from rich.table import Table
+
+from app import __version__
+from app.bench import cli as bench
+from app.cli import new as newcli
+from app.cli import profile as profilecli
+from app.cli import simulate as simcli
+from app.cli import size as sizecli
+from app.cli import slice as slicecli
+from app.errors import ConfigError
+from app.observe import logs
+from app.settings import RowCheck, Settings, unknown_variables
+
+_PANELS = {
+    "models": "What is served",
+    "host": "Where",
+    "api_key": "Who may do what",
+    "policy": "Batching (beats every model.toml)",
+    "classes": "Real time and best effort",
+    "device": "Device",
+    "max_body_mib": "Bounds on clients",
+    "keep_alive_s": "Lifecycle",
+    "log_level": "Output",
+}
+
+_SHORT = {"model": ("-m",)}
+
+log = logging.getLogger("starling")
+
+cli = typer.Typer(
+    help="Starling serves PyTorch models over HTTP. Start with: starling serve",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+out = Console()
+err = Console(stderr=True)
+
+
+def main() -> None:
+    """Entry point of the `starling` command. A bad setting is one line and exit status 2."""
+    if logs.json_asked(sys.argv[1:], os.environ):
+        _main_as_json()
+    try:
+        cli()
+    except ConfigError as exc:
+        fail(str(exc))
+
+
+def _main_as_json() -> NoReturn:
+    """`starling serve` with every line as JSON, whatever goes wrong, and before its settings are known."""
+    logs.configure("info", "json", access=False)
+    usage_error: type[Any] = typer.BadParameter.__bases__[0]  # of every wrong command line; typer exports only leaves
+    try:
+        sys.exit(cli(standalone_mode=False))
+    except ConfigError as exc:
+        message, status = str(exc), 2
+    except usage_error as exc:
+        message, status = exc.format_message(), 2
+    except (KeyboardInterrupt, typer.Abort):
+        message, status = "interrupted before it served", 1
+    except Exception:
+        log.critical("ended by an unexpected error", exc_info=True)
+        sys.exit(1)
+    log.error(message)
+    sys.exit(status)
+
+
+def fail(message: str) -> None:
+    print(f"starling: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+def settings_from(given: dict[str, Any]) -> Settings:
+    """Settings from flags and variables; what was not given takes its default. Raises ConfigError, one line."""
+    values = {name: value for name, value in given.items() if value is not None and value != []}
+    try:
+        return Settings(**values)
+    except ValidationError as exc:
+        first = exc.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        got = f", got {first['input']!r}" if first["loc"] else ""
+        message = first["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"{field}: {message}{got}" if field else message) from None
+
+
+def _refuse_empty_keys(given: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+    """Raise ConfigError for a variable of a key that is empty: an empty variable counts as not given elsewhere.
+
+    A secret that was never filled in would open the server to everybody.
+    """
+    for name in ("api_key", "api_key_file", "admin_key", "admin_key_file"):
+        if given[name] is None and f"STARLING_{name.upper()}" in environment:
+            raise ConfigError(
+                f"{name}: the variable STARLING_{name.upper()} is empty: set a key, or unset the variable"
+            )
+
+
+def _serve(**given: Any) -> None:
+    folder = given.pop("folder")
+    if folder is not None:
+        if given["models"] not in (None, os.environ.get("STARLING_MODELS")):  # what is typed beats a variable
+            raise ConfigError(f"models: expected {folder!r} or --models {given['models']!r}, got both")
+        given["models"] = folder
+    as_json = given["log_format"] == "json"
+    for line in unknown_variables(os.environ):
+        if as_json:
+            log.warning(line.removeprefix("warning: "))
+        else:
+            print(f"starling: {line}", file=sys.stderr)
+    _refuse_empty_keys(given, os.environ)
+    settings = settings_from(given)
+    from app import process
+
+    process.quiet_native_libraries()
+    process.keep_freed_memory()
+    from app.cli.banner import announce, starting
+    from app.http.tls import Certificate
+    from app.lifecycle import Lifecycle
+    from app.server import bind, serve
+
+    logs.configure(settings.log_level, settings.log_format, settings.access_log)
+    if as_json:
+        logs.capture()
+    tls = None if settings.tls_cert is None else Certificate(settings.tls_cert, settings.tls_key)
+    with bind(settings.host, settings.port) as sock:
+        port = sock.getsockname()[1]
+        starting(settings, port)
+        from app.main import create_app
+        from app.models.registry import Registry
+
+        lifecycle = Lifecycle()
+
+        def ready(registry: Registry) -> None:
+            process.spare_the_collector()
+            announce(settings, port, registry, lifecycle.device)
+
+        app = create_app(settings, lifecycle, on_ready=ready)
+        status = serve(app, settings, lifecycle, sock, tls)
+    sys.exit(status)
+
+
+def _flagged(function: Callable[..., None]) -> Callable[..., None]:
+    """Give `function` one typer option per field of Settings."""
+    panel = None
+    place = typer.Argument(help="As --models.", metavar="[DIR]", show_default=False)
+    parameters = [
+        inspect.Parameter(
+            "folder", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, place]
+        )
+    ]
+    for name, field in Settings.model_fields.items():
+        panel = _PANELS.get(name, panel)
+        option = typer.Option(
+            *_SHORT.get(name, ()),
+            f"--{name.replace('_', '-')}" + (f"/--no-{name.replace('_', '-')}" if field.annotation is bool else ""),
+            envvar=f"STARLING_{name.upper()}",
+            help=_help(field),
+            rich_help_panel=panel,
+            show_default=False,
+            metavar=_metavar(name, field),
+        )
+        kind: Any = _kind(field)
+        annotation = Annotated[kind, option]
+        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return function
+
+
+def _help(field: FieldInfo) -> str:
+    text = (field.description or "").replace("[", "\\[")
+    if field.default in (None, (), False) or text.endswith("]"):
+        return text
+    default = "yes" if field.default is True else field.default
+    return f"{text} \\[{default}]"
+
+
+def _kind(field: FieldInfo) -> Any:
+    """The type typer parses: text, which Settings then reads, so that every wrong value is told in the same one line.
+
+    A flag stays a flag, and names are given by repeating the option.
+    """
+    if field.annotation is bool:
+        return bool | None
+    if field.annotation == tuple[str, ...]:
+        return list[str] | None  # STARLING_MODEL="a=x b=y": a variable is split on spaces
+    return str | None
+
+
+def _metavar(name: str, field: FieldInfo) -> str | None:
+    """What stands for the value in the help: its choices, or its type."""
+    if name in ("policy", "objective"):
+        from app.scheduler.optimal.tables import OBJECTIVES
+        from app.scheduler.policies import POLICIES
+
+        return "|".join(POLICIES if name == "policy" else (*OBJECTIVES, "NUMBER"))
+    for kind in (field.annotation, *get_args(field.annotation)):
+        if get_origin(kind) is Literal:
+            return "|".join(get_args(kind))
+    if name == "cors_origins":
+        return "ORIGIN"
+    names = {int: "INT", float: "NUMBER", Path: "FILE", tuple[int, ...]: "INT,INT,...", tuple[str, ...]: "NAME=SOURCE"}
+    kinds = (field.annotation, *get_args(field.annotation))
+    return None if field.annotation is bool else next((names[kind] for kind in kinds if kind in names), "TEXT")
+
+
+def _told_version(asked: bool) -> None:
+    if asked:
+        print(__version__)
+        raise typer.Exit
+
+
+@cli.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_told_version)
+    ] = False,
+) -> None: ...
+
+
+@cli.command("models")
+def list_models(
+    models: Annotated[str, typer.Argument(help="A model repository folder, or demo, bench.")] = "demo",
+) -> None:
+    """List what a repository holds, from its model.toml files; nothing is loaded."""
+    from app.models.checks.check import describe
+    from app.models.repository import Repository
+    from app.scheduler.policies import check_names
+
+    table = Table("model", "version", "inputs", "outputs", "max batch", "source")
+    broken = False
+    for row in describe(Repository(models), check_names):
+        name, version = row.source.name, str(row.source.version)
+        if row.info is None:
+            broken = True
+            table.add_row(name, version, f"[red]{_escape(row.error)}[/red]")
+            continue
+        table.add_row(
+            name, version, _tensors(row.info.client_inputs), _tensors(row.info.outputs),
+            str(row.info.batching.max_batch), _escape(row.origin),
+        )  # fmt: skip
+    out.print(table)
+    if broken:
+        sys.exit(1)
+
+
+@cli.command()
+def check(
+    place: Annotated[Path, typer.Argument(help="A model repository, or the folder of one model.")],
+    row_check: Annotated[
+        RowCheck | None, typer.Option(help="Models whose rows depend on their batch. [as model.toml says: refuse]")
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit status 1 for a warning as well.")] = False,
+) -> None:
+    """Load each model, try batches of several sizes, and compare each row alone and in company.
+
+    Prints what each declares. Exit status 1 if one would not be served.
+    """
+    from app.models.checks.check import check as check_models
+    from app.scheduler.policies import check_names
+
+    report = check_models(place if place.exists() else str(place), row_check, check_names)
+    for result in report.results:
+        title = f"{result.source.name} version {result.source.version}"
+        if result.error:
+            out.print(f"[red]✗[/red] {title}: {_escape(result.error)}", soft_wrap=True)
+        elif result.info is not None:
+            out.print(f"[green]✓[/green] {title}: {result.parameters:,} parameters")
+            for warning in result.warnings:
+                out.print(f"    [yellow]warning[/yellow]  {_escape(warning)}", soft_wrap=True)
+            batching = result.info.batching
+            out.print(f"    inputs   {_tensors(result.info.client_inputs)}", soft_wrap=True)
+            if made := [spec for spec in result.info.inputs if spec.made]:
+                out.print(f"    made     {_tensors(made)}", soft_wrap=True)
+            out.print(f"    outputs  {_tensors(result.info.outputs)}", soft_wrap=True)
+            out.print(f"    batching {batching.policy}, up to {batching.max_batch} rows, {batching.max_queue} may wait")
+    if not (report.clean if strict else report.ok):
+        sys.exit(1)
+
+
+@cli.command()
+def version() -> None:
+    """Print the version."""
+    out.print(__version__)
+
+
+def _tensors(specs: Any) -> str:
+    return _escape(", ".join(f"{spec.name} {spec.datatype} [{', '.join(spec.axes_shown())}]" for spec in specs))
+
+
+def _escape(text: str) -> str:
+    return text.replace("[", "\\[")
+
+
+newcli.register(cli)
+profilecli.register(cli)
+slicecli.register(cli)
+simcli.register(cli)
+sizecli.register(cli)
+bench.register(cli)
+cli.command("serve", help="Serve models over HTTP until SIGTERM or Ctrl-C, which drain.")(_flagged(_serve))

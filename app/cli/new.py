@@ -1,0 +1,60 @@
+"""`starling new`: the folder of a model, from a class, a file, or nothing."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def register(cli: typer.Typer) -> None:
+    """Add the command to the command line."""
+    cli.command("new")(new)
+
+
+def new(
+    name: Annotated[Path, typer.Argument(help="The folder to make; its name is the model's.", metavar="NAME")],
+    origin: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="SOURCE",
+            show_default=False,
+            help="package.module:Class, torchvision:NAME, timm:NAME; a file model.pt2, .pt, .onnx, .joblib, or a "
+            "folder with one, or with model.py, model.toml or transformers' config.json. \\[a model to begin with]",
+        ),
+    ] = "",
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", metavar="NAME:TYPE[SHAPE]", help="An input, if it cannot be guessed; can be repeated."),
+    ] = None,
+    weights: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A state dict, or safetensors; copied.", show_default=False)
+    ] = None,
+    task: Annotated[
+        str,
+        typer.Option(
+            metavar="TASK",
+            help="What a transformers model is for, if its config.json does not say it, or it is hf:NAME.",
+            show_default=False,
+        ),
+    ] = "",
+    trust: Annotated[bool, typer.Option("--trust", help="Open a .joblib file, which is a pickle.")] = False,
+) -> None:
+    """Make the folder of a model: model.toml, a request for curl, a test. What it takes and gives is tried.
+
+    Exit status 1 if `starling check` refuses it; the folder stays, for model.toml to be edited.
+    """
+    from app.models.scaffold.guess import parse_input
+    from app.models.scaffold.new import make
+
+    made = make(name, origin, [parse_input(text) for text in inputs or []], trust, weights, task)
+    print("\n".join(f"{made.folder}/{file}" for file in made.files))
+    for warning in made.checked.warnings:
+        print(f"starling: warning: {warning}", file=sys.stderr)
+    if made.checked.error:
+        print(f"starling: {made.checked.error}", file=sys.stderr)
+        sys.exit(1)
+    print(f"\nstarling serve {made.folder}\n{made.curl}")

@@ -1,0 +1,288 @@
+"""`starling simulate | optimum`: the scheduler in virtual time, and the best that any policy could do."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from app.cli import optimum_stages
+from app.errors import ConfigError, as_config_error
+
+_MS = 1e6
+
+ProfileOption = Annotated[
+    str,
+    typer.Option("--profile", help="A profile's file, or linear:A+Bb for batches of b rows that take A + B x b ms."),
+]
+RateOption = Annotated[
+    str, typer.Option("--rate", help="Requests per second, of all replicas together; several as 100,200.")
+]
+LoadOption = Annotated[
+    str,
+    typer.Option("--load", help="The rate as a share of the best rows per second of one device; several as 0.6,0.9."),
+]
+BatchOption = Annotated[
+    int, typer.Option("--max-batch", help="Largest batch, rows. \\[the profile's; 32 for linear:]", show_default=False)
+]
+ObjectiveOption = Annotated[
+    str,
+    typer.Option(help="What is least: latency, balanced, energy, or the weight of power, from 0 to below 1."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON: one object, or a list of several.")]
+
+
+def register(cli: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    cli.command()(simulate)
+    cli.command()(optimum)
+
+
+def simulate(
+    profile: ProfileOption = "",
+    policy: Annotated[str, typer.Option(help="When to form a batch; several as adaptive,window.")] = "adaptive",
+    rate: RateOption = "",
+    load: LoadOption = "",
+    requests: Annotated[int, typer.Option(help="Requests to simulate.")] = 100_000,
+    seed: Annotated[int, typer.Option(help="Of all that is random; the same seed gives the same run.")] = 0,
+    workers: Annotated[str, typer.Option(help="Capacities in rows, as 1,2,4. \\[one of the largest batch]")] = "",
+    max_batch: BatchOption = 0,
+    arrivals: Annotated[
+        str,
+        typer.Option(
+            help="poisson, uniform, gamma:CV, steps:FxS,..., diurnal:PERIOD_S:AMPLITUDE, bursty:ON_S:OFF_S, trace:FILE."
+        ),
+    ] = "poisson",
+    service: Annotated[str, typer.Option(help="Batch times: deterministic, exponential, gamma:CV.")] = "deterministic",
+    device: Annotated[
+        str, typer.Option(help="serial: one unit at a time; shared: as the profile's concurrency. \\[by the workers]")
+    ] = "",
+    transfers: Annotated[
+        str,
+        typer.Option(
+            help="Copies, from the profile's transfer_ms: none, serial (part of a unit), overlap (beside it)."
+        ),
+    ] = "none",
+    push_depth: Annotated[int, typer.Option(help="Batches handed to a worker and unfinished.")] = 1,
+    push_ahead_ms: Annotated[
+        float, typer.Option(help="How long before the predicted end of a batch the next one may be handed over.")
+    ] = 0,
+    launch_ms: Annotated[float, typer.Option(help="Time that the host needs to launch a batch.")] = 0,
+    lengths: Annotated[
+        str, typer.Option(help="fixed:N, uniform:LOW:HIGH, lognormal:MEDIAN:SIGMA:LOW:HIGH; as many steps in a cell.")
+    ] = "",
+    length_buckets: Annotated[str, typer.Option(help="Lengths up to which requests may share a batch, as 16,32.")] = "",
+    objective: ObjectiveOption = "latency",
+    deadline_ms: Annotated[float, typer.Option(help="Deadline of each request. \\[none]", show_default=False)] = 0,
+    max_queue: Annotated[
+        int | None,
+        typer.Option(
+            help="Requests that may wait per replica; more are refused. \\[32 x the largest batch, at least 1024]",
+            show_default=False,
+        ),
+    ] = None,
+    max_delay_ms: Annotated[
+        float, typer.Option(help="window, static, preferred: longest wait of the oldest request.")
+    ] = 5,
+    replicas: Annotated[str, typer.Option(help="Replicas behind one router; several as 1,10,100.")] = "1",
+    router: Annotated[
+        str, typer.Option(help="random, round_robin, least_waiting, power_of_two; several as random,power_of_two.")
+    ] = "random",
+    processes: Annotated[
+        int, typer.Option(help="Processes for random and round_robin. \\[one per core]", show_default=False)
+    ] = 0,
+    as_json: JsonOption = False,
+    plot: Annotated[Path | None, typer.Option(help="Write a plot here (.png, .svg, .pdf).")] = None,
+    replay: Annotated[Path | None, typer.Option(help="Re-run what `serve --record` wrote, and nothing else.")] = None,
+) -> None:
+    """Run the server's own scheduler in virtual time, on batch times from a profile.
+
+    Several policies, loads, replicas or routers are run one after the other: a table, or with --json a list.
+    """
+    if replay is not None:
+        _replay(replay, as_json)
+        return
+    with as_config_error():
+        from app.sim import options
+        from app.sim.fleet import Setup, run
+
+        measured = options.profile(profile, max_batch)
+        peak = Setup(measured, 1.0, lengths=lengths).peak
+        buckets = tuple(sorted(options.counts("length_buckets", length_buckets))) if length_buckets else ()
+        capacities = tuple(options.counts("workers", workers)) if workers else ()
+        setups = [
+            Setup(
+                profile=measured,
+                rate=one_rate,
+                policy=one_policy,
+                requests=requests,
+                seed=seed,
+                arrivals=arrivals,
+                service=service,
+                device=device or options.device(measured, capacities, one_policy),
+                transfers=transfers,
+                workers=capacities,
+                deadline_ns=round(deadline_ms * _MS) if deadline_ms else None,
+                max_queue=_queue(measured.max_batch) if max_queue is None else max_queue,
+                max_delay_ns=round(max_delay_ms * _MS),
+                replicas=count,
+                router=one_router,
+                objective=objective,
+                push_depth=push_depth,
+                push_ahead_ns=round(push_ahead_ms * _MS),
+                launch_ns=round(launch_ms * _MS),
+                lengths=lengths,
+                length_buckets=buckets,
+            )
+            for one_policy, (one_router, count) in product(
+                options.names(policy), options.fleets(router, options.counts("replicas", replicas))
+            )
+            for one_rate in options.rates(rate, load, peak * count, arrivals)
+        ]
+        for setup in setups:
+            setup.check()
+        if plot is not None:
+            _plots()
+        with _progress(sum(setup.requests for setup in setups)) as advance:
+            cells = [run(setup, processes or os.cpu_count() or 1, advance) for setup in setups]
+        if plot is not None:
+            _plots().latency(cells, plot)
+    if as_json:
+        print(json.dumps(cells[0] if len(cells) == 1 else cells, indent=2))
+    else:
+        from app.sim.report import table
+
+        print(table(cells))
+
+
+def optimum(
+    profile: ProfileOption,
+    rate: RateOption = "",
+    load: LoadOption = "",
+    max_batch: BatchOption = 0,
+    length: Annotated[
+        int, typer.Option(min=0, help="Length of the rows, for a profile by length. \\[any]", show_default=False)
+    ] = 0,
+    objective: ObjectiveOption = "latency",
+    stages: Annotated[
+        bool, typer.Option("--stages", help="Of two stages, up to 8 rows: the profile's, else halves of its time.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """The least mean latency of any policy, and the policy: one device, one batch at a time, Poisson arrivals.
+
+    Exact: the average-cost solution of the semi-Markov decision process. Without power_w in the profile a busy device
+    counts as one watt and an idle one as none. With --stages: also the exact mean of the policy adaptive, and of the
+    best policy for the model in one piece.
+    """
+    if stages:
+        if objective != "latency":
+            raise ConfigError(f"objective: expected latency with --stages, got {objective!r}")
+        optimum_stages.show(profile, rate, load, max_batch, as_json)
+        return
+    with as_config_error():
+        from app.scheduler.optimal.solver import solve
+        from app.scheduler.optimal.tables import price_of, weight_of
+        from app.sim import options
+
+        measured = options.profile(profile, max_batch)
+        if length:
+            measured = measured.at(length)
+        weight = weight_of(objective)
+        times = measured.occupied_ns
+        price = price_of(weight, times[0], measured.watts)
+        cells = []
+        for one_rate in options.rates(rate, load, measured.peak, "poisson"):
+            assert one_rate is not None
+            best = solve(times, one_rate, weight=price, power=measured.watts)
+            busy = solve(times, one_rate, weight=price, power=measured.watts, idling=False)
+            cells.append(
+                {
+                    "rate": one_rate, "load": one_rate / measured.peak, "objective": objective, "weight": weight,
+                    "mean_ms": best.mean_ns / _MS, "mean_batch": best.mean_batch, "utilisation": best.utilisation,
+                    "power_w": best.power_w if measured.power else None, "non_idling_mean_ms": busy.mean_ns / _MS,
+                    "table": {str(waiting): rows for waiting, rows in enumerate(best.table)},
+                }
+            )  # fmt: skip
+    if as_json:
+        print(json.dumps(cells[0] if len(cells) == 1 else cells, indent=2))
+    else:
+        print("\n\n".join(_told(cell, 2 * measured.max_batch) for cell in cells))
+
+
+def _queue(max_batch: int) -> int:
+    """Rows that a server has room for, where nobody says how many."""
+    from app.contract import Batching  # numpy is slow to import
+
+    return Batching(max_batch=max_batch).max_queue
+
+
+def _replay(path: Path, as_json: bool) -> None:
+    """Exit status 1 at the first Step that differs, 0 if all are equal up to the end or to a hole in the record."""
+    from app.sim.replay import replay
+
+    with as_config_error(), path.open(encoding="utf-8") as lines:
+        result = replay(lines)
+    if as_json:
+        print(json.dumps({"equal": result.equal, "line": result.line, "hole": result.hole,
+                          "expected": result.expected, "got": result.got}))  # fmt: skip
+    elif result.same:
+        hole = f" up to a hole of {result.hole} entries, where the record ends" if result.hole else ""
+        print(f"{result.equal} steps, all equal{hole}")
+    else:
+        print(f"{path}:{result.line}: the first step that differs, after {result.equal} equal ones")
+        print(f"  recorded {json.dumps(result.expected)}")
+        print(f"  got      {json.dumps(result.got)}")
+    if not result.same:
+        sys.exit(1)
+
+
+def _told(cell: dict[str, Any], most: int) -> str:
+    """One solution as text, its table up to `most` rows waiting."""
+    watts = "" if cell["power_w"] is None else f", {cell['power_w']:.1f} W"
+    lines = [
+        f"load {cell['load']:.2f}, {cell['rate']:.1f} rows/s: mean {cell['mean_ms']:.3f} ms, mean batch "
+        f"{cell['mean_batch']:.2f}, busy {cell['utilisation']:.1%}{watts}",
+        f"never idle while rows wait: mean {cell['non_idling_mean_ms']:.3f} ms",
+        "rows waiting -> rows served:",
+    ]
+    runs: list[tuple[int, int, str]] = []
+    for waiting, rows in list(enumerate(cell["table"].values()))[1 : most + 1]:
+        what = "wait" if not rows else "all" if rows == waiting else str(rows)
+        if runs and runs[-1][2] == what:
+            runs[-1] = (runs[-1][0], waiting, what)
+        else:
+            runs.append((waiting, waiting, what))
+    lines += [f"  {f'{low}-{high}' if high > low else low:>7}  {what}" for low, high, what in runs]
+    return "\n".join(lines)
+
+
+def _plots() -> Any:
+    try:
+        from app.cli import plots
+    except ModuleNotFoundError as exc:
+        raise ValueError(f"plot: {exc.name} is missing; install starling-serve[plot]") from None
+    return plots
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal's standard error; nothing elsewhere."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda requests: None
+        return
+    columns = ("requests", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("simulate", total=total)
+        yield lambda requests: bar.advance(task, requests)

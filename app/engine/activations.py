@@ -1,0 +1,142 @@
+"""What lies between two stages of a model: for each row, the batch that it came out of and its position there.
+
+Nothing is copied when a batch ends. A unit whose rows are neighbours in one batch reads a view of it; others are
+gathered. A batch's memory goes when the last of its rows has gone on, has ended or is let go. A row is known by its
+slot, which it keeps until it ends.
+
+Rows of different lengths: the second axis of a tensor is cut and padded with 0 where it has always been as long as a
+variable axis of its batch. Warm-up runs two lengths (see `SecondAxes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from app.engine.pool import Slots
+from app.engine.tensors import indices
+from app.models.stages.staged import SecondAxes, resized
+
+
+@dataclass(slots=True, eq=False)
+class Passed:
+    """What one batch passed on from `stage`: tensors with its rows first; how long it was, and its context."""
+
+    stage: int
+    tensors: tuple[torch.Tensor, ...]
+    longest: Mapping[str, int]
+    context: Sequence[torch.Tensor]
+
+
+Place = tuple[Passed, int]
+Run = tuple[Passed, int, int]  # rows from the second number up to the third
+
+
+class Activations:
+    """Of one placed model. Workers' threads keep and gather, each its own rows; the event loop lets go."""
+
+    def __init__(self) -> None:
+        self._places: dict[int, Place] = {}  # by slot
+        self.axes = SecondAxes()
+        self.row_bytes = 0  # the most that a row has taken between two stages, of a batch that was tried or served
+
+    @property
+    def rows(self) -> int:
+        """Rows that stand between two stages."""
+        return len(self._places)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all batches of which a row is left."""
+        batches = {id(passed): passed for passed, _ in list(self._places.values())}
+        return sum(value.nbytes for passed in batches.values() for value in (*passed.tensors, *passed.context))
+
+    def keep(
+        self,
+        slots: Slots,
+        stage: int,
+        tensors: tuple[torch.Tensor, ...],
+        longest: Mapping[str, int],
+        context: Sequence[torch.Tensor] = (),
+    ) -> None:
+        """The rows in these slots have been through `stage`, in this order; they leave where they were before."""
+        self.learn(stage, tensors, longest, context)
+        passed = Passed(stage, tensors, longest, context)
+        places = self._places
+        for position, slot in enumerate(slots):
+            places[slot] = (passed, position)
+
+    def learn(
+        self, stage: int, tensors: Sequence[torch.Tensor], longest: Mapping[str, int], context: Sequence[torch.Tensor]
+    ) -> None:
+        """A batch has passed these on from `stage`: which of them are as long as it, and the memory they take.
+
+        Of two workers at once, the smaller may win: the next batch as large corrects that.
+        """
+        if longest:
+            self.axes.learn(stage, tensors, longest)
+        taken = sum(value.nbytes for value in (*tensors, *context))
+        self.row_bytes = max(self.row_bytes, -(-taken // len(tensors[0])))
+
+    def gather(self, rows: Sequence[int], stage: int, longest: Mapping[str, int]) -> tuple[list[torch.Tensor], bool]:
+        """The arguments of `stage` for a batch of the rows in these slots, as long as `longest` says.
+
+        Also whether they are memory of their own: views of what is kept are not. Rows may repeat: as padding.
+        """
+        places = [self._places[row] for row in rows]
+        passed = places[0][0]
+        runs = neighbours(places) if len(places) > 1 else [(*places[0], places[0][1] + 1)]
+        if any(run[0].stage != stage - 1 for run in runs):
+            raise RuntimeError(f"stage {stage}: a row comes from stage {passed.stage}")  # a bug of the scheduler
+        if len(runs) == 1:
+            _, first, end = runs[0]
+            views = passed.tensors
+            if end - first != len(views[0]):
+                views = tuple(tensor[first:end] for tensor in views)
+            return [self._fitted(view, stage, number, longest) for number, view in enumerate(views)], False
+        if all(run[0] is passed for run in runs):
+            index = indices([position for _, position in places])
+            chosen = [tensor.index_select(0, index) for tensor in passed.tensors]
+            return [self._fitted(rows, stage, number, longest) for number, rows in enumerate(chosen)], True
+        gathered = []
+        for number in range(len(passed.tensors)):
+            pieces = (batch.tensors[number][first:end] for batch, first, end in runs)
+            gathered.append(torch.cat([self._fitted(piece, stage, number, longest) for piece in pieces]))
+        return gathered, True
+
+    def _fitted(self, rows: torch.Tensor, stage: int, number: int, longest: Mapping[str, int]) -> torch.Tensor:
+        """As long as the batch, where what comes from the stage before has such an axis."""
+        axis = self.axes.of(stage - 1, number) if longest else ""
+        return resized(rows, longest[axis]) if axis else rows
+
+    def context(self, rows: Sequence[int], longest: Mapping[str, int]) -> Sequence[torch.Tensor] | None:
+        """The context of the batch that these rows came out of, if they are still that batch; else None."""
+        passed = self._places[rows[0]][0]
+        same = len(rows) == len(passed.tensors[0]) and dict(passed.longest) == dict(longest)
+        unchanged = same and all(self._places[row] == (passed, place) for place, row in enumerate(rows))
+        return passed.context if unchanged else None
+
+    def let_go(self, slots: Slots) -> None:
+        """These rows will not go on. Those that are not kept are passed over."""
+        for slot in slots:
+            self._places.pop(slot, None)
+
+    def clear(self) -> None:
+        self._places.clear()
+
+
+def neighbours(places: Sequence[Place]) -> list[Run]:
+    """Rows that are neighbours in one batch, together."""
+    runs: list[Run] = []
+    passed, first = places[0]
+    end = first + 1
+    for batch, position in places[1:]:
+        if batch is passed and position == end:
+            end += 1
+            continue
+        runs.append((passed, first, end))
+        passed, first, end = batch, position, position + 1
+    runs.append((passed, first, end))
+    return runs

@@ -1,0 +1,279 @@
+"""A recurrent model on a CPU, step by step: a unit takes its rows on until one of them ends, or it is recalled.
+
+Rows that have not begun do so in their first unit, all of its rows make the same steps together, whatever step each is
+at, and those that have made their last one leave with their outputs (Late Batching). Nothing is padded. Where the
+worker goes on with the others by itself, a row waits for those that end a few steps after it: they leave together.
+
+Until a unit ends its rows are kept as they were, so that one which fails can run again. Where a later step fails than
+the first, the steps before it are made again, and the unit ends with them: a unit fails only with its first step, and
+no row has lost one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from app.contract import Array, Model
+from app.engine.cpu.cell_rows import CellRow, CellRows
+from app.engine.cpu.executor import CpuExecutor
+from app.engine.device import MADE, NO_BOUND, WHOLE, Job, Ran, Steps
+from app.engine.pool import Pool, Slots
+from app.engine.tensors import indices, padded
+from app.models.recurrent.cell_batch import State, Stepped
+from app.models.recurrent.cells import CellModel
+
+
+class _Ended(NamedTuple):
+    """Rows of a unit that ended after so many of its steps: their positions in it, and in that step."""
+
+    rows: list[int]
+    places: list[int]
+    last: Stepped
+    steps: int
+
+    def chosen(self, value: torch.Tensor) -> torch.Tensor:
+        """Of a value of the step, these rows'. Of one row a view: nothing writes into what the step gave out."""
+        places = self.places
+        return value[places[0] : places[0] + 1] if len(places) == 1 else value.index_select(0, indices(places))
+
+
+class _Made(NamedTuple):
+    """Steps of a unit: rows that have ended, positions of the others in the unit and in the last step."""
+
+    ended: list[_Ended]
+    staying: list[int]
+    places: Sequence[int]
+    last: Stepped
+    steps: int
+
+
+class CellExecutor(CpuExecutor):
+    """Implements devices.base.Executor, of a model whose `call` is a CellModel."""
+
+    activations: CellRows
+
+    def __init__(self, model: Model, pool: Pool, slots: int) -> None:
+        super().__init__(model, pool)
+        assert isinstance(model.call, CellModel)
+        self._cell = model.call
+        self._slots = slots
+        self._measured = bool(model.info.own_axes)
+        self._varies = bool(self.pool.lengths) and any(not spec.fixed for spec in model.info.returned)
+        self.activations = CellRows()
+        self.steps: Steps | None = None
+
+    def trial(self, slots: Slots, size: int) -> Ran:
+        """All steps of the rows. The first also shows what rows read and give out, for which memory is reserved."""
+        if self.steps is None:
+            self._see(slots)
+        return super().trial(slots, size)
+
+    def run(self, slots: Slots, size: int, stage: int = WHOLE, job: Job | None = None) -> Ran:
+        """Go on with the rows for as many steps as the job has, or one. `size` means nothing: there is no padding.
+
+        WHOLE: from their first step to their last, as a batch of `size`, and nothing is kept.
+        """
+        if stage == WHOLE:
+            return self._whole(slots, size)
+        begin = time.perf_counter_ns()
+        rows = self._begun(slots)
+        most, bound = min(job.steps if job is not None else 1, *(row.limit - row.done for row in rows)), NO_BOUND
+        long = True
+        while True:
+            try:
+                return self._go(slots, rows, (most, bound), job, begin, long=long)
+            except Exception as exc:
+                if well := getattr(exc, MADE, 0):
+                    most, bound = min(most, well), well
+                elif long and most > 1:
+                    long = False  # it may be a later one of several at once
+                else:
+                    raise
+
+    def _go(
+        self, slots: Slots, rows: list[CellRow], most: tuple[int, int], job: Job | None, begin: int, *, long: bool
+    ) -> Ran:
+        """Up to so many steps, and up to so many where rows wait for others; several at once where the cell can and
+        `long` says so. What it raises tells how many steps had been made well (`MADE`); the rows are as they were then.
+        """
+        state = self.activations.state(slots)
+        gathered = time.perf_counter_ns()
+        made = self._steps(rows, state, most, job, long=long)
+        inferred = time.perf_counter_ns()
+        ended = [place for leaving in made.ended for place in leaving.rows]
+        before = [row.done for row in rows]
+        for row in rows:
+            row.done = min(row.done + made.steps, row.limit)
+        outputs: list[Array] = []
+        own: Array | None = None
+        if ended:
+            try:
+                outputs, own = self._apart(self._finish(slots, rows, ended, made.ended))
+            except BaseException as exc:  # nobody's state has been kept, so nobody has made these steps
+                for row, done in zip(rows, before, strict=True):
+                    row.done = done
+                first = made.ended[0].steps  # at first without those that end later, then without any
+                setattr(exc, MADE, first if first < made.steps else first - 1)
+                raise
+        goes_on = job is not None and job.onward and not job.recalled and 0 < len(ended) < len(rows)
+        left = [slots[place] for place in made.staying]
+        self.activations.stand(left, made.places, made.last.state)
+        if job is not None and goes_on:  # as a unit of the others, to the end of the first of them
+            job.slots, job.size, job.steps, job.done = left, len(left), NO_BOUND, 0
+        output_ns = time.perf_counter_ns() - inferred
+        infer_ns = inferred - gathered
+        return Ran(
+            outputs,
+            gathered - begin,
+            infer_ns,
+            output_ns,
+            stages_ns=(infer_ns,),
+            step_ns=infer_ns // made.steps,
+            steps=made.steps,
+            ended=tuple(ended),
+            goes_on=goes_on,
+            lengths=own,
+        )
+
+    def _whole(self, slots: Slots, size: int) -> Ran:
+        begin = time.perf_counter_ns()
+        rows = padded(slots, size)
+        lengths, longest = self._lengths(rows) if self.pool.lengths else ({}, {})
+        inputs, keywords = self._gather(slots, rows, lengths, longest)
+        gathered = time.perf_counter_ns()
+        values, made = self._cell.whole(*inputs, **keywords)
+        inferred = time.perf_counter_ns()
+        outputs, own = self._apart(self._scatter(values, len(slots), size, longest))
+        infer_ns = inferred - gathered
+        output_ns = time.perf_counter_ns() - inferred
+        return Ran(outputs, gathered - begin, infer_ns, output_ns, step_ns=infer_ns // made, lengths=own)
+
+    def _begun(self, slots: Slots) -> list[CellRow]:
+        """The rows in these slots, each of which has begun now."""
+        new = self.activations.missing(slots)
+        if new:
+            lengths, longest = self._lengths(new) if self.pool.lengths else ({}, {})
+            inputs, keywords = self._gather(new, new, lengths, longest)
+            given, own = self._cell.taken(inputs)
+            begun = self._cell.begin(given, own, **keywords)
+            self.activations.begin(new, begun.x, begun.state, self._cell.limits(begun, own))
+        return self.activations.rows_of(slots)
+
+    def _steps(
+        self, rows: Sequence[CellRow], state: State, most: tuple[int, int], job: Job | None, *, long: bool
+    ) -> _Made:
+        """Steps until a row ends, and until others do for which it waits. Rows that have ended make none meanwhile.
+
+        A row waits where the job is to go on by itself, and others end within `_wait` steps of it: that spares an end
+        and a report. Which rows end by themselves is not known before, so nobody waits for these.
+        """
+        until, bound = most
+        ended: list[_Ended] = []
+        staying = list(range(len(rows)))
+        latest, made = bound, 0
+        while True:
+            going = [rows[place] for place in staying]
+            last, made = self._make(going, state, until, job, made, long=long)
+            flags = [False] * len(going) if last.ended is None else last.ended.tolist()
+            over = [place for place, row in enumerate(going) if flags[place] or row.done + made == row.limit]
+            left: Sequence[int] = range(len(going))
+            if over:
+                gone = set(over)
+                left = [place for place in left if place not in gone]
+                ended.append(_Ended([staying[place] for place in over], over, last, made))
+                latest = min(latest, made + min(_wait(len(rows), going[place].limit) for place in over))
+            staying = [staying[place] for place in left]
+            until = min((rows[place].limit - rows[place].done for place in staying), default=NO_BOUND)
+            waits = job is not None and job.onward and not job.recalled and last.ended is None
+            if not (ended and waits and until <= latest):
+                return _Made(ended, staying, left, last, made)
+            index = indices(list(left))  # a copy: what has ended keeps the state of its last step
+            state = tuple(value.index_select(0, index) for value in last.state)
+
+    def _make(
+        self, rows: Sequence[CellRow], state: State, most: int, job: Job | None, made: int, *, long: bool
+    ) -> tuple[Stepped, int]:
+        """From `made` steps up to `most`: until a row ends, or the job is recalled, or, where rows wait, may not go on.
+        Returns the last of them, and their number.
+
+        A cell may make several at once, and a recall takes effect behind them. Best-effort rows make few at once,
+        however soon one ends: a real-time unit may wait for them.
+        """
+        kept, cell = self.activations, self._cell
+        waits = made > 0
+        at = kept.places(rows)
+        if at is not None:
+            at += made
+        reads, hurried = kept.reads(rows), job is not None and job.best_effort
+        while True:
+            left = most - made
+            steps = min(left, cell.longest_stride(len(rows), NO_BOUND if hurried else left)) if reads and long else 1
+            try:
+                stepped = cell.stride(kept.read(rows, at, made, steps), state)
+            except BaseException as exc:
+                setattr(exc, MADE, made)
+                raise
+            state = stepped.state
+            for place, y in enumerate(stepped.ys):
+                if cell.keeps(place):
+                    kept.write(rows, at, made, place, y)
+            made += steps
+            if job is not None:
+                job.done = made
+            ended = stepped.ended is not None and bool(stepped.ended.any())
+            if ended or made == most or (job is not None and (job.recalled or (waits and not job.onward))):
+                return stepped, made
+            if at is not None:
+                at += steps
+
+    def _finish(self, slots: Slots, rows: Sequence[CellRow], ended: list[int], parts: Sequence[_Ended]) -> list[Array]:
+        """The outputs of the rows at these positions, which have made their last steps."""
+        over = [rows[place] for place in ended]
+        steps = max(row.done for row in over)
+        ys = [
+            self.activations.written(over, place, steps)
+            if self._cell.keeps(place)
+            else _together([part.chosen(part.last.ys[place][-1]) for part in parts])
+            for place in range(len(parts[0].last.ys))
+        ]
+        state = tuple(
+            _together([part.chosen(part.last.state[place]) for part in parts])
+            for place in range(len(parts[0].last.state))
+        )
+        values = self._cell.finished(state, ys, indices([row.done for row in over]), steps)
+        _, longest = self._lengths([slots[place] for place in ended]) if self._varies else ({}, {})
+        return self._scatter(values, len(over), len(over), longest)
+
+    def _apart(self, returned: list[Array]) -> tuple[list[Array], Array | None]:
+        """The outputs, and behind them the rows' lengths along axes of their own."""
+        return (returned[:-1], returned[-1]) if self._measured else (returned, None)
+
+    def _see(self, slots: Slots) -> None:
+        """Run the first step of a row, and reserve memory for what rows read and give out."""
+        cell, axis = self._cell, self._cell.axis
+        lengths, longest = self._lengths(list(slots[:1])) if self.pool.lengths else ({}, {})
+        inputs, keywords = self._gather(slots[:1], list(slots[:1]), lengths, longest)
+        begun = cell.begin(*cell.taken(inputs), **keywords)
+        x = None if begun.x is None else begun.x[:, 0]
+        stepped = cell.step(x, begun.state)
+        ys = {place: y for place, y in enumerate(stepped.ys) if cell.keeps(place)}
+        self.activations.row_bytes = sum(value[:1].nbytes for value in stepped.state)
+        steps = axis.most or (begun.x.shape[1] if begun.x is not None and not axis.name else 0)
+        self.activations.reserve(self._slots, steps, x, ys)
+        self.steps = Steps(axis.most or 0, x is None)
+
+
+def _wait(rows: int, steps: int) -> int:
+    """How many more steps a row that has made all its own may wait for others of a unit of so many rows to end.
+
+    A fifth of its own at most, so that short rows are answered at once.
+    """
+    return min(4, rows // 4, steps // 5)
+
+
+def _together(parts: list[torch.Tensor]) -> torch.Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)

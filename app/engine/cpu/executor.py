@@ -1,0 +1,183 @@
+"""One model on a CPU: gathers rows from their slots, calls the model, copies the outputs. Runs on a worker's thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from app.contract import Array, Model, TensorSpec
+from app.engine.activations import Activations
+from app.engine.device import WHOLE, Job, Ran, Steps
+from app.engine.pool import Pool, Slots
+from app.engine.tensors import adjacent, check_shape, indices, pad_beyond, padded, stack
+from app.errors import ConfigError
+from app.models.base import TORCH_DTYPES, normalise
+from app.models.sources.made import with_made
+
+_NO_LENGTHS: dict[str, Any] = {}
+
+
+def _named(name: str) -> Callable[..., Ran]:
+    """A function that calls its first argument with the others, from a file of this name.
+
+    Where native code crashes, nothing is left but the stacks of `faulthandler`: there it tells whose batch ran.
+    """
+    found: dict[str, Callable[..., Ran]] = {}
+    exec(compile("def run(call, *given):\n    return call(*given)\n", f"<{name}>", "exec"), found)
+    return found["run"]
+
+
+class CpuExecutor:
+    """Implements devices.base.Executor. Two threads may call `run` at once only if the model allows it."""
+
+    keeps_memory = False  # each batch allocates its own memory
+    activations: Activations | None = None
+    steps: Steps | None = None
+
+    def __init__(self, model: Model, pool: Pool) -> None:
+        self.model = model
+        self.pool = pool
+        self.copies = False
+        self.named = _named(f"model {model.info.name!r} version {model.info.version}")
+        self._makes = len(model.info.inputs) > len(pool.specs)  # some inputs are made here
+
+    def run(self, slots: Slots, size: int, stage: int = WHOLE, job: Job | None = None) -> Ran:
+        """Run the rows in `slots` as a batch of `size` >= rows. Raises whatever the model raises.
+
+        A model of one piece has one stage, which is all of it. `job`: how far to go on behind a stage or step.
+        """
+        begin = time.perf_counter_ns()
+        rows = padded(slots, size)
+        lengths, longest = self._lengths(rows) if self.pool.lengths else (_NO_LENGTHS, _NO_LENGTHS)
+        inputs, keywords = self._gather(slots, rows, lengths, longest)
+        gathered = time.perf_counter_ns()
+        result = self.model.call(*inputs, **keywords)
+        inferred = time.perf_counter_ns()
+        outputs = self._scatter(result, len(slots), size, longest)
+        return Ran(outputs, gathered - begin, inferred - gathered, time.perf_counter_ns() - inferred)
+
+    def trial(self, slots: Slots, size: int) -> Ran:
+        """Like `run`, but also detects a model that writes into its inputs."""
+        before = self._versions(), self._contents(slots)
+        ran = self.run(slots, size)
+        # Every write through torch moves a tensor's version counter; one through numpy shows in the values alone.
+        if (self._versions(), self._contents(slots)) != before:
+            self.copies = True
+        return ran
+
+    def _lengths(self, rows: list[int]) -> tuple[dict[str, Array], dict[str, int]]:
+        """Each row's length along each variable axis, and the longest of them."""
+        if len(rows) == 1:
+            (row,) = rows
+            alone = {axis: values[row : row + 1] for axis, values in self.pool.lengths.items()}
+            return alone, {axis: int(values[0]) for axis, values in alone.items()}
+        lengths = {axis: values[rows] for axis, values in self.pool.lengths.items()}
+        return lengths, {axis: int(values.max()) for axis, values in lengths.items()}
+
+    def _gather(
+        self, slots: Slots, rows: list[int], lengths: Mapping[str, Array], longest: Mapping[str, int]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """What the model is called with. `rows`: the slots of the batch, padding included, of these `lengths`."""
+        side_by_side = not self.copies and len(rows) == len(slots) and adjacent(slots)
+        index: torch.Tensor | None = None
+        inputs: list[Any] = []
+        for position, spec in enumerate(self.pool.specs):
+            slab = self.pool.slabs[position]
+            if slab is None:
+                inputs.append(self._gather_objects(position, spec, rows))
+                continue
+            if side_by_side and spec.fixed:
+                inputs.append(slab[slots[0] : slots[0] + len(rows)])
+                continue
+            if len(rows) == 1 and not spec.fixed:
+                inputs.append(_one_row(self.pool, position, rows[0], longest))
+                continue
+            if index is None:
+                index = indices(rows)
+            if spec.fixed:
+                inputs.append(slab.index_select(0, index))
+            else:
+                inputs.append(_gather_variable(slab, spec, index, lengths, longest))
+        if self._makes:
+            tensors = {axis: torch.from_numpy(values) for axis, values in lengths.items()}
+            inputs = with_made(self.model.info.inputs, inputs, tensors, longest)
+        if self.model.takes_parameters:
+            return inputs, {"parameters": [self.pool.parameters[slot] or {} for slot in rows]}
+        return inputs, {}
+
+    def _gather_objects(self, position: int, spec: TensorSpec, rows: Sequence[int]) -> Any:
+        """Rows that have no slab: text as an array of bytes, others as a tensor."""
+        values = self.pool.objects[position]
+        assert values is not None  # an input has a slab or objects, see Pool
+        batch = stack([values[slot] for slot in rows], spec)
+        if spec.datatype == "BYTES":
+            return batch
+        return torch.from_numpy(batch).view(TORCH_DTYPES[spec.datatype])
+
+    def _scatter(self, result: Any, rows: int, size: int, longest: Mapping[str, int]) -> list[Array]:
+        """Copy the model's outputs into memory of their own, without the padding rows.
+
+        It always copies: an identity model returns the slots themselves, and a model that reuses its output buffer
+        would overwrite it with the next batch while the answers of this one are still being encoded.
+        """
+        outputs: list[Array] = []
+        specs = self.model.info.returned
+        for spec, value in zip(specs, normalise(result, specs, self.model.info.name), strict=True):
+            check_shape(spec, value, size, longest)
+            outputs.append(_own(value, spec, rows))
+        return outputs
+
+    def _versions(self) -> list[int]:
+        return [slab._version for slab in self.pool.slabs if slab is not None]
+
+    def _contents(self, slots: Slots) -> list[bytes]:
+        rows = list(slots)
+        return [view[rows].tobytes() for view in self.pool.views if view is not None]
+
+
+def _one_row(pool: Pool, position: int, slot: int, longest: Mapping[str, int]) -> torch.Tensor:
+    """One row as long as it is, [1, ...], in memory of its own. numpy copies it: see `_own`."""
+    spec, view = pool.specs[position], pool.views[position]
+    assert view is not None  # it has a slab, see Pool
+    own = tuple(slice(longest[axis] if axis else None) for axis in spec.axes)
+    return torch.from_numpy(np.array(view[(slice(slot, slot + 1), *own)])).view(TORCH_DTYPES[spec.datatype])
+
+
+def _gather_variable(
+    slab: torch.Tensor,
+    spec: TensorSpec,
+    index: torch.Tensor,
+    lengths: Mapping[str, Array],
+    longest: Mapping[str, int],
+) -> torch.Tensor:
+    """Gather rows of different lengths as long as the longest of them.
+
+    Beyond a row's own length its slot still holds an earlier caller's data, which padding overwrites.
+    """
+    view = slab
+    for dim, axis in enumerate(spec.axes, 1):
+        if axis:
+            view = view.narrow(dim, 0, longest[axis])
+    batch = view.index_select(0, index)
+    for dim, axis in enumerate(spec.axes, 1):
+        if axis and lengths[axis].min() != longest[axis]:
+            pad_beyond(batch, dim, torch.from_numpy(lengths[axis]), spec.pad_value)
+    return batch
+
+
+def _own(value: Any, spec: TensorSpec, rows: int) -> Array:
+    """The first `rows` rows in memory of their own.
+
+    numpy does the cutting and copying: each torch operator releases the interpreter lock and must take it again, and
+    with a busy event loop that wait is the most expensive part of a small batch.
+    """
+    if isinstance(value, torch.Tensor):
+        tensor = value.detach() if value.requires_grad else value
+        value = (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    if value.dtype != spec.dtype:
+        raise ConfigError(f"output {spec.name!r}: expected {spec.datatype}, got {value.dtype}")
+    return np.array(value[:rows])

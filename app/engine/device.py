@@ -1,0 +1,297 @@
+"""A device as the engine sees it: what is placed on it, what it is told to run, and what it reports.
+
+A model is placed once (`Device.open` gives an `Executor`); after that the engine pushes jobs and hears of each exactly
+once. A device knows slots and tensors, and nothing of requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import torch
+
+from app.contract import Array, Model
+from app.engine.activations import Activations
+from app.engine.pool import Pool, Slots
+from app.models.placement import AS_LOADED, Placement
+from app.scheduler.types import DeviceSpec, Fault, Outcome
+
+NO_BOUND = 1 << 30  # rows
+WHOLE = -1  # in place of a stage: all of them, one after another
+MADE = "starling_steps"  # on an exception: how many stages of its unit had run well
+_LONGEST_MESSAGE = 500
+_CUDA_OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation: allocations that do not go through torch's allocator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceOptions:
+    """The settings that every device has. `push_depth`: units handed to one worker and unfinished; None: its own.
+
+    `push_ahead_ns`: how long before the end of a unit the next one may be handed over, None: the device's own.
+    `max_alive`: rows on the device at once, None: no bound. `graphs`: capture CUDA graphs, where there are such.
+    `keeps_one`, of a GPU alone: the worker that is kept for real-time work has streams of high priority.
+    """
+
+    placement: Placement = AS_LOADED
+    push_depth: int | None = None
+    push_ahead_ns: int | None = None
+    max_alive: int | None = None
+    graphs: bool = True
+    keeps_one: bool = False
+
+
+@dataclass(slots=True)
+class Ran:
+    """A finished batch: one array [rows, ...] per output, in memory of their own; nanoseconds of each part.
+
+    `overlapped`: inputs and outputs were copied beside the worker, which could compute other batches meanwhile.
+    A batch that goes on to another stage has no outputs. `stages_ns`: the time of each stage that ran, of a model in
+    stages; of the steps that ran together, of a recurrent one. `step_ns`: what a step took, of a recurrent model that
+    a device runs by its cell. `steps`: those that ran of a recurrent model, or stages; `ended`: then the positions of
+    the rows that have ended with them, of which alone there are outputs. `goes_on`: the worker goes on with the others.
+    `lengths` [rows with outputs]: how long each is along the axes of the outputs' own, None where they have none.
+    """
+
+    outputs: list[Array]
+    input_ns: int
+    infer_ns: int
+    output_ns: int
+    overlapped: bool = False
+    stages_ns: tuple[int, ...] = ()
+    step_ns: int = 0
+    steps: int = 1
+    ended: tuple[int, ...] = ()
+    goes_on: bool = False
+    lengths: Array | None = None
+
+    @property
+    def busy_ns(self) -> int:
+        """How long the batch occupied its worker."""
+        return self.infer_ns if self.overlapped else self.input_ns + self.infer_ns + self.output_ns
+
+    @property
+    def stage_parts(self) -> list[tuple[int, int, int]]:
+        """Input, model and output of each stage that ran: what came in is the first one's, what went out the last's."""
+        last = len(self.stages_ns) - 1
+        return [
+            (0 if number else self.input_ns, ns, self.output_ns if number == last else 0)
+            for number, ns in enumerate(self.stages_ns)
+        ]
+
+    @property
+    def by_stage_ns(self) -> tuple[int, ...]:
+        """Of a model that ran whole, what a batch of each stage would have taken; of a recurrent one, a step."""
+        if self.step_ns:
+            return (self.step_ns,)
+        return tuple(map(sum, self.stage_parts)) if len(self.stages_ns) > 1 else self.stages_ns
+
+
+class Steps(NamedTuple):
+    """How many steps a row of a recurrent model makes: at most `most`, 0 where nothing bounds them; as many as it is
+    long, unless `own` says that it is the cell which ends it."""
+
+    most: int
+    own: bool
+
+
+class Executor(Protocol):
+    """A model placed on a device. `copies`: it writes into its inputs, so it never gets a view of the slots.
+
+    `keeps_memory`: a batch allocates memory at its first run and keeps it, so every size should run before serving.
+    `steps`: of a recurrent model that the device runs step by step, known once it has been tried; None for others.
+    """
+
+    copies: bool
+    keeps_memory: bool
+
+    @property
+    def steps(self) -> Steps | None: ...
+
+    @property
+    def model(self) -> Model:
+        """As it is placed. It has stages where the device runs them one by one."""
+        ...
+
+    @property
+    def pool(self) -> Pool: ...
+    @property
+    def activations(self) -> Activations | None:
+        """What rows have between two stages; None for a model that the device runs whole."""
+        ...
+
+
+@dataclass(slots=True)
+class Job:
+    """A unit as a device sees it: which rows (their slots) of which placed model run as a batch of what size.
+
+    `steps` stages run from `stage` on, or steps of a recurrent model. WHOLE: all of it, nothing is kept in between.
+    `recalled` is set by the loop, see `Device.recall`: the unit is to end with the stage or step that runs.
+    `done`: steps of a recurrent model that the worker has made of it, which the loop reads.
+    `best_effort`: no real-time row is in it. `onward`: of a recurrent model, when rows end the worker reports them and
+    goes on with the others; the loop may take that back while it runs. `made`: of a step that is pushed behind another
+    with rows of its own, how many steps its rows have made by then. Where they have not, because that one failed, it
+    does nothing: `Void`.
+    """
+
+    unit_id: int
+    executor: Executor
+    slots: Slots
+    size: int
+    stage: int = WHOLE
+    steps: int = 1
+    recalled: bool = False
+    done: int = 0
+    best_effort: bool = False
+    onward: bool = False
+    made: Sequence[int] = ()
+    _unclaimed: list[None] = field(default_factory=lambda: [None], init=False, repr=False)
+
+    def claim(self) -> bool:
+        """True for the first who asks: the worker that is about to run it, or the loop that takes it back.
+
+        Both may ask at once, on threads of their own: taking from a list is one operation. Nothing but best-effort work
+        is taken back.
+        """
+        if not self.best_effort:
+            return True
+        try:
+            self._unclaimed.pop()
+        except IndexError:
+            return False
+        return True
+
+
+class Void(RuntimeError):
+    """A unit has done nothing, because one before it failed that had rows of its own."""
+
+
+@dataclass(slots=True)
+class Completion:
+    """A worker's report: the outcome for the scheduler, the outputs or the error for the callers."""
+
+    outcome: Outcome
+    ran: Ran | None = None
+    message: str = ""
+    worker: int = -1
+    cause: BaseException | None = None
+
+
+class Transfer(NamedTuple):
+    """Nanoseconds to copy the inputs of a batch to the device, and its outputs back."""
+
+    in_ns: int
+    out_ns: int
+
+
+#: Called on a device's threads, see `Device.start`.
+Report = Callable[[Completion], None]
+Launched = Callable[[int], None]
+Freed = Callable[[Pool, Slots], None]
+
+
+class Device(Protocol):
+    """Memory and workers. The engine pushes jobs and hears of each exactly once, unless the device is lost."""
+
+    name: str
+    spec: DeviceSpec
+    #: Compute threads of each worker; 1 where the device is not a CPU.
+    threads: int
+    #: Rows are copied to the device when `arrive` announces them, or when a unit of theirs is pushed.
+    staged: bool
+
+    def start(self, report: Report, launched: Launched | None = None, freed: Freed | None = None) -> None:
+        """Start the workers, on whose threads all three are called.
+
+        `report` with each job that has ended; `launched` with the id of each step of a recurrent model that is on its
+        stream and can only end, unless the cell says which rows end with it: then nobody knows yet who goes on;
+        `freed` with slots that were given back while their rows were still being copied, and may be reused now.
+        """
+        ...
+
+    def open(self, model: Model, slots: int) -> Executor:
+        """Place the model: move its weights, allocate memory for the inputs of so many rows. Blocks.
+
+        Raises ConfigError naming the model.
+        """
+        ...
+
+    def trial(self, executor: Executor, slots: Slots, size: int) -> Ran:
+        """Run the rows in `slots` as a batch of `size` outside of serving: warm-up and checks. Blocks.
+
+        The batch runs on every worker that takes it, and what the fastest gave is returned. Notices a model that
+        writes into its inputs. Raises what the model raises. Not for the event loop, nor for a device's own threads.
+        """
+        ...
+
+    def transfer(self, executor: Executor, rows: int, outputs: list[Array]) -> Transfer | None:
+        """Measure what copying a batch costs; None where rows are read where they were written. Blocks."""
+        ...
+
+    def arrive(self, executor: Executor, slots: Slots) -> None:
+        """The rows in these slots have been written. Returns at once."""
+        ...
+
+    def push(self, worker: int, job: Job) -> None:
+        """Hand a job to a worker. Returns at once."""
+        ...
+
+    def recall(self, worker: int, job: Job) -> None:
+        """Have a job of several stages or steps end with the one that runs. Returns at once; it may end later."""
+        ...
+
+    def withdraw(self, worker: int, job: Job) -> bool:
+        """Take back a job from behind others: it will not run, nor be reported. False if it has begun."""
+        ...
+
+    def let_begin(self) -> None:
+        """Let idle workers turn to what they were handed, before the caller goes on to keep the interpreter lock.
+
+        Returns when they have, or after a moment.
+        """
+        ...
+
+    def free(self, executor: Executor) -> None:
+        """The model has been unloaded: what the device holds for it may go."""
+        ...
+
+    def dead(self) -> str | None:
+        """Why the device can do no more work, or None."""
+        ...
+
+    def close(self, timeout_s: float) -> bool:
+        """End the workers; False if one hangs."""
+        ...
+
+
+def fault_of(exc: BaseException) -> Fault:
+    """Classify an exception that a unit raised.
+
+    An AcceleratorError may be the end of the device or a fault of this unit alone; its type does not tell. Here it
+    counts as the model's: whoever runs on an accelerator must try the device afterwards.
+    """
+    if isinstance(exc, Void):
+        return Fault.VOID
+    if isinstance(exc, (MemoryError, torch.OutOfMemoryError)):
+        return Fault.OOM
+    if isinstance(exc, torch.AcceleratorError) and getattr(exc, "error_code", None) == _CUDA_OUT_OF_MEMORY:
+        return Fault.OOM
+    if not isinstance(exc, Exception | SystemExit):  # the thread is not to be trusted any more
+        return Fault.DEVICE
+    # torch's CPU allocator raises a plain RuntimeError, which nothing but its text tells from a model's own.
+    return Fault.OOM if type(exc) is RuntimeError and "DefaultCPUAllocator" in str(exc) else Fault.MODEL
+
+
+def completed(unit_id: int, ran: Ran) -> Completion:
+    """The report of a unit that ran well."""
+    if ran.step_ns:  # what is more than its steps counts as part of the hand-over
+        return Completion(Outcome(unit_id, None, ran.infer_ns, ran.ended, ran.steps, goes_on=ran.goes_on), ran)
+    times = tuple(map(sum, ran.stage_parts)) if ran.steps > 1 and ran.stages_ns else ()
+    return Completion(Outcome(unit_id, None, ran.busy_ns, ran.ended, ran.steps, times), ran)
+
+
+def failed(unit_id: int, fault: Fault, exc: BaseException) -> Completion:
+    """The report of a unit that raised `exc`, with the number of stages or steps that had run well."""
+    message = f"{type(exc).__name__}: {exc}"[:_LONGEST_MESSAGE]
+    return Completion(Outcome(unit_id, fault, steps=getattr(exc, MADE, 0)), None, message, cause=exc)

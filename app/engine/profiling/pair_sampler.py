@@ -1,0 +1,125 @@
+"""Which sizes of two models to time side by side next, and when a pair is known well enough.
+
+A visit times one combination of sizes: the first model alone, both side by side, the other alone, in an order of its
+own. What a visit says is the ratio of times that lie next to one another, so that a machine that drifts between visits
+bends nothing; a pair is known by the medians of these ratios. Combinations are visited in a new random order each pass.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from itertools import product
+from statistics import median
+from typing import NamedTuple
+
+from app.engine.profiling.sampler import half_interval
+from app.scheduler.estimates.pairs import PairTime
+
+Sizes = tuple[int, int]  # rows of the one, rows of the other
+
+
+class Visit(NamedTuple):
+    """Nanoseconds of a unit of the one and of the other, alone and side by side; of the one also by stage."""
+
+    alone_ns: int
+    beside_ns: int
+    other_alone_ns: int
+    other_beside_ns: int
+    alone_by_stage: tuple[int, ...] = ()
+    beside_by_stage: tuple[int, ...] = ()
+
+    @property
+    def slower(self) -> float:
+        return self.beside_ns / self.alone_ns - 1
+
+
+def ends_and_middle(max_batch: int) -> list[int]:
+    """One row, the largest batch, and between them the power of two nearest to the middle of the octaves."""
+    return sorted({1, 1 << (max_batch.bit_length() // 2), max_batch} & set(range(1, max_batch + 1)))
+
+
+def ends(max_batch: int) -> list[int]:
+    """One row and the largest batch: the most units a second, and the most work in each."""
+    return sorted({1, max_batch})
+
+
+class PairSampler:
+    """Which combination to time next, and what came of it.
+
+    One is settled when it has `least` visits and the 95 % confidence interval of the median of what the first model is
+    slowed by is within `tolerance` of its time to either side, or when it has `most`. Equal seeds and equal times give
+    equal orders.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[int],
+        beside_rows: Sequence[int],
+        *,
+        least: int = 5,
+        most: int = 100,
+        tolerance: float = 0.01,
+        seed: int = 0,
+    ) -> None:
+        self.visits: dict[Sizes, list[Visit]] = {sizes: [] for sizes in product(rows, beside_rows)}
+        self._least = min(least, most)
+        self._most = most
+        self._tolerance = tolerance
+        self._random = random.Random(seed)
+        self._settled: set[Sizes] = set()
+        self._pass: list[Sizes] = []
+
+    def next(self) -> Sizes | None:
+        """The next combination, None when all are settled."""
+        if not self._pass:
+            self._pass = [sizes for sizes in self.visits if sizes not in self._settled]
+            self._random.shuffle(self._pass)
+        return self._pass.pop() if self._pass else None
+
+    def order(self) -> list[int]:
+        """A new order of three things to time."""
+        return self._random.sample(range(3), 3)
+
+    def add(self, sizes: Sizes, visit: Visit) -> None:
+        visits = self.visits[sizes]
+        visits.append(visit)
+        ratios = [one.beside_ns / one.alone_ns for one in visits]
+        if len(visits) >= self._most or (len(visits) >= self._least and half_interval(ratios) <= self._tolerance):
+            self._settled.add(sizes)
+
+    @property
+    def complete(self) -> bool:
+        """Every combination has been timed at least once."""
+        return all(self.visits.values())
+
+    @property
+    def done(self) -> int:
+        """Combinations that are settled."""
+        return len(self._settled)
+
+    def times(self) -> tuple[PairTime, ...]:
+        """What came of it, by sizes; of those that were timed."""
+        return tuple(_time(sizes, visits) for sizes, visits in self.visits.items() if visits)
+
+
+def _time(sizes: Sizes, visits: Sequence[Visit]) -> PairTime:
+    slower = sorted(visit.slower for visit in visits)
+    last = len(slower) - 1
+    by_stage = zip(*(_by_stage(visit) for visit in visits), strict=True)
+    return PairTime(
+        *sizes,
+        alone_ns=round(median(visit.alone_ns for visit in visits)),
+        beside_ns=round(median(visit.beside_ns for visit in visits)),
+        slower=round(median(slower), 4),
+        spread=round(slower[3 * last // 4] - slower[last // 4], 4),
+        speed=round(median(visit.other_alone_ns / visit.other_beside_ns for visit in visits), 4),
+        visits=len(visits),
+        stages=tuple(round(median(ratios), 4) for ratios in by_stage),
+    )
+
+
+def _by_stage(visit: Visit) -> list[float]:
+    """What each stage was slowed by, of a model of several."""
+    pairs = list(zip(visit.alone_by_stage, visit.beside_by_stage, strict=True))
+    return [beside / alone - 1 for alone, beside in pairs] if len(pairs) > 1 else []

@@ -1,0 +1,266 @@
+"""A recurrent model on a device of streams, step by step: a unit is one step of rows that may be at different ones.
+
+What rows have between two steps lies in slabs with a place for each slot, so that a step is one graph for each size,
+whatever rows it is of. Each row has two places for its state and reads them in turn: a step that fails runs again from
+the place that it has read. Padding reads the last row once more and writes to a place of nobody's.
+
+How many steps a row makes is known on the host, from its length. A cell that ends rows by itself says so with a flag
+for each row, which comes to the host behind the step; no launch waits for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+
+from app.contract import Array, Model
+from app.engine.device import Steps
+from app.engine.pool import Allocate, Slots
+from app.engine.streams.device_pool import StreamPool
+from app.engine.streams.executor import StreamExecutor
+from app.engine.streams.passing import StreamActivations
+from app.engine.streams.replay import Graph
+from app.engine.streams.shapes import Shape, sizes_of
+from app.engine.tensors import pad_beyond, padded
+from app.errors import ConfigError
+from app.models.recurrent.cell_batch import Begun, Stepped
+from app.models.recurrent.cells import CellModel
+
+log = logging.getLogger("starling.engine")
+
+_SLAB_BYTES = 2 << 30  # of one model: an eighth of a small GPU
+#: Rows of the index behind the lengths. For each row of a step: its state before and behind it, where what it reads and
+#: what it gives out lie in the slabs of all steps, and its place where one value is kept. For each row that has ended:
+#: its place, its state, and the steps that it has made.
+_READ, _WRITE, _X, _Y, _KEEP, _END, _END_STATE, _END_STEPS = range(8)
+
+
+def stepwise(model: Model) -> bool:
+    """Whether the model has a cell, and a bound for what a row may read."""
+    cell = model.call
+    if not isinstance(cell, CellModel) or not all(spec.bounded for spec in model.info.client_inputs):
+        return False
+    return cell.axis.most is not None or not cell.axis.name
+
+
+class Slabs:
+    """`places` and one that is nobody's: [places + 1, steps, ...] of what rows read and give out; two of each state."""
+
+    def __init__(
+        self, places: int, steps: int, begun: Begun, stepped: Stepped, cell: CellModel, empty: Allocate
+    ) -> None:
+        """Of a step of some rows. `empty` allocates device memory. Raises OutOfMemoryError."""
+        self.steps = steps
+        shapes = {place: y.shape[1:] for place, y in enumerate(stepped.ys)}
+        self.row_bytes = sum(2 * prod(value.shape[1:]) * value.element_size() for value in stepped.state)
+        self.row_bytes += 0 if begun.x is None else steps * prod(begun.x.shape[2:]) * begun.x.element_size()
+        self.row_bytes += sum(
+            (steps if cell.keeps(place) else 1) * prod(shapes[place]) * y.element_size()
+            for place, y in enumerate(stepped.ys)
+        )
+        rows = places + 1
+        if rows * self.row_bytes > _SLAB_BYTES:
+            raise torch.OutOfMemoryError(f"{rows} rows under way would take {rows * self.row_bytes >> 20} MiB")
+        self.state = [empty((2 * rows, *value.shape[1:]), value.dtype) for value in stepped.state]
+        self.x = None if begun.x is None else empty((rows, steps, *begun.x.shape[2:]), begun.x.dtype)
+        #: By output: of every step, or the last.
+        self.every = {
+            place: empty((rows, steps, *y.shape[1:]), y.dtype)
+            for place, y in enumerate(stepped.ys)
+            if cell.keeps(place)
+        }
+        self.last = {
+            place: empty((rows, *y.shape[1:]), y.dtype) for place, y in enumerate(stepped.ys) if not cell.keeps(place)
+        }
+
+
+class CellStreamExecutor(StreamExecutor):
+    """Implements devices.base.Executor, of a model that is `stepwise`.
+
+    `steps` is None until a row has been tried, and stays so where the slabs would be too large: then it runs whole.
+    """
+
+    def __init__(self, model: Model, pool: StreamPool, graphs: bool, slots: int) -> None:
+        super().__init__(model, pool, graphs)
+        assert isinstance(model.call, CellModel)
+        self.cell = model.call
+        self.flags = False  # the cell says which rows end
+        self._whole_graphs, self.graphs = self.graphs, graphs
+        self._slots = slots
+        self._slabs: Slabs | None = None
+        self._first = 1 + len(self.axes)  # of the index' rows that are a cell's
+
+    @property
+    def index_rows(self) -> int:
+        return super().index_rows + 8
+
+    @property
+    def slabs(self) -> Slabs:
+        assert self._slabs is not None  # `steps` says so
+        return self._slabs
+
+    # before it serves
+
+    def see(self, slots: Slots, empty: Allocate) -> None:
+        """Run the first step of a row, once, and allocate what the rows of all slots may need."""
+        if self.steps is not None or self.known:
+            return
+        memory, cell = self.memories[0], self.cell
+        table = torch.zeros(memory.index.shape, dtype=torch.int64)
+        super().tell(slots[:1], 1, table.numpy())
+        memory.index.copy_(table)
+        begun = self._begin(memory.index, 1, self.longest(slots[:1]), **self.keywords(slots[:1], 1))
+        stepped = cell.step(None if begun.x is None else begun.x[:, 0], begun.state)
+        steps = cell.axis.most or (0 if begun.x is None else begun.x.shape[1])
+        try:
+            self._slabs = Slabs(self._slots, steps, begun, stepped, cell, empty)
+        except torch.OutOfMemoryError as exc:
+            log.warning("model %s: its rows begin and end together: %s", self.model.info.name, exc)
+            self.graphs = self._whole_graphs
+            return
+        self.flags = stepped.ended is not None
+        self.activations = StreamActivations(self._slabs.row_bytes)
+        self.steps = Steps(cell.axis.most or 0, begun.x is None)
+
+    def batch(
+        self,
+        index: torch.Tensor,
+        size: int,
+        longest: Mapping[str, int],
+        staged: Mapping[int, torch.Tensor] = {},
+        seen: list[list[torch.Tensor]] | None = None,
+        **keywords: Any,
+    ) -> list[torch.Tensor]:
+        """All that its units do, of rows that make one step."""
+        if self.steps is None:
+            return super().batch(index, size, longest, staged, seen, **keywords)
+        self.begin(index, size, longest, **keywords)
+        self.step(index, size)
+        ends = index[self._first + _END :, :size]
+        values = self._finish(ends, 1)
+        if seen is not None:
+            seen.append(values)
+        return values
+
+    def captured_piece(
+        self, stage: int, passed: Sequence[torch.Tensor], index: torch.Tensor, size: int, longest: Mapping[str, int]
+    ) -> list[torch.Tensor]:
+        if self.steps is None:
+            return super().captured_piece(stage, passed, index, size, longest)
+        return self.step(index, size)
+
+    def tell(self, slots: Slots, size: int, table: Array) -> None:
+        """For `batch`; units say more, and less."""
+        super().tell(slots, size, table)
+        if self.steps is not None:
+            rows = padded(slots, size)
+            self.tell_step(rows, [0] * size, size, table)
+            self.tell_ends(rows, [1] * size, table)
+
+    # sizes: what a step computes has no length
+
+    def sizes(self, largest: int) -> list[int]:
+        return super().sizes(largest) if self.steps is None else sizes_of(largest, fixed=True)
+
+    def shapes(self, largest: int, size: int) -> list[Shape]:
+        if self.steps is None:
+            return super().shapes(largest, size)
+        return [Shape(next(one for one in self.sizes(largest) if one >= size))]
+
+    def graph(self, worker: int, size: int, length: int) -> Graph | None:
+        if self.steps is None:
+            return super().graph(worker, size, length)
+        graphs = self.memories[worker].graphs
+        return None if graphs is None else graphs.find(size, 0, 0)
+
+    def padded_to(self, length: int) -> dict[str, int]:
+        """Rows are tried at their full length."""
+        if self.steps is None:
+            return super().padded_to(length)
+        inputs = self.model.info.client_inputs
+        return {axis: bound for spec in inputs for axis, bound in zip(spec.axes, spec.bounds, strict=True) if axis}
+
+    # what units need, on the host
+
+    def limits(self, slots: Slots) -> list[int]:
+        """How many steps each row makes, unless the cell ends it before."""
+        axis, steps = self.cell.axis, self.slabs.steps
+        if self.slabs.x is None or not axis.name:
+            return [steps] * len(slots)
+        return [min(int(length), steps) for length in self.pool.lengths[axis.name][list(slots)]]
+
+    def tell_begin(self, slots: Slots, table: Array) -> None:
+        """These rows begin."""
+        super().tell(slots, len(slots), table)
+
+    def tell_step(self, slots: Slots, done: Sequence[int], size: int, table: Array) -> None:
+        """These rows, which have made so many steps, make the next one as a batch of `size`."""
+        rows, told, count = table[self._first :], len(slots), self.slabs.steps
+        at, made = np.array(slots), np.array(done)
+        rows[_READ, :told] = 2 * at + made % 2
+        rows[_WRITE, :told] = 2 * at + (made + 1) % 2
+        rows[_X, :told] = rows[_Y, :told] = at * count + made
+        rows[_KEEP, :told] = at
+        for row in (_READ, _X):
+            rows[row, told:size] = rows[row, told - 1]
+        for row, value in ((_WRITE, 2 * self._slots), (_Y, self._slots * count), (_KEEP, self._slots)):
+            rows[row, told:size] = value
+
+    def tell_ends(self, slots: Slots, made: Sequence[int], table: Array) -> None:
+        """These rows have ended, after so many steps."""
+        rows, told = table[self._first :], len(slots)
+        at, steps = np.array(slots), np.array(made)
+        rows[_END, :told], rows[_END_STATE, :told], rows[_END_STEPS, :told] = at, 2 * at + steps % 2, steps
+
+    # on a stream
+
+    def begin(self, index: torch.Tensor, size: int, longest: Mapping[str, int], **keywords: Any) -> None:
+        """The first `size` rows of the index begin: what they read, and their first state, go to their places."""
+        begun, slabs, slots = self._begin(index, size, longest, **keywords), self.slabs, index[0, :size]
+        if slabs.x is not None and begun.x is not None:
+            length = min(begun.x.shape[1], slabs.steps)
+            slabs.x[:, :length].index_copy_(0, slots, begun.x[:, :length])
+        for slab, value in zip(slabs.state, begun.state, strict=True):
+            slab.index_copy_(0, 2 * slots, value)
+
+    def _begin(self, index: torch.Tensor, size: int, longest: Mapping[str, int], **keywords: Any) -> Begun:
+        return self.cell.begin(*self.cell.taken(self.gather(index, size, longest)), **keywords)
+
+    def step(self, index: torch.Tensor, size: int) -> list[torch.Tensor]:
+        """One step of as many rows as the index has. Returns their flags, if the cell gives some: a bool [size]."""
+        slabs, (read, write, x_at, y_at, keep) = self.slabs, index[self._first : self._first + _END, :size]
+        x = None if slabs.x is None else slabs.x.flatten(0, 1).index_select(0, x_at)
+        stepped = self.cell.step(x, tuple(slab.index_select(0, read) for slab in slabs.state))
+        if (stepped.ended is not None) != self.flags:
+            raise ConfigError("step: expected `ended` of each step or of none")
+        for slab, value in zip(slabs.state, stepped.state, strict=True):
+            slab.index_copy_(0, write, value)
+        for place, y in enumerate(stepped.ys):
+            if place in slabs.every:
+                slabs.every[place].flatten(0, 1).index_copy_(0, y_at, y)
+            else:
+                slabs.last[place].index_copy_(0, keep, y)
+        return [] if stepped.ended is None else [stepped.ended]
+
+    def finish(self, index: torch.Tensor, slots: Slots, made: Sequence[int]) -> list[torch.Tensor]:
+        """The outputs of these rows, which have ended after so many steps, as `tell_ends` has told the index."""
+        values = self._finish(index[self._first + _END :, : len(slots)], max(made))
+        return self._outputs(values, len(slots), self.longest(slots))
+
+    def _finish(self, ends: torch.Tensor, steps: int) -> list[torch.Tensor]:
+        slots, states, lengths = ends
+        slabs = self.slabs
+        ys = []
+        for place in range(len(slabs.every) + len(slabs.last)):
+            if place in slabs.last:
+                ys.append(slabs.last[place].index_select(0, slots))
+                continue
+            batch = slabs.every[place][:, :steps].index_select(0, slots)
+            pad_beyond(batch, 1, lengths, 0)  # an earlier row's may be there
+            ys.append(batch)
+        return self.cell.finished(tuple(slab.index_select(0, states) for slab in slabs.state), ys, lengths, steps)

@@ -1,0 +1,173 @@
+"""CUDA as a runtime: each method is a call or two into torch.cuda, and nothing is decided here.
+
+Nothing synchronises but `synchronize`, on an event made to block rather than to spin, and nothing happens on the
+default stream, which would be a barrier for others. Memory that more than one stream uses lives until all streams have
+come past the model's last unit, so the caching allocator never moves it from one stream to another.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from app.engine.streams.pinned import PinnedMemory
+from app.errors import ConfigError
+
+_SUCCESS = 0  # cudaSuccess
+
+Batch = Callable[[], list[torch.Tensor]]
+
+
+def prepare() -> None:
+    """Call before anything asks CUDA a question: the driver reads it when it is initialised.
+
+    Streams beyond the number of hardware queues, 8 unless told otherwise, would wait for one another.
+    """
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+
+
+def device_index(device: str) -> int | None:
+    """The GPU that a setting means (auto, cpu, cuda, cuda:N), None for the CPU. ConfigError where there is no such."""
+    if device == "cpu":
+        return None
+    prepare()
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device == "auto":
+        return 0 if count else None
+    index = int(device.partition(":")[2] or 0)
+    if index >= count:
+        built = torch.version.cuda or "no CUDA"
+        raise ConfigError(f"device: expected a GPU {index}, this machine has {count} (torch is built for {built})")
+    return index
+
+
+def name_of(index: int) -> str:
+    """The hardware of this GPU, as profiles know it."""
+    return f"cuda {torch.cuda.get_device_name(index)}"
+
+
+class CudaRuntime:
+    """Implements streams.runtime.Runtime."""
+
+    _capturing = threading.Lock()  # torch allows one capture at a time in a process
+
+    def __init__(self, index: int) -> None:
+        if torch.__version__ < "2.13":
+            raise ConfigError(
+                f"device: expected torch 2.13 or later on a GPU, got {torch.__version__}: in earlier releases no graph"
+                " can be replayed while another is captured, nor after a capture has failed"
+            )
+        prepare()
+        self.device = torch.device("cuda", index)
+        self.name = name_of(index)
+        self.uuid = f"GPU-{torch.cuda.get_device_properties(index).uuid}"
+        # Memory is allocated in the name of a stream. This one does no work, and torch captures nothing on it; one of
+        # torch's 32 others might be lent to capture on, and what is allocated meanwhile would belong to its graph.
+        self._home = torch.cuda.default_stream(self.device)
+        self._pinned = PinnedMemory(self._register, self._unregister, _of_torch)
+        # Kept for good: torch's allocator of host memory still asks a graph whose capture could not be ended whether a
+        # stream belongs to it.
+        self._failed: list[torch.cuda.CUDAGraph] = []
+
+    def attach(self) -> None:
+        torch.cuda.set_device(self.device)
+
+    def stream(self, priority: int = 0) -> torch.cuda.Stream:
+        return torch.cuda.Stream(self.device, priority=priority)  # type: ignore[no-untyped-call]
+
+    def event(self, timed: bool = False) -> torch.cuda.Event:
+        return torch.cuda.Event(enable_timing=timed, blocking=True)  # type: ignore[no-untyped-call]
+
+    def record(self, event: torch.cuda.Event, stream: torch.cuda.Stream) -> None:
+        event.record(stream)
+
+    def wait(self, stream: torch.cuda.Stream, event: torch.cuda.Event) -> None:
+        stream.wait_event(event)
+
+    def synchronize(self, event: torch.cuda.Event) -> None:
+        event.synchronize()
+
+    def elapsed_ns(self, first: torch.cuda.Event, last: torch.cuda.Event) -> int:
+        return round(float(first.elapsed_time(last)) * 1e6)  # from milliseconds
+
+    def enqueue(self, stream: torch.cuda.Stream, work: Callable[[], object]) -> None:
+        with torch.cuda.stream(stream):
+            work()
+
+    def graph_pool(self) -> Any:
+        return torch.cuda.graph_pool_handle()
+
+    def capture(
+        self, stream: torch.cuda.Stream, pool: Any, work: Batch, kept: list[Any]
+    ) -> tuple[Callable[[], None], list[torch.Tensor]]:
+        """By hand, because `torch.cuda.graph` waits for the whole device first and empties the allocator's cache, while
+        other models serve. Other threads launch, wait for events and allocate meanwhile, hence thread_local.
+        """
+        graph = torch.cuda.CUDAGraph()
+        with self._capturing, torch.cuda.stream(stream):
+            try:
+                graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+                outputs = work()
+            except BaseException:
+                with suppress(Exception):  # what `work` raised says why
+                    graph.capture_end()
+                self._abandon(graph, pool, kept)
+                raise
+            try:
+                graph.capture_end()
+            except BaseException:
+                self._abandon(graph, pool, kept)
+                raise
+        return graph.replay, outputs
+
+    def _abandon(self, graph: torch.cuda.CUDAGraph, pool: Any, kept: list[Any]) -> None:
+        """A capture has failed. Either it was ended: then it is a graph, which holds its pool until it is destroyed. Or
+        CUDA had invalidated it: then torch's end raised early, neither ended the pool's use nor will ever release it.
+        """
+        index = self.device.index
+        try:
+            torch._C._cuda_endAllocateToPool(index, pool)
+        except Exception:  # it was ended, or never begun
+            kept.append(graph)
+            return
+        self._failed.append(graph)
+        held = _PoolHeld()
+        weakref.finalize(held, torch._C._cuda_releasePool, index, pool).atexit = False
+        kept.append(held)
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        with torch.cuda.stream(self._home):
+            return torch.empty(shape, dtype=dtype, device=self.device)
+
+    def pinned(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return self._pinned.allocate(shape, dtype)
+
+    def _register(self, address: int, nbytes: int) -> None:
+        """Pin pages. RuntimeError with the driver's reason."""
+        cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        result = cudart.cudaHostRegister(address, nbytes, 0)
+        if int(result) != _SUCCESS:
+            # The runtime keeps the error for the thread's next kernel launch: let one that does not matter find it.
+            with suppress(RuntimeError):
+                self.empty((1,), torch.uint8).fill_(0)
+            raise RuntimeError(cudart.cudaGetErrorString(result))
+
+    def _unregister(self, address: int) -> None:
+        cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        result = cudart.cudaHostUnregister(address)
+        if int(result) != _SUCCESS:
+            raise RuntimeError(cudart.cudaGetErrorString(result))
+
+
+class _PoolHeld:
+    """What an invalidated capture holds of its graphs' memory. A pool that nobody holds cannot be captured into."""
+
+
+def _of_torch(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, pin_memory=True)

@@ -1,0 +1,152 @@
+"""What the launchers do for each message: copy rows, launch units, take leave of unloaded models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from app.engine.device import Freed, Job, Launched, Report, failed, fault_of
+from app.engine.pool import Slots
+from app.engine.streams.captures import Streams
+from app.engine.streams.cell_unit import CellUnit
+from app.engine.streams.completer import EventWatcher
+from app.engine.streams.device_pool import Copies, StreamPool
+from app.engine.streams.executor import StreamExecutor
+from app.engine.streams.launcher import Launcher
+from app.engine.streams.runtime import Health, Runtime
+from app.engine.streams.unit import UnitInFlight
+from app.engine.streams.worker import StreamWorker
+from app.scheduler.types import Fault
+
+
+@dataclass(slots=True)
+class Callbacks:
+    """Whom the device tells of its units and slots, see `Device.start`."""
+
+    report: Report
+    launched: Launched | None
+    freed: Freed
+
+
+class Launches:
+    """`copy`, `launch`, `watch` and `unload` are called on the shared launcher, in the order of their messages."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        health: Health,
+        workers: Sequence[StreamWorker],
+        *,
+        streams: Streams,
+        copies: Copies,
+        watcher: EventWatcher,
+        leaving: EventWatcher,
+        own_launcher: Callable[[str], Launcher],
+        clock: Callable[[], int],
+    ) -> None:
+        self._runtime = runtime
+        self._health = health
+        self._streams = streams
+        self._workers = workers
+        self._copies = copies
+        self._watcher = watcher
+        self._leaving = leaving
+        self._own_launcher = own_launcher
+        self._clock = clock
+        self.in_stream = streams.take(0)
+        self.callbacks: Callbacks
+
+    def copy(self, pool: StreamPool) -> None:
+        slots = pool.arrived()
+        if self._health.lost is None:
+            pool.copy_in(self._runtime, self.in_stream, slots)
+
+    def launch(self, worker: StreamWorker, job: Job, report: Report, length: int = 0) -> None:
+        """Launch a unit, or have the model's own launcher do it."""
+        executor = job.executor
+        assert isinstance(executor, StreamExecutor)
+        if executor.unloaded:
+            _fail(worker, job, report, Fault.MODEL, RuntimeError("the model has been unloaded"))
+            return
+        if executor.launcher is None and not executor.known:  # no batch has run yet: it may block, or compile
+            executor.launcher = self._own_launcher(executor.model.info.name)
+        if executor.launcher is None:
+            self.launch_now(worker, job, report, length)
+        else:
+            executor.launcher.send(self.launch_now, worker, job, report, length)
+
+    def launch_now(self, worker: StreamWorker, job: Job, report: Report, length: int) -> None:
+        if not job.claim():  # it was taken back
+            return
+        if self._health.lost is not None:
+            _fail(worker, job, report, Fault.DEVICE, RuntimeError(self._health.lost))
+            return
+        try:
+            kind = UnitInFlight if job.executor.steps is None else CellUnit
+            unit = kind(job, worker.index, report, self._clock(), length)
+        except BaseException as exc:  # no pinned memory for another block, if not worse
+            fault = fault_of(exc)
+            if fault is not Fault.OOM:
+                fault = Fault.DEVICE
+                self._health.lose(exc)
+            _fail(worker, job, report, fault, exc)
+            return
+        try:
+            unit.enqueue(self._runtime, worker.stream, worker.out)
+        except BaseException as exc:
+            unit.lost = exc
+            self._health.lose(exc)
+        worker.units.put(unit)
+        # Who hears of it may push the next step of its rows. On CUDA a model has failed by now, if it does. Where the
+        # cell says which rows end, nobody knows yet who makes a next step.
+        goes_on = isinstance(unit, CellUnit) and not unit.cell.flags
+        well = unit.lost is None and unit.error is None
+        if well and goes_on and self.callbacks.launched is not None and report is self.callbacks.report:
+            self.callbacks.launched(job.unit_id)
+
+    def watch(self, pool: StreamPool, slots: Slots) -> None:
+        """Slots were given back whose copies may not be over."""
+        if self._health.lost is None:
+            number, event = pool.in_event(slots)
+            self._watcher.send([event], partial(self._copied, number, pool, slots))
+
+    def unload(self, executor: StreamExecutor) -> None:
+        if executor.unloaded:
+            return
+        executor.unloaded = True
+        if executor.launcher is None:
+            self._release_later(executor)
+        else:
+            executor.launcher.send(self._release_later, executor)
+            executor.launcher.end()
+
+    def _release_later(self, executor: StreamExecutor) -> None:
+        """On the model's launcher, which has enqueued all of its units. Until the streams have come this far, a graph
+        may be running, and rows may be on their way into memory that the next model would be given.
+        """
+        if self._health.lost is None:
+            streams = [self.in_stream, *(stream for worker in self._workers for stream in (worker.stream, worker.out))]
+            events: list[Any] = [self._runtime.event() for _ in streams]
+            for event, stream in zip(events, streams, strict=True):
+                self._runtime.record(event, stream)
+            self._leaving.send(events, partial(self._release, executor))
+
+    # on the event watchers
+
+    def _copied(self, number: int, pool: StreamPool, slots: Slots) -> None:
+        self._copies.over(number)
+        self.callbacks.freed(pool, slots)
+
+    def _release(self, executor: StreamExecutor) -> None:
+        for memory in executor.memories:
+            if memory.graphs is not None:
+                self._streams.release(memory.graphs.capture, memory.graphs.graphs)
+        executor.memories.clear()
+
+
+def _fail(worker: StreamWorker, job: Job, report: Report, fault: Fault, exc: BaseException) -> None:
+    completion = failed(job.unit_id, fault, exc)
+    completion.worker = worker.index
+    report(completion)

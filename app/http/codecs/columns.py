@@ -1,0 +1,190 @@
+"""Reads the rows of each input from JSON values or arrays, for the friendly route and V1. Pure functions.
+
+The input's spec tells what a value means: a value of exactly one row's shape is one row, and one more leading dimension
+means several rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from app.contract import Array, ModelInfo, TensorSpec
+from app.errors import BadRequest
+from app.http.codecs.base import DecodedCall, client_inputs, is_made
+from app.http.codecs.tensors import check_shape, is_base64, parse_values, shown
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One input's rows, and whether they came as one row without a leading dimension."""
+
+    array: Array
+    single: bool
+
+
+def json_column(spec: TensorSpec, value: Any, field: str, lengths: dict[str, int], *, many: bool = False) -> Column:
+    """One input from a JSON value: one row, or several rows in one more leading dimension. Rows may be nested or flat.
+
+    `many` states that the leading dimension is there. Raises BadRequest.
+    """
+    dims = _measure(value, len(spec.shape) + 1)
+    rows, row = _split(spec, dims, field, flat=True, many=many)
+    _check_even(value, dims, field)
+    shape = check_shape(spec, (1 if rows is None else rows, *row), field, lengths)
+    data = value if isinstance(value, list) else [value]
+    return Column(parse_values(data, spec, shape, field), rows is None)
+
+
+def json_columns(info: ModelInfo, value: Any, field: str, lengths: dict[str, int]) -> dict[str, Column]:
+    """All inputs from one JSON value: the only input's rows, or an object by input name. Raises BadRequest."""
+    inputs = client_inputs(info)
+    if len(inputs) > 1 or by_name(value, inputs[0]):
+        values = named_inputs(info, value, field)
+        return {spec.name: json_column(spec, values[spec.name], f"{field}.{spec.name}", lengths) for spec in inputs}
+    return {inputs[0].name: json_column(inputs[0], value, field, lengths)}
+
+
+def array_columns(
+    inputs: Sequence[TensorSpec], arrays: Mapping[str, Any], field: str, lengths: dict[str, int]
+) -> dict[str, Column]:
+    """All inputs from arrays by input name. Raises BadRequest."""
+    columns = {}
+    for spec in inputs:
+        where = field if len(inputs) == 1 else f"{field}.{spec.name}"
+        given = arrays[spec.name]
+        # as Python objects, because numpy's own strings drop trailing zero bytes
+        plain = np.asarray(given, object if spec.datatype == "BYTES" and not isinstance(given, np.ndarray) else None)
+        rows, row = _split(spec, plain.shape, where, flat=False)
+        shape = check_shape(spec, (1 if rows is None else rows, *row), where, lengths)
+        columns[spec.name] = Column(cast_array(plain, spec, where).reshape(shape), rows is None)
+    return columns
+
+
+def check_rows_agree(columns: Mapping[str, Column], field: str) -> None:
+    """Raise BadRequest unless all inputs have the same number of rows."""
+    counts = {name: None if column.single else len(column.array) for name, column in columns.items()}
+    if len(set(counts.values())) != 1:
+        said = ", ".join(f"{name} {'one row' if n is None else f'a list of {n}'}" for name, n in counts.items())
+        raise BadRequest(f"{field}: expected the same number of rows for every input, got {said}")
+
+
+def stacked(parts: Sequence[Mapping[str, Column]], lengths: dict[str, int]) -> DecodedCall:
+    """One call from the inputs of one or several files, each in declared order; the rows of the files in their order.
+
+    Within each part the inputs must agree on the rows, see `check_rows_agree`.
+    """
+    first = parts[0]
+    arrays: list[Array | memoryview] = [column.array for column in first.values()]
+    if len(parts) > 1:
+        arrays = [np.concatenate([part[name].array for part in parts]) for name in first]
+    single = len(parts) == 1 and next(iter(first.values())).single
+    return DecodedCall(len(arrays[0]), arrays, lengths, single=single)
+
+
+def by_name(value: object, spec: TensorSpec) -> bool:
+    """Whether a JSON value for a model of one input is an object by input name, and not bytes as base64."""
+    return isinstance(value, dict) and (not is_base64(value) or spec.name == "b64")
+
+
+def named_inputs(info: ModelInfo, value: Any, field: str) -> dict[str, Any]:
+    """A JSON object by input name, in declared order. Raises BadRequest when a name is missing or unknown."""
+    inputs = client_inputs(info)
+    expected = f"expected an object with {input_names(inputs)}"
+    if not isinstance(value, dict):
+        raise BadRequest(f"{field}: {expected}")
+    names = [spec.name for spec in inputs]
+    made = next((name for name in value if is_made(info, name)), None)
+    if made is not None:
+        raise BadRequest(f"{field}: input {made!r} is made by the server; {expected}")
+    for name in names:
+        if name not in value:
+            raise BadRequest(f"{field}: input {name!r} is missing; {expected}")
+    unknown = next((name for name in value if name not in names), None)
+    if unknown is not None:
+        raise BadRequest(f"{field}: unknown input {shown(unknown)}; {expected}")
+    return {name: value[name] for name in names}
+
+
+def cast_array(array: Array, spec: TensorSpec, field: str) -> Array:
+    """Convert to the spec's dtype. Only float precision may be lost; otherwise raises BadRequest."""
+    if spec.datatype == "BYTES":
+        return _as_bytes(array, field)
+    target, source = spec.dtype, array.dtype
+    kinds = {"b": "biuf", "i": "iuf", "u": "iuf", "f": "f"}.get(source.kind, "")
+    if target.kind not in kinds or (spec.datatype == "BF16" and source.newbyteorder("<") != target):
+        raise BadRequest(f"{field}: expected values that fit {spec.datatype}, got dtype {source}")
+    if target.kind in "iu" and source.kind in "iu" and not np.can_cast(source, target, "safe") and array.size:
+        limits = np.iinfo(target)
+        if int(array.min()) < limits.min or int(array.max()) > limits.max:
+            raise BadRequest(f"{field}: a value is out of range for {spec.datatype}")
+    with np.errstate(over="ignore"):
+        cast = array.astype(target, copy=False)
+    if target.kind == "f" and target.itemsize < source.itemsize and np.any(np.isinf(cast) & np.isfinite(array)):
+        raise BadRequest(f"{field}: a value is out of range for {spec.datatype}")
+    return cast
+
+
+def _as_bytes(array: Array, field: str) -> Array:
+    result = np.empty(array.size, object)
+    for i, value in enumerate(array.flat):
+        if not isinstance(value, str | bytes):
+            raise BadRequest(f"{field}: expected strings, got dtype {array.dtype}")
+        result[i] = value.encode() if isinstance(value, str) else bytes(value)
+    return result.reshape(array.shape)
+
+
+def _measure(value: Any, depth: int) -> tuple[int, ...]:
+    """The lengths of nested JSON lists, following first elements, at most `depth` + 1 levels deep."""
+    dims: list[int] = []
+    while isinstance(value, list) and len(dims) <= depth:
+        dims.append(len(value))
+        value = value[0] if value else None
+    return tuple(dims)
+
+
+def _check_even(value: Any, dims: tuple[int, ...], field: str) -> None:
+    """Check that all lists of one level have one length. Otherwise one row could get values of another."""
+    if len(dims) < 2:
+        return
+    for i, item in enumerate(value):
+        if not isinstance(item, list) or len(item) != dims[1]:
+            got = len(item) if isinstance(item, list) else "no list"
+            raise BadRequest(f"{field}[{i}]: expected a list of {dims[1]} as in {field}[0], got {got}")
+        _check_even(item, dims[1:], f"{field}[{i}]")
+
+
+def _split(
+    spec: TensorSpec, dims: tuple[int, ...], field: str, *, flat: bool, many: bool = False
+) -> tuple[int | None, tuple[int, ...]]:
+    """The rows in a value of these dimensions (None: one, without a leading dimension), and the shape of a row."""
+    size = prod(spec.shape)
+    bare = ((size,), ()) if size == 1 else ((size,),)  # one row's values without its nesting
+    flat = flat and spec.fixed
+    if not many and _fits(spec, dims):
+        return None, dims
+    if dims and _fits(spec, dims[1:]):
+        return dims[0], dims[1:]
+    if flat and not many and dims in bare:
+        return None, spec.shape
+    if flat and dims and dims[1:] in bare:
+        return dims[0], spec.shape
+    row = spec.axes_shown()
+    several = f"[{', '.join(['rows', *row])}]"
+    expected = several if many else f"[{', '.join(row)}] for one row or {several} for several"
+    raise BadRequest(f"{field}: expected shape {expected}, got {list(dims)}")
+
+
+def _fits(spec: TensorSpec, row: tuple[int, ...]) -> bool:
+    return len(row) == len(spec.shape) and all(
+        axis or length == expected for axis, length, expected in zip(spec.axes, row, spec.shape, strict=True)
+    )
+
+
+def input_names(inputs: Sequence[TensorSpec]) -> str:
+    """The inputs' names, as messages quote them."""
+    return ("input " if len(inputs) == 1 else "inputs ") + ", ".join(repr(spec.name) for spec in inputs)

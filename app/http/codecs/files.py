@@ -1,0 +1,99 @@
+"""Bodies that are no JSON and no .npy: files for a model's own `decode`, or for its input of bytes.
+
+JSON may hold them too, as `{"b64": "..."}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from app.contract import Array, ModelInfo, Served, TensorSpec
+from app.errors import BadRequest, ModelFailed, StarlingError, UnsupportedMedia
+from app.http.codecs.base import DecodedCall, client_inputs
+from app.http.codecs.columns import Column, array_columns, check_rows_agree, input_names, stacked
+from app.http.codecs.tensors import from_base64, is_base64
+from app.http.codecs.uploads import Upload, check_pixels, read_npy, sniffed
+
+
+def file_columns(served: Served, upload: Upload, lengths: dict[str, int], max_pixels: int) -> dict[str, Column]:
+    """The rows of one file that is no JSON, by input. Raises BadRequest, TooLarge or UnsupportedMedia."""
+    columns = array_columns(client_inputs(served.info), _arrays(served, upload, max_pixels), upload.field, lengths)
+    check_rows_agree(columns, upload.field)
+    return columns
+
+
+def takes_files(served: Served) -> bool:
+    """Whether a file that is no JSON and no .npy can be a row."""
+    return served.model.decode is not None or _takes_bytes(client_inputs(served.info))
+
+
+def embedded_files(served: Served, value: Any, field: str) -> list[Upload] | None:
+    """The files in a JSON value, one `{"b64": ...}` or a list of them, for a model that decodes files.
+
+    None where the value is anything else, and for a model with an input of bytes, whose values they are.
+    """
+    values = value if isinstance(value, list) else [value]
+    takes_bytes = any(spec.datatype == "BYTES" for spec in client_inputs(served.info))
+    if served.model.decode is None or takes_bytes or not values or not all(map(is_base64, values)):
+        return None
+    named = [f"{field}[{index}]" for index in range(len(values))] if isinstance(value, list) else [field]
+    return [sniffed(from_base64(each, at), "", at) for each, at in zip(values, named, strict=True)]
+
+
+def decode_files(served: Served, files: Sequence[Upload], max_pixels: int) -> DecodedCall:
+    """The call of these files, their rows one behind the other."""
+    lengths: dict[str, int] = {}
+    return stacked([file_columns(served, file, lengths, max_pixels) for file in files], lengths)
+
+
+def _arrays(served: Served, upload: Upload, max_pixels: int) -> Mapping[str, Any]:
+    """Arrays by input name: that of an .npy file, what the model's own `decode` returns for another, or its bytes."""
+    info = served.info
+    inputs = client_inputs(info)
+    if upload.kind == "npy":
+        if len(inputs) != 1:
+            raise BadRequest(
+                f"{upload.field}: an .npy file is one array, but model {info.name} has {input_names(inputs)}"
+            )
+        return {inputs[0].name: read_npy(upload.data, upload.field)}
+    decode = served.model.decode
+    if not takes_files(served):
+        raise UnsupportedMedia(_unsupported(info, upload))
+    check_pixels(upload, max_pixels)
+    if decode is None:
+        return {inputs[0].name: _one_element(inputs[0], upload.data)}
+    try:
+        arrays = decode(upload.media, upload.data)
+    except StarlingError:
+        raise
+    except Exception as exc:  # the model's code may raise anything; a file that it cannot decode is the client's error
+        raise BadRequest(f"{upload.field}: {exc or type(exc).__name__}", cause=exc) from exc
+    if not isinstance(arrays, Mapping) or set(arrays) != {spec.name for spec in inputs}:
+        raise ModelFailed(f"model {info.name}: its decode did not return one array for each of {input_names(inputs)}")
+    return arrays
+
+
+def _takes_bytes(inputs: Sequence[TensorSpec]) -> bool:
+    """Whether a file can be a row: there is one input, and one element of bytes is a row of it."""
+    return (
+        len(inputs) == 1
+        and inputs[0].datatype == "BYTES"
+        and all(axis or length == 1 for axis, length in zip(inputs[0].axes, inputs[0].shape, strict=True))
+    )
+
+
+def _one_element(spec: TensorSpec, data: bytes) -> Array:
+    values = np.empty(1, object)
+    values[0] = data
+    return values.reshape((1,) * len(spec.shape))
+
+
+def _unsupported(info: ModelInfo, upload: Upload) -> str:
+    takes = "application/json"
+    if len(client_inputs(info)) == 1:
+        takes += ", application/x-npy"
+    came = f"content type {upload.media!r}" if upload.kind == "other" else "a body whose type is not named or known"
+    return f"{upload.field}: expected {takes} for model {info.name}, which decodes no files, got {came}"

@@ -1,0 +1,95 @@
+"""The friendly route: one JSON value, a file or plain text in, and JSON out.
+
+JSON and .npy hold the model's inputs themselves; a file of any other type goes to the model's own `decode`, or is a row
+of its input of bytes. One row is answered by one value, several rows by a list. Several files in one upload are several
+rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from app.contract import Answer, Served
+from app.errors import BadRequest
+from app.http.body import Limits
+from app.http.codecs.base import OFF_LOOP_BYTES, DecodedCall, RequestHeaders
+from app.http.codecs.columns import Column, check_rows_agree, json_columns, stacked
+from app.http.codecs.files import embedded_files, file_columns
+from app.http.codecs.present import own_rows, present_rows
+from app.http.codecs.uploads import Upload, open_uploads
+from app.http.codecs.v2_decode import too_much_json
+
+_OFF_LOOP_ROWS = 16  # rows of model code (`present`) from which encoding leaves the event loop
+
+
+class Friendly:
+    """Implements Codec. A model's own `decode` and `present` may take any time, so they run off the event loop."""
+
+    names_class = False
+    takes_query = True
+
+    def may_name_class(self, body: bytes) -> bool:
+        return False
+
+    def slow_to_decode(self, served: Served, headers: RequestHeaders, body: bytes) -> bool:
+        return served.model.decode is not None or len(body) > OFF_LOOP_BYTES
+
+    def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
+        content_type = headers.get(b"content-type", b"").decode("latin-1") or None
+        return decode_friendly(served, content_type, body, max_pixels=limits.pixels, max_json=limits.json)
+
+    def slow_to_encode(self, served: Served, call: DecodedCall) -> bool:
+        return served.model.present is not None and call.rows > _OFF_LOOP_ROWS
+
+    def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
+        rows = present_rows(served, own_rows(served.info, answer), call)
+        return orjson.dumps(rows, option=orjson.OPT_SERIALIZE_NUMPY), None
+
+
+def decode_friendly(
+    served: Served, content_type: str | None, body: bytes, *, max_pixels: int, max_json: int | None = None
+) -> DecodedCall:
+    """The call that a friendly body means. The rows of several files follow one another.
+
+    `max_json` bounds the bytes of JSON, of all files together. Raises BadRequest, TooLarge or UnsupportedMedia. An
+    exception of the model's `decode` that is no StarlingError becomes a BadRequest with its message. Images and large
+    JSON are slow to decode: not for the event loop.
+    """
+    uploads = open_uploads(content_type, body)
+    json_bytes = sum(len(upload.data) for upload in uploads if upload.kind == "json")
+    if max_json is not None and json_bytes > max_json:
+        where = uploads[0].field if len(uploads) == 1 else "body"
+        raise too_much_json(where, max_json, json_bytes, served.info)
+    lengths: dict[str, int] = {}
+    parts: list[dict[str, Column]] = []
+    listed = False
+    for upload in uploads:
+        if upload.kind != "json":
+            parts.append(file_columns(served, upload, lengths, max_pixels))
+            continue
+        value = _json_value(upload)
+        files = embedded_files(served, value, upload.field)
+        if files is None:
+            parts.append(_json_columns(served, value, upload.field, lengths))
+        else:
+            parts += [file_columns(served, file, lengths, max_pixels) for file in files]
+            listed |= isinstance(value, list)
+    call = stacked(parts, lengths)
+    call.single &= not listed
+    return call
+
+
+def _json_columns(served: Served, value: Any, field: str, lengths: dict[str, int]) -> dict[str, Column]:
+    """The rows of a JSON value, by input. Variable axes must have the lengths that they have in the files before it."""
+    columns = json_columns(served.info, value, field, lengths)
+    check_rows_agree(columns, field)
+    return columns
+
+
+def _json_value(upload: Upload) -> Any:
+    try:
+        return orjson.loads(upload.data)
+    except orjson.JSONDecodeError as exc:
+        raise BadRequest(f"{upload.field}: not valid JSON: {exc}") from None

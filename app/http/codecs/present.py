@@ -1,0 +1,91 @@
+"""Outputs as JSON rows, for the friendly route and V1: labels beside scores, and the model's own `present`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from app.contract import Answer, Array, ModelInfo, Served, TensorSpec
+from app.errors import ModelFailed, OutputNotJson, StarlingError
+from app.http.codecs.base import DecodedCall
+from app.http.codecs.tensors import to_json
+
+#: An output of all rows: an array [rows, ...], or a list of arrays where rows differ in length.
+Rows = Array | list[Array]
+
+
+def own_rows(info: ModelInfo, answer: Answer) -> list[Rows]:
+    """The outputs, of which each row is as long as it ran."""
+    outputs, lengths = answer.outputs, answer.lengths
+    if lengths is None or len(lengths) == 1:
+        return list(outputs)
+    return [
+        [row[:length] for row, length in zip(values, lengths, strict=True)] if info.has_own_length(spec) else values
+        for spec, values in zip(info.outputs, outputs, strict=True)
+    ]
+
+
+def present_rows(served: Served, outputs: Sequence[Rows], call: DecodedCall) -> Any:
+    """The answer in a form that orjson encodes with OPT_SERIALIZE_NUMPY: one value, or a list with one per row.
+
+    `outputs` as `own_rows` has them. Raises OutputNotJson for NaN and infinities, also in a value that the model's
+    `present` returns. Raises ModelFailed if `present` raises or returns a value that JSON does not have.
+    """
+    info = served.info
+    present = served.model.present
+    if present is None:
+        columns = [(spec, json_rows(spec, array)) for spec, array in zip(info.outputs, outputs, strict=True)]
+        rows = [{spec.name: _labelled(spec, column[row]) for spec, column in columns} for row in range(call.rows)]
+    else:
+        rows = []
+        for row in range(call.rows):
+            named = {spec.name: array[row] for spec, array in zip(info.outputs, outputs, strict=True)}
+            try:
+                value = present(named)
+            except StarlingError:
+                raise
+            except Exception as exc:  # the model's code may raise anything
+                raise ModelFailed(
+                    f"model {info.name}: its present failed: {exc or type(exc).__name__}", cause=exc
+                ) from exc
+            rows.append(_plain(value, info.name, "answer"))
+    return rows[0] if call.single else rows
+
+
+def json_rows(spec: TensorSpec, array: Rows) -> Any:
+    """An output's rows in the form of `to_json`. BF16 becomes the numbers that its bits mean."""
+    if isinstance(array, list):
+        return [json_rows(spec, row) for row in array]
+    if spec.datatype == "BF16":
+        array = (array.astype(np.uint32) << 16).view(np.float32)
+    return to_json(array, spec.name)
+
+
+def _labelled(spec: TensorSpec, value: Any) -> Any:
+    """A vector of scores with the label of the highest one, if the output has a label for each score."""
+    if not spec.labels or np.shape(value) != (len(spec.labels),) or spec.datatype == "BYTES":
+        return value
+    return {"label": spec.labels[int(np.argmax(value))], "scores": value}
+
+
+def _plain(value: Any, model: str, path: str) -> Any:
+    """Check that a value which `present` returned is JSON, and convert it. orjson alone would write NaN as null."""
+    if isinstance(value, np.ndarray):
+        return to_json(value, path)
+    if isinstance(value, float | np.floating):
+        if not np.isfinite(value):
+            raise OutputNotJson(f"model {model}: {path} is NaN or infinite, which JSON has not: ask V2 for binary")
+        return value  # a float32 stays one, so that 0.1 is written 0.1
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, bytes):
+        return to_json(np.array([value], object), path)[0]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item, model, f"{path}.{key}") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, model, f"{path}[{i}]") for i, item in enumerate(value)]
+    if value is None or isinstance(value, str | int | float):
+        return value
+    raise ModelFailed(f"model {model}: its present returned a {type(value).__name__} at {path}, which JSON has not")

@@ -1,0 +1,94 @@
+"""V1, the predict route of TensorFlow Serving and KServe, in its row format.
+
+`{"instances": [...]}` has one element per row: the row itself if the model has one input, an object by input name if it
+has several. Strings may be given as `{"b64": "..."}`, as in TensorFlow Serving; files too, for a model with a `decode`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from app.contract import Answer, Served
+from app.errors import BadRequest
+from app.http.body import Limits
+from app.http.codecs.base import OFF_LOOP_BYTES, DecodedCall, RequestHeaders, client_inputs
+from app.http.codecs.columns import by_name, check_rows_agree, json_column, named_inputs, stacked
+from app.http.codecs.files import decode_files, embedded_files
+from app.http.codecs.present import Rows, json_rows, own_rows, present_rows
+from app.http.codecs.v2_decode import load_json, too_much_json
+
+
+class V1:
+    """Implements Codec."""
+
+    names_class = False
+    takes_query = True
+
+    def may_name_class(self, body: bytes) -> bool:
+        return False
+
+    def slow_to_decode(self, served: Served, headers: RequestHeaders, body: bytes) -> bool:
+        return len(body) > OFF_LOOP_BYTES or (served.model.decode is not None and b'"b64"' in body)
+
+    def decode(self, served: Served, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
+        if len(body) > limits.json:
+            raise too_much_json("body", limits.json, len(body), served.info)
+        return decode_v1(served, load_json(body), limits.pixels)
+
+    def slow_to_encode(self, served: Served, call: DecodedCall) -> bool:
+        return False
+
+    def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
+        outputs = own_rows(served.info, answer)
+        if served.model.front is not None and served.model.present is not None:
+            predictions = {"predictions": present_rows(served, outputs, call)}
+        else:
+            predictions = encode_v1(served, outputs)
+        return orjson.dumps(predictions, option=orjson.OPT_SERIALIZE_NUMPY), None
+
+
+def decode_v1(served: Served, body: object, max_pixels: int) -> DecodedCall:
+    """The call that a parsed V1 body means. `signature_name` is accepted and ignored.
+
+    Raises BadRequest, and for files that the model decodes TooLarge or UnsupportedMedia.
+    """
+    if not isinstance(body, dict):
+        raise BadRequest('body: expected an object with "instances"')
+    if "instances" not in body:
+        if "inputs" in body:
+            raise BadRequest('inputs: the columnar format is not supported; expected "instances", one element per row')
+        raise BadRequest('instances: missing; expected {"instances": [...]}, one element per row')
+    instances = body["instances"]
+    if not isinstance(instances, list) or not instances:
+        raise BadRequest("instances: expected a list of at least one row")
+    files = embedded_files(served, instances, "instances")
+    if files is not None:
+        return decode_files(served, files, max_pixels)
+    inputs = client_inputs(served.info)
+    if len(inputs) > 1 or any(by_name(row, inputs[0]) for row in instances):
+        rows = [named_inputs(served.info, row, f"instances[{i}]") for i, row in enumerate(instances)]
+        columns = {spec.name: [row[spec.name] for row in rows] for spec in inputs}
+    else:
+        columns = {inputs[0].name: instances}
+    lengths: dict[str, int] = {}
+    arrays = {}
+    for spec in inputs:
+        field = "instances" if len(inputs) == 1 else f"instances[].{spec.name}"
+        arrays[spec.name] = json_column(spec, columns[spec.name], field, lengths, many=True)
+    check_rows_agree(arrays, "instances")
+    return stacked([arrays], lengths)
+
+
+def encode_v1(served: Served, outputs: Sequence[Rows]) -> dict[str, Any]:
+    """`{"predictions": [...]}`, for orjson with OPT_SERIALIZE_NUMPY. `outputs` as `own_rows` has them.
+
+    Raises OutputNotJson for NaN and infinities.
+    """
+    columns = {spec.name: json_rows(spec, array) for spec, array in zip(served.info.outputs, outputs, strict=True)}
+    if len(columns) == 1:
+        return {"predictions": next(iter(columns.values()))}
+    rows = len(outputs[0])
+    return {"predictions": [{name: column[row] for name, column in columns.items()} for row in range(rows)]}

@@ -1,0 +1,1 @@
+"""HTTP connections: uvicorn's protocol, with a fast path for plain requests."""

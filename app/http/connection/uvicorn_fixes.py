@@ -1,0 +1,293 @@
+"""uvicorn's HTTP protocol, mended. tests/test_protocol.py checks the internals of uvicorn that it relies on.
+
+- Answers leave in one write (`OneWrite`).
+- A client that pipelines is not read far ahead of its answers (`PipelineFlow`).
+- One timer closes the connections whose next request does not come, or not to the end of its head (`Waiting`).
+- An offer to upgrade is declined, and the request answered (`upgrades.py`).
+- When the server stops, uvicorn closes connections on which it has seen no request. The first request of a connection
+  that was just opened may be on its way, so such a connection stays open for a moment longer.
+- When a client leaves, uvicorn notifies only the request that it read last. Here the one that is being answered hears
+  of it, and does not write to a closed connection, which raises.
+- The last answer on a connection reaches a client that still sends.
+- A TLS connection closes also where its client does not answer (`Farewell`).
+- Malformed requests are answered in JSON, as all errors of this server are, and never in place of one before them.
+- A head is not collected without end: httptools knows no limit. No Host or two, and codings but chunked, are refused.
+- Trailers do not count as headers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from app.http.connection.flow import PipelineFlow
+from app.http.connection.idle_connections import Waiting
+from app.http.connection.one_write import OneWrite
+from app.http.connection.tls_close import Farewell
+from app.http.connection.upgrades import declined
+
+_FIRST_REQUEST_S = 0.5  # how long a connection without a request stays open when the server stops
+_LINGER_S = 5.0  # how long a client may go on sending when it has its last answer
+_LONGEST_HEAD = 64 << 10  # bytes of a head, or that may come without one of a body: unfinished heads, trailers
+
+
+def _refusal(status: bytes, why: str) -> bytes:
+    """An answer behind which the connection closes."""
+    body = json.dumps({"error": why}).encode()
+    head = b"HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
+    return head % (status, len(body), body)
+
+
+_MALFORMED = _refusal(b"400 Bad Request", "the request is not valid HTTP/1.1")
+_TOO_LONG = _refusal(
+    b"431 Request Header Fields Too Large", f"the request's head: expected at most {_LONGEST_HEAD} bytes"
+)
+_HOSTS = _refusal(b"400 Bad Request", "Host: expected one, as HTTP/1.1 has it")
+_LATE = _refusal(b"408 Request Timeout", "the request's head did not arrive in time")
+_CODING = _refusal(b"400 Bad Request", "Transfer-Encoding: expected chunked and nothing else")
+
+
+class MendedProtocol(HttpToolsProtocol):
+    """One connection of a client."""
+
+    #: Of all connections: requests that were no HTTP; how many of them a line has told of, and when it was written.
+    malformed, _told_of, _malformed_told = 0, 0, -1.0
+
+    # uvicorn's methods are called by the name of their class: that costs half as much as `super()`.
+
+    def __init__(self, *args: Any, waiting: Waiting | None = None, **named: Any) -> None:
+        HttpToolsProtocol.__init__(self, *args, **named)
+        #: The request that is being answered, or what stands for one. uvicorn's `cycle` is the one that was read last.
+        self._answering: Any = None
+        self._parsing = False  # the parser is within a request
+        self._in_head = False  # and that within its head
+        self._declines = False  # the head that has just come offers an upgrade
+        self._apart = 0  # bytes that were read since the last of a body, or since a request began
+        self._read = 0  # bytes of the last read,
+        self._first = 0  # and of the one in which the request began
+        self._wrong = _MALFORMED  # the answer to a request that cannot be parsed
+        self._lingers = False  # the last answer has been given, and what still comes is dropped
+        self._waiting = waiting or Waiting(self.timeout_keep_alive)  # one for all connections of a server
+        self._farewell: Farewell | None = None
+
+    def _log_malformed(self) -> None:
+        """One line a second for all connections, whatever comes."""
+        protocol, now = MendedProtocol, self.loop.time()
+        protocol.malformed += 1
+        if not 0 <= now - protocol._malformed_told < 1:
+            self.logger.warning("malformed HTTP requests received: %d", protocol.malformed - protocol._told_of)
+            protocol._told_of, protocol._malformed_told = protocol.malformed, now
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        HttpToolsProtocol.connection_made(self, transport)
+        self.flow = PipelineFlow(transport, self.pipeline)
+        self._waiting.opened(self, len(self.connections))
+
+    # reading
+
+    def data_received(self, data: bytes) -> None:
+        if not self._lingers:
+            self._parse(data)
+
+    def _parse(self, data: bytes) -> bool:
+        """Whether the parser is still between the requests, or within one: False after nonsense and upgrades."""
+        self._read = len(data)
+        self._apart += len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self._log_malformed()
+            if self._is_behind():
+                self.cycle.keep_alive = False  # the last answer that is due closes; the parser takes nothing more
+            elif self._wrong is _TOO_LONG:
+                self._refuse_head()
+            else:
+                self.send_400_response("")
+        except httptools.HttpParserUpgrade as upgrade:
+            if self._declines:
+                self._decline(data[upgrade.args[0] :])
+            else:
+                self._unsupported_upgrade_warning()
+        else:
+            if self._apart <= _LONGEST_HEAD:
+                return True
+            self._log_malformed()
+            self._refuse_head()
+        return False
+
+    def _is_behind(self) -> bool:
+        """Whether the malformed request comes behind one that has no answer yet, and is not that one's own body."""
+        answering = self._answering
+        in_body = self._parsing and not self._in_head and self._wrong is _MALFORMED
+        return not (in_body or answering is None or answering.response_complete)
+
+    def _refuse_head(self) -> None:
+        """A head that does not end, or too late."""
+        self.transport.write(_TOO_LONG)
+        answering = self._answering
+        if answering is None or answering.response_complete:
+            self._end(sends=True)
+        else:
+            self._lingers = True
+            self._close()
+
+    def _decline(self, rest: bytes) -> None:
+        """Parse the request whose head offers an upgrade again, without the offer. `rest`: what is behind the head."""
+        head = declined(self.parser.get_method(), self.url, self.headers)
+        self._declines = self._parsing = False
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's is
+        self._parse(head + rest)
+
+    def on_message_begin(self) -> None:
+        self._parsing = self._in_head = True
+        self._apart = 0
+        self._first = self._read
+        self.url = b""
+        self.headers = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # else it is a trailer
+            self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._check_head()
+        if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
+            self._declines = True
+        elif not self._lingers:  # since an earlier request in the same read
+            self._begin()
+
+    def _check_head(self) -> None:
+        """Raise ValueError, which ends the parser's run, for a head that RFC 9112 has servers refuse, or a long one."""
+        names = [name for name, _ in self.headers]
+        hosts = names.count(b"host")
+        if hosts > 1 or (not hosts and self.parser.get_http_version() == "1.1"):
+            self._wrong = _HOSTS
+        elif b"transfer-encoding" in names and [
+            value.lower() for name, value in self.headers if name == b"transfer-encoding"
+        ] != [b"chunked"]:
+            self._wrong = _CODING
+        elif self._first + self._apart > _LONGEST_HEAD and self._head_bytes() > _LONGEST_HEAD:
+            self._wrong = _TOO_LONG
+        else:
+            return
+        raise ValueError
+
+    def _head_bytes(self) -> int:
+        """At least so many bytes has the head that has just come."""
+        return len(self.url) + sum(len(name) + len(value) + len(b":\r\n") for name, value in self.headers)
+
+    def _begin(self) -> None:
+        """The head of a request has come: a task of uvicorn's answers it, or it waits for its turn."""
+        url, headers = self.url, self.headers
+        HttpToolsProtocol.on_message_begin(self)
+        self.url = url
+        self.headers.extend(headers)
+        self.expect_100_continue = any(
+            name == b"expect" and value.lower() == b"100-continue" for name, value in headers
+        )
+        before = self.cycle
+        HttpToolsProtocol.on_headers_complete(self)
+        if self.cycle is not before:
+            self.cycle.transport = OneWrite(self.cycle, self._end)  # type: ignore[assignment]
+
+    def on_body(self, body: bytes) -> None:
+        self._apart = 0
+        if not self._lingers:
+            HttpToolsProtocol.on_body(self, body)
+
+    def on_message_complete(self) -> None:
+        if not self._declines:
+            self._parsing = False
+            if not self._lingers:
+                HttpToolsProtocol.on_message_complete(self)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answering = cycle
+        HttpToolsProtocol._start_asgi_task(self, cycle, app)
+
+    def on_response_complete(self) -> None:
+        """A request has its answer: begin the next one, or wait for it. In place of uvicorn's."""
+        if isinstance(self._answering, RequestResponseCycle):
+            self._answering.transport.flush()  # type: ignore[attr-defined]  # see OneWrite
+        self.server_state.total_requests += 1
+        if self.transport.is_closing() or self._lingers:
+            return
+        if self.pipeline:
+            cycle, app = self.pipeline.pop()
+            self._start_asgi_task(cycle, app)
+        else:
+            self._waiting.begins(self)
+        self.flow.resume_reading()
+
+    def waits(self) -> bool:
+        """See waiting.Connection."""
+        cycle: Any = self.cycle  # None before the first request, although uvicorn's type says otherwise
+        return (cycle is None or cycle.response_complete) and not self._lingers
+
+    def waited_too_long(self) -> None:
+        """See waiting.Connection."""
+        if self._in_head and not self.transport.is_closing():
+            self.transport.write(_LATE)
+        self._close()
+
+    def _close(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.close()
+            self._take_leave()
+
+    def _take_leave(self) -> None:
+        """Whoever closes the transport calls this."""
+        if self.scheme == "https" and self._farewell is None and self.transport.is_closing():
+            self._farewell = Farewell(self.loop, self.transport)
+
+    # the end
+
+    def _end(self, *, sends: bool = False) -> None:
+        """The last answer has been written. `sends`: the client is known to be sending still.
+
+        To close a connection of which something is unread resets it, and the client may lose answers. So it hears that
+        nothing more comes, and what it still sends is dropped for a while, or until it closes.
+        """
+        if not (sends or self.flow.read_paused) or self.transport.is_closing():
+            self.transport.close()
+            self._take_leave()
+            return
+        self._lingers = True
+        self.pipeline.clear()
+        self.flow.resume_reading()
+        if self.scheme != "https":  # TLS cannot close one side alone; the answer said that it closes
+            self.transport.write_eof()
+        self.loop.call_later(_LINGER_S, self._close)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._waiting.lost(self)
+        if self._farewell is not None:
+            self._farewell.cancel()
+        answering = self._answering
+        if answering is not None and not answering.response_complete:
+            answering.disconnected = True
+            answering.message_event.set()  # wakes `receive`, which then tells of the disconnect
+        self.pipeline.clear()
+        HttpToolsProtocol.connection_lost(self, exc)
+
+    def shutdown(self) -> None:
+        cycle: Any = self.cycle  # None before the first request, although uvicorn's type says otherwise
+        if cycle is None and not self.transport.is_closing():
+            self.loop.call_later(_FIRST_REQUEST_S, self._shut_down)
+        else:
+            self._shut_down()
+
+    def _shut_down(self) -> None:
+        HttpToolsProtocol.shutdown(self)
+        self._take_leave()
+
+    def send_400_response(self, msg: str) -> None:
+        self.transport.write(self._wrong)
+        self.transport.close()
+        self._take_leave()

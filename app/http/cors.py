@@ -1,0 +1,122 @@
+"""CORS: which pages of other origins may call this server from a browser, and read its answers.
+
+A browser asks first (a preflight, OPTIONS without the key), and then looks at the headers of every answer: those of
+errors, refusals and unknown paths too, or its page learns nothing of them. Keys travel in headers that a page sets
+itself, so no credentials of the browser's own are asked for. On the fast path a server without CORS does nothing for
+it; `CorsCalls` is another handler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from app.errors import BadRequest
+from app.http.body import Headers, Message, Send
+from app.http.calls import Calls
+from app.http.connection.exchange import Connection, Exchange, RequestHeaders
+from app.http.direct import DirectCalls
+from app.http.errors import METHODS, error_parts
+
+_ORIGIN, _METHOD, _HEADERS = b"origin", b"access-control-request-method", b"access-control-request-headers"
+#: What a page may read of an answer, beside its body and the few headers that it always may.
+_EXPOSED = (
+    b"x-request-id, x-batch-size, server-timing, inference-header-content-length, retry-after, www-authenticate, "
+    b"traceparent"
+)
+_MAX_AGE = b"600"  # seconds for which a browser need not ask again: Chromium takes no more than two hours
+
+
+class Cors:
+    """`origins` are those that may call, in lower case, as `https://app.example.com`; `*` is any."""
+
+    def __init__(self, origins: Collection[str]) -> None:
+        self._any = "*" in origins
+        self._allowed = frozenset(origin.encode("latin-1") for origin in origins)
+        vary: Headers = [] if self._any else [(b"vary", b"origin")]
+        self._none = tuple(vary)  # of a request without an origin, or of one that is not allowed
+        self._of = {
+            origin: ((b"access-control-allow-origin", origin), (b"access-control-expose-headers", _EXPOSED), *vary)
+            for origin in self._allowed
+        }
+        self._lines = {origin: _joined(self.headers(origin)) for origin in (None, *self._allowed)}
+
+    def headers(self, origin: bytes | None) -> tuple[tuple[bytes, bytes], ...]:
+        """The headers of an answer to a request from there; None: it names no origin."""
+        allowed = self._allows(origin)
+        return self._none if allowed is None else self._of[allowed]
+
+    def lines(self, origin: bytes | None) -> bytes:
+        """The same as header lines."""
+        return self._lines[self._allows(origin)]
+
+    def preflight(self, method: str, headers: RequestHeaders) -> tuple[int, Headers, bytes] | None:
+        """Status, headers and body of the answer, if the request is a preflight."""
+        if method != "OPTIONS" or _ORIGIN not in headers or _METHOD not in headers:
+            return None
+        if self._allows(headers[_ORIGIN]) is None:
+            origin = headers[_ORIGIN][:80].decode("latin-1")
+            status, lines, body = error_parts(BadRequest(f"Origin: {origin!r} may not call this server (cors_origins)"))
+            return status, [*lines, *self.headers(None)], body
+        answer: Headers = [
+            *self.headers(headers[_ORIGIN]),
+            (b"access-control-allow-methods", ", ".join(METHODS).encode()),
+            (b"access-control-max-age", _MAX_AGE),
+        ]
+        if _HEADERS in headers:  # any: a V2 client may send headers that only a proxy on the way knows
+            answer.append((b"access-control-allow-headers", headers[_HEADERS]))
+        return 204, answer, b""
+
+    def sending(self, headers: RequestHeaders, send: Send) -> Send:
+        """`send`, with the headers for a request of these `headers`."""
+        added = self.headers(headers.get(_ORIGIN))
+
+        async def sends(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", []), *added]
+            await send(message)
+
+        return sends
+
+    def _allows(self, origin: bytes | None) -> bytes | None:
+        """The origin to name in an answer; None for none."""
+        if origin is None:
+            return None
+        if self._any:
+            return b"*"
+        origin = origin.lower()
+        return origin if origin in self._allowed else None
+
+
+def _joined(headers: Collection[tuple[bytes, bytes]]) -> bytes:
+    return b"".join(b"%s: %s\r\n" % line for line in headers)
+
+
+class CorsCalls(DirectCalls):
+    """The fast path, where answers carry the headers of CORS."""
+
+    def __init__(self, calls: Calls, cors: Cors) -> None:
+        super().__init__(calls)
+        self._cors = cors
+
+    def take(self, connection: Connection, url: bytes, headers: RequestHeaders, length: int) -> Exchange | None:
+        lines = self._cors.lines(headers.get(_ORIGIN))
+        return super().take(_WithLines(connection, lines), url, headers, length)
+
+
+class _WithLines:
+    """A connection as one exchange sees it; implements Connection. The answer gets more header lines."""
+
+    __slots__ = ("_connection", "_lines", "app_state", "client", "connections", "loop", "tasks")
+
+    def __init__(self, connection: Connection, lines: bytes) -> None:
+        self._connection = connection
+        self._lines = lines
+        self.connections: set[Any] = connection.connections
+        self.app_state: dict[str, Any] = connection.app_state
+        self.client: tuple[str, int] | None = connection.client
+        self.tasks: set[Any] = connection.tasks
+        self.loop: Any = connection.loop
+
+    def send_answer(self, exchange: Exchange, status: int, head: bytes, body: bytes) -> None:
+        self._connection.send_answer(exchange, status, head + self._lines, body)

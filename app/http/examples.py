@@ -1,0 +1,121 @@
+"""Bodies that work when they are sent: of the row that a model was tried with before it served."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import orjson
+
+from app.contract import UNBOUNDED, Array, ModelInfo, Served, TensorSpec
+from app.errors import OutputNotJson
+from app.http.codecs.base import client_inputs
+from app.http.codecs.present import json_rows
+
+#: Values of a row, or bytes of its texts and files, up to which examples are written out.
+READABLE = 4096
+_SHORT = 8  # of variable axes, where the row is made up
+_TEXT = "text"
+
+
+def in_json(info: ModelInfo) -> bool:
+    """Whether a client can send all inputs as JSON: BF16 travels as binary only."""
+    return all(spec.datatype != "BF16" for spec in client_inputs(info))
+
+
+def example_values(served: Served, most: int = READABLE) -> dict[str, Any] | None:
+    """One row, as JSON values by input name.
+
+    None where JSON has no room for it: a model that took no row that was made up, binary inputs, more than `most`
+    values, NaN.
+    """
+    row = served.example
+    if row is None or not in_json(served.info) or sum(map(_size, row.arrays)) > most:
+        return None
+    specs = client_inputs(served.info)
+    try:
+        named = {spec.name: _column(spec, array) for spec, array in zip(specs, row.arrays, strict=True)}
+    except OutputNotJson:
+        return None
+    # Through JSON, because it has short texts for floats: 0.1 as FP32 is a long number in Python.
+    columns = orjson.loads(orjson.dumps(named, option=orjson.OPT_SERIALIZE_NUMPY))
+    return {name: column[0] for name, column in columns.items()}
+
+
+def _size(array: Array) -> int:
+    return sum(map(len, array.reshape(-1))) if array.dtype == object else array.size
+
+
+def _column(spec: TensorSpec, array: Array) -> Any:
+    return _texts([array.tolist()]) if spec.datatype == "BYTES" else json_rows(spec, array[None])
+
+
+def _texts(value: Any) -> Any:
+    """Bytes as text, or as `{"b64": ...}` where they are none, in lists nested as they are."""
+    if isinstance(value, list):
+        return [_texts(item) for item in value]
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"b64": base64.b64encode(value).decode()}
+
+
+def v2_example(served: Served, values: dict[str, Any], rows: int = 1) -> dict[str, Any]:
+    """A V2 body of so many rows, all alike."""
+    row = served.example
+    assert row is not None  # there are values
+    inputs = [
+        _tensor(spec, (rows, *array.shape), [values[spec.name]] * rows)
+        for spec, array in zip(client_inputs(served.info), row.arrays, strict=True)
+    ]
+    return {**({"parameters": dict(row.parameters)} if row.parameters else {}), "inputs": inputs}
+
+
+def v1_example(values: dict[str, Any], rows: int = 1) -> dict[str, Any]:
+    return {"instances": [_element(values)] * rows}
+
+
+def friendly_example(values: dict[str, Any], rows: int = 0) -> Any:
+    """One row as it is, or a list of `rows`; of several inputs an object of such."""
+    if rows:
+        values = {name: [value] * rows for name, value in values.items()}
+    return _element(values)
+
+
+def _element(values: dict[str, Any]) -> Any:
+    return next(iter(values.values())) if len(values) == 1 else values
+
+
+def form_body(served: Served) -> dict[str, Any]:
+    """A V2 body of one row to begin with, also where there is no example that can be written out.
+
+    It then has one plain value in all places, and where these are too many `data` is `{"fill": value}`.
+    """
+    values = example_values(served)
+    if values is not None:
+        return v2_example(served, values)
+    row, specs = served.example, client_inputs(served.info)
+    shapes = [_short(spec) for spec in specs] if row is None else [array.shape for array in row.arrays]
+    return {"inputs": [_plain(spec, shape) for spec, shape in zip(specs, shapes, strict=True)]}
+
+
+def _short(spec: TensorSpec) -> tuple[int, ...]:
+    bounds = zip(spec.axes, spec.bounds, strict=True)
+    return tuple(bound if not axis else _SHORT if bound == UNBOUNDED else min(bound, _SHORT) for axis, bound in bounds)
+
+
+def _plain(spec: TensorSpec, shape: Sequence[int]) -> dict[str, Any]:
+    value: Any = _TEXT if spec.datatype == "BYTES" else spec.example
+    value = bool(value) if spec.datatype == "BOOL" else value
+    if prod(shape) > READABLE:
+        return _tensor(spec, (1, *shape), {"fill": value})
+    data = value
+    for length in reversed(shape):
+        data = [data] * length
+    return _tensor(spec, (1, *shape), [data])
+
+
+def _tensor(spec: TensorSpec, shape: Sequence[int], data: Any) -> dict[str, Any]:
+    return {"name": spec.name, "shape": list(shape), "datatype": spec.datatype, "data": data}

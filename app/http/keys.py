@@ -1,0 +1,120 @@
+"""Keys that requests carry: one from a setting, any number from a file that is read again when it changes.
+
+A line of the file may say behind its key what requests with it may ask for: `KEY priority=2 class=best_effort`. No
+message holds a key, nor a part of one.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from pathlib import Path
+from typing import NamedTuple
+
+from app.contract import CLASSES
+from app.errors import ConfigError
+from app.http.reread_files import Watched
+
+log = logging.getLogger("starling.keys")
+
+_LARGEST_FILE = 64 << 10  # bytes: a thousand long keys, each of which a request is compared with
+
+
+class Key(NamedTuple):
+    """A key, and what requests with it may ask for.
+
+    `priority`: the best one, 0 for any; a smaller number is better. `klass`: the best class; "" for any.
+    """
+
+    value: bytes
+    priority: int = 0
+    klass: str = ""
+
+
+class Keys:
+    """Keys of which any will do. `name` is the setting's, for messages. Raises ConfigError: see `_checked`, `_read`."""
+
+    def __init__(self, name: str, key: str | None, file: Path | None) -> None:
+        self._name = name
+        self._file = file
+        self._watched = Watched(*([] if file is None else [file]))
+        self._own = () if key is None else (Key(_checked(key, name)),)
+        self._keys = self._own + (() if file is None else self._read(file))
+
+    @property
+    def several(self) -> bool:
+        return len(self._keys) > 1
+
+    def find(self, given: bytes) -> Key | None:
+        """The key that these bytes are; None if they are none.
+
+        The time it takes tells neither how much of a key is right, nor which: every key is compared, in a time that
+        does not depend on where they differ.
+        """
+        found = None
+        for key in self._keys:
+            if hmac.compare_digest(given, key.value):
+                found = key
+        return found
+
+    def look(self) -> None:
+        """Read the file again if it has changed. A file that is broken or empty keeps the keys there were."""
+        if self._file is None or not self._watched.changed():
+            return
+        try:
+            self._keys = self._own + self._read(self._file)
+        except ConfigError as exc:
+            log.error("%s; the keys read before still hold", exc)  # noqa: TRY400 - the message says all there is
+        else:
+            log.info("%s_file: read again: keys: %d", self._name, len(self._keys) - len(self._own))
+
+    def _read(self, file: Path) -> tuple[Key, ...]:
+        """The keys of a file, one a line; empty lines and comments are skipped.
+
+        Raises ConfigError for a file that cannot be read, has no key, or a line that is none.
+        """
+        where = f"{self._name}_file {file}"
+        try:
+            with file.open("rb") as opened:
+                data = opened.read(_LARGEST_FILE + 1)
+            lines = data.decode("utf-8-sig").splitlines()
+        except OSError as exc:
+            raise ConfigError(f"{where}: {exc.strerror or exc}") from None
+        except UnicodeDecodeError:
+            raise ConfigError(f"{where}: expected text in UTF-8") from None
+        if len(data) > _LARGEST_FILE:
+            raise ConfigError(f"{where}: expected at most {_LARGEST_FILE} bytes")
+        numbered = [(number, line.strip()) for number, line in enumerate(lines, 1)]
+        keys = [
+            _parsed(line, f"{where}: line {number}") for number, line in numbered if line and not line.startswith("#")
+        ]
+        if not keys:
+            raise ConfigError(f"{where}: expected a key, found none")
+        return tuple({key.value: key for key in keys}.values())
+
+
+def keys_of(name: str, key: str | None, file: Path | None) -> Keys | None:
+    """The keys of the settings `name` and `name_file`; None where neither is given."""
+    return None if key is None and file is None else Keys(name, key, file)
+
+
+def _parsed(line: str, where: str) -> Key:
+    """A line of a file. Raises ConfigError, without the key."""
+    value, *options = line.split()
+    key = Key(_checked(value, where))
+    for option in options:
+        name, _, given = option.partition("=")
+        if name == "priority" and given.isascii() and given.isdecimal() and int(given) > 0:
+            key = key._replace(priority=int(given))
+        elif name == "class" and given in CLASSES:
+            key = key._replace(klass=given)
+        else:
+            raise ConfigError(f"{where}: behind the key: expected priority=1 or more, or class={' or '.join(CLASSES)}")
+    return key
+
+
+def _checked(key: str, where: str) -> bytes:
+    """A key as a header has it. Raises ConfigError for one that no header can carry."""
+    if not key or not all("!" <= character <= "~" for character in key):
+        raise ConfigError(f"{where}: expected a key of visible ASCII characters, without a space")
+    return key.encode()

@@ -1,0 +1,73 @@
+"""Probes: whether the process is alive, and whether it is ready for requests, under all names that clients use.
+
+State: `health` (contract.Health) of the lifespan, asked at each probe. The paths need no key and count against no
+limit: `app/http/inference.py` lets them through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import cast
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+
+from app.contract import Health
+from app.http.routes import bodies
+from app.http.routes.openapi import answers
+
+LIVE_PATHS = ("/v2/health/live", "/livez", "/healthz")
+READY_PATHS = ("/v2/health/ready", "/readyz", "/ping")
+
+router = APIRouter(tags=["health"])
+
+
+async def live(request: Request) -> JSONResponse:
+    reason = _health(request).live()
+    if reason is None:
+        return JSONResponse({"live": True})
+    return JSONResponse({"live": False, "reason": reason}, 503)
+
+
+async def ready(request: Request) -> JSONResponse:
+    reason = _health(request).ready()
+    if reason is None:
+        return JSONResponse({"ready": True})
+    return JSONResponse({"ready": False, "reason": reason}, 503, headers={"Retry-After": "1"})
+
+
+def _health(request: Request) -> Health:
+    return cast(Health, request.state.health)
+
+
+def _add(
+    paths: Iterable[str],
+    probe: Callable[[Request], Awaitable[JSONResponse]],
+    body: type[bodies.Live | bodies.Ready],
+    example: str,
+    failing: str,
+    description: str,
+) -> None:
+    """One probe under all its paths, GET and HEAD. `example` is a reason, `failing` what a 503 means."""
+    name = body.__name__.lower()
+    for path in paths:
+        documented = answers(body, {name: True})
+        documented[503] = {
+            "model": body,
+            "description": failing,
+            "content": {"application/json": {"example": {name: False, "reason": example}}},
+        }
+        router.get(path, summary=f"{body.__name__}?", description=description, responses=documented)(probe)
+        router.head(path, include_in_schema=False)(probe)
+
+
+_add(
+    LIVE_PATHS, live, bodies.Live, "worker 0 has died",
+    failing="The engine is stuck or dead: restart it.",
+    description="Computed when asked, from the oldest batch in flight. HEAD is answered alike, without a body.",
+)  # fmt: skip
+_add(
+    READY_PATHS, ready, bodies.Ready, "one: loading; two: failed: model.toml: inputs: expected a list",
+    failing="Starting, draining, or a required model is not ready.",
+    description="503 also right after SIGTERM, while requests are still taken. HEAD is answered alike, without a body.",
+)  # fmt: skip

@@ -1,0 +1,114 @@
+"""What `starling models` and `starling check` do: list what a repository holds, and try each model once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from app.contract import Model, ModelInfo, ModelSource, SampleRow
+from app.errors import ConfigError
+from app.models.checks.trial import Unfit, call_directly, try_model, unfit_warning
+from app.models.description.config import CheckNames, model_info, read_config
+from app.models.repository import Repository
+from app.models.sources.loaders import load
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One version in a repository. `info` is None and `error` says why where its model.toml is wrong."""
+
+    source: ModelSource
+    info: ModelInfo | None
+    origin: str = ""  # the key `source` of model.toml
+    description: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One version, tried. `error` says why it would not serve; `warnings` are what serving it would log.
+
+    `untried`: it raises on every made-up row, so no batch of it has run. `example`: of a model with a front, a row
+    that clients may send.
+    """
+
+    source: ModelSource
+    info: ModelInfo | None
+    parameters: int = 0  # weights, for an nn.Module
+    error: str = ""
+    warnings: tuple[str, ...] = ()
+    untried: bool = False
+    example: SampleRow | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    results: tuple[Checked, ...]
+
+    @property
+    def ok(self) -> bool:
+        """True when there was something to try and all of it would serve."""
+        return bool(self.results) and not any(result.error for result in self.results)
+
+    @property
+    def clean(self) -> bool:
+        """True when nothing would be logged of it either."""
+        return self.ok and not any(result.warnings for result in self.results)
+
+
+def describe(repository: Repository, check_names: CheckNames | None = None) -> list[Listed]:
+    """All versions by name, read from model.toml alone: nothing is loaded. Raises ConfigError for an unreadable folder
+    and for one without a model.
+    """
+    return [_read(source, check_names) for source in _sources(repository)]
+
+
+def check(
+    place: str | Path | Repository, row_check: str | None = None, check_names: CheckNames | None = None
+) -> Report:
+    """Load every model of a repository, a shipped set or a single model's folder and try it: batches of 1, 2 and the
+    largest size, a row at full length, and whether rows are independent. `row_check` beats model.toml.
+
+    Raises ConfigError only where there is no model; a model's own fault is told in its result.
+    """
+    repository = place if isinstance(place, Repository) else Repository(place)
+    return Report(tuple(_try(source, row_check, check_names) for source in _sources(repository)))
+
+
+def _sources(repository: Repository) -> list[ModelSource]:
+    return [source for versions in repository.scan(required=True).values() for source in versions]
+
+
+def _read(source: ModelSource, check_names: CheckNames | None) -> Listed:
+    try:
+        config = read_config(source.folder)
+        return Listed(
+            source, model_info(config, source, None, check_names, own_axes=True), config.source, config.description
+        )
+    except ConfigError as error:
+        return Listed(source, None, error=str(error))
+
+
+def _try(source: ModelSource, row_check: str | None, check_names: CheckNames | None) -> Checked:
+    info: ModelInfo | None = None
+    try:
+        info = model_info(read_config(source.folder), source, None, check_names, own_axes=True)
+        model = load(source, {"row_check": row_check}, check_names=check_names)
+        info = info if model.front is None else model.front.face(model.info)
+        warnings, untried = _tried(model)
+    except ConfigError as error:
+        return Checked(source, info, error=str(error))
+    weights = model.call.parameters() if isinstance(model.call, torch.nn.Module) else ()
+    count = sum(weight.numel() for weight in weights)
+    example = None if model.front is None else model.front.example
+    return Checked(source, info, count, warnings=tuple(warnings), untried=untried, example=example)
+
+
+def _tried(model: Model) -> tuple[list[str], bool]:
+    """Warnings, and whether nothing could be tried. Raises ConfigError for what would not serve."""
+    try:
+        return try_model(model, call_directly(model)), False
+    except Unfit as error:
+        return [unfit_warning(str(error))], True

@@ -1,0 +1,257 @@
+"""Rows to try a model with before anybody has sent one, and batches made of them.
+
+A model is warmed up with one row of plain values (ones, empty text), which is as valid as made-up input gets. Whether
+its rows are independent is checked with rows that differ from one another. Both keep to what model.toml declares;
+where made-up values are no valid input, `[warmup]` in model.toml gives real rows.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from app.contract import Array, ModelInfo, SampleRow, TensorSpec
+from app.models.base import row_shape
+from app.models.sources.made import with_made
+
+ROWS = 4  # made up for the row check: enough to change places, few enough to cost little
+_SHORT = 16  # of variable axes: long enough for most kernels, and an encoder runs it in milliseconds
+_LONGER = 8  # times what is known of rows without a bound
+_ATTEMPTS = 8  # to make up a row that differs from those before it; some inputs have no more than two values
+_LETTERS = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz", np.uint8)
+_LONGEST_TEXT = 8
+
+
+def full_lengths(inputs: Sequence[TensorSpec]) -> dict[str, int]:
+    """Each variable axis at its bound, or at a short length if it has none."""
+    return {axis: bound or _SHORT for axis, bound in _bounds(inputs).items()}
+
+
+def short_lengths(inputs: Sequence[TensorSpec], length: int = _SHORT) -> dict[str, int]:
+    """Each variable axis at `length`, or at its bound where that is less."""
+    return {axis: min(bound or length, length) for axis, bound in _bounds(inputs).items()}
+
+
+def most_length(inputs: Sequence[TensorSpec], own: int) -> int:
+    """The longest that rows can be, 0 without a variable axis; without a bound several times their `own` length."""
+    return max((bound or own * _LONGER for bound in _bounds(inputs).values()), default=0)
+
+
+def _bounds(inputs: Sequence[TensorSpec]) -> dict[str, int]:
+    """The largest length of each variable axis, UNBOUNDED if there is none."""
+    return {axis: bound for spec in inputs for axis, bound in zip(spec.axes, spec.bounds, strict=True) if axis}
+
+
+def longest(rows: Sequence[SampleRow]) -> dict[str, int]:
+    """The length of each variable axis in a batch of these rows."""
+    return {axis: max(row.lengths[axis] for row in rows) for axis in rows[0].lengths}
+
+
+def own_length(inputs: Sequence[TensorSpec], samples: Sequence[SampleRow], length: int = 0) -> int:
+    """The longest of the rows that a model is tried with, 0 without a variable axis; `length`: if they are made so."""
+    lengths = longest(samples) if samples and not length else short_lengths(inputs, length or _SHORT)
+    return max(lengths.values(), default=0)
+
+
+def example_row(inputs: Sequence[TensorSpec], lengths: Mapping[str, int] | None = None) -> SampleRow:
+    """The plain row: each input's example in all places. Axes that `lengths` does not name are at their bounds."""
+    lengths = {**full_lengths(inputs), **(lengths or {})}
+    return SampleRow(
+        tuple(np.full(row_shape(spec, lengths), plain_value(spec), spec.dtype) for spec in inputs), lengths
+    )
+
+
+def plain_value(spec: TensorSpec) -> Any:
+    """What stands in all places of a plain row, as the input's memory holds it."""
+    if spec.datatype == "BYTES":
+        return b""
+    return to_bits(np.array([spec.example], np.float32))[0] if spec.datatype == "BF16" else spec.example
+
+
+def made_up_rows(inputs: Sequence[TensorSpec], lengths: Sequence[Mapping[str, int]], seed: int = 0) -> list[SampleRow]:
+    """A row for each of `lengths`, of values that differ from row to row. Equal seeds give equal rows.
+
+    Floats are drawn from the standard normal distribution, text is a word, integers lie between the input's `minimum`
+    and `maximum`. Without these bounds they are 0 or 1: any larger number could be an index out of range.
+    """
+    random = np.random.default_rng(seed)
+    plain = [_keeps_to_ones(spec, inputs) for spec in inputs]
+    rows: list[SampleRow] = []
+    seen: set[tuple[Any, ...]] = set()
+    for of_row in lengths:
+        for _ in range(_ATTEMPTS):
+            row = SampleRow(
+                tuple(
+                    np.full(row_shape(spec, of_row), plain_value(spec), spec.dtype)
+                    if ones
+                    else _draw(spec, row_shape(spec, of_row), random)
+                    for spec, ones in zip(inputs, plain, strict=True)
+                ),
+                dict(of_row),
+            )
+            if (content := content_of(row)) not in seen:
+                break
+        seen.add(content)
+        rows.append(row)
+    return rows
+
+
+def row_check_rows(info: ModelInfo, samples: Sequence[SampleRow] = ()) -> list[SampleRow]:
+    """Rows that may share a batch, to check a model with: made-up ones, or those of the samples that do.
+
+    The first have the longest length; where an axis is variable, the last is shorter if there is such a row.
+    """
+    ends = info.batching.length_buckets
+    if not samples:
+        return made_up_rows(info.client_inputs, _lengths(full_lengths(info.client_inputs), ends))
+    groups: dict[int, list[SampleRow]] = {}
+    for row in samples:
+        groups.setdefault(_bucket(row.lengths, ends), []).append(row)
+    most = max(groups.values(), key=len)
+    rows = sorted(most, key=lambda row: -sum(row.lengths.values()))
+    return [*rows[: ROWS + 1], *rows[ROWS + 1 :][-1:]]
+
+
+def _lengths(bounds: Mapping[str, int], ends: Sequence[int]) -> list[dict[str, int]]:
+    """Of made-up rows: ROWS of one length, then shorter ones. Only lengths that may share a batch."""
+    short, long = _span(max(bounds.values(), default=1), ends)
+    same = {axis: min(bound, long) for axis, bound in bounds.items()}
+    shorter = [{axis: min(bound, short) for axis, bound in bounds.items()}]
+    shorter += [{**same, axis: min(bound, short)} for axis, bound in bounds.items()][:2]
+    allowed = [one for one in shorter if one != same and _bucket(one, ends) == _bucket(same, ends)]
+    return [*[same] * ROWS, *allowed]
+
+
+def _span(bound: int, ends: Sequence[int]) -> tuple[int, int]:
+    """Two lengths up to `bound` of one bucket, 8 and 16 if possible; one length twice if no bucket has two."""
+    lows, highs = [1, *(end + 1 for end in ends)], [min(end, bound) for end in (*ends, bound)]
+    spans = [(low, high) for low, high in zip(lows, highs, strict=True) if low < high]
+    if not spans:
+        return min(bound, _SHORT), min(bound, _SHORT)
+    low, high = next((span for span in spans if span[1] >= min(bound, _SHORT)), spans[-1])
+    long = min(high, max(_SHORT, low + 1))
+    return max(low, long // 2), long
+
+
+def _bucket(lengths: Mapping[str, int], ends: Sequence[int]) -> int:
+    return bisect_left(ends, max(lengths.values(), default=0)) if ends else 0
+
+
+def stretched(inputs: Sequence[TensorSpec], row: SampleRow, lengths: Mapping[str, int]) -> SampleRow:
+    """The row with its variable axes at other lengths: its own values repeated, or cut."""
+    arrays = []
+    for spec, values in zip(inputs, row.arrays, strict=True):
+        for dim, axis in enumerate(spec.axes):
+            if axis:
+                values = np.take(values, np.arange(lengths[axis]) % values.shape[dim], axis=dim)
+        arrays.append(values)
+    return SampleRow(tuple(arrays), dict(lengths), row.parameters)
+
+
+def stack(
+    inputs: Sequence[TensorSpec], rows: Sequence[SampleRow], size: int | None = None
+) -> list[torch.Tensor | Array]:
+    """The rows as a batch of `size`, a tensor per input (BYTES: an object array): what a model is called with.
+
+    As the engine does it: shorter rows are padded with the input's pad value, and missing rows repeat the last.
+    `inputs` are all of the model's; rows have those that clients send.
+    """
+    padded = [*rows, *[rows[-1]] * ((size or len(rows)) - len(rows))]
+    sent = [spec for spec in inputs if not spec.made]
+    batch: list[torch.Tensor | Array] = []
+    for index, spec in enumerate(sent):
+        values = [row.arrays[index] for row in padded]
+        shape = tuple(map(max, zip(*(value.shape for value in values), strict=True)))
+        joined = np.full((len(padded), *shape), _pad(spec), spec.dtype)
+        for position, value in enumerate(values):
+            place: tuple[Any, ...] = (position, *map(slice, value.shape))
+            joined[place] = value[()]  # one text, and not an array of it, where a row is a single value
+        batch.append(as_tensor(spec, joined))
+    if len(sent) == len(inputs):
+        return batch
+    of_rows = {axis: torch.tensor([row.lengths[axis] for row in padded]) for axis in rows[0].lengths}
+    return with_made(inputs, batch, of_rows, longest(rows))
+
+
+def as_tensor(spec: TensorSpec, values: Array) -> torch.Tensor | Array:
+    """An array as a model gets it; both share their memory."""
+    if spec.datatype == "BYTES":
+        return values
+    tensor = torch.from_numpy(values)
+    return tensor.view(torch.bfloat16) if spec.datatype == "BF16" else tensor
+
+
+def to_bits(values: Array) -> Array:
+    """float32 numbers as the bits of bfloat16."""
+    bits: Array = torch.from_numpy(np.asarray(values, np.float32)).to(torch.bfloat16).view(torch.uint16).numpy()
+    return bits
+
+
+def _pad(spec: TensorSpec) -> Any:
+    if spec.datatype == "BYTES":
+        return b""
+    return to_bits(np.array([spec.pad_value], np.float32))[0] if spec.datatype == "BF16" else spec.pad_value
+
+
+def _keeps_to_ones(spec: TensorSpec, inputs: Sequence[TensorSpec]) -> bool:
+    """Whether only ones are sure to be valid: a mask, or one integer without bounds beside inputs that may differ.
+
+    A mask with holes is none that a caller would send, and a length of 0 makes a recurrent layer raise.
+    """
+    if "mask" in spec.name.lower():
+        return True
+    others = [other for other in inputs if other is not spec]
+    if _is_flag(spec) and any(axis for axis in spec.axes):
+        return any(set(filter(None, spec.axes)) & set(other.axes) and not _is_flag(other) for other in others)
+    return _is_bare_integer(spec) and any(not _is_bare_integer(other) and not _is_flag(other) for other in others)
+
+
+def _is_flag(spec: TensorSpec) -> bool:
+    return spec.datatype == "BOOL" or (spec.minimum, spec.maximum) == (0, 1)
+
+
+def _is_bare_integer(spec: TensorSpec) -> bool:
+    return _is_integer(spec) and not spec.ranged and spec.fixed and spec.count == 1
+
+
+def _is_integer(spec: TensorSpec) -> bool:
+    return spec.dtype.kind in "iu" and spec.datatype != "BF16"
+
+
+def _draw(spec: TensorSpec, shape: tuple[int, ...], random: np.random.Generator) -> Array:
+    if spec.datatype == "BYTES":
+        values: Array = np.empty(shape, object)
+        for place in np.ndindex(shape):
+            values[place] = random.choice(_LETTERS, random.integers(1, _LONGEST_TEXT, endpoint=True)).tobytes()
+        return values
+    if not _is_integer(spec) and spec.datatype != "BOOL":
+        normal = np.asarray(random.standard_normal(shape, np.float32), np.float32)
+        return to_bits(normal) if spec.datatype == "BF16" else normal.astype(spec.dtype)
+    low, high = _range(spec)
+    wide = np.int64 if low < 0 else np.uint64
+    drawn: Array = np.asarray(random.integers(low, high, shape, wide, endpoint=True), wide)
+    if (low, high) == (0, 1) and drawn.size > 1:
+        drawn.reshape(-1)[0] = 1  # all zeros, taken for a mask, would leave nothing
+    return drawn.astype(spec.dtype)
+
+
+def _range(spec: TensorSpec) -> tuple[int, int]:
+    """The least and the largest value to draw."""
+    if spec.datatype == "BOOL":
+        return 0, 1
+    limits = np.iinfo(spec.dtype)
+    low, high = spec.minimum, spec.maximum
+    if low is None:
+        return (0, 1) if high is None else (max(int(limits.min), min(0, high - 1)), high)
+    return low, min(int(limits.max), low + 1) if high is None else high
+
+
+def content_of(row: SampleRow) -> tuple[Any, ...]:
+    """Equal for rows of equal values and shapes."""
+    return tuple(
+        (values.shape, tuple(values.flat) if values.dtype == object else values.tobytes()) for values in row.arrays
+    )

@@ -1,0 +1,284 @@
+"""What a model goes through before it serves: batches of several sizes, rows at full length, and the row check.
+
+All of it runs the model through a `Run` (see row_check.py), so `starling check` tries the module itself and the engine
+tries it where it will serve. `Run` raises what the model raises, and ConfigError when the outputs are not as declared.
+
+A model that raises on every made-up row may be right: a text that must be a number, an id that must exist. That is
+`Unfit`, which the caller decides about. With real rows there is no such doubt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+
+import torch
+from torch import nn
+
+from app.contract import Array, Model, ModelInfo, SampleRow
+from app.errors import ConfigError
+from app.models.base import normalise, one_line, verify
+from app.models.checks.cell_check import check_cell
+from app.models.checks.row_check import TOLERANCES, Cause, Finding, Run, Tolerance, check_rows
+from app.models.checks.samples import (
+    example_row,
+    full_lengths,
+    longest,
+    made_up_rows,
+    row_check_rows,
+    short_lengths,
+    stack,
+    stretched,
+)
+from app.models.checks.stage_check import check_stages
+from app.models.recurrent.cells import CellModel
+from app.models.recurrent.rnn_graph import holds_layer
+
+_LONGEST_MESSAGE = 500
+_DTYPES = {torch.bfloat16: "BF16", torch.float16: "FP16", torch.float32: "FP32", torch.float64: "FP64"}
+_COARSEST_FIRST = ("BF16", "FP16", "FP32", "FP64")
+
+GIVE_ROWS = 'give real rows: [warmup] file = "sample.json" in model.toml'
+_REMEDIES = {
+    Cause.COMPANY: "Compute nothing across the batch (dimension 0): put BatchNorm in eval mode, "
+    "take softmax, mean and the like along other dimensions",
+    Cause.PADDING: "Padding must not reach a row's answer: give the model a mask or its rows' lengths (the keys mask "
+    "and lengths of an input in model.toml) and use it, in a recurrent layer by packing sequences",
+    Cause.MEMORY: "Keep nothing in the cell between two steps: what a row remembers belongs into its state",
+}
+_BY_ITS_CELL = "Set recurrent = true in model.toml: each row then runs for its own length, with the weights as they are"
+
+
+class Unfit(Exception):
+    """The model raises on made-up rows whatever the size of the batch. The message says what it raises."""
+
+
+def call_directly(model: Model) -> Run:
+    """Runs the model as it was loaded, on this thread."""
+    info = model.info
+
+    def run(rows: Sequence[SampleRow], size: int) -> list[Array]:
+        arguments = stack(info.inputs, rows, size)
+        parameters = [dict(rows[min(place, len(rows) - 1)].parameters) for place in range(size)]
+        with torch.inference_mode(), staying():
+            result = model.call(*arguments, **({"parameters": parameters} if model.takes_parameters else {}))
+        values = normalise(result, info.returned, info.name)[: len(info.outputs)]
+        verify(info, values, size, longest(rows))
+        return [_array(value) for value in values]
+
+    return run
+
+
+@contextmanager
+def staying() -> Iterator[None]:
+    """A model that calls sys.exit fails like any other, and the process goes on."""
+    try:
+        yield
+    except SystemExit as error:
+        raise RuntimeError(one_line(error)) from error
+
+
+def _array(value: torch.Tensor | Array) -> Array:
+    if not isinstance(value, torch.Tensor):
+        return value
+    value = value.detach().cpu()
+    array: Array = (value.view(torch.uint16) if value.dtype == torch.bfloat16 else value).numpy()
+    return array
+
+
+def try_model(model: Model, run: Run) -> list[str]:
+    """All of it: sizes, the full length, and the row check. Returns warnings. Raises ConfigError and Unfit."""
+    row = fit_row(model, run)
+    warnings = [try_full_length(model, row, run), check_independence(model, run), nan_warning(model)]
+    return [warning for warning in warnings if warning]
+
+
+def fit_row(model: Model, run: Run) -> SampleRow:
+    """A row that the model takes in batches of 1, 2 and its largest: the first sample, a plain or a made-up one.
+
+    Raises ConfigError when the model takes it at some sizes only, raises on the sample, or does not return what it
+    declares; Unfit when it raises on made-up rows at every size.
+    """
+    inputs = model.info.client_inputs
+    if model.samples:
+        try_sizes(model, model.samples[0], run)
+        return model.samples[0]
+    short = short_lengths(inputs)
+    reason = ""
+    for row in (example_row(inputs, short), *made_up_rows(inputs, [short])):
+        try:
+            try_sizes(model, row, run)
+        except Unfit as error:
+            reason = reason or str(error)
+        else:
+            return row
+    raise Unfit(reason)
+
+
+def try_sizes(model: Model, row: SampleRow, run: Run) -> None:
+    """Run copies of one row in batches of 1, 2 and `max_batch`: values alike, so that only the size can matter."""
+    largest = model.info.batching.max_batch
+    sizes = sorted({1, min(2, largest), largest})
+    failed: dict[int, Exception] = {}
+    for size in sizes:
+        try:
+            run([row], size)
+        except Exception as error:  # a user's code may raise anything
+            failed[size] = error
+    if not failed:
+        return
+    worked = [size for size in sizes if size not in failed]
+    wrong = {size: error for size, error in failed.items() if isinstance(error, ConfigError)}
+    size, first = next(iter((wrong or failed).items()))
+    if not (worked or wrong or model.samples or _is_out_of_memory(first)):
+        raise Unfit(one_line(first)[:_LONGEST_MESSAGE])
+    problem = f"{_batch(size)}: {_what(first, model.info)}{_hint(size, first, worked)}"
+    raise ConfigError(f"{_who(model.info)}: {problem}") from (None if size in wrong else first)
+
+
+def try_full_length(model: Model, row: SampleRow, run: Run) -> str | None:
+    """Run the row with every variable axis at its bound. A warning where a sample cannot be made so long.
+
+    Raises ConfigError when a row of made-up values fails only because of its length.
+    """
+    full = full_lengths(model.info.client_inputs)
+    if full == row.lengths:
+        return None
+    try:
+        run([stretched(model.info.client_inputs, row, full)], 1)
+    except Exception as error:
+        told = f"a row at full length ({', '.join(f'{axis} {length}' for axis, length in full.items())})"
+        problem = f"{told}: {_what(error, model.info)}"
+        if model.samples and not isinstance(error, ConfigError):
+            return f"not tried: a sample repeated to {problem}"
+        raise ConfigError(f"{_who(model.info)}: {problem}; shorter rows work: is max_shape too large?") from error
+    return None
+
+
+def check_independence(model: Model, run: Run) -> str | None:
+    """The row check, as `model.row_check` says. Returns a warning, or raises ConfigError where it refuses."""
+    if model.row_check == "off":
+        return None
+    rows = row_check_rows(model.info, model.samples)
+    try:
+        tolerance = tolerance_of(model)
+        with torch.inference_mode(), staying():
+            finding = _at_boundaries(model, rows, tolerance)
+        finding = finding or check_rows(model.info, rows, run, tolerance)
+    except ConfigError:
+        raise
+    except Exception as error:
+        what = _what(error, model.info)
+        if model.samples:
+            raise ConfigError(f"{_who(model.info)}: row check: the rows of [warmup] in a batch: {what}") from error
+        return f"whether its rows are independent is unchecked, it raises on made-up rows: {what}; {GIVE_ROWS}"
+    if finding is None:
+        return _blind_spot(model, rows)
+    if finding.cause is Cause.RANDOM or model.row_check == "warn":
+        return finding_warning(finding)
+    remedy = _REMEDIES[finding.cause]
+    if finding.cause is Cause.PADDING and holds_layer(model.call) and not isinstance(model.call, CellModel):
+        remedy = f"{_BY_ITS_CELL}. Otherwise: {remedy}"
+    raise ConfigError(
+        f"{_who(model.info)}: {finding}. {remedy}; "
+        'or serve it as it is, with row_check = "warn" in model.toml or --row-check warn'
+    )
+
+
+def _at_boundaries(model: Model, rows: Sequence[SampleRow], tolerance: Tolerance) -> Finding | None:
+    """Between stages, or between the steps of a cell: where a batch may change."""
+    if model.stages:
+        return check_stages(model, rows, tolerance)
+    return check_cell(model, rows, tolerance) if isinstance(model.call, CellModel) else None
+
+
+def finding_warning(finding: Finding) -> str:
+    """For a model that serves all the same."""
+    if finding.cause is Cause.RANDOM:
+        return f"whether its rows are independent is unchecked, {finding}: does it sample, or use dropout?"
+    return str(finding)
+
+
+def nan_warning(model: Model) -> str | None:
+    """That a weight holds NaN, or None. Such a model serves: the weight may not be used, nobody else can tell."""
+    stages = model.stages or (model.call,)
+    named = (found for stage in stages if isinstance(stage, nn.Module) for found in stage.named_parameters())
+    wrong = next((name for name, value in named if value.is_floating_point() and bool(value.isnan().any())), None)
+    return None if wrong is None else f"weight {wrong!r} holds NaN: answers that depend on it are NaN"
+
+
+def unfit_warning(reason: str, later: str = "until real ones come") -> str:
+    """For a model that raises on made-up rows; `later` says until when what was not tried is not known."""
+    return (
+        f"it raises on made-up rows: {reason}; it serves, but {later} its batch times are not known and its rows not "
+        f"checked; {GIVE_ROWS}"
+    )
+
+
+def tolerance_of(model: Model) -> Tolerance:
+    """By the coarsest floating-point type among inputs, outputs and weights, and what FP32 is computed in."""
+    tensors = (*model.info.inputs, *model.info.outputs)
+    found = {spec.datatype for spec in tensors if spec.datatype in _COARSEST_FIRST}
+    on_gpu = False
+    if isinstance(model.call, nn.Module):
+        weights = list(chain(model.call.parameters(), model.call.buffers()))
+        on_gpu = any(weight.is_cuda for weight in weights)
+        found |= {_DTYPES.get(weight.dtype, "BF16") for weight in weights if weight.is_floating_point()}
+    if "FP32" in found:
+        found.add(_float32_precision(on_gpu))
+    return TOLERANCES[next((name for name in _COARSEST_FIRST if name in found), "EXACT")]
+
+
+def _float32_precision(on_gpu: bool) -> str:
+    """What torch may round FP32 to on the way: a model's code can allow it, and for convolutions a GPU does."""
+    try:
+        allowed = torch.get_float32_matmul_precision()
+        tf32 = on_gpu and torch.backends.cudnn.allow_tf32
+    except RuntimeError:  # set by torch's newer switches, which these do not show
+        return "BF16"
+    return "BF16" if allowed == "medium" else "FP16" if allowed == "high" or tf32 else "FP32"
+
+
+def _blind_spot(model: Model, rows: Sequence[SampleRow]) -> str | None:
+    """What the samples could not show."""
+    if not model.samples or model.info.batching.max_batch < 2:
+        return None
+    if len(rows) == 1:
+        return "the row check had one sample, run beside copies of itself: give several rows"
+    if rows[0].lengths and all(row.lengths == rows[0].lengths for row in rows):
+        return "the row check had samples of one length, so that padding is unchecked: give rows of several lengths"
+    return None
+
+
+def _who(info: ModelInfo) -> str:
+    return f"model {info.name!r} version {info.version}"
+
+
+def _batch(size: int) -> str:
+    return f"a batch of {size} row{'s' * (size > 1)}"
+
+
+def _what(error: Exception, info: ModelInfo) -> str:
+    """The error in one line, without the model's name."""
+    text = str(error) if isinstance(error, ConfigError) else one_line(error)
+    for prefix in (f"{_who(info)}: ", f"model {info.name!r}: "):
+        text = text.removeprefix(prefix)
+    return text[:_LONGEST_MESSAGE]
+
+
+def _hint(size: int, error: Exception, worked: Sequence[int]) -> str:
+    """Why a model may fail at one size when it works at others."""
+    if not worked:
+        return ""
+    works = f"; {' and '.join(map(_batch, worked))} work{'s' * (len(worked) == 1)}"
+    if _is_out_of_memory(error):
+        return works
+    if size == 1 and isinstance(error, ConfigError):
+        return f"{works}: does it squeeze() without naming a dimension? That removes a batch of one"
+    return f"{works}: was it exported, or written, for one batch size? Export it with a dynamic batch dimension"
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    # torch's CPU allocator raises a plain RuntimeError, which nothing but its text tells from a model's own.
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator" in str(error)

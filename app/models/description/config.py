@@ -1,0 +1,250 @@
+"""Reads and checks model.toml: its keys as pydantic models, then their meaning as the types of the contract.
+
+Everything wrong with the file becomes a ConfigError `FILE: KEY: expected ..., got ...`.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from itertools import pairwise
+from pathlib import Path, PurePath
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+
+from app.contract import Batching, ModelInfo, ModelSource, TensorSpec
+from app.errors import ConfigError
+from app.models.description.specs import input_specs, output_specs
+from app.models.description.tables import InputTable, OutputTable, Table, TaskName, TaskTable
+from app.models.sources.onnx_file import declared_inputs, declared_outputs, read_interface
+from app.models.tasks.faces import listed
+
+FILE_NAME = "model.toml"
+#: What the metadata routes call a model by its source's suffix, where model.toml does not say.
+_PLATFORMS = {".onnx": "onnxruntime_onnx", ".joblib": "sklearn", ".pt": "pytorch_libtorch", ".pth": "pytorch_libtorch"}
+#: Raises ValueError for a policy or an objective that there is not: only the scheduler knows their names.
+CheckNames = Callable[[str, str | float], None]
+#: Ends of the lengths that may share a batch, for inputs without bound: padding makes a row at most four times as long.
+_BUCKETS = tuple(1024 << 2 * n for n in range(10))
+
+
+class BatchingTable(Table):
+    """`[batching]`: the fields of `contract.Batching`, each optional."""
+
+    policy: str | None = None
+    objective: str | float | None = None
+    max_batch: int | None = Field(default=None, ge=1, le=4096)
+    max_delay_ms: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    max_queue: int | None = Field(default=None, ge=1)
+    default_timeout_ms: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    default_priority: int | None = Field(default=None, ge=1)
+    default_class: Literal["realtime", "best_effort"] | None = None
+    length_buckets: list[Annotated[int, Field(ge=1)]] | None = None
+    reorder: bool | None = None
+    complete_wait: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+
+    @field_validator("length_buckets")
+    @classmethod
+    def _buckets_rise(cls, value: list[int] | None) -> list[int] | None:
+        if value is not None and any(low >= high for low, high in pairwise(value)):
+            raise ValueError(f"expected rising lengths, got {value!r}")
+        return value
+
+    def given(self) -> dict[str, Any]:
+        """The fields that were given, as arguments of `contract.Batching`."""
+        values = {key: value for key, value in self if value is not None}
+        if "length_buckets" in values:
+            values["length_buckets"] = tuple(values["length_buckets"])
+        return values
+
+
+class WarmupTable(Table):
+    """`[warmup]`: real rows to try the model with, beside model.toml."""
+
+    file: str
+
+    @field_validator("file")
+    @classmethod
+    def _format_is_known(cls, value: str) -> str:
+        if not value.endswith((".json", ".npz")):
+            raise ValueError(f"expected a .json or .npz file, got {value!r}")
+        return value
+
+
+class ModelTable(Table):
+    """The whole of a model.toml. A `task` declares the inputs and outputs by itself."""
+
+    source: str = Field(min_length=1)
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    task: TaskName | None = None
+    task_options: TaskTable = TaskTable()
+    weights: str | None = None
+    trust: bool = False
+    platform: str | None = None
+    description: str = ""
+    row_check: Literal["refuse", "warn", "off"] = "refuse"
+    profile: bool = True
+    cuts: list[Annotated[str, Field(min_length=1)]] | None = Field(default=None, min_length=1)
+    stages: int | None = Field(default=None, ge=2, le=64)
+    recurrent: bool = False
+    warmup: WarmupTable | None = None
+    inputs: list[InputTable] = Field(default_factory=list, min_length=1)
+    outputs: list[OutputTable] = Field(default_factory=list, min_length=1)
+    batching: BatchingTable = BatchingTable()
+
+    @model_validator(mode="after")
+    def _trust_is_for_pickles(self) -> ModelTable:
+        if self.trust and PurePath(self.source).suffix != ".joblib":
+            raise ValueError("trust: expected none but for a source FILE.joblib: no other is unpickled")
+        return self
+
+    @model_validator(mode="after")
+    def _task_or_tensors(self) -> ModelTable:
+        """A model has either a task or inputs and outputs of its own."""
+        if self.task is None:
+            for key in ("inputs", "outputs"):
+                if not getattr(self, key):
+                    raise ValueError(f"{key}: expected a value, got none")
+            if "task_options" in self.model_fields_set:
+                raise ValueError("task_options: expected none without a task")
+            return self
+        if not self.source.startswith("hf:"):
+            raise ValueError(f"task: expected none for the source {self.source!r}: tasks are for hf:FOLDER_OR_ID")
+        for key in ("inputs", "outputs", "weights", "recurrent"):
+            if key in self.model_fields_set:
+                raise ValueError(f"{key}: expected none beside the task {self.task!r}, which says what goes in and out")
+        self.task_options.check(self.task)
+        return self
+
+    @model_validator(mode="after")
+    def _one_way_to_cut(self) -> ModelTable:
+        if self.cuts is not None and self.stages is not None:
+            raise ValueError(f"stages: expected either stages or cuts, got both: {self.stages} and {self.cuts}")
+        return self
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> ModelTable:
+        for key, tensors in (("inputs", self.inputs), ("outputs", self.outputs)):
+            names = [tensor.name for tensor in tensors]
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                raise ValueError(f"{key}: expected names that differ, got {twice[0]!r} more than once")
+        return self
+
+
+def read_config(folder: Path) -> ModelTable:
+    """Read `folder`/model.toml. Raises ConfigError naming the file, the key, what was expected and what came."""
+    path = folder / FILE_NAME
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path}: expected a readable TOML file: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: expected a readable TOML file: its values are nested too deeply") from None
+    if str(table.get("source", "")).endswith(".onnx"):
+        table = _with_graph(table, path)
+    try:
+        return ModelTable.model_validate(table)
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {explain(error, ModelTable)}") from None
+
+
+def _with_graph(table: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The file's tables, with the inputs and outputs of the ONNX graph where the file has none."""
+    if table.get("inputs") and table.get("outputs"):
+        return table
+    file = path.parent / table["source"]
+    graph = read_interface(file)
+    inputs = table.get("inputs") or declared_inputs(graph, file)
+    return {**table, "inputs": inputs, "outputs": table.get("outputs") or declared_outputs(graph, file, inputs)}
+
+
+def model_info(
+    config: ModelTable,
+    source: ModelSource,
+    overrides: Mapping[str, object] | None = None,
+    check_names: CheckNames | None = None,
+    own_axes: bool = False,
+) -> ModelInfo:
+    """What the file declares, as callers see it. Reads the files of labels.
+
+    `overrides` holds fields of `contract.Batching` that beat the file's (flags and environment variables); a value of
+    None is not given. `own_axes` lets outputs have axes that no input has, as recurrent models may; whether a model is
+    one is known when it has been loaded. Raises ConfigError for axes or labels that do not fit together, and for a
+    wrong override. Of a task it has the inputs and outputs as far as they are known before the model is loaded.
+    """
+    path = source.folder / FILE_NAME
+    if config.task is not None:
+        inputs, outputs = listed(config.task)
+    else:
+        inputs = input_specs(path, config.inputs)
+        outputs = output_specs(path, config.outputs, inputs, own_axes)
+    return ModelInfo(
+        name=source.name,
+        version=str(source.version),
+        platform=config.platform or _PLATFORMS.get(PurePath(config.source).suffix, "pytorch"),
+        inputs=inputs,
+        outputs=outputs,
+        batching=_with_buckets(_batching(path, config.batching, overrides or {}, check_names), inputs),
+    )
+
+
+def _with_buckets(batching: Batching, inputs: Sequence[TensorSpec]) -> Batching:
+    """Rows of inputs without bound only share a batch with rows of similar length, unless model.toml says otherwise.
+
+    A batch is padded to its longest row: one row of a million values would make its company a million long.
+    """
+    if batching.length_buckets or all(spec.bounded for spec in inputs):
+        return batching
+    return replace(batching, length_buckets=_BUCKETS)
+
+
+def _batching(
+    path: Path, table: BatchingTable, overrides: Mapping[str, object], check_names: CheckNames | None
+) -> Batching:
+    given = {key: value for key, value in overrides.items() if value is not None}
+    unknown = sorted(set(given) - {field.name for field in fields(Batching)})
+    if unknown:
+        raise ConfigError(f"setting {unknown[0]}: not a setting of batching")
+    if isinstance(given.get("length_buckets"), tuple):
+        given["length_buckets"] = list(given["length_buckets"])  # type: ignore[call-overload]
+    try:
+        forced = BatchingTable.model_validate(given)
+    except ValidationError as error:
+        raise ConfigError(f"setting {explain(error, BatchingTable)}") from None
+    batching = Batching(**{**table.given(), **forced.given()})
+    if check_names is not None:
+        try:
+            check_names(batching.policy, batching.objective)
+        except ValueError as error:
+            raise ConfigError(f"{path}: batching.{error}") from None
+    return batching
+
+
+def explain(error: ValidationError, table: type[BaseModel]) -> str:
+    """The first thing wrong, as `inputs[0].shape: expected ..., got ...`."""
+    first = error.errors()[0]
+    where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"]).lstrip(".")
+    if first["type"] == "missing":
+        return f"{where}: expected a value, got none"
+    if first["type"] == "extra_forbidden":
+        return f"{where}: unknown key; expected one of {', '.join(_known_keys(table, first['loc']))}"
+    if first["type"] == "value_error":
+        text = str(first["ctx"]["error"])
+        # a validator of a whole table names the key within it
+        return f"{where}.{text}" if re.match(r"\w+: ", text) and where else f"{where}: {text}" if where else text
+    wanted = first["msg"].removeprefix("Input should be ").removeprefix("a valid ")
+    return f"{where}: expected {wanted}, got {first['input']!r}"
+
+
+def _known_keys(table: type[BaseModel], steps: Sequence[int | str]) -> list[str]:
+    """The keys of the table that the second last step of a location leads to."""
+    parts: dict[str, type[BaseModel]] = {
+        "inputs": InputTable, "outputs": OutputTable, "batching": BatchingTable, "warmup": WarmupTable,
+        "task_options": TaskTable,
+    }  # fmt: skip
+    inner: type[BaseModel] = parts.get(str(steps[0]), table) if len(steps) > 1 else table
+    return list(inner.model_fields)

@@ -1,0 +1,223 @@
+"""What `[[inputs]]` and `[[outputs]]` of model.toml mean together: axes, their bounds, inputs that the server makes.
+
+Everything that does not fit is a ConfigError `FILE: KEY: expected ..., got ...`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from app.contract import DATATYPES, UNBOUNDED, TensorSpec
+from app.errors import ConfigError
+from app.models.description.tables import InputTable, OutputTable, TensorTable, is_fixed
+
+_LONGEST = (1 << 31) - 1  # of an axis without bound: longer rows do not fit in a body
+
+
+def input_specs(path: Path, tables: Sequence[InputTable]) -> tuple[TensorSpec, ...]:
+    """The inputs in the order declared. Raises ConfigError naming `path` and the key."""
+    sent = {table.name: table for table in tables if table.lengths is None and table.mask is None}
+    bounds = _bounds(path, tables)
+    specs: list[TensorSpec] = []
+    for index, table in enumerate(tables):
+        if table.lengths is not None:
+            specs.append(_lengths_spec(path, index, table, sent, bounds))
+        elif table.mask is not None:
+            specs.append(_mask_spec(path, index, table, sent, bounds))
+        else:
+            specs.append(_sent_spec(table, bounds))
+    return tuple(specs)
+
+
+def output_specs(
+    path: Path, tables: Sequence[OutputTable], inputs: Sequence[TensorSpec], own_axes: bool = False
+) -> tuple[TensorSpec, ...]:
+    """The outputs in the order declared. Reads the files of labels. Raises ConfigError naming `path` and the key.
+
+    An axis -1 is the inputs' only variable axis. If they have none, it is an axis with a name of its own. `own_axes`:
+    an axis whose name no input has is one of the output's own as well, as recurrent models have it.
+    """
+    bounds = {axis: bound for spec in inputs for axis, bound in zip(spec.axes, spec.bounds, strict=True) if axis}
+    specs = []
+    for index, table in enumerate(tables):
+        axes = tuple(
+            _output_axis(path, index, table, place, bounds, inputs, own_axes) for place in range(len(table.shape))
+        )
+        specs.append(
+            TensorSpec(
+                name=table.name,
+                datatype=table.datatype,
+                shape=_lengths(table),
+                axes=axes,
+                bounds=tuple(
+                    bounds.get(axis, UNBOUNDED) if axis else length
+                    for axis, length in zip(axes, _lengths(table), strict=True)
+                ),
+                labels=_read_labels(path, index, table),
+            )
+        )
+    return tuple(specs)
+
+
+def _bounds(path: Path, tables: Sequence[InputTable]) -> dict[str, int]:
+    """The largest length of each variable axis that has one. An axis may be bounded in any of its inputs."""
+    bounds: dict[str, int] = {}
+    for index, table in enumerate(tables):
+        for axis, bound in zip(_axis_names(table), table.max_shape or (), strict=False):
+            if axis and bound != -1 and bounds.setdefault(axis, bound) != bound:
+                raise ConfigError(
+                    f"{path}: inputs[{index}].max_shape: expected {bounds[axis]} for the axis {axis!r}, "
+                    f"which another input bounds so, got {bound}"
+                )
+    return bounds
+
+
+def _sent_spec(table: InputTable, bounds: Mapping[str, int]) -> TensorSpec:
+    axes, shape = _axis_names(table), _lengths(table)
+    return TensorSpec(
+        name=table.name,
+        datatype=table.datatype,
+        shape=shape,
+        axes=axes,
+        bounds=tuple(bounds.get(axis, UNBOUNDED) if axis else length for axis, length in zip(axes, shape, strict=True)),
+        pad_value=table.pad_value,
+        minimum=table.minimum,
+        maximum=table.maximum,
+    )
+
+
+# inputs that the server makes
+
+
+def _lengths_spec(
+    path: Path, index: int, table: InputTable, sent: Mapping[str, InputTable], bounds: Mapping[str, int]
+) -> TensorSpec:
+    where, text = f"{path}: inputs[{index}]", str(table.lengths)
+    source = _source(f"{where}.lengths", _input_in(text, sent), sent)
+    choices = _choices(source)
+    if len(choices) == 1:
+        choices[source.name] = next(iter(choices.values()))
+    axis = choices.get(text)
+    if axis is None:
+        raise ConfigError(f"{where}.lengths: expected an axis of {source.name!r} ({_quoted(choices)}), got {text!r}")
+    longest = bounds.get(axis, _LONGEST)
+    if longest > int(np.iinfo(DATATYPES[table.datatype]).max):
+        raise ConfigError(
+            f"{where}.datatype: expected a type that holds lengths up to {longest}, got {table.datatype!r}"
+        )
+    return TensorSpec(table.name, table.datatype, (), (), (), lengths_of=axis)
+
+
+def _mask_spec(
+    path: Path, index: int, table: InputTable, sent: Mapping[str, InputTable], bounds: Mapping[str, int]
+) -> TensorSpec:
+    where = f"{path}: inputs[{index}]"
+    source = _source(f"{where}.mask", str(table.mask), sent)
+    if table.shape != source.shape:
+        raise ConfigError(
+            f"{where}.shape: expected {source.shape!r}, the shape of {source.name!r}, got {table.shape!r}"
+        )
+    like = _sent_spec(source, bounds)
+    return TensorSpec(table.name, table.datatype, like.shape, like.axes, like.bounds, mask_of=source.name)
+
+
+def _source(where: str, name: str, sent: Mapping[str, InputTable]) -> InputTable:
+    """The input that another one is made from: one that clients send, with a variable axis, not text."""
+    source = sent.get(name)
+    if source is None:
+        raise ConfigError(f"{where}: expected an input that clients send ({_quoted(sent)}), got {name!r}")
+    if source.datatype == "BYTES":
+        raise ConfigError(f"{where}: expected an input that is not of type BYTES, got {name!r}")
+    if not any(_axis_names(source)):
+        raise ConfigError(f"{where}: expected an input with a variable axis, got {name!r} of shape {source.shape!r}")
+    return source
+
+
+def _input_in(text: str, sent: Mapping[str, InputTable]) -> str:
+    """The input in `ids` and in `ids.tokens`. Names of inputs may have dots themselves."""
+    name = text.rpartition(".")[0]
+    return name if text not in sent and name in sent else text
+
+
+def _choices(table: InputTable) -> dict[str, str]:
+    """The variable axes of an input, as `INPUT.AXIS` (or `INPUT.NUMBER` for one without a name), and their names."""
+    return {axis if "." in axis else f"{table.name}.{axis}": axis for axis in _axis_names(table) if axis}
+
+
+# outputs
+
+
+def _output_axis(
+    path: Path,
+    index: int,
+    table: OutputTable,
+    place: int,
+    bounds: Mapping[str, int],
+    inputs: Sequence[TensorSpec],
+    own_axes: bool,
+) -> str:
+    """The name of an output's axis, "" for a fixed one."""
+    axis = table.shape[place]
+    if isinstance(axis, str):
+        if axis not in bounds and not own_axes:
+            known = ", ".join(name for name in bounds if "." not in name) or "none"
+            raise ConfigError(
+                f"{path}: outputs[{index}].shape: expected -1 or an axis name of an input ({known}), got {axis!r}"
+            )
+        return axis
+    if is_fixed(axis):
+        return ""
+    if len(bounds) > 1:
+        raise ConfigError(
+            f"{path}: outputs[{index}].shape: expected the name of an axis in place of -1, because the inputs have "
+            f"several: {_named(inputs)}"
+        )
+    return next(iter(bounds), f"{table.name}.{place}")
+
+
+def _named(inputs: Sequence[TensorSpec]) -> str:
+    """The variable axes to choose from; those without a name by their input and place."""
+    axes: dict[str, str] = {}
+    for spec in inputs:
+        for place, axis in enumerate(spec.axes):
+            if axis and not spec.made:
+                unnamed = f"shape[{place}] of {spec.name!r} (give it a name there)"
+                axes.setdefault(axis, unnamed if "." in axis else repr(axis))
+    return ", ".join(axes.values())
+
+
+def _read_labels(path: Path, index: int, table: OutputTable) -> tuple[str, ...]:
+    if table.labels is None:
+        return ()
+    try:
+        labels = tuple((path.parent / table.labels).read_text(encoding="utf-8").splitlines())
+    except (OSError, ValueError) as error:  # ValueError: no UTF-8, or a NUL in the name
+        raise ConfigError(f"{path}: outputs[{index}].labels: expected a readable text file: {error}") from None
+    last = table.shape[-1] if table.shape else -1
+    if is_fixed(last) and len(labels) != last:
+        raise ConfigError(
+            f"{path}: outputs[{index}].labels: expected {last} lines in {table.labels!r}, one per value, "
+            f"got {len(labels)}"
+        )
+    return labels
+
+
+# both
+
+
+def _lengths(table: TensorTable) -> tuple[int, ...]:
+    return tuple(axis if isinstance(axis, int) else -1 for axis in table.shape)
+
+
+def _axis_names(table: TensorTable) -> tuple[str, ...]:
+    return tuple(
+        axis if isinstance(axis, str) else "" if axis >= 0 else f"{table.name}.{index}"
+        for index, axis in enumerate(table.shape)
+    )
+
+
+def _quoted(names: Sequence[str] | Mapping[str, object]) -> str:
+    return ", ".join(map(repr, names))

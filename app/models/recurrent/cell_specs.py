@@ -1,0 +1,99 @@
+"""What the tensors of model.toml mean for a recurrent model: which axis its steps go along, and how many there are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from app.contract import UNBOUNDED, ModelInfo, TensorSpec
+from app.errors import ConfigError
+from app.models.recurrent.recurrent import Recurrent
+
+
+@dataclass(frozen=True, slots=True)
+class StepAxis:
+    """`name` is the variable axis along which rows are read, "" where all have one length; `place` and `dim` say which
+    input has it in which dimension, the batch's being 0.
+
+    `most`: the largest number of steps that a row can take, None where nothing bounds it beforehand. `shortens`: it is
+    less than the inputs may be long. `own` says of each output whether it is as long as the row ran, and `followers`
+    names those as long as the row's input.
+    """
+
+    name: str
+    place: int
+    dim: int
+    most: int | None
+    shortens: bool
+    own: tuple[bool, ...]
+    followers: tuple[str, ...]
+
+
+def step_axis(declared: Recurrent, info: ModelInfo) -> StepAxis:
+    """Raises ConfigError `KEY: expected ..., got ...`, of a key of model.toml, where the tensors do not fit a cell."""
+    for place, spec in enumerate(info.inputs):
+        if spec.datatype == "BYTES":
+            raise ConfigError(f"inputs[{place}].datatype: expected a numeric type for a recurrent model, got 'BYTES'")
+    if not declared.starts and not info.inputs[0].shape:
+        raise ConfigError("inputs[0].shape: expected [length, ...], which a cell without start reads, got []")
+    name, place, dim, bound = _sequence(declared, info)
+    known = {axis for spec in info.inputs for axis in spec.axes if axis}
+    most = min((length for length in (declared.max_steps, bound) if length), default=None)
+    shortens = most is not None and most != bound
+    if declared.starts and declared.max_steps:
+        most = declared.max_steps  # a cell that feeds itself may make more steps than its inputs are long
+    own = tuple(leads(spec) and spec.axes[0] not in known for spec in info.outputs)
+    for index, spec in enumerate(info.outputs):
+        if not _fits(spec, known, None if declared.finishes else name):
+            raise ConfigError(
+                f"outputs[{index}].shape: expected the axis of the steps first and no other one that is variable, "
+                f"got {[axis or length for axis, length in zip(spec.axes, spec.shape, strict=True)]}"
+            )
+        if own[index] and name and most is None:
+            raise ConfigError(
+                f"outputs[{index}].shape: expected a bound of the axis {spec.axes[0]!r}: max_steps of Recurrent, or "
+                f"max_shape of the input along {name!r}; got neither"
+            )
+    followers = tuple(spec.name for spec in info.outputs if name and name in spec.axes)
+    return StepAxis(name, place, dim, most, shortens, own, followers)
+
+
+def leads(spec: TensorSpec) -> bool:
+    """Whether the first axis is variable."""
+    return spec.axes[:1] not in ((), ("",))
+
+
+def with_lengths(info: ModelInfo, axis: StepAxis) -> ModelInfo:
+    """What the model is really called with: each row's length is made by the server and comes last.
+
+    The outputs' axes of their own get the largest number of steps as their bound; along them each row has its length.
+    """
+    made: tuple[TensorSpec, ...] = ()
+    if axis.name:
+        # a name with spaces, which no declared input has
+        made = (TensorSpec(f"lengths of {axis.name}", "INT64", (), (), (), lengths_of=axis.name),)
+    bound = axis.most or UNBOUNDED
+    outputs = tuple(
+        replace(spec, bounds=(bound, *spec.bounds[1:])) if own else spec
+        for spec, own in zip(info.outputs, axis.own, strict=True)
+    )
+    own_axes = dict.fromkeys(spec.axes[0] for spec, own in zip(info.outputs, axis.own, strict=True) if own)
+    return replace(info, inputs=(*info.inputs, *made), outputs=outputs, own_axes=tuple(own_axes))
+
+
+def _sequence(declared: Recurrent, info: ModelInfo) -> tuple[str, int, int, int | None]:
+    """The axis of the steps, where it is, and its bound: the first input's first, or with `start`, which may make what
+    it likes of its inputs, the first one that is variable.
+    """
+    for place, spec in enumerate(info.inputs if declared.starts else info.inputs[:1]):
+        for dim, (axis, bound) in enumerate(zip(spec.axes, spec.bounds, strict=True)):
+            if axis and (declared.starts or dim == 0):
+                return axis, place, dim + 1, bound or None
+    return "", 0, 1, None
+
+
+def _fits(spec: TensorSpec, known: set[str], follow: str | None) -> bool:
+    """An axis of an output's own goes along the steps. `follow`: the only axis of inputs that the output may have, and
+    in the first place; None: it has what `finish` returns.
+    """
+    strange = [axis for axis in spec.axes[1:] if axis and (follow is not None or axis not in known)]
+    return not strange and (not leads(spec) or follow is None or spec.axes[0] not in known or spec.axes[0] == follow)

@@ -1,0 +1,219 @@
+"""`recurrent = true`: a module with an nn.LSTM, nn.GRU or nn.RNN in it as a recurrent model, its weights as they are.
+
+What stands before the layer makes `x` of the inputs, one step is the layer's cells one above the other, and what stands
+behind makes the outputs. Each row gets what the module gives it alone and unpadded: a part that may look at several
+steps, such as a convolution or a mean, runs rows of one length together and no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from app.contract import ModelInfo
+from app.errors import ConfigError
+from app.models.base import normalise
+from app.models.recurrent.cell_specs import leads
+from app.models.recurrent.lstm_steps import LstmSteps, lstm_steps
+from app.models.recurrent.packed_cells import Cell, PackedCells, States, packed_cells
+from app.models.recurrent.recurrent import Recurrent
+from app.models.recurrent.rnn_graph import cut
+
+_CELLS: dict[str, Callable[..., torch.Tensor]] = {
+    "GRU": torch.gru_cell,
+    "RNN_TANH": torch.rnn_tanh_cell,
+    "RNN_RELU": torch.rnn_relu_cell,
+}
+
+
+def by_its_layer(module: Any, info: ModelInfo) -> Recurrent:
+    """The module, in eval mode, as a recurrent model of these inputs and outputs.
+
+    Raises ConfigError `recurrent: expected ..., got ...` where it cannot be taken apart.
+    """
+    if not isinstance(module, nn.Module):
+        raise ConfigError(f"recurrent: expected a source that returns an nn.Module, got {type(module).__name__}")
+    cell = LayerCell(module, info)
+    return Recurrent(cell, tuple((cell.layer.hidden_size,) for _ in range(cell.states)))
+
+
+class LayerCell(nn.Module):
+    """The cell of `Recurrent`. Its state has a tensor for each layer's hidden state, then an LSTM's cell states."""
+
+    def __init__(self, module: nn.Module, info: ModelInfo) -> None:
+        super().__init__()
+        axis = next((axis for spec in info.inputs for axis in spec.axes if axis), None)
+        #: Where the inputs have the axis of the steps: input and dimension.
+        self._along = [
+            (place, dim)
+            for place, spec in enumerate(info.inputs)
+            for dim, name in enumerate(spec.axes, 1)
+            if axis and name == axis
+        ]
+        parts = cut(module, len(info.inputs), self._along)
+        self.module = module  # whose weights all parts share
+        self.layer = parts.layer
+        self.before, self.behind = parts.before, parts.behind
+        self.states = self.layer.num_layers * (2 if self.layer.mode == "LSTM" else 1)
+        self._outputs = info.outputs
+        # Outputs along the steps are as long as `ys`, which must be there to say how long.
+        self._reads_steps = parts.reads_steps or any(leads(spec) for spec in info.outputs)
+        self._reads_memory = parts.reads_memory
+        self._before_stepwise, self._behind_stepwise = parts.before_stepwise, parts.behind_stepwise
+        self.packs = True  # False where the step is compiled, which the products here would interrupt
+        #: The layer with weights made ready for steps, once it has been asked for; None: as they are.
+        self._packed: LstmSteps | PackedCells | None = None
+        self._packed_of: tuple[Any, ...] = ()
+
+    def start(
+        self, *inputs: torch.Tensor, lengths: torch.Tensor | None
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        x, state = self._begun(inputs, lengths)
+        packed = self._ready()
+        return _read(packed, x, lengths) if isinstance(packed, PackedCells) else x, state
+
+    def _begun(
+        self, inputs: Sequence[torch.Tensor], lengths: torch.Tensor | None
+    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        if lengths is None or self._before_stepwise:
+            return self._start(inputs)
+        groups = []
+        for length, rows in _of_one_length(lengths):
+            group = [value.index_select(0, rows) for value in inputs]
+            for place, dim in self._along:
+                group[place] = group[place].narrow(dim, 0, length)
+            groups.append((rows, *self._start(group)))
+            got = groups[-1][1].shape[1]
+            if got != length:
+                raise ConfigError(f"recurrent: expected as many steps as the inputs are long, {length}, got {got}")
+        place, dim = self._along[0]
+        x = _joined([(rows, x) for rows, x, _ in groups], inputs[place].shape[dim])
+        return x, tuple(_joined([(rows, state[at]) for rows, _, state in groups]) for at in range(self.states))
+
+    def step(
+        self, x: torch.Tensor, state: Sequence[torch.Tensor]
+    ) -> tuple[torch.Tensor | None, tuple[torch.Tensor, ...]]:
+        packed = self._ready()
+        if isinstance(packed, LstmSteps):
+            ys, after = packed(x[None], state)
+            return ys[0] if self._reads_steps else None, after
+        if packed is not None:
+            return self._packed_step(packed.cells, x, state)
+        layers = self.layer.num_layers
+        weights = self.layer.all_weights
+        hidden: list[torch.Tensor] = []
+        memory: list[torch.Tensor] = []
+        for at in range(layers):
+            if self.layer.mode == "LSTM":
+                x, cell = torch.lstm_cell(x, (state[at], state[layers + at]), *weights[at])
+                memory.append(cell)
+            else:
+                x = _CELLS[self.layer.mode](x, state[at], *weights[at])
+            hidden.append(x)
+        return x if self._reads_steps else None, (*hidden, *memory)
+
+    def longest_stride(self, rows: int, left: int) -> int:
+        """How many steps of so many rows one `stride` should make; the first of them ends after `left` steps."""
+        packed = self._ready()
+        return packed.longest(rows, left) if isinstance(packed, LstmSteps) else 1
+
+    def stride(
+        self, x: torch.Tensor, state: Sequence[torch.Tensor]
+    ) -> tuple[torch.Tensor | None, tuple[torch.Tensor, ...]]:
+        """Steps: `x` [steps, rows, ...] -> y [steps, rows, ...] or None, and the state behind the last."""
+        packed = self._ready()
+        if isinstance(packed, LstmSteps):
+            ys, after = packed(x, state)
+            return ys if self._reads_steps else None, after
+        y, after = self.step(x[0], state)
+        return None if y is None else y[None], after
+
+    def _ready(self) -> LstmSteps | PackedCells | None:
+        """The layer with packed weights, made anew if the module has been moved or cast."""
+        if not self.packs or not torch.is_inference_mode_enabled():
+            return None
+        weight: Any = self.layer.weight_ih_l0
+        which = (weight.data_ptr(), weight.dtype)
+        if self._packed_of != which:
+            self._packed = lstm_steps(self.layer) or packed_cells(self.layer)
+            self._packed_of = which
+        return self._packed
+
+    def _packed_step(
+        self, cells: Sequence[Cell], x: torch.Tensor, state: Sequence[torch.Tensor]
+    ) -> tuple[torch.Tensor | None, tuple[torch.Tensor, ...]]:
+        after: list[States] = []
+        for at, cell in enumerate(cells):
+            after.append(cell(x, tuple(state[at :: len(cells)])))
+            x = after[-1][0]
+        return x if self._reads_steps else None, tuple(value for kind in zip(*after, strict=True) for value in kind)
+
+    def finish(self, state: Sequence[torch.Tensor], ys: torch.Tensor | None, lengths: torch.Tensor) -> Any:
+        if ys is None or self._behind_stepwise:
+            return self._finish(state, ys)
+        groups = []
+        for length, rows in _of_one_length(lengths):
+            group = self._finish([value.index_select(0, rows) for value in state], ys.index_select(0, rows)[:, :length])
+            groups.append((rows, normalise(group, self._outputs)))
+        return [
+            _joined([(rows, group[place]) for rows, group in groups], ys.shape[1] if leads(spec) else None)
+            for place, spec in enumerate(self._outputs)
+        ]
+
+    def _start(self, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        """What the layer reads, rows first, and its first state."""
+        x, hx = self.before.forward(*inputs)  # no more is needed of a module, and calling one costs more
+        if not isinstance(x, torch.Tensor) or x.ndim != 3:
+            got = list(x.shape) if isinstance(x, torch.Tensor) else type(x).__name__
+            raise ConfigError(f"recurrent: expected the layer to read a tensor of three dimensions, got {got}")
+        x = x if self.layer.batch_first else x.transpose(0, 1)
+        if hx is None:
+            zeros = x.new_zeros((len(x), self.layer.hidden_size))
+            return x, (zeros,) * self.states
+        both = hx if self.layer.mode == "LSTM" else (hx,)
+        # which the module may make itself, in its own precision
+        return x, tuple(layer.to(x.dtype) for part in both for layer in part.unbind(0))
+
+    def _finish(self, state: Sequence[torch.Tensor], ys: torch.Tensor | None) -> Any:
+        """The outputs of rows, from what the layer would have returned for them."""
+        layers = self.layer.num_layers
+        last: Any = torch.stack(list(state[:layers]))
+        if self.layer.mode == "LSTM":
+            last = last, torch.stack(list(state[layers:])) if self._reads_memory else None
+        steps = ys if ys is None or self.layer.batch_first else ys.transpose(0, 1)
+        return self.behind.forward((steps, last), len(state[0]), None if ys is None else ys.shape[1])
+
+
+def _read(packed: PackedCells, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+    """[rows, length, in] -> [rows, length, ...]: what the first cell is given at each step, 0 behind a row's end."""
+    rows, longest, width = x.shape
+    if lengths is None or rows == 1:
+        return packed.reads(x.reshape(-1, width)).view(rows, longest, -1)
+    own = torch.arange(longest) < lengths[:, None]
+    read = packed.reads(x[own])
+    batch = read.new_zeros((rows, longest, read.shape[1]))
+    batch[own] = read
+    return batch
+
+
+def _of_one_length(lengths: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+    """Each length and the places of its rows."""
+    places: dict[int, list[int]] = {}
+    for row, length in enumerate(lengths.tolist()):
+        places.setdefault(length, []).append(row)
+    for length, rows in places.items():
+        yield length, torch.tensor(rows, device=lengths.device)
+
+
+def _joined(groups: Sequence[tuple[torch.Tensor, torch.Tensor]], longest: int | None = None) -> torch.Tensor:
+    """Groups of rows, with their places, as one batch; with `longest`, padded to so many steps with zeros."""
+    rows = sum(len(places) for places, _ in groups)
+    first = groups[0][1]
+    shape = (rows, *first.shape[1:]) if longest is None else (rows, longest, *first.shape[2:])
+    batch = first.new_zeros(shape)
+    for places, values in groups:
+        (batch if longest is None else batch[:, : values.shape[1]]).index_copy_(0, places, values)
+    return batch

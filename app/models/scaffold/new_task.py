@@ -1,0 +1,56 @@
+"""The files of a new model that transformers has saved: model.toml with its task, and a request. Its weights stay."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from app.errors import ConfigError
+from app.models.checks.check import Checked, check
+from app.models.description.config import FILE_NAME
+from app.models.tasks.fitting import CONFIG, fitting_task
+
+HUB = "hf:"
+
+
+def names_task(origin: str | Path, suffixes: tuple[str, ...]) -> bool:
+    """Whether this is what transformers wrote, and no model of another kind in the same folder."""
+    if isinstance(origin, str) or not (origin / CONFIG).is_file():
+        return False
+    others = [path for path in origin.iterdir() if path.suffix in suffixes or path.name in (FILE_NAME, "model.py")]
+    return not others
+
+
+def write_task(target: Path, origin: str | Path, task: str) -> Checked:
+    """Write model.toml; what `starling check` says of it. `origin`: a folder, or hf:NAME; `task` "" is found out.
+
+    Raises ConfigError where the task is asked for.
+    """
+    if isinstance(origin, str) and not origin.startswith(HUB):
+        raise ConfigError(f"task: expected --from a folder of transformers or {HUB}NAME beside it, got {origin!r}")
+    if isinstance(origin, str):
+        source = origin
+    else:
+        task = task or fitting_task(origin)
+        # As it was named: what is relative moves along with both folders, what is absolute with neither.
+        place = origin if origin.is_absolute() else os.path.relpath(origin.resolve(), target.resolve())
+        source = f"{HUB}{Path(place).as_posix()}"
+    (target / FILE_NAME).write_text(f"source = {json.dumps(source)}\ntask = {json.dumps(task)}\n", encoding="utf-8")
+    return check(target).results[0]
+
+
+def task_request(target: Path, name: str, checked: Checked) -> str:
+    """Write a request of one row; the command that sends it. Nothing where the model could not be tried."""
+    if checked.example is None or checked.info is None:
+        return ""
+    (spec,), value = checked.info.inputs, checked.example.arrays[0].item()
+    try:
+        text = value.decode()
+    except UnicodeDecodeError:
+        (target / "request.png").write_bytes(value)
+        kind = "-H 'Content-Type: image/png'"
+        return f"curl localhost:8000/predict/{name} {kind} --data-binary @{target.as_posix()}/request.png"
+    body = {"inputs": [{"name": spec.name, "shape": [1], "datatype": spec.datatype, "data": [text]}]}
+    (target / "request.json").write_text(json.dumps(body) + "\n", encoding="utf-8")
+    return f"curl localhost:8000/v2/models/{name}/infer --json @{target.as_posix()}/request.json"

@@ -1,0 +1,116 @@
+"""A scikit-learn estimator or pipeline, `model.joblib`.
+
+joblib files are pickles: opening one runs what its maker chose. So one is opened only where model.toml says
+`trust = true`, and there is no format of scikit-learn's own that would do without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from app.contract import DATATYPES, Array
+from app.errors import ConfigError
+from app.models.description.tables import InputTable, OutputTable
+from app.models.sources.texts import as_bytes, as_text
+
+_METHODS = ("predict", "predict_proba", "decision_function", "transform", "score_samples", "predict_log_proba")
+
+
+class Estimator:
+    """Called with the one input, [rows, ...], as an array; returns an array for each output.
+
+    Any number of threads may call it at once: scikit-learn's estimators change nothing when they predict.
+    """
+
+    def __init__(self, estimator: Any, methods: Sequence[str], datatypes: Sequence[str] | None = None) -> None:
+        """`datatypes` of the outputs; without them the estimator's own."""
+        self.estimator = estimator
+        self.methods = tuple(methods)
+        self._dtypes = [DATATYPES[name] for name in datatypes] if datatypes else [None] * len(methods)
+
+    def __call__(self, x: Any) -> tuple[Any, ...]:
+        rows = x.numpy() if isinstance(x, torch.Tensor) else as_text(x)
+        found = {method: getattr(self.estimator, method)(rows) for method in dict.fromkeys(self.methods)}
+        return tuple(_as(found[method], dtype) for method, dtype in zip(self.methods, self._dtypes, strict=True))
+
+
+def _as(value: Any, dtype: np.dtype[Any] | None) -> Any:
+    """What an estimator returned, dense, in the datatype declared where that is of the same kind."""
+    array: Array = value.toarray() if hasattr(value, "toarray") else np.asarray(value)
+    if array.dtype.kind in "OU":
+        return as_bytes(array)
+    fits = dtype is not None and np.can_cast(array.dtype, dtype, "same_kind")
+    return np.ascontiguousarray(array, dtype) if fits else array
+
+
+def open_estimator(
+    path: Path,
+    inputs: Sequence[InputTable],
+    outputs: Sequence[OutputTable],
+    kwargs: Mapping[str, Any],
+    trust: bool,
+) -> Estimator:
+    """Unpickles the file, which may run any code, only if `trust`. Raises ConfigError."""
+    _check_trust(path, trust)
+    if len(inputs) != 1:
+        raise ConfigError(f"inputs: expected one, of all features, as an estimator takes it; got {len(inputs)}")
+    wrong = sorted(set(kwargs) - {"methods"})
+    if wrong:
+        raise ConfigError(f"kwargs.{wrong[0]}: expected no more than methods, a fitted estimator takes no arguments")
+    estimator = load_estimator(path, trust)
+    methods = _methods(estimator, [table.name for table in outputs], kwargs.get("methods", {}))
+    return Estimator(estimator, methods, [table.datatype for table in outputs])
+
+
+def _check_trust(path: Path, trust: bool) -> None:
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file")
+    if not trust:
+        raise ConfigError(
+            f"{path}: a joblib file is a pickle, which may run any code as it is opened: set trust = true in "
+            "model.toml if you would run its maker's programs, or convert it to ONNX (skl2onnx) and serve model.onnx"
+        )
+
+
+def load_estimator(path: Path, trust: bool) -> Any:
+    """What was dumped; unpickled only if `trust`. Raises ConfigError, and what joblib and the pickle raise."""
+    _check_trust(path, trust)
+    try:
+        import joblib
+    except ModuleNotFoundError as error:
+        if error.name != "joblib":
+            raise
+        raise ConfigError("scikit-learn is not installed: pip install 'starling-serve[sklearn]'") from None
+    return joblib.load(path)
+
+
+def _methods(estimator: Any, outputs: Sequence[str], given: Any) -> list[str]:
+    """The method that gives each output: as `given` says, or the one of the output's name; of one output the first
+    that the estimator has.
+    """
+    if not isinstance(given, Mapping) or not all(isinstance(value, str) for value in given.values()):
+        raise ConfigError(f'kwargs.methods: expected a table like {{ label = "predict" }}, got {given!r}')
+    unknown = [name for name in given if name not in outputs]
+    if unknown:
+        raise ConfigError(f"kwargs.methods: expected names of outputs ({', '.join(outputs)}), got {unknown[0]!r}")
+    has = [method for method in _METHODS if callable(getattr(estimator, method, None))]
+    chosen = []
+    for name in outputs:
+        method = given.get(name) or (name if name in has else has[0] if has and len(outputs) == 1 else "")
+        if not method:
+            raise ConfigError(
+                f"output {name!r}: expected the name of a method ({', '.join(has) or 'it has none of predict'}), or "
+                f'the method under kwargs: methods = {{ {name} = "{has[0] if has else "predict"}" }}'
+            )
+        if not callable(getattr(estimator, method, None)):
+            raise ConfigError(
+                f"kwargs.methods.{name}: expected a method of {type(estimator).__name__} ({', '.join(has)}), "
+                f"got {method!r}"
+            )
+        chosen.append(method)
+    return chosen

@@ -1,0 +1,106 @@
+"""Models from other libraries: transformers, torchvision, timm.
+
+Each is an optional dependency, imported only when a model needs it. Nothing here loads an unrestricted pickle or runs
+code that a hub brings.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from app.contract import ModelInfo
+from app.errors import ConfigError
+from app.models.description.tables import TaskTable
+from app.models.tasks import opening
+from app.models.tasks.opening import Opened
+
+
+class ByName(nn.Module):
+    """A transformers model called the way the engine calls: inputs in declared order in, a tuple of outputs out."""
+
+    def __init__(self, model: nn.Module, info: ModelInfo) -> None:
+        super().__init__()
+        self.model = model
+        self.inputs = [spec.name for spec in info.inputs]
+        self.outputs = [spec.name for spec in info.outputs]
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Raises ConfigError when the model gives no output of a declared name."""
+        result = self.model(**dict(zip(self.inputs, tensors, strict=True)))
+        missing = [name for name in self.outputs if name not in result]
+        if missing:
+            raise ConfigError(f"output {missing[0]!r}: not among the model's outputs {list(result)}")
+        return tuple(result[name] for name in self.outputs)
+
+
+def open_transformers(name: str, folder: Path, kwargs: Mapping[str, Any]) -> nn.Module:
+    """`name` is a folder, relative to the model's own, or else the id of a model on the Hugging Face hub.
+
+    `kwargs` may name the class (`auto_class`, AutoModel if not given); the others go to its `from_pretrained`.
+    """
+    transformers = _import("transformers", "hf")
+    options = dict(kwargs)
+    for refused in ("trust_remote_code", "weights_only"):
+        if refused in options:
+            raise ConfigError(f"kwargs.{refused}: not accepted; a model with code of its own belongs in model.py")
+    class_name = options.pop("auto_class", "AutoModel")
+    auto_class = getattr(transformers, str(class_name), None)
+    if auto_class is None or not hasattr(auto_class, "from_pretrained"):
+        raise ConfigError(f"kwargs.auto_class: expected a model class of transformers, got {class_name!r}")
+    local = folder / name
+    place = str(local) if local.is_dir() else name
+    model = auto_class.from_pretrained(place, weights_only=True, trust_remote_code=False, **options)
+    return _module(model)
+
+
+def open_task(task: str, name: str, folder: Path, kwargs: Mapping[str, Any], options: TaskTable) -> Opened:
+    """A transformers model with the head, and the tokenizer or image processor, of a task; see tasks/opening.py."""
+    return opening.open_task(_import("transformers", "hf"), task, name, folder, kwargs, options)
+
+
+def open_torchvision(name: str, kwargs: Mapping[str, Any]) -> nn.Module:
+    """`kwargs.weights` ("DEFAULT", "IMAGENET1K_V2", ...) fetches published weights, once; others go to the model."""
+    models = _import("torchvision", "vision", "torchvision.models")
+    options = dict(kwargs)
+    wanted = options.pop("weights", None)
+    if wanted is None:
+        return _module(models.get_model(name, weights=None, **options))
+    published = models.get_model_weights(name)
+    try:
+        entry = published[wanted]
+    except KeyError:
+        raise ConfigError(
+            f"kwargs.weights: expected one of {[item.name for item in published]}, got {wanted!r}"
+        ) from None
+    options.setdefault("num_classes", len(entry.meta["categories"]))
+    model = _module(models.get_model(name, weights=None, **options))
+    # torchvision's own builder would unpickle without restriction
+    model.load_state_dict(entry.get_state_dict(progress=False, check_hash=True, weights_only=True))
+    return model
+
+
+def open_timm(name: str, kwargs: Mapping[str, Any]) -> nn.Module:
+    """`kwargs` go to `timm.create_model` (`pretrained = true` fetches published weights, once)."""
+    return _module(_import("timm", "vision").create_model(name, **kwargs))
+
+
+def _import(package: str, extra: str, module: str | None = None) -> ModuleType:
+    try:
+        return importlib.import_module(module or package)
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise
+        raise ConfigError(f"{package} is not installed: pip install 'starling-serve[{extra}]'") from None
+
+
+def _module(model: Any) -> nn.Module:
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"expected an nn.Module, got {type(model).__name__}")
+    return model

@@ -1,0 +1,240 @@
+"""model.toml's `cuts` and `stages`: an nn.Module cut into stages, which are compared with the whole.
+
+Stages are cut where names say, or into parts that take the same time, measured on this machine. Of places that are
+about as good, one that few tensors go over is taken.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from statistics import median
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from app.contract import Array, Model, SampleRow
+from app.errors import ConfigError
+from app.models.base import one_line
+from app.models.checks.row_check import difference
+from app.models.checks.samples import full_lengths, made_up_rows, short_lengths, stack, stretched
+from app.models.checks.trial import call_directly, tolerance_of
+from app.models.sources.exported import CannotCut, Graph, export
+from app.models.sources.hubs import ByName
+from app.models.stages.staged import Staged
+
+log = logging.getLogger("starling.models")
+
+_SIZES = (1, 2, 7)  # rows, beside the largest batch, at which stages are compared with the whole
+_ROWS = 3  # to export with, and no length: sizes that are equal are taken for one
+_TIMED_ROWS = 8  # of the batch whose operators are timed
+_ROUNDS = 7
+_NEAR = 0.25  # of a stage's time: as far a cut may lie from where stages are equal
+_PER_TENSOR = 0.02  # of a stage's time: how much further it may lie for each tensor less
+_LONGEST_REASON = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """Either the submodules after which to cut, or the number of stages."""
+
+    names: tuple[str, ...] = ()
+    stages: int = 0
+
+    @property
+    def told(self) -> str:
+        return str(self.stages) if self.stages else str(list(self.names))
+
+
+def sliced(model: Model, cuts: Cuts) -> Model:
+    """The model with its stages, which have its weights. `call` stays whole.
+
+    Raises ConfigError, without the file and the key, when it cannot be cut so or the stages do not answer as it does.
+    """
+    staged = _slice(model, cuts)
+    _compare(model, staged)
+    return replace(model, stages=staged.stages, again=staged.again, context=staged.context)
+
+
+def _slice(model: Model, cuts: Cuts) -> Staged:
+    module = model.call
+    if not isinstance(module, nn.Module):
+        raise ConfigError(f"expected a source that returns an nn.Module, got {type(module).__name__}")
+    if model.takes_parameters:
+        raise ConfigError("expected a model without parameters of requests: what is exported takes tensors alone")
+    known = _names(module)
+    for name in cuts.names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 3, 0.4) or sorted(known)[:3]
+            raise ConfigError(f"expected the name of a submodule, like {', '.join(near)}, got {name!r}")
+    graph = _export(model, module)
+    places = _after(graph, cuts.names, known) if cuts.names else _equal(graph, model, cuts.stages)
+    stages, again, context = graph.cut(places)
+    return Staged([stage.eval() for stage in stages], again, context)
+
+
+def _names(module: nn.Module) -> dict[str, str]:
+    """The submodules of what the source returned, by name: their names within what is called."""
+    wrapped = isinstance(module, ByName)
+    inner = module.model if isinstance(module, ByName) else module
+    return {name: f"model.{name}" if wrapped else name for name, _ in inner.named_modules() if name}
+
+
+def _export(model: Model, module: nn.Module) -> Graph:
+    lengths = short_lengths(model.info.client_inputs)
+    rows = _ROWS + (_ROWS in lengths.values())
+    try:
+        return export(module, model.info.inputs, _arguments(model, _rows(model, lengths)[:1], rows))
+    except Exception as error:  # torch.export has many
+        raise ConfigError(
+            f"expected a model that torch.export takes with a batch of any size, got {_reason(error)}. Take sizes from "
+            "x.shape, branch on no values, and let nothing depend on the number of rows; or return Staged([...]) from "
+            "the source"
+        ) from error
+
+
+def _reason(error: BaseException) -> str:
+    return one_line(error)[:_LONGEST_REASON]
+
+
+def _rows(model: Model, lengths: dict[str, int]) -> list[SampleRow]:
+    """Rows of these lengths: the samples, or made-up ones."""
+    inputs = model.info.client_inputs
+    if model.samples:
+        return [stretched(inputs, row, lengths) for row in model.samples]
+    return made_up_rows(inputs, [lengths] * 4)
+
+
+def _arguments(model: Model, rows: Sequence[SampleRow], size: int) -> list[torch.Tensor]:
+    return [torch.as_tensor(value) for value in stack(model.info.inputs, rows, size)]
+
+
+def _after(graph: Graph, names: Sequence[str], known: dict[str, str]) -> list[int]:
+    """Places behind these submodules. Raises ConfigError where one has no operators or nothing can be cut."""
+    found: dict[int, str] = {}
+    for name in names:
+        place = graph.after(known[name])
+        if place is None:
+            raise ConfigError(f"expected a submodule that computes something, got {name!r}")
+        if place >= len(graph.nodes):
+            raise ConfigError(f"expected a submodule that something follows, got {name!r}")
+        if place in found:
+            raise ConfigError(f"expected cuts that differ, got {found[place]!r} and {name!r}, which end together")
+        found[place] = name
+        try:
+            graph.crossing(place)
+        except CannotCut as error:
+            raise ConfigError(f"expected a place to cut, got {name!r}: {error}") from None
+    return sorted(found)
+
+
+def _equal(graph: Graph, model: Model, stages: int) -> list[int]:
+    """Places between parts of the graph that take the same time."""
+    alike = [float(node not in graph.derived) for node in graph.nodes]
+    try:
+        lengths = short_lengths(model.info.client_inputs)
+        size = min(_TIMED_ROWS, model.info.batching.max_batch)
+        times = operator_times(graph, _arguments(model, _rows(model, lengths), size))
+    except Exception:  # made-up rows that the model does not take
+        log.warning("model %s: it raises on made-up rows, so its stages have equally many operators", model.info.name)
+        times = alike
+    # One operator that takes most of the time may leave no room behind it for the other cuts.
+    places = _shared_out(graph, times, stages) or _shared_out(graph, alike, stages)
+    if not places:
+        raise ConfigError(f"expected fewer stages, got {stages}: it cannot be cut in so many places")
+    return places
+
+
+def _shared_out(graph: Graph, times: Sequence[float], stages: int) -> list[int]:
+    """Places between stages of equal sums of `times`; none if it cannot be cut so often."""
+    ends = list(accumulate(times, initial=0.0))
+    share = ends[-1] / stages
+    places: list[int] = []
+    for number in range(1, stages):
+        left = range(places[-1] + 1 if places else 1, len(graph.nodes) - (stages - 1 - number))
+        place = _best(graph, left, [abs(end / share - number) for end in ends])
+        if place is None:
+            return []
+        places.append(place)
+    return places
+
+
+def _best(graph: Graph, places: range, distances: Sequence[float]) -> int | None:
+    """The place with the least distance, few tensors weighing for it; None if none of them can be cut."""
+    best: tuple[float, int] | None = None
+    for place in sorted(places, key=distances.__getitem__):
+        if best is not None and distances[place] > max(_NEAR, best[0]):
+            break
+        try:
+            score = distances[place] + _PER_TENSOR * graph.crossing(place)
+        except CannotCut:
+            continue
+        best = min(best or (score, place), (score, place))
+    return None if best is None else best[1]
+
+
+def operator_times(graph: Graph, arguments: Sequence[torch.Tensor]) -> list[float]:
+    """Seconds of each operator of the graph, the median of some runs; 0 where it belongs to the context."""
+    timer = _Timer(graph.module)
+    with torch.inference_mode():
+        for _ in range(_ROUNDS + 1):
+            timer.run(*arguments)
+    return [0.0 if node in graph.derived else median(timer.seconds[node][1:]) for node in graph.nodes]
+
+
+class _Timer(fx.Interpreter):
+    """Runs a graph operator by operator."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        self.seconds: dict[fx.Node, list[float]] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        begin = time.perf_counter()
+        result = super().run_node(n)
+        self.seconds.setdefault(n, []).append(time.perf_counter() - begin)
+        return result
+
+
+def _compare(model: Model, staged: Staged) -> None:
+    """Raise ConfigError unless the stages answer as the whole does: several sizes, two lengths where there is an axis.
+
+    A model that raises on made-up rows is not compared, which the log says.
+    """
+    info, largest = model.info, model.info.batching.max_batch
+    whole, parts = call_directly(model), call_directly(replace(model, call=staged))
+    spans = [short_lengths(info.client_inputs), full_lengths(info.client_inputs)]
+    tolerance = tolerance_of(model)
+    for lengths in spans if spans[0] != spans[1] else spans[:1]:
+        for size in sorted({*_SIZES, largest}):
+            rows = (_rows(model, lengths) * size)[:size]
+            try:
+                expected = whole(rows, size)
+            except Exception as error:
+                if model.samples:
+                    raise ConfigError(f"a sample in a batch of {size} rows: {_reason(error)}") from error
+                log.warning(
+                    "model %s: its stages are not compared with the whole, which raises on made-up rows: %s",
+                    info.name, _reason(error),
+                )  # fmt: skip
+                return
+            long = f" of length {', '.join(f'{n} ({axis})' for axis, n in lengths.items())}" if lengths else ""
+            how = f"in stages, in a batch of {size} rows{long}"
+            try:
+                got = parts(rows, size)
+            except Exception as error:
+                raise ConfigError(f"expected stages that run, got {_reason(error)} {how}") from error
+            wrong = difference(
+                info.outputs, tolerance, (_by_row(expected, size), "whole"), (_by_row(got, size), [how] * size)
+            )
+            if wrong is not None:
+                raise ConfigError(f"expected stages that answer as the whole does, got {wrong}")
+
+
+def _by_row(outputs: Sequence[Array], size: int) -> list[list[Array]]:
+    return [[output[place : place + 1] for output in outputs] for place in range(size)]

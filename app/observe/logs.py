@@ -1,0 +1,245 @@
+"""Log lines: text for people, JSON for collectors; and errors of models' own code, each cause once.
+
+With JSON every line is an entry, whoever writes it: what is printed by models and libraries, their warnings, and the
+error that ends the process, see `capture`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import io
+import json
+import logging
+import logging.config
+import os
+import re
+import sys
+import sysconfig
+import textwrap
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO
+
+_SERVER = str(Path(__file__).resolve().parents[1]) + os.sep
+#: Models that ship with the server. Their code counts as a user's.
+_SHIPPED_MODELS = tuple(os.path.join(_SERVER, "models", name, "") for name in ("demo", "zoo"))
+_STDLIB = sysconfig.get_path("stdlib") + os.sep
+_INSTALLED = {"site-packages", "dist-packages"}  # folders of installed packages, which may lie inside _STDLIB
+
+
+ACCESS = "starling.access"  # the logger of one line per HTTP request
+_PRINTED = ("stdout", "stderr")  # loggers of what is printed
+_LONGEST_MESSAGE = 2000  # characters of a message as text
+_LONGEST_LINE = 64 << 10  # characters that are printed without an end of line, before they make an entry
+
+
+def fields(**values: object) -> dict[str, Any]:
+    """Named arguments of a log call: what a JSON line has beside its message, as `log.info("...", **fields(model=m))`.
+
+    Values are such as JSON has.
+    """
+    return {"extra": {"fields": values}}
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line: time, level, logger, message, `fields`, and the traceback where there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        entry |= getattr(record, "fields", {})
+        if record.exc_info:
+            entry["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(entry, ensure_ascii=False)
+
+
+class TextFormatter(logging.Formatter):
+    """Lines for people. Of the access log also the fields, which its message has not."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        """One line, unless the record says that its `lines` are the server's own: clients could write others."""
+        if not getattr(record, "lines", False):
+            record.message = _escaped(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        """Indented: what an exception says may have lines that look like entries."""
+        return textwrap.indent(super().formatException(ei), "  ", lambda line: True)
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = super().format(record)
+        if record.name != ACCESS:
+            return line
+        told = getattr(record, "fields", {}).items()
+        rest = [(name, value) for name, value in told if name not in ("method", "path", "status")]
+        return line + "".join(f" {name}={_one_word(value)}" for name, value in rest)
+
+
+def _escaped(text: str) -> str:
+    """Text as one line of at most 2,000 characters, such as a terminal may show."""
+    if len(text) > _LONGEST_MESSAGE:
+        text = text[:_LONGEST_MESSAGE] + "..."
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def _one_word(value: object) -> str:
+    """A value as text that cannot be taken for another field or line: clients name models as they like."""
+    text = str(value)
+    return text if text.isprintable() and " " not in text else repr(text)
+
+
+def configure(level: str, style: str, access: bool) -> None:
+    """Set up logging for the process. `style` is "text" or "json"; `access`: one line per HTTP request."""
+    stream = sys.stderr.stream if isinstance(sys.stderr, PrintedLines) else sys.stderr
+    handler = {"class": "logging.StreamHandler", "stream": stream, "formatter": "line"}
+    logging.config.dictConfig(
+        {
+            "version": 1,
+            "disable_existing_loggers": False,
+            "formatters": {"line": {"()": JsonFormatter if style == "json" else TextFormatter}},
+            "handlers": {"out": handler},
+            "root": {"handlers": ["out"], "level": "WARNING"},
+            "loggers": {
+                "starling": {"level": level.upper()},
+                "python_multipart": {"level": "ERROR"},  # warns of every malformed upload: a client could fill the disk
+                "opentelemetry.trace": {"level": "ERROR"},  # and this of every malformed `tracestate`
+                "uvicorn": {"level": "WARNING"},
+                ACCESS: {"level": "INFO" if access else "WARNING"},
+                **{name: {"level": "INFO"} for name in _PRINTED},
+            },
+        }
+    )
+
+
+class PrintedLines(io.TextIOBase):
+    """In place of stdout or stderr: each line that is printed becomes a log entry. `stream` is what it replaces.
+
+    Lines of different threads are kept apart. A progress bar, which draws over its own line, makes an entry of each
+    drawing.
+    """
+
+    def __init__(self, stream: TextIO, logger: logging.Logger) -> None:
+        super().__init__()
+        self.stream = stream
+        self._logger = logger
+        self._begun = threading.local()
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self.stream.fileno()
+
+    def write(self, text: str) -> int:
+        begun = getattr(self._begun, "text", "") + text
+        *lines, rest = re.split(r"[\r\n]", begun)
+        if len(rest) > _LONGEST_LINE:
+            lines, rest = [*lines, rest], ""
+        self._begun.text = rest
+        for line in lines:
+            if line.strip():
+                self._logger.info("%s", line)
+        return len(text)
+
+    def end(self) -> None:
+        """The process ends: what this thread has begun is a line."""
+        self.write("\n")
+
+
+def capture() -> None:
+    """Make an entry of everything that the process writes, once `configure` has been called with "json".
+
+    That is what is printed, warnings, and exceptions that end a thread. What native code writes by itself stays as it
+    is.
+    """
+    sys.stdout, sys.stderr = (
+        PrintedLines(stream, logging.getLogger(name))
+        for name, stream in zip(_PRINTED, (sys.stdout, sys.stderr), strict=True)
+    )
+    for stream in (sys.stdout, sys.stderr):
+        atexit.register(stream.end)
+    logging.captureWarnings(True)
+    logging.raiseExceptions = False  # what fails to be logged would be told on stderr, and logged
+    threading.excepthook = _thread_ended
+
+
+def _thread_ended(args: threading.ExceptHookArgs) -> None:
+    if args.exc_value is not None and not isinstance(args.exc_value, SystemExit):
+        name = args.thread.name if args.thread is not None else "unknown"
+        told = (args.exc_type, args.exc_value, args.exc_traceback)
+        logging.getLogger("starling").error("thread %s has ended by an exception", name, exc_info=told)
+
+
+def json_asked(arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Whether a command line asks for JSON lines, known before it has been parsed: what is wrong with it is told so."""
+    if list(arguments[:1]) != ["serve"]:
+        return False
+    asked = environment.get("STARLING_LOG_FORMAT", "")
+    for flag, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        name, equals, value = flag.partition("=")
+        if name == "--log-format":
+            asked = value if equals else following
+    return asked == "json"
+
+
+class CauseLog:
+    """Logs what models' own code raises while requests run: each cause once, as a warning.
+
+    A cause is the exception's type, the line that raised it and the model. So a model that fails on every request does
+    not fill the disk, and the first failure of each kind is logged with its traceback. Not thread-safe.
+    """
+
+    def __init__(self, logger: logging.Logger, most: int = 256) -> None:
+        self._logger = logger
+        self._most = most  # causes remembered; then the oldest is forgotten, and would be logged again
+        self._seen: dict[tuple[str, str, str, int], None] = {}
+
+    def log(self, exc: BaseException, model: str, request_id: str) -> None:
+        """Log `exc` unless its cause is known. The traceback begins with the first frame of the user's own code."""
+        links = list(_links(exc.__traceback__))
+        users = [link for link in links if _is_users(link.tb_frame.f_code.co_filename)]
+        # The last line of the user's code, because one line inside torch may raise for many reasons.
+        raised = users[-1] if users else links[-1] if links else None
+        file, line = (raised.tb_frame.f_code.co_filename, raised.tb_lineno) if raised else ("", 0)
+        cause = (model, type(exc).__qualname__, file, line)
+        if cause in self._seen:
+            return
+        if len(self._seen) >= self._most:
+            del self._seen[next(iter(self._seen))]
+        self._seen[cause] = None
+        self._logger.warning(
+            "model %s, request %s: %s: %s (the same cause is not logged again)",
+            model, request_id, type(exc).__name__, exc,
+            exc_info=(type(exc), exc, users[0]) if users else None,
+        )  # fmt: skip
+
+
+def _links(trace: TracebackType | None) -> Iterator[TracebackType]:
+    """The traceback of each frame, outermost first."""
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
+
+
+def _is_users(filename: str) -> bool:
+    """Whether a frame's file is neither the server's, nor torch's, nor the standard library's."""
+    if filename.startswith(_SHIPPED_MODELS):
+        return True
+    torch = getattr(sys.modules.get("torch"), "__file__", None)
+    if filename.startswith(("<frozen ", "<model ", _SERVER)) or (
+        torch and filename.startswith(os.path.dirname(torch) + os.sep)
+    ):
+        return False
+    return not filename.startswith(_STDLIB) or not _INSTALLED.isdisjoint(filename.split(os.sep))

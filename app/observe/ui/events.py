@@ -1,0 +1,160 @@
+"""What the live page is told: pure functions of what the server counts, plans and has in its index.
+
+    hello    once: what serves, and how the others are to be read
+    models   when it has changed: each version, its state and why; what a model takes, its batch times and its tables
+    tick     a few times a second: counters since start (the page takes differences), and the batches that left
+    bye      the stream ends, and why
+
+Counters are sent as they are, so that a message that a slow page misses costs it nothing but batches.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+
+from app.contract import CLASSES, IndexEntry, Plan, Served, TensorSpec
+from app.http.codecs.files import takes_files
+from app.http.examples import form_body
+from app.observe.metrics import CallStats, Gauges, Snapshot
+from app.observe.ui.batches import FIELDS
+
+Event = dict[str, Any]
+
+_MOST_WAITING = 128  # rows that wait, of a table that is sent: beyond them its choice has long been the same
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What there is to say of models, as it is at one moment. Two that are equal need be told once."""
+
+    index: tuple[IndexEntry, ...]
+    plans: tuple[tuple[str, str, Plan], ...]  # name, version
+
+
+def seen(index: Sequence[IndexEntry], snapshot: Snapshot, plans: Sequence[Plan]) -> Seen:
+    """Without what a tick tells anyway."""
+    named = zip(snapshot.models, plans, strict=True)
+    steady = tuple((one.stats.model, one.stats.version, _steady(plan)) for one, plan in named)
+    return Seen(tuple(index), steady)
+
+
+def _steady(plan: Plan) -> Plan:
+    return replace(plan, scale=1.0, handover_ns=0, level=-1)
+
+
+def encoded(name: str, event: Event) -> bytes:
+    """One server-sent event. JSON has no line breaks, so `data` is one line."""
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), orjson.dumps(event))
+
+
+def hello(about: Mapping[str, Any], interval_ms: int) -> Event:
+    """`about`: what runs here."""
+    bounds = [float(bound) for bound, _ in CallStats().request.buckets()[:-1]]
+    return {
+        **about,
+        "interval_ms": interval_ms,
+        "latency_s": bounds,  # upper ends of the latency histogram's buckets; one more is beyond all
+        "classes": CLASSES,
+        "batch_fields": FIELDS,
+    }
+
+
+def models(now: Seen, ready: Sequence[Served]) -> Event:
+    """Everything known of every version, but for what a tick tells."""
+    served = {(one.info.name, one.info.version): one for one in ready}
+    plans = {(name, version): plan for name, version, plan in now.plans}  # the newest program of a version is last
+    lines = []
+    for entry in now.index:
+        key = (entry.name, entry.version)
+        line: Event = {"name": entry.name, "version": entry.version, "state": entry.state, "reason": entry.reason}
+        if key in served and key in plans:
+            line |= _described(served[key]) | _planned(plans[key], served[key].info.batching.max_batch)
+        lines.append(line)
+    return {"models": lines}
+
+
+def _described(served: Served) -> Event:
+    info = served.info
+    batching = info.batching
+    return {
+        "platform": info.platform,
+        "policy": batching.policy,
+        "max_batch": batching.max_batch,
+        "max_queue": batching.max_queue,
+        "default_class": batching.default_class,
+        "inputs": [_tensor(spec) for spec in info.client_inputs],
+        "outputs": [_tensor(spec) for spec in info.outputs],
+        "files": takes_files(served),
+        "example": form_body(served),
+    }
+
+
+def _tensor(spec: TensorSpec) -> Event:
+    return {"name": spec.name, "datatype": spec.datatype, "shape": ["rows", *spec.axes_shown()]}
+
+
+def _planned(plan: Plan, max_batch: int) -> Event:
+    most = min(_MOST_WAITING, 2 * max_batch) + 1
+    return {
+        "program": plan.program,
+        "stages": plan.stages,
+        "cell": plan.cell,
+        "batch_ms": [time / 1e6 for time in plan.batch_ns],
+        "origin": plan.origin,
+        "loads": plan.loads,
+        "tables": [table[:most] for table in plan.tables],
+    }
+
+
+def tick(
+    at_us: int,
+    ready: str | None,
+    snapshot: Snapshot,
+    plans: Sequence[Plan],
+    batches: Sequence[tuple[Any, ...]],
+    left_out: int,
+) -> Event:
+    """`at_us`: on the clock of the batches. `ready`: why the server is not, or None."""
+    return {
+        "at": at_us,
+        "not_ready": ready,
+        "busy_s": snapshot.busy_s,
+        "models": [_counted(one, plan) for one, plan in zip(snapshot.models, plans, strict=True)],
+        "batches": batches,
+        "left_out": left_out,
+    }
+
+
+def _counted(gauges: Gauges, plan: Plan) -> Event:
+    stats = gauges.stats
+    success, queued, parts = stats.success, stats.queued, stats.parts
+    formed: Counter[str] = Counter()
+    for (_, reason), count in stats.batches.items():
+        formed[str(reason)] += count
+    return {
+        "program": plan.program,
+        "name": stats.model,
+        "version": stats.version,
+        "waiting": gauges.waiting,
+        "rate": gauges.rate,
+        "preferred": gauges.preferred,
+        "slots": gauges.slots_used,
+        "scale": plan.scale,
+        "handover_ms": plan.handover_ns / 1e6,
+        "level": plan.level,
+        "outcomes": {klass: calls.outcomes for klass, calls in stats.calls.items()},
+        "latency": [sum(counts) for counts in zip(*(one.request.counts for one in stats.calls.values()), strict=True)],
+        # calls with an answer and all their nanoseconds; the parts are of calls that ran, whether answered or not
+        "calls": [success.count, success.ns],
+        "queue": [queued.count, queued.ns],
+        "compute": [parts.input.ns, parts.infer.ns, parts.output.ns],
+        "rows": stats.rows,
+        "executions": stats.executions,
+        "formed": formed,
+        "at_stages": gauges.at_stages,
+    }

@@ -1,0 +1,95 @@
+"""The routes of the live page: its files, which need no key, and its events, which do.
+
+State: `hub` (Hub) of the lifespan. Links between the files are relative, so that they work behind a prefix.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+from typing import cast
+
+from fastapi import APIRouter, Request, Response
+from starlette.types import Receive, Scope, Send
+
+from app.http.static_files import ASK_AGAIN, add_file
+from app.observe.ui.hub import Hub, Watcher
+
+_FOLDER = Path(__file__).parent / "static"
+#: Nothing from another host, nothing inline, and no frame around it: what a model is called or says is only data.
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {"content-security-policy": _POLICY, "referrer-policy": "no-referrer", "cache-control": ASK_AGAIN}
+_DOCS_LINK = b' <a href="docs">The HTTP interface</a>.'  # of index.html
+_PATIENCE_S = 30.0  # for a page that reads nothing
+
+
+class Page:
+    """`router` has all routes below /ui; `docs`: there is a page at /docs to link to.
+
+    The routes are no part of the documented interface. `open_paths` are those that need no key: the page asks for it.
+    """
+
+    def __init__(self, *, docs: bool = True) -> None:
+        self.router = APIRouter(include_in_schema=False)
+        self.router.add_api_route("/ui/", _slash)
+        self.router.add_api_route("/ui/events", _events)
+        files = {f"/ui/{file.name}": file for file in sorted(_FOLDER.iterdir())}
+        index = files.pop("/ui/index.html")
+        add_file(self.router, "/ui", index, _HEADERS, _as_it_is if docs else _without_docs)
+        for path, file in files.items():
+            add_file(self.router, path, file, _HEADERS)
+        self.open_paths = frozenset({"/ui", "/ui/", *files})
+
+
+def _as_it_is(body: bytes) -> bytes:
+    return body
+
+
+def _without_docs(body: bytes) -> bytes:
+    return body.replace(_DOCS_LINK, b"")
+
+
+async def _slash() -> Response:
+    """Relative links would lead elsewhere from there."""
+    return Response(status_code=307, headers={"Location": "../ui"})
+
+
+async def _events(request: Request) -> Response:
+    return EventStream(cast(Hub, request.state.hub))
+
+
+class EventStream(Response):
+    """Server-sent events, until the client goes or reads nothing for too long, or the server stops.
+
+    Raises what `Hub.watching` does, before anything is sent.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, hub: Hub) -> None:
+        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._hub = hub
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._hub.watching() as watcher:
+            gone = asyncio.create_task(_until_gone(receive, watcher), name="ui-disconnect")
+            try:
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                with suppress(TimeoutError):
+                    async for message in watcher:
+                        async with asyncio.timeout(_PATIENCE_S):
+                            await send({"type": "http.response.body", "body": message, "more_body": True})
+                await send({"type": "http.response.body", "body": b""})
+            finally:
+                gone.cancel()
+
+
+async def _until_gone(receive: Receive, watcher: Watcher) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    watcher.end()

@@ -1,1 +1,0 @@
-"""HTTP connections: uvicorn's protocol, with a short way for plain requests."""

@@ -1,0 +1,294 @@
+"""Forms units: which key, which rows of it, which worker.
+
+While a worker is usable: the arbiter names the key with the best head; a group of that key that must be run again goes
+as it is; otherwise the key's policy cuts a unit or holds the key back until a time. Of the rows cut, those that are
+predicted to end after their deadline leave instead, and others take their places: in overload a device that finishes
+late work does nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from itertools import takewhile
+
+from app.scheduler.forming.ahead import Ahead
+from app.scheduler.forming.arbiter import Arbiter
+from app.scheduler.forming.classes import Fits, Gate
+from app.scheduler.forming.multi_step import GoingOn, onward, steps_of
+from app.scheduler.forming.views import Views, longest_of
+from app.scheduler.forming.workers import Workers
+from app.scheduler.policies import Cut, Hold
+from app.scheduler.rows.ledger import Ledger
+from app.scheduler.rows.program import ProgramState
+from app.scheduler.rows.ready import Key, ReadySet, rank
+from app.scheduler.types import KEEPING, DeviceSpec, Formed, Klass, Operation, Reason, Row, Unit
+
+
+class Dispatch:
+    """One device's: it takes rows from the ledger's table and gives units to the workers."""
+
+    def __init__(self, device: DeviceSpec, ledger: Ledger, workers: Workers) -> None:
+        self._device = device
+        self._ledger = ledger
+        self._workers = workers
+        self.gate = Gate(device, ledger, workers)
+        self._arbiter = Arbiter(ledger.ready, self._rank)
+        self._views = Views(device, ledger, workers)
+        self.ahead = Ahead(ledger)
+        self.going_on = GoingOn(ledger, workers, self.gate, self._views, self._arbiter)
+        self._next_unit = 0
+        self._shared = False  # best-effort work is there: without it the gate is not asked
+        self.hold = False  # best-effort units start in a later step, see `Scheduler.step`
+        self.held = False  # such a unit could have started in this step
+
+    def run(self, start: list[Unit], now: int) -> int | None:
+        """Add to `start` all units that can start; return when to ask again if nothing happens before, or None."""
+        workers, ledger = self._workers, self._ledger
+        self._shared = ledger.best_effort > 0 or bool(self.gate.units)
+        if self._shared:
+            self.gate.open(now)
+        if workers.full:
+            return None  # the step that most calls get
+        held: list[ReadySet] = []
+        wake_at: int | None = None
+        while True:
+            ready = self._arbiter.first(held)
+            if ready is None and not self.ahead.units:
+                return wake_at
+            usable = workers.usable(now)
+            if not usable:
+                return _earlier(wake_at, workers.next_opening(now))
+            if self.ahead.units and self._push_ahead(ready, usable, start, now):
+                continue
+            if ready is None:
+                return _earlier(wake_at, workers.next_opening(now))
+            drops = len(ledger.drops)
+            hold = self._serve(ready, usable, start, now)
+            if self._shared and not ready.klass:
+                self.gate.hold(ready, hold.until if hold is not None else None)
+            if len(ledger.drops) > drops:
+                self._strike(start, now)
+                held.clear()  # they may have waited for the room of late calls, or for them
+            if hold is None and held:  # nor do later stages wait any more for rows that have started
+                held = [other for other in held if _not_behind(other, ready)]
+            elif hold is not None:
+                held.append(ready)
+                wake_at = _earlier(wake_at, hold.until)
+
+    def _rank(self, ready: ReadySet, row: Row) -> tuple[int, ...]:
+        """Real-time rows have the same order whatever best-effort work there is, where classes are told apart."""
+        if row.call.klass or self._device.classes.preset not in KEEPING:
+            return self.gate.rank(ready, row)
+        return rank(row)
+
+    def _strike(self, start: list[Unit], now: int) -> None:
+        """Calls have left of which rows were to start in this very step: those rows stay out, and units of no others.
+
+        A unit that would lose the real-time rows of which it is made goes as it is, and runs some for nobody.
+        """
+        further, gate = self._ledger.further, self.gate
+        for unit in list(start):
+            gone = [row for row in unit.rows if not row.call.alive and row not in further]
+            left = [row for row in unit.rows if row.call.alive or row in further]
+            if not gone or (left and left[0].call.klass is not unit.klass):
+                continue
+            for row in gone:
+                self._ledger.end(row)
+            if left:
+                unit.made = tuple(made for row, made in zip(unit.rows, unit.made, strict=False) if row in left)
+                unit.rows = left
+                continue
+            start.remove(unit)
+            self._workers.give_back(unit.id, now)
+            if gate.units or gate.shares:
+                gate.ended(unit, 0)
+            state = self._ledger.states[unit.program]
+            state.units -= 1
+            self._ledger.forget_if_over(state)
+
+    def _push_ahead(self, ready: ReadySet | None, usable: Sequence[int], start: list[Unit], now: int) -> bool:
+        """Push the next step of a cell behind the one that runs, unless other rows go first; False if there is none.
+
+        `ready`: whose turn it is of the rows that wait.
+        """
+        found = self.ahead.first(usable)
+        if found is None:
+            return False
+        first, unit = found
+        if unit.klass and not self.gate.may_follow(unit, now):
+            return False
+        key = (unit.program, unit.stage, 0)
+        state, ledger = self._ledger.states[unit.program], self._ledger
+        waiting = ledger.ready.at(key, unit.klass)
+        head = None if ready is None else ready.head()
+        if ready is not None and head is not None:
+            others = (ready is not waiting or waiting.retries) and rank(head) < first
+            if others or self._workers.idle(usable):
+                return False
+        room, full = self._views.room(state, unit.klass), state.full[unit.stage]
+        most = min(full, state.capacity[unit.stage][unit.worker])
+        going = set(self.ahead.going_on(unit))
+        joining = waiting.first(most, room) if not waiting.retries else ()
+        rows = sorted([*going, *joining], key=rank)[:most]
+        if ledger.deadlines and self._drop_those_late(rows, len(rows), unit.stage, unit.worker, state, now):
+            return True
+        waiting.take(sum(row not in going for row in rows), room)
+        going.intersection_update(rows)
+        self.ahead.push(unit, [row for row in rows if row in going])
+        cut = Cut(len(rows), len(rows), Formed.FULL if len(rows) == full else Formed.IDLE)
+        self._start(key, rows, cut, [unit.worker], start, now, going)
+        return True
+
+    def _serve(self, ready: ReadySet, usable: Sequence[int], start: list[Unit], now: int) -> Hold | None:
+        """Start one unit of this key, or say until when the key is held back."""
+        program, stage, _ = ready.key
+        state = self._ledger.states[program]
+        if self._shared and not ready.klass and not state.policy.sizes_itself:
+            usable = self.gate.for_realtime(usable)
+        # Rows that start take up room on the device; those that go on, in a cell or at a later stage, have theirs.
+        room = self._views.room(state, ready.klass)
+        going = ready.going if stage or state.program.stages[0].repeats else 0
+        capacities = sorted((state.capacity[stage][worker] for worker in usable), reverse=True)
+        limit = min(capacities[0], room + going)
+        if limit < 1:
+            if self._shared:
+                self.gate.no_room(ready)
+            return Hold(None)
+        fits: Fits | None = None
+        if ready.klass:
+            found = self.gate.admit(ready, state, usable, limit, now)
+            if isinstance(found, Hold):
+                return found
+            if self.hold and not self.gate.share.due and self._device.classes.preset in KEEPING:
+                self.held = True
+                return Hold(None)
+            usable = found.workers
+            capacities = sorted((state.capacity[stage][worker] for worker in usable), reverse=True)
+            fits = found.within(capacities[0])
+            limit = fits.rows
+            capacities = [min(limit, capacity) for capacity in capacities]
+        group = ready.take_retry(limit if fits is None else fits.surely, room)
+        if group:
+            self._start(ready.key, group, Cut(len(group), len(group), Formed.RETRY), usable, start, now)
+            return None
+        view = self._views.of(ready, state, usable, limit, room + going, now)
+        decision = state.policy.decide(view, capacities, now)
+        if isinstance(decision, Hold):
+            return decision
+        if fits is not None and fits.surely < decision.size < fits.rows:
+            decision = replace(decision, size=fits.rows)
+        if self._ledger.deadlines and self._drop_late(ready, state, decision, usable, now):
+            return None  # fewer rows wait now, so all is asked again
+        if decision.divide and state.batches is not None and view.around is not None:
+            state.batches.divide(list(ready.first(view.around.here, room)), decision.divide)
+        picked = decision.shorter >= 0
+        rows = ready.take_beside(decision.rows, decision.shorter) if picked else ready.take(decision.rows, room)
+        if not ready.klass and decision.size > len(rows):
+            rows += self._filling(ready.key, rows, decision.size, state)
+        self._start(ready.key, rows, decision, usable, start, now)
+        return None
+
+    def _filling(self, key: Key, rows: Sequence[Row], size: int, state: ProgramState) -> list[Row]:
+        """Best-effort rows of a real-time unit's key that run as its padding, and make it take no longer."""
+        if state.program.stages[key[1]].repeats or not state.best_effort or not self.gate.fills:
+            return []
+        others = self._ledger.ready.at(key, Klass.BEST_EFFORT)
+        if others.retries:
+            return []
+        room = self._views.room(state, Klass.BEST_EFFORT) - sum(not row.started for row in rows)
+        found = others.first(size - len(rows), room)
+        if state.latency[key[1]].by_length:
+            longest = longest_of(rows)
+            found = takewhile(lambda row: row.length <= longest, found)
+        return others.take(len(list(found)), room)
+
+    def _drop_late(self, ready: ReadySet, state: ProgramState, cut: Cut, usable: Sequence[int], now: int) -> bool:
+        """Let the calls leave of which a row would run in this unit and end after its deadline; True if there were."""
+        worker = self._workers.choose(usable, cut.size, state.capacity[ready.key[1]])
+        if cut.shorter >= 0:
+            rows = ready.beside(cut.rows, cut.shorter)
+        else:
+            rows = list(ready.first(cut.rows, self._views.room(state, ready.klass)))
+        return self._drop_those_late(rows, cut.size, ready.key[1], worker, state, now)
+
+    def _drop_those_late(
+        self, rows: Sequence[Row], size: int, stage: int, worker: int, state: ProgramState, now: int
+    ) -> bool:
+        """As `_drop_late`, of these rows as a batch of `size` on this worker."""
+        workers = self._workers
+        begins = workers.begins(worker, now)
+        time = state.time(size, stage, workers.running([worker]), longest_of(rows), begins - now)
+        ends = begins + time
+        late = {call.id: call for row in rows if (call := row.call).deadline and call.deadline < ends}
+        for call in late.values():
+            self._ledger.drop(call, Reason.DEADLINE_UNREACHABLE)
+        return bool(late)
+
+    def _start(
+        self,
+        key: Key,
+        rows: list[Row],
+        cut: Cut,
+        usable: Sequence[int],
+        start: list[Unit],
+        now: int,
+        going: Collection[Row] = (),
+    ) -> None:
+        """Hand the rows to a worker as one unit. `going`: those of them that are in a unit of its already."""
+        program, stage, bucket = key
+        state = self._ledger.states[program]
+        size = max(cut.size, len(rows))
+        worker = self._workers.choose(usable, size, state.capacity[stage])
+        running = self._workers.running([worker])
+        lead_ns = self._workers.begins(worker, now) - now
+        length = longest_of(rows) if state.latency[stage].by_length else 0
+        batches = state.batches
+        self._ledger.start([row for row in rows if row not in going] if going else rows, state)
+        if batches is not None:
+            for row in going:  # it goes on from there as if it stood there
+                batches.stand(row)
+        operation = Operation.NEW if batches is None else batches.launch(rows, stage, bucket, now, cut.joins)
+        if cut.divide:
+            operation = Operation.SPLIT
+        steps, further = 1, False
+        if batches is not None and self._device.goes_on and cut.reason is not Formed.RETRY:
+            steps = steps_of(rows, size, stage, state, worker)
+            if rows[0].call.klass:
+                steps = self.gate.steps(steps, rows, size, stage, state, now)
+            further = onward(rows, stage, state, worker)
+        predicted, times = state.unit_times(stage, steps, size, running, length, lead_ns)
+        unit = Unit(
+            id=self._next_unit,
+            worker=worker,
+            program=program,
+            stage=stage,
+            rows=rows,
+            size=size,
+            reason=cut.reason,
+            started=now,
+            predicted=predicted,
+            times=times,
+            running=running,
+            steps=steps,
+            length=length,
+            operation=operation,
+            onward=further,
+            made=tuple(row.steps + self._ledger.further.get(row, 0) for row in rows) if going else (),
+        )
+        self._next_unit += 1
+        self._workers.take(unit, now)
+        if unit.klass or self.gate.shares:
+            self.gate.started(unit)
+        start.append(unit)
+
+
+def _not_behind(held: ReadySet, ready: ReadySet) -> bool:
+    """Whether a set that is held stands at no later stage than one of the same program from which rows start."""
+    return held.key[0] != ready.key[0] or held.key[1] <= ready.key[1]
+
+
+def _earlier(one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)

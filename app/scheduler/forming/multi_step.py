@@ -1,0 +1,190 @@
+"""Units of several stages or steps, which a worker goes on with by itself: how far, and when it is to end early.
+
+Where nothing would change at a boundary, nothing needs to pass through the event loop there. A unit goes through the
+stages that its policy would let the batch pass as it is, or makes steps of a cell until a row ends. It is recalled, to
+end with the stage or step that runs, when a row should leave it, when others could join it, and when others go first.
+
+When a row of a cell ends, the worker reports it and goes on with the others by itself (`Unit.onward`). If rows wait
+that could join and are not worth a recall, it is told to end there (`Step.settle`). It may hear of either too late:
+then it has gone on already, and is told again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from enum import Enum
+
+from app.scheduler.forming.ahead import steps_left
+from app.scheduler.forming.arbiter import Arbiter
+from app.scheduler.forming.classes import Gate
+from app.scheduler.forming.views import Views, longest_of
+from app.scheduler.forming.workers import Workers
+from app.scheduler.policies.base import Joining
+from app.scheduler.rows.batches import whole
+from app.scheduler.rows.ledger import Ledger
+from app.scheduler.rows.program import ProgramState
+from app.scheduler.rows.ready import Level, ReadySet
+from app.scheduler.types import Klass, Row, Unit
+
+
+def steps_of(rows: Sequence[Row], size: int, stage: int, state: ProgramState, worker: int) -> int:
+    """How many steps or stages a worker is to take by itself, unless it is recalled: as far as nothing would change.
+
+    `rows` have been launched in the batch table, and run as a batch of `size`.
+    """
+    stages = state.program.stages
+    cell = stages[stage].repeats
+    if state.waiting_of(rows[0].call.klass) and _takes_more(len(rows), stage, state, worker):
+        return 1  # others may stand here after it
+    if cell:
+        return max(1, min(steps_left(row, stages[stage]) for row in rows))
+    if not whole(rows):
+        return 1  # one of the next boundaries is where the other part waits, or will
+    steps, goes_on = 1, state.policy.goes_on
+    longest = longest_of(rows) if state.facts[stage].lengths else 0
+    for following, facts in enumerate(state.facts[stage + 1 :], stage + 1):
+        fits = size <= state.capacity[following][worker]
+        if stages[following].repeats or not fits or not goes_on(facts, following, len(rows), longest):
+            break
+        steps += 1
+    return steps
+
+
+def onward(rows: Sequence[Row], stage: int, state: ProgramState, worker: int) -> bool:
+    """Whether a worker is to go on with the others when rows of a unit of a cell end: real-time ones nobody waits to
+    join. Best-effort ones end, so that what they have used is seen."""
+    klass = rows[0].call.klass
+    if klass is not Klass.REALTIME or not state.program.stages[stage].repeats:
+        return False
+    return not (state.waiting_of(klass) and _takes_more(len(rows), stage, state, worker))
+
+
+class Until(Enum):
+    """How far a unit that its worker goes on with may go."""
+
+    RECALLED = "as far as it can"
+    ROW_ENDS = "until the first of its rows ends, which others wait for"
+    NOW = "to the end of the stage or step that runs"
+
+
+def until(unit: Unit, state: ProgramState, ready: ReadySet | None, room: int) -> Until:
+    """Whether a row of the unit should leave it, or others of its class should join it, and when.
+
+    `ready`: the rows of its class that wait at its cell, None where its stage is none; `room`: rows that may begin.
+    """
+    if any(not row.call.alive and row.call.klass is unit.klass for row in unit.rows):
+        return Until.NOW
+    if ready is None and not whole(unit.rows):
+        return Until.NOW  # rows have begun as part of its batch: it waits for them at the next boundary
+    takes_more = _takes_more(len(unit.rows), unit.stage, state, unit.worker)
+    if not (takes_more and room > 0 and state.waiting_of(unit.klass) > 0):
+        return Until.RECALLED
+    return Until.NOW if ready is None or _worth_it(unit, state, ready, room) else Until.ROW_ENDS
+
+
+def _worth_it(unit: Unit, state: ProgramState, ready: ReadySet, room: int) -> bool:
+    """Whether the policy would have a running cell end for the rows that wait there. Always, where times are unknown,
+    and where others wait at stages before it."""
+    latency, head, rows = state.latency[unit.stage], ready.head(), len(unit.rows)
+    cell = state.program.stages[unit.stage]
+    joiners = min(ready.count, room, _most(unit.stage, state, unit.worker) - rows)
+    if head is None or not latency.known or state.waiting_of(unit.klass) > ready.count:
+        return True
+    stay = [more for row in unit.rows if (more := steps_left(row, cell) - unit.steps) > 0]
+
+    def step_ns(rows: int) -> int:
+        return latency.compute(rows, unit.running) if rows else 0
+
+    return state.policy.joins(
+        Joining(
+            left=unit.steps - unit.progress,
+            ending=rows - len(stay),
+            staying=len(stay),
+            stay=min(stay, default=0),
+            joiners=joiners,
+            steps=max(1, steps_left(head, cell)),
+            step_ns=step_ns(rows),
+            joined_ns=step_ns(rows + joiners),
+            staying_ns=step_ns(len(stay)),
+            both_ns=step_ns(len(stay) + joiners),
+            apart_ns=step_ns(joiners),
+            boundary_ns=latency.handover.ns,
+        )
+    )
+
+
+class GoingOn:
+    """Of one device: how far its units go on, and what becomes of those that have."""
+
+    def __init__(self, ledger: Ledger, workers: Workers, gate: Gate, views: Views, arbiter: Arbiter) -> None:
+        self._ledger = ledger
+        self._workers = workers
+        self._gate = gate
+        self._views = views
+        self._arbiter = arbiter
+
+    def recall(self, now: int) -> tuple[list[Unit], list[Unit]]:
+        """Of units that workers go on with by themselves, those that are to end with the step or stage that runs, and
+        those that are to end with the first of their rows that does."""
+        waiting = self._arbiter.first(())
+        head = None if waiting is None else waiting.head()
+        level = None if head is None else self._gate.level(head)
+        recalled: list[Unit] = []
+        settled: list[Unit] = []
+        for unit in list(self._workers.going.values()):
+            far = self._until(unit, level)
+            if far is Until.NOW:
+                self._workers.recall(unit, now)
+                recalled.append(unit)
+            elif far is Until.ROW_ENDS and unit.onward:
+                unit.onward = False
+                settled.append(unit)
+        return recalled, settled
+
+    def _until(self, unit: Unit, level: Level | None) -> Until:
+        state, gate = self._ledger.states[unit.program], self._gate
+        before = level is not None and level < gate.level(unit.rows[0])  # its rows stand in the order of service
+        if before or (unit.klass and gate.preempts(unit)):
+            return Until.NOW
+        cell = state.program.stages[unit.stage].repeats
+        beside = self._ledger.ready.at((unit.program, unit.stage, 0), unit.klass) if cell else None
+        return until(unit, state, beside, self._views.room(state, unit.klass))
+
+    def go_on(self, unit: Unit, rows: list[Row], now: int) -> Unit:
+        """The worker of a unit of a cell has gone on with these rows, as a unit like it, when others of it ended."""
+        state = self._ledger.states[unit.program]
+        latency, stage = state.latency[unit.stage], state.program.stages[unit.stage]
+        batches = state.batches
+        assert batches is not None  # of a program with a cell
+        for row in rows:
+            batches.stand(row)
+        self._ledger.start((), state)
+        steps = max(1, min(steps_left(row, stage) for row in rows))
+        following = replace(
+            unit,
+            rows=rows,
+            size=len(rows),
+            started=now,
+            predicted=steps * latency.compute(len(rows), unit.running),
+            steps=steps,
+            recalled=False,
+            progress=0,
+            operation=batches.launch(rows, unit.stage, 0, now, None),
+        )
+        self._workers.take(following, now)
+        following.behind = True  # nobody handed it over: there is nothing to learn of that
+        if unit.klass or self._gate.shares:
+            self._gate.started(following)
+        return following
+
+
+def _takes_more(rows: int, stage: int, state: ProgramState, worker: int) -> bool:
+    """Whether others may join so many rows behind this stage or step."""
+    joins = state.sees_stages or state.program.stages[stage].repeats
+    return joins and rows < _most(stage, state, worker)
+
+
+def _most(stage: int, state: ProgramState, worker: int) -> int:
+    """Rows that one unit of a worker can have there."""
+    return min(state.full[stage], state.capacity[stage][worker])

@@ -1,0 +1,174 @@
+"""What a policy sees of a key: the rows that wait there, what lies beside them, and what the device has room for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from app.scheduler.forming.workers import Workers, running_stage
+from app.scheduler.policies import Around, KeyView
+from app.scheduler.rows.lanes import Alike
+from app.scheduler.rows.ledger import Ledger
+from app.scheduler.rows.program import ProgramState
+from app.scheduler.rows.ready import ReadySet
+from app.scheduler.types import KEEPING, Batch, DeviceSpec, Klass, Row, Unit
+
+_NEVER = 1 << 62
+_LATE_TIMER_NS = 2_000_000  # event loops wake up to a millisecond late; a hold must not end too late for a deadline
+
+
+class Views:
+    """Of the keys of one device."""
+
+    def __init__(self, device: DeviceSpec, ledger: Ledger, workers: Workers) -> None:
+        self._device = device
+        self._ledger = ledger
+        self._workers = workers
+
+    def room(self, state: ProgramState, klass: Klass = Klass.REALTIME) -> int:
+        """Rows of a program and a class that may start now: as many as the device has room for, and the program.
+
+        Where classes are told apart, best-effort rows leave room for one real-time batch more, but have half of all
+        room at least. Otherwise real-time rows would wait until theirs have passed all stages.
+        """
+        most, own = self._device.max_alive, state.program.max_alive
+        if klass and self._device.classes.preset in KEEPING:
+            most -= min(most // 2, max(other.full[0] for other in self._ledger.states.values()))
+            own -= min(own // 2, state.full[0])
+        return max(0, min(most - self._ledger.alive, own - state.alive))
+
+    def of(
+        self, ready: ReadySet, state: ProgramState, usable: Sequence[int], limit: int, room: int, now: int
+    ) -> KeyView:
+        """A ready set of which at most `limit` rows may start as one unit on one of the usable workers."""
+        facts = state.facts[ready.key[1]]
+        waiting = ready.free_count
+        running = self._workers.running(usable)
+        due = _NEVER
+        if facts.may_hold and self._ledger.deadlines:
+            late_ns = self._workers.soonest(usable, now) - now  # a unit handed over now begins so much later
+            due = self._due(ready, state, min(waiting, limit), running, late_ns) - late_ns
+        return KeyView(
+            ready=waiting,
+            limit=limit,
+            full=state.full[ready.key[1]],
+            oldest=ready.oldest(),
+            max_delay=state.program.max_delay_ns,
+            room=room,
+            due=due,
+            free=self._workers.free(len(usable)),
+            running=running,
+            facts=facts,
+            around=self._around(ready, state, min(waiting, limit), now) if state.sees_stages else None,
+            alike=_alike(ready, min(waiting, limit)) if facts.lengths and not ready.key[1] else None,
+        )
+
+    def _around(self, ready: ReadySet, state: ProgramState, most: int, now: int) -> Around:
+        """What lies beside this key, of the rows of its class; `most`: rows of it that one unit can have."""
+        program, stage, bucket = ready.key
+        stages = state.program.stages
+        room = self.room(state, ready.klass)
+        alike, waiting = [0] * len(stages), [0] * len(stages)  # in this length bucket, and in all
+        oldest, beside = ready.oldest(), 0
+        for other in self._ledger.ready.of_program(program, ready.klass):
+            _, at, lengths = other.key
+            waiting[at] += other.count
+            alike[at] += other.count * (lengths == bucket)
+            if at == stage and other is not ready and other.free_count:
+                beside += other.count
+                oldest = min(oldest, other.oldest())
+        units = self._workers.units.values()
+        running = sum(len(unit.rows) for unit in units if unit.program == program and unit.klass is ready.klass)
+        active = running + sum(waiting[1:])
+        if not stages[0].repeats:
+            alike[0], waiting[0] = min(alike[0], room), min(waiting[0], room)
+        short = [0 if one.repeats else count for one, count in zip(stages, waiting, strict=True)]
+        nearest = max((at for at in range(stage) if alike[at]), default=-1)
+        first = list(ready.first(most, room))
+        batch = first[0].batch if first else None
+        here = next((place for place, row in enumerate(first) if row.batch is not batch), len(first))
+        latest = state.batches.latest(ready.klass) if state.batches is not None else None
+        under_way = self._under_way(latest, state)
+        last = under_way is not None and _stage_of(under_way, now) == len(stages) - 1
+        joinable = latest is not None and latest.bucket == bucket and not last
+        around = Around(
+            stage=stage,
+            cell=stages[stage].repeats,
+            batch=batch,
+            here=here,
+            joined=any(row.entered == stage for row in first),
+            latest=latest if joinable else None,
+            formed=latest.created if latest is not None else -1,
+            active=active,
+            beside=beside,
+            oldest=oldest,
+            nearest=(nearest, alike[nearest] if nearest >= 0 else 0),
+            ahead=sum(alike[stage + 1 :]),
+            following=next((at for at in range(stage + 1, len(stages)) if alike[at]), -1),
+            before=sum(short[:stage]),
+            after=sum(short[stage + 1 :]),
+            late=self._late(batch, stage, state, now),
+        )
+        if state.facts[stage].lengths:
+            self._compare(around, first, ready)
+        return around
+
+    def _under_way(self, batch: Batch | None, state: ProgramState) -> Unit | None:
+        """The unit of a batch that a worker takes through several stages by itself."""
+        if batch is None:
+            return None
+        stages = state.program.stages
+        units = (unit for unit in self._workers.units.values() if unit.rows[0].batch is batch)  # so of this program
+        return next((unit for unit in units if unit.steps > 1 and not stages[unit.stage].repeats), None)
+
+    def _late(self, batch: Batch | None, stage: int, state: ProgramState, now: int) -> int:
+        """Rows of a batch that have not reached a stage.
+
+        Rows that a worker takes through several stages by itself are where they are predicted to be.
+        """
+        if batch is None or not stage:
+            return 0
+        late, unit = batch.size - batch.completed[stage - 1], self._under_way(batch, state)
+        return late - len(unit.rows) if unit and unit.stage < stage <= _stage_of(unit, now) else late
+
+    def _compare(self, around: Around, first: Sequence[Row], ready: ReadySet) -> None:
+        """Fill in the lengths of the rows around a set, of which these are the first."""
+        program, stage, bucket = ready.key
+        around.longest = longest_of(first)
+        for other in self._ledger.ready.of_program(program, ready.klass):
+            _, at, lengths = other.key
+            if lengths != bucket:
+                continue
+            if at > stage:
+                around.longest_ahead = max(around.longest_ahead, other.longest())
+            elif at == around.nearest[0] and at:
+                around.longest_behind = other.longest()
+            elif at == around.nearest[0] and (alike := _alike(other, around.nearest[1])) is not None:
+                around.fitting = len(alike.like(around.longest))
+
+    def _due(self, ready: ReadySet, state: ProgramState, rows: int, running: int, lead_ns: int) -> int:
+        """When a unit of the first `rows` must begin, so that none of them ends after its deadline.
+
+        `lead_ns`: so long before that it is handed over.
+        """
+        first = list(ready.first(rows, self.room(state, ready.klass)))
+        deadlines = [row.call.deadline for row in first if row.call.deadline is not None]
+        if not deadlines:
+            return _NEVER
+        time = state.time(rows, ready.key[1], running, longest_of(first), lead_ns)
+        return min(deadlines) - time - time // 4 - _LATE_TIMER_NS
+
+
+def _stage_of(unit: Unit, now: int) -> int:
+    """The stage at which a unit of several is predicted to be; the last of them where times are unknown."""
+    return unit.stage + running_stage(unit, now)[0]
+
+
+def longest_of(rows: Iterable[Row]) -> int:
+    """The length of the longest row, 0 for none."""
+    return max((row.length for row in rows), default=0)
+
+
+def _alike(ready: ReadySet, most: int) -> Alike | None:
+    """What a policy that picks rows by length sees of them: a unit of at most `most` is cut."""
+    ready.sort_by_length()
+    return ready.alike(most - 1)

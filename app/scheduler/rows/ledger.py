@@ -1,0 +1,199 @@
+"""Programs, calls, and the state of each row. Every change of a row's or a call's state is made here.
+
+A call leaves exactly once. Its rows that wait leave with it; its rows that run end when their unit finishes. A program
+that was closed is forgotten with its last call and unit. A row counts as alive on the device from its first unit until
+it ends; one that fails in its first unit does not count any more, since nothing of it is kept there.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import groupby
+
+from app.scheduler.rows.deadlines import Deadlines
+from app.scheduler.rows.program import ProgramState
+from app.scheduler.rows.ready import Key
+from app.scheduler.rows.ready_table import ReadyTable
+from app.scheduler.types import Call, Drop, Reason, Row, RowState
+
+_NO_DEADLINE = 1 << 62  # goes behind all that have one
+_ENDED, _RUNNING, _WAITING = RowState.ENDED, RowState.RUNNING, RowState.WAITING  # looked up once, used per row
+
+
+class Ledger:
+    """`alive`: rows that have started and not ended. `done`, `drops`: what the next Step says; it takes the lists."""
+
+    def __init__(self, *, edf: bool = False) -> None:
+        """`edf`: of one priority, real-time calls go by their deadlines, those without one last."""
+        self.states: dict[int, ProgramState] = {}
+        self.ready = ReadyTable(edf=edf)
+        self._edf = edf
+        self.calls: dict[int, Call] = {}
+        self.deadlines = Deadlines(self.calls)
+        self.alive = 0
+        self.best_effort = 0  # calls that have not left
+        #: Rows that are in units behind the first that has them, see `ahead`: in how many.
+        self.further: dict[Row, int] = {}
+        self.done: list[Call] = []
+        self.drops: list[Drop] = []
+        self._sequence = 0
+
+    def enter(self, call: Call, state: ProgramState) -> None:
+        """A call comes: all its rows stand in the ready table."""
+        rows = call.rows
+        call.left = n = len(rows)
+        self.calls[call.id] = call
+        state.calls += 1
+        state.rate.arrive(n)
+        state.asked[call.klass] += n
+        if call.deadline is not None:
+            self.deadlines.add(call.deadline, call.id)
+        first, sequence = call.arrived, self._sequence
+        if self._edf and not call.klass:
+            first = _NO_DEADLINE if call.deadline is None else call.deadline
+        self._sequence += n
+        state.waiting += n
+        entry = state.entry
+        if call.klass:
+            state.best_effort += n
+            self.best_effort += 1
+            entry = None
+        for index, row in enumerate(rows):
+            row.call = call
+            row.index = index
+            row.order = (first, sequence + index)
+            if entry is not None:
+                entry.add(row)
+            else:
+                self.ready.at(key_of(row, state), call.klass).add(row)
+
+    def goes_further(self, row: Row) -> bool:
+        """A unit with this row has ended. Whether the row is in another one behind it, and stays as it is."""
+        further = self.further.get(row, 0)
+        if further > 1:
+            self.further[row] = further - 1
+        elif further:
+            del self.further[row]
+        return bool(further)
+
+    def start(self, rows: Sequence[Row], state: ProgramState) -> None:
+        """Rows taken from the ready table go to a worker as one unit."""
+        for row in rows:
+            row.state = _RUNNING
+            if not row.started:
+                row.started = True
+                self.alive += 1
+                state.alive += 1
+        state.waiting -= len(rows)
+        if rows and rows[-1].call.klass:  # alone, or as the padding of others
+            state.best_effort -= sum(row.call.klass for row in rows)
+        state.units += 1
+
+    def make_ready(self, rows: Sequence[Row], state: ProgramState) -> None:
+        """Rows that ran, at least one, stand in the ready table again, at the stage they have reached."""
+        batches = state.batches
+        for row in rows:
+            row.state = _WAITING
+            row.advanced = True
+            if batches is not None:
+                batches.stand(row)
+        self._stand(rows, state)
+
+    def put_back(self, rows: Sequence[Row], state: ProgramState) -> None:
+        """A unit was taken back before it began: its rows wait again, each in its place."""
+        for row in rows:
+            row.state = _WAITING
+            if state.batches is not None:
+                state.batches.put_back(row)
+            self._keep_nothing_new(row, state)
+        self._stand(rows, state)
+
+    def _stand(self, rows: Sequence[Row], state: ProgramState) -> None:
+        state.waiting += len(rows)
+        first, last = rows[0].call.klass, rows[-1].call.klass  # others are padding behind them
+        if last:
+            state.best_effort += sum(row.call.klass for row in rows)
+        if first is last and len(state.program.stages) == 1 and state.program.stages[0].repeats:  # a cell is one key
+            self.ready.at(key_of(rows[0], state), first).add_all(rows)
+            return
+        for (key, klass), group in groupby(rows, key=lambda row: (key_of(row, state), row.call.klass)):
+            self.ready.at(key, klass).add_all(group)
+
+    def _keep_nothing_new(self, row: Row, state: ProgramState) -> None:
+        """Nothing is kept on the device of a row that has not been through a unit."""
+        if not row.advanced and row.started:
+            row.started = False
+            self.alive -= 1
+            state.alive -= 1
+
+    def retry(self, rows: list[Row], state: ProgramState) -> None:
+        """Rows of a unit that failed, of one class, wait to be run again, together."""
+        if state.batches is not None:
+            state.batches.fail(rows)
+        for row in rows:
+            row.state = _WAITING
+            if state.batches is not None:
+                state.batches.stand(row)
+            self._keep_nothing_new(row, state)
+        klass = rows[0].call.klass
+        state.waiting += len(rows)
+        if klass:
+            state.best_effort += len(rows)
+        self.ready.at(key_of(rows[0], state), klass).add_retry(rows)
+
+    def end(self, row: Row) -> None:
+        """The row holds nothing on the device any more."""
+        state = self.states.get(row.call.program)  # None: forgotten, with its last call
+        if row.batch is not None and state is not None and state.batches is not None:
+            state.batches.leave(row, standing=row.state is _WAITING)
+        row.state = _ENDED
+        if row.started:
+            row.started = False
+            self.alive -= 1
+            if state is not None:
+                state.alive -= 1
+
+    def complete(self, call: Call, state: ProgramState) -> None:
+        """The call's last row has ended well. As `leave`, without the search for rows that wait."""
+        call.alive = False
+        del self.calls[call.id]
+        state.calls -= 1
+        self.best_effort -= call.klass
+        self.done.append(call)
+
+    def drop(self, call: Call, reason: Reason, row: int = -1) -> None:
+        """The call leaves without an answer, and its caller hears why."""
+        self.leave(call)
+        self.drops.append(Drop(call, reason, row))
+
+    def leave(self, call: Call) -> None:
+        """The call is over: its waiting rows are forgotten, its running rows finish unheard."""
+        call.alive = False
+        del self.calls[call.id]
+        state = self.states[call.program]
+        state.calls -= 1
+        self.best_effort -= call.klass
+        if call.left:
+            for row in call.rows:
+                if row.state is _WAITING:
+                    self.ready.at(key_of(row, state), call.klass).forget(row)
+                    self.end(row)
+                    state.waiting -= 1
+                    if call.klass:
+                        state.best_effort -= 1
+        self.forget_if_over(state)
+
+    def forget_if_over(self, state: ProgramState) -> None:
+        """A closed program of which nothing is left is forgotten."""
+        program = state.program.id
+        if state.closed and not state.calls and not state.units and program in self.states:
+            del self.states[program]
+            self.ready.drop_program(program)
+
+
+def key_of(row: Row, state: ProgramState) -> Key:
+    """A cell is one key whatever the length: its rows run one step together, and nothing is padded."""
+    program, stage = state.program, row.stage
+    bucketed = program.length_buckets and not program.stages[stage].repeats
+    return (program.id, stage, bisect_left(program.length_buckets, row.length) if bucketed else 0)

@@ -1,0 +1,128 @@
+"""Applies a finished unit: its rows go on, end, are run again in halves, or fail their calls."""
+
+from __future__ import annotations
+
+from app.scheduler.rows.ledger import Ledger
+from app.scheduler.rows.program import ProgramState
+from app.scheduler.types import Fault, Outcome, Reason, Row, Unit
+
+
+def advance(ledger: Ledger, unit: Unit, outcome: Outcome, state: ProgramState) -> list[Row]:
+    """The unit ran well. Rows move to their next stage, or end; a call whose last row has ended is done.
+
+    Returns the rows with which its worker has gone on.
+    """
+    repeats = state.program.stages[unit.stage].repeats
+    passed = 0 if repeats else outcome.steps - 1  # stages that the worker has passed by itself
+    last = unit.stage + passed + 1 == len(state.program.stages)
+    batches = state.batches
+    ended = frozenset(outcome.ended)
+    ready: list[Row] = []
+    staying: list[Row] = []
+    for position, row in enumerate(unit.rows):
+        call = row.call
+        if ledger.further and ledger.goes_further(row):
+            row.steps += outcome.steps
+            row.advanced = True
+            continue
+        if outcome.goes_on and position not in ended:  # also if its call has left: its worker has it still
+            row.steps += outcome.steps
+            row.advanced = True
+            staying.append(row)
+            continue
+        if passed and batches is not None:
+            for _ in range(passed):
+                batches.pass_on(row)
+                row.stage += 1
+        if not call.alive:
+            ledger.end(row)
+        elif repeats and position not in ended:
+            row.steps += outcome.steps
+            ready.append(row)
+        elif not last:
+            if batches is not None:
+                batches.complete(row)
+            row.stage += 1
+            row.steps = 0
+            ready.append(row)
+        else:
+            if batches is not None and not repeats:
+                batches.finish(row)
+            ledger.end(row)
+            call.left -= 1
+            if not call.left:
+                ledger.complete(call, state)
+    if ready:
+        ledger.make_ready(ready, state)
+    return staying
+
+
+def fail(ledger: Ledger, unit: Unit, error: Fault, state: ProgramState, split: bool, made: int = 0) -> None:
+    """The unit failed by its model or for memory, or is void. Halve and re-run it, or fail the calls of its rows.
+
+    `split`: units that the model fails are halved. `made`: stages that its worker had passed by itself.
+    """
+    own = [row for row in unit.rows if not (ledger.further and ledger.goes_further(row))]
+    for row in own:
+        if not row.call.alive:
+            ledger.end(row)
+    rows = [row for row in own if row.call.alive]
+    if error is Fault.VOID:
+        if rows:
+            ledger.retry(rows, state)  # of a cell: one class
+        return
+    if error is Fault.OOM and unit.size > 1:
+        passed = 0 if state.program.stages[unit.stage].repeats else min(made, unit.steps - 1)
+        state.cap(unit.worker, max(1, unit.size // 2), unit.stage + passed)
+    elif error is Fault.MODEL and (not split or state.broken or len(unit.rows) == 1):
+        _fail_calls(ledger, rows, Reason.MODEL, alone=len(unit.rows) == 1)
+        return
+    elif error is Fault.OOM:
+        _fail_calls(ledger, rows, Reason.OOM, alone=True)
+        return
+    cell = state.program.stages[unit.stage].repeats
+    for part in _parts(rows, cell=cell):
+        ledger.retry(part, state)
+
+
+def withdraw(ledger: Ledger, unit: Unit, state: ProgramState) -> None:
+    """The unit was taken back before it began. Rows whose call has left end."""
+    own = [row for row in unit.rows if not (ledger.further and ledger.goes_further(row))]
+    for row in own:
+        if not row.call.alive:
+            ledger.end(row)
+    rows = [row for row in own if row.call.alive]
+    if rows:
+        ledger.put_back(rows, state)
+
+
+def _parts(rows: list[Row], *, cell: bool) -> list[list[Row]]:
+    """The halves of a failed unit, the later rows first.
+
+    Of two classes each apart, so that padding fails nobody else; of a cell those that begin apart from those that have
+    made steps of it: beginning is what fails most often.
+    """
+    filling = [row for row in rows if row.call.klass is not rows[0].call.klass]
+    if filling:
+        return [filling, rows[: len(rows) - len(filling)]]
+    begin = [row for row in rows if not row.steps]
+    if cell and 0 < len(begin) < len(rows):
+        return [begin, [row for row in rows if row.steps]]
+    middle = (len(rows) + 1) // 2
+    return [half for half in (rows[middle:], rows[:middle]) if half]
+
+
+def lose(ledger: Ledger, unit: Unit) -> None:
+    """The device is gone for good, and this unit with it: every call leaves."""
+    for row in unit.rows:
+        if not ledger.goes_further(row):
+            ledger.end(row)
+    for call in list(ledger.calls.values()):
+        ledger.drop(call, Reason.DEVICE)
+
+
+def _fail_calls(ledger: Ledger, rows: list[Row], reason: Reason, *, alone: bool) -> None:
+    for row in rows:
+        ledger.end(row)
+        if row.call.alive:
+            ledger.drop(row.call, reason, row.index if alone else -1)

@@ -1,0 +1,306 @@
+"""What the scheduler keeps per program."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+
+from app.scheduler.estimates.latency import Latency
+from app.scheduler.estimates.lengths import LengthTimes, any_length
+from app.scheduler.estimates.preferred import algorithm_1, preferred_size
+from app.scheduler.estimates.profile import padded
+from app.scheduler.estimates.rate import RateMonitor
+from app.scheduler.estimates.regression import Regression
+from app.scheduler.forming.workers import lead_of
+from app.scheduler.optimal.tables import ControlTables
+from app.scheduler.patience import Patience
+from app.scheduler.policies import Course, Facts, Policy
+from app.scheduler.policies import make as make_policy
+from app.scheduler.policies.base import to_the_end
+from app.scheduler.rows.batches import BatchTable
+from app.scheduler.rows.ready import ReadySet
+from app.scheduler.types import DeviceSpec, Klass, Outcome, Profile, Program, Unit
+
+_NEARLY = 0.95  # of the most rows a second
+_RECENT = 16  # first runs looked at to tell a broken program from a bad row
+
+
+class ProgramState:
+    """What the scheduler keeps per program."""
+
+    __slots__ = (
+        "_ended",
+        "_lead_ns",
+        "_most",
+        "_room",
+        "_row_steps",
+        "_steps_each",
+        "alive",
+        "asked",
+        "batches",
+        "best_effort",
+        "calls",
+        "capacity",
+        "closed",
+        "demand_ns",
+        "entry",
+        "facts",
+        "full",
+        "hints",
+        "latency",
+        "patience",
+        "picks",
+        "policy",
+        "program",
+        "rate",
+        "recent",
+        "regression",
+        "sees_stages",
+        "units",
+        "waiting",
+    )  # fmt: skip
+
+    def __init__(self, program: Program, entry: ReadySet | None, device: DeviceSpec, now: int) -> None:
+        self.program = program
+        #: By stage and worker: rows that it takes. By stage: the most of them, but for what may be alive at once.
+        self.capacity = [[min(worker.capacity, program.max_batch) for worker in device.workers] for _ in program.stages]
+        self._room = min(device.max_alive, program.max_alive)
+        self.full = [0] * len(program.stages)
+        self.entry = entry  # where new real-time rows stand, when that is one set whatever their length
+        self.policy: Policy = make_policy(program.policy)
+        self.latency = [Latency(stage.profile) for stage in program.stages]
+        for stage in range(len(program.stages)):
+            self._set_full(stage)
+        self.regression = Regression(program.stages[0].profile.batch_ns)
+        self._lead_ns, self._most = lead_of(device), device.max_running
+        self.facts = [
+            Facts(preferred=0, may_hold=self.policy.holds, complete_wait=program.complete_wait) for _ in program.stages
+        ]
+        self.facts[0].preferred = self._algorithm_1(0.0)
+        several = len(program.stages) > 1 or program.stages[0].repeats
+        self.batches = BatchTable(len(program.stages)) if several else None  # one unit is all of a row otherwise
+        # Around a cell that is all of a program there is nothing to see, unless a policy asks for its batch.
+        alone = len(program.stages) == 1 and self.policy.pushes_steps
+        self.sees_stages = several and self.policy.sees_stages and not alone
+        # Whether rows of its first stage may be picked by length, where times by length are known.
+        self.picks = self.policy.reorders and program.reorder and not any(stage.repeats for stage in program.stages)
+        self._set_remaining()
+        self.rate = RateMonitor(now)
+        self.asked = [0 for _ in Klass]  # rows by class that came in this window, refused ones too
+        self.demand_ns = [0 for _ in Klass]  # by class, of all windows that have closed: see `_count_demand`
+        self._row_steps = self._ended = 0  # of a cell, in this window: steps of its rows, and rows that ended
+        self._steps_each = 1.0  # steps of a row in the last window in which any ended
+        self.patience = [Patience(program.max_queue, program.max_batch, now) for _ in Klass]
+        self.recent: deque[bool] = deque(maxlen=_RECENT)  # True: that first run failed
+        self.alive = 0  # rows that have started and not ended
+        self.waiting = 0  # rows in the ready table, of either class
+        self.best_effort = 0  # those of them that are best effort
+        self.calls = 0  # calls that have not left
+        self.units = 0  # handed to workers and not finished
+        self.closed = False
+        self.hints: dict[tuple[int, int], tuple[int, int]] = {}  # see admission: by level, good until, nanoseconds
+
+    def waiting_of(self, klass: int) -> int:
+        """Rows of one class in the ready table."""
+        return self.best_effort if klass else self.waiting - self.best_effort
+
+    @property
+    def broken(self) -> bool:
+        return len(self.recent) == _RECENT and 2 * sum(self.recent) > _RECENT
+
+    @property
+    def preferred(self) -> int:
+        """The preferred batch size: the preset's own, else from the measured batch times."""
+        target = self.policy.target(self.facts[0])
+        if target is not None:
+            return target
+        times = self.latency[0] if len(self.latency) == 1 else _AllStages(self.latency)
+        return preferred_size(self.rate.rate, times, self.program.max_batch, self._lead_ns)
+
+    def time(self, rows: int, stage: int = 0, running: int = 1, length: int = 0, lead_ns: int = 0) -> int:
+        """Nanoseconds for a batch of `rows` through all stages from `stage` on, while so many units run.
+
+        `lead_ns`: its worker ends another unit in so long, and meanwhile the first stage is handed over.
+        """
+        first, *others = self.latency[stage:]
+        later = sum(latency.predict(rows, running, length) for latency in others)
+        return first.predict(rows, running, length, lead_ns) + later
+
+    def unit_times(
+        self, stage: int, steps: int, size: int, running: int, length: int, lead_ns: int
+    ) -> tuple[int, tuple[int, ...]]:
+        """Nanoseconds for one unit: `steps` of a cell, or stages from `stage` on, of which one is handed over.
+
+        Of several stages also those of each.
+        """
+        first = self.latency[stage].predict(size, running, length, lead_ns)
+        if steps == 1 or not first:
+            return first, ()
+        if self.program.stages[stage].repeats:
+            return first + (steps - 1) * self.latency[stage].compute(size, running, length), ()
+        later = (one.compute(size, running, length) for one in self.latency[stage + 1 : stage + steps])
+        times = (first, *later)
+        return sum(times), times
+
+    def interval(self, rows: int) -> int:
+        """Nanoseconds from the end of a batch to that of the next, of `rows`, when many follow one another."""
+        return self.time(rows, lead_ns=self._lead_ns)
+
+    def observe(self, unit: Unit, outcome: Outcome, now: int) -> None:
+        """A unit has ended well now."""
+        first = self.latency[unit.stage]
+        times = outcome.times or (outcome.compute_ns // outcome.steps,)
+        for latency, time in zip(self.latency[unit.stage :], times, strict=False):
+            latency.observe(unit.size, time, unit.running, unit.length)
+        if not unit.behind:  # otherwise nobody knows when its worker turned to it
+            first.handover.observe(now - unit.started - outcome.compute_ns)
+        if unit.stage == 0:
+            self.regression.observe(unit.size, times[0])
+        if self.program.stages[unit.stage].repeats:
+            self._row_steps += unit.size * outcome.steps
+
+    def served(self, klass: Klass, rows: int) -> None:
+        """So many rows of a class have ended well."""
+        self.patience[klass].served(rows)
+        self._ended += rows
+
+    def cap(self, worker: int, rows: int, stage: int = 0) -> None:
+        """More rows did not fit in this worker's memory at this stage."""
+        capacity = self.capacity[stage]
+        capacity[worker] = min(rows, capacity[worker])
+        self._set_full(stage)
+
+    def _set_full(self, stage: int) -> None:
+        """A cell's rows share its time: beyond the size that is nearly as fast as any, more of them only slow all."""
+        most = min(self._room, max(self.capacity[stage]))
+        latency = self.latency[stage]
+        if self.policy.trims_cells and self.program.stages[stage].repeats and latency.known:
+            speeds = [size / max(1, latency.predict(size)) for size in range(1, most + 1)]
+            most = next(size for size, speed in enumerate(speeds, 1) if speed >= _NEARLY * max(speeds))
+        self.full[stage] = most
+
+    def tick(self, now: int) -> None:
+        """The rate monitor's window has closed."""
+        if self._room > self.program.max_alive:
+            self._set_room()
+        self.rate.tick(now)
+        self._count_demand()
+        for patience in self.patience:
+            patience.tick(now)
+        for latency in self.latency:
+            latency.tick()
+        self.facts[0].preferred = self._algorithm_1(self.rate.rate)
+        self._set_level()
+
+    def _count_demand(self) -> None:
+        """Add the device time that this window's rows ask for, at the rate of full batches: its peak is 1 s a second.
+
+        Batches that are not full take longer for each row, but only while there is time for that.
+        """
+        if self._ended:
+            self._steps_each = max(1.0, self._row_steps / self._ended)
+            self._row_steps = self._ended = 0
+        if any(self.asked):
+            each = 0.0
+            for stage, latency, size in zip(self.program.stages, self.latency, self.full, strict=True):
+                lead_ns = 0 if each else self._lead_ns
+                time = latency.predict(size, self._most, lead_ns=lead_ns) / (self._most * size)
+                each += time * self._steps_each if stage.repeats else time
+            for klass, rows in enumerate(self.asked):
+                self.demand_ns[klass] += round(rows * each)
+            self.asked = [0 for _ in Klass]
+
+    def reprofile(self, profile: Profile, stage: int = 0) -> None:
+        """A stage has been measured anew. What was learnt online begins again from there."""
+        self.latency[stage] = Latency(profile)
+        self._set_full(stage)
+        if stage == 0:
+            self.regression = Regression(profile.batch_ns)
+        self._set_remaining()
+        self._set_level()
+
+    def bound(self, max_alive: int) -> None:
+        """No more rows than so many may be alive at once."""
+        self.program = replace(self.program, max_alive=max_alive)
+        self._set_room()
+
+    def _set_room(self) -> None:
+        """Units are as large as the bound allows, or as the rows that are alive beyond it: they end sooner together."""
+        self._room = max(min(self._room, self.program.max_alive), self.alive)
+        for stage in range(len(self.full)):
+            self._set_full(stage)
+
+    def set_control(self, control: ControlTables | None) -> None:
+        """New tables, of all stages as one; they say nothing about a program with a cell."""
+        if not any(stage.repeats for stage in self.program.stages):
+            self.facts[0].control = control
+            whole = control if control is not None and control.values and len(self.facts) > 1 else None
+            for facts in self.facts:
+                facts.whole = whole
+            holds = control is not None and any(control.hold_ns)
+            self.facts[0].may_hold = holds or self.policy.holds
+            self._set_level()
+
+    def _set_remaining(self) -> None:
+        """What the profiles say of the time from each stage to the end."""
+        if not all(latency.known for latency in self.latency):
+            for facts in self.facts:
+                facts.remaining, facts.lengths, facts.course, facts.sizes = (), (), None, ()
+            return
+        sizes = range(1, self.program.max_batch + 1)
+        times = [tuple(latency.predict(size) for size in sizes) for latency in self.latency]
+        course = Course.of(times) if self.sees_stages else None
+        lengths = self._by_length() if self.picks else ()
+        for facts, latency in zip(self.facts, self.latency, strict=True):
+            facts.remaining, facts.course, facts.lengths = to_the_end(times), course, lengths
+            together = (tuple(latency.predict(size, units) for size in sizes) for units in range(1, self._most + 1))
+            facts.sizes = tuple(padded(one)[1] for one in together)
+
+    def _by_length(self) -> tuple[LengthTimes, ...]:
+        """From each stage to the end, T(b, length)."""
+        if not any(latency.by_length for latency in self.latency):
+            return ()
+        parts = [latency.by_length or any_length(latency.batch_ns) for latency in self.latency]
+        handovers = [latency.handover.profiled_ns for latency in self.latency]
+        handovers[0] = max(0, handovers[0] - self._lead_ns)
+        most = self.program.max_batch
+        return tuple(LengthTimes(parts[stage:], most, sum(handovers[stage:])) for stage in range(len(parts)))
+
+    def _algorithm_1(self, rate: float) -> int:
+        handover_ns = max(0, self.latency[0].handover.ns - self._lead_ns)
+        return algorithm_1(rate, self.regression, self.program.max_batch, handover_ns)
+
+    def _set_level(self) -> None:
+        facts = self.facts[0]
+        facts.scale = sum(latency.planned for latency in self.latency) / len(self.latency)
+        for stage in self.facts:
+            stage.rate = self.rate.steady
+        if facts.control is not None:
+            facts.scale = self._slowdown(facts.control.tail)
+            facts.level = facts.control.level(facts.rate, facts.scale)
+            for stage in self.facts:
+                stage.level = facts.level
+
+    def _slowdown(self, size: int) -> float:
+        """Observed over profiled time of batches of `size`, hand-overs included: the mean of the stages."""
+        first, *others = self.latency
+        slower = [first.slowdown(size, self._most, self._lead_ns), *(one.slowdown(size, self._most) for one in others)]
+        return sum(slower) / len(slower)
+
+
+class _AllStages:
+    """The batch times of a program's stages, one after another."""
+
+    def __init__(self, stages: Sequence[Latency]) -> None:
+        self._stages = stages
+
+    @property
+    def known(self) -> bool:
+        return all(latency.known for latency in self._stages)
+
+    def predict(self, size: int, running: int = 1, length: int = 0, lead_ns: int = 0) -> int:
+        """Units of the first stage are handed over ahead."""
+        first, *others = self._stages
+        later = sum(latency.predict(size, running, length) for latency in others)
+        return first.predict(size, running, length, lead_ns) + later

@@ -1,0 +1,235 @@
+"""The command line: flags and variables are the settings, and what is wrong is one line and exit status 2."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from app import __version__
+from app.cli import commands as module
+from app.cli.commands import cli, main, settings_from
+from app.errors import ConfigError
+from app.settings import Settings
+
+ECHO = Path(module.__file__).parents[1] / "models" / "demo" / "echo"
+
+
+def run(*args: str, env: dict[str, str] | None = None) -> Result:
+    return CliRunner().invoke(cli, args, env={"COLUMNS": "200", "TERM": "dumb", **(env or {})})
+
+
+def plain(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def test_every_setting_is_a_flag_and_a_variable() -> None:
+    shown = plain(run("serve", "--help").output)
+    for name in Settings.model_fields:
+        assert f"--{name.replace('_', '-')}" in shown, name
+        assert f"STARLING_{name.upper()}" in shown, name
+
+
+def test_commands() -> None:
+    shown = plain(run("--help").output)
+    for command in ("serve", "models", "check", "version"):
+        assert re.search(rf"\b{command}\b", shown)
+    assert run("version").output.strip() == __version__
+    assert run("--version").output.strip() == __version__
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    """What would be served; nothing is."""
+    found: list[Settings] = []
+
+    def record(given: dict[str, Any]) -> Settings:
+        found.append(settings_from(given))
+        raise ConfigError("far enough")
+
+    monkeypatch.setattr(module, "settings_from", record)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("args", "repository", "named"),
+    [
+        ([], "demo", ()),
+        (["mine"], "mine", ()),
+        (["--models", "bench", "-m", "a=b"], "bench", ("a=b",)),
+        (["--model", "a=b"], None, ("a=b",)),
+        (["demo", "-m", "a=b"], "demo", ("a=b",)),
+    ],
+)
+def test_what_is_served(
+    served: list[Settings], args: list[str], repository: str | None, named: tuple[str, ...]
+) -> None:
+    """A folder without a flag; one model that is named alone."""
+    run("serve", *args)
+    assert (served[0].repository, served[0].model) == (repository, named)
+
+
+def test_a_folder_that_is_typed_beats_a_variable_and_meets_no_other(served: list[Settings]) -> None:
+    run("serve", "mine", env={"STARLING_MODELS": "/models"})
+    assert served[0].repository == "mine"
+    assert isinstance(run("serve", "mine", "--models", "yours").exception, ConfigError)
+
+
+def test_variables_that_are_no_settings_are_told_with_the_nearest(served: list[Settings]) -> None:
+    said = run("serve", env={"STARLING_PRT": "1", "STARLING_ZZZZ": "1", "STARLING_PORT": "2"}).stderr
+    assert said.splitlines() == [
+        "starling: warning: the variable STARLING_PRT is no setting and does nothing; did you mean STARLING_PORT?",
+        "starling: warning: the variable STARLING_ZZZZ is no setting and does nothing",
+    ]
+
+
+def test_flags_beat_variables(served: list[Settings]) -> None:
+    run("serve", "--port", "1", "--no-split-failed", env={"STARLING_PORT": "2", "STARLING_MAX_BATCH": "7"})
+    assert (served[0].port, served[0].max_batch, served[0].split_failed) == (1, 7, False)
+
+
+@pytest.mark.parametrize("name", ["API_KEY", "API_KEY_FILE", "ADMIN_KEY", "ADMIN_KEY_FILE"])
+def test_an_empty_key_is_not_no_key(served: list[Settings], name: str) -> None:
+    """A secret that was never filled in must not open the server."""
+    error = run("serve", env={f"STARLING_{name}": ""}).exception
+    assert isinstance(error, ConfigError)
+    assert f"STARLING_{name} is empty" in str(error)
+    assert served == []
+    run("serve", f"--{name.lower().replace('_', '-')}", "given", env={f"STARLING_{name}": ""})
+    assert len(served) == 1
+
+
+def test_lists(served: list[Settings]) -> None:
+    run("serve", "--model", "a=x", "--model", "b=y", "--workers", "1,2,4")
+    run("serve", env={"STARLING_MODEL": "a=x b=y", "STARLING_WORKERS": "8"})
+    assert [(one.model, one.workers) for one in served] == [(("a=x", "b=y"), (1, 2, 4)), (("a=x", "b=y"), (8,))]
+
+
+def test_origins(served: list[Settings]) -> None:
+    run("serve", "--cors-origins", "http://a", "--cors-origins", "http://b")
+    run("serve", "--cors-origins", "http://a,http://b")
+    run("serve", env={"STARLING_CORS_ORIGINS": "http://a http://b"})
+    run("serve", env={"STARLING_CORS_ORIGINS": "http://a, http://b"})
+    assert [one.cors_origins for one in served] == [("http://a", "http://b")] * 4
+
+
+def test_defaults(served: list[Settings]) -> None:
+    run("serve")
+    assert served == [Settings()]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"max_body_mib": -1}, ["max_body_mib", "greater than 0", "-1"]),
+        ({"workers": "1,x"}, ["workers", "'x'"]),
+        ({"workers": "0"}, ["workers", "at least 1"]),
+        ({"threads": 9999}, ["threads", "cores"]),
+    ],
+)
+def test_a_bad_setting_is_one_line(given: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        settings_from(given)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert [word for word in words if word not in message] == [], message
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["serve", "--workers", "0"],
+        ["serve", "--max-body-mib", "-1"],
+        ["models", "/no/such/folder"],
+        ["check", "/no/such/folder"],
+        ["serve", "--no-such-flag"],
+        ["serve", "--port", "many"],
+    ],
+)
+def test_exit_status_2(args: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["starling", *args])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 2
+    complaint = capfd.readouterr().err
+    assert "Traceback" not in complaint
+    if "many" not in args and "--no-such-flag" not in args:
+        assert len([line for line in complaint.splitlines() if line.startswith("starling: ")]) == 1
+
+
+@pytest.mark.usefixtures("restored_logging")
+@pytest.mark.parametrize("command", ["serve", "check", "models"])
+def test_a_folder_without_a_model(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "notes").mkdir()
+    where = ["--port", "0", "--models"] if command == "serve" else []
+    monkeypatch.setattr("sys.argv", ["starling", command, *where, str(tmp_path)])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 2
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("starling: ")]
+    assert f"no model found in '{tmp_path}': expected NAME/model.toml" in line
+    assert "--allow-empty" in line
+
+
+def test_models() -> None:
+    shown = plain(run("models", "demo").output)
+    for word in ("digits", "echo", "FP32"):
+        assert word in shown
+
+
+def made(folder: Path) -> Path:
+    """A model with an axis of any length, and a mask that the server makes."""
+    folder.mkdir()
+    tensor = '{ name = "%s", datatype = "FP32", shape = [%s]%s }'
+    inputs = [tensor % ("x", '"n", 2', ""), tensor % ("mask", '"n", 2', ', mask = "x"')]
+    lines = [
+        'source = "model.py:build"',
+        f"inputs = [{', '.join(inputs)}]",
+        f"outputs = [{tensor % ('y', '-1, 2', '')}]",
+    ]
+    (folder / "model.toml").write_text("\n".join(lines))
+    (folder / "model.py").write_text("def build():\n    return lambda x, mask: x * mask\n")
+    return folder
+
+
+def test_inputs_that_the_server_makes_are_told_apart(tmp_path: Path) -> None:
+    folder = made(tmp_path / "masked")
+    assert "mask" not in plain(run("models", str(tmp_path)).output).replace("masked", "")
+    shown = plain(run("check", str(folder)).output)
+    assert "inputs   x FP32 [n, 2]\n" in shown
+    assert "made     mask FP32 [n, 2]\n" in shown
+    assert "outputs  y FP32 [n, 2]\n" in shown
+
+
+def test_models_that_are_wrong(tmp_path: Path) -> None:
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "model.toml").write_text("source = 5\n")
+    ended = run("models", str(tmp_path))
+    assert ended.exit_code == 1
+    assert "source" in plain(ended.output)
+
+
+def test_check() -> None:
+    ended = run("check", str(ECHO))
+    assert (ended.exit_code, "✓ echo version 1" in plain(ended.output)) == (0, True)
+
+
+def test_check_warns_of_a_model_that_serves_and_fails_it_with_strict(tmp_path: Path) -> None:
+    folder = made(tmp_path / "picky")
+    (folder / "model.py").write_text("def build():\n    return lambda x, mask: x.missing\n")
+    ended = run("check", str(folder))
+    assert (ended.exit_code, "warning  it raises on made-up rows" in plain(ended.output)) == (0, True)
+    assert run("check", str(folder), "--strict").exit_code == 1
+    assert run("check", str(ECHO), "--strict").exit_code == 0
+
+
+def test_check_of_what_is_broken(tmp_path: Path) -> None:
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "model.toml").write_text("source = 5\n")
+    ended = run("check", str(tmp_path))
+    assert (ended.exit_code, "✗ bad" in plain(ended.output)) == (1, True)

@@ -1,0 +1,273 @@
+"""The commands `simulate` and `optimum`: what they print, their exit status, and what they say of a bad option."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from tiers import full
+from typer.testing import CliRunner, Result
+
+from app.cli import simulate as simcli
+from app.errors import ConfigError
+from app.scheduler.record import Entry, RecordingScheduler
+from app.scheduler.types import Call, DeviceSpec, Klass, Outcome, Program, Row, WorkerSpec
+
+SIMULATION = Path(__file__).resolve().parents[2] / "docs" / "simulation.md"
+FAST = ("--requests", "300", "--policy", "no_wait")
+KEYS = {
+    "policy", "rate", "load", "requests", "completed", "dropped", "mean_ms", "p50_ms", "p90_ms", "p99_ms", "p999_ms",
+    "throughput", "mean_batch", "utilisation", "busy_s_per_request", "goodput",
+}  # fmt: skip
+
+
+def invoke(*arguments: str) -> Result:
+    cli = typer.Typer()
+    simcli.register(cli)
+    return CliRunner().invoke(cli, arguments)
+
+
+def printed(*arguments: str) -> Any:
+    result = invoke(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_one_cell_is_an_object() -> None:
+    cell = printed("simulate", "--profile", "linear:7+0.6b", "--load", "0.6", *FAST)
+    assert set(cell) == KEYS
+    assert (cell["requests"], cell["policy"]) == (300, "no_wait")
+
+
+def test_several_cells_are_a_list() -> None:
+    cells = printed("simulate", "--profile", "linear:7+0.6b", "--load", "0.3,0.6", *FAST, "--policy", "no_wait,window")
+    assert [(cell["policy"], round(cell["load"], 6)) for cell in cells] == [
+        ("no_wait", 0.3), ("no_wait", 0.6), ("window", 0.3), ("window", 0.6),
+    ]  # fmt: skip
+
+
+def test_same_seed_same_figures() -> None:
+    options = ("simulate", "--profile", "linear:7+0.6b", "--rate", "500", "--service", "exponential", *FAST)
+    assert printed(*options, "--seed", "1") == printed(*options, "--seed", "1") != printed(*options, "--seed", "2")
+
+
+def test_profile_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "mlp.json"
+    profile = {"model": "mlp", "batch_ms": {"1": 4, "8": 8}, "power_w": {"idle": 1, "busy": 2},
+               "concurrency": {"2": {"1": 6, "8": 13}}}  # fmt: skip
+    path.write_text(json.dumps(profile))
+    cell = printed("simulate", "--profile", str(path), "--load", "0.5", "--workers", "8,8", *FAST)
+    assert set(cell) == KEYS | {"energy_j_per_request"}
+    assert cell["rate"] == pytest.approx(500)
+    smaller = printed("simulate", "--profile", str(path), "--load", "0.5", "--max-batch", "1", *FAST)
+    assert (smaller["rate"], smaller["mean_batch"]) == (125, 1)
+    path.write_text('{"batch_ms": {"1": 0}}')
+    assert_refused("mlp.json: batch_ms.1: expected milliseconds above 0", "simulate", "--profile", str(path))
+
+
+def test_transfers(tmp_path: Path) -> None:
+    path = tmp_path / "gpu.json"
+    path.write_text('{"batch_ms": {"1": 10, "8": 12}, "transfer_ms": {"1": 1, "8": 4}}')
+    options = ("simulate", "--profile", str(path), "--rate", "300", *FAST, "--transfers")
+    found = {kind: printed(*options, kind) for kind in ("none", "overlap", "serial")}
+    assert found["none"]["mean_ms"] < found["overlap"]["mean_ms"] < found["serial"]["mean_ms"]
+    assert {cell["load"] for cell in found.values()} == {300 / (8 / 0.012)}
+    assert_refused("transfer_ms: the profile has no copy times", "simulate", *LINEAR, "--load", "0.5",
+                   "--transfers", "overlap")  # fmt: skip
+    assert_refused("transfers: expected one of none, overlap, serial", *options, "fast")
+
+
+def test_a_launch_is_hidden_by_handing_over_ahead_of_time() -> None:
+    """One row at a time: each takes 10 ms and 1 ms to launch, which the device does not see with a depth of two."""
+    options = ("simulate", "--profile", "linear:0+10b", "--max-batch", "1", "--arrivals", "uniform", "--rate", "1000",
+               "--launch-ms", "1", *FAST)  # fmt: skip
+    late = printed(*options)
+    ahead = printed(*options, "--push-depth", "2", "--push-ahead-ms", "2")
+    assert late["throughput"] == pytest.approx(1000 / 11, rel=0.01)
+    assert ahead["throughput"] == pytest.approx(1000 / 10, rel=0.01)
+
+
+def test_ebird_shares_a_device_whose_profile_says_what_that_costs(tmp_path: Path) -> None:
+    """Six workers of its own at once, or in turns; nobody else has more than one."""
+    path = tmp_path / "gpu.json"
+    profile = {"batch_ms": {"1": 5, "32": 20}, "concurrency": {"2": {"1": 5, "32": 20}}}
+    path.write_text(json.dumps(profile))
+    options = ("simulate", "--profile", str(path), "--load", "0.3", *FAST, "--policy", "ebird,no_wait")
+    shared, one = printed(*options)
+    assert shared["busy_s_per_request"] > 1.01 * shared["utilisation"] / shared["throughput"]  # units at one time
+    assert one["busy_s_per_request"] == pytest.approx(one["utilisation"] / one["throughput"])
+    (turns, _) = printed(*options, "--device", "serial")
+    assert turns["busy_s_per_request"] == pytest.approx(turns["utilisation"] / turns["throughput"])
+
+
+def test_trace_needs_no_rate(tmp_path: Path) -> None:
+    path = tmp_path / "times"
+    path.write_text("\n".join(str(index / 100) for index in range(50)))
+    cell = printed("simulate", "--profile", "linear:1+1b", "--arrivals", f"trace:{path}", "--policy", "no_wait")
+    assert (cell["requests"], cell["mean_ms"]) == (50, 2)
+    assert cell["rate"] == pytest.approx(100)
+
+
+def test_replicas_and_routers() -> None:
+    options = ("--profile", "linear:7+0.6b", "--load", "0.5", "--replicas", "1,3", "--router", "random,least_waiting")
+    cells = printed("simulate", *options, *FAST)
+    assert [cell.get("simulated") for cell in cells] == [None, "split, 1 process", "coupled, 1 process"]
+    last = invoke("simulate", *options, *FAST).stdout.splitlines()[-1]
+    assert last == "simulated: random split, 1 process; least_waiting coupled, 1 process"
+    assert [(cell.get("replicas"), cell.get("router")) for cell in cells] == [
+        (None, None), (3, "random"), (3, "least_waiting"),
+    ]  # fmt: skip
+    assert cells[1]["rate"] == pytest.approx(3 * cells[0]["rate"])
+    assert cells[1]["load"] == pytest.approx(0.5)
+
+
+def test_table() -> None:
+    result = invoke("simulate", "--profile", "linear:7+0.6b", "--load", "0.3,0.6", "--deadline-ms", "15", *FAST)
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[0].split()[:3] == ["policy", "load", "rate/s"]
+    assert len(result.stdout.splitlines()) == 3
+
+
+@pytest.mark.parametrize("more", [("--load", "0.3,0.9"), ("--load", "0.5", "--replicas", "1,2,4")])
+def test_plot(tmp_path: Path, more: tuple[str, ...]) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "plot.png"
+    result = invoke("simulate", "--profile", "linear:7+0.6b", *more, *FAST, "--plot", str(path))
+    assert result.exit_code == 0, result.output
+    assert path.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_plot_of_another_kind(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    assert_refused("xyz", "simulate", "--profile", "linear:7+1b", "--load", "0.5", *FAST,
+                   "--plot", str(tmp_path / "plot.xyz"))  # fmt: skip
+
+
+def test_optimum() -> None:
+    found = printed("optimum", "--profile", "linear:0.2+3b", "--load", "0.6")
+    assert found["mean_ms"] == pytest.approx(6.0252, abs=1e-3)
+    assert found["non_idling_mean_ms"] >= found["mean_ms"]
+    assert found["power_w"] is None
+    assert (found["table"]["0"], found["table"]["1"], found["table"]["5"], found["table"]["20"]) == (0, 1, 1, 3)
+    assert found["utilisation"] == pytest.approx(0.638, abs=1e-3)
+
+
+def test_objectives_go_from_latency_to_energy() -> None:
+    options = ("optimum", "--profile", "linear:7+0.6b", "--load", "0.3", "--objective")
+    found = [printed(*options, objective) for objective in ("latency", "0.1", "balanced", "energy", "0.999")]
+    assert [cell["mean_ms"] for cell in found] == sorted(cell["mean_ms"] for cell in found)
+    assert [cell["utilisation"] for cell in found] == sorted((cell["utilisation"] for cell in found), reverse=True)
+    assert found[-1]["mean_batch"] == pytest.approx(32)
+
+
+def test_optimum_as_text() -> None:
+    result = invoke("optimum", "--profile", "linear:7+0.6b", "--rate", "100,600", "--objective", "balanced")
+    assert result.exit_code == 0
+    assert result.stdout.count("rows waiting -> rows served") == 2
+    assert "wait" in result.stdout
+
+
+@full
+def test_optimum_of_two_stages(tmp_path: Path) -> None:
+    profile = tmp_path / "profile.json"
+    flat, steep = {"batch_ms": {"1": 4, "4": 4}}, {"batch_ms": {"1": 1, "4": 4}}
+    profile.write_text(json.dumps({"max_batch": 4, "stages": [steep, flat]}))
+    found = printed("optimum", "--stages", "--profile", str(profile), "--load", "0.5")
+    assert found["mean_ms"] <= found["adaptive_ms"] < 1.05 * found["mean_ms"] < found["whole_ms"]
+    assert (found["table"][0][0], found["table"][0][4]) == ([0, 0], [1, 4])
+    result = invoke("optimum", "--stages", "--profile", "linear:7+0.6b", "--max-batch", "4", "--load", "0.1,0.9")
+    assert result.exit_code == 0
+    assert "optimum ms" in result.stdout
+    assert "the optimum at load 0.90" in result.stdout
+
+
+def record(path: Path) -> list[Entry]:
+    entries: list[Entry] = []
+    scheduler = RecordingScheduler(DeviceSpec((WorkerSpec(4),)), sink=entries.append)
+    scheduler.add_program(Program(1, "echo"), 0)
+    for ident in range(3):
+        now = 10 * ident
+        scheduler.submit(Call(ident, 1, [Row(ident)], Klass.REALTIME, 0, now, None), now)
+        (unit,) = scheduler.step(now).start
+        scheduler.finished(Outcome(unit.id, compute_ns=5), now + 5)
+        scheduler.step(now + 5)
+    write(path, entries)
+    return entries
+
+
+def write(path: Path, entries: list[Entry]) -> None:
+    path.write_text("\n".join(map(json.dumps, entries)))
+
+
+def test_replay_of_equal_steps(tmp_path: Path) -> None:
+    path = tmp_path / "record"
+    entries = record(path)
+    result = invoke("simulate", "--replay", str(path))
+    assert (result.exit_code, result.stdout) == (0, "6 steps, all equal\n")
+    write(path, [*entries[:8], {"dropped": 6}])
+    result = invoke("simulate", "--replay", str(path))
+    assert (result.exit_code, result.stdout) == (
+        0, "3 steps, all equal up to a hole of 6 entries, where the record ends\n",
+    )  # fmt: skip
+    assert printed("simulate", "--replay", str(path))["equal"] == 3
+
+
+def test_replay_names_the_first_difference(tmp_path: Path) -> None:
+    path = tmp_path / "record"
+    entries = record(path)
+    entries[7]["step"]["start"][0][5] = 4
+    write(path, entries)
+    result = invoke("simulate", "--replay", str(path))
+    assert result.exit_code == 1
+    assert f"{path}:8: the first step that differs, after 2 equal ones" in result.stdout
+    assert json.dumps(entries[7]) in result.stdout
+    assert json.loads(invoke("simulate", "--replay", str(path), "--json").stdout)["line"] == 8
+
+
+def test_replay_of_what_is_no_record(tmp_path: Path) -> None:
+    path = tmp_path / "record"
+    path.write_text("{}\n")
+    assert_refused("record: expected a first line", "simulate", "--replay", str(path))
+    assert_refused("No such file", "simulate", "--replay", str(tmp_path / "none"))
+
+
+def assert_refused(message: str, *arguments: str) -> None:
+    error = invoke(*arguments).exception
+    assert isinstance(error, ConfigError)
+    assert message in str(error)
+
+
+LINEAR = ("--profile", "linear:7+0.6b")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("simulate", "--load", "0.5"), "profile: expected a file or linear:A+Bb"),
+        (("simulate", "--profile", "linear:7"), "expected linear:A+Bb in ms"),
+        (("simulate", "--profile", "linear:x+yb"), "expected linear:A+Bb in ms"),
+        (("simulate", "--profile", "nowhere.json", "--load", "1"), "nowhere.json"),
+        (("simulate", *LINEAR), "rate: expected --rate or --load"),
+        (("simulate", *LINEAR, "--rate", "1", "--load", "1"), "give either"),
+        (("simulate", *LINEAR, "--load", "0"), "load: expected numbers above 0"),
+        (("simulate", *LINEAR, "--load", "x"), "load: expected numbers above 0"),
+        (("simulate", *LINEAR, "--load", "1", "--workers", "1.5"), "workers: expected whole numbers"),
+        (("simulate", *LINEAR, "--load", "1", "--workers", "8,8"), "concurrency: the profile has no times"),
+        (("simulate", *LINEAR, "--load", "1", "--policy", "best"), "policy: expected one of"),
+        (("simulate", *LINEAR, "--load", "1", "--arrivals", "storm"), "arrivals: expected poisson"),
+        (("simulate", *LINEAR, "--load", "1", "--max-batch", "-1"), "max_batch: expected at least 1"),
+        (("simulate", *LINEAR, "--load", "1", "--launch-ms", "-1"), "launch_ns: expected at least 0"),
+        (("optimum", *LINEAR, "--load", "1.01"), "expected less than"),
+        (("optimum", *LINEAR, "--load", "0.5", "--objective", "speed"), "objective: expected latency"),
+        (
+            ("optimum", *LINEAR, "--load", "0.5", "--stages", "--max-batch", "9"),
+            "expected times above 0 of 1 to 8 rows",
+        ),
+        (("optimum", *LINEAR, "--load", "0.5", "--stages", "--objective", "energy"), "objective: expected latency"),
+    ],
+)
+def test_bad_option_is_one_line(arguments: tuple[str, ...], message: str) -> None:
+    assert_refused(message, *arguments)

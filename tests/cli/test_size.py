@@ -1,0 +1,190 @@
+"""The command `size`: what it finds, prints and refuses; the search itself is tested with the simulator."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from app import models
+from app.cli import profile as profilecli
+from app.cli import size as sizecli
+from app.cli import size_subject
+from app.engine.profiling.cache import ProfileCache, cpu_name, key_of
+from app.errors import ConfigError
+from app.models.repository import Repository
+from app.models.sources.loaders import load
+from app.scheduler.estimates.profile import ModelProfile, linear, parse
+from app.sim import sizing
+
+ECHO = Path(models.__file__).parent / "demo" / "echo"
+ASKED = ("--rate", "250", "--p99-ms", "60", "--requests", "200")
+
+
+@pytest.fixture(autouse=True)
+def few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More of them change no more than how sure the figures are."""
+    monkeypatch.setattr(sizing, "RUNS", 2)
+
+
+def invoke(*arguments: str) -> Result:
+    cli = typer.Typer()
+    sizecli.register(cli)
+    cli.command()(lambda: None)  # with a single command typer takes no command's name
+    return CliRunner().invoke(cli, ["size", *arguments])
+
+
+def printed(*arguments: str) -> Any:
+    result = invoke(*arguments, "--json")
+    assert result.exit_code == 0, (result.output, result.exception)
+    return json.loads(result.stdout)
+
+
+def stored(folder: Path, threads: int, profile: ModelProfile) -> ProfileCache:
+    """A profile of echo, kept in the folder as one of this machine."""
+    from app.engine.cpu.device import CpuDevice
+
+    cache, model = ProfileCache(folder), load(Repository("demo").sources("echo")[0])
+    assert cache.store(replace(key_of(model, CpuDevice((32,), 1, 1)), threads=threads), profile) is not None
+    return cache
+
+
+def test_replicas_margin_and_one_less(tmp_path: Path) -> None:
+    """10 ms a row, one at a time: four queues of a load of 0.62, or three of 0.83 that are too slow."""
+    path = tmp_path / "m.json"
+    path.write_text(json.dumps({"batch_ms": {"1": 10}, "model": "m", "device": "cpu x, 3 cores", "threads": 2}))
+    got = printed("--profile", str(path), "--policy", "no_wait", *ASKED, "--headroom", "10", "--http-us", "100")
+    replicas = got["replicas"]
+    assert 4 <= replicas <= 5
+    assert [(one["replicas"], one["rate"]) for one in got["predicted"]] == [(replicas, 250), (replicas, 275)]
+    assert [(one["replicas"], one["rate"]) for one in got["one_less"]] == [(replicas - 1, 250), (replicas - 1, 275)]
+    assert all(one["keeps"] for one in got["predicted"])
+    assert not got["one_less"][1]["keeps"]
+    assert got["most_rate"] >= 275
+    assert got["margin"] == pytest.approx(got["most_rate"] / 250 - 1)
+    assert got["command"] == "starling serve MODEL_FOLDER --threads 2 --workers 1 --policy no_wait"
+    plain = got["predicted"][0]
+    assert plain["p99_least_ms"] <= plain["p99_median_ms"] <= plain["p99_ms"] <= 60
+    assert plain["p50_ms"] > 10.1
+    assert plain["load"] == pytest.approx(2.5 / replicas)
+    assert plain["http_busy"] == pytest.approx(250 / replicas * 100e-6)
+    assert (got["confidence"], got["runs"]) == (0.75, 2)
+    alone = printed("--profile", "linear:10+0b", "--policy", "no_wait", *ASKED, "--http-us", "0", "--headroom", "0")
+    assert (alone["replicas"], alone["one_less"]) == (1, [])  # 32 rows take as long as one
+
+
+def test_the_table_and_what_it_does_not_know() -> None:
+    result = invoke("--profile", "linear:5+1b", "--rate", "1500", "--p99-ms", "150", "--requests", "200")
+    assert result.exit_code == 0, result.exception
+    for words in (
+        "1500 requests/s, poisson; 99 % within 150 ms, also of 1800/s (20% more)",
+        "HTTP 200 us a request, assumed; --measure measures it",
+        "replicas  rate/s  load  p50 ms  p99 ms",
+        "above 1500/s",
+        "\n  starling serve MODEL_FOLDER --workers 32\n",
+        "Not counted: ingress, network",
+        "p99 ms is the greatest of 2 independent runs of 200 requests; the median run\nis below it with 75.0%",
+    ):
+        assert words in result.stdout, words
+    overloaded = invoke("--profile", "linear:10+0b", "--rate", "3100", "--p99-ms", "200", "--requests", "200")
+    assert "1 replica: " in overloaded.stdout
+    assert "overloaded: the queue grows without end at 3720/s" in overloaded.stdout
+
+
+def test_what_no_number_of_replicas_keeps_is_status_1() -> None:
+    result = invoke("--profile", "linear:10+0b", "--rate", "50", "--p99-ms", "9", "--requests", "200")
+    assert result.exit_code == 1
+    assert "no number of replicas keeps 9 ms: a request alone takes longer" in result.stdout
+    few = invoke("--profile", "linear:10+1b", "--max-replicas", "2", "--rate", "5000", "--p99-ms", "90", "--json")
+    assert few.exit_code == 1
+    assert json.loads(few.stdout)["replicas"] is None
+
+
+def test_the_stored_profiles_of_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of every number of threads that leaves HTTP a core; with what was measured of HTTP and of the spread."""
+    monkeypatch.setattr(size_subject, "cpu_cores", lambda: 4)
+    extra = {"http_us": 120.5, "spread": {"1": 0.2698, "32": 0.2698}, "made": "2026-01-01"}
+    stored(tmp_path, 1, replace(linear(10, 1, 32), extra=extra))
+    stored(tmp_path, 2, linear(4, 0.5, 32))
+    stored(tmp_path, 4, linear(0.1, 0.1, 32))
+    options = ("--profile-dir", str(tmp_path), "--device", "cpu", *ASKED)
+    got = printed("--model", "echo", *options)
+    assert [(one["threads"], one["replicas"]) for one in got["compared"]] == [(1, 1), (2, 1)]
+    assert (got["model"], got["device"], got["threads"]) == ("echo", cpu_name(), 2)
+    assert (got["http_us"], got["http_source"], got["service"]) == (120.5, "measured", "deterministic")
+    assert f"--model echo={ECHO}" in got["command"] or "--model echo=app/models/demo/echo" in got["command"]
+    assert got["command"].endswith(" --threads 2 --workers 32")
+    by_folder = printed("--model", str(ECHO), "--http-us", "50", *options)
+    assert (by_folder["http_us"], by_folder["http_source"]) == (50, "given")
+
+
+def test_the_spread_of_a_profile_is_that_of_batch_times() -> None:
+    spread = {"batch_ms": {"1": 10}, "spread": {"1": 0.1349}}
+    assert sizecli.measured_service(parse(spread)) == "gamma:0.100"
+    assert sizecli.measured_service(parse({**spread, "spread": {"1": 0.001}})) == "deterministic"
+    assert sizecli.measured_service(linear(1, 1, 2)) == "deterministic"
+
+
+def test_workers_that_were_measured_at_once_are_compared(tmp_path: Path) -> None:
+    """On a machine of unknown cores all of them; two at once that are hardly slower are as good as one more replica."""
+    path = tmp_path / "m.json"
+    path.write_text(json.dumps({"batch_ms": {"1": 10}, "concurrency": {"2": {"1": 10.5}}}))
+    got = printed("--profile", str(path), "--policy", "no_wait", *ASKED)
+    one, two = got["compared"]
+    assert (one["workers"], two["workers"], got["workers"]) == ([1], [1, 1], [1, 1])
+    assert two["replicas"] < one["replicas"]
+    assert got["command"] == "starling serve MODEL_FOLDER --workers 1,1 --policy no_wait"
+
+
+def test_measured_first_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(model: Any, device: str, precision: str, budget_s: float, folder: Path) -> None:
+        assert (model.info.name, device, precision, budget_s) == ("echo", "cpu", "fp32", 7)
+        stored(folder, 1, linear(2, 1, 32))
+
+    def cost(name: str, serve: list[str]) -> float:
+        assert (name, serve[:2]) == ("echo", ["--model", f"echo={ECHO}"])
+        return 99.96
+
+    monkeypatch.setattr(profilecli, "measure_model", measured)
+    monkeypatch.setattr("app.cli.http_cost.measure_http_us", cost)
+    options = ("--model", "echo", "--profile-dir", str(tmp_path), "--device", "cpu", *ASKED)
+    got = printed(*options, "--measure", "--budget-s", "7")
+    assert (got["http_us"], got["http_source"]) == (100.0, "measured")
+    again = printed(*options)
+    assert (again["http_us"], again["http_source"]) == (100.0, "measured")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--rate", "0"), "rate: expected above 0"),
+        (("--p99-ms", "-1"), "p99-ms: expected above 0"),
+        (("--headroom", "-1"), "headroom: expected per cent from 0"),
+        (("--http-us", "-1"), "http-us: expected at least 0"),
+        (("--router", "least_waiting"), "router: expected random or round_robin, got 'least_waiting'"),
+        (("--profile", "linear:x"), "profile: expected linear:A+Bb"),
+        (("--profile", "/no/such/file"), "/no/such/file"),
+        (("--profile", "linear:1+1b", "--policy", "odd"), "policy: expected one of"),
+        (("--profile", "linear:1+1b", "--policy", "ebird"), "policy: ebird has workers of its own"),
+        (("--model", "nope"), "model 'nope' is not known; models: digits, echo"),
+        ((), "model: expected --model, one of digits, echo"),
+        (("--model", "echo", "--precision", "int8"), "precision: expected fp32"),
+        (("--model", "echo", "--measure", "--budget-s", "0"), "budget-s: expected more than 0"),
+    ],
+)
+def test_a_wrong_option_is_one_line(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    result = invoke(*ASKED, "--profile-dir", str(tmp_path), *arguments)
+    assert isinstance(result.exception, ConfigError), result.output
+    assert message in str(result.exception)
+    assert "\n" not in str(result.exception)
+
+
+def test_a_model_without_a_profile_is_told_how_to_get_one(tmp_path: Path) -> None:
+    result = invoke(*ASKED, "--model", "echo", "--device", "cpu", "--profile-dir", str(tmp_path))
+    assert isinstance(result.exception, ConfigError)
+    assert f"in {tmp_path}; measure it with `starling profile echo`, or here with --measure" in str(result.exception)

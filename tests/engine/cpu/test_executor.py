@@ -1,0 +1,344 @@
+"""Invariant: a row's outputs depend on its own slot alone, and belong to nobody else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.contract import DATATYPES, Model
+from app.engine.cpu.executor import CpuExecutor
+from app.engine.pool import Pool
+from app.errors import ConfigError
+
+from ..rig import X, Y, make_model, rows_of, tensor
+
+FIXED = [name for name in DATATYPES if name not in ("BYTES", "BF16")]
+NUMERIC = [*FIXED, "BF16"]
+
+
+def make(model: Model, slots: int = 8) -> CpuExecutor:
+    return CpuExecutor(model, Pool(model.info.client_inputs, slots))
+
+
+def filled(model: Model, slots: int = 8) -> CpuExecutor:
+    """An executor over inputs of X's kind, whose slot i holds the row of 10 + i."""
+    executor = make(model, slots)
+    executor.pool.write(range(slots), 0, rows_of(*[10.0 + i for i in range(slots)]))
+    return executor
+
+
+class Keeper:
+    """Keeps the inputs of each call; gives the first back as the output."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple] = []
+
+    def __call__(self, *inputs, **keywords):
+        self.seen.append((*[value.clone() if isinstance(value, torch.Tensor) else value for value in inputs], keywords))
+        return inputs[0]
+
+
+# gathering
+
+
+@pytest.mark.parametrize(
+    "slots", [range(2, 5), [2, 3, 4], [4, 3, 2], [6, 0, 3], [5]], ids=["range", "list", "reversed", "scattered", "one"]
+)
+@pytest.mark.parametrize("copies", [False, True])
+def test_views_and_gathers_give_the_same(slots, copies: bool):
+    executor = filled(make_model(lambda x: x * 3))
+    executor.copies = copies
+    (got,) = executor.run(slots, len(slots)).outputs
+    assert np.array_equal(got, rows_of(*[10.0 + slot for slot in slots]) * 3)
+
+
+def test_neighbours_are_a_view_and_others_are_not():
+    where: list[int] = []
+    executor = filled(make_model(lambda x: where.append(x.data_ptr()) or x))
+    slab = executor.pool.slabs[0]
+    executor.run([2, 3], 2)
+    executor.run([3, 2], 2)
+    assert where[0] == slab[2].data_ptr()
+    assert not slab.data_ptr() <= where[1] < slab.data_ptr() + slab.nbytes
+
+
+@pytest.mark.parametrize("slots", [range(1, 4), [7, 0, 3]])
+@pytest.mark.parametrize("size", [3, 4, 8])
+def test_padding_repeats_the_last_row_and_is_not_returned(slots, size: int):
+    keeper = Keeper()
+    executor = filled(make_model(keeper))
+    (got,) = executor.run(slots, size).outputs
+    assert np.array_equal(got, rows_of(*[10.0 + slot for slot in slots]))
+    assert got.base is None or got.base.shape[0] == len(slots)
+    ((batch, _),) = keeper.seen
+    assert batch.shape[0] == size
+    assert all(torch.equal(row, batch[2]) for row in batch[3:])
+
+
+def test_parameters_by_row_padding_included():
+    keeper = Keeper()
+    executor = filled(make_model(keeper, takes_parameters=True))
+    executor.pool.parameters[3] = {"k": 1}
+    executor.run([3, 1], 4)
+    assert keeper.seen[0][1] == {"parameters": [{"k": 1}, {}, {}, {}]}
+
+
+def test_several_inputs_keep_their_order():
+    a, b = tensor("a", "FP32", 2), tensor("b", "INT64", 1)
+    executor = make(make_model(lambda a, b: a + b, [a, b], [Y]))
+    executor.pool.write(range(2), 0, rows_of(10.0, 11.0))
+    executor.pool.write(range(2), 1, np.array([[100], [200]]))
+    assert np.array_equal(executor.run([1, 0], 2).outputs[0], rows_of(211.0, 110.0))
+
+
+# outputs
+
+
+def test_outputs_are_not_the_slots():
+    executor = filled(make_model(lambda x: x))
+    (got,) = executor.run(range(2), 2).outputs
+    executor.pool.write(range(8), 0, np.zeros((8, 2), np.float32))
+    assert np.array_equal(got, rows_of(10.0, 11.0))
+    got[:] = 7
+    assert not executor.pool.slabs[0].any()
+
+
+def test_outputs_are_not_a_buffer_that_the_model_keeps():
+    buffer = torch.zeros(2, 2)
+    executor = filled(make_model(lambda x: torch.mul(x, 2, out=buffer)))
+    (first,) = executor.run(range(2), 2).outputs
+    executor.run(range(4, 6), 2)
+    assert np.array_equal(first, rows_of(10.0, 11.0) * 2)
+
+
+def test_outputs_of_a_numpy_model_are_copies_too():
+    kept = np.ones((2, 2), np.float32)
+    executor = filled(make_model(lambda x: kept))
+    (first,) = executor.run(range(2), 2).outputs
+    kept[:] = 5
+    assert (first == 1).all()
+
+
+def test_two_outputs_that_are_one_tensor_are_two_arrays():
+    executor = filled(make_model(lambda x: (x, x), outputs=[Y, tensor("z", "FP32", 2)]))
+    first, second = executor.run(range(2), 2).outputs
+    first[:] = 0
+    assert np.array_equal(second, rows_of(10.0, 11.0))
+
+
+def test_outputs_that_need_gradients():
+    weight = torch.nn.Parameter(torch.full((2,), 2.0))
+    (got,) = filled(make_model(lambda x: x * weight)).run(range(1), 1).outputs
+    assert np.array_equal(got, rows_of(10.0) * 2)
+
+
+def test_outputs_that_are_not_contiguous():
+    executor = filled(make_model(lambda x: x.T.contiguous().T))
+    (got,) = executor.run(range(3), 3).outputs
+    assert got.tobytes() == rows_of(10.0, 11.0, 12.0).tobytes()
+
+
+def test_times_are_those_of_the_parts():
+    ran = filled(make_model()).run(range(2), 2)
+    assert min(ran.input_ns, ran.infer_ns, ran.output_ns) > 0
+    assert ran.busy_ns == ran.input_ns + ran.infer_ns + ran.output_ns
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: x.double(), r"output 'y': expected FP32, got .*float64"),
+        (lambda x: x[:-1], r"output 'y': expected a batch of 2 rows of \[2\], got shape \[1, 2\]"),
+        (lambda x: x[:, None], r"output 'y': expected a batch of 2 rows of \[2\], got shape \[2, 1, 2\]"),
+        (lambda x: x.sum(), r"output 'y': expected a batch of 2 rows of \[2\], got shape \[\]"),
+        (lambda x: (x, x), r"model 'm': expected 1 outputs \['y'\], got 2"),
+        (lambda x: {"z": x}, r"model 'm': output 'y': not returned"),
+        (lambda x: None, "got NoneType"),
+        (lambda x: [x.tolist()], "expected a tensor or a numpy array, got list"),
+    ],
+    ids=["dtype", "rows", "dimensions", "scalar", "number", "names", "nothing", "list"],
+)
+def test_what_a_model_may_not_return(call, message: str):
+    with pytest.raises(ConfigError, match=message):
+        filled(make_model(call)).run(range(2), 2)
+
+
+def test_a_row_of_another_width_does_not_pass_for_an_answer():
+    """Outputs of a fixed shape must have it: a client would take the bytes for something else."""
+    with pytest.raises(ConfigError, match="output 'y'"):
+        filled(make_model(lambda x: x[:, :1])).run(range(2), 2)
+
+
+# datatypes
+
+
+@pytest.mark.parametrize("slots", [range(2), [1, 0]], ids=["view", "gather"])
+@pytest.mark.parametrize("datatype", NUMERIC)
+def test_datatypes_in_and_out(datatype: str, slots):
+    spec, out = tensor("t", datatype, 3), tensor("y", datatype, 3)
+    executor = make(make_model(lambda x: x, [spec], [out]), 2)
+    values = np.array([[1, 0, 1], [0, 0, 1]]).astype(spec.dtype)
+    if datatype == "BF16":
+        values *= 0x3FC0  # the bits of 1.5
+    executor.pool.write(range(2), 0, values)
+    (got,) = executor.run(slots, 2).outputs
+    assert got.dtype == spec.dtype
+    assert np.array_equal(got, values[list(slots)])
+
+
+def test_bf16_is_computed_as_such():
+    spec, out = tensor("t", "BF16", 1), tensor("y", "BF16", 1)
+    executor = make(make_model(lambda x: x * 2, [spec], [out]), 1)
+    executor.pool.write(range(1), 0, np.array([[0x3FC0]], np.uint16))
+    assert executor.run(range(1), 1).outputs[0].tolist() == [[0x4040]]
+
+
+@pytest.mark.parametrize("slots", [range(2), [1, 0]])
+def test_bytes_in_and_out(slots):
+    spec, out = tensor("t", "BYTES", 2), tensor("y", "BYTES", 1)
+
+    def longest(words: np.ndarray) -> np.ndarray:
+        return np.array([[max(row, key=len).upper()] for row in words], object)
+
+    executor = make(make_model(longest, [spec], [out]), 2)
+    executor.pool.write(range(2), 0, np.array([[b"a", b"bcd"], [b"xy", b""]], object))
+    assert executor.run(slots, 2).outputs[0].tolist() == [[[b"BCD"], [b"XY"]][slot] for slot in slots]
+    assert executor.run([0], 3).outputs[0].tolist() == [[b"BCD"]]
+
+
+def test_one_text_a_row():
+    spec, out = tensor("t", "BYTES"), tensor("y", "INT64")
+    executor = make(make_model(lambda t: np.array([len(text) for text in t]), [spec], [out]), 2)
+    executor.pool.write(range(2), 0, np.array([b"a", b"bcd"], object))
+    assert executor.run(range(2), 2).outputs[0].tolist() == [1, 3]
+
+
+def test_bytes_rows_of_different_lengths_are_padded_with_nothing():
+    spec, out = tensor("t", "BYTES", ("words", 4)), tensor("y", "INT64")
+    executor = make(make_model(lambda t: np.array([sum(map(len, row)) for row in t]), [spec], [out]), 2)
+    executor.pool.write([0], 0, np.array([[b"a"]], object))
+    executor.pool.set_lengths([0], {"words": 1})
+    executor.pool.write([1], 0, np.array([[b"bc", b"", b"def"]], object))
+    executor.pool.set_lengths([1], {"words": 3})
+    assert executor.run(range(2), 2).outputs[0].tolist() == [1, 5]
+
+
+# variable lengths
+
+
+def sequence(datatype: str = "FP32", pad_value: float = 0) -> Model:
+    spec = tensor("ids", datatype, ("tokens", 6), pad_value=pad_value)
+    return make_model(lambda x: x, [spec], [tensor("y", datatype, ("tokens", 6))])
+
+
+def poison(executor: CpuExecutor) -> None:
+    """Fill every slot as an earlier caller's full rows would have."""
+    for index, spec in enumerate(executor.pool.specs):
+        executor.pool.write(range(8), index, np.full((8, *spec.bounds), 99).astype(spec.dtype))
+        executor.pool.set_lengths(range(8), {axis: n for axis, n in zip(spec.axes, spec.bounds, strict=True) if axis})
+
+
+def put(executor: CpuExecutor, slot: int, values: np.ndarray, **lengths: int) -> None:
+    executor.pool.write([slot], 0, values[None])
+    executor.pool.set_lengths([slot], lengths)
+
+
+def test_only_the_longest_present_is_computed():
+    keeper = Keeper()
+    model = sequence()
+    executor = make(Model(model.info, keeper))
+    poison(executor)
+    for slot, length in enumerate((2, 4, 1)):
+        put(executor, slot, np.ones(length), tokens=length)
+    executor.run(range(3), 3)
+    executor.run([2], 1)
+    assert [seen[0].shape[1] for seen in keeper.seen] == [4, 1]
+
+
+PAD_VALUES = {"FP32": -1.5, "BOOL": True, "BF16": 0.5, "UINT8": 255, "INT64": 2**53 + 1, "UINT64": 2**63 + 1}
+
+
+@pytest.mark.parametrize("slots", [[0, 1, 2], [2, 0, 1]])
+@pytest.mark.parametrize("datatype", NUMERIC)
+def test_no_column_of_an_earlier_caller_survives(datatype: str, slots: list[int]):
+    pad = PAD_VALUES.get(datatype, 7)
+    executor = make(sequence(datatype, pad))
+    poison(executor)
+    dtype = DATATYPES[datatype]
+    expected = np.full((3, 4), 0x3F00 if datatype == "BF16" else pad).astype(dtype)
+    for slot, length in enumerate((2, 4, 1)):
+        put(executor, slot, np.full(length, slot).astype(dtype), tokens=length)
+        expected[slot, :length] = slot
+    (got,) = executor.run(slots, 3).outputs
+    assert np.array_equal(got, expected[slots])
+
+
+@given(
+    lengths=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4)), min_size=1, max_size=5),
+    order=st.randoms(use_true_random=False),
+    extra=st.integers(0, 2),
+)
+def test_two_axes_are_padded_beyond_each_rows_own(lengths, order, extra):
+    spec = tensor("image", "INT32", ("h", 3), 2, ("w", 4), pad_value=-7)
+    executor = make(make_model(lambda x: x, [spec], [tensor("y", "INT32", ("h", 3), 2, ("w", 4))]))
+    poison(executor)
+    slots = list(range(8))
+    order.shuffle(slots)
+    slots = slots[: len(lengths)]
+    tallest, widest = (max(axis) for axis in zip(*lengths, strict=True))
+    expected = np.full((len(slots), tallest, 2, widest), -7, np.int32)
+    for position, (slot, (h, w)) in enumerate(zip(slots, lengths, strict=True)):
+        put(executor, slot, np.full((h, 2, w), position + 1, np.int32), h=h, w=w)
+        expected[position, :h, :, :w] = position + 1
+    before = executor.pool.slabs[0].clone()
+    (got,) = executor.run(slots, len(slots) + extra).outputs
+    assert np.array_equal(got, expected)
+    assert torch.equal(executor.pool.slabs[0], before)
+
+
+def test_inputs_that_share_an_axis_have_one_length():
+    ids, mask = tensor("ids", "INT64", ("tokens", 6), pad_value=5), tensor("mask", "BOOL", ("tokens", 6))
+    keeper = Keeper()
+    executor = make(make_model(keeper, [ids, mask, X], [tensor("y", "INT64", ("tokens", 6))]))
+    poison(executor)
+    executor.pool.write(range(2), 2, rows_of(10.0, 11.0))
+    for slot, length in enumerate((3, 1)):
+        put(executor, slot, np.full(length, slot), tokens=length)
+        executor.pool.write([slot], 1, np.ones((1, length), bool))
+    executor.run(range(2), 2)
+    seen_ids, seen_mask, fixed, _ = keeper.seen[0]
+    assert seen_ids.tolist() == [[0, 0, 0], [1, 5, 5]]
+    assert seen_mask.tolist() == [[True, True, True], [True, False, False]]
+    assert np.array_equal(fixed.numpy(), rows_of(10.0, 11.0))
+
+
+# models that write into their input
+
+
+@pytest.mark.parametrize(
+    "call",
+    [lambda x: x.add_(1), lambda x: torch.relu_(x).mul_(2), lambda x: x.__setitem__((slice(None), 0), 0.0) or x],
+    ids=["whole", "twice", "part"],
+)
+def test_a_model_that_writes_into_its_input_gets_copies(call):
+    executor = make(make_model(call))
+    assert not executor.copies
+    with torch.inference_mode():
+        executor.pool.write(range(2), 0, rows_of(1, 2))
+        executor.trial(range(2), 2)
+        assert executor.copies
+        executor.pool.write(range(8), 0, rows_of(*range(10, 18)))
+        first = executor.run(range(2, 4), 2).outputs[0]
+        assert np.array_equal(executor.pool.views[0], rows_of(*range(10, 18)))
+        assert np.array_equal(executor.run(range(2, 4), 2).outputs[0], first)  # a retry sees the same input
+
+
+def test_a_model_that_leaves_its_input_alone_gets_views():
+    executor = make(make_model(lambda x: (x + 1).mul_(2)))
+    with torch.inference_mode():
+        executor.pool.write(range(3), 0, rows_of(1, 2, 3))
+        executor.trial(range(3), 3)
+    assert not executor.copies

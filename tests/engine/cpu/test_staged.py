@@ -1,0 +1,291 @@
+"""Invariant: whatever batches a row comes through its stages in, its outputs are those of its own slot."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.contract import Model
+from app.engine.cpu.staged import StagedExecutor
+from app.engine.pool import Pool
+from app.errors import ConfigError
+
+from ..rig import make_model, rows_of, tensor
+
+TOKENS = tensor("ids", "INT64", ("tokens", 12))
+MASK = tensor("mask", "INT64", ("tokens", 12), mask_of="ids")
+SUM = tensor("y", "FP32")
+
+
+def make(model: Model, slots: int = 8) -> StagedExecutor:
+    return StagedExecutor(model, Pool(model.info.client_inputs, slots))
+
+
+def filled(*stages, slots: int = 8) -> StagedExecutor:
+    """An executor over inputs of X's kind, whose slot i holds the row of 10 + i."""
+    executor = make(make_model(stages=stages), slots)
+    executor.pool.write(range(slots), 0, rows_of(*[10.0 + i for i in range(slots)]))
+    return executor
+
+
+def double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def increase(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+def expected(slots) -> np.ndarray:
+    return rows_of(*[10.0 + slot for slot in slots]) * 2 + 1
+
+
+class Where:
+    """A stage that notes where its argument lies, and whether it is contiguous."""
+
+    def __init__(self) -> None:
+        self.at: list[int] = []
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        self.at.append(x.data_ptr())
+        return x + 1
+
+
+@given(data=st.data())
+def test_rows_keep_their_own_answers_through_any_batches(data):
+    """Three stages; each stage's rows are cut into units anew, in any order, with padding."""
+    executor = filled(double, lambda x: (x, x + 1), lambda x, y: y)
+    slots = list(range(8))
+    for stage in range(3):
+        slots = data.draw(st.permutations(slots))
+        rest = slots
+        while rest:
+            n = data.draw(st.integers(1, len(rest)))
+            ran = executor.run(rest[:n], n + data.draw(st.integers(0, 2)), stage)
+            if stage < 2:
+                assert ran.outputs == []
+            else:
+                assert np.array_equal(ran.outputs[0], expected(rest[:n]))
+            rest = rest[n:]
+    executor.activations.let_go(slots)
+    assert (executor.activations.rows, executor.activations.nbytes) == (0, 0)
+
+
+def test_neighbours_of_one_batch_are_a_view_and_others_are_gathered():
+    where = Where()
+    executor = filled(double, where)
+    executor.run([0, 1, 2, 3], 4, 0)
+    (passed, _) = executor.activations._places[0]
+    executor.run([1, 2], 2, 1)
+    executor.run([0, 3], 2, 1)
+    start, step = passed.tensors[0].data_ptr(), passed.tensors[0].stride(0) * 4
+    assert where.at[0] == start + step
+    assert where.at[1] not in range(start, start + 4 * step)
+
+
+def test_a_unit_that_failed_runs_again_from_the_same_values():
+    fails = [True]
+
+    def fragile(x: torch.Tensor) -> torch.Tensor:
+        if fails.pop() if fails else False:
+            raise ValueError("once")
+        return x + 1
+
+    executor = filled(double, fragile)
+    executor.run(range(4), 4, 0)
+    with pytest.raises(ValueError, match="once"):
+        executor.run(range(4), 4, 1)
+    assert np.array_equal(executor.run([2, 3], 2, 1).outputs[0], expected([2, 3]))
+    assert np.array_equal(executor.run([0, 1], 2, 1).outputs[0], expected([0, 1]))
+
+
+def test_a_stage_that_writes_into_its_arguments_gets_copies():
+    executor = filled(double, lambda x: x.add_(1))
+    executor.trial([0], 1)
+    executor.run(range(4), 4, 0)
+    for _ in range(2):  # as after a failure: what is kept is as it was
+        assert np.array_equal(executor.run(range(4), 4, 1).outputs[0], expected(range(4)))
+
+
+def test_a_first_stage_that_writes_into_its_inputs_gets_copies():
+    executor = filled(lambda x: x.mul_(2), increase)
+    assert np.array_equal(executor.trial([0], 1).outputs[0], expected([0]))
+    for _ in range(2):
+        executor.run(range(4), 4, 0)
+        assert np.array_equal(executor.run(range(4), 4, 1).outputs[0], expected(range(4)))
+
+
+def test_a_stage_that_writes_into_what_came_through_unchanged_leaves_the_slots_alone():
+    executor = filled(lambda x: (x, x * 2), lambda x, y: x.zero_() + y + 1)
+    executor.trial([0], 1)
+    before = executor.pool.views[0].copy()
+    executor.run(range(4), 4, 0)
+    executor.run(range(4), 4, 1)
+    assert np.array_equal(executor.pool.views[0], before)
+
+
+def test_a_stage_that_returns_the_same_memory_each_time_is_copied_from():
+    buffer = torch.empty(4, 2)
+
+    def reuses(x: torch.Tensor) -> torch.Tensor:
+        return torch.mul(x, 2, out=buffer[: len(x)])
+
+    executor = filled(reuses, increase)
+    executor.trial([0], 1)
+    executor.run([0, 1], 2, 0)
+    executor.run([2, 3], 2, 0)
+    assert np.array_equal(executor.run([0, 1, 2, 3], 4, 1).outputs[0], expected(range(4)))
+
+
+def test_a_whole_run_keeps_nothing_and_times_each_stage():
+    executor = filled(double, increase)
+    ran = executor.run([3, 1], 4)
+    assert np.array_equal(ran.outputs[0], expected([3, 1]))
+    assert len(ran.stages_ns) == 2
+    assert ran.infer_ns == sum(ran.stages_ns)
+    assert executor.activations.rows == 0
+
+
+def test_memory_goes_with_the_last_row_of_its_batch():
+    executor = filled(double, increase)
+    executor.run(range(4), 4, 0)
+    assert (executor.activations.rows, executor.activations.nbytes) == (4, 4 * 2 * 4)
+    executor.activations.let_go([0, 1, 2])
+    assert executor.activations.nbytes == 4 * 2 * 4
+    executor.activations.let_go([3, 3, 7])
+    assert (executor.activations.rows, executor.activations.nbytes) == (0, 0)
+
+
+def test_what_a_stage_must_not_pass_on_fails_its_unit():
+    executor = filled(lambda x: x[:1], increase)
+    with pytest.raises(ConfigError, match="stage 0: value 0: expected 2 rows first"):
+        executor.run([0, 1], 2, 0)
+    assert executor.activations.rows == 0
+
+
+# lengths
+
+
+def embed(ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """[rows, tokens, 3], the mask, and [rows, 12]: as wide as the longest row."""
+    return ids.float()[..., None].expand(-1, -1, 3) * 2, mask, ids.float().sum(1, keepdim=True).expand(-1, 12)
+
+
+def total(hidden: torch.Tensor, mask: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
+    assert hidden.shape[:2] == mask.shape
+    assert wide.shape[1] == 12
+    return (hidden * mask[..., None]).sum((1, 2))
+
+
+def of_lengths(*stages, again=()) -> StagedExecutor:
+    """Slot i holds 12 - i tokens of value i + 1. Two lengths have been tried, as warm-up does."""
+    model = make_model(inputs=[TOKENS, MASK], outputs=[SUM], stages=stages, again=again)
+    executor = make(model)
+    for slot in range(8):
+        executor.pool.write([slot], 0, np.full((1, 12 - slot), slot + 1, np.int64))
+        executor.pool.set_lengths([slot], {"tokens": 12 - slot})
+    executor.trial([0], 1)
+    executor.trial([7], 1)
+    return executor
+
+
+def sums(slots) -> list[float]:
+    return [(slot + 1) * (12 - slot) * 6.0 for slot in slots]
+
+
+@given(data=st.data())
+def test_rows_of_other_lengths_join_and_leave(data):
+    executor = of_lengths(embed, lambda hidden, mask, wide: (hidden, mask, wide), total)
+    slots = list(range(8))
+    for stage in range(3):
+        slots = data.draw(st.permutations(slots))
+        rest = slots
+        while rest:
+            n = data.draw(st.integers(1, len(rest)))
+            ran = executor.run(rest[:n], n, stage)
+            if stage == 2:
+                assert ran.outputs[0].tolist() == sums(rest[:n])
+            rest = rest[n:]
+
+
+def test_inputs_that_come_again_are_padded_anew():
+    def first(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return ids.float()[..., None].expand(-1, -1, 3) * 2
+
+    def second(hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return (hidden * mask[..., None]).sum((1, 2))
+
+    executor = of_lengths(first, second, again=[(), (1,)])
+    executor.run([5, 6], 2, 0)
+    executor.run([1], 1, 0)
+    assert executor.run([6, 1, 5], 3, 1).outputs[0].tolist() == sums([6, 1, 5])
+
+
+class Context:
+    """Whether each place has a value, made of the mask; counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor]:
+        self.calls += 1
+        return ((1 - mask)[:, None, :],)
+
+
+def with_context() -> tuple[StagedExecutor, Context]:
+    """Three stages, of which the first and the last take the context, and the last the ids again."""
+
+    def first(ids: torch.Tensor, mask: torch.Tensor, absent: torch.Tensor) -> torch.Tensor:
+        assert torch.equal(absent[:, 0], 1 - mask)
+        return ids.float()[..., None].expand(-1, -1, 3) + 7
+
+    def last(hidden: torch.Tensor, ids: torch.Tensor, absent: torch.Tensor) -> torch.Tensor:
+        present = (1 - absent)[:, 0]
+        assert torch.equal((hidden[..., 0] - 7) * present, (ids * present).float())
+        return ((hidden - 7) * present[..., None]).sum((1, 2)) * 2
+
+    made = Context()
+    model = make_model(
+        inputs=[TOKENS, MASK],
+        outputs=[SUM],
+        stages=[first, lambda hidden: hidden, last],
+        again=[(2,), (), (0, 2)],
+        context=made,
+    )
+    executor = make(model)
+    for slot in range(8):
+        executor.pool.write([slot], 0, np.full((1, 12 - slot), slot + 1, np.int64))
+        executor.pool.set_lengths([slot], {"tokens": 12 - slot})
+    executor.trial([0], 1)
+    executor.trial([7], 1)
+    return executor, made
+
+
+@given(data=st.data())
+def test_the_context_fits_the_batch_whatever_it_is(data):
+    executor, _ = with_context()
+    slots = list(range(8))
+    for stage in range(3):
+        slots = data.draw(st.permutations(slots))
+        rest = slots
+        while rest:
+            n = data.draw(st.integers(1, len(rest)))
+            ran = executor.run(rest[:n], n + data.draw(st.integers(0, 1)), stage)
+            if stage == 2:
+                assert ran.outputs[0].tolist() == sums(rest[:n])
+            rest = rest[n:]
+
+
+def test_the_context_is_made_once_while_the_batch_stays_as_it_is():
+    executor, made = with_context()
+    calls = made.calls
+    for stage in range(3):
+        executor.run([2, 3, 4], 3, stage)
+    assert made.calls == calls + 1
+    executor.run([2, 3, 4], 3, 0)
+    executor.run([3, 2, 4], 3, 1)
+    executor.run([2, 4], 2, 2)
+    assert made.calls == calls + 4

@@ -1,0 +1,297 @@
+"""Invariant: a worker reports each unit once, and survives all that a model raises but what ends a thread."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import traceback
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from app.engine.cpu.device import CpuDevice
+from app.engine.cpu.executor import CpuExecutor
+from app.engine.cpu.worker import Worker
+from app.engine.device import Completion, Job
+from app.engine.pool import Pool
+from app.scheduler.types import Fault
+
+from ..rig import make_model, rows_of
+
+WAIT_S = 10.0  # for what happens at once; only a broken test waits so long
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    """torch's thread count is process-wide."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+class Desk:
+    """A worker, and what it reports."""
+
+    def __init__(self, threads: int = 1) -> None:
+        self.reports: queue.SimpleQueue[Completion] = queue.SimpleQueue()
+        self.worker = Worker(3, threads, self.reports.put)
+        self._units = 0
+
+    def push(self, call) -> None:
+        """A unit of one row of a model that does `call`."""
+        model = make_model(call)
+        pool = Pool(model.info.inputs, 1)
+        pool.write(range(1), 0, rows_of(10.0))
+        self._units += 1
+        self.worker.push(Job(self._units, CpuExecutor(model, pool), [0], 1))
+
+    def run(self, call) -> Completion:
+        self.push(call)
+        return self.reports.get(timeout=WAIT_S)
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    desk = Desk()
+    yield desk
+    assert desk.worker.close(WAIT_S)
+
+
+def raising(exc: BaseException):
+    def call(x: torch.Tensor) -> torch.Tensor:
+        raise exc
+
+    return call
+
+
+class Unusual(RuntimeError):
+    """Not torch's own RuntimeError."""
+
+
+@pytest.mark.parametrize(
+    ("exc", "fault"),
+    [
+        (ValueError("no"), Fault.MODEL),
+        (RuntimeError("CUDA is not meant here"), Fault.MODEL),
+        (Unusual("DefaultCPUAllocator: not by torch"), Fault.MODEL),
+        (AssertionError(), Fault.MODEL),
+        (StopIteration(), Fault.MODEL),
+        (MemoryError("python's"), Fault.OOM),
+        (torch.OutOfMemoryError("the device's"), Fault.OOM),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), Fault.OOM),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else value,
+)
+def test_what_a_model_raises(desk: Desk, exc: BaseException, fault: Fault):
+    completion = desk.run(raising(exc))
+    assert (completion.outcome.unit_id, completion.outcome.error, completion.worker) == (1, fault, 3)
+    assert completion.ran is None
+    assert completion.message == f"{type(exc).__name__}: {exc}"
+    assert desk.run(lambda x: x).outcome.error is None  # it goes on
+    assert desk.reports.empty()
+
+
+def test_torch_that_cannot_allocate_is_out_of_memory(desk: Desk):
+    assert desk.run(lambda x: torch.empty(1 << 58)).outcome.error is Fault.OOM
+
+
+def test_long_messages_are_cut(desk: Desk):
+    assert len(desk.run(raising(ValueError("x" * 10_000))).message) == 500
+
+
+@pytest.mark.parametrize("exc", [KeyboardInterrupt(), GeneratorExit()], ids=lambda e: type(e).__name__)
+def test_what_ends_the_thread(exc: BaseException):
+    desk = Desk()
+    completion = desk.run(raising(exc))
+    assert completion.outcome.error is Fault.DEVICE
+    assert desk.worker.close(WAIT_S)
+    assert not desk.worker.alive
+    assert desk.reports.empty()
+
+
+def test_a_model_that_calls_exit_fails_its_unit_alone():
+    desk = Desk()
+    completion = desk.run(raising(SystemExit(1)))
+    assert (completion.outcome.error, completion.message) == (Fault.MODEL, "SystemExit: 1")
+    assert desk.run(lambda x: x).outcome.error is None
+
+
+def test_a_crash_names_its_model():
+    """The stack that Python leaves then has no other word of it where a model brings no code of its own."""
+    seen: list[str] = []
+    Desk().run(lambda x: seen.extend(frame.filename for frame in traceback.extract_stack()) or x)
+    assert "<model 'm' version 1>" in seen
+
+
+def test_units_run_in_inference_mode(desk: Desk):
+    seen: list[tuple[bool, bool]] = []
+    desk.run(lambda x: seen.append((torch.is_inference_mode_enabled(), torch.is_grad_enabled())) or x)
+    desk.run(raising(ValueError("leaves the mode as it was")))
+    desk.run(lambda x: seen.append((torch.is_inference_mode_enabled(), torch.is_grad_enabled())) or x)
+    assert seen == [(True, False)] * 2
+    assert not torch.is_inference_mode_enabled()  # only there
+
+
+def test_units_run_off_the_callers_thread(desk: Desk):
+    names: list[str] = []
+    desk.run(lambda x: names.append(threading.current_thread().name) or x)
+    assert names == ["worker-3"]
+    assert desk.worker.alive
+
+
+def test_pushed_units_are_reported_in_order(desk: Desk):
+    hold, order = threading.Event(), []
+    desk.push(lambda x: hold.wait(WAIT_S) and x)
+    for _ in range(5):
+        desk.push(lambda x: x)
+    hold.set()
+    order = [desk.reports.get(timeout=WAIT_S).outcome.unit_id for _ in range(6)]
+    assert order == [1, 2, 3, 4, 5, 6]
+
+
+class Word:
+    """A worker's lock; counts who waits for it."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self.locked, self.release = lock.locked, lock.release
+        self._lock = lock
+        self.waited: list[bool] = []  # True: it was heard
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        if not blocking:
+            return self._lock.acquire(blocking=False)
+        self.waited.append(self._lock.acquire(timeout=WAIT_S if timeout > 0 else timeout))
+        return self.waited[-1]
+
+
+@pytest.fixture
+def word(desk: Desk) -> Word:
+    """Of the desk's worker. What would be a moment is long here, so that only what is never said is not heard."""
+    desk.worker._word = word = Word(desk.worker._word)  # type: ignore[assignment]
+    return word
+
+
+def test_let_begin_returns_when_the_unit_has_been_turned_to(desk: Desk, word: Word):
+    """While the model is still running."""
+    hold = threading.Event()
+    for _ in range(20):
+        hold.clear()
+        desk.push(lambda x: hold.wait(WAIT_S) and x)
+        desk.worker.let_begin()
+        hold.set()
+        assert desk.reports.get(timeout=WAIT_S).outcome.error is None
+    assert word.waited == [True] * 20
+
+
+def test_let_begin_waits_for_nobody_who_is_at_work_or_has_nothing(desk: Desk, word: Word):
+    desk.worker.let_begin()
+    assert word.waited == []  # nothing was handed over
+    hold = threading.Event()
+    desk.push(lambda x: hold.wait(WAIT_S) and x)
+    desk.worker.let_begin()
+    desk.worker.let_begin()
+    assert word.waited == [True]  # it has been heard
+    desk.push(lambda x: x)
+    desk.worker.let_begin()
+    assert word.waited == [True]  # the unit before it hangs
+    hold.set()
+    assert [desk.reports.get(timeout=WAIT_S).outcome.unit_id for _ in range(2)] == [1, 2]
+
+
+def test_a_word_that_nobody_waited_for_is_not_taken_for_that_of_the_next_unit(desk: Desk, word: Word):
+    desk.run(lambda x: x)
+    assert not word.locked()  # said, and not heard
+    jobs, desk.worker._jobs = desk.worker._jobs, queue.SimpleQueue()  # the thread waits at the first
+    desk.push(lambda x: x)
+    assert word.locked()
+    desk.worker._jobs = jobs
+
+
+def test_let_begin_gives_up_on_a_thread_that_has_ended():
+    desk = Desk()
+    desk.run(raising(GeneratorExit(1)))
+    assert desk.worker.close(WAIT_S)
+    desk.push(lambda x: x)
+    desk.worker.let_begin()
+
+
+def test_close_lets_it_finish_what_it_has():
+    desk = Desk()
+    for _ in range(3):
+        desk.push(lambda x: x)
+    assert desk.worker.close(WAIT_S)
+    assert desk.reports.qsize() == 3
+
+
+def test_close_of_one_that_hangs():
+    desk, begun, hold = Desk(), threading.Event(), threading.Event()
+    desk.push(lambda x: begun.set() or (hold.wait(WAIT_S) and x))
+    assert begun.wait(WAIT_S)
+    assert not desk.worker.close(0.01)
+    assert desk.worker.alive
+    hold.set()
+    assert desk.worker.close(WAIT_S)
+
+
+def test_a_hung_worker_cannot_keep_the_process():
+    desk = Desk()
+    daemons: list[bool] = []
+    desk.run(lambda x: daemons.append(threading.current_thread().daemon) or x)
+    assert desk.worker.close(WAIT_S)
+    assert daemons == [True]
+
+
+# the device of them
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3, 4, 8, 64])
+@pytest.mark.parametrize("threads", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("capacities", [(32,), (4, 4), (1, 1, 2, 4, 8, 16)])
+def test_threads_times_running_never_exceed_the_cores(capacities, threads: int, cores: int):
+    spec = CpuDevice(capacities, threads, cores).spec
+    assert 1 <= spec.max_running <= len(capacities)
+    assert spec.max_running * threads <= cores or spec.max_running == 1
+    if spec.max_running < len(capacities):
+        assert (spec.max_running + 1) * threads > cores, "a worker more would have fitted"
+    assert tuple(worker.capacity for worker in spec.workers) == capacities
+    assert spec.push_depth == 1
+
+
+def test_workers_have_their_threads():
+    device = CpuDevice((4, 4), threads=2, cores=4)
+    reports: queue.SimpleQueue[Completion] = queue.SimpleQueue()
+    seen: list[int] = []
+    model = make_model(lambda x: seen.append(torch.get_num_threads()) or x)
+    device.start(reports.put)
+    for worker in range(2):
+        executor = device.open(model, 1)
+        executor.pool.write(executor.pool.take(1), 0, rows_of(10.0))
+        device.push(worker, Job(worker, executor, [0], 1))
+    assert {reports.get(timeout=WAIT_S).worker for _ in range(2)} == {0, 1}
+    assert seen == [2, 2]
+    assert torch.get_num_threads() == 2  # here too, where warm-up is started
+    assert device.close(WAIT_S)
+
+
+def test_device_with_one_hung_worker_closes_the_others():
+    device = CpuDevice((4, 4), threads=1, cores=2)
+    begun, hold = threading.Event(), threading.Event()
+    reports: queue.SimpleQueue[Completion] = queue.SimpleQueue()
+    device.start(reports.put)
+    executor = device.open(make_model(lambda x: begun.set() or (hold.wait(WAIT_S) and x)), 1)
+    executor.pool.write(executor.pool.take(1), 0, rows_of(10.0))
+    device.push(0, Job(1, executor, [0], 1))
+    assert begun.wait(WAIT_S)
+    assert not device.close(0.01)
+    assert device.dead() == "worker 1 has died"  # closed, that is: only the one that hangs is left
+    hold.set()
+    assert device.close(WAIT_S)
+
+
+@pytest.mark.parametrize(
+    ("capacities", "threads", "name"),
+    [((4,), 1, "cpu, 1 worker x 1 thread"), ((4, 4), 2, "cpu, 2 workers x 2 threads")],
+)
+def test_name(capacities, threads: int, name: str):
+    assert CpuDevice(capacities, threads, 8).name == name

@@ -1,0 +1,336 @@
+"""Invariant: whatever rows a step is made with, at whatever steps of their own and whoever fails beside it, a row gets
+what it would get alone; in every order of the streams; and nothing is kept of it when it has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from runtimes import FakeRuntime
+from torch import nn
+
+from app.contract import UNBOUNDED, Model
+from app.engine.device import Completion, DeviceOptions, Job, Steps
+from app.engine.profiling.warmup import try_batch, warm_up
+from app.engine.streams.cells import CellStreamExecutor
+from app.engine.streams.executor import StreamExecutor
+from app.engine.streams.shapes import Shape
+from app.models import Recurrent
+from app.models.recurrent.cells import recurrent_model
+from app.scheduler.types import Fault
+
+from ..rig import make_model, tensor
+from .bench import EAGER
+from .stepped import Stepped
+from .trips import Trips, World
+
+SEEDS = st.integers(0, 2**32 - 1)
+BAD = {103: 0, 106: 2, 109: 1, 113: 5}
+POISONED = -1000.0
+
+
+def served(cell: nn.Module, inputs: Any, outputs: Any, state: Any = ((),), most: int | None = None) -> Model:
+    made = make_model(None, inputs, outputs, max_batch=4, row_check="refuse")
+    call, info = recurrent_model(Recurrent(cell, state, most), made.info)
+    return Model(info, call, row_check="refuse")
+
+
+class Sums(nn.Module):
+    """What a row has read, at each of its steps and in all. It writes into its state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Parameter(torch.ones(()))
+
+    def step(self, x: torch.Tensor, state: Any) -> Any:
+        total = state[0].add_(x * self.one)
+        if (x == POISONED).any():
+            raise ValueError("poisoned")
+        return (total, total), (total,)
+
+
+def sums(bad: dict[int, int] | None = None, bound: int = 6, most: int | None = None) -> Trips:
+    """Rows of one to six numbers. A bad one is poisoned at one of its steps."""
+    bad = bad or {}
+    every = tensor("every", "FP32", ("n", bound)) if most is None else tensor("every", "FP32", ("steps", 0))
+    model = served(Sums(), [tensor("x", "FP32", ("n", bound), pad_value=7)], [every, tensor("last", "FP32")], most=most)
+
+    def rows(number: int) -> np.ndarray:
+        values = np.arange(number, number + 1 + number % 6, dtype=np.float32)
+        if number in bad:
+            values = np.arange(number, number + 6, dtype=np.float32)
+            values[bad[number]] = POISONED
+        return values
+
+    def expected(number: int) -> list[np.ndarray]:
+        totals = rows(number)[:most].cumsum()
+        return [totals, totals[-1]]
+
+    return Trips(model, rows, expected, lambda number: len(rows(number)[:most]), cells=True, bad=bad)
+
+
+class Counts(nn.Module):
+    """Feeds itself: counts down to 0, and says so. `finish` makes the outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Parameter(torch.ones((), dtype=torch.int64), requires_grad=False)
+        self.flags = torch.zeros(64, dtype=torch.bool)
+
+    def start(self, first: torch.Tensor) -> Any:
+        return None, (first,)
+
+    def step(self, x: None, state: Any) -> Any:
+        flags = self.flags[: len(state[0])].copy_(state[0] == 0)  # its own memory, each time the same
+        return state[0], (state[0] - self.one,), flags
+
+    def finish(self, state: Any, ys: torch.Tensor, lengths: torch.Tensor) -> Any:
+        if (ys[:, 0] == 40).any():
+            raise ValueError("poisoned")
+        return ys * 10, state[0] + lengths
+
+
+def counts(bad: int | None = None) -> Trips:
+    """Rows that make one to five steps, or as many as are allowed."""
+    outputs = [tensor("every", "INT64", ("steps", 0)), tensor("all", "INT64")]
+    model = served(Counts(), [tensor("n", "INT64")], outputs, most=5)
+
+    def first(number: int) -> int:
+        return 40 if number == bad else number % 7
+
+    def expected(number: int) -> list[np.ndarray]:
+        ran = list(range(first(number), -1, -1))[:5]
+        return [np.array(ran) * 10, np.array(ran[-1] - 1 + len(ran))]
+
+    def units(number: int) -> int:
+        return min(first(number) + 1, 5)
+
+    return Trips(
+        model,
+        lambda number: np.array(first(number)),
+        expected,
+        units,
+        cells=True,
+        known=False,
+        bad={} if bad is None else {bad: 4},
+    )
+
+
+def tried(world: World) -> World:
+    for size in range(1, 5):
+        try_batch(world.device, world.executor, size, dict.fromkeys(world.executor.axes, 1 + size))
+    assert world.executor.steps is not None
+    return world
+
+
+MAKERS: dict[str, Callable[[FakeRuntime], World]] = {
+    "eager": lambda runtime: World(Stepped(runtime, (4, 2), EAGER), sums()),
+    "graphs": lambda runtime: World(Stepped(runtime, (4, 2)), sums()),
+    "three workers": lambda runtime: World(Stepped(runtime, (4, 3, 1)), sums()),
+    "shortened": lambda runtime: World(Stepped(runtime, (4, 2)), sums(most=3)),
+    "by itself, eager": lambda runtime: World(Stepped(runtime, (4, 2), EAGER), counts()),
+    "by itself": lambda runtime: World(Stepped(runtime, (4, 2)), counts()),
+}
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+@given(seed=SEEDS)
+@settings(max_examples=12, deadline=None)
+def test_each_row_gets_its_own_outputs_in_every_order(kind: str, seed: int) -> None:
+    world = tried(MAKERS[kind](FakeRuntime(seed)))
+    assert world.executor.captured == ("eager" not in kind)
+    for _ in range(250):
+        world.act()
+    world.settle()
+    assert world.answered
+
+
+@pytest.mark.parametrize("options", [EAGER, DeviceOptions()], ids=["eager", "graphs"])
+@given(seed=SEEDS)
+@settings(max_examples=15, deadline=None)
+def test_a_row_that_fails_at_any_step_takes_nobody_with_it(options: DeviceOptions, seed: int) -> None:
+    world = tried(World(Stepped(FakeRuntime(seed), (4, 2), options), sums(BAD)))
+    for _ in range(300):
+        world.act()
+    world.settle()
+    assert set(world.refused) <= set(BAD)
+    assert not set(world.answered) & set(BAD)
+    assert world.device.dead() is None
+
+
+@given(seed=SEEDS)
+@settings(max_examples=10, deadline=None)
+def test_so_does_one_that_fails_when_it_is_finished(seed: int) -> None:
+    world = tried(World(Stepped(FakeRuntime(seed), (4, 2)), counts(bad=104)))
+    for _ in range(200):
+        world.act()
+    world.settle()
+    assert set(world.refused) <= {104}
+    assert 104 not in world.answered
+
+
+@given(seed=SEEDS, breaks_at=st.integers(1, 150))
+@settings(max_examples=20, deadline=None)
+def test_when_the_device_fails_each_unit_is_reported_once(seed: int, breaks_at: int) -> None:
+    runtime = FakeRuntime(seed)
+    world = tried(World(Stepped(runtime, (4, 2)), counts()))
+    runtime.breaks_at = runtime.done + breaks_at
+    for _ in range(200):
+        world.act()
+    world.settle()
+
+
+class Device:
+    """A stepped device with one model, tried, whose first slots hold rows of these numbers."""
+
+    def __init__(self, trips: Trips, *numbers: int, options: DeviceOptions | None = None) -> None:
+        self.reports: list[Completion] = []
+        self.stepped = Stepped(FakeRuntime(), (4,), options)
+        executor = self.stepped.open(trips.model, 8)
+        assert isinstance(executor, CellStreamExecutor)
+        self.executor = executor
+        self.warm = warm_up(self.stepped, executor, 4)
+        for slot, number in enumerate(numbers):
+            (taken,) = executor.pool.take(1)
+            assert taken == slot
+            values = trips.rows(number)
+            lengths = dict.fromkeys(executor.axes, values.size)
+            executor.pool.set_lengths([slot], lengths)
+            executor.pool.write([slot], 0, values[None], lengths)
+            self.stepped.arrive(executor, [slot])
+        self.stepped.start(self.reports.append)
+
+    def run(self, *slots: int) -> Completion:
+        self.stepped.push(0, Job(len(self.reports), self.executor, list(slots), len(slots), 0))
+        while self.stepped.turn():
+            pass
+        return self.reports[-1]
+
+
+def test_rows_join_and_leave_between_steps() -> None:
+    device = Device(sums(), 102, 103, 108)  # of one, two and one steps
+    assert device.executor.steps == Steps(6, False)
+    first = device.run(1)
+    assert first.ran is not None
+    assert (first.outcome.ended, first.outcome.steps, first.ran.outputs) == ((), 1, [])
+    second = device.run(2, 1)
+    assert second.ran is not None
+    assert second.outcome.ended == (0, 1)
+    assert [output.tolist() for output in second.ran.outputs] == [[[108, 0], [103, 207]], [108, 207]]
+    assert device.executor.passing.rows == 2, "until they are let go"
+    device.executor.passing.let_go([1, 2])
+    assert (device.executor.passing.rows, device.executor.passing.nbytes) == (0, 0)
+
+
+def test_padding_writes_to_nobodys_place() -> None:
+    device = Device(sums(), 103, 104)
+    device.run(0, 1)
+    (state,) = device.executor.slabs.state
+    every = device.executor.slabs.every[0]
+    before = state.clone(), every.clone()
+    device.stepped.push(0, Job(1, device.executor, [0], 4, 0))
+    while device.stepped.turn():
+        pass
+    spare = 8
+    states = (state != before[0]).nonzero().flatten().tolist()
+    rows = (every != before[1]).any(1).nonzero().flatten().tolist()
+    assert {*states, *rows} <= {0, spare, 2 * spare}
+    assert (states[0], rows[0]) == (0, 0)
+
+
+def test_a_row_under_way_counts_with_all_that_it_may_need() -> None:
+    device = Device(sums(), 103, 103)
+    device.run(0, 1)
+    two_states, x, every, last = 2 * 4, 6 * 4, 6 * 4, 4
+    assert device.executor.passing.nbytes == 2 * (two_states + x + every + last)
+
+
+def test_only_rows_that_end_are_finished_and_leave_the_device() -> None:
+    device = Device(counts(), 5 + 7, 6 + 7, 0 + 7)  # the last one ends at once
+    assert device.executor.steps == Steps(5, True)
+    finished: list[int] = []
+    finish = device.executor.cell.cell.finish
+    device.executor.cell.cell.finish = lambda state, *rest: (finished.append(len(state[0])), finish(state, *rest))[1]
+    ended = [device.run(0, 1, 2).outcome.ended, *[device.run(0, 1).outcome.ended for _ in range(4)]]
+    assert ended == [(2,), (), (), (), (0, 1)]
+    assert finished == [1, 2]
+
+
+def test_a_row_that_says_itself_that_it_ends_does_not_wait_for_the_next_unit() -> None:
+    device = Device(counts(), 0 + 7, 5 + 7)  # the first one ends at once
+    worker, runtime = device.stepped.workers[0], device.stepped.fake
+    device.stepped.push(0, Job(0, device.executor, [0], 1, 0))
+    device.stepped.launch()
+    never = runtime.event()
+    never.mark.fired = False
+    runtime.wait(worker.stream, never)  # from here on the stream is somebody else's
+    device.stepped.push(0, Job(1, device.executor, [1], 1, 0))
+    device.stepped.launch()
+    device.stepped.complete_next(0)
+    assert device.stepped.dead() is None
+    assert device.reports[0].outcome.ended == (0,)
+
+
+def test_a_row_that_has_ended_runs_no_more() -> None:
+    device = Device(sums(), 108, 103)
+    assert device.run(0).outcome.ended == (0,)
+    completion = device.run(1, 0)
+    assert completion.outcome.error is Fault.MODEL
+    assert completion.message == "RuntimeError: a row has made all its steps"
+    assert device.run(1).outcome.error is None
+    assert device.run(1).outcome.ended == (0,)
+
+
+def test_warm_up_makes_every_step_and_times_one() -> None:
+    device = Device(sums())
+    assert len(device.warm.stages) == 1
+    assert all(step < whole for step, whole in zip(device.warm.stages[0], device.warm.profile.batch_ns, strict=True))
+    assert device.executor.passing.rows == 0
+    (memory,) = device.executor.memories
+    assert memory.graphs is not None
+    assert sorted(memory.graphs.graphs) == [Shape(1), Shape(2), Shape(3), Shape(4)]
+
+
+def test_rows_without_bound_begin_and_end_together() -> None:
+    device = Stepped(FakeRuntime(), (4,))
+    executor = device.open(sums(bound=UNBOUNDED).model, 8)
+    assert type(executor) is StreamExecutor
+    try_batch(device, executor, 2, {"n": 3})
+    assert (executor.steps, executor.activations) == (None, None)
+
+
+def test_so_do_rows_that_would_need_too_much_memory(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("app.engine.streams.cells._SLAB_BYTES", 500)
+    device = Device(sums(), 103)
+    assert (device.executor.steps, device.executor.activations) == (None, None)
+    assert "its rows begin and end together: 9 rows under way would take 0 MiB" in caplog.text
+    completion = device.run(0)
+    assert completion.ran is not None
+    assert completion.ran.outputs[1].tolist() == [207]
+
+
+def test_a_cell_that_waits_for_the_device_is_launched_by_a_thread_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    runtime = FakeRuntime()
+
+    class Waits(Sums):
+        def finish(self, state: Any, ys: Any, lengths: torch.Tensor) -> Any:
+            runtime.refuse_in_capture()
+            return ys
+
+    device = Stepped(runtime, (4,))
+    inputs = [tensor("x", "FP32", ("n", 6))]
+    outputs = [tensor("every", "FP32", ("n", 6)), tensor("each", "FP32", ("n", 6))]
+    executor = device.open(served(Waits(), inputs, outputs), 8)
+    assert isinstance(executor, StreamExecutor)
+    warm_up(device, executor, 4)
+    assert executor.captured, "its step is a graph all the same"
+    assert executor.launcher is not None
+    assert "runs launched by a thread of its own" in caplog.text

@@ -1,0 +1,293 @@
+"""The tests of a whole engine over streams again, on a GPU, and what only a GPU can show."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from app.engine.device import DeviceOptions
+from app.engine.profiling.energy import find_meter
+from app.engine.served_model import ServedModel
+from app.engine.streams.cuda import CudaRuntime, device_index
+from app.models.placement import Placement
+
+from .. import test_streams_boundaries as boundaries
+from .. import test_streams_engine as host
+from ..rig import answers, ask, make_model, rows_of, tensor
+from ..test_streams_boundaries import (  # noqa: F401  and these
+    test_a_cell_that_ends_rows_by_itself,
+    test_a_row_of_nan_leaves_its_neighbours_alone,
+    test_a_row_that_fails_at_a_later_stage_takes_down_its_call_alone,
+    test_a_short_row_does_not_wait_for_a_long_one,
+    test_callers_who_leave_between_stages_free_what_lies_there,
+    test_calls_get_their_own_answers_through_stages,
+    test_each_row_gets_what_the_module_gives_it_alone,
+    test_one_bad_row_fails_alone_at_its_step,
+    test_rows_join_and_leave_between_steps,
+    test_rows_of_different_lengths_share_batches_at_each_stage,
+    test_two_models_in_stages_share_the_workers_with_one_that_is_not,
+    test_unloading_waits_for_rows_in_mid_sequence,
+    test_who_has_gone_leaves_in_mid_sequence,
+)
+from ..test_streams_engine import (  # noqa: F401  collected here as well, with this module's runtime
+    test_a_device_that_fails_answers_every_call,
+    test_a_model_that_cannot_be_captured_runs_eagerly,
+    test_a_model_that_cannot_be_moved_runs_on_the_cpu,
+    test_a_model_that_fails_at_warm_up_is_named,
+    test_a_model_whose_rows_depend_on_their_batch_is_refused,
+    test_a_row_that_fails_takes_down_its_call_alone,
+    test_callers_who_leave_free_their_slots,
+    test_calls_get_their_own_answers,
+    test_large_outputs_outlive_their_slots,
+    test_models_are_loaded_while_others_serve,
+    test_precision_is_inside,
+    test_rows_are_padded_no_further_than_their_bucket,
+    test_rows_of_different_lengths,
+    test_two_models_share_the_workers_and_one_goes,
+)
+
+pytestmark = pytest.mark.cuda
+
+WIDTH = 1024
+
+
+@pytest.fixture
+def runtime() -> CudaRuntime:
+    index = device_index("auto")
+    assert index is not None
+    return CudaRuntime(index)
+
+
+@contextmanager
+def no_synchronisation() -> Iterator[None]:
+    """Whatever makes the host wait for the device, but for events, is an error."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 10))
+
+
+async def outputs(runtime: CudaRuntime, options: DeviceOptions) -> np.ndarray:
+    """What 40 rows give, one call each, all at once."""
+    model = make_model(network(), [tensor("x", "FP32", WIDTH)], [tensor("y", "FP32", 10)], max_batch=4)
+    rows = np.random.default_rng(0).standard_normal((40, WIDTH), np.float32)
+    async with host.serving(runtime, model, options=options) as engine:
+        served = await host.started(engine, model)
+        got = await asyncio.gather(*(ask(served, row[None]) for row in rows))
+    return np.concatenate([answer.outputs[0] for answer in got])
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+async def test_serving_never_synchronises(runtime: CudaRuntime, graphs: bool):
+    async with host.serving(runtime, options=DeviceOptions(graphs=graphs)) as engine:
+        served = await host.started(engine, make_model(host.Linear(), max_batch=4))
+        with no_synchronisation():
+            await host.crowd(served, 0, 100)
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+async def test_stages_and_steps_never_synchronise(runtime: CudaRuntime, graphs: bool):
+    async with host.serving(runtime, options=DeviceOptions(graphs=graphs)) as engine:
+        staged = await host.started(engine, boundaries.staged(name="staged"))
+        cell = await host.started(engine, boundaries.sums(20, name="cell"))
+        rows = [np.full((1, 1 + number % 20), number, np.float32) for number in range(40)]
+        with no_synchronisation():
+            await asyncio.gather(host.crowd(staged, 0, 60), *(boundaries.total(cell, row) for row in rows))
+
+
+async def test_a_stage_and_a_step_are_a_graph_each(runtime: CudaRuntime):
+    async with host.serving(runtime) as engine:
+        staged = await host.started(engine, boundaries.staged(name="staged"))
+        cell = await host.started(engine, boundaries.sums(20, name="cell"))
+        for served, pieces in ((staged, 3), (cell, 1)):
+            graphs = [graph for memory in served.executor.memories for graph in memory.graphs.graphs.values()]
+            assert {len(graph.pieces) for graph in graphs} == {pieces}
+
+
+async def test_serving_does_not_use_the_default_stream(runtime: CudaRuntime):
+    """It is busy all the while; whoever used it would have to wait until it is not."""
+    async with host.serving(runtime) as engine:
+        served = await host.started(engine, make_model(host.Linear(), max_batch=4))
+        staged = await host.started(engine, boundaries.staged(name="staged"))
+        cell = await host.started(engine, boundaries.sums(20, name="cell"))
+        default = torch.cuda.default_stream(runtime.device)
+        with torch.cuda.stream(default):
+            torch.cuda._sleep(20_000_000_000)  # ten seconds or so
+        await host.crowd(served, 0, 40)
+        await host.crowd(staged, 0, 40)
+        assert await boundaries.total(cell, np.ones((2, 20), np.float32)) == [20, 20]
+        assert not default.query()
+        default.synchronize()
+
+
+async def test_graphs_give_what_eager_gives(runtime: CudaRuntime):
+    with_graphs = await outputs(runtime, DeviceOptions())
+    without = await outputs(runtime, DeviceOptions(graphs=False))
+    assert np.allclose(with_graphs, without, atol=1e-2)
+    with torch.inference_mode():
+        rows = np.random.default_rng(0).standard_normal((40, WIDTH), np.float32)
+        expected = network()(torch.from_numpy(rows)).numpy()
+    assert np.allclose(with_graphs, expected, atol=1e-2)
+
+
+class Tokens(nn.Module):
+    """The mean of what is computed of each of a row's own tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = nn.Embedding(100, WIDTH)
+        self.layers = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 10))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        own = (ids != 0)[:, :, None]
+        return (self.layers(self.table(ids)) * own).sum(1) / own.sum(1)
+
+
+async def test_rows_of_variable_length_run_as_graphs(runtime: CudaRuntime):
+    x, y = replace(tensor("ids", "INT64", ("n", 100)), minimum=0, maximum=99), tensor("y", "FP32", 10)
+    reference = Tokens()
+    rng = np.random.default_rng(0)
+
+    async def one(served: ServedModel, length: int) -> None:
+        ids = rng.integers(1, 100, (1, length))
+        with served.lease(1, lengths={"n": length}) as lease:
+            lease.write(0, ids)
+            answer = await lease.run()
+        with torch.inference_mode():
+            expected = reference(torch.from_numpy(ids)).numpy()
+        assert np.allclose(answer.outputs[0], expected, atol=1e-2)
+
+    async with host.serving(runtime) as engine:
+        model = make_model(Tokens(), [x], [y], max_batch=4, row_check="refuse")
+        served = await host.started(engine, model)
+        shapes = {shape for memory in served.executor.memories for shape in memory.graphs.graphs}
+        assert {shape.length for shape in shapes} == {13, 25, 50, 100}
+        with no_synchronisation():
+            await asyncio.gather(*(one(served, 1 + 7 * number % 100) for number in range(80)))
+
+
+async def test_a_model_that_reads_a_value_is_launched_by_a_thread_of_its_own(runtime: CudaRuntime):
+    async with host.serving(runtime, options=DeviceOptions(graphs=False)) as engine:
+        plain = await host.started(engine, make_model(host.Linear(), name="plain", max_batch=4))
+        looks = await host.started(engine, make_model(host.Linear(looks=True), name="looks", max_batch=4))
+        assert plain.executor.launcher is None
+        assert looks.executor.launcher is not None
+        await asyncio.gather(host.crowd(plain, 0, 40), host.crowd(looks, 0, 40))
+
+
+async def test_a_batch_takes_its_own_time_and_not_that_of_copies(runtime: CudaRuntime):
+    async with host.serving(runtime) as engine:
+        served = await host.started(engine, make_model(host.Linear(), max_batch=4))
+        in_stream = engine.device._device.launches.in_stream
+        runtime.enqueue(in_stream, lambda: torch.cuda._sleep(1_000_000_000))  # half a second or so
+        answer = await ask(served, rows_of(3.0))
+        parts = served.stats.parts
+        assert np.array_equal(answer.outputs[0], answers(rows_of(3.0)))
+        assert parts.infer.ns < parts.input.ns
+
+
+def allocated(runtime: CudaRuntime) -> int:
+    """Without cuBLAS workspaces, of which each stream has 32 MiB on Hopper. Only where there are no graphs."""
+    gc.collect()
+    torch.cuda.synchronize()
+    torch._C._cuda_clearCublasWorkspaces()
+    return torch.cuda.memory_allocated(runtime.device)
+
+
+async def test_weights_are_there_once_and_staging_is_pinned(runtime: CudaRuntime):
+    before = allocated(runtime)
+    big = nn.Linear(4096, 4096)  # 64 MiB
+    model = make_model(big, [tensor("x", "FP32", 4096)], [tensor("y", "FP32", 4096)], max_batch=4, max_queue=16)
+    async with host.serving(runtime, options=DeviceOptions(graphs=False)) as engine:
+        served = await host.started(engine, model)
+        assert served.pool.slabs[0].is_pinned()
+        assert served.executor.memories[0].blocks.take().memory.is_pinned()
+        used = allocated(runtime) - before
+        assert used < 1.5 * sum(weight.nbytes for weight in big.parameters())
+
+
+def test_pinned_memory_is_as_large_as_asked_for(runtime: CudaRuntime):
+    """On the device's books, and for the copies that it makes by itself."""
+    before = torch.cuda.host_memory_stats()["allocated_bytes.current"]
+    host = runtime.pinned((65 << 20,), torch.uint8)  # torch would pin 128 MiB
+    assert host.is_pinned()
+    assert torch.cuda.host_memory_stats()["allocated_bytes.current"] == before
+    device = runtime.empty((65 << 20,), torch.uint8)
+    host.copy_(torch.arange(65 << 20) % 251)
+    stream, event = runtime.stream(), runtime.event()
+    with no_synchronisation():
+        runtime.enqueue(stream, lambda: device.copy_(host, non_blocking=True))
+        runtime.record(event, stream)
+    runtime.synchronize(event)
+    assert torch.equal(device.cpu(), host)
+
+
+async def test_a_reload_leaves_other_models_graphs_alone(runtime: CudaRuntime):
+    """A graph that goes takes the cuBLAS workspace of its stream with it."""
+    wide = [tensor("x", "FP32", WIDTH)], [tensor("y", "FP32", 10)]
+    row = np.ones((1, WIDTH), np.float32)
+    async with host.serving(runtime) as engine:
+        stays = await host.started(engine, make_model(network(), *wide, name="stays", max_batch=4))
+        expected = (await ask(stays, row)).outputs[0].copy()
+        for version in range(5):
+            goes = await host.started(
+                engine, make_model(network(), *wide, name="goes", version=str(version), max_batch=4)
+            )
+            assert np.allclose((await ask(goes, row)).outputs[0], expected, atol=1e-3)
+            await engine.stop(goes)
+            del goes
+            gc.collect()
+            torch.cuda.empty_cache()
+            assert np.allclose((await ask(stays, row)).outputs[0], expected, atol=1e-3)
+
+
+async def test_a_model_that_cannot_be_captured_leaves_capturing_to_others(runtime: CudaRuntime):
+    """The allocator believes, until told, that a capture which failed still goes on."""
+    row = np.ones((1, WIDTH), np.float32)
+    wide = [tensor("x", "FP32", WIDTH)], [tensor("y", "FP32", 10)]
+    async with host.serving(runtime) as engine:
+        looks = await host.started(engine, make_model(host.Linear(looks=True), name="looks", max_batch=4))
+        assert np.array_equal((await ask(looks, rows_of(3.0))).outputs[0], answers(rows_of(3.0)))
+        assert not looks.executor.graphs
+        torch.cuda.empty_cache()
+        other = await host.started(engine, make_model(network(), *wide, name="other", max_batch=4))
+        assert other.executor.graphs
+        assert all(memory.graphs.graphs for memory in other.executor.memories)
+        assert (await ask(other, row)).outputs[0].shape == (1, 10)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own, when it loads its compiler
+async def test_compiled(runtime: CudaRuntime):
+    async with host.serving(runtime, options=DeviceOptions(Placement(compile=True))) as engine:
+        served = await host.started(engine, make_model(host.Linear(), max_batch=4))
+        assert np.array_equal((await ask(served, rows_of(3.0))).outputs[0], answers(rows_of(3.0)))
+
+
+def test_the_counter_of_energy_rises(runtime: CudaRuntime):
+    meter = find_meter(runtime.uuid)
+    stream = runtime.stream()
+    values = []
+    for _ in range(2):
+        runtime.enqueue(stream, lambda: torch.cuda._sleep(1_000_000_000))
+        event = runtime.event()
+        runtime.record(event, stream)
+        runtime.synchronize(event)
+        values.append(meter.read(len(values) + 1, None))
+    assert {value.source for value in values} == {"nvml" if find_spec("pynvml") else "busy_seconds"}
+    assert values[1].joules > values[0].joules

@@ -1,0 +1,249 @@
+"""Invariant: whatever the device, a unit pushed is reported exactly once, with its own outputs or with its failure."""
+
+from __future__ import annotations
+
+import queue
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from fakes import MS, FakeDevice, VirtualLoop
+from runtimes import HostRuntime
+from torch import nn
+
+from app.contract import Model
+from app.engine.cpu.device import CpuDevice
+from app.engine.cpu.executor import CpuExecutor
+from app.engine.device import Completion, Device, DeviceOptions, Job
+from app.engine.streams.device import StreamDevice
+from app.scheduler.types import Fault, WorkerSpec
+
+from .rig import FATAL, HEAVY, POISON, answers, make_model, rows_of
+
+
+class OnThreads:
+    """A CpuDevice with two workers."""
+
+    def __init__(self) -> None:
+        self.device: Device = CpuDevice((4, 2), threads=1, cores=2)
+        self._reports: queue.SimpleQueue[Completion] = queue.SimpleQueue()
+        self.device.start(self._reports.put)
+
+    def next(self) -> Completion:
+        return self._reports.get(timeout=10)
+
+    def end(self) -> list[Completion]:
+        """Close; what was reported and not asked for."""
+        assert self.device.close(10)
+        return [self._reports.get() for _ in range(self._reports.qsize())]
+
+
+class OnVirtualTime:
+    """A FakeDevice with two workers."""
+
+    def __init__(self) -> None:
+        self._loop = VirtualLoop()
+        self.device: Device = FakeDevice(self._loop, 4, 2)
+        self._reports: deque[Completion] = deque()
+        self.device.start(self._reports.append)
+
+    def next(self) -> Completion:
+        while not self._reports:
+            self._loop.run_until_complete(self._loop.passes(MS))
+        return self._reports.popleft()
+
+    def end(self) -> list[Completion]:
+        if self._loop.is_closed():
+            return []
+        self._loop.run_until_complete(self._loop.passes(1_000 * MS))
+        assert self.device.close(10)
+        self._loop.close()
+        assert self._loop.failures == []
+        return list(self._reports)
+
+
+class OnStreams(OnThreads):
+    """A StreamDevice with two workers, whose streams are threads. Models that are no modules run on the CPU."""
+
+    def __init__(self) -> None:
+        self.runtime = HostRuntime()
+        self._reports = queue.SimpleQueue()
+        self.device = self.make()
+        self.device.start(self._reports.put)
+
+    def make(self) -> Device:
+        return StreamDevice(self.runtime, (WorkerSpec(4), WorkerSpec(2)), host=CpuDevice((4, 2), threads=1, cores=2))
+
+    def end(self) -> list[Completion]:
+        rest = super().end()
+        self.runtime.__exit__()
+        return rest
+
+
+class Module(nn.Module):
+    def __init__(self, call) -> None:
+        super().__init__()
+        self.call = call
+
+    def forward(self, x: torch.Tensor):
+        return self.call(x)
+
+
+class AsModules(StreamDevice):
+    """Every model is a module, so that none runs on the CPU."""
+
+    def open(self, model: Model, slots: int) -> CpuExecutor:
+        return super().open(replace(model, call=Module(model.call)), slots)
+
+
+class OnStreamsAlone(OnStreams):
+    def make(self) -> Device:
+        return AsModules(self.runtime, (WorkerSpec(4), WorkerSpec(2)), DeviceOptions(graphs=False))
+
+
+def bench_of(kind) -> Iterator[OnThreads | OnVirtualTime]:
+    threads = torch.get_num_threads()
+    bench = kind()
+    yield bench
+    bench.end()
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(params=[OnThreads, OnVirtualTime, OnStreams, OnStreamsAlone])
+def bench(request) -> Iterator[OnThreads | OnVirtualTime]:
+    yield from bench_of(request.param)
+
+
+@pytest.fixture(params=[OnThreads, OnVirtualTime, OnStreams])
+def bench_of_threads(request) -> Iterator[OnThreads | OnVirtualTime]:
+    """Where a worker may end by itself; what ends a stream's worker is the end of the device."""
+    yield from bench_of(request.param)
+
+
+def loaded(bench, *values: float) -> CpuExecutor:
+    """An executor whose slots hold these rows."""
+    executor = bench.device.open(make_model(), 8)
+    executor.pool.take(len(values))
+    executor.pool.write(range(len(values)), 0, rows_of(*values))
+    return executor
+
+
+def test_a_unit_is_reported_once_with_its_outputs(bench):
+    executor = loaded(bench, 10.0, 11.0, 12.0)
+    bench.device.push(0, Job(7, executor, [2, 0], 2))
+    completion = bench.next()
+    assert (completion.outcome.unit_id, completion.outcome.error, completion.worker) == (7, None, 0)
+    assert np.array_equal(completion.ran.outputs[0], answers(rows_of(12.0, 10.0)))
+    assert completion.outcome.compute_ns == completion.ran.busy_ns > 0
+    assert bench.end() == []
+
+
+def test_a_model_in_stages_can_run_whole(bench):
+    executor = bench.device.open(make_model(stages=[lambda x: x * 2, lambda x: x + 1]), 8)
+    executor.pool.write(executor.pool.take(2), 0, rows_of(10.0, 11.0))
+    bench.device.push(0, Job(7, executor, [1, 0], 2))
+    assert np.array_equal(bench.next().ran.outputs[0], answers(rows_of(11.0, 10.0)))
+
+
+def test_a_model_in_stages_runs_stage_by_stage(bench):
+    executor = bench.device.open(make_model(stages=[lambda x: x * 2, lambda x: x + 1]), 8)
+    executor.pool.write(executor.pool.take(2), 0, rows_of(10.0, 11.0))
+    assert executor.activations is not None
+    bench.device.push(0, Job(1, executor, [0, 1], 2, stage=0))
+    assert bench.next().ran.outputs == []
+    assert executor.activations.rows == 2
+    bench.device.push(0, Job(2, executor, [1], 1, stage=1))
+    assert np.array_equal(bench.next().ran.outputs[0], answers(rows_of(11.0)))
+    executor.activations.let_go([0, 1])
+    assert executor.activations.rows == 0
+
+
+def test_units_of_one_worker_end_in_order(bench):
+    executor = loaded(bench, *[float(i) for i in range(10, 14)])
+    for unit in range(20):
+        bench.device.push(0, Job(unit, executor, [unit % 4], 1))
+        completion = bench.next()
+        assert completion.outcome.unit_id == unit
+        assert np.array_equal(completion.ran.outputs[0], answers(rows_of(10.0 + unit % 4)))
+    assert bench.end() == []
+
+
+def test_letting_workers_begin_changes_nothing(bench):
+    bench.device.let_begin()
+    executor = loaded(bench, 10.0, 11.0)
+    for worker in (0, 1):
+        bench.device.push(worker, Job(worker, executor, [worker], 1))
+        bench.device.let_begin()
+    assert {bench.next().outcome.unit_id for _ in range(2)} == {0, 1}
+    bench.device.let_begin()
+    assert bench.end() == []
+
+
+def test_workers_work_side_by_side(bench):
+    executor = loaded(bench, 10.0, 11.0, 12.0)
+    bench.device.push(0, Job(1, executor, range(2), 2))
+    bench.device.push(1, Job(2, executor, [2], 1))
+    both = sorted((bench.next(), bench.next()), key=lambda completion: completion.outcome.unit_id)
+    assert [completion.worker for completion in both] == [0, 1]
+    assert np.array_equal(both[1].ran.outputs[0], answers(rows_of(12.0)))
+    assert bench.end() == []
+
+
+def test_padding_is_not_reported(bench):
+    executor = loaded(bench, 10.0)
+    bench.device.push(0, Job(1, executor, [0], 4))
+    assert np.array_equal(bench.next().ran.outputs[0], answers(rows_of(10.0)))
+
+
+@pytest.mark.parametrize(
+    ("value", "fault", "message"),
+    [(POISON, Fault.MODEL, "ValueError: poisoned"), (HEAVY, Fault.OOM, "MemoryError: too heavy")],
+)
+def test_a_failure_is_reported_and_the_worker_goes_on(bench, value: float, fault: Fault, message: str):
+    executor = loaded(bench, value, 10.0)
+    bench.device.push(0, Job(1, executor, range(2), 2))
+    completion = bench.next()
+    assert (completion.outcome.error, completion.message, completion.ran) == (fault, message, None)
+    assert bench.device.dead() is None
+    bench.device.push(0, Job(2, executor, [1], 1))
+    assert bench.next().outcome.error is None
+    assert bench.end() == []
+
+
+def test_the_end_of_a_worker_is_reported_and_said(bench_of_threads):
+    bench = bench_of_threads
+    executor = loaded(bench, FATAL, 10.0)
+    assert bench.device.dead() is None
+    bench.device.push(0, Job(1, executor, [0], 1))
+    completion = bench.next()
+    assert (completion.outcome.error, completion.worker) == (Fault.DEVICE, 0)
+    assert completion.message == "GeneratorExit: the model asked for it"
+    bench.device.push(1, Job(2, executor, [1], 1))  # the other one lives
+    assert bench.next().outcome.error is None
+    bench.device.push(0, Job(3, executor, [1], 1))  # and this is never heard of again
+    assert bench.end() == []
+    assert bench.device.dead() == "worker 0 has died"
+
+
+def test_a_bad_output_is_the_models_failure(bench):
+    executor = bench.device.open(make_model(lambda x: x.double()), 1)
+    executor.pool.take(1)
+    executor.pool.write(range(1), 0, rows_of(10.0))
+    bench.device.push(0, Job(1, executor, [0], 1))
+    completion = bench.next()
+    assert completion.outcome.error is Fault.MODEL
+    assert completion.message.startswith("ConfigError: ")
+    assert "output 'y': expected FP32, got" in completion.message
+
+
+def test_grad_is_off(bench):
+    seen: list[bool] = []
+    executor = bench.device.open(make_model(lambda x: seen.append(torch.is_inference_mode_enabled()) or x), 1)
+    executor.pool.take(1)
+    executor.pool.write(range(1), 0, rows_of(10.0))
+    bench.device.push(0, Job(1, executor, [0], 1))
+    bench.next()
+    assert set(seen) == {True}

@@ -1,0 +1,260 @@
+"""Invariant: a slot has one owner at a time, a write stays in its slot, and neighbours in arrival lie side by side."""
+
+from __future__ import annotations
+
+import mmap
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.contract import DATATYPES
+from app.engine.pool import Pool, slot_bytes
+
+from .rig import X, tensor
+
+NUMERIC = [name for name in DATATYPES if name != "BYTES"]
+WORDS = tensor("words", "BYTES", 2)
+
+
+def test_slots_come_in_ring_order():
+    pool = Pool([X], 4)
+    assert [list(pool.take(1)) for _ in range(3)] == [[0], [1], [2]]
+    pool.give_back([0])
+    assert list(pool.take(1)) == [3]  # not 0, though it is free
+    assert list(pool.take(1)) == [0]
+
+
+def test_rows_of_one_call_are_neighbours_where_there_is_room():
+    pool = Pool([X], 8)
+    first, second = pool.take(3), pool.take(3)
+    assert (list(first), list(second)) == ([0, 1, 2], [3, 4, 5])
+    pool.give_back(first)
+    assert list(pool.take(3)) == [0, 1, 2]  # the two behind are too few, so round again
+    assert list(pool.take(2)) == [6, 7]
+
+
+def test_scattered_when_no_run_is_left():
+    pool = Pool([X], 6)
+    for _ in range(6):
+        pool.take(1)
+    pool.give_back([4])
+    pool.give_back([0, 2])
+    slots = pool.take(3)
+    assert sorted(slots) == [0, 2, 4]
+    pool.write(slots, 0, np.array([[1, 1], [2, 2], [3, 3]], np.float32))
+    assert [pool.slabs[0][slot, 0].item() for slot in slots] == [1, 2, 3]
+
+
+def test_more_than_is_free():
+    pool = Pool([X], 3)
+    pool.take(2)
+    with pytest.raises(MemoryError, match="2 slots wanted, 1 free"):
+        pool.take(2)
+    assert (pool.used, pool.free) == (2, 1)
+    pool.take(1)
+
+
+def test_slots_set_apart_are_never_handed_out():
+    pool = Pool([X], 10)
+    assert pool.set_apart(4) == range(6, 10)
+    assert (pool.free, list(pool.take(6))) == (6, [0, 1, 2, 3, 4, 5])
+    with pytest.raises(MemoryError):
+        pool.take(1)
+    pool.give_back([5])
+    assert list(pool.take(1)) == [5]
+    assert pool.slabs[0].shape == (10, 2)
+
+
+class Model:
+    """What a pool is: a set of free slots."""
+
+    def __init__(self, end: int) -> None:
+        self.free = set(range(end))
+
+    def take(self, slots: list[int]) -> None:
+        assert len(set(slots)) == len(slots)
+        assert set(slots) <= self.free, "handed out twice, or set apart"
+        self.free -= set(slots)
+
+    def has_run(self, n: int) -> bool:
+        return any(set(range(slot, slot + n)) <= self.free for slot in self.free)
+
+
+@given(
+    end=st.sampled_from([12, 9, 1]),
+    script=st.lists(st.tuples(st.booleans(), st.integers(1, 5), st.integers(0, 1000)), max_size=60),
+)
+def test_any_script_agrees_with_a_set(end, script):
+    pool, model = Pool([X], 12), Model(end)
+    pool.set_apart(12 - end)
+    held: list[list[int]] = []
+    for takes, n, pick in script:
+        if takes:
+            if n > len(model.free):
+                with pytest.raises(MemoryError):
+                    pool.take(n)
+                continue
+            slots = list(pool.take(n))
+            assert len(slots) == n
+            if model.has_run(n):
+                assert slots == list(range(slots[0], slots[0] + n))
+            model.take(slots)
+            held.append(slots)
+        elif held:
+            slots = held.pop(pick % len(held))
+            keep = pick % (len(slots) + 1)  # in any order, and in parts
+            back = slots[keep:][::-1]
+            pool.give_back(back)
+            model.free |= set(back)
+            if keep:
+                held.append(slots[:keep])
+        assert (pool.free, pool.used) == (len(model.free), end - len(model.free))
+
+
+# writing
+
+
+@pytest.mark.parametrize("datatype", NUMERIC)
+def test_a_row_lies_in_its_slot_only(datatype: str):
+    spec = tensor("t", datatype, 3)
+    pool = Pool([spec], 5)
+    pool.write(range(5), 0, np.zeros((5, 3), spec.dtype))
+    values = np.array([[1, 0, 1], [0, 1, 1]]).astype(spec.dtype)
+    pool.write(range(1, 3), 0, values)
+    assert np.array_equal(pool.views[0][1:3], values)
+    assert not pool.views[0][[0, 3, 4]].any()
+
+
+@pytest.mark.parametrize("slots", [range(1, 3), [3, 0]], ids=["neighbours", "scattered"])
+@pytest.mark.parametrize("datatype", NUMERIC)
+def test_bytes_of_an_array_are_the_array(datatype: str, slots):
+    spec = tensor("t", datatype, 2, 2)
+    pool = Pool([spec], 4)
+    pool.write(range(4), 0, np.zeros((4, 2, 2), spec.dtype))
+    values = np.arange(8).reshape(2, 2, 2).astype(spec.dtype)
+    pool.write(slots, 0, memoryview(values.tobytes()))
+    assert np.array_equal(pool.views[0][list(slots)], values)
+    assert not pool.views[0][[slot for slot in range(4) if slot not in slots]].any()
+
+
+def test_bytes_of_a_variable_array_lie_within_the_rows_length():
+    spec = tensor("ids", "INT64", ("tokens", 4), 2)
+    pool = Pool([spec], 3)
+    pool.write(range(3), 0, np.full((3, 4, 2), -1))
+    values = np.arange(12).reshape(2, 3, 2)
+    pool.write(range(1, 3), 0, memoryview(values.tobytes()), {"tokens": 3})
+    assert np.array_equal(pool.views[0][1:3, :3], values)
+    assert (pool.views[0][1:3, 3:] == -1).all()
+    assert (pool.views[0][0] == -1).all()
+
+
+def test_variable_lengths_up_to_the_bound():
+    spec = tensor("image", "FP32", ("h", 4), ("w", 5))
+    pool = Pool([spec], 2)
+    for h, w in [(4, 5), (1, 1), (3, 2)]:
+        values = np.random.default_rng(h).random((1, h, w), np.float32)
+        pool.write([1], 0, values)
+        assert np.array_equal(pool.views[0][1, :h, :w], values[0])
+
+
+def test_values_are_cast_to_the_slots_dtype():
+    pool = Pool([tensor("t", "FP16", 2)], 1)
+    pool.write([0], 0, np.array([[1, 2]], np.int64))
+    assert pool.slabs[0].dtype == torch.float16
+    assert pool.slabs[0].tolist() == [[1.0, 2.0]]
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (3, 2), (2, 2, 2)])
+def test_a_wrong_shape_is_an_error(shape):
+    pool = Pool([X], 4)
+    with pytest.raises(ValueError, match=r"broadcast|shape"):
+        pool.write(range(2), 0, np.zeros(shape, np.float32))
+
+
+@pytest.mark.parametrize("length", [8, 24])
+def test_a_wrong_number_of_bytes_is_an_error(length: int):
+    """Fewer would leave an earlier caller's values in the slot, more would end in a neighbour's."""
+    pool = Pool([X], 4)
+    before = pool.views[0].copy()
+    with pytest.raises(ValueError):  # noqa: PT011
+        pool.write(range(1, 3), 0, memoryview(bytes(length)))
+    assert np.array_equal(pool.views[0], before, equal_nan=True)
+
+
+def test_text_is_kept_beside_the_slots_and_forgotten_with_them():
+    pool = Pool([X, WORDS], 3)
+    slots = pool.take(2)
+    pool.write(slots, 1, np.array([[b"a", b"b"], [b"c", b"d"]], object))
+    assert [list(values) for values in pool.objects[1][:2]] == [[b"a", b"b"], [b"c", b"d"]]
+    pool.give_back(slots)
+    assert pool.objects[1] == [None, None, None]
+
+
+def test_text_for_a_wrong_number_of_rows_is_an_error():
+    pool = Pool([WORDS], 3)
+    with pytest.raises(ValueError, match=r"shorter|longer"):
+        pool.write(range(2), 0, np.array([[b"a", b"b"]], object))
+
+
+def test_lengths_are_kept_by_slot_and_axes_not_here_are_ignored():
+    pool = Pool([tensor("ids", "INT64", ("tokens", 8))], 4)
+    pool.set_lengths([2, 0], {"tokens": 5, "elsewhere": 9})
+    assert pool.lengths["tokens"].tolist() == [5, 0, 5, 0]
+
+
+def test_slot_bytes():
+    assert slot_bytes([X, WORDS, tensor("ids", "INT64", ("tokens", 8), 2)]) == 2 * 4 + 8 * 2 * 8
+
+
+def test_a_row_is_copied_as_it_was_written():
+    specs = [tensor("x", "FP32", 2), tensor("ids", "INT64", ("n", 5)), tensor("b", "BF16"), tensor("t", "BYTES", 1)]
+    pool = Pool(specs, 4)
+    slots = pool.take(2)
+    text = np.array([[b"a"], [b"b"]], object)
+    written = [np.ones((2, 2)), np.array([[1, 2, 3], [4, 5, 6]]), np.array([7, 8], np.uint16), text]
+    for index, values in enumerate(written):
+        pool.write(slots, index, values, {"n": 3})
+    pool.set_lengths(slots, {"n": 3})
+    pool.parameters[slots[1]] = {"gain": 2}
+    row = pool.row(slots[1])
+    for spec, array, values in zip(specs, row.arrays, written, strict=True):
+        assert (array.dtype, array.tolist()) == (spec.dtype, values[1].tolist())
+    assert (row.lengths, row.parameters) == ({"n": 3}, {"gain": 2})
+    pool.write(slots, 0, np.zeros((2, 2)))
+    assert row.arrays[0].tolist() == [1, 1]
+    assert pool.row(slots[0]).parameters == {}
+
+
+MIB = tensor("x", "FP32", 1 << 18)
+
+
+def ticked(pool: Pool, times: int) -> None:
+    for _ in range(times):
+        pool.tick()
+
+
+def test_memory_of_a_pool_that_nobody_has_used_for_a_minute_goes_back_to_the_system() -> None:
+    pool = Pool([MIB], 100)
+    spare = pool.set_apart(10)
+    pool.views[0][:] = 1
+    ticked(pool, 60)
+    pool.give_back(pool.take(1))
+    ticked(pool, 61)
+    assert pool.views[0].all(), "it has been used meanwhile"
+    ticked(pool, 1)
+    assert pool.views[0][:57].all(), "32 MiB at a tick"
+    ticked(pool, 5)
+    left = np.count_nonzero(pool.views[0][:90])
+    assert left * 4 <= 4 * mmap.PAGESIZE, "pages that it shares with what lies beside each part"
+    assert pool.views[0][spare.start + 1 :].all(), "rows to measure with are not its own"
+
+
+def test_memory_in_use_stays() -> None:
+    pool = Pool([MIB], 100)
+    pool.take(1)
+    pool.views[0][:] = 1
+    ticked(pool, 200)
+    assert pool.views[0].all()

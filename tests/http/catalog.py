@@ -1,0 +1,133 @@
+"""A small catalog of models that are only described, and the ASGI client that hands it to an application as state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+
+from app.contract import IndexEntry, Model, ModelInfo, SampleRow, TensorSpec
+from app.errors import BadRequest, NotFound, NotReady
+from app.http.access import Access
+
+
+def spec(
+    name: str, datatype: str, *shape: int | str, bound: int = 8, labels: tuple[str, ...] = (), **made: str
+) -> TensorSpec:
+    """A TensorSpec whose axes given by name are variable, up to `bound`. `made`: lengths_of or mask_of."""
+    return TensorSpec(
+        name,
+        datatype,
+        tuple(-1 if isinstance(axis, str) else axis for axis in shape),
+        tuple(axis if isinstance(axis, str) else "" for axis in shape),
+        tuple(bound if isinstance(axis, str) else axis for axis in shape),
+        labels=labels,
+        **made,
+    )
+
+
+@dataclass
+class FakeServed:
+    """What the API reads of a served model; nothing runs."""
+
+    info: ModelInfo
+    model: Model
+    example: SampleRow | None = None
+
+    def statistics(self) -> dict[str, Any]:
+        return {"name": self.info.name, "version": self.info.version, "inference_count": 3}
+
+
+def served(
+    name: str,
+    inputs: tuple[TensorSpec, ...],
+    outputs: tuple[TensorSpec, ...],
+    version: str = "1",
+    decode: Callable[[str, bytes], Mapping[str, Any]] | None = None,
+    present: Callable[[Mapping[str, Any]], Any] | None = None,
+) -> FakeServed:
+    info = ModelInfo(name, version, "pytorch", inputs, outputs)
+    return FakeServed(info, Model(info, lambda *tensors: tensors, decode, present))
+
+
+@dataclass
+class FakeCatalog:
+    """Versions by model name; a version that is None is known but not ready."""
+
+    models: dict[str, dict[str, FakeServed | None]]
+    entries: list[IndexEntry] = field(default_factory=list)
+    loaded: list[str] = field(default_factory=list)
+    unloaded: list[str] = field(default_factory=list)
+    load_error: Exception | None = None
+
+    def find(self, name: str, version: str | None = None) -> FakeServed:
+        versions = self._known(name)
+        if version is None:
+            ready = self.versions(name)
+            version = ready[-1] if ready else max(versions)
+        if version not in versions:
+            raise NotFound(f"model {name!r} has no version {version!r}")
+        found = versions[version]
+        if found is None:
+            raise NotReady(f"model {name!r} version {version} is loading", retry_after_s=7)
+        return found
+
+    def versions(self, name: str) -> list[str]:
+        return [version for version, found in self._known(name).items() if found is not None]
+
+    def ready(self) -> list[FakeServed]:
+        return [self.find(name, version) for name in self.models for version in self.versions(name)]
+
+    def index(self) -> list[IndexEntry]:
+        return self.entries
+
+    def pending(self) -> list[IndexEntry]:
+        return []
+
+    async def load(self, name: str) -> None:
+        if self.load_error is not None:
+            raise self.load_error
+        self._known(name)
+        if name == "broken":
+            raise BadRequest("model.toml: inputs: expected a list")
+        self.loaded.append(name)
+
+    async def unload(self, name: str) -> None:
+        self._known(name)
+        self.unloaded.append(name)
+
+    def _known(self, name: str) -> dict[str, FakeServed | None]:
+        if name not in self.models:
+            raise NotFound(f"unknown model {name!r}")
+        return self.models[name]
+
+
+@dataclass
+class FakeHealth:
+    """Probes with the answers they are given."""
+
+    live_reason: str | None = None
+    ready_reason: str | None = None
+
+    def live(self) -> str | None:
+        return self.live_reason
+
+    def ready(self) -> str | None:
+        return self.ready_reason
+
+
+def client(app: FastAPI, **state: Any) -> httpx.AsyncClient:
+    """A client whose requests carry `state` as the lifespan's state, as a server would."""
+    state.setdefault("access", Access(control=True))
+    state.setdefault("settings", SimpleNamespace(body_timeout_s=5.0))
+
+    async def stateful(scope: Any, receive: Any, send: Any) -> None:
+        scope["state"] = dict(state)
+        await app(scope, receive, send)
+
+    transport = httpx.ASGITransport(stateful, raise_app_exceptions=False)
+    return httpx.AsyncClient(transport=transport, base_url="http://test")

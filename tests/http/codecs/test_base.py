@@ -1,0 +1,154 @@
+"""What all codecs have in common: the same request gives the same call, and the call leads back to an answer."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.contract import UNBOUNDED, Answer, Array
+from app.errors import BadRequest, ModelFailed
+from app.http.body import Limits
+from app.http.codecs.base import Codec, DecodedCall, client_inputs
+from app.http.codecs.friendly import Friendly
+from app.http.codecs.v1 import V1
+from app.http.codecs.v2 import V2
+
+from ..catalog import served, spec
+
+SUM = served("sum", (spec("a", "FP32", 2), spec("b", "INT64", 1)), (spec("y", "FP32", 2),))
+LIMITS = Limits(body=1000, json=800, inflight=2000, pixels=100, body_timeout_s=5, connections=3)
+
+
+def v2(name: str, datatype: str, data: list[list[float]]) -> dict[str, Any]:
+    return {"name": name, "datatype": datatype, "shape": [len(data), len(data[0])], "data": data}
+
+
+@pytest.mark.parametrize(
+    ("codec", "body"),
+    [
+        (V2(), {"inputs": [v2("b", "INT64", [[3], [6]]), v2("a", "FP32", [[1, 2], [4, 5]])]}),
+        (V1(), {"instances": [{"b": [3], "a": [1, 2]}, {"a": [4, 5], "b": [6]}]}),
+        (Friendly(), {"b": [[3], [6]], "a": [[1, 2], [4, 5]]}),
+    ],
+    ids=["v2", "v1", "friendly"],
+)
+def test_there_and_back(codec: Codec, body: Any) -> None:
+    sent = json.dumps(body).encode()
+    headers = {b"content-type": b"application/json"}
+    assert not codec.slow_to_decode(SUM, headers, sent)  # type: ignore[arg-type]
+    call = codec.decode(SUM, headers, sent, LIMITS)  # type: ignore[arg-type]
+    assert type(call) is DecodedCall
+    found = [
+        np.frombuffer(array, one.dtype).reshape(call.rows, *one.shape).tolist()
+        for one, array in zip(SUM.info.inputs, call.arrays, strict=True)
+    ]
+    assert found == [[[1, 2], [4, 5]], [[3], [6]]]
+    assert (call.lengths, call.priority, call.timeout_us, call.parameters) == ({}, 0, None, None)
+    assert not codec.slow_to_encode(SUM, call)  # type: ignore[arg-type]
+    payload, binary_from = codec.encode(SUM, call, Answer([np.ones((2, 2), "f4")], 0, 0, 1))  # type: ignore[arg-type]
+    assert (b"1.0,1.0" in payload, binary_from) == (True, None)
+
+
+def test_a_client_sends_all_inputs_in_declared_order() -> None:
+    assert [one.name for one in client_inputs(SUM.info)] == ["a", "b"]
+
+
+# inputs that the server makes, and axes without a bound
+
+
+def decode_ids(content_type: str, body: bytes) -> dict[str, Any]:
+    return {"ids": [int(word) for word in body.split()]}
+
+
+MASKED = served(
+    "masked",
+    (
+        spec("mask", "BOOL", "n", bound=UNBOUNDED, mask_of="ids"),
+        spec("ids", "INT64", "n", bound=UNBOUNDED),
+        spec("length", "INT32", lengths_of="n"),
+    ),
+    (spec("y", "FP32", 2),),
+    decode=decode_ids,
+)
+IDS = [5, 6, 7]
+BINARY = json.dumps({"inputs": [{**v2("ids", "INT64", [IDS]), "parameters": {"binary_data_size": 24}}]})
+
+
+def npy(array: Array) -> bytes:
+    out = io.BytesIO()
+    np.save(out, array)
+    return out.getvalue()
+
+
+def call_of(codec: Codec, body: bytes, content_type: str, head: int | None = None) -> DecodedCall:
+    headers = {b"content-type": content_type.encode()}
+    if head is not None:
+        headers[b"inference-header-content-length"] = b"%d" % head
+    return codec.decode(MASKED, headers, body, LIMITS)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("codec", "body", "content_type", "head"),
+    [
+        (V2(), json.dumps({"inputs": [v2("ids", "INT64", [IDS])]}).encode(), "application/json", None),
+        (V2(), BINARY.replace(', "data": [[5, 6, 7]]', "").encode() + np.array(IDS).tobytes(), "application/json", 0),
+        (V2(), np.array(IDS).tobytes(), "application/octet-stream", 0),
+        (V1(), json.dumps({"instances": [IDS]}).encode(), "application/json", None),
+        (V1(), json.dumps({"instances": [{"ids": IDS}]}).encode(), "application/json", None),
+        (Friendly(), b"[5, 6, 7]", "application/json", None),
+        (Friendly(), b'{"ids": [5, 6, 7]}', "application/json", None),
+        (Friendly(), npy(np.array(IDS)), "application/x-npy", None),
+        (Friendly(), b"5 6 7", "text/plain", None),
+    ],
+    ids=["v2", "v2 binary", "v2 raw", "v1", "v1 named", "friendly", "friendly named", "npy", "decode"],
+)
+def test_a_client_sends_no_input_that_the_server_makes(
+    codec: Codec, body: bytes, content_type: str, head: int | None
+) -> None:
+    if body.startswith(b'{"inputs"') and head is not None:
+        head = body.index(b"}]}") + 3
+    call = call_of(codec, body, content_type, head)
+    (ids,) = call.arrays
+    assert (np.frombuffer(ids, np.int64).tolist(), call.rows, call.lengths) == (IDS, 1, {"n": 3})
+
+
+@pytest.mark.parametrize(
+    ("codec", "body", "message"),
+    [
+        (V2(), {"inputs": [v2("ids", "INT64", [IDS]), v2("mask", "BOOL", [[True] * 3])]},
+         "inputs[1].name: expected one of ids, got 'mask', which is made by the server"),
+        (V2(), {"inputs": [v2("length", "INT32", [IDS])]},
+         "inputs[0].name: expected one of ids, got 'length', which is made by the server"),
+        (V1(), {"instances": [{"ids": IDS, "mask": [True] * 3}]},
+         "instances[0]: input 'mask' is made by the server; expected an object with input 'ids'"),
+        (Friendly(), {"ids": IDS, "length": 3},
+         "body: input 'length' is made by the server; expected an object with input 'ids'"),
+        (Friendly(), {"mask": [True]},
+         "body: input 'mask' is made by the server; expected an object with input 'ids'"),
+    ],
+)  # fmt: skip
+def test_a_client_that_sends_what_the_server_makes_hears_its_name(codec: Codec, body: Any, message: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        call_of(codec, json.dumps(body).encode(), "application/json")
+    assert caught.value.message == message
+
+
+def test_a_decoder_gives_what_a_client_would_send() -> None:
+    made = served("made", MASKED.info.inputs, (), decode=lambda *_: {"ids": [1], "mask": [True], "length": 1})
+    with pytest.raises(ModelFailed, match="its decode did not return one array for each of input 'ids'"):
+        Friendly().decode(made, {b"content-type": b"text/plain"}, b"1", LIMITS)  # type: ignore[arg-type]
+
+
+def test_an_axis_without_a_bound_takes_any_length_but_none() -> None:
+    ids = json.dumps({"inputs": [v2("ids", "INT64", [[1] * 200])]}).encode()
+    assert call_of(V2(), ids, "application/json").lengths == {"n": 200}
+    with pytest.raises(BadRequest, match=r"expected shape \[rows, n\], got \[1, 0\]"):
+        call_of(V2(), json.dumps({"inputs": [v2("ids", "INT64", [[]])]}).encode(), "application/json")
+    with pytest.raises(
+        BadRequest, match=r"expected shape \[n\] for one row or \[rows, n\] for several, got \[1, 1, 1\]"
+    ):
+        call_of(Friendly(), b"[[[1]]]", "application/json")

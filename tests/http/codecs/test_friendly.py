@@ -1,0 +1,460 @@
+"""The friendly route's functions: what a body means as rows, and who is told what is wrong."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from app.errors import BadRequest, ModelFailed, StarlingError, TooLarge, UnsupportedMedia
+from app.http.codecs.base import DecodedCall
+from app.http.codecs.friendly import decode_friendly
+
+from ..catalog import FakeServed, served, spec
+
+Y = (spec("y", "FP32", 4),)
+VECTOR = served("vector", (spec("x", "FP32", 4),), Y)
+IMAGE = served("image", (spec("x", "UINT8", 2, 3),), Y)
+SCALAR = served("scalar", (spec("x", "INT32"),), Y)
+TEXT = served("text", (spec("text", "BYTES", 1),), Y)
+TOKENS = served("tokens", (spec("ids", "INT64", "tokens"), spec("mask", "INT64", "tokens")), Y)
+HALF = served("half", (spec("x", "FP16", 2),), Y)
+JSON = "application/json"
+NPY = "application/x-npy"
+
+
+def decode(model: FakeServed, content_type: str | None, body: bytes, **limits: Any) -> DecodedCall:
+    return decode_friendly(model, content_type, body, max_pixels=limits.pop("max_pixels", 10_000), **limits)
+
+
+def npy(array: Any) -> bytes:
+    out = io.BytesIO()
+    np.save(out, np.asarray(array), allow_pickle=False)
+    return out.getvalue()
+
+
+def picture(kind: str = "PNG", size: tuple[int, int] = (5, 4)) -> bytes:
+    out = io.BytesIO()
+    Image.new("L", size, 7).save(out, kind)
+    return out.getvalue()
+
+
+def multipart(*parts: tuple[str, str | None, bytes]) -> tuple[str, bytes]:
+    """(disposition parameters, content type, data) of each part, as curl -F sends them."""
+    lines = []
+    for disposition, kind, data in parts:
+        header = f"Content-Disposition: form-data; {disposition}\r\n" + (f"Content-Type: {kind}\r\n" if kind else "")
+        lines.append(b"--frontier\r\n" + header.encode() + b"\r\n" + data + b"\r\n")
+    return "multipart/form-data; boundary=frontier", b"".join(lines) + b"--frontier--\r\n"
+
+
+def sees_pixels(content_type: str, body: bytes) -> dict[str, Any]:
+    """A decoder that takes images and text, and fails as decoders do."""
+    if content_type == "text/plain":
+        return {"x": np.full((2, 3), len(body), np.int64)}
+    with Image.open(io.BytesIO(body)) as image:
+        return {"x": np.full((2, 3), image.size[0])}
+
+
+SEEING = served("seeing", (spec("x", "UINT8", 2, 3),), Y, decode=sees_pixels)
+
+
+@pytest.mark.parametrize(
+    ("model", "body", "rows", "single", "shape"),
+    [
+        (VECTOR, b"[1, 2, 3, 4]", 1, True, (1, 4)),
+        (VECTOR, b"[[1, 2, 3, 4]]", 1, False, (1, 4)),
+        (VECTOR, b"[[1, 2, 3, 4], [5, 6, 7, 8]]", 2, False, (2, 4)),
+        (VECTOR, b'{"x": [1, 2, 3, 4]}', 1, True, (1, 4)),
+        (IMAGE, b"[[1, 2, 3], [4, 5, 6]]", 1, True, (1, 2, 3)),
+        (IMAGE, b"[1, 2, 3, 4, 5, 6]", 1, True, (1, 2, 3)),
+        (IMAGE, b"[[1, 2, 3, 4, 5, 6]]", 1, False, (1, 2, 3)),
+        (IMAGE, b"[[[1, 2, 3], [4, 5, 6]], [[1, 2, 3], [4, 5, 6]]]", 2, False, (2, 2, 3)),
+        (SCALAR, b"5", 1, True, (1,)),
+        (SCALAR, b"[5, 6]", 2, False, (2,)),
+        (TEXT, b'"hello"', 1, True, (1, 1)),
+        (TEXT, b'["hello"]', 1, True, (1, 1)),
+        (TEXT, b'["hello", "you"]', 2, False, (2, 1)),
+        (TOKENS, b'{"mask": [1, 1, 1], "ids": [5, 6, 7]}', 1, True, (1, 3)),
+        (TOKENS, b'{"ids": [[5, 6], [7, 8]], "mask": [[1, 1], [1, 0]]}', 2, False, (2, 2)),
+    ],
+)
+def test_json_rows(model: FakeServed, body: bytes, rows: int, single: bool, shape: tuple[int, ...]) -> None:
+    call = decode(model, JSON, body)
+    assert (call.rows, call.single) == (rows, single)
+    assert [array.shape for array in call.arrays] == [shape] * len(model.info.inputs)
+    assert [array.dtype for array in call.arrays] == [tensor.dtype for tensor in model.info.inputs]
+
+
+def test_json_values_arrive_in_order() -> None:
+    assert decode(IMAGE, JSON, b"[[1,2,3],[4,5,6]]").arrays[0].tolist() == [[[1, 2, 3], [4, 5, 6]]]
+    assert decode(TEXT, JSON, '["ä", "b"]'.encode()).arrays[0].tolist() == [["ä".encode()], [b"b"]]
+    call = decode(TOKENS, JSON, b'{"mask": [1, 0], "ids": [5, 6]}')
+    assert [array.tolist() for array in call.arrays] == [[[5, 6]], [[1, 0]]]
+    assert call.lengths == {"tokens": 2}
+
+
+@pytest.mark.parametrize(
+    ("model", "body", "words"),
+    [
+        (VECTOR, b"[1, 2, 3]", ["body:", "[4] for one row", "[3]"]),
+        (VECTOR, b"[]", ["body:", "[0]"]),
+        (VECTOR, b"[[]]", ["body:", "[1, 0]"]),
+        (VECTOR, b"5", ["body:", "got []"]),
+        (VECTOR, b"null", ["body:"]),
+        (VECTOR, b"[1, 2, 3, true]", ["body:", "boolean"]),
+        (VECTOR, b'[1, 2, 3, "4"]', ["body:", "string"]),
+        (VECTOR, b"[1, 2, 3, NaN]", ["body:", "not valid JSON"]),
+        (VECTOR, b"[1, 2, 3, 1e300]", ["body:", "range"]),
+        (VECTOR, b"[" * 3000, ["body:", "not valid JSON"]),
+        (VECTOR, b"[[1,2,3,4],[1,2,3],[1,2,3,4,5]]", ["body[1]:", "got 3"]),
+        (VECTOR, b"[[1,2,3,4],5]", ["body[1]:"]),
+        (VECTOR, b'{"z": [1, 2, 3, 4]}', ["body:", "'x' is missing"]),
+        (VECTOR, b'{"x": [1, 2, 3, 4], "z": 1}', ["body:", "unknown input 'z'"]),
+        (IMAGE, b"[[1, 2, 256], [4, 5, 6]]", ["body:", "range", "UINT8"]),
+        (SCALAR, b"[]", ["body:", "at least 1 row"]),
+        (TEXT, b"[5]", ["body:", "string"]),
+        (TOKENS, b"[1, 2]", ["body:", "'ids', 'mask'"]),
+        (TOKENS, b'{"ids": [1, 2], "mask": [1]}', ["body.mask:", "'tokens'"]),
+        (TOKENS, b'{"ids": [1, 2], "mask": [[1, 1]]}', ["body:", "ids one row", "mask a list of 1"]),
+        (TOKENS, b'{"ids": [1,2,3,4,5,6,7,8,9], "mask": [1]}', ["body.ids:", "tokens <= 8"]),
+    ],
+)
+def test_json_that_does_not_fit(model: FakeServed, body: bytes, words: list[str]) -> None:
+    with pytest.raises(BadRequest) as caught:
+        decode(model, JSON, body)
+    assert [word for word in words if word not in caught.value.message] == [], caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("model", "array", "rows", "single"),
+    [
+        (VECTOR, np.arange(4, dtype=np.float64), 1, True),
+        (VECTOR, np.arange(8, dtype=">f4").reshape(2, 4), 2, False),
+        (VECTOR, np.arange(4), 1, True),
+        (VECTOR, np.array([True, False, True, True]), 1, True),
+        (IMAGE, np.asfortranarray(np.arange(6).reshape(2, 3)), 1, True),
+        (SCALAR, np.int64(3), 1, True),
+    ],
+)
+def test_npy_rows(model: FakeServed, array: Any, rows: int, single: bool) -> None:
+    call = decode(model, NPY, npy(array))
+    assert (call.rows, call.single) == (rows, single)
+    assert call.arrays[0].dtype == model.info.inputs[0].dtype
+    np.testing.assert_array_equal(call.arrays[0], np.asarray(array).reshape(call.arrays[0].shape))
+
+
+def test_npy_strings() -> None:
+    assert decode(TEXT, NPY, npy([["ä"], ["bc"]])).arrays[0].tolist() == [["ä".encode()], [b"bc"]]
+
+
+def header(shape: str, descr: str = "'<f4'") -> bytes:
+    text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text) + 1) + text.encode() + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("model", "body", "words"),
+    [
+        (VECTOR, b"\x93NUMPY", ["not a valid .npy"]),
+        (VECTOR, header("(4,)") + b"\0" * 15, ["16 bytes", "got 15"]),
+        (VECTOR, header("(1000000000000, 4)"), ["got 0"]),
+        (VECTOR, header("(-1, -4)") + b"\0" * 16, ["at least 0"]),
+        (VECTOR, header("(0, 4)"), ["at least 1 row"]),
+        (VECTOR, header("(4,)", "'|O'") + b"\0" * 32, ["dtype object"]),
+        (VECTOR, header("(4,)", "'<c8'") + b"\0" * 32, ["dtype complex64"]),
+        (VECTOR, header("(4,)", "[('a', '<f4')]") + b"\0" * 16, ["dtype"]),
+        (VECTOR, header("(4,)", "'|S0'"), ["dtype"]),
+        (VECTOR, header("(" * 500), ["not a valid .npy"]),
+        (VECTOR, header("-" * 9000 + "1"), ["not a valid .npy"]),
+        (VECTOR, npy(np.zeros(5)), ["[4] for one row", "[5]"]),
+        (VECTOR, npy(["1", "2", "3", "4"]), ["FP32"]),
+        (VECTOR, npy([1e300, 0, 0, 0]), ["range"]),
+        (IMAGE, npy(np.full((2, 3), 256)), ["range", "UINT8"]),
+        (IMAGE, npy(np.full((2, 3), -1)), ["range", "UINT8"]),
+        (IMAGE, npy(np.full((2, 3), 1.0)), ["UINT8", "float64"]),
+        (HALF, npy([1e6, 0.0]), ["range", "FP16"]),
+        (TEXT, npy([1]), ["strings"]),
+        (TOKENS, npy([1, 2]), ["'ids', 'mask'"]),
+    ],
+)
+def test_npy_that_does_not_fit(model: FakeServed, body: bytes, words: list[str]) -> None:
+    with pytest.raises(BadRequest) as caught:
+        decode(model, NPY, body)
+    assert caught.value.message.startswith("body: ")
+    assert [word for word in words if word not in caught.value.message] == [], caught.value.message
+
+
+@pytest.mark.parametrize("unspecific", [None, "", "application/octet-stream", "application/x-www-form-urlencoded"])
+def test_an_unspecific_type_is_sniffed(unspecific: str | None) -> None:
+    assert decode(SEEING, unspecific, picture("PNG")).arrays[0][0, 0, 0] == 5
+    assert decode(SEEING, unspecific, picture("JPEG")).arrays[0][0, 0, 0] == 5
+    assert decode(SEEING, unspecific, npy(np.ones((2, 3), np.uint8))).rows == 1
+    assert decode(SEEING, unspecific, b" \n[[1,2,3],[4,5,6]]").rows == 1
+    assert decode(TEXT, unspecific, b'"hello"').rows == 1
+    assert decode(SCALAR, unspecific, b"-5").arrays[0].tolist() == [-5]
+    with pytest.raises(BadRequest, match="body: cannot identify image"):
+        decode(SEEING, unspecific, b"the cat")
+    with pytest.raises(UnsupportedMedia, match="application/json, application/x-npy for model vector, which decodes"):
+        decode(VECTOR, unspecific, b"the cat")
+
+
+def test_a_decoder_is_told_what_is_known_of_a_file() -> None:
+    kinds: list[str] = []
+
+    def note(content_type: str, body: bytes) -> dict[str, Any]:
+        kinds.append(content_type)
+        return {"x": np.zeros(4)}
+
+    model = served("m", VECTOR.info.inputs, Y, decode=note)
+    decode(model, None, b"the cat")
+    decode(model, "application/octet-stream", b"the cat")
+    octets = "application/octet-stream"
+    decode(model, *multipart((FILE.format("a.csv"), octets, b"the cat"), (FILE.format("a"), octets, b"the cat")))
+    assert kinds == ["", octets, "text/csv", octets]
+
+
+@pytest.mark.parametrize("kind", ["text/plain; charset=utf-8", "image/png", None])
+def test_a_file_is_a_row_of_bytes_where_nothing_decodes_it(kind: str | None) -> None:
+    bare = served("bare", (spec("text", "BYTES"),), Y)
+    for model, row in ((TEXT, [b"the \xff cat"]), (bare, b"the \xff cat")):
+        if kind == "image/png":
+            with pytest.raises(BadRequest, match="not a readable image"):
+                decode(model, kind, b"the \xff cat")
+            continue
+        call = decode(model, kind, b"the \xff cat")
+        assert (call.rows, call.single, call.arrays[0].tolist()) == (1, True, [row])
+    pair = served("pair", (spec("text", "BYTES", 2),), Y)
+    with pytest.raises(UnsupportedMedia):
+        decode(pair, kind, b"the cat")
+
+
+def test_bytes_as_base64() -> None:
+    bare = served("bare", (spec("text", "BYTES"),), Y)
+    for body, single in (
+        (b'{"b64": "/wA="}', True),
+        (b'[{"b64": "/wA="}]', False),
+        (b'{"text": {"b64": "/wA="}}', True),
+    ):
+        call = decode(bare, JSON, body)
+        assert (call.rows, call.single, call.arrays[0].tolist()) == (1, single, [b"\xff\0"])
+    assert decode(bare, JSON, b'["a", {"b64": "/wA="}]').arrays[0].tolist() == [b"a", b"\xff\0"]
+    with pytest.raises(BadRequest, match="body: b64: expected a base64 string"):
+        decode(bare, JSON, b'{"b64": 7}')
+
+
+def test_files_as_base64_are_decoded() -> None:
+    file = base64.b64encode(picture()).decode()
+    one = decode(SEEING, JSON, json.dumps({"b64": file}).encode())
+    assert (one.rows, one.single, one.arrays[0][0, 0, 0]) == (1, True, 5)
+    two = decode(SEEING, JSON, json.dumps([{"b64": file}, {"b64": file}]).encode())
+    assert (two.rows, two.single) == (2, False)
+    assert not decode(SEEING, JSON, json.dumps([{"b64": file}]).encode()).single
+    with pytest.raises(TooLarge, match=r"body\[0\]: expected at most 19 pixels"):
+        decode(SEEING, JSON, json.dumps([{"b64": file}]).encode(), max_pixels=19)
+    with pytest.raises(BadRequest, match="body: expected shape"):
+        decode(VECTOR, JSON, json.dumps({"b64": file}).encode())
+
+
+def test_json_and_npy_never_reach_the_decoder() -> None:
+    assert decode(SEEING, "application/json; charset=utf-8", b"[1,2,3,4,5,6]").arrays[0].shape == (1, 2, 3)
+    assert decode(SEEING, "application/vnd.pixels+json", b"[1,2,3,4,5,6]").rows == 1
+    assert decode(SEEING, NPY, npy(np.ones((4, 2, 3), np.uint8))).rows == 4
+
+
+def test_other_types_reach_the_decoder() -> None:
+    assert decode(SEEING, "text/plain; charset=utf-8", b"seven c").arrays[0].max() == 7
+    assert decode(SEEING, "IMAGE/PNG", picture()).single
+
+
+def test_without_a_decoder_other_types_are_415() -> None:
+    for kind in ("image/png", "text/plain", "text/csv"):
+        with pytest.raises(UnsupportedMedia) as caught:
+            decode(VECTOR, kind, b"x")
+        assert "application/json, application/x-npy" in caught.value.message
+        assert kind in caught.value.message
+    with pytest.raises(UnsupportedMedia) as caught:
+        decode(TOKENS, "text/plain", b"x")
+    assert "npy" not in caught.value.message
+
+
+def test_what_a_decoder_raises_is_a_bad_request() -> None:
+    def explodes(content_type: str, body: bytes) -> dict[str, Any]:
+        raise KeyError("no ink found")
+
+    def refuses(content_type: str, body: bytes) -> dict[str, Any]:
+        raise TooLarge("too many words")
+
+    with pytest.raises(BadRequest, match="body: 'no ink found'"):
+        decode(served("m", VECTOR.info.inputs, Y, decode=explodes), "text/plain", b"x")
+    with pytest.raises(TooLarge, match="too many words"):
+        decode(served("m", VECTOR.info.inputs, Y, decode=refuses), "text/plain", b"x")
+
+
+def test_a_decoder_that_breaks_its_promise_is_the_models_failure() -> None:
+    wrong = served("m", VECTOR.info.inputs, Y, decode=lambda content_type, body: {"z": np.zeros(4)})
+    with pytest.raises(ModelFailed, match="'x'"):
+        decode(wrong, "text/plain", b"x")
+
+
+def test_a_decoder_may_return_text_and_rows() -> None:
+    lines = served("m", TEXT.info.inputs, Y, decode=lambda _, body: {"text": [[one] for one in body.split()]})
+    call = decode(lines, "text/plain", b"a\0 b")
+    assert (call.rows, call.single, call.arrays[0].tolist()) == (2, False, [[b"a\0"], [b"b"]])
+
+
+def test_pixels_are_counted_before_decoding() -> None:
+    decoded: list[bytes] = []
+
+    def note(content_type: str, body: bytes) -> dict[str, Any]:
+        decoded.append(body)
+        return {"x": np.zeros((2, 3))}
+
+    model = served("m", IMAGE.info.inputs, Y, decode=note)
+    chunk = b"IHDR" + struct.pack(">IIBBBBB", 20_000, 20_000, 8, 0, 0, 0, 0)
+    bomb = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    bomb += struct.pack(">I", 0) + b"IDAT" + struct.pack(">I", zlib.crc32(b"IDAT"))
+    for kind in ("image/png", "text/plain", None):
+        with pytest.raises(TooLarge, match="pixels"):
+            decode(model, kind, bomb)
+        with pytest.raises(TooLarge, match="at most 19 pixels, got 5 x 4"):
+            decode(model, kind, picture(), max_pixels=19)
+    with pytest.raises(BadRequest, match="not a readable image"):
+        decode(model, "image/png", b"\x89PNG\r\n\x1a\nrubbish")
+    assert decoded == []
+
+
+FILE = 'name="file"; filename="{}"'
+
+
+def test_the_files_of_an_upload_are_rows() -> None:
+    kind, body = multipart(
+        ('name="note"', None, b"ignored: no file"),
+        (FILE.format("a.png"), "image/png", picture()),
+        (FILE.format("b.txt"), "text/plain", b"seven c"),
+        (FILE.format("c.json"), JSON, b"[[[1,2,3],[4,5,6]], [[7,7,7],[8,8,8]]]"),
+        (FILE.format("d.npy"), None, npy(np.full((2, 3), 9))),
+    )
+    call = decode(SEEING, kind, body)
+    assert (call.rows, call.single) == (5, False)
+    assert [array.dtype for array in call.arrays] == [np.uint8]
+    assert call.arrays[0][:, 1, 2].tolist() == [5, 7, 6, 8, 9]
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_one_file_is_answered_as_it_is(rows: int) -> None:
+    """One row by one value, a file of several rows by a list; the same beside a part that is no file."""
+    data = npy(np.ones((2, 3), int) if rows == 1 else np.ones((2, 2, 3), int))
+    for parts in ([], [('name="note"', None, b"x")]):
+        call = decode(IMAGE, *multipart(*parts, (FILE.format("x.npy"), None, data)))
+        assert (call.rows, call.single) == (rows, rows == 1)
+
+
+def test_files_of_several_inputs() -> None:
+    one, two = b'{"ids": [1, 2], "mask": [1, 0]}', b'{"ids": [[3, 4], [5, 6]], "mask": [[1, 1], [0, 1]]}'
+    call = decode(TOKENS, *multipart((FILE.format("1"), JSON, one), (FILE.format("2"), JSON, two)))
+    assert [array.tolist() for array in call.arrays] == [[[1, 2], [3, 4], [5, 6]], [[1, 0], [1, 1], [0, 1]]]
+    assert call.lengths == {"tokens": 2}
+
+
+@pytest.mark.parametrize(
+    ("model", "second", "words"),
+    [
+        (TOKENS, b'{"ids": [1], "mask": [1]}', ["axis 'tokens' has length 1 here, but 2"]),
+        (TOKENS, b'{"ids": [1, 2], "mask": [[1, 2]]}', ["same number of rows"]),
+        (TOKENS, b"{", ["not valid JSON"]),
+    ],
+)
+def test_what_is_wrong_with_one_of_the_files(model: FakeServed, second: bytes, words: list[str]) -> None:
+    first = b'{"ids": [1, 2], "mask": [1, 0]}'
+    kind, body = multipart((FILE.format("1"), JSON, first), ('name="b"; filename="2"', JSON, second))
+    with pytest.raises(BadRequest) as caught:
+        decode(model, kind, body)
+    assert caught.value.message.startswith("part 'b' (file 2 of 2)")
+    assert [word for word in words if word not in caught.value.message] == [], caught.value.message
+
+
+def test_a_file_that_cannot_be_decoded_beside_others() -> None:
+    kind, body = multipart((FILE.format("a"), "image/png", picture()), (FILE.format("b"), "audio/mpeg", b"x"))
+    with pytest.raises(BadRequest, match=r"part 'file' \(file 2 of 2\): cannot identify image"):
+        decode(SEEING, kind, body)
+    kind, body = multipart((FILE.format("a"), NPY, npy(np.zeros(4))), (FILE.format("b"), "audio/mpeg", b"x"))
+    with pytest.raises(UnsupportedMedia, match=r"part 'file' \(file 2 of 2\)"):
+        decode(VECTOR, kind, body)
+    with pytest.raises(TooLarge, match=r"part 'file' \(file 2 of 2\): expected at most 19 pixels"):
+        decode(
+            SEEING,
+            *multipart((FILE.format("a"), JSON, b"[1,2,3,4,5,6]"), (FILE.format("b"), None, picture())),
+            max_pixels=19,
+        )
+
+
+def test_an_upload_that_is_cut_short_is_refused_whole() -> None:
+    """A second file that did not arrive in full must not be dropped beside a first that did."""
+    kind, body = multipart((FILE.format("a"), NPY, npy(np.zeros(4))), (FILE.format("b"), NPY, npy(np.zeros(4))))
+    assert decode(VECTOR, kind, body).rows == 2
+    for cut in (3, 16, 60):
+        with pytest.raises(BadRequest, match="multipart/form-data"):
+            decode(VECTOR, kind, body[:-cut])
+
+
+def test_multipart_parts_are_sniffed_too() -> None:
+    kind, body = multipart(('name="file"; filename="x.npy"', "application/octet-stream", npy(np.ones((2, 3), int))))
+    assert decode(IMAGE, kind, body).rows == 1
+    kind, body = multipart(('name="file"; filename="x.json"', None, b"[1,2,3,4,5]"))
+    with pytest.raises(BadRequest, match=r"part 'file': expected shape"):
+        decode(IMAGE, kind, body)
+    with pytest.raises(TooLarge, match=r"part 'file': expected at most 5 bytes of JSON "):
+        decode(IMAGE, kind, body, max_json=5)
+    kind, body = multipart(*[(FILE.format(n), JSON, b"[1,2,3,4]") for n in "ab"])
+    assert decode(VECTOR, kind, body, max_json=18).rows == 2
+    with pytest.raises(TooLarge, match=r"body: expected at most 17 bytes of JSON .*, got 18"):
+        decode(VECTOR, kind, body, max_json=17)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("multipart/form-data", b"--frontier\r\n"),
+        ("multipart/form-data; boundary=frontier", b""),
+        ("multipart/form-data; boundary=frontier", b"rubbish"),
+        ("multipart/form-data; boundary=frontier", multipart(('name="a"', None, b"x"))[1]),
+        (
+            "multipart/form-data; boundary=frontier",
+            multipart(('name="a"; filename="x"', "image/png", b"x" * 99))[1][:80],
+        ),
+        ("multipart/form-data; boundary=frontier", multipart(*[('name="a"', None, b"x")] * 100)[1]),
+        ("multipart/form-data; boundary=" + "b" * 300, b"x"),
+    ],
+)
+def test_malformed_multipart(kind: str, body: bytes) -> None:
+    with pytest.raises(BadRequest, match=r"multipart|upload"):
+        decode(SEEING, kind, body)
+
+
+def test_json_has_its_own_limit() -> None:
+    with pytest.raises(TooLarge, match=r"at most 4 bytes of JSON .*, got 9;"):
+        decode(VECTOR, JSON, b"[1,2,3,4]", max_json=4)
+
+
+def test_all_failures_are_ours() -> None:
+    """Whatever bytes come under whatever type, only a StarlingError leaves."""
+    bodies = [b"", b"\0", b"\x93NUMPY\x01\x00\xff\xff", b'{"x":' * 900, b"\xff\xd8\xff", picture()[:30], b"II*\0" * 9]
+    kinds = [None, JSON, NPY, "image/png", "image/tiff", "text/plain", "multipart/form-data; boundary=x", "a/b", ";;"]
+    statuses = {status_of(model, kind, body) for body in bodies for kind in kinds for model in (SEEING, VECTOR, TOKENS)}
+    assert statuses <= {200, 400, 413, 415}
+
+
+def status_of(model: FakeServed, kind: str | None, body: bytes) -> int:
+    try:
+        decode(model, kind, body)
+    except StarlingError as error:
+        return error.status
+    return 200

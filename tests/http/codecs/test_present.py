@@ -1,0 +1,107 @@
+"""How rows look in the friendly route's answers."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from app.contract import Answer
+from app.errors import ModelFailed, OutputNotJson
+from app.http.codecs.base import DecodedCall
+from app.http.codecs.present import own_rows, present_rows
+from app.http.codecs.v1 import encode_v1
+
+from ..catalog import served, spec
+
+Y = (spec("y", "FP32", 4),)
+VECTOR = served("vector", (spec("x", "FP32", 4),), Y)
+
+
+def encoded(value: Any) -> Any:
+    """The answer as a client reads it."""
+    return orjson.loads(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY))
+
+
+def call_of(rows: int, *, single: bool) -> DecodedCall:
+    return DecodedCall(rows, [np.zeros((rows, 4))], {}, single=single)
+
+
+ROWS = np.array([[0.1, 2, 3, 4], [5, 6, 7, 8]], np.float32)
+
+
+def test_outputs_by_name() -> None:
+    two = served("two", VECTOR.info.inputs, (spec("y", "FP32", 4), spec("t", "BYTES")))
+    outputs = [ROWS, np.array([b"a", "ß".encode()], object)]
+    assert encoded(present_rows(two, [o[:1] for o in outputs], call_of(1, single=True))) == {
+        "y": [0.1, 2, 3, 4],
+        "t": "a",
+    }
+    assert encoded(present_rows(two, outputs, call_of(2, single=False)))[1] == {"y": [5, 6, 7, 8], "t": "ß"}
+    assert encoded(present_rows(two, [o[:1] for o in outputs], call_of(1, single=False)))[0]["t"] == "a"
+
+
+def test_rows_are_as_long_as_each_ran() -> None:
+    written = served("w", VECTOR.info.inputs, (spec("text", "UINT8", "written"), spec("n", "INT64")))
+    info = dataclasses.replace(written.info, own_axes=("written",))
+    arrays = [np.array([[7, 8, 9], [5, 0, 0]], np.uint8), np.array([3, 1])]
+    rows = own_rows(info, Answer(arrays, 0, 0, 1, lengths=[3, 1]))
+    assert encoded(present_rows(written, rows, call_of(2, single=False))) == [
+        {"text": [7, 8, 9], "n": 3},
+        {"text": [5], "n": 1},
+    ]
+    assert encoded(encode_v1(written, rows))["predictions"][1] == {"text": [5], "n": 1}
+    one = own_rows(info, Answer([array[:1] for array in arrays], 0, 0, 1, lengths=[3]))
+    assert encoded(present_rows(written, one, call_of(1, single=True))) == {"text": [7, 8, 9], "n": 3}
+    shown = dataclasses.replace(written.model, present=lambda row: row["text"].tolist())
+    presenting = served("p", VECTOR.info.inputs, written.info.outputs, present=shown.present)
+    assert present_rows(presenting, rows, call_of(2, single=False)) == [[7, 8, 9], [5]]
+
+
+def test_labels_name_the_top_score() -> None:
+    labelled = served("l", VECTOR.info.inputs, (spec("y", "FP32", 4, labels=("a", "b", "c", "d")),))
+    answer = encoded(present_rows(labelled, [ROWS], call_of(2, single=False)))
+    assert answer[1] == {"y": {"label": "d", "scores": [5, 6, 7, 8]}}
+
+
+def test_bf16_is_shown_as_numbers() -> None:
+    model = served("b", VECTOR.info.inputs, (spec("y", "BF16", 2),))
+    bits = np.array([[0x3F80, 0xC000]], np.uint16)
+    assert encoded(present_rows(model, [bits], call_of(1, single=True))) == {"y": [1.0, -2.0]}
+
+
+def test_present_sees_one_row_without_the_batch_dimension() -> None:
+    def present(outputs: Any) -> dict[str, Any]:
+        return {"top": np.float32(outputs["y"].max()), "all": outputs["y"], "shape": outputs["y"].shape, "b": b"x"}
+
+    model = served("p", VECTOR.info.inputs, Y, present=present)
+    assert encoded(present_rows(model, [ROWS], call_of(2, single=False)))[0] == {
+        "top": 4.0,
+        "all": [0.1, 2, 3, 4],
+        "shape": [4],
+        "b": "x",
+    }
+    assert encoded(present_rows(model, [ROWS[:1]], call_of(1, single=True)))["top"] == 4.0
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_nan_is_never_a_silent_null(bad: float) -> None:
+    rows = np.array([[bad, 2, 3, 4]], np.float32)
+    with pytest.raises(OutputNotJson, match="'y'"):
+        present_rows(VECTOR, [rows], call_of(1, single=True))
+    for value in (rows[0], {"deep": [float(bad)]}, np.float32(bad)):
+        model = served("p", VECTOR.info.inputs, Y, present=lambda outputs, value=value: value)
+        with pytest.raises(OutputNotJson, match="answer"):
+            present_rows(model, [rows], call_of(1, single=True))
+
+
+def test_a_present_that_fails_is_the_models_failure() -> None:
+    def broken(outputs: Any) -> Any:
+        return outputs["z"]
+
+    for present in (broken, lambda outputs: object()):
+        with pytest.raises(ModelFailed, match="present"):
+            present_rows(served("p", VECTOR.info.inputs, Y, present=present), [ROWS], call_of(2, single=False))

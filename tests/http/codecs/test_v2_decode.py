@@ -1,0 +1,399 @@
+"""V2 requests. Whatever the bytes, decoding gives a call or a 4xx of ours, and never another exception."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.contract import ModelInfo
+from app.errors import BadRequest, StarlingError, TooLarge
+from app.http.codecs import v2_decode
+from app.http.codecs.base import DecodedCall
+from app.http.codecs.v2_decode import decode_v2 as decode
+
+from ..catalog import spec
+from .models import BARE, ECHO, TEXT, TOKENS
+
+BRAIN = ModelInfo("brain", "1", "pytorch", (spec("x", "BF16", 2),), (spec("y", "BF16", 2),))
+MIB = 1 << 20
+
+JSON_ECHO = {"inputs": [{"name": "x", "shape": [2, 4], "datatype": "FP32", "data": [1, 2, 3, 4, 5, 6, 7, 8.5]}]}
+
+
+def tensor(name: str, shape: list[int], datatype: str, size: int) -> dict[str, Any]:
+    return {"name": name, "shape": shape, "datatype": datatype, "parameters": {"binary_data_size": size}}
+
+
+def with_tail(request: dict[str, Any], tail: bytes) -> tuple[bytes, int]:
+    head = json.dumps(request).encode()
+    return head + tail, len(head)
+
+
+def values(call: DecodedCall, info: ModelInfo, index: int = 0) -> list[Any]:
+    """A decoded input as nested lists, whether it came as an array or as bytes."""
+    array = call.arrays[index]
+    if not isinstance(array, np.ndarray):
+        one = info.inputs[index]
+        row = [call.lengths.get(axis, length) for axis, length in zip(one.axes, one.shape, strict=True)]
+        array = np.frombuffer(array, one.dtype).reshape(call.rows, *row)
+    found: list[Any] = array.tolist()
+    return found
+
+
+def test_json() -> None:
+    call = decode(json.dumps(JSON_ECHO).encode(), None, ECHO, MIB)
+    assert (call.rows, values(call, ECHO)) == (2, [[1, 2, 3, 4], [5, 6, 7, 8.5]])
+    assert (call.id, call.priority, call.timeout_us, call.klass, call.parameters) == (None, 0, None, "", None)
+
+
+def test_everything_else_of_a_request() -> None:
+    request = {
+        **JSON_ECHO,
+        "id": "a",
+        "parameters": {"priority": 3, "timeout": 500, "class": "best_effort", "binary_data_output": True, "mine": [1]},
+        "outputs": [{"name": "y", "parameters": {"binary_data": False}}],
+    }
+    call = decode(json.dumps(request).encode(), None, ECHO, MIB)
+    assert (call.id, call.priority, call.timeout_us, call.parameters) == ("a", 3, 500, {"mine": [1]})
+    assert call.klass == "best_effort"
+    assert call.outputs == [(0, False)]
+
+
+@pytest.mark.parametrize("extra", [{"model_name": "echo"}, {"input": []}, {"parameters": {}, "x": {"y": None}}])
+@pytest.mark.parametrize("place", ["body", "input", "output"])
+def test_fields_that_v2_does_not_know_are_ignored(extra: dict[str, Any], place: str) -> None:
+    """As Triton does: KServe's clients send `model_name` beside the inputs."""
+    (one,) = JSON_ECHO["inputs"]
+    sent: dict[str, Any] = {"inputs": [dict(one)], "outputs": [{"name": "y"}]}
+    {"body": sent, "input": sent["inputs"][0], "output": sent["outputs"][0]}[place].update(extra)
+    call = decode(json.dumps(sent).encode(), None, ECHO, MIB)
+    assert (call.rows, values(call, ECHO), call.outputs) == (2, [[1, 2, 3, 4], [5, 6, 7, 8.5]], [(0, False)])
+    assert call.parameters is None
+
+
+def test_binary() -> None:
+    raw = np.arange(8, dtype="<f4").tobytes()
+    body, length = with_tail({"inputs": [tensor("x", [2, 4], "FP32", 32)]}, raw)
+    assert values(decode(body, length, ECHO, MIB), ECHO) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_inputs_in_any_order_and_mixed() -> None:
+    mask = {"name": "mask", "shape": [1, 3], "datatype": "BOOL", "data": [True, 0, 1]}
+    body, length = with_tail({"inputs": [mask, tensor("ids", [1, 3], "INT64", 24)]}, np.arange(3).tobytes())
+    call = decode(body, length, TOKENS, MIB)
+    assert values(call, TOKENS, 0) == [[0, 1, 2]]
+    assert values(call, TOKENS, 1) == [[True, False, True]]
+    assert call.lengths == {"n": 3}
+
+
+def test_strings() -> None:
+    raw = b"\x02\0\0\0ab\0\0\0\0"
+    body, length = with_tail({"inputs": [tensor("t", [2, 1], "BYTES", len(raw))]}, raw)
+    assert values(decode(body, length, TEXT, MIB), TEXT) == [[b"ab"], [b""]]
+    request = {"inputs": [{"name": "t", "shape": [2, 1], "datatype": "BYTES", "data": ["ß", ""]}]}
+    assert values(decode(json.dumps(request).encode(), None, TEXT, MIB), TEXT) == [["ß".encode()], [b""]]
+
+
+@pytest.mark.parametrize(("row", "model"), [([1], TEXT), ([], BARE)])
+@pytest.mark.parametrize("shape", [[2], [2, 1]])
+def test_one_text_a_row_has_either_shape(row: list[int], model: ModelInfo, shape: list[int]) -> None:
+    request = {"inputs": [{"name": "t", "shape": shape, "datatype": "BYTES", "data": ["ß", {"b64": "/wA="}]}]}
+    (array,) = decode(json.dumps(request).encode(), None, model, MIB).arrays
+    assert (array.shape, array.ravel().tolist()) == ((2, *row), ["ß".encode(), b"\xff\0"])
+    for wrong in ([], [2, 2], [2, 1, 1]):
+        with pytest.raises(BadRequest, match=r"inputs\[0\] \(t\).shape: expected"):
+            decode(json.dumps({"inputs": [{**request["inputs"][0], "shape": wrong}]}).encode(), None, model, MIB)
+
+
+def test_raw_requests() -> None:
+    call = decode(np.arange(12, dtype="<f4").tobytes(), 0, ECHO, MIB)
+    assert (call.rows, call.outputs) == (3, [(0, True)])
+    assert values(decode(b"anything", 0, TEXT, MIB), TEXT) == [[b"anything"]]
+    words = ModelInfo("words", "1", "pytorch", (spec("t", "BYTES", "n", 1),), ())
+    call = decode(b"anything", 0, words, MIB)
+    assert (values(call, words), call.lengths) == ([[[b"anything"]]], {"n": 1})
+    with pytest.raises(BadRequest, match="one input"):
+        decode(b"12345678", 0, TOKENS, MIB)
+    with pytest.raises(BadRequest, match="multiple of 16"):
+        decode(b"12345", 0, ECHO, MIB)
+
+
+SHARED = {"shared_memory_region": "a", "shared_memory_byte_size": 16, "shared_memory_offset": 0}
+PLAIN = JSON_ECHO["inputs"][0]
+
+
+@pytest.mark.parametrize(
+    ("sent", "named"),
+    [
+        ({"parameters": {"sequence_end": True, "priority": 1, "sequence_id": 5}}, ["sequence_id", "sequence_end"]),
+        (
+            {
+                "inputs": [{**PLAIN, "parameters": SHARED}],
+                "outputs": [{"name": "y", "parameters": {"classification": 3}}],
+            },
+            [f"inputs[0] (x).parameters.{name}" for name in SHARED] + ["outputs[0] (y).parameters.classification"],
+        ),
+        (
+            {"inputs": [{"parameters": SHARED}, {"parameters": SHARED}], "parameters": {"sequence_start": True}},
+            ["parameters.sequence_start", "inputs[0].parameters.shared", "inputs[1].parameters.shared"],
+        ),
+    ],
+)
+def test_all_parameters_that_are_not_supported_are_named(sent: dict[str, Any], named: list[str]) -> None:
+    with pytest.raises(BadRequest, match="not supported") as caught:
+        decode(json.dumps({**JSON_ECHO, **sent}).encode(), None, ECHO, MIB)
+    assert [name for name in named if name not in caught.value.message] == [], caught.value.message
+    assert "priority" not in caught.value.message
+
+
+def test_a_message_lists_a_bounded_number_of_parameters() -> None:
+    with pytest.raises(BadRequest, match="and 1 more") as caught:
+        decode(json.dumps({"inputs": [{**PLAIN, "parameters": SHARED}] * 7}).encode(), None, ECHO, MIB)
+    assert caught.value.message.count("shared_memory") == 20
+
+
+@pytest.mark.parametrize("unset", [{"sequence_id": 0}, {"sequence_id": ""}, {"sequence_start": False}])
+def test_reserved_parameters_may_say_nothing(unset: dict[str, Any]) -> None:
+    assert decode(json.dumps({**JSON_ECHO, "parameters": unset}).encode(), None, ECHO, MIB).parameters is None
+    output = {"name": "y", "parameters": {"classification": 0}}
+    assert decode(json.dumps({**JSON_ECHO, "outputs": [output]}).encode(), None, ECHO, MIB).outputs == [(0, False)]
+
+
+@pytest.mark.parametrize("data", [[0, 2], [True, 2], ["true"], [0.0, 1]])
+def test_what_is_no_boolean(data: list[Any]) -> None:
+    tensors = [
+        {"name": "ids", "shape": [1, len(data)], "datatype": "INT64", "data": [1] * len(data)},
+        {"name": "mask", "shape": [1, len(data)], "datatype": "BOOL", "data": data},
+    ]
+    with pytest.raises(BadRequest, match=r"inputs\[1\] \(mask\)\.data"):
+        decode(json.dumps({"inputs": tensors}).encode(), None, TOKENS, MIB)
+    tensors[1] = tensor("mask", [1, len(data)], "BOOL", len(data))
+    with pytest.raises(BadRequest, match=r"inputs\[1\] \(mask\): .*neither 0 nor 1"):
+        decode(*with_tail({"inputs": tensors}, b"\x02" * len(data)), TOKENS, MIB)
+
+
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [
+        ({"inputs": [{**PLAIN, "shape": [2, 5]}]}, "inputs[0] (x).shape: expected"),
+        ({"inputs": [{**PLAIN, "datatype": "FP64"}]}, "inputs[0] (x).datatype: expected FP32"),
+        ({"inputs": [{**PLAIN, "data": [1]}]}, "inputs[0] (x).data: expected 8 values"),
+        ({"inputs": [{**PLAIN, "data": [float("nan")] * 8}]}, "inputs[0] (x).data: NaN"),
+        ({"inputs": [{**PLAIN, "parameters": {"binary_data_size": 1}}]}, "inputs[0] (x): has both data and"),
+        ({"inputs": [{**PLAIN, "parameters": 1}]}, "inputs[0] (x).parameters: expected an object"),
+        ({"inputs": [PLAIN, PLAIN]}, "inputs[1] (x).name: given twice"),
+        ({"inputs": [{**PLAIN, "name": "z"}]}, "inputs[0].name: expected one of x, got 'z'"),
+        ({"outputs": [{"name": "y"}, {"name": "y"}]}, "outputs[1] (y).name: asked for twice"),
+        ({"outputs": [{"name": "y", "parameters": {"binary_data": 1}}]}, "outputs[0] (y).parameters.binary_data: "),
+        ({"outputs": [{"name": "z"}]}, "outputs[0].name: expected one of y, got 'z'"),
+    ],
+)  # fmt: skip
+def test_messages_name_the_tensor_beside_its_path(sent: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        decode(json.dumps({**JSON_ECHO, **sent}).encode(), None, ECHO, MIB)
+    assert caught.value.message.startswith(words)
+
+
+def test_a_name_that_a_client_made_up_is_quoted_in_part() -> None:
+    sent = {"inputs": [{**PLAIN, "parameters": SHARED}, {"name": "x" * 1000, "parameters": SHARED}]}
+    with pytest.raises(BadRequest, match="not supported") as caught:
+        decode(json.dumps(sent).encode(), None, ECHO, MIB)
+    assert "inputs[1] (" + "x" * 60 + ").parameters" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        (b"\x05\0\0\0abc", "element 0 reaches beyond"),
+        (b"\xff\xff\xff\xffabc", "element 0 reaches beyond"),
+        (b"\x01\0\0\0abc", "2 bytes are left over"),
+        (b"\x01\0", "expected 1 BYTES elements"),
+    ],
+)
+def test_strings_that_do_not_fit(raw: bytes, words: str) -> None:
+    with pytest.raises(BadRequest, match=words):
+        decode(*with_tail({"inputs": [tensor("t", [1, 1], "BYTES", len(raw))]}, raw), TEXT, MIB)
+
+
+@pytest.mark.parametrize("plain", [True, False], ids=["plain request", "any other"])
+def test_bytes_after_a_json_tensor(plain: bool) -> None:
+    request: dict[str, Any] = {**JSON_ECHO} if plain else {**JSON_ECHO, "id": "a"}
+    with pytest.raises(BadRequest, match="3 bytes are left over"):
+        decode(*with_tail(request, b"zzz"), ECHO, MIB)
+
+
+def test_limits() -> None:
+    body = json.dumps(JSON_ECHO).encode()
+    with pytest.raises(TooLarge, match="JSON"):
+        decode(body, None, ECHO, len(body) - 1)
+    raw = bytes(16 * 1000)
+    tail = {"inputs": [tensor("x", [1000, 4], "FP32", len(raw))]}
+    assert decode(*with_tail(tail, raw), ECHO, 200).rows == 1000  # what is binary has no such limit
+
+
+# anything at all
+
+VALID = [
+    (ECHO, json.dumps(JSON_ECHO).encode(), None),
+    (ECHO, *with_tail({"inputs": [tensor("x", [2, 4], "FP32", 32)]}, np.arange(8, dtype="<f4").tobytes())),
+    (TEXT, *with_tail({"inputs": [tensor("t", [2, 1], "BYTES", 10)]}, b"\x02\0\0\0ab\0\0\0\0")),
+    (
+        TOKENS,
+        *with_tail(
+            {
+                "inputs": [
+                    {"name": "mask", "shape": [1, 3], "datatype": "BOOL", "data": [[True, False, True]]},
+                    tensor("ids", [1, 3], "INT64", 24),
+                ],
+                "outputs": [{"name": "sum", "parameters": {"binary_data": True}}],
+                "parameters": {"priority": 1, "timeout": 1000, "binary_data_output": False, "k": "v"},
+                "id": "7",
+            },
+            np.arange(3).tobytes(),
+        ),
+    ),
+    (BRAIN, b"\x80\x3f\x00\x40", 0),
+]
+
+
+def sound(info: ModelInfo, body: bytes, length: int | None) -> None:
+    """A call whose tensors are as large as its rows say, or an error that a client caused."""
+    try:
+        call = decode(body, length, info, MIB)
+    except StarlingError as exc:
+        assert 400 <= exc.status < 500  # noqa: PT017 - either outcome is right
+        assert len(exc.message) < 1000  # noqa: PT017
+        return
+    assert call.rows >= 1
+    for index in range(len(info.inputs)):
+        assert len(values(call, info, index)) == call.rows
+
+
+@given(st.data())
+@settings(max_examples=400, deadline=None)
+def test_mutated_bytes(data: st.DataObject) -> None:
+    info, body, length = data.draw(st.sampled_from(VALID))
+    changed = bytearray(body)
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(changed)))
+        cut = data.draw(st.integers(0, 3))
+        changed[at : at + cut] = data.draw(st.binary(max_size=4))
+    if length is not None and data.draw(st.booleans()):
+        length = data.draw(st.integers(0, len(changed) + 2))
+    sound(info, bytes(changed), length)
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=3)
+    | st.sampled_from(["x", "FP32", "BOOL"]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["name", "shape", "data"]), inner),
+    max_leaves=6,
+)
+
+
+@given(st.data())
+@settings(max_examples=400, deadline=None)
+def test_mutated_json(data: st.DataObject) -> None:
+    """A value anywhere in a valid request is replaced by any other, NaN and infinities among them."""
+    info, body, length = data.draw(st.sampled_from(VALID[:4]))
+    request = json.loads(body[:length])
+    place: Any = request
+    while True:
+        key = data.draw(st.sampled_from(list(place) if isinstance(place, dict) else list(range(len(place)))))
+        deeper = isinstance(place[key], dict | list) and place[key] and data.draw(st.booleans())
+        if not deeper:
+            break
+        place = place[key]
+    if data.draw(st.booleans()) and isinstance(place, dict):
+        del place[key]
+    else:
+        place[key] = data.draw(JSON)
+    head = json.dumps(request).encode()
+    sound(info, head + (body[length:] if length else b""), len(head) if length else None)
+
+
+@given(st.binary(max_size=200), st.none() | st.integers(0, 210), st.sampled_from([ECHO, TEXT, TOKENS, BRAIN]))
+@settings(max_examples=200, deadline=None)
+def test_any_bytes(body: bytes, length: int | None, info: ModelInfo) -> None:
+    sound(info, body, length)
+
+
+@pytest.mark.parametrize("depth", [500, 900, 950, 1000, 1020, 5000])
+@pytest.mark.parametrize("where", ["name", "datatype", "shape", "data", "parameters"])
+def test_deep_nesting(where: str, depth: int) -> None:
+    nested = "[" * depth + "]" * depth
+    fields = {"name": '"x"', "shape": "[1, 4]", "datatype": '"FP32"', "data": "[1, 2, 3, 4]", where: nested}
+    inner = ", ".join(f'"{key}": {value}' for key, value in fields.items())
+    sound(ECHO, f'{{"inputs": [{{{inner}}}]}}'.encode(), None)
+    sound(ECHO, f'{{"inputs": [{{{inner}, "nan": NaN}}]}}'.encode(), None)
+
+
+LONG = 64 << 10  # values: more bytes than are parsed on the event loop
+WIDE = ModelInfo("wide", "1", "pytorch", (spec("x", "FP32", LONG),), (spec("y", "FP32", 1),))
+
+
+def wide(shape: list[Any], values: str, more: str = "") -> bytes:
+    return f'{{"inputs": [{{"name": "x", "datatype": "FP32", "shape": {shape}, "data": {values}{more}}}]}}'.encode()
+
+
+def flat(count: int) -> str:
+    return f"[{', '.join(['0.5'] * count)}]"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (wide([1, LONG], flat(LONG - 1)), f"expected {LONG} values for shape .1, {LONG}., got {LONG - 1}"),
+        (wide([1, LONG], flat(LONG + 7)), f"got {LONG + 7}"),
+        (wide([1, LONG], f"[{flat(LONG)}, {flat(LONG)}]"), f"got {2 * LONG}"),
+        (wide([1, LONG], flat(LONG - 1), ', "parameters": {"b": 1}'), f"got {LONG - 1}"),
+        (wide([1, 9], flat(LONG)), f"expected shape .rows, {LONG}., got .1, 9."),
+    ],
+)
+def test_a_large_body_of_the_wrong_shape_is_refused_before_its_numbers_are_parsed(
+    monkeypatch: pytest.MonkeyPatch, body: bytes, message: str
+) -> None:
+    parsed: list[int] = []
+    loads = v2_decode.orjson.loads
+    monkeypatch.setattr(v2_decode.orjson, "loads", lambda text: (parsed.append(len(text)), loads(text))[1])
+    with pytest.raises(BadRequest, match=rf"inputs\[0\] \(x\).*{message}"):
+        decode(body, None, WIDE, MIB)
+    assert max(parsed) < 200
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        wide([1, LONG], flat(LONG)),
+        wide([2, LONG], f"[{flat(LONG)}, {flat(LONG)}]"),
+        wide([1, LONG], flat(LONG), ', "parameters": {"b": [1, 2, 3]}'),
+        f'{{"inputs": [{{"data": {flat(LONG)}, "name": "x", "datatype": "FP32", "shape": [1, {LONG}]}}]}}'.encode(),
+    ],
+)
+def test_large_bodies_of_the_right_shape_are_decoded(body: bytes) -> None:
+    call = decode(body, None, WIDE, MIB)
+    assert values(call, WIDE) == [[0.5] * LONG] * call.rows
+
+
+def test_a_large_body_with_a_string_among_its_numbers_is_told_so() -> None:
+    body = wide([1, LONG], flat(LONG).replace("0.5", '"a"', 1))
+    with pytest.raises(BadRequest, match="expected FP32 values, got a string"):
+        decode(body, None, WIDE, MIB)
+
+
+def test_too_much_json_shows_the_request_that_carries_it_as_binary() -> None:
+    with pytest.raises(TooLarge, match="expected at most 9 bytes of JSON") as raised:
+        decode(json.dumps(JSON_ECHO).encode(), None, ECHO, 9)
+    _, _, told = str(raised.value).partition("Inference-Header-Content-Length: ")
+    length, _, rest = told.partition(" and the body ")
+    call = decode(rest[: int(length)].encode() + bytes(16), int(length), ECHO, MIB)
+    assert (call.rows, values(call, ECHO)) == (1, [[0.0] * 4])

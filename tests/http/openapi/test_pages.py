@@ -1,0 +1,97 @@
+"""The page and its files: in the package, kept by browsers, compressed, and nothing else of the disk."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import tomllib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from app.http.openapi.document import Document
+from app.http.openapi.pages import OPEN_PATHS, docs_router
+
+from ..catalog import FakeCatalog, client
+from ..routes.test_openapi import make_app
+from .test_document import MODELS
+
+ROOT = Path(__file__).parents[3]
+STATIC = ROOT / "app" / "api" / "docs" / "static"
+
+
+@pytest.fixture
+def catalog() -> FakeCatalog:
+    return FakeCatalog({"echo": {"1": MODELS["echo"]}})
+
+
+@pytest.fixture
+async def http(catalog: FakeCatalog) -> AsyncIterator[httpx.AsyncClient]:
+    app = make_app()
+    app.include_router(docs_router(Document(app.openapi)))
+    async with client(app, catalog=catalog) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("path", sorted(OPEN_PATHS - {"/docs/"}))
+async def test_each_is_kept_and_asked_for_again(http: httpx.AsyncClient, path: str) -> None:
+    answer = await http.get(path, headers={"Accept-Encoding": "identity"})
+    assert answer.status_code == 200
+    assert answer.headers["cache-control"] == ("public, max-age=86400" if "/docs/" in path else "no-cache")
+    again = await http.get(path, headers={"If-None-Match": answer.headers["etag"]})
+    assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", answer.headers["etag"])
+    packed = await http.get(path, headers={"Accept-Encoding": "gzip"})
+    assert packed.content == answer.content  # the client has decompressed it
+    assert ("content-encoding" in packed.headers) == (len(answer.content) >= 1024)
+    head = await http.head(path, headers={"Accept-Encoding": "identity"})
+    assert head.headers["content-length"] == str(len(answer.content))
+
+
+async def test_the_bundle_is_sent_compressed(http: httpx.AsyncClient) -> None:
+    async with http.stream("GET", "/docs/swagger-ui-bundle.js", headers={"Accept-Encoding": "gzip"}) as answer:
+        raw = b"".join([part async for part in answer.aiter_raw()])
+    whole = (STATIC / "swagger-ui" / "swagger-ui-bundle.js").read_bytes()
+    assert len(raw) < 0.4 * len(whole)
+    assert gzip.decompress(raw) == whole
+
+
+async def test_the_page_asks_nobody_else(http: httpx.AsyncClient) -> None:
+    """What it names is below it, wherever that is; its policy forbids all other hosts."""
+    page = await http.get("/docs")
+    named = re.findall(r'(?:href|src)="([^"]+)"', page.text)
+    assert {f"/{path}" for path in named} <= OPEN_PATHS
+    assert len(named) == 5
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "http" not in policy
+
+
+async def test_the_document_follows_the_catalog(http: httpx.AsyncClient, catalog: FakeCatalog) -> None:
+    before = await http.get("/openapi.json")
+    assert "/predict/echo" in before.json()["paths"]
+    catalog.models["text"] = {"1": MODELS["text"]}
+    after = await http.get("/openapi.json", headers={"If-None-Match": before.headers["etag"]})
+    assert (after.status_code, "/predict/text" in after.json()["paths"]) == (200, True)
+    del catalog.models["echo"]
+    assert "/predict/echo" not in (await http.get("/openapi.json")).json()["paths"]
+
+
+@pytest.mark.parametrize(
+    "path", ["/docs/LICENSE", "/docs/../pages.py", "/docs/swagger-ui/LICENSE", "/docs/docs.html", "/redoc"]
+)
+async def test_nothing_else_is_served(http: httpx.AsyncClient, path: str) -> None:
+    assert (await http.get(path)).status_code == 404
+
+
+def test_the_files_are_packaged_with_their_licence() -> None:
+    told = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    packaged = {
+        path for pattern in told["tool"]["setuptools"]["package-data"]["app"] for path in (ROOT / "app").glob(pattern)
+    }
+    files = {path for path in STATIC.rglob("*") if path.is_file()}
+    assert files <= packaged
+    names = {path.name for path in files}
+    assert {"LICENSE", "NOTICE", "swagger-ui-bundle.js.LICENSE.txt"} <= names
+    assert "Apache License" in (STATIC / "swagger-ui" / "LICENSE").read_text(encoding="utf-8")

@@ -1,0 +1,344 @@
+"""Control routes: each answers what its protocol says, and every failure is exactly {"error": message}."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from pydantic import BaseModel
+
+from app import __version__
+from app.contract import IndexEntry
+from app.errors import BadRequest, QueueFull, Unauthorized
+from app.http.access import Access
+from app.http.errors import error_parts, install_error_handlers
+from app.http.keys import keys_of
+from app.http.routes import control
+
+from ..catalog import FakeCatalog, FakeHealth, client, served, spec
+
+ECHO = served("echo", (spec("x", "FP32", 4),), (spec("y", "FP32", 4),))
+ECHO_2 = served("echo", (spec("x", "FP32", 4),), (spec("y", "FP32", 4),), version="2")
+MASK = spec("mask", "BOOL", "tokens", mask_of="ids")  # which no client sends
+TEXT = served("text", (MASK, spec("ids", "INT64", "tokens"), spec("note", "BYTES", 1)), (spec("v", "FP32", 3),))
+STATS = served("stats", (spec("x", "FP32", 4),), (spec("y", "FP32", 4),))
+
+
+class Flag(BaseModel):
+    on: bool
+
+
+def make_app() -> FastAPI:
+    app = FastAPI()
+    app.include_router(control.router)
+    install_error_handlers(app)
+
+    @app.get("/boom")
+    async def boom() -> None:
+        raise RuntimeError("a secret of the inside")
+
+    @app.get("/full")
+    async def full() -> None:
+        raise QueueFull("the queue is full", retry_after_s=3)
+
+    @app.post("/flag")
+    async def flag(body: Flag) -> None: ...
+
+    return app
+
+
+@pytest.fixture
+def catalog() -> FakeCatalog:
+    models: dict[str, Any] = {
+        "echo": {"1": ECHO, "2": ECHO_2, "3": None},
+        "text": {"1": TEXT},
+        "stats": {"1": STATS},
+        "broken": {"1": None},
+    }
+    entries = [IndexEntry("echo", "1", "READY"), IndexEntry("broken", "1", "UNAVAILABLE", "model.toml: no inputs")]
+    return FakeCatalog(models, entries)
+
+
+@pytest.fixture
+def health() -> FakeHealth:
+    return FakeHealth()
+
+
+@pytest.fixture
+async def http(catalog: FakeCatalog, health: FakeHealth) -> AsyncIterator[httpx.AsyncClient]:
+    metrics = SimpleNamespace(render=lambda: (b"up 1\n", "text/plain; version=0.0.4; charset=utf-8"))
+    async with client(make_app(), catalog=catalog, health=health, metrics=metrics) as opened:
+        yield opened
+
+
+async def test_server_metadata_lists_only_what_works(http: httpx.AsyncClient) -> None:
+    body = (await http.get("/v2")).json()
+    assert (body["name"], body["version"]) == ("starling", __version__)
+    assert set(body["extensions"]) == {
+        "binary_tensor_data",
+        "parameters",
+        "schedule_policy",
+        "statistics",
+        "model_repository",
+        "model_repository(unload_dependents)",
+        "model_configuration",
+    }
+
+
+@pytest.mark.parametrize("path", ["/v2/models", "/v1/models"])
+async def test_list_names_ready_models_once(http: httpx.AsyncClient, path: str) -> None:
+    assert (await http.get(path)).json() == {"models": ["echo", "stats", "text"]}
+
+
+async def test_metadata_leads_with_the_batch_dimension(http: httpx.AsyncClient) -> None:
+    assert (await http.get("/v2/models/text")).json() == {
+        "name": "text",
+        "versions": ["1"],
+        "platform": "pytorch",
+        "inputs": [
+            {"name": "ids", "datatype": "INT64", "shape": [-1, -1]},
+            {"name": "note", "datatype": "BYTES", "shape": [-1, 1]},
+        ],
+        "outputs": [{"name": "v", "datatype": "FP32", "shape": [-1, 3]}],
+    }
+    one = (await http.get("/v2/models/echo/versions/1")).json()
+    assert one["versions"] == ["1", "2"]
+
+
+async def test_config_has_tritons_type_names(http: httpx.AsyncClient) -> None:
+    assert (await http.get("/v2/models/text/config")).json() == {
+        "name": "text",
+        "platform": "pytorch",
+        "max_batch_size": 32,
+        "input": [
+            {"name": "ids", "data_type": "TYPE_INT64", "dims": [-1]},
+            {"name": "note", "data_type": "TYPE_STRING", "dims": [1]},
+        ],
+        "output": [{"name": "v", "data_type": "TYPE_FP32", "dims": [3]}],
+        "dynamic_batching": {},
+        "parameters": {"max_request_rows": {"string_value": "1024"}},
+    }
+    assert (await http.get("/v2/models/echo/versions/2/config")).json()["name"] == "echo"
+
+
+async def test_model_readiness(http: httpx.AsyncClient) -> None:
+    assert (await http.get("/v2/models/echo/ready")).json() == {"name": "echo", "ready": True}
+    assert (await http.get("/v2/models/echo/versions/2/ready")).status_code == 200
+    waiting = await http.get("/v2/models/echo/versions/3/ready")
+    assert (waiting.status_code, waiting.json()) == (503, {"name": "echo", "ready": False})
+    assert waiting.headers["retry-after"] == "7"
+    assert (await http.get("/v2/models/nobody/ready")).status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/v2/models/{}/ready", "/v2/models/{}/versions/1/ready", "/v1/models/{}"])
+@pytest.mark.parametrize(("model", "status"), [("echo", 200), ("broken", 503), ("nobody", 404)])
+async def test_readiness_answers_head_as_get(http: httpx.AsyncClient, path: str, model: str, status: int) -> None:
+    got, headed = await http.get(path.format(model)), await http.head(path.format(model))
+    for answer in (got, headed):
+        answer.headers.pop("retry-after", None)  # it is random
+    assert (headed.status_code, headed.headers) == (got.status_code, got.headers)
+    assert (headed.status_code, headed.content) == (status, b"")
+
+
+async def test_v1_status(http: httpx.AsyncClient) -> None:
+    assert (await http.get("/v1/models/echo")).json() == {"name": "echo", "ready": True}
+    assert (await http.get("/v1/models/broken")).status_code == 503
+
+
+async def test_statistics(http: httpx.AsyncClient) -> None:
+    everything = (await http.get("/v2/models/stats")).json()["model_stats"]
+    assert [(one["name"], one["version"]) for one in everything] == [
+        ("echo", "1"),
+        ("echo", "2"),
+        ("text", "1"),
+        ("stats", "1"),
+    ]
+    both = (await http.get("/v2/models/echo/stats")).json()["model_stats"]
+    assert [one["version"] for one in both] == ["1", "2"]
+    one = (await http.get("/v2/models/echo/versions/2/stats")).json()["model_stats"]
+    assert [stats["version"] for stats in one] == ["2"]
+    assert (await http.get("/v2/models/broken/stats")).status_code == 503
+
+
+async def test_a_model_named_stats_is_reached_by_its_version(http: httpx.AsyncClient) -> None:
+    assert (await http.get("/v2/models/stats/versions/1")).json()["name"] == "stats"
+    assert (await http.get("/v2/models/stats/ready")).json() == {"name": "stats", "ready": True}
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b" \n"])
+async def test_index_is_a_list_of_everything(http: httpx.AsyncClient, body: bytes) -> None:
+    assert (await http.post("/v2/repository/index", content=body)).json() == [
+        {"name": "echo", "version": "1", "state": "READY", "reason": ""},
+        {"name": "broken", "version": "1", "state": "UNAVAILABLE", "reason": "model.toml: no inputs"},
+    ]
+
+
+async def test_index_of_what_is_ready(http: httpx.AsyncClient) -> None:
+    lines = (await http.post("/v2/repository/index", content=b'{"ready": true}')).json()
+    assert [line["name"] for line in lines] == ["echo"]
+
+
+async def test_load_and_unload(http: httpx.AsyncClient, catalog: FakeCatalog) -> None:
+    assert (await http.post("/v2/repository/models/echo/load")).json() == {"name": "echo", "load": True}
+    assert (await http.post("/v2/repository/models/echo/load", content=b'{"parameters":{}}')).status_code == 200
+    dependents = b'{"parameters":{"unload_dependents":true}}'
+    answer = await http.post("/v2/repository/models/text/unload", content=dependents)
+    assert answer.json() == {"name": "text", "unload": True}
+    assert (catalog.loaded, catalog.unloaded) == (["echo", "echo"], ["text"])
+
+
+@pytest.mark.parametrize("model", ["echo", "nobody"])
+@pytest.mark.parametrize("step", ["load", "unload"])
+async def test_control_is_off_unless_asked_for(catalog: FakeCatalog, step: str, model: str) -> None:
+    """Which is told before the body is read and the model is looked for; the index is open."""
+    path = f"/v2/repository/models/{model}/{step}"
+    async with client(make_app(), catalog=catalog, access=Access()) as http:
+        answer = await http.post(path, content=b"{")
+        assert (answer.status_code, "--model-control" in answer.json()["error"]) == (403, True)
+        assert (await http.post("/v2/repository/index")).status_code == 200
+    admin = Access(admin=keys_of("admin_key", "sesame", None))
+    async with client(make_app(), catalog=catalog, access=admin) as http:
+        for headers in ({}, {"X-API-Key": "open"}, {"Authorization": "Basic sesame"}):
+            answer = await http.post(path, content=b"{", headers=headers)
+            assert (answer.status_code, "admin key" in answer.json()["error"]) == (401, True)
+        for headers in ({"X-API-Key": "sesame"}, {"Authorization": "Bearer sesame"}):
+            assert (await http.post(path, headers=headers)).status_code == (200 if model == "echo" else 404)
+    assert (catalog.loaded + catalog.unloaded) == (["echo", "echo"] if model == "echo" else [])
+
+
+@pytest.mark.parametrize("name", ["config", "file:1/model.pt"])
+async def test_load_refuses_overrides(http: httpx.AsyncClient, catalog: FakeCatalog, name: str) -> None:
+    answer = await http.post("/v2/repository/models/echo/load", json={"parameters": {name: "e30="}})
+    assert answer.status_code == 400
+    assert name in answer.json()["error"]
+    assert "not supported" in answer.json()["error"]
+    assert catalog.loaded == []
+
+
+async def test_load_failures(http: httpx.AsyncClient) -> None:
+    unknown = await http.post("/v2/repository/models/nobody/load")
+    assert (unknown.status_code, unknown.json()) == (404, {"error": "unknown model 'nobody'"})
+    broken = await http.post("/v2/repository/models/broken/load")
+    assert (broken.status_code, broken.json()) == (400, {"error": "model.toml: inputs: expected a list"})
+
+
+async def test_loading_what_the_file_system_has_no_name_for(http: httpx.AsyncClient, catalog: FakeCatalog) -> None:
+    catalog.load_error = OSError(errno.ENAMETOOLONG, "File name too long")
+    answer = await http.post(f"/v2/repository/models/{'a' * 300}/load")
+    assert (answer.status_code, list(answer.json())) == (404, ["error"])
+    assert answer.json()["error"].startswith("model 'aaaa")
+    catalog.load_error = OSError(errno.EIO, "the disk is broken")
+    assert (await http.post("/v2/repository/models/echo/load")).status_code == 500
+
+
+NAMES = ["a" * 300, "a" * 30_000, "a%00b", "%00", "%2e%2e", "%ff%fe", "%c3%28", "%ed%a0%80", "a%2fb", "%0a", "%20"]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=lambda name: name[:10])
+async def test_names_that_no_model_can_have(http: httpx.AsyncClient, name: str) -> None:
+    paths = [
+        f"/v2/models/{name}",
+        f"/v2/models/{name}/versions/1",
+        f"/v2/models/echo/versions/{name}",
+        f"/v1/models/{name}",
+    ]
+    paths += [f"{path}/{about}" for path in paths[:3] for about in ("ready", "config", "stats")]
+    posts = [f"/v2/repository/models/{name}/load", f"/v2/repository/models/{name}/unload"]
+    for method, path in [*(("GET", path) for path in paths), *(("POST", path) for path in posts)]:
+        answer = await http.send(httpx.Request(method, httpx.URL("http://test", raw_path=path.encode())))
+        assert (path, answer.status_code, list(answer.json())) == (path, 404, ["error"])
+        assert len(answer.json()["error"]) < 5000
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (b"{", "body"),
+        (b"[]", "body"),
+        (b'{"ready": "sometimes"}', "body.ready"),
+        (b"[" * 5000, "body"),
+        (b"\xff", "body"),
+    ],
+)
+async def test_bad_control_bodies(http: httpx.AsyncClient, body: bytes, field: str) -> None:
+    answer = await http.post("/v2/repository/index", content=body)
+    assert answer.status_code == 400
+    assert list(answer.json()) == ["error"]
+    assert answer.json()["error"].startswith(f"{field}: ")
+
+
+async def test_control_bodies_are_bounded(http: httpx.AsyncClient) -> None:
+    answer = await http.post("/v2/repository/models/echo/load", content=b" " * (control.MAX_CONTROL_BODY + 1))
+    assert answer.status_code == 413
+
+
+async def test_a_body_that_does_not_arrive(catalog: FakeCatalog) -> None:
+    async def stuck() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.Event().wait()
+
+    settings = SimpleNamespace(body_timeout_s=0.0)
+    async with client(make_app(), catalog=catalog, settings=settings) as opened:
+        answer = await opened.post("/v2/repository/index", content=stuck())
+    assert answer.status_code == 408
+
+
+async def test_metrics(http: httpx.AsyncClient) -> None:
+    answer = await http.get("/metrics")
+    assert answer.text == "up 1\n"
+    assert answer.headers.get_list("content-type") == ["text/plain; version=0.0.4; charset=utf-8"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/nowhere", 404),
+        ("GET", "/v2/models/nobody", 404),
+        ("GET", "/v2/models/echo/versions/9", 404),
+        ("GET", "/v2/models/broken", 503),
+        ("POST", "/v2", 405),
+        ("GET", "/v2/repository/index", 405),
+        ("GET", "/full", 429),
+        ("GET", "/boom", 500),
+    ],
+)
+async def test_errors_have_one_shape(http: httpx.AsyncClient, method: str, path: str, status: int) -> None:
+    answer = await http.request(method, path)
+    assert answer.status_code == status
+    assert list(answer.json()) == ["error"]
+    assert answer.headers.get_list("content-type") == ["application/json"]
+    assert "secret" not in answer.text
+    assert ("retry-after" in answer.headers) == (status in (429, 503))
+
+
+async def test_framework_errors_name_what_was_asked(http: httpx.AsyncClient) -> None:
+    assert (await http.get("/nowhere")).json() == {"error": "no such route: /nowhere"}
+    wrong = await http.delete("/v2")
+    assert wrong.json() == {"error": "DELETE is not allowed on /v2"}
+    assert wrong.headers["allow"] == "GET"
+
+
+async def test_bodies_that_the_framework_parses(http: httpx.AsyncClient) -> None:
+    for content, part in [(b"{", "body"), (b'{"on": "maybe"}', "body.on"), (b"{}", "body.on")]:
+        answer = await http.post("/flag", content=content, headers={"content-type": "application/json"})
+        assert answer.status_code == 400
+        assert list(answer.json()) == ["error"]
+        assert part in answer.json()["error"]
+
+
+def test_error_parts() -> None:
+    status, headers, body = error_parts(BadRequest('inputs[0].name: got "\udc80ß"'))
+    assert (status, body) == (400, '{"error": "inputs[0].name: got \\"?ß\\""}'.encode())
+    assert headers == [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    assert len(error_parts(BadRequest("a" * 100_000))[2]) < 5000
+    for hint, expected in ((3, {b"3", b"4"}), (8, {b"8", b"9", b"10"}), (None, {b"1", b"2"})):
+        refused = QueueFull("full", retry_after_s=hint)
+        assert {dict(error_parts(refused)[1])[b"retry-after"] for _ in range(200)} == expected
+    assert (b"www-authenticate", b"Bearer") in error_parts(Unauthorized("a key is needed"))[1]
+    assert b"inside" not in error_parts(RuntimeError("a secret of the inside"))[2]

@@ -1,0 +1,76 @@
+"""Probes: the same answer under every name, with the reason where it is no, and to HEAD without a body."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+from connections import Connection
+from fastapi import FastAPI
+
+from app.http.errors import install_error_handlers
+from app.http.routes import probes
+
+from ..catalog import FakeHealth, client
+
+LIVE = ["/v2/health/live", "/livez", "/healthz"]
+READY = ["/v2/health/ready", "/readyz", "/ping"]
+
+
+@pytest.fixture
+def health() -> FakeHealth:
+    return FakeHealth()
+
+
+@pytest.fixture
+async def http(health: FakeHealth) -> AsyncIterator[httpx.AsyncClient]:
+    app = FastAPI()
+    app.include_router(probes.router)
+    install_error_handlers(app)
+    async with client(app, health=health) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(("path", "word"), [(path, "live") for path in LIVE] + [(path, "ready") for path in READY])
+async def test_a_probe_that_fails_says_why(http: httpx.AsyncClient, health: FakeHealth, path: str, word: str) -> None:
+    answer = await http.get(path)
+    assert (answer.status_code, answer.json()) == (200, {word: True})
+    reason = "a: loading; b: failed: no such file"
+    setattr(health, f"{word}_reason", reason)
+    answer = await http.get(path)
+    assert (answer.status_code, answer.json()) == (503, {word: False, "reason": reason})
+    assert answer.headers.get("retry-after") == ("1" if word == "ready" else None)
+
+
+@pytest.mark.parametrize("path", LIVE + READY)
+async def test_head_has_the_status_and_the_headers_of_get(
+    http: httpx.AsyncClient, health: FakeHealth, path: str
+) -> None:
+    for reason in (None, "hung"):
+        health.live_reason = health.ready_reason = reason
+        got, headed = await http.get(path), await http.head(path)
+        assert (headed.status_code, headed.headers) == (got.status_code, got.headers)
+
+
+@pytest.mark.parametrize("reason", [None, "hung"])
+async def test_nothing_follows_the_head_on_the_wire(health: FakeHealth, reason: str | None) -> None:
+    """httpx would hide a body; the connection of the server's own protocol does not."""
+    health.live_reason = reason
+    app = FastAPI()
+    app.include_router(probes.router)
+    for path in LIVE:
+        connection = Connection(app, state={"health": health})
+        connection.send(b"HEAD %s HTTP/1.1\r\nhost: x\r\n\r\n" % path.encode())
+        await connection.done()
+        head, rest = connection.transport.written.split(b"\r\n\r\n")
+        assert rest == b""
+        assert head.startswith(b"HTTP/1.1 503" if reason else b"HTTP/1.1 200")
+        assert b"\r\ncontent-length: " in head
+
+
+@pytest.mark.parametrize("path", LIVE + READY)
+async def test_other_methods(http: httpx.AsyncClient, path: str) -> None:
+    answer = await http.post(path)
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
+    assert answer.json() == {"error": f"POST is not allowed on {path}"}

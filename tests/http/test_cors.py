@@ -1,0 +1,155 @@
+"""Pages of allowed origins read every answer, on both ways; others read none; without CORS nothing is added."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from app.http.access import Access
+from app.http.access_log import AccessLog
+from app.http.cors import Cors, CorsCalls
+from app.http.direct import DirectCalls
+from app.http.inference import InferencePath, Outside
+from app.http.keys import keys_of
+
+from .test_inference import INFER, LIMITS, Caller, Echo, Health, MakeCaller, body, caller, model
+
+__all__ = ["caller", "model"]  # fixtures
+
+LOCKED = Access(keys_of("api_key", "sesame", None))
+SHOP = b"https://shop.example"
+PLAIN = Outside(cors_origins=("https://shop.example", "http://localhost:3000"))
+ANY = Outside(cors_origins=("*",))
+ASKS = {b"origin": SHOP, b"access-control-request-method": b"POST"}
+
+
+def cors_of(headers: Mapping[bytes, bytes]) -> dict[str, str]:
+    return {
+        name.decode(): value.decode()
+        for name, value in headers.items()
+        if name.startswith(b"access-control-") or name == b"vary"
+    }
+
+
+READABLE = {
+    "access-control-allow-origin": "https://shop.example",
+    "access-control-expose-headers": "x-request-id, x-batch-size, server-timing, inference-header-content-length, "
+    "retry-after, www-authenticate, traceparent",
+    "vary": "origin",
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "sent", "status", "options"),
+    [
+        (INFER, body(), 200, {}),
+        ("/predict/echo", b"[0, 1, 2, 3]", 200, {}),
+        (INFER, b"{", 400, {}),
+        ("/v2/models/ekko/infer", body(), 404, {}),
+        ("/v2/models/echo/versions/2/infer", body(), 503, {}),
+        (INFER, body(9), 400, {}),
+        (INFER, b" " * 900, 413, {}),
+        (INFER, b" " * 1001, 413, {}),
+        (INFER, body(), 401, {"access": LOCKED}),
+        (INFER, body(), 503, {"connections": lambda: 4}),
+        ("/elsewhere", b"", 299, {}),
+    ],
+)
+async def test_every_answer_can_be_read(
+    caller: MakeCaller, model: Echo, path: str, sent: bytes, status: int, options: dict[str, Any]
+) -> None:
+    reply = await caller(model, options={"outside": PLAIN, **options})(path, sent, {b"origin": SHOP})
+    assert (reply.status, cors_of(reply.headers)) == (status, READABLE)
+
+
+async def test_a_refusal_can_be_read(caller: MakeCaller, model: Echo) -> None:
+    model.full = frozenset({"realtime"})
+    reply = await caller(model, options={"outside": PLAIN})(INFER, body(), {b"origin": SHOP})
+    assert reply.headers[b"retry-after"] in (b"4", b"5")
+    assert (reply.status, cors_of(reply.headers)) == (429, READABLE)
+
+
+@pytest.mark.parametrize(
+    ("front", "headers", "found"),
+    [
+        (PLAIN, {}, {"vary": "origin"}),
+        (PLAIN, {b"origin": b"https://elsewhere.example"}, {"vary": "origin"}),
+        (PLAIN, {b"origin": b"null"}, {"vary": "origin"}),
+        (PLAIN, {b"origin": b"http://localhost:3000"},
+         {**READABLE, "access-control-allow-origin": "http://localhost:3000"}),
+        (ANY, {}, {}),
+        (ANY, {b"origin": SHOP}, {name: value for name, value in READABLE.items() if name != "vary"}
+         | {"access-control-allow-origin": "*"}),
+        (Outside(), {b"origin": SHOP}, {}),
+    ],
+)  # fmt: skip
+async def test_only_those_that_are_allowed(
+    caller: MakeCaller, model: Echo, front: Outside, headers: dict[bytes, bytes], found: dict[str, str]
+) -> None:
+    reply = await caller(model, options={"outside": front})(INFER, body(), headers)
+    assert (reply.status, cors_of(reply.headers)) == (200, found)
+
+
+@pytest.mark.parametrize("path", [INFER, "/v2/models", "/livez", "/nowhere"])
+async def test_a_preflight_needs_no_key(caller: MakeCaller, model: Echo, path: str) -> None:
+    options = {"outside": PLAIN, "access": LOCKED, "connections": lambda: 4}
+    asks = {**ASKS, b"access-control-request-headers": b"content-type,x-api-key"}
+    reply = await caller(model, options=options)(path, b"", asks, "OPTIONS")
+    assert (reply.status, reply.body) == (204, b"")
+    assert cors_of(reply.headers) == {
+        **READABLE,
+        "access-control-allow-methods": "GET, HEAD, POST",
+        "access-control-allow-headers": "content-type,x-api-key",
+        "access-control-max-age": "600",
+    }
+
+
+async def test_a_preflight_of_others_says_why(caller: MakeCaller, model: Echo) -> None:
+    asks = {**ASKS, b"origin": b"https://elsewhere.example"}
+    reply = await caller(model, options={"outside": PLAIN})(INFER, b"", asks, "OPTIONS")
+    assert reply.status == 400
+    assert "'https://elsewhere.example' may not call this server" in reply.json()["error"]
+    assert cors_of(reply.headers) == {"vary": "origin"}
+
+
+async def test_other_options_are_as_without_cors(caller: MakeCaller, model: Echo) -> None:
+    for front, headers in ((PLAIN, {b"origin": SHOP}), (Outside(), ASKS)):
+        reply = await caller(model, options={"outside": front})(INFER, b"", headers, "OPTIONS")
+        assert (reply.status, reply.headers[b"allow"]) == (405, b"POST")
+
+
+async def test_answers_close_while_the_server_stops(model: Echo) -> None:
+    calls = Caller(model, "asgi", Health(closing=True), {"outside": PLAIN})
+    for method, headers in (("OPTIONS", ASKS), ("POST", {b"origin": SHOP})):
+        assert (await calls(INFER, body(), headers, method)).headers[b"connection"] == b"close"
+
+
+def test_the_short_way_is_as_short_without_cors() -> None:
+    def direct(front: Outside) -> type:
+        async def app(scope: Any, receive: Any, send: Any) -> None: ...
+
+        return type(InferencePath(app, LIMITS, outside=front).direct)
+
+    assert direct(Outside()) is DirectCalls
+    assert direct(PLAIN) is CorsCalls
+
+
+def test_an_origin_is_compared_without_regard_to_case() -> None:
+    """Browsers send lower case; what is answered is what was set."""
+    assert (
+        dict(Cors(("https://shop.example",)).headers(b"HTTPS://Shop.Example"))[b"access-control-allow-origin"] == SHOP
+    )
+
+
+async def test_with_an_access_log_answers_are_the_same(
+    caller: MakeCaller, model: Echo, caplog: pytest.LogCaptureFixture
+) -> None:
+    call = caller(model, options={"outside": PLAIN, "access_log": AccessLog()})
+    with caplog.at_level("INFO", "starling.access"):
+        for sent, status in ((body(), 200), (b"{", 400)):
+            reply = await call(INFER, sent, {b"origin": SHOP})
+            assert (reply.status, cors_of(reply.headers)) == (status, READABLE)
+        assert (await call(INFER, b"", ASKS, "OPTIONS")).status == 204
+    assert [record.getMessage().rpartition(" ")[2] for record in caplog.records] == ["200", "400", "204"]

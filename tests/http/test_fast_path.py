@@ -1,0 +1,556 @@
+"""The fast path through the HTTP protocol: what it takes, what it leaves to uvicorn, and how its answers go out."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from functools import partial
+from typing import Any
+
+import pytest
+from connections import Connection, parsed
+
+from app.http.connection.connection import LONG_BODY
+from app.http.connection.exchange import Connection as AnyConnection
+from app.http.connection.exchange import Exchange, RequestHeaders
+
+HEAD = b"content-length: 2\r\n"
+
+
+class Taken(Exchange):
+    """An exchange that the test answers."""
+
+    __slots__ = ("body", "final", "gone", "refuses", "timed_out")
+
+    def __init__(self, connection: AnyConnection, refuses: bool) -> None:
+        super().__init__(connection)
+        self.body: bytes | None = None
+        self.gone = self.timed_out = self.final = False
+        self.refuses = refuses
+
+    def received(self, body: bytes) -> bool:
+        self.body = body
+        return not self.refuses
+
+    def late(self) -> None:
+        self.timed_out = self.final = True
+        self.connection.send_answer(self, 408, HEAD, b"no")
+
+    def left(self) -> None:
+        self.gone = True
+
+    def closes(self) -> bool:
+        return self.final
+
+    def ok(self) -> None:
+        self.connection.send_answer(self, 200, HEAD, b"ok")
+
+
+class Takes:
+    """A handler that takes all it is offered.
+
+    `full`: it answers at once; `refused`: it will, later; `refuses`: its exchanges give theirs back.
+    """
+
+    body_timeout_s = 30.0
+
+    def __init__(self) -> None:
+        self.taken: list[Taken] = []
+        self.heads: list[tuple[bytes, RequestHeaders, int]] = []
+        self.refuses = self.full = self.refused = False
+
+    def take(self, connection: AnyConnection, url: bytes, headers: RequestHeaders, length: int) -> Exchange | None:
+        self.heads.append((url, headers, length))
+        self.taken.append(Taken(connection, self.refuses))
+        self.taken[-1].refused = self.refused
+        if self.full:
+            self.taken[-1].ok()
+        return self.taken[-1]
+
+
+class Clock:
+    """A loop whose timers the test lets go off."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.timers: list[tuple[float, Any, asyncio.TimerHandle]] = []
+        self._loop = asyncio.get_running_loop()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, delay: float, callback: Any, *args: Any) -> asyncio.TimerHandle:
+        handle = self._loop.call_later(3600, callback, *args)
+        self.timers.append((self.now + delay, partial(callback, *args), handle))
+        return handle
+
+    def pass_s(self, seconds: float) -> None:
+        end = self.now + seconds
+        while due := [timer for timer in self.timers if timer[0] <= end and not timer[2].cancelled()]:
+            timer = min(due, key=lambda entry: entry[0])
+            self.timers.remove(timer)
+            self.now = timer[0]
+            timer[2].cancel()
+            timer[1]()
+        self.now = end
+
+
+async def long_way(scope: Any, receive: Any, send: Any) -> None:
+    """The ASGI application behind: says how many bytes came."""
+    size, more = 0, True
+    while more:
+        message = await receive()
+        size, more = size + len(message.get("body", b"")), message.get("more_body", False)
+    text = b"%d %s" % (size, scope["path"].encode())
+    head = [(b"content-length", b"%d" % len(text)), (b"x-way", b"long")]
+    await send({"type": "http.response.start", "status": 200, "headers": head})
+    await send({"type": "http.response.body", "body": text})
+
+
+def post(path: bytes, body: bytes = b"hi", *lines: bytes) -> bytes:
+    head = b"".join(line + b"\r\n" for line in (b"Host: a", b"Content-Length: %d" % len(body), *lines))
+    return b"POST %s HTTP/1.1\r\n%s\r\n%s" % (path, head, body)
+
+
+ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+
+
+def get_known(connection: Connection, handler: Takes, head: bytes, body: bytes) -> None:
+    """Let the connection see a head, and forget that it was there."""
+    connection.send(head + body)
+    handler.taken.pop().ok()
+    connection.transport.writes.clear()
+
+
+@pytest.fixture
+def handler() -> Takes:
+    return Takes()
+
+
+async def connected(handler: Takes, clock: Clock | None = None) -> Connection:
+    return Connection(long_way, handler, loop=clock)
+
+
+async def test_a_plain_post(handler: Takes) -> None:
+    connection = await connected(handler)
+    connection.send(post(b"/a", b"one", b"X-A: b"))
+    assert handler.heads == [(b"/a", {b"host": b"a", b"content-length": b"3", b"x-a": b"b"}, 3)]
+    assert handler.taken[0].body == b"one"
+    handler.taken[0].ok()
+    connection.send(post(b"/b", b"two"))
+    handler.taken[1].ok()
+    assert connection.transport.writes == [ANSWER, ANSWER]
+    assert (connection.state.tasks, connection.transport.closing) == (set(), False)
+
+
+async def test_the_last_request_of_a_connection(handler: Takes) -> None:
+    """A client that comes anew for each request costs no task either."""
+    for before in (False, True):
+        connection = await connected(handler)
+        if before:
+            connection.send(post(b"/a"))
+            handler.taken[-1].ok()
+        connection.send(post(b"/a", b"hi", b"Connection: close") + post(b"/b"))
+        assert not connection.transport.closing
+        handler.taken[-1].ok()
+        assert connection.transport.writes[-1] == ANSWER.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
+        assert (connection.state.tasks, connection.transport.closing) == (set(), True)
+        assert [head[0] for head in handler.heads] == [b"/a"] * len(handler.heads)
+
+
+async def test_a_request_in_any_pieces(handler: Takes) -> None:
+    request = post(b"/a", b"body")
+    connection = await connected(handler)
+    for cut in range(1, len(request)):
+        connection.send(request[:cut])
+        connection.send(request[cut:])
+        handler.taken[-1].ok()
+    for byte in request:
+        connection.send(bytes([byte]))
+    assert [taken.body for taken in handler.taken] == [b"body"] * len(request)
+    assert connection.transport.written == ANSWER * (len(request) - 1)
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi",
+        b"POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n",
+        b"POST /a HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"POST /a HTTP/1.0\r\nContent-Length: 2\r\n\r\nhi",
+        b"POST /a HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nhi",
+        post(b"/a", b"hi", b"Expect: 100-continue"),
+        post(b"/a", gzip.compress(b"hi"), b"Content-Encoding: gzip"),
+        post(b"/a", b"hi", b"Upgrade: h2c"),
+        post(b"/a", b"x" * (LONG_BODY + 1)),
+    ],
+    ids=["get", "put", "chunked", "no length", "1.0", "1.0 kept alive", "expect", "gzip", "upgrade", "large"],
+)
+async def test_what_goes_uvicorns_way(handler: Takes, request_bytes: bytes) -> None:
+    connection = await connected(handler)
+    connection.send(request_bytes)
+    await connection.done()
+    assert handler.taken == []
+    written = connection.transport.written.removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n")
+    assert parsed(written)[1]["x-way"] == "long"
+
+
+async def test_a_largest_body_is_taken(handler: Takes) -> None:
+    connection = await connected(handler)
+    connection.send(post(b"/a", b"x" * LONG_BODY, b"Connection: keep-alive"))
+    assert handler.taken[0].body == b"x" * LONG_BODY
+
+
+async def test_one_that_is_given_back_goes_uvicorns_way(handler: Takes) -> None:
+    handler.refuses = True
+    connection = await connected(handler)
+    for size in (2, 100_000):
+        connection.send(post(b"/a%20b?c=d", b"x" * size))
+        await connection.done()
+        assert parsed(connection.transport.writes[-1])[2] == b"%d /a b" % size
+    handler.refuses = False
+    connection.send(post(b"/a"))
+    handler.taken[-1].ok()
+    assert connection.transport.writes[-1] == ANSWER
+
+
+async def test_requests_behind_one_another_are_answered_in_order(handler: Takes) -> None:
+    connection = await connected(handler)
+    connection.send(post(b"/1") + post(b"/2") + post(b"/3", b"abc"))
+    assert len(handler.taken) == 1
+    assert connection.state.tasks == set()
+    handler.taken[0].ok()
+    await connection.done()
+    first, second, third = connection.transport.writes
+    assert (first, parsed(second)[2], parsed(third)[2]) == (ANSWER, b"2 /2", b"3 /3")
+    connection.send(post(b"/4"))
+    handler.taken[1].ok()
+    assert connection.transport.writes[-1] == ANSWER
+
+
+async def test_an_answer_before_the_body(handler: Takes) -> None:
+    """The rest of the body is dropped, and the connection goes on."""
+    connection = await connected(handler)
+    connection.send(b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nab")
+    handler.taken[0].ok()
+    connection.send(b"cd" + post(b"/b"))
+    assert (handler.taken[0].body, handler.taken[1].body) == (None, b"hi")
+    handler.taken[1].ok()
+    assert connection.transport.writes == [ANSWER, ANSWER]
+
+
+async def test_a_slow_reader_has_one_answer_held(handler: Takes) -> None:
+    connection = await connected(handler)
+    connection.send(post(b"/a") + post(b"/b"))
+    connection.protocol.pause_writing()
+    handler.taken[0].final = False
+    handler.taken[0].ok()
+    assert connection.transport.writes == []
+    handler.taken[0].final = True  # the server has been told to stop meanwhile
+    connection.protocol.resume_writing()
+    assert connection.transport.writes == [ANSWER.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")]
+    assert connection.transport.ended  # a second request has been read, and more may be on its way
+    assert len(handler.taken) == 1
+
+
+async def test_nothing_is_taken_while_an_earlier_answer_is_unread(handler: Takes) -> None:
+    connection = await connected(handler)
+    connection.protocol.pause_writing()
+    connection.send(post(b"/a"))
+    assert handler.taken == []
+    connection.protocol.resume_writing()
+    await connection.done()
+    assert parsed(connection.transport.written)[2] == b"2 /a"
+
+
+@pytest.mark.parametrize(
+    "sent", [b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nab", post(b"/a") + post(b"/b")]
+)
+async def test_a_client_that_leaves(handler: Takes, sent: bytes) -> None:
+    connection = await connected(handler)
+    connection.send(sent)
+    connection.hang_up()
+    (taken,) = handler.taken
+    assert (taken.gone, taken.timed_out) == (True, False)
+    taken.ok()  # too late: nothing is written to a closed connection
+    assert connection.transport.writes == []
+    assert connection.state.connections == set()
+
+
+async def test_a_client_that_leaves_while_its_answer_is_held(handler: Takes) -> None:
+    connection = await connected(handler)
+    connection.send(post(b"/a"))
+    connection.protocol.pause_writing()
+    handler.taken[0].ok()
+    connection.hang_up()
+    assert connection.transport.writes == []
+
+
+@pytest.mark.parametrize("known", [False, True])
+async def test_a_body_that_does_not_come(handler: Takes, known: bool) -> None:
+    clock = Clock()
+    connection = await connected(handler, clock)
+    if known:
+        get_known(connection, handler, b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n", b"abcd")
+    connection.send(b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n")
+    clock.pass_s(29)
+    connection.send(b"ab")  # a client that sends now and then gets no more time
+    clock.pass_s(0.9)
+    assert connection.transport.writes == []
+    clock.pass_s(0.2)
+    status, headers, _ = parsed(connection.transport.written)
+    assert (status, headers["connection"], handler.taken[0].timed_out) == (408, "close", True)
+    assert connection.transport.ended  # the client hears that nothing more comes,
+    assert not connection.transport.closing  # and what it still sends is read, or it would lose the answer
+    connection.send(b"c")
+    clock.pass_s(5)
+    assert connection.transport.closing
+
+
+@pytest.mark.parametrize("known", [False, True])
+async def test_a_body_that_comes_too_late_is_dropped(handler: Takes, known: bool) -> None:
+    clock = Clock()
+    connection = await connected(handler, clock)
+    if known:
+        get_known(connection, handler, b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n", b"abcd")
+    connection.send(b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n")
+    clock.pass_s(31)
+    connection.send(b"abcd" + post(b"/b") + b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert (len(handler.taken), handler.taken[0].body, connection.transport.ended) == (1, None, True)
+    assert len(connection.transport.writes) == 1
+    assert connection.state.tasks == set()
+
+
+@pytest.mark.parametrize("known", [False, True])
+async def test_a_body_that_is_late_while_its_refusal_waits(handler: Takes, known: bool) -> None:
+    """The refusal is the only answer, and the rest of the body is dropped."""
+    clock = Clock()
+    connection = await connected(handler, clock)
+    if known:
+        get_known(connection, handler, b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n", b"abcd")
+    handler.refused = True
+    connection.send(b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n")
+    clock.pass_s(31)
+    connection.send(b"ab")
+    handler.taken[0].ok()
+    connection.send(b"cd" + post(b"/b"))
+    handler.taken[1].ok()
+    assert connection.transport.writes == [ANSWER, ANSWER]
+    assert not handler.taken[0].timed_out
+
+
+@pytest.mark.parametrize("known", [False, True])
+async def test_a_malformed_request_behind_one_that_has_no_answer_yet(handler: Takes, known: bool) -> None:
+    connection = await connected(handler)
+    if known:
+        get_known(connection, handler, post(b"/a")[:-2], b"hi")
+    connection.send(post(b"/a") + b"no http\r\n\r\n")
+    connection.send(post(b"/a"))
+    assert connection.transport.writes == []
+    handler.taken[0].ok()
+    assert connection.transport.writes == [ANSWER.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")]
+    assert (len(handler.taken), connection.transport.closing or connection.transport.ended) == (1, True)
+
+
+async def test_a_body_in_time_leaves_no_timer(handler: Takes) -> None:
+    clock = Clock()
+    connection = await connected(handler, clock)
+    connection.send(b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n")
+    connection.send(b"abcd")
+    clock.pass_s(100)
+    assert (handler.taken[0].body, handler.taken[0].timed_out) == (b"abcd", False)
+
+
+@pytest.mark.parametrize(("sent", "later"), [(b"", b""), (b"P", b"O"), (b"GET /a HTTP/1.1\r\nHost: a\r\n", b"X")])
+@pytest.mark.parametrize("before", [False, True])
+async def test_a_head_that_does_not_come_to_its_end(handler: Takes, sent: bytes, later: bytes, before: bool) -> None:
+    """However it drips. The time counts from the accept, and from the last answer."""
+    clock = Clock()
+    connection = await connected(handler, clock)
+    if before:
+        clock.pass_s(4)
+        connection.send(post(b"/a"))
+        handler.taken[-1].ok()
+        connection.transport.writes.clear()
+    if sent:
+        connection.send(sent)
+    clock.pass_s(4.9)
+    assert not connection.transport.closing
+    if later:
+        connection.send(later)
+    clock.pass_s(0.2)
+    assert connection.transport.closing
+    assert connection.transport.written[:12] == (b"HTTP/1.1 408" if sent else b"")
+
+
+async def test_a_refusal_that_waits_drops_the_body(handler: Takes) -> None:
+    """And the connection goes on as before when it has left."""
+    connection = await connected(handler)
+    get_known(connection, handler, b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\n\r\n", b"before")
+    for head in (b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\n\r\n", post(b"/b", b"abcdef")[:-6]):
+        handler.refused = True
+        connection.send(head + b"abc")
+        taken = handler.taken[-1]
+        connection.send(b"def")
+        assert (taken.body, connection.transport.writes) == (b"", [])
+        handler.refused = False
+        connection.send(post(b"/c"))
+        taken.ok()
+        await connection.done()
+        assert connection.transport.writes[0] == ANSWER
+        assert parsed(connection.transport.writes[1])[2] == b"2 /c"
+        connection.transport.writes.clear()
+
+
+async def test_idle_connections_close(handler: Takes) -> None:
+    """After the last answer, not the first; one timer serves all answers."""
+    clock = Clock()
+    connection = await connected(handler, clock)
+    for _ in range(3):
+        connection.send(post(b"/a"))
+        handler.taken[-1].ok()
+        clock.pass_s(4)
+        assert (connection.transport.closing, len(clock.timers)) == (False, 1)
+    connection.send(b"GET /b HTTP/1.1\r\nHost: a\r\n\r\n")
+    await connection.done()
+    clock.pass_s(4.9)
+    assert not connection.transport.closing
+    clock.pass_s(0.2)
+    assert connection.transport.closing
+
+
+async def test_a_connection_with_a_request_is_not_idle(handler: Takes) -> None:
+    clock = Clock()
+    connection = await connected(handler, clock)
+    connection.send(post(b"/a"))
+    handler.taken[0].ok()
+    connection.send(post(b"/a"))
+    clock.pass_s(20)
+    assert not connection.transport.closing
+    handler.taken[1].ok()
+    clock.pass_s(4.9)
+    assert not connection.transport.closing
+    clock.pass_s(0.2)
+    assert connection.transport.closing
+
+
+async def test_shutdown_waits_for_an_answer_and_closes_with_it(handler: Takes) -> None:
+    connection = await connected(handler)
+    connection.send(post(b"/a"))
+    connection.protocol.shutdown()
+    assert not connection.transport.closing
+    handler.taken[0].ok()
+    assert connection.transport.writes == [ANSWER.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")]
+    assert connection.transport.closing
+
+
+async def test_headers_that_uvicorn_adds_to_every_answer(handler: Takes) -> None:
+    connection = await connected(handler)
+    for date in (b"one", b"two"):
+        connection.state.default_headers = [(b"date", date)]
+        connection.send(post(b"/a"))
+        handler.taken[-1].ok()
+        assert connection.transport.writes[-1].startswith(b"HTTP/1.1 200 OK\r\ndate: %s\r\ncontent-length" % date)
+
+
+# a head that has been seen on the connection is not parsed again
+
+
+class Counted:
+    """A parser that counts what it is fed."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.fed = 0
+        self._parser = connection.protocol.parser
+        connection.protocol.parser = self  # type: ignore[assignment]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._parser, name)
+
+    def feed_data(self, data: bytes) -> None:
+        self.fed += 1
+        self._parser.feed_data(data)
+
+
+async def test_a_head_is_parsed_once(handler: Takes) -> None:
+    connection = await connected(handler)
+    counted = Counted(connection)
+    for number in range(5):
+        connection.send(post(b"/a", b"body%d" % number, b"X-A: b"))
+        assert handler.taken[-1].body == b"body%d" % number
+        handler.taken[-1].ok()
+    assert (counted.fed, len({id(headers) for _, headers, _ in handler.heads})) == (1, 1)
+    for request in (post(b"/a", b"longer!"), post(b"/a", b"body5", b"X-A: c"), b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n"):
+        connection.send(request)
+        if request.startswith(b"POST"):
+            handler.taken[-1].ok()
+        await connection.done()
+    assert counted.fed == 4
+    assert handler.heads[-1][1][b"x-a"] == b"c"
+    assert connection.transport.written.count(b"HTTP/1.1 200 OK") == 8
+
+
+@pytest.mark.parametrize("first", [b"\r\n\r\n", b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n", post(b"/b", b"POST ")])
+async def test_a_head_behind_something_else_in_one_read(handler: Takes, first: bytes) -> None:
+    """What is remembered is that head alone, or nothing."""
+    connection = await connected(handler)
+    handler.full = True
+    connection.send(first + post(b"/a", b"one"))
+    await connection.done()
+    for body in (b"two", b"six"):
+        connection.send(post(b"/a", body))
+        await connection.done()
+    assert [taken.body for taken in handler.taken[-2:]] == [None, None]
+    assert [url for url, _, _ in handler.heads[-2:]] == [b"/a", b"/a"]
+    connection.send(first + post(b"/a", b"one"))
+    await connection.done()
+    assert connection.transport.written.count(b"HTTP/1.1 200 OK") == 4 + 2 * (first != b"\r\n\r\n")
+
+
+async def test_many_refused_in_one_read(handler: Takes) -> None:
+    handler.full = True
+    connection = await connected(handler)
+    connection.send(post(b"/a"))
+    connection.send(post(b"/a") * 5000)
+    assert connection.transport.writes == [ANSWER] * 5001
+    connection.send(post(b"/a") * 10 + b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" + post(b"/a"))
+    await connection.done()
+    assert [b"x-way" in answer for answer in connection.transport.writes[-12:]] == [False] * 10 + [True] * 2
+
+
+async def test_a_known_head_behind_a_request_that_is_being_answered(handler: Takes) -> None:
+    connection = await connected(handler)
+    get_known(connection, handler, post(b"/a"), b"")
+    connection.send(post(b"/a") * 3)
+    assert len(handler.taken) == 1
+    handler.taken[0].ok()
+    await connection.done()
+    first, *others = connection.transport.writes
+    assert (first, [parsed(other)[2] for other in others]) == (ANSWER, [b"2 /a", b"2 /a"])
+
+
+async def test_a_known_head_that_is_given_back(handler: Takes) -> None:
+    connection = await connected(handler)
+    get_known(connection, handler, post(b"/a"), b"")
+    handler.refuses = True
+    for pieces in ([post(b"/a")], [post(b"/a")[:-1], b"i"], [post(b"/a") + post(b"/a")]):
+        for piece in pieces:
+            connection.send(piece)
+        await connection.done()
+    handler.refuses = False
+    connection.send(post(b"/a"))
+    handler.taken[-1].ok()
+    assert [parsed(answer)[2] for answer in connection.transport.writes] == [b"2 /a"] * 4 + [b"ok"]
+
+
+async def test_a_long_head_is_not_remembered(handler: Takes) -> None:
+    connection = await connected(handler)
+    counted = Counted(connection)
+    for _ in range(3):
+        connection.send(post(b"/a", b"hi", b"X-Long: " + b"x" * 5000))
+        handler.taken[-1].ok()
+    assert counted.fed == 3

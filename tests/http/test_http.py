@@ -1,0 +1,203 @@
+"""Bodies within bounds, and compression: the pieces of the inference path that know bytes and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from app.errors import (
+    BadRequest,
+    BodyTimeout,
+    ClientGone,
+    LengthRequired,
+    QueueFull,
+    TooLarge,
+    UnsupportedMedia,
+)
+from app.http.body import BodyReader, Limits, Message, compress, inflate, respond, wanted_encoding
+
+Receive = Callable[[], Awaitable[Message]]
+
+
+def limits(body: int = 100, inflight: int = 150, timeout_s: float = 5) -> Limits:
+    return Limits(body=body, json=50, inflight=inflight, pixels=10, body_timeout_s=timeout_s, connections=5)
+
+
+def part(data: bytes, *, more: bool = False) -> Message:
+    return {"type": "http.request", "body": data, "more_body": more}
+
+
+GONE: Message = {"type": "http.disconnect"}
+
+
+def receiving(*messages: Message, late: bool = False) -> Receive:
+    """The messages in turn; `late`: each only after a turn of the loop. After the last one it waits for ever."""
+
+    async def source() -> AsyncIterator[Message]:
+        for message in messages:
+            if late:
+                await asyncio.sleep(0)
+            yield message
+        await asyncio.Event().wait()
+
+    found = source()
+
+    async def receive() -> Message:
+        return await anext(found)
+
+    return receive
+
+
+def test_declared_lengths() -> None:
+    bodies = BodyReader(limits())
+    assert bodies.check({b"content-length": b"100"}, 150) == 100
+    assert bodies.check({b"transfer-encoding": b"chunked"}, 150) == -1
+    with pytest.raises(LengthRequired):
+        bodies.check({}, 150)
+    with pytest.raises(TooLarge, match="at most 100 bytes, got 101"):
+        bodies.check({b"content-length": b"101"}, 150)
+    with pytest.raises(BadRequest, match="Content-Length"):
+        bodies.check({b"content-length": b"many"}, 150)
+    bodies.held = 60
+    with pytest.raises(QueueFull) as caught:
+        bodies.check({b"content-length": b"100"}, 150)
+    assert caught.value.retry_after_s
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "late"])
+@pytest.mark.parametrize("cuts", [1, 2, 5])
+async def test_bodies_in_parts(late: bool, cuts: int) -> None:
+    body = bytes(range(100))
+    size = 100 // cuts
+    parts = [part(body[at : at + size], more=at + size < 100) for at in range(0, 100, size)]
+    bodies = BodyReader(limits())
+    assert await bodies.read(receiving(*parts, late=late), 150) == body
+    assert bodies.held == 100
+    bodies.release(100)
+    assert bodies.held == 0
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "late"])
+@pytest.mark.parametrize(
+    ("messages", "error"),
+    [
+        ([GONE], ClientGone),
+        ([part(b"a" * 50, more=True), GONE], ClientGone),
+        ([part(b"a" * 101)], TooLarge),
+        ([part(b"a" * 60, more=True), part(b"a" * 60, more=True)], TooLarge),
+    ],
+)
+async def test_bodies_that_end_early(late: bool, messages: list[Message], error: type[Exception]) -> None:
+    bodies = BodyReader(limits())
+    with pytest.raises(error):
+        await bodies.read(receiving(*messages, late=late), 150)
+    assert bodies.held == 0
+
+
+async def test_a_body_that_does_not_come() -> None:
+    bodies = BodyReader(limits(timeout_s=0.01))
+    for messages in ([], [part(b"a" * 50, more=True)]):
+        with pytest.raises(BodyTimeout, match=r"within 0\.01 s"):
+            await bodies.read(receiving(*messages), 150)
+        assert bodies.held == 0
+
+
+async def test_bytes_in_flight_are_counted_as_they_come() -> None:
+    bodies = BodyReader(limits())
+    reading = asyncio.create_task(bodies.read(receiving(part(b"a" * 90, more=True)), 150))
+    await asyncio.sleep(0)
+    assert bodies.held == 90
+    with pytest.raises(QueueFull):
+        await bodies.read(receiving(part(b"a" * 61)), 150)
+    assert await bodies.read(receiving(part(b"a" * 60)), 150) == b"a" * 60
+    reading.cancel()
+    await asyncio.wait([reading])
+    assert (reading.cancelled(), bodies.held) == (True, 60)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "late"])
+async def test_a_reader_that_is_cancelled(late: bool) -> None:
+    bodies = BodyReader(limits())
+    reading = asyncio.create_task(bodies.read(receiving(late=late), 150))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert bodies.held == 0
+
+
+DATA = b"some text " * 50
+
+
+def bare(data: bytes) -> bytes:
+    compressor = zlib.compressobj(wbits=-15)
+    return compressor.compress(data) + compressor.flush()
+
+
+@pytest.mark.parametrize(
+    ("packed", "name"),
+    [
+        (gzip.compress(DATA), b"gzip"),
+        (gzip.compress(DATA), b" GZIP "),
+        (zlib.compress(DATA), b"deflate"),
+        (bare(DATA), b"deflate"),
+        (compress(DATA, "gzip"), b"gzip"),
+        (compress(DATA, "deflate"), b"deflate"),
+    ],
+)
+def test_inflate(packed: bytes, name: bytes) -> None:
+    assert inflate(packed, name, len(DATA)) == DATA
+    with pytest.raises(TooLarge, match=str(len(DATA) - 1)):
+        inflate(packed, name, len(DATA) - 1)
+    with pytest.raises(BadRequest):
+        inflate(packed[:-5], name, len(DATA))
+
+
+@pytest.mark.parametrize(
+    ("packed", "name", "error", "words"),
+    [
+        (DATA, b"gzip", BadRequest, "not valid gzip"),
+        (b"", b"gzip", BadRequest, "truncated gzip"),
+        (gzip.compress(DATA) + b"x", b"gzip", BadRequest, "1 bytes after the end"),
+        (DATA, b"br", UnsupportedMedia, "'br'"),
+        (DATA, b"gzip, deflate", UnsupportedMedia, "gzip, deflate"),
+    ],
+)
+def test_what_does_not_inflate(packed: bytes, name: bytes, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        inflate(packed, name, 10_000)
+
+
+@pytest.mark.parametrize(
+    ("accept", "expected"),
+    [
+        (None, None),
+        (b"", None),
+        (b"gzip", "gzip"),
+        (b"deflate", "deflate"),
+        (b"deflate, gzip;q=0.5", "gzip"),
+        (b"br, GZIP", "gzip"),
+        (b"gzip;q=0, deflate", "deflate"),
+        (b"gzip; q=0.000", None),
+        (b"br", None),
+    ],
+)
+def test_wanted_encoding(accept: bytes | None, expected: str | None) -> None:
+    assert wanted_encoding(accept, 100_000) == expected
+    assert wanted_encoding(accept, 100) is None  # not worth it
+
+
+async def test_respond() -> None:
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await respond(send, 404, [(b"content-length", b"2")], b"no")
+    assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
+    assert (sent[0]["status"], sent[1]["body"]) == (404, b"no")

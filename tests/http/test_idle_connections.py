@@ -1,0 +1,99 @@
+"""Connections that wait for a request: which are closed, and when. The clock is the test's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from test_turns import Clock as Timers
+
+from app.http.connection.idle_connections import Waiting
+
+
+class Clock(Timers):
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, delay: float, callback: Any, *args: Any) -> Any:
+        super().call_later(delay, callback, *args)
+        clock = self
+
+        class Handle:
+            def cancel(self) -> None:
+                clock.timers.clear()
+
+        return Handle()
+
+
+class Connection:
+    def __init__(self, loop: Any) -> None:
+        self.loop = loop
+        self.busy = self.closed = False
+
+    def waits(self) -> bool:
+        return not self.busy
+
+    def waited_too_long(self) -> None:
+        assert not self.closed
+        self.closed = True
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def opened(waiting: Waiting, clock: Clock, count: int, before: int = 0) -> list[Connection]:
+    connections = [Connection(clock) for _ in range(count)]
+    for number, connection in enumerate(connections, before + 1):
+        waiting.opened(connection, number)
+    return connections
+
+
+def run(clock: Clock, until: float) -> None:
+    clock.run(until)
+    clock.now = until
+
+
+def test_the_time_counts_from_the_accept_and_from_the_last_answer(clock: Clock) -> None:
+    waiting = Waiting(5)
+    silent, served, busy = opened(waiting, clock, 3)
+    busy.busy = True
+    run(clock, 3)
+    waiting.begins(served)
+    run(clock, 5.1)
+    assert (silent.closed, served.closed, busy.closed) == (True, False, False)
+    run(clock, 7.9)
+    assert not served.closed
+    run(clock, 8.1)
+    assert (served.closed, busy.closed) == (True, False)
+    busy.busy = False
+    waiting.begins(busy)
+    run(clock, 13)
+    assert not busy.closed
+    run(clock, 13.2)
+    assert busy.closed
+    assert clock.timers == []
+
+
+def test_the_oldest_makes_room_for_each_that_comes(clock: Clock) -> None:
+    """But none that is being answered, nor one that was a moment ago."""
+    waiting = Waiting(75, most=160)
+    connections = opened(waiting, clock, 150)
+    assert not any(connection.closed for connection in connections)
+    run(clock, 2)
+    connections[0].busy = True
+    waiting.begins(connections[1])
+    opened(waiting, clock, 3, before=150)
+    assert [number for number, connection in enumerate(connections) if connection.closed] == [2, 3, 4]
+    for connection in connections:
+        connection.busy = True
+    opened(waiting, clock, 1, before=153)
+    assert sum(connection.closed for connection in connections) == 3
+
+
+def test_a_lost_connection_leaves_no_timer(clock: Clock) -> None:
+    waiting = Waiting(5)
+    (connection,) = opened(waiting, clock, 1)
+    waiting.lost(connection)
+    assert clock.timers == []

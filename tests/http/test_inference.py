@@ -1,0 +1,793 @@
+"""The inference path in process: what it takes, what it passes on, and that every call is answered and counted once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+from connections import Connection, parsed
+
+from app.contract import CLASSES, Answer, Batching, ModelInfo, Waiter
+from app.errors import BadRequest, ClientGone, ModelFailed, NotReady, QueueFull
+from app.http.access import Access
+from app.http.access_log import AccessLog
+from app.http.body import Limits, Message, Receive, Scope, Send
+from app.http.calls import X_CLASS
+from app.http.connection.refusals import Turns
+from app.http.inference import InferencePath
+from app.http.keys import keys_of
+from app.observe.logs import ACCESS
+from app.observe.tracing.context import traceparent
+from app.observe.tracing.tracer import Tracer
+
+from .catalog import FakeCatalog, FakeServed, served, spec
+
+LIMITS = Limits(body=1000, json=800, inflight=2000, pixels=100, body_timeout_s=5, connections=3)
+
+
+@dataclass
+class Health:
+    closing: bool = False
+
+
+class EchoLease:
+    """Holds what is written; its waiter gets it back when `Echo.opened` says so."""
+
+    id, entered, rows = 1, 5, (0,)
+    on_close: Callable[[], None] | None = None
+
+    def __init__(self, model: Echo) -> None:
+        self._model = model
+        self._rows: Any = None
+        self._waiter: Waiter
+        self._closed = False
+        model.open_leases += 1
+
+    def __enter__(self) -> EchoLease:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def write(self, index: int, values: Any) -> None:
+        self._rows = np.frombuffer(values, "<f4").reshape(-1, 4)
+
+    @property
+    def answered(self) -> bool:
+        return self._future.done()
+
+    def submit(self, waiter: Waiter) -> None:
+        self._waiter = waiter
+        self._model.ran.set()
+        if self._model.fails is not None:
+            waiter.set_exception(self._model.fails)
+        elif self._model.opened:
+            waiter.set_result(Answer([self._rows], 2_000_000, 3_000_000, 5))
+
+    def run(self) -> asyncio.Future[Answer]:
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.submit(future)
+        return future
+
+    def cancel(self) -> None:
+        self._waiter.set_exception(ClientGone("gone"))
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._model.open_leases -= 1
+            if self.on_close is not None:
+                self.on_close()
+
+
+@dataclass
+class Echo(FakeServed):
+    """A model that answers with its input."""
+
+    opened: bool = True
+    fails: Exception | None = None
+    full: frozenset[str] = frozenset()  # classes whose queue is
+    open_leases: int = 0
+    ran: asyncio.Event = field(default_factory=asyncio.Event)
+    asked: dict[str, Any] = field(default_factory=dict)
+    finished: list[str] = field(default_factory=list)
+    classes: list[str] = field(default_factory=list)  # of those that have
+
+    def _named(self, klass: str) -> str:
+        return klass or self.info.batching.default_class
+
+    def has_room(self, klass: str, rows: int = 1) -> bool:
+        return self._named(klass) not in self.full
+
+    def admit(self, rows: int, klass: str = "", deadline_ns: int | None = None) -> None:
+        if self._named(klass) in self.full:
+            raise QueueFull("the queue is full", retry_after_s=4)
+
+    def lease(self, rows: int, **fields: Any) -> EchoLease:
+        self.admit(rows, fields["klass"])
+        self.asked = {"rows": rows, **fields, "klass": self._named(fields["klass"])}
+        return EchoLease(self)
+
+    def finish(self, outcome: str, total_ns: int, klass: str) -> None:
+        assert total_ns > 0
+        self.finished.append(outcome)
+        self.classes.append(self._named(klass))
+
+
+@pytest.fixture
+def model() -> Echo:
+    plain = served("echo", (spec("x", "FP32", 4),), (spec("y", "FP32", 4),))
+    info = ModelInfo("echo", "1", "pytorch", plain.info.inputs, plain.info.outputs, Batching(max_queue=8))
+    return Echo(info, plain.model)
+
+
+@dataclass
+class Reply:
+    status: int
+    headers: dict[bytes, bytes]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass
+class Caller:
+    """Sends requests to an InferencePath whose other routes answer 299: by ASGI alone, or as a client of the protocol.
+
+    `way`: "asgi", or "direct" for the HTTP protocol, which takes plain requests the fast path.
+    """
+
+    model: Echo
+    way: str
+    health: Health = field(default_factory=Health)
+    options: dict[str, Any] = field(default_factory=dict)
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.app = InferencePath(self._other, LIMITS, **self.options)
+        self.state = {"catalog": FakeCatalog({"echo": {"1": self.model, "2": None}}), "health": self.health}
+
+    async def _other(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 299, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def __call__(
+        self, path: str, body: bytes = b"", headers: Mapping[bytes, bytes] | None = None, method: str = "POST"
+    ) -> Reply:
+        lines = [(b"content-length", b"%d" % len(body)), *(headers or {}).items()]
+        call = self._by_protocol if self.way == "direct" else self._by_asgi
+        return await call(path, body, lines, method)
+
+    async def _by_asgi(self, path: str, body: bytes, lines: list[tuple[bytes, bytes]], method: str) -> Reply:
+        path, _, query = path.partition("?")
+        scope = {
+            "type": "http", "method": method, "path": path, "query_string": query.encode(), "headers": lines,
+            "state": self.state,
+        }  # fmt: skip
+        sent: list[Message] = []
+        rest = [body]
+
+        async def receive() -> Message:
+            if rest:
+                return {"type": "http.request", "body": rest.pop(), "more_body": False}
+            await self.gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        await self.app(scope, receive, send)
+        start, *parts = sent
+        assert start["type"] == "http.response.start"
+        return Reply(start["status"], dict(start["headers"]), b"".join(part["body"] for part in parts))
+
+    async def _by_protocol(self, path: str, body: bytes, lines: list[tuple[bytes, bytes]], method: str) -> Reply:
+        connection = Connection(self.app, self.app.direct, self.state)
+        others = self.options.get("connections", lambda: 1)() - 1
+        connection.state.connections |= {Connection(self.app) for _ in range(others)}  # type: ignore[arg-type]
+        head = b"".join(b"%s: %s\r\n" % line for line in lines)
+        connection.send(
+            b"%s %s HTTP/1.1\r\nHost: a\r\n%s\r\n%s" % (method.encode(), quote(path, safe="/?=&%").encode(), head, body)
+        )
+        gone = asyncio.create_task(self.gone.wait())
+        wrote = asyncio.create_task(connection.transport.wrote.wait())
+        await asyncio.wait([gone, wrote], return_when="FIRST_COMPLETED")
+        for task in (gone, wrote):
+            task.cancel()
+        if self.gone.is_set():
+            connection.hang_up()
+            return Reply(0, {}, b"")
+        await connection.done()
+        status, names, text = parsed(connection.transport.written, method)
+        return Reply(status, {name.encode(): value.encode("latin-1") for name, value in names.items()}, text)
+
+
+MakeCaller = Callable[..., Caller]
+
+
+@pytest.fixture(params=["asgi", "direct"])
+def caller(request: pytest.FixtureRequest) -> MakeCaller:
+    """Make a Caller for each of both ways."""
+    way = request.param
+
+    def make(model: Echo, **fields: Any) -> Caller:
+        return Caller(model, way, **fields)
+
+    return make
+
+
+def body(rows: int = 1, **fields: Any) -> bytes:
+    data = [float(n) for n in range(4 * rows)]
+    tensor = {"name": "x", "shape": [rows, 4], "datatype": "FP32", "data": data}
+    return json.dumps({"inputs": [tensor], **fields}).encode()
+
+
+INFER = "/v2/models/echo/infer"
+ROWS = b'{"instances": [[0, 1, 2, 3]]}'
+
+
+@pytest.mark.parametrize(
+    ("path", "sent", "answer"),
+    [
+        (INFER, body(), [0, 1, 2, 3]),
+        ("/v2/models/echo/versions/1/infer", body(), [0, 1, 2, 3]),
+        ("/v1/models/echo:predict", b'{"instances": [[0, 1, 2, 3]]}', [[0, 1, 2, 3]]),
+        ("/v1/models/echo/versions/1:predict", b'{"instances": [[0, 1, 2, 3]]}', [[0, 1, 2, 3]]),
+        ("/predict/echo", b"[0, 1, 2, 3]", [0, 1, 2, 3]),
+    ],
+)
+async def test_the_paths_it_takes(caller: MakeCaller, model: Echo, path: str, sent: bytes, answer: Any) -> None:
+    reply = await caller(model)(path, sent)
+    found = reply.json()
+    values = found["outputs"][0]["data"] if "outputs" in found else found.get("predictions", found.get("y"))
+    assert (reply.status, values) == (200, answer)
+    assert reply.headers[b"content-length"] == b"%d" % len(reply.body)
+    assert (model.finished, model.open_leases) == (["ok"], 0)
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/v2", "/v2/models/echo", "/v2/models/a/b/infer", "/v2/models//infer", "/v1/models/echo", "/predict/"]
+)
+async def test_everything_else_is_passed_on(caller: MakeCaller, model: Echo, path: str) -> None:
+    assert (await caller(model)(path)).status == 299
+    assert model.finished == []
+
+
+@pytest.mark.parametrize(
+    ("path", "route"),
+    [
+        (INFER, "/v2/models/{model}/infer"),
+        ("/v2/models/echo/versions/1/infer", "/v2/models/{model}/versions/{version}/infer"),
+        ("/v1/models/echo:predict", "/v1/models/{model}:predict"),
+        ("/v1/models/echo/versions/1:predict", "/v1/models/{model}/versions/{version}:predict"),
+        ("/predict/echo?priority=2", "/predict/{model}"),
+    ],
+)
+async def test_a_traced_call_has_one_span_however_it_ends(
+    caller: MakeCaller, model: Echo, path: str, route: str
+) -> None:
+    offered: list[Any] = []
+    asking = caller(model, options={"tracer": Tracer(offered.append)})
+    sent = body() if route.startswith("/v2") else ROWS if route.startswith("/v1") else b"[0, 1, 2, 3]"
+    model_failed = ModelFailed("it raised", cause=ValueError("odd"))
+    for fails, full, code in ((None, (), "ok"), (model_failed, (), "model_failed"), (None, CLASSES, "queue_full")):
+        model.fails, model.full = fails, frozenset(full)
+        reply = await asking(path, sent, {b"x-request-id": b"mine"})
+        (span,) = offered
+        offered.clear()
+        assert reply.headers[b"traceparent"] == traceparent(*span.ident, True)
+        assert reply.headers[b"x-request-id"] == span.request_id == b"mine"
+        assert (span.method, span.path, span.route, span.model) == ("POST", path.partition("?")[0], route, "echo")
+        assert (span.failure.code if span.failure else "ok") == code
+        assert 0 < span.arrived <= span.ended
+    assert model.finished == ["ok", "model_failed", "queue_full"]
+
+
+async def test_a_call_that_is_not_traced_says_so(caller: MakeCaller, model: Echo) -> None:
+    offered: list[Any] = []
+    given = b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-00"
+    reply = await caller(model, options={"tracer": Tracer(offered.append)})(INFER, body(), {b"traceparent": given})
+    _, trace, span, flags = reply.headers[b"traceparent"].split(b"-")
+    assert (trace, flags, offered) == (b"a" * 32, b"00", [])
+    assert span != b"b" * 16
+    assert b"traceparent" not in (await caller(model)(INFER, body(), {b"traceparent": given})).headers
+
+
+async def test_what_the_lease_is_asked_for(caller: MakeCaller, model: Echo) -> None:
+    await caller(model)(INFER, body(2, parameters={"priority": 3, "timeout": 700, "k": 1}))
+    arrived = model.asked.pop("arrived_ns")
+    assert arrived > 0
+    assert model.asked == {
+        "rows": 2, "lengths": {}, "own_lengths": None, "klass": "realtime", "priority": 3, "timeout_us": 700,
+        "parameters": {"k": 1},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "sent"), [("/predict/echo", b"[0, 1, 2, 3]"), ("/v1/models/echo:predict", ROWS)], ids=["friendly", "v1"]
+)
+class TestQuery:
+    @pytest.mark.parametrize(
+        ("query", "priority", "timeout_us"),
+        [
+            ("", 0, None),
+            ("?", 0, None),
+            ("?timeout_ms=50", 0, 50_000),
+            ("?priority=3", 3, None),
+            ("?priority=3&timeout_ms=0.0001", 3, 1),
+            ("?timeout%5Fms=1.5", 0, 1500),
+            ("?timeout_ms=0&priority=0", 0, None),
+        ],
+    )
+    async def test_what_it_asks_for(
+        self, caller: MakeCaller, model: Echo, path: str, sent: bytes, query: str, priority: int, timeout_us: int | None
+    ) -> None:
+        call = caller(model)
+        for _ in range(2):  # the second time the target is known
+            assert (await call(path + query, sent)).status == 200
+            assert (model.asked["priority"], model.asked["timeout_us"]) == (priority, timeout_us)
+        await call(path, sent)
+        assert (model.asked["priority"], model.asked["timeout_us"]) == (0, None)
+
+    @pytest.mark.parametrize(
+        ("query", "message"),
+        [
+            ("?timeout=50", "query: expected no parameter but timeout_ms and priority, got 'timeout'"),
+            ("?timeout_ms=5&x", "query: expected no parameter but timeout_ms and priority, got 'x'"),
+            ("?priority=1&priority=1", "query: priority is given twice"),
+            ("?priority=high", "query: priority: expected an integer from 0 to 2147483647, got 'high'"),
+            ("?timeout_ms=-1", "query: timeout_ms: expected milliseconds from 0 to 9007199254740, got '-1'"),
+        ],
+    )
+    async def test_what_is_refused(
+        self, caller: MakeCaller, model: Echo, path: str, sent: bytes, query: str, message: str
+    ) -> None:
+        reply = await caller(model)(path + query, sent, {b"x-request-id": b"r-1"})
+        assert (reply.status, reply.json()) == (400, {"error": message})
+        assert (reply.headers[b"x-request-id"], model.finished, model.asked) == (b"r-1", ["bad_request"], {})
+
+
+async def test_v2_has_parameters_in_its_body_and_ignores_a_query(caller: MakeCaller, model: Echo) -> None:
+    assert (await caller(model)(INFER + "?timeout_ms=x&y=1", body(parameters={"timeout": 700}))).status == 200
+    assert model.asked["timeout_us"] == 700
+
+
+async def test_headers(caller: MakeCaller, model: Echo) -> None:
+    reply = await caller(model)(INFER, body(), {b"x-request-id": b"r-1"})
+    assert reply.headers[b"x-request-id"] == b"r-1"
+    assert reply.headers[b"x-batch-size"] == b"5"
+    timing = reply.headers[b"server-timing"].decode().split(", ")
+    assert timing[:2] == ["queue;dur=2.000", "compute;dur=3.000"]
+    assert timing[2].startswith("total;dur=")
+
+
+@pytest.mark.parametrize("given", [b"", b"a b", b"a" * 129, b"a\xff", b"a\r\nb"])
+async def test_request_ids_that_are_not_taken_over(caller: MakeCaller, model: Echo, given: bytes) -> None:
+    call = caller(model)
+    if call.way == "direct" and b"\n" in given:
+        return  # such a header is two, and no HTTP
+    made = {(await call(INFER, body(), {b"x-request-id": given})).headers[b"x-request-id"] for _ in range(2)}
+    assert len(made) == 2
+    assert given not in made
+
+
+@pytest.mark.parametrize(
+    ("path", "sent", "status", "outcomes"),
+    [
+        ("/v2/models/nobody/infer", body(), 404, []),
+        ("/v2/models/echo/versions/9/infer", body(), 404, []),
+        ("/v2/models/echo/versions/2/infer", body(), 503, []),
+        (INFER, b"{", 400, ["bad_request"]),
+        (INFER, body(9), 400, ["bad_request"]),
+        (INFER, b" " * 900, 413, ["too_large"]),
+        (INFER, b" " * 1001, 413, ["too_large"]),
+    ],
+)
+async def test_refusals(
+    caller: MakeCaller, model: Echo, path: str, sent: bytes, status: int, outcomes: list[str]
+) -> None:
+    call = caller(model)
+    reply = await call(path, sent)
+    assert (reply.status, list(reply.json()), model.finished) == (status, ["error"], outcomes)
+    assert (await call(INFER, body())).status == 200  # no bytes are held by what was refused
+    assert model.open_leases == 0
+
+
+async def test_a_full_queue_is_told_before_the_body_is_looked_at(caller: MakeCaller, model: Echo) -> None:
+    model.full = frozenset(CLASSES)
+    reply = await caller(model)(INFER, b"\xff" * 5000)
+    assert reply.status == 429
+    assert reply.headers[b"retry-after"] in (b"4", b"5")
+    assert model.finished == ["queue_full"]
+
+
+@pytest.mark.parametrize(
+    ("header", "parameter", "default", "expected"),
+    [
+        (None, None, "realtime", "realtime"),
+        (None, None, "best_effort", "best_effort"),
+        (b"best_effort", None, "realtime", "best_effort"),
+        (b"realtime", None, "best_effort", "realtime"),
+        (None, "best_effort", "realtime", "best_effort"),
+        (b"realtime", "best_effort", "realtime", "best_effort"),
+        (b"best_effort", "realtime", "realtime", "realtime"),
+    ],
+)
+async def test_the_class_of_a_call(
+    caller: MakeCaller, model: Echo, header: bytes | None, parameter: str | None, default: str, expected: str
+) -> None:
+    """The parameter wins over the header, and that over the model's default."""
+    model.info = replace(model.info, batching=replace(model.info.batching, default_class=default))
+    parameters = {} if parameter is None else {"parameters": {"class": parameter, "k": 1}}
+    reply = await caller(model)(INFER, body(**parameters), {} if header is None else {b"x-class": header})
+    assert (reply.status, model.classes) == (200, [expected])
+    assert model.asked["klass"] == expected
+    assert model.asked["parameters"] == ({"k": 1} if parameters else None)  # the class is no business of the model's
+
+
+@pytest.mark.parametrize("path", [INFER, "/v1/models/echo:predict", "/predict/echo"])
+async def test_the_header_names_the_class_on_every_route(caller: MakeCaller, model: Echo, path: str) -> None:
+    sent = {INFER: body(), "/v1/models/echo:predict": b'{"instances": [[1, 2, 3, 4]]}'}.get(path, b"[1, 2, 3, 4]")
+    call = caller(model)
+    assert (await call(path, sent, {b"x-class": b"best_effort"})).status == 200
+    assert (await call(path, sent)).status == 200
+    assert model.classes == ["best_effort", "realtime"]
+
+
+@pytest.mark.parametrize(
+    ("header", "parameters", "message"),
+    [
+        (b"bulk", {}, "X-Class: expected realtime or best_effort, got 'bulk'"),
+        (b"bulk", {"class": "realtime"}, "X-Class: expected realtime or best_effort, got 'bulk'"),
+        (b"", {}, "X-Class: expected realtime or best_effort, got ''"),
+        (None, {"class": "bulk"}, "parameters.class: expected realtime or best_effort, got 'bulk'"),
+        (None, {"class": 1}, "parameters.class: expected realtime or best_effort, got 1"),
+        (None, {"class": ["realtime"]}, "parameters.class: expected realtime or best_effort, got ['realtime']"),
+    ],
+)
+async def test_a_class_that_there_is_not(
+    caller: MakeCaller, model: Echo, header: bytes | None, parameters: dict[str, Any], message: str
+) -> None:
+    sent = body(parameters=parameters)
+    reply = await caller(model)(INFER, sent, {} if header is None else {b"x-class": header})
+    assert (reply.status, reply.json()) == (400, {"error": message})
+    assert (model.finished, model.classes) == (["bad_request"], ["realtime"])
+
+
+class TestOneQueueIsFull:
+    """A call is refused for the queue of its own class only, wherever that was named."""
+
+    async def test_by_header_before_the_body_is_looked_at(self, caller: MakeCaller, model: Echo) -> None:
+        model.full = frozenset({"best_effort"})
+        call = caller(model)
+        assert (await call("/predict/echo", b"\xff" * 5000, {b"x-class": b"best_effort"})).status == 429
+        assert (await call(INFER, b"\xff" * 50, {b"x-class": b"best_effort"})).status in (400, 429)
+        assert (await call(INFER, body())).status == 200
+        assert (await call(INFER, body(), {b"x-class": b"best_effort"})).status == 429
+        assert model.classes == ["best_effort", "best_effort", "realtime", "best_effort"]
+
+    @pytest.mark.parametrize("spelled", [b'"class"', b'"cl\\u0061ss"'])
+    async def test_a_body_may_name_real_time_where_best_effort_is_full(
+        self, caller: MakeCaller, model: Echo, spelled: bytes
+    ) -> None:
+        model.full = frozenset({"best_effort"})
+        model.info = replace(model.info, batching=replace(model.info.batching, default_class="best_effort"))
+        call = caller(model)
+        sent = body(parameters={"class": "realtime"}).replace(b'"class"', spelled)
+        assert (await call(INFER, sent)).status == 200
+        assert (await call(INFER, body(parameters={"class": "best_effort"}))).status == 429
+        assert (await call(INFER, body())).status == 429
+        assert (await call(INFER, sent)).status == 200  # the bytes of what was refused are not held
+        assert model.classes == ["realtime", "best_effort", "best_effort", "realtime"]
+        assert model.open_leases == 0
+
+    async def test_what_seems_to_be_real_time_is_refused_before_its_body(self, caller: MakeCaller, model: Echo) -> None:
+        model.full = frozenset({"realtime"})
+        call, sent = caller(model), body(parameters={"class": "best_effort"})
+        assert (await call(INFER, sent)).status == 429
+        assert (await call(INFER, sent, {b"x-class": b"best_effort"})).status == 200
+        assert model.classes == ["realtime", "best_effort"]
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "HEAD"])
+async def test_methods(caller: MakeCaller, model: Echo, method: str) -> None:
+    reply = await caller(model)(INFER, method=method)
+    assert (reply.status, reply.headers[b"allow"]) == (405, b"POST")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "outcome"),
+    [(ModelFailed("no"), 500, "model_failed"), (BadRequest("no"), 400, "bad_request"), (OSError("s"), 500, "internal")],
+)
+async def test_failures(caller: MakeCaller, model: Echo, error: Exception, status: int, outcome: str) -> None:
+    model.fails = error
+    reply = await caller(model)(INFER, body())
+    assert (reply.status, model.finished, model.open_leases) == (status, [outcome], 0)
+    assert (reply.json()["error"] == "no") == (outcome != "internal")  # nothing of the inside is told
+
+
+async def test_a_key(caller: MakeCaller, model: Echo) -> None:
+    call = caller(model, options={"access": Access(keys_of("api_key", "k", None))})
+    for headers in ({}, {b"x-api-key": b"K"}, {b"authorization": b"Basic k"}):
+        for path in (INFER, "/v2", "/metrics"):
+            assert (await call(path, body(), headers)).status == 401
+    assert (await call(INFER, body(), {b"x-api-key": b"k"})).status == 200
+    assert (await call("/v2", body(), {b"authorization": b"Bearer k"})).status == 299
+    for probe in ("/v2/health/live", "/v2/health/ready", "/livez", "/readyz", "/healthz", "/ping"):
+        assert (await call(probe, method="GET")).status == 299
+
+
+@dataclass
+class Entries:
+    """What the access log tells."""
+
+    caplog: pytest.LogCaptureFixture
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for record in (one for one in self.caplog.records if one.name == ACCESS):
+            fields = dict(record.__dict__["fields"])
+            assert fields.pop("duration_ms") >= 0
+            fields.pop("client", None)
+            assert record.getMessage() == f"{fields['method']} {fields['path']} {fields['status']}"
+            yield fields
+
+
+@pytest.fixture
+def entries(caplog: pytest.LogCaptureFixture) -> Entries:
+    caplog.set_level("INFO", logger=ACCESS)
+    return Entries(caplog)
+
+
+async def test_the_access_log(caller: MakeCaller, model: Echo, entries: Entries) -> None:
+    """A line for each request, with what is known of it; none of probes."""
+    call = caller(model, options={"access_log": AccessLog()})
+    mine = {b"x-request-id": b"mine"}
+    await call(f"{INFER}?a=b", body(2), mine)
+    await call(INFER, body(), {**mine, X_CLASS: b"best_effort"})
+    await call(INFER, b"{", mine)
+    model.fails = ModelFailed("no")
+    await call(INFER, body(), mine)
+    await call("/v2/models/echo/versions/2/infer", body(), mine)
+    await call("/predict/no%0abody", b"[1]", mine)
+    await call("/v2", method="GET", headers=mine)
+    await call("/livez", method="GET", headers=mine)
+    about = {"method": "POST", "path": INFER, "request_id": "mine", "model": "echo", "version": "1"}
+    assert list(entries) == [
+        {**about, "status": 200, "rows": 2, "class": "realtime"},
+        {**about, "status": 200, "rows": 1, "class": "best_effort"},
+        {**about, "status": 400, "class": "realtime"},
+        {**about, "status": 500, "rows": 1, "class": "realtime"},
+        {
+            "method": "POST", "path": "/v2/models/echo/versions/2/infer", "status": 503, "request_id": "mine",
+            "model": "echo",
+        },
+        {
+            "method": "POST", "path": "/predict/no%0abody", "status": 404, "request_id": "mine",
+            "model": "no\nbody" if call.way == "direct" else "no%0abody",
+        },
+        {"method": "GET", "path": "/v2", "status": 299, "request_id": "mine"},
+    ]  # fmt: skip
+
+
+async def test_the_access_log_of_a_client_that_has_gone(caller: MakeCaller, model: Echo, entries: Entries) -> None:
+    model.opened = False
+    call = caller(model, options={"access_log": AccessLog()})
+    waiting = asyncio.create_task(call(INFER, body(), {b"x-request-id": b"mine"}))
+    await model.ran.wait()
+    call.gone.set()
+    await waiting
+    (line,) = entries
+    assert (line["status"], line["model"], line["rows"]) == (499, "echo", 1)
+
+
+async def test_probes_in_the_access_log(caller: MakeCaller, model: Echo, entries: Entries) -> None:
+    call = caller(model, options={"access_log": AccessLog(probes=True)})
+    await call("/livez", method="GET")
+    assert list(entries) == [{"method": "GET", "path": "/livez", "status": 299}]
+
+
+async def test_without_an_access_log(caller: MakeCaller, model: Echo, entries: Entries) -> None:
+    assert (await caller(model)(INFER, body())).status == 200
+    assert list(entries) == []
+
+
+async def test_too_many_connections(caller: MakeCaller, model: Echo) -> None:
+    reply = await caller(model, options={"connections": lambda: 4})(INFER, body())
+    assert (reply.status, b"retry-after" in reply.headers, reply.headers[b"connection"]) == (503, True, b"close")
+    for path in ("/livez", "/metrics"):
+        assert (await caller(model, options={"connections": lambda: 4})(path)).status == 299
+    assert (await caller(model, options={"connections": lambda: 3})(INFER, body())).status == 200
+
+
+async def test_refusals_wait_for_their_turn_while_very_many_connections_are_open(
+    caller: MakeCaller, model: Echo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that has no answer does not send again. Answers leave at once."""
+    waited: list[int] = []
+    wait = Turns.wait
+
+    def counted(self: Turns, loop: Any, refuse: Any) -> None:
+        waited.append(1)
+        wait(self, loop, refuse)
+
+    monkeypatch.setattr(Turns, "wait", counted)
+    monkeypatch.setattr(Turns, "needed", lambda self: True)
+    model.full = frozenset({"realtime"})
+    call = caller(model)
+    for sent, status in ((body(), 429), (b"{", 429)):
+        assert (await call(INFER, sent)).status == status
+    assert len(waited) == 2
+    model.full = frozenset()
+    assert (await call(INFER, b"{")).status == 400
+    assert len(waited) == 3
+    assert (await call(INFER, body())).status == 200
+    assert len(waited) == 3
+    model.opened = False  # a client that has gone takes nobody's turn
+    model.ran.clear()
+    waiting = asyncio.create_task(call(INFER, body()))
+    await model.ran.wait()
+    call.gone.set()
+    await waiting
+    assert len(waited) == 3
+
+
+@pytest.mark.parametrize("gone", [False, True])
+async def test_a_model_is_loaded_anew_while_a_body_arrives(
+    caller: MakeCaller, model: Echo, gone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call belongs to a version from the moment its rows are admitted; where none serves, it is refused."""
+    call = caller(model)
+    new = Echo(model.info, model.model)
+
+    def closing(rows: int, **fields: Any) -> EchoLease:
+        call.state["catalog"].models["echo"]["1"] = None if gone else new
+        raise NotReady("model 'echo' is being unloaded", retry_after_s=1)
+
+    monkeypatch.setattr(model, "lease", closing)
+    reply = await call(INFER, body())
+    assert reply.status == (503 if gone else 200)
+    assert (model.finished, new.finished) == ((["not_ready"], []) if gone else ([], ["ok"]))
+
+
+async def test_a_server_that_is_going_away(caller: MakeCaller, model: Echo) -> None:
+    call = caller(model, health=Health(closing=True))
+    for path, sent, status in ((INFER, body(), 200), (INFER, b"{", 400), ("/v2", b"", 299)):
+        reply = await call(path, sent)
+        assert (reply.status, reply.headers[b"connection"]) == (status, b"close")
+
+
+async def test_a_client_that_hangs_up(caller: MakeCaller, model: Echo) -> None:
+    model.opened = False
+    call = caller(model)
+    waiting = asyncio.create_task(call(INFER, body()))
+    await model.ran.wait()
+    call.gone.set()
+    async with asyncio.timeout(10):
+        await waiting
+    assert (model.finished, model.open_leases) == (["client_gone"], 0)
+
+
+async def test_compressed_answers(caller: MakeCaller, model: Echo) -> None:
+    call = caller(model)
+    reply = await call(INFER, body(2), {b"accept-encoding": b"gzip"})
+    assert b"content-encoding" not in reply.headers  # too small to pay
+
+
+async def test_one_line_a_call_at_debug(caller: MakeCaller, model: Echo, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "starling.http")
+    call = caller(model)
+    for sent in (body(), b"{"):
+        caplog.clear()
+        await call(INFER, sent, {b"x-request-id": b"r-1"})
+        assert [("r-1" in line, "echo" in line) for line in caplog.messages] == [(True, True)]
+    caplog.set_level("INFO", "starling.http")
+    caplog.clear()
+    await call(INFER, body())
+    await call(INFER, b"{")
+    assert caplog.messages == []
+
+
+def with_code(model: Echo, **code: Any) -> Echo:
+    """The model, with `decode` and `present` of its own."""
+    return Echo(model.info, replace(model.model, **code))
+
+
+def unreadable(content_type: str, body: bytes) -> dict[str, Any]:
+    raise LookupError(f"no {body.decode()} here")
+
+
+def readable(content_type: str, body: bytes) -> dict[str, Any]:
+    return {"x": np.ones(4)}
+
+
+def unspeakable(outputs: Mapping[str, Any]) -> Any:
+    raise ArithmeticError("no words")
+
+
+def raised_on_a_worker() -> BaseException:
+    try:
+        unspeakable({})
+    except ArithmeticError as exc:
+        return exc
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("model_of", "status", "words"),
+    [
+        (lambda m: with_code(m, decode=unreadable), 400, "LookupError: no cat here"),
+        (lambda m: with_code(m, decode=readable, present=unspeakable), 500, "ArithmeticError: no words"),
+        (lambda m: replace(m, fails=ModelFailed("no", cause=raised_on_a_worker())), 500, "ArithmeticError: no words"),
+        (lambda m: with_code(m, decode=lambda t, b: {"z": 1}), 500, "ModelFailed: model echo: its decode did not"),
+    ],
+    ids=["decode", "present", "model", "broken promise"],
+)  # fmt: skip
+async def test_errors_of_a_models_code_are_logged_once_a_cause(
+    caller: MakeCaller,
+    model: Echo,
+    caplog: pytest.LogCaptureFixture,
+    model_of: Callable[[Echo], Echo],
+    status: int,
+    words: str,
+) -> None:
+    caplog.set_level("WARNING")
+    failing = model_of(model)
+    call = caller(failing)
+    path, sent = ("/predict/echo", b"cat") if failing.fails is None else (INFER, body())
+    for number in range(3):
+        headers = {b"x-request-id": b"r-%d" % number, b"content-type": b"text/plain"}
+        assert (await call(path, sent, headers)).status == status
+    (line,) = caplog.records
+    assert (line.levelname, line.name) == ("WARNING", "starling.http")
+    assert f"model echo version 1, request r-0: {words}" in line.getMessage()
+    if line.exc_info is None:
+        assert "ModelFailed" in words
+        return
+    trace = line.exc_info[2]
+    assert trace is not None
+    assert trace.tb_frame.f_code.co_filename == __file__
+
+
+async def test_errors_of_callers_are_not_logged(
+    caller: MakeCaller, model: Echo, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuses(content_type: str, body: bytes) -> dict[str, Any]:
+        raise BadRequest("image: expected a digit, got a blank image")
+
+    caplog.set_level("INFO")
+    call = caller(with_code(model, decode=refuses))
+    assert (await call("/predict/echo", b"cat", {b"content-type": b"text/plain"})).status == 400
+    assert (await call(INFER, b"{")).status == 400
+    assert (await call("/v2/models/nobody/infer", body())).status == 404
+    assert caplog.messages == []
+
+
+async def test_any_number_of_unknown_paths(caller: MakeCaller, model: Echo) -> None:
+    call = caller(model)
+    for number in range(3000):
+        assert (await call(f"/v2/models/m{number}/infer", body())).status == 404
+    for number in range(30):
+        assert (await call(f"/v2/models/{'m' * 30_000}{number}/infer", body())).status == 404
+    assert (await call(INFER, body())).status == 200
+    for remembered in (call.app._calls._routes, call.app.direct._routes):
+        assert sum(map(len, remembered)) < 1024 * 512  # what is remembered is bounded
+
+
+@pytest.mark.parametrize("name", ["a" * 30_000, "a\0b", "..", ".", "\ufffd\ufffd", " ", "\n", "\U0001f426"])
+async def test_names_that_no_model_can_have(caller: MakeCaller, model: Echo, name: str) -> None:
+    call = caller(model)
+    for path in (
+        f"/v2/models/{name}/infer", f"/v2/models/{name}/versions/1/infer", f"/v2/models/echo/versions/{name}/infer",
+        f"/v1/models/{name}:predict", f"/v1/models/echo/versions/{name}:predict", f"/predict/{name}",
+    ):  # fmt: skip
+        reply = await call(path, body())
+        assert (path, reply.status, list(reply.json())) == (path, 404, ["error"])
+        assert len(reply.body) < 5000
+    assert model.finished == []

@@ -1,0 +1,106 @@
+"""The prefix of an ingress, taken off or left on, and redirects that name neither scheme nor host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from app.http.access import Access
+from app.http.errors import install_error_handlers
+from app.http.inference import InferencePath, Outside
+from app.http.keys import keys_of
+from app.http.prefix import redirecting, without
+from app.http.routes import control
+
+from .catalog import FakeCatalog
+from .test_inference import LIMITS, Caller, Echo, Health, MakeCaller, caller, model
+
+__all__ = ["caller", "model"]  # fixtures
+
+
+LOCKED = Access(keys_of("api_key", "sesame", None))
+
+
+@pytest.mark.parametrize(
+    ("prefix", "path", "found"),
+    [
+        ("", "/v2", "/v2"),
+        ("/a", "/a/v2", "/v2"),
+        ("/a", "/v2", "/v2"),
+        ("/a", "/a", "/"),
+        ("/a", "/a/", "/"),
+        ("/a", "/ab/v2", "/ab/v2"),
+        ("/a/b", "/a/b/livez", "/livez"),
+        ("/a/b", "/a/livez", "/a/livez"),
+        ("/a", "/a/a/v2", "/a/v2"),
+    ],
+)
+def test_a_path_without_the_prefix(prefix: str, path: str, found: str) -> None:
+    assert without(prefix, path) == found
+
+
+@pytest.mark.parametrize("path", ["/predict/echo", "/a/b/predict/echo"])
+async def test_both_ways_know_the_prefix(caller: MakeCaller, model: Echo, path: str) -> None:
+    calls = caller(model, options={"outside": Outside("/a/b"), "access": LOCKED})
+    for _ in range(2):  # the second time the path is known
+        assert (await calls(path, b"[0, 1, 2, 3]", {b"x-api-key": b"sesame"})).status == 200
+    assert (await calls(path, b"[0, 1, 2, 3]")).status == 401
+    assert (await calls("/a/predict/echo", b"[0]", {b"x-api-key": b"sesame"})).status == 299
+
+
+async def test_probes_need_no_key_under_the_prefix(model: Echo) -> None:
+    calls = Caller(model, "asgi", Health(), {"outside": Outside("/a"), "access": LOCKED})
+    assert [(await calls(path, method="GET")).status for path in ("/a/livez", "/livez", "/a/v2")] == [299, 299, 401]
+
+
+@pytest.fixture
+def http() -> httpx.AsyncClient:
+    """A client of all plain routes under /a."""
+    routes = FastAPI()
+    routes.include_router(control.router)
+    install_error_handlers(routes)
+    app = InferencePath(routes, LIMITS, outside=Outside("/a"))
+
+    async def stateful(scope: Any, receive: Any, send: Any) -> None:
+        await app({**scope, "state": {"catalog": FakeCatalog({}), "health": Health()}}, receive, send)
+
+    return httpx.AsyncClient(transport=httpx.ASGITransport(stateful), base_url="https://host.example")
+
+
+@pytest.mark.parametrize("asked", ["/a/v2/models/", "/v2/models/"])
+async def test_redirects_keep_scheme_host_and_prefix(http: httpx.AsyncClient, asked: str) -> None:
+    """The server itself speaks plain HTTP under another name; the ingress speaks HTTPS."""
+    answer = await http.get(f"{asked}?x=1", headers={"Host": "10.0.0.7:8000"})
+    assert (answer.status_code, answer.headers["location"]) == (307, "/a/v2/models?x=1")
+    assert str(answer.next_request.url if answer.next_request else "") == "https://host.example/a/v2/models?x=1"
+    followed = await http.get(answer.headers["location"])
+    assert followed.json() == {"models": []}
+
+
+@pytest.mark.parametrize("path", ["//elsewhere.example/", "/a//elsewhere.example/", "/a/nowhere/"])
+async def test_nothing_redirects_elsewhere(http: httpx.AsyncClient, path: str) -> None:
+    assert (await http.get(f"https://host.example{path}")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("location", "found"),
+    [
+        (b"http://h:1/p/q?r=s", b"/p/q?r=s"),
+        (b"/p", b"/p"),
+        (b"../p", b"../p"),
+        (b"//h/p", b"/p"),
+        (b"http://h//e.example/p", b"/e.example/p"),
+    ],
+)
+async def test_a_location_is_a_path(location: bytes, found: bytes) -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await redirecting(send)({"type": "http.response.start", "status": 307, "headers": [(b"location", location)]})
+    await redirecting(send)({"type": "http.response.start", "status": 200, "headers": [(b"location", location)]})
+    assert [message["headers"] for message in sent] == [[(b"location", found)], [(b"location", location)]]

@@ -1,0 +1,110 @@
+"""The end of TLS connections: a client that does not answer is cut, but not before it has what was written."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from typing import Any
+
+import pytest
+from connections import Connection
+
+from app.http.connection.tls_close import Farewell
+
+REQUEST = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nok"
+
+
+class Loop:
+    """The part of a loop that takes timers, which go off when the test says."""
+
+    def __init__(self) -> None:
+        self.timers: list[Any] = []
+
+    def call_later(self, delay: float, callback: Any, *args: Any) -> Loop:
+        self.timers.append(callback)
+        return self
+
+    def cancel(self) -> None:
+        self.timers.clear()
+
+    def pass_by(self) -> None:
+        self.timers.pop()()
+
+
+class Transport(asyncio.Transport):
+    """A connection over `sock`."""
+
+    def __init__(self, sock: socket.socket | None) -> None:
+        super().__init__({"socket": sock})
+        self.cut = False
+
+    def abort(self) -> None:
+        self.cut = True
+
+
+def test_an_idle_connection_is_cut() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        loop, transport = Loop(), Transport(ours)
+        Farewell(loop, transport)  # type: ignore[arg-type]
+        assert not transport.cut
+        loop.pass_by()
+    assert (transport.cut, loop.timers) == (True, [])
+
+
+def test_what_was_written_is_read_first() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as theirs:
+        ours, _ = listener.accept()
+        with ours:
+            ours.setblocking(False)
+            sent = 0
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    sent += ours.send(bytes(1 << 20))
+            loop, transport = Loop(), Transport(ours)
+            Farewell(loop, transport)  # type: ignore[arg-type]
+            for _ in range(3):
+                loop.pass_by()
+            assert not transport.cut
+            while sent:
+                sent -= len(theirs.recv(1 << 20))
+            theirs.close()  # which acknowledges all of it
+            loop.pass_by()
+            assert transport.cut
+
+
+def test_a_connection_that_has_gone_is_left_alone() -> None:
+    loop, transport = Loop(), Transport(None)
+    Farewell(loop, transport).cancel()  # type: ignore[arg-type]
+    assert loop.timers == []
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    headers = [(b"content-length", b"2"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+@pytest.mark.parametrize("behind", [0, 1])
+async def test_the_last_answer(behind: int) -> None:
+    """Where the client still sends, TLS has no way to close one side alone: the connection stays for a while."""
+    connection = Connection(app)
+    connection.protocol.scheme = "https"
+    connection.send(REQUEST * (1 + behind))
+    await connection.done()
+    assert connection.transport.writes[0].endswith(b"connection: close\r\n\r\nok")
+    assert (connection.transport.closing, connection.transport.ended) == (not behind, False)
+    assert (connection.protocol._farewell is not None) == (not behind)
+    connection.hang_up()
+
+
+async def test_told_to_stop_while_it_is_idle() -> None:
+    connection = Connection(app)
+    connection.protocol.scheme = "https"
+    connection.send(REQUEST)
+    await connection.done()
+    connection.protocol.shutdown()
+    assert connection.transport.closing
+    assert connection.protocol._farewell is not None
+    connection.hang_up()

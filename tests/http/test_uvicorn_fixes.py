@@ -1,0 +1,429 @@
+"""uvicorn's HTTP protocol as this server changes it, on a transport that only remembers what was written."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import re
+import tomllib
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from connections import Connection
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from app.http.connection.uvicorn_fixes import MendedProtocol
+
+ROOT = Path(__file__).parents[2]
+REQUEST = b"POST /%d HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nok"
+
+
+async def ok(scope: Any, receive: Any, send: Any) -> None:
+    """An ASGI application that answers "ok" when the body has come."""
+    while (await receive()).get("more_body", False):
+        pass
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+async def test_every_answer_leaves_in_one_write() -> None:
+    connection = Connection(ok)
+    connection.send(REQUEST % 1 + REQUEST % 2)
+    await connection.done()
+    assert connection.transport.writes == [b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"] * 2
+    assert not connection.transport.closing
+
+
+async def test_answers_without_a_body_and_in_parts() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["method"] == "HEAD":
+            await ok(scope, receive, send)
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for part in (b"one", b"two"):
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    connection = Connection(app)
+    connection.send(b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n")
+    await connection.done()
+    head = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
+    assert connection.transport.writes == [head]
+    connection.send(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+    await connection.done()
+    head = b"HTTP/1.1 200 OK\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
+    assert connection.transport.writes[1:] == [head + b"3\r\none\r\n", b"3\r\ntwo\r\n", b"0\r\n\r\n"]
+    assert connection.transport.closing
+
+
+async def test_100_continue_comes_before_the_body() -> None:
+    connection = Connection(ok)
+    connection.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-Continue\r\n\r\n")
+    await connection.transport.wrote.wait()
+    assert connection.transport.written == b"HTTP/1.1 100 Continue\r\n\r\n"
+    connection.send(b"ok")
+    await connection.done()
+    assert connection.transport.writes[1:] == [b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"]
+
+
+ENDLESS = {
+    "a header": b"GET / HTTP/1.1\r\nHost: a\r\nX: ",
+    "a target": b"GET /",
+    "a trailer": b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX: ",
+}
+
+
+@pytest.mark.parametrize("first", ENDLESS.values(), ids=ENDLESS)
+async def test_a_head_has_an_end(first: bytes) -> None:
+    connection = Connection(ok)
+    connection.send(first)
+    for _ in range(9):
+        connection.send(b"a" * (8 << 10))
+    written = connection.transport.written
+    assert written.startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
+    assert json.loads(written.partition(b"\r\n\r\n")[2]) == {
+        "error": "the request's head: expected at most 65536 bytes"
+    }
+    assert connection.transport.ended or connection.transport.closing
+    connection.send(b"a" * (8 << 10))
+    assert connection.transport.written == written
+    connection.hang_up()
+    await connection.done()
+
+
+WRONG_HEADS = {
+    "no host": (b"GET / HTTP/1.1\r\n\r\n", 400, "Host: expected one, as HTTP/1.1 has it"),
+    "two hosts": (b"GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", 400, "Host: expected one, as HTTP/1.1 has it"),
+    "gzip, chunked": (
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        400,
+        "Transfer-Encoding: expected chunked and nothing else",
+    ),
+    "two codings": (
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        400,
+        "Transfer-Encoding: expected chunked and nothing else",
+    ),
+    "100 kB in one read": (
+        b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 100_000 + b"\r\n\r\n",
+        431,
+        "the request's head: expected at most 65536 bytes",
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_HEADS)
+async def test_heads_that_are_refused(wrong: str) -> None:
+    """And what follows them is not read: where the next request begins cannot be known."""
+    head, status, message = WRONG_HEADS[wrong]
+    seen: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(scope["path"])
+
+    connection = Connection(app)
+    connection.send(head + REQUEST % 1)
+    await connection.done()
+    assert connection.transport.written.startswith(b"HTTP/1.1 %d " % status)
+    assert json.loads(connection.transport.written.partition(b"\r\n\r\n")[2]) == {"error": message}
+    assert connection.transport.closing or connection.transport.ended
+    assert seen == []
+
+
+@pytest.mark.parametrize("cut", [10, 60_000, 90_000, 99_990])
+async def test_a_long_head_is_refused_wherever_it_is_cut(cut: int) -> None:
+    head = b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 99_970 + b"\r\n\r\n"
+    connection = Connection(ok)
+    connection.send(head[:cut])
+    connection.send(head[cut:])
+    await connection.done()
+    assert connection.transport.written.startswith(b"HTTP/1.1 431 ")
+
+
+@pytest.mark.parametrize(
+    "wrong", [b"GET / HTTP/1.1\r\n\r\n", b"no http\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\n: b\r\n\r\n"]
+)
+@pytest.mark.parametrize("before", [1, 2])
+async def test_a_malformed_request_takes_no_answer_of_those_before_it(wrong: bytes, before: int) -> None:
+    """A client would take a 400 that comes first for the answer to its first request."""
+    connection = Connection(ok)
+    connection.send(REQUEST % 1 * before + wrong)
+    connection.send(REQUEST % 2)
+    await connection.done()
+    head = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n"
+    answers = [head + b"\r\nok", head + b"connection: close\r\n\r\nok"]
+    assert connection.transport.writes == answers[2 - before :]
+    assert connection.transport.closing or connection.transport.ended
+
+
+async def test_trailers_are_no_headers() -> None:
+    """A proxy that takes a header away from a request may let a trailer through (RFC 9110, 6.5.1)."""
+    names: list[bytes] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        names.extend(name for name, _ in scope["headers"])
+        await ok(scope, receive, send)
+
+    connection = Connection(app)
+    head = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    connection.send(head + b"2\r\nok\r\n0\r\nX-Class: best_effort\r\nHost: b\r\n\r\n")
+    await connection.done()
+    assert names == [b"host", b"transfer-encoding"]
+
+
+async def test_an_http_1_0_request_needs_no_host_and_heads_of_one_read_are_not_added_up() -> None:
+    connection = Connection(ok)
+    line = b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 40_000 + b"\r\n\r\n"
+    connection.send(line * 3 + b"GET / HTTP/1.0\r\n\r\n")
+    await connection.done()
+    assert connection.transport.written.count(b"HTTP/1.1 200 OK") == 4
+
+
+async def test_a_long_body_is_no_head() -> None:
+    connection = Connection(ok)
+    for _ in range(2):
+        connection.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % (80 << 10))
+        for _ in range(10):
+            connection.send(b"a" * (8 << 10))
+        await connection.done()
+    assert [line[:12] for line in connection.transport.writes] == [b"HTTP/1.1 200"] * 2
+
+
+@pytest.mark.parametrize("answered", [0, 1])
+async def test_a_client_that_pipelines_and_hangs_up(answered: int, caplog: pytest.LogCaptureFixture) -> None:
+    """The request at work hears of it, those behind it never start, and nothing is said of it in the log."""
+    begun: list[str] = []
+    heard: list[str] = []
+    waiting = asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        begun.append(scope["path"])
+        await receive()
+        if len(begun) > answered:
+            waiting.set()
+            heard.append((await receive())["type"])  # as a watch over the client does
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    caplog.set_level("WARNING")
+    connection = Connection(app)
+    connection.send(b"".join(REQUEST % n for n in range(50)))
+    async with asyncio.timeout(10):
+        await waiting.wait()
+    connection.hang_up()
+    await connection.done()
+    assert begun == [f"/{n}" for n in range(answered + 1)]
+    assert heard == ["http.disconnect"]
+    assert connection.transport.written.count(b"200 OK") == answered
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("behind", [0, 1, 3])
+async def test_the_last_answer_reaches_a_client_that_sends_on(behind: int) -> None:
+    """To close with something unread would reset the connection. What is behind the last answer is dropped."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"content-length", b"2"), (b"connection", b"close")]  # as while the server is shutting down
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    connection = Connection(app)
+    connection.send((REQUEST % 1) * (1 + behind))
+    await connection.done()
+    head = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n"
+    assert connection.transport.writes == [head + b"ok"]
+    assert (connection.transport.closing, connection.transport.ended) == (not behind, bool(behind))
+    assert connection.transport.reading()
+    if behind:
+        connection.send(REQUEST % 2)
+        await connection.done()
+        assert len(connection.transport.writes) == 1
+
+
+OFFERS = {
+    "h2c": [b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAMAAABk"],
+    "close too": [b"Connection: close, Upgrade", b"Upgrade: h2c"],
+    "tls": [b"Upgrade: TLS/1.3", b"Connection: upgrade"],
+    "websocket": [b"Upgrade: websocket", b"Connection: Upgrade", b"Sec-WebSocket-Version: 13"],
+}
+
+
+@pytest.mark.parametrize("offer", OFFERS)
+@pytest.mark.parametrize("cut", [None, 10, 60, -7, -1])
+async def test_an_offer_to_upgrade_is_declined(offer: str, cut: int | None) -> None:
+    """The request is answered as any other, with what follows it on the connection."""
+    seen: list[tuple[bytes, dict[bytes, bytes]]] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        body = b""
+        while True:
+            message = await receive()
+            body += message.get("body", b"")
+            if not message.get("more_body", False):
+                break
+        seen.append((body, dict(scope["headers"])))
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    lines = b"\r\n".join(
+        [b"POST /a HTTP/1.1", b"Host: a", b"X-A: b", *OFFERS[offer], b"Content-Length: 5", b"", b"hello"]
+    )
+    connection = Connection(app)
+    for part in (lines[:cut], lines[cut:] if cut is not None else b"", REQUEST % 2):
+        if part:
+            connection.send(part)
+    await connection.done()
+    closes = offer == "close too"
+    assert [body for body, _ in seen] == [b"hello"] if closes else [b"hello", b"ok"]
+    headers = set(seen[0][1]) - {b"sec-websocket-version"}
+    assert headers == {b"host", b"x-a", b"content-length", *([b"connection"] if closes else [])}
+    assert connection.transport.written.count(b"200 OK") == len(seen)
+    assert connection.transport.closing == closes
+
+
+async def test_a_client_that_pipelines_is_not_read_far_ahead() -> None:
+    """Reading goes on when the last of the requests that have been read has begun."""
+    turn = asyncio.Semaphore(0)
+    begun: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        begun.append(scope["path"])
+        await turn.acquire()
+        await ok(scope, receive, send)
+
+    connection = Connection(app)
+    reading = connection.transport.reading
+    connection.send(b"".join(REQUEST % n for n in range(4)))
+    states = []
+    for _ in range(4):
+        await asyncio.sleep(0)
+        states.append((len(begun), reading()))
+        turn.release()
+        for _ in range(3):
+            await asyncio.sleep(0)
+    assert states == [(1, False), (2, False), (3, False), (4, True)]
+    await connection.done()
+
+
+async def test_a_malformed_request_is_answered_in_json() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None: ...
+
+    connection = Connection(app)
+    connection.send(b"GET /\xc3\xa9 HTTP/1.1\r\nHost: a\r\n\r\n")
+    head, _, body = connection.transport.written.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert b"content-length: %d\r\n" % len(body) in head + b"\r\n"
+    assert json.loads(body) == {"error": "the request is not valid HTTP/1.1"}
+    assert connection.transport.closing
+
+
+async def test_malformed_requests_are_a_line_a_second(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None: ...
+
+    monkeypatch.setattr(MendedProtocol, "_malformed_told", -1.0)
+    monkeypatch.setattr(MendedProtocol, "malformed", 0)
+    monkeypatch.setattr(MendedProtocol, "_told_of", 0)
+    for now in [100.0] * 50 + [101.0] * 50:
+        connection = Connection(app)
+        with monkeypatch.context() as patch:
+            patch.setattr(connection.protocol.loop, "time", partial(float, now))
+            connection.send(b"nonsense\r\n\r\n")
+    told = [record.getMessage() for record in caplog.records if "malformed" in record.getMessage()]
+    assert told == ["malformed HTTP requests received: 1", "malformed HTTP requests received: 50"]
+    assert MendedProtocol.malformed == 100
+
+
+# What is relied on inside uvicorn
+
+
+def parameters(function: Callable[..., Any]) -> list[str]:
+    return list(inspect.signature(function).parameters)
+
+
+def test_the_tested_release_of_uvicorn_is_the_only_one_allowed() -> None:
+    """Its internals change without notice: from one minor release below to one above nothing else is installed."""
+    dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    (wanted,) = [line for line in dependencies if line.startswith("uvicorn")]
+    (tested,) = re.findall(r"^uvicorn==(\d+)\.(\d+)\.", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    major, minor = map(int, tested)
+    assert wanted.split("#")[0].strip() == f"uvicorn>={major}.{minor},<{major}.{minor + 1}"
+    assert uvicorn.__version__.startswith(f"{major}.{minor}.")
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        (HttpToolsProtocol.__init__, ["self", "config", "server_state", "app_state", "_loop"]),
+        (HttpToolsProtocol.data_received, ["self", "data"]),
+        (HttpToolsProtocol.on_message_begin, ["self"]),
+        (HttpToolsProtocol.on_header, ["self", "name", "value"]),
+        (HttpToolsProtocol.on_headers_complete, ["self"]),
+        (HttpToolsProtocol.on_body, ["self", "body"]),
+        (HttpToolsProtocol.on_message_complete, ["self"]),
+        (HttpToolsProtocol.on_response_complete, ["self"]),
+        (HttpToolsProtocol.resume_writing, ["self"]),
+        (HttpToolsProtocol.connection_made, ["self", "transport"]),
+        (FlowControl.__init__, ["self", "transport"]),
+        (FlowControl.resume_reading, ["self"]),
+        (HttpToolsProtocol._start_asgi_task, ["self", "cycle", "app"]),
+        (HttpToolsProtocol.connection_lost, ["self", "exc"]),
+        (HttpToolsProtocol.shutdown, ["self"]),
+        (HttpToolsProtocol.send_400_response, ["self", "msg"]),
+        (uvicorn.Server.__init__, ["self", "config"]),
+        (uvicorn.Server.run, ["self", "sockets"]),
+        (uvicorn.Server.serve, ["self", "sockets"]),
+        (uvicorn.Server.handle_exit, ["self", "sig", "frame"]),
+    ],
+)
+def test_methods_that_are_overridden_or_called(method: Callable[..., Any], expected: list[str]) -> None:
+    assert parameters(method) == expected
+
+
+async def test_state_of_a_connection_and_of_a_request() -> None:
+    seen: list[RequestResponseCycle] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append(connection.protocol._answering)  # type: ignore[arg-type]
+        assert not seen[-1].response_started
+        await ok(scope, receive, send)
+
+    connection = Connection(app)
+    protocol = connection.protocol
+    assert protocol.cycle is None  # type: ignore[comparison-overlap]  # until the first request, see `shutdown`
+    connection.send(REQUEST % 1 + REQUEST % 2)
+    assert [type(cycle) for cycle, _ in protocol.pipeline] == [RequestResponseCycle]
+    assert protocol.scope["type"] == "http"
+    await connection.done()
+    cycle = seen[0]
+    assert isinstance(protocol.flow, FlowControl)
+    assert cycle.flow.write_paused is False
+    assert (cycle.disconnected, cycle.response_started, cycle.response_complete) == (False, True, True)
+    assert (cycle.keep_alive, cycle.access_log, cycle.scope["method"]) == (True, False, "POST")
+    assert isinstance(cycle.message_event, asyncio.Event)
+    assert protocol in connection.state.connections
+    assert connection.state.default_headers == []
+    assert connection.state.total_requests == 2
+    assert protocol.timeout_keep_alive_task is None  # see IdleTimer
+    assert (protocol.scheme, protocol.client) == ("http", ("127.0.0.1", 1))
+    connection.hang_up()
+
+
+def test_state_of_a_server() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None: ...
+
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None))
+    assert (server.started, server.should_exit, server.force_exit) == (False, False, False)
+    assert (server.server_state.connections, server.server_state.tasks) == (set(), set())
+    settings = {
+        "http", "interface", "proxy_headers", "log_config", "access_log", "timeout_keep_alive",
+        "timeout_graceful_shutdown", "server_header", "lifespan", "ssl_context_factory", "ws",
+    }  # fmt: skip
+    assert settings <= set(parameters(uvicorn.Config.__init__))

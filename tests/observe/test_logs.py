@@ -1,0 +1,257 @@
+"""One line per event, as text or as JSON; and models' own errors, each cause once."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from opentelemetry.trace import TraceState
+
+from app.observe.logs import (
+    CauseLog,
+    JsonFormatter,
+    PrintedLines,
+    TextFormatter,
+    capture,
+    configure,
+    fields,
+    json_asked,
+)
+
+
+def record(message: str, *args: object) -> logging.LogRecord:
+    return logging.LogRecord("starling.x", logging.WARNING, "file", 1, message, args, None)
+
+
+def test_a_json_line() -> None:
+    line = JsonFormatter().format(record("%s is\n%d", "grün", 5))
+    assert "\n" not in line
+    entry = json.loads(line)
+    assert list(entry) == ["time", "level", "logger", "message"]
+    assert (entry["level"], entry["logger"], entry["message"]) == ("warning", "starling.x", "grün is\n5")
+    assert datetime.fromisoformat(entry["time"]).tzinfo is not None
+
+
+def test_a_traceback_in_a_json_line() -> None:
+    failed = record("no")
+    try:
+        raise ValueError("why")
+    except ValueError as exc:
+        failed.exc_info = (ValueError, exc, exc.__traceback__)
+    line = JsonFormatter().format(failed)
+    assert "\n" not in line
+    assert "ValueError: why" in json.loads(line)["traceback"]
+
+
+def test_a_message_writes_no_other_line() -> None:
+    """What a client sends may come back in an exception's message."""
+    forged = record("no")
+    forged.msg, forged.args = "failed: %s", ("x\n2026-01-01 00:00:00,000 INFO starling: all is well\x1b[2J",)
+    try:
+        raise ValueError("why\n2026-01-01 00:00:00,000 INFO starling: all is well")
+    except ValueError as exc:
+        forged.exc_info = (ValueError, exc, exc.__traceback__)
+    first, *others = TextFormatter().format(forged).splitlines()
+    assert first.endswith(r"failed: x\n2026-01-01 00:00:00,000 INFO starling: all is well\x1b[2J")
+    assert all(line.startswith("  ") for line in others)
+    forged.exc_info = forged.exc_text = None
+    forged.args = ("x" * 10_000,)
+    assert len(TextFormatter().format(forged)) < 2100
+
+
+@pytest.mark.usefixtures("restored_logging")
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_levels(style: str, capsys: pytest.CaptureFixture[str]) -> None:
+    configure("info", style, False)
+    logging.getLogger("starling.engine").debug("too fine")
+    logging.getLogger("starling.engine").info("just right")
+    logging.getLogger("somebody").info("else's")
+    logging.getLogger("starling.access").info("GET /")
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert "just right" in lines[0]
+    assert (json.loads(lines[0])["message"] == "just right") if style == "json" else "INFO starling.engine" in lines[0]
+
+
+@pytest.mark.usefixtures("restored_logging")
+def test_what_a_client_sends_writes_no_lines_of_libraries(capsys: pytest.CaptureFixture[str]) -> None:
+    configure("debug", "json", False)
+    TraceState.from_header(["a=\x85"])
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("restored_logging")
+def test_the_access_log_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    configure("warning", "text", True)
+    logging.getLogger("starling.access").info("GET /")
+    logging.getLogger("starling").info("quiet")
+    assert [line.rpartition(": ")[2] for line in capsys.readouterr().err.splitlines()] == ["GET /"]
+
+
+def test_fields_of_an_entry(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        logging.getLogger("starling.x").info("%s serves", "a", **fields(model="a", rows=3))
+    (told,) = caplog.records
+    entry = json.loads(JsonFormatter().format(told))
+    assert (entry["message"], entry["model"], entry["rows"]) == ("a serves", "a", 3)
+    assert TextFormatter().format(told).endswith("starling.x: a serves")
+
+
+def test_a_line_of_the_access_log_as_text() -> None:
+    """One line and one word for each field, whatever a client calls its model."""
+    told = record("%s %s %d", "POST", "/x", 200)
+    told.name = "starling.access"
+    told.__dict__ |= fields(method="POST", path="/x", status=200, rows=3, model="a b\nc=1")["extra"]
+    assert TextFormatter().format(told).endswith("starling.access: POST /x 200 rows=3 model='a b\\nc=1'")
+
+
+@pytest.mark.usefixtures("restored_logging")
+def test_what_is_printed_becomes_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = io.StringIO()
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, ours)
+    monkeypatch.setattr(threading, "excepthook", None)
+    monkeypatch.setattr(logging, "raiseExceptions", True)
+    configure("warning", "json", False)
+    try:
+        capture()
+        configure("warning", "json", False)  # again, which must not write into itself
+        print("one", end=" ")
+        print("line\n\nand another")
+        print("10 %\r20 %\r30 %", end="", file=sys.stderr)
+        dying = threading.Thread(target=json.loads, args=("{",), name="dying")
+        dying.start()
+        dying.join()
+        print("no end", end="")
+        for stream in (sys.stdout, sys.stderr):
+            assert isinstance(stream, PrintedLines)
+            stream.end()
+    finally:
+        logging.captureWarnings(False)
+    entries = [json.loads(line) for line in ours.getvalue().splitlines()]
+    assert [(entry["logger"], entry["level"], entry["message"].split(":")[0]) for entry in entries] == [
+        ("stdout", "info", "one line"),
+        ("stdout", "info", "and another"),
+        ("stderr", "info", "10 %"),
+        ("stderr", "info", "20 %"),
+        ("starling", "error", "thread dying has ended by an exception"),
+        ("stdout", "info", "no end"),
+        ("stderr", "info", "30 %"),
+    ]
+    assert "JSONDecodeError" in entries[4]["traceback"]
+
+
+def test_lines_without_an_end_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        stream = PrintedLines(sys.stderr, logging.getLogger("stderr"))
+        for _ in range(3):
+            assert stream.write("a" * 40_000) == 40_000
+    assert [len(line.getMessage()) for line in caplog.records] == [80_000]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variable", "expected"),
+    [
+        (["serve"], None, False),
+        (["serve"], "json", True),
+        (["serve", "--log-format", "json"], None, True),
+        (["serve", "--log-format=json"], "text", True),
+        (["serve", "--log-format=text"], "json", False),
+        (["serve", "--log-format", "json", "--log-format", "text"], None, False),
+        (["serve", "--log-format"], None, False),
+        (["models"], "json", False),
+        ([], "json", False),
+    ],
+)
+def test_a_command_line_that_asks_for_json(arguments: list[str], variable: str | None, expected: bool) -> None:
+    assert json_asked(arguments, {} if variable is None else {"STARLING_LOG_FORMAT": variable}) == expected
+
+
+log = logging.getLogger("starling.test")
+
+
+class Picky(torch.nn.Module):
+    """A user's model."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() < 0:
+            raise ValueError(f"got {x.sum().item():g}")
+        return torch.nn.functional.linear(x, torch.ones(2, 2))
+
+
+def raised(function: Callable[..., Any], *args: Any) -> BaseException:
+    """What a call on a worker's thread raises: its traceback begins in the standard library."""
+    with ThreadPoolExecutor(1) as pool:
+        exc = pool.submit(function, *args).exception()
+    assert exc is not None
+    return exc
+
+
+def test_the_traceback_begins_in_the_users_code(caplog: pytest.LogCaptureFixture) -> None:
+    exc = raised(Picky(), torch.full((1,), -2.0))
+    assert exc.__traceback__ is not None
+    assert exc.__traceback__.tb_frame.f_code.co_filename != __file__
+    CauseLog(log).log(exc, "picky version 1", "r-7")
+    (line,) = caplog.records
+    assert (line.levelname, line.name) == ("WARNING", "starling.test")
+    assert "model picky version 1, request r-7: ValueError: got -2" in line.getMessage()
+    text = JsonFormatter().format(line)
+    frames = [part for part in json.loads(text)["traceback"].splitlines() if part.startswith("  File")]
+    assert [__file__ in frame and "in forward" in frame for frame in frames] == [True]
+
+
+def test_what_torch_raises_for_the_users_code(caplog: pytest.LogCaptureFixture) -> None:
+    """Frames below the user's own stay: they say what was wrong."""
+    CauseLog(log).log(raised(Picky(), torch.ones(3)), "m", "r")
+    (line,) = caplog.records
+    assert "RuntimeError" in line.getMessage()
+    assert line.exc_info is not None
+    trace = line.exc_info[2]
+    assert trace is not None
+    assert trace.tb_frame.f_code.co_filename == __file__
+
+
+def test_models_that_ship_with_the_server_count_as_the_users(caplog: pytest.LogCaptureFixture) -> None:
+    from app.models.demo.digits.model import Digits
+
+    CauseLog(log).log(raised(Digits().present, {}), "digits", "r")
+    (line,) = caplog.records
+    assert line.exc_info is not None
+    trace = line.exc_info[2]
+    assert trace is not None
+    assert Path(trace.tb_frame.f_code.co_filename).parts[-2:] == ("digits", "model.py")
+
+
+def test_an_error_outside_the_users_code_has_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    CauseLog(log).log(raised(json.loads, "{"), "m", "r")
+    assert [line.exc_info for line in caplog.records] == [None]
+
+
+def test_each_cause_once(caplog: pytest.LogCaptureFixture) -> None:
+    causes = CauseLog(log)
+    for value in (-1.0, -2.0):  # one line, two messages
+        causes.log(raised(Picky(), torch.full((1,), value)), "m", "r")
+    assert len(caplog.records) == 1
+    causes.log(raised(Picky(), torch.full((1,), -1.0)), "another model", "r")
+    causes.log(raised(Picky(), torch.ones(3)), "m", "r")  # another line
+    causes.log(KeyError("never raised"), "m", "r")
+    causes.log(KeyError("never raised either"), "m", "r")
+    assert len(caplog.records) == 4
+
+
+def test_causes_are_remembered_up_to_a_bound(caplog: pytest.LogCaptureFixture) -> None:
+    causes = CauseLog(log, most=3)
+    for model in ("a", "b", "c", "c", "a", "d", "b", "a"):
+        causes.log(KeyError(), model, "r")
+    logged = [line.getMessage().split(",")[0] for line in caplog.records]
+    assert logged == ["model a", "model b", "model c", "model d", "model a"]

@@ -1,0 +1,260 @@
+"""What is counted, and how it reads: Prometheus text under both name sets, and Triton's statistics."""
+
+from __future__ import annotations
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from app.observe.metrics import Between, Gauges, Histogram, ModelStats, Snapshot, Status
+from app.observe.prometheus import Metrics
+
+MS = 1_000_000
+
+
+def used() -> ModelStats:
+    """Two calls that went well, in one batch of three rows, and one of each kind of failure."""
+    stats = ModelStats("echo", "1")
+    stats.batch_ran(0, "full", 3, (1 * MS, 5 * MS, 2 * MS), "realtime")
+    for rows in (1, 2):
+        stats.call_ran(4 * MS, (1 * MS, 5 * MS, 2 * MS), "realtime", rows)
+        stats.call_answered("ok", 13 * MS, "realtime")
+    for outcome in ("queue_full", "deadline_exceeded", "client_gone", "model_failed", "bad_request"):
+        stats.call_answered(outcome, 1 * MS, "realtime")
+    return stats
+
+
+def gauges_of(stats: ModelStats, waiting: dict[str, int] | None = None, oldest_ns: int = 0) -> Gauges:
+    waiting = {"realtime": 7, "best_effort": 0} if waiting is None else waiting
+    return Gauges(
+        stats, sum(waiting.values()), pending_calls=2, preferred=4, rate=12.5, slots_used=9, waiting=waiting,
+        oldest_ns=oldest_ns, demand_ns={"realtime": 0, "best_effort": 0, **dict.fromkeys(stats.calls, 1500 * MS)},
+    )  # fmt: skip
+
+
+def page(*models: ModelStats) -> bytes:
+    """A rendered page of them."""
+    text, _ = Metrics(lambda: Snapshot([gauges_of(stats, {}) for stats in models], [1.5])).render()
+    return text
+
+
+def samples(stats: ModelStats, waiting: dict[str, int] | None = None, oldest_ns: int = 0) -> dict[str, float]:
+    """Every sample of a rendered page, written `name{label,...}`."""
+    gauges = gauges_of(stats, waiting, oldest_ns)
+    text, content_type = Metrics(lambda: Snapshot([gauges], [1.5])).render()
+    assert content_type.startswith("text/plain")
+    found = {}
+    for family in text_string_to_metric_families(text.decode()):
+        for sample in family.samples:
+            labels = ",".join(f"{v}" for k, v in sorted(sample.labels.items()) if k not in ("model", "version"))
+            if sample.name.startswith(("starling_", "nv_")):
+                # the parser appends _total to every counter; Triton's have none
+                name = sample.name.removesuffix("_total") if sample.name.startswith("nv_") else sample.name
+                found[f"{name}{{{labels}}}"] = sample.value
+                assert sample.name.startswith(("starling_worker_busy", "starling_loop_lag")) or (
+                    sample.labels["model"],
+                    sample.labels["version"],
+                ) == (
+                    "echo",
+                    "1",
+                )
+    return found
+
+
+def test_our_names() -> None:
+    found = samples(used())
+    expected = {
+        "starling_request_duration_seconds_count{realtime}": 6,
+        "starling_refusal_duration_seconds_count{realtime}": 1,
+        "starling_rows_answered_total{}": 3,
+        "starling_queue_duration_seconds_count{realtime}": 2,
+        "starling_queue_duration_seconds_sum{realtime}": 0.008,
+        "starling_compute_duration_seconds_count{realtime}": 1,
+        "starling_compute_duration_seconds_sum{realtime}": 0.008,
+        "starling_batch_size_bucket{realtime,2}": 0,
+        "starling_batch_size_bucket{realtime,4}": 1,
+        "starling_batch_size_bucket{realtime,+Inf}": 1,
+        "starling_batch_size_sum{realtime}": 3,
+        "starling_requests_total{realtime,ok}": 2,
+        "starling_requests_total{realtime,model_failed}": 1,
+        "starling_batches_total{realtime,full,0}": 1,
+        "starling_queue_length{realtime}": 7,
+        "starling_preferred_batch_size{}": 4,
+        "starling_arrival_rate{}": 12.5,
+        "starling_pool_slots_used{}": 9,
+        "starling_demand_seconds_total{realtime}": 1.5,
+        "starling_demand_seconds_total{best_effort}": None,
+        "starling_worker_busy_seconds_total{0}": 1.5,
+    }
+    assert {name: found.get(name) for name in expected} == expected
+
+
+def test_classes_show_where_there_are_calls_of_them() -> None:
+    stats = used()
+    assert not [name for name in samples(stats) if "best_effort" in name]
+    found = samples(stats, {"realtime": 0, "best_effort": 3}, 250 * MS)  # none of them has ended yet
+    assert (found["starling_queue_length{best_effort}"], found["starling_best_effort_oldest_seconds{}"]) == (3, 0.25)
+    assert "starling_request_duration_seconds_count{best_effort}" not in found
+
+    stats.call_ran(6 * MS, (1 * MS, 5 * MS, 2 * MS), "best_effort")
+    stats.call_answered("ok", 20 * MS, "best_effort")
+    found = samples(stats)
+    expected = {
+        "starling_requests_total{best_effort,ok}": 1,
+        "starling_requests_total{realtime,ok}": 2,
+        "starling_request_duration_seconds_sum{best_effort}": 0.02,
+        "starling_queue_duration_seconds_count{best_effort}": 1,
+        "starling_queue_length{best_effort}": 0,
+        "starling_best_effort_oldest_seconds{}": 0,
+        "nv_inference_request_success{}": 3,  # Triton knows no classes
+        "nv_inference_queue_duration_us{}": 14_000,
+    }
+    assert {name: found.get(name) for name in expected} == expected
+
+
+def test_batches_by_class_and_by_stage() -> None:
+    stats = ModelStats("echo", "1", 2)
+    stats.stage_ran(0, 0, "idle", "new", 3, (1 * MS, 2 * MS, 0), "realtime")
+    stats.stage_ran(1, 0, "full", "on", 4, (0, 2 * MS, 1 * MS), "best_effort")
+    stats.stage_ran(1, 0, "full", "on", 4, (0, 2 * MS, 1 * MS), "realtime")
+    found = samples(stats)
+    expected = {
+        "starling_batches_total{realtime,new,idle,0,0}": 1,
+        "starling_batches_total{best_effort,on,full,1,0}": 1,
+        "starling_batches_total{realtime,on,full,1,0}": 1,
+        "starling_batch_size_sum{realtime,0}": 3,
+        "starling_batch_size_sum{best_effort,1}": 4,
+        "starling_compute_duration_seconds_sum{best_effort,1}": 0.003,
+    }
+    assert {name: found.get(name) for name in expected} == expected
+    assert "starling_batch_size_sum{best_effort,0}" not in found
+    assert stats.batches == {(0, "idle"): 1, (0, "full"): 2}
+    assert stats.stages[1].operations() == {"on": 2}
+    assert stats.stages[1].sizes() == {"4": 2}
+
+
+def test_rows_at_each_stage() -> None:
+    gauges = Gauges(ModelStats("echo", "1", 2), 3, 2, 1, 1.0, 5, between=Between(2, 64), at_stages=[(3, 0), (1, 4)])
+    text, _ = Metrics(lambda: Snapshot([gauges], [])).render()
+    for line in (
+        'starling_stage_queue_length{model="echo",stage="0",version="1"} 3.0',
+        'starling_stage_queue_length{model="echo",stage="1",version="1"} 1.0',
+        'starling_stage_running_rows{model="echo",stage="1",version="1"} 4.0',
+    ):
+        assert line in text.decode()
+
+
+def test_what_the_server_is_and_how() -> None:
+    status = Status(
+        {"version": "1.2.3", "device": 'a "fast" one'}, True, False, [("echo", "1", True), ("m", "2", False)]
+    )
+    text, _ = Metrics(lambda: Snapshot([], []), lambda: status).render()
+    lines = text.decode().splitlines()
+    for line in (
+        'starling_build_info{device="a \\"fast\\" one",version="1.2.3"} 1.0',
+        "starling_live 1.0",
+        "starling_ready 0.0",
+        'starling_model_ready{model="echo",version="1"} 1.0',
+        'starling_model_ready{model="m",version="2"} 0.0',
+    ):
+        assert line in lines
+
+
+def test_statistics_by_class() -> None:
+    stats = used()
+    assert list(gauges_of(stats).classes()) == ["realtime"]
+    stats.call_answered("queue_full", 1 * MS, "best_effort")
+    classes = gauges_of(stats, {"realtime": 0, "best_effort": 5}, 30 * MS).classes()
+    assert classes["realtime"]["success"] == {"count": 2, "ns": 26 * MS}
+    assert "oldest_ms" not in classes["realtime"]
+    assert classes["best_effort"] == {
+        "queue_length": 5,
+        "oldest_ms": 30.0,
+        "success": {"count": 0, "ns": 0},
+        "fail": {"count": 1, "ns": 1 * MS},
+        "queue": {"count": 0, "ns": 0},
+    }
+
+
+def test_default_class_is_there_before_its_first_call() -> None:
+    found = samples(ModelStats("echo", "1", default_class="best_effort"), {})
+    assert found["starling_demand_seconds_total{best_effort}"] == 1.5
+    assert not [name for name in found if "realtime" in name]
+
+
+def test_tritons_names() -> None:
+    found = samples(used())
+    expected = {
+        "nv_inference_request_success{}": 2,
+        "nv_inference_request_failure{REJECTED}": 2,
+        "nv_inference_request_failure{CANCELED}": 1,
+        "nv_inference_request_failure{BACKEND}": 1,
+        "nv_inference_request_failure{OTHER}": 1,
+        "nv_inference_count{}": 3,
+        "nv_inference_exec_count{}": 1,
+        "nv_inference_pending_request_count{}": 2,
+        "nv_inference_request_duration_us{}": 26_000,
+        "nv_inference_queue_duration_us{}": 8_000,
+        "nv_inference_compute_input_duration_us{}": 2_000,
+        "nv_inference_compute_infer_duration_us{}": 10_000,
+        "nv_inference_compute_output_duration_us{}": 4_000,
+    }
+    assert {name: found.get(name) for name in expected} == expected
+
+
+def test_tritons_counters_have_no_suffix() -> None:
+    text, _ = Metrics(lambda: Snapshot([Gauges(used(), 0, 0, 0, 0, 0)], [])).render()
+    assert b'\nnv_inference_request_success{model="echo",version="1"} 2\n' in text
+
+
+def test_nothing_yet() -> None:
+    found = samples(ModelStats("echo", "1"))
+    assert found["nv_inference_request_success{}"] == 0
+    assert found["nv_inference_request_failure{BACKEND}"] == 0
+    assert not [name for name in found if "_bucket" in name or "_count{realtime}" in name]
+
+
+def test_refusals_are_in_no_latency_of_answers() -> None:
+    """Refused in no time, they would make every percentile look well."""
+    stats = ModelStats("echo", "1")
+    for outcome in ("queue_full", "too_many_connections", "deadline_unreachable", "not_ready"):
+        stats.call_answered(outcome, 1 * MS, "realtime")
+    stats.call_answered("ok", 300 * MS, "realtime")
+    found = samples(stats)
+    assert found["starling_request_duration_seconds_bucket{realtime,0.25}"] == 0
+    assert found["starling_request_duration_seconds_count{realtime}"] == 1
+    assert found["starling_refusal_duration_seconds_bucket{realtime,0.001}"] == 4
+
+
+def test_a_scrape_of_many_models_is_small() -> None:
+    """With histograms of 18 buckets, of models without a call too, 50 models were 424 kB."""
+    one = page(used())
+    for name in (b"request_duration_seconds", b"batch_size"):
+        assert one.count(b"starling_%s_bucket" % name) == 10
+    idle = [ModelStats(f"model-{number:02}", "1") for number in range(50)]
+    assert len(page(*idle)) < 106_000
+    for stats in idle[:10]:
+        stats.batch_ran(0, "full", 3, (1 * MS, 5 * MS, 2 * MS), "realtime")
+        stats.call_ran(4 * MS, (1 * MS, 5 * MS, 2 * MS), "realtime")
+        stats.call_answered("ok", 13 * MS, "realtime")
+    assert len(page(*idle)) < 160_000
+
+
+def test_tritons_statistics() -> None:
+    shown = used().triton()
+    assert (shown["name"], shown["version"], shown["inference_count"], shown["execution_count"]) == ("echo", "1", 3, 1)
+    parts = shown["inference_stats"]
+    assert parts["success"] == {"count": 2, "ns": 26 * MS}
+    assert parts["fail"] == {"count": 5, "ns": 5 * MS}
+    assert parts["queue"] == {"count": 2, "ns": 8 * MS}
+    assert parts["compute_infer"] == {"count": 2, "ns": 10 * MS}
+    assert parts["cache_hit"] == {"count": 0, "ns": 0}
+    (batch,) = shown["batch_stats"]
+    assert (batch["batch_size"], batch["compute_input"]) == (3, {"count": 1, "ns": 1 * MS})
+    assert shown["last_inference"] > 1_600_000_000_000  # milliseconds since 1970
+
+
+def test_bounds_of_a_histogram_are_inclusive() -> None:
+    histogram = Histogram((1, 2))
+    for value in (0.5, 1, 1.5, 2, 2.5):
+        histogram.observe(value)
+    assert histogram.buckets() == [("1", 2), ("2", 4), ("+Inf", 5)]
+    assert histogram.total == 7.5

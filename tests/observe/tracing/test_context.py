@@ -1,0 +1,44 @@
+"""`traceparent`: what is read of it is what was written, and what is malformed is nothing."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.observe.tracing.context import Parent, parent_of, traceparent
+
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"  # the example of the specification
+
+
+@given(st.integers(1, (1 << 128) - 1), st.integers(1, (1 << 64) - 1), st.booleans())
+def test_what_is_written_is_read(trace: int, span: int, sampled: bool) -> None:
+    assert parent_of(traceparent(trace, span, sampled)) == Parent(trace, span, sampled)
+
+
+def test_the_example() -> None:
+    assert parent_of(f"00-{TRACE}-{SPAN}-01".encode()) == Parent(int(TRACE, 16), int(SPAN, 16), True)
+    assert parent_of(f" 00-{TRACE}-{SPAN}-02 ".encode()) == Parent(int(TRACE, 16), int(SPAN, 16), False)
+
+
+def test_a_later_version_may_say_more() -> None:
+    assert parent_of(f"01-{TRACE}-{SPAN}-01-what-will-be".encode()) is not None
+    assert parent_of(f"01-{TRACE}-{SPAN}-01".encode()) is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "00", f"ff-{TRACE}-{SPAN}-01", f"00-{TRACE}-{SPAN}-01-more", f"00-{TRACE.upper()}-{SPAN}-01",
+        f"00-{'0' * 32}-{SPAN}-01", f"00-{TRACE}-{'0' * 16}-01", f"00-{TRACE[1:]}-{SPAN}-01", f"00-{TRACE}-{SPAN}",
+        f"00-{TRACE}-{SPAN}-1", f"01-{TRACE}-{SPAN}-01more", f"00_{TRACE}_{SPAN}_01",
+    ],
+)  # fmt: skip
+def test_malformed_is_none(text: str) -> None:
+    assert parent_of(text.encode()) is None
+
+
+@given(st.binary(max_size=80))
+def test_any_bytes_are_read_or_are_none(header: bytes) -> None:
+    found = parent_of(header)
+    assert found is None or (found.trace_id and found.span_id)

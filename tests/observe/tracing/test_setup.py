@@ -1,0 +1,76 @@
+"""What switches tracing on, and what is said where it cannot be."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from app.errors import ConfigError
+from app.observe.tracing.setup import collector, open_tracing
+
+BASE = "OTEL_EXPORTER_OTLP_ENDPOINT"
+
+
+@pytest.fixture
+def without_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith(("opentelemetry", "app.observe.tracing.export"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "app.observe.tracing.readable", raising=False)
+
+    class Missing:
+        def find_spec(self, name: str, *rest: Any) -> None:
+            if name.partition(".")[0] == "opentelemetry":
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    monkeypatch.setattr(sys, "meta_path", [Missing(), *sys.meta_path])
+
+
+@pytest.mark.parametrize(
+    "environment", [{}, {BASE: ""}, {BASE: "http://one:4318", "OTEL_SDK_DISABLED": "TRUE"}, {"OTEL_SERVICE_NAME": "x"}]
+)
+def test_off(environment: dict[str, str]) -> None:
+    assert open_tracing(None, 1.0, "0", environment) is None
+
+
+@pytest.mark.parametrize("name", [BASE, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"])
+def test_a_standard_variable_switches_it_on(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "http://one:4318/v1/traces" if "TRACES" in name else "http://one:4318")
+    tracing = open_tracing(None, 1.0, "0", {name: "http://one:4318"})
+    assert tracing is not None
+    assert tracing._sender._exporter._endpoint == "http://one:4318/v1/traces"  # type: ignore[attr-defined]
+
+
+def test_the_flag_goes_before_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(BASE, "http://one:4318")
+    tracing = open_tracing("http://two:4318", 1.0, "0", {BASE: "http://one:4318"})
+    assert tracing is not None
+    assert tracing._sender._exporter._endpoint == "http://two:4318/v1/traces"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ("http://one:4318", "http://one:4318/v1/traces"),
+        ("https://one/otlp/", "https://one/otlp/v1/traces"),
+        ("http://one:4318/v1/traces", "http://one:4318/v1/traces"),
+    ],
+)
+def test_where_spans_go(given: str, url: str) -> None:
+    assert collector(given) == url
+
+
+@pytest.mark.parametrize("given", ["one:4318", "", "grpc://one:4317", "http://"])
+def test_no_url(given: str) -> None:
+    with pytest.raises(ConfigError, match="otlp_endpoint: expected a URL"):
+        open_tracing(given, 1.0, "0", {})
+
+
+@pytest.mark.usefixtures("without_extra")
+def test_the_extra_is_missing(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ConfigError, match=r"^otlp_endpoint: .*pip install 'starling-serve\[otel\]'$"):
+        open_tracing("http://one:4318", 1.0, "0", {})
+    assert open_tracing(None, 1.0, "0", {BASE: "http://one:4318"}) is None
+    (record,) = caplog.records
+    assert record.message.startswith(f"{BASE} is set, but tracing needs opentelemetry")

@@ -1,0 +1,99 @@
+"""What the page is told is a function of what is counted, and all of it is JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from api.catalog import FakeServed, served, spec
+
+from app.contract import IndexEntry, Plan
+from app.observe.metrics import Gauges, ModelStats, Snapshot
+from app.observe.ui import events
+
+MS = 1_000_000
+ECHO = served("echo", (spec("x", "FP32", 4),), (spec("y", "FP32", 4),))
+
+
+def gauges(model: str = "echo", version: str = "1") -> Gauges:
+    stats = ModelStats(model, version)
+    stats.batch_ran(0, "idle", 2, (1 * MS, 2 * MS, 3 * MS), "realtime")
+    stats.call_ran(5 * MS, (1 * MS, 2 * MS, 3 * MS), "realtime")
+    stats.call_answered("ok", 12 * MS, "")
+    stats.call_answered("queue_full", 1 * MS, "best_effort")
+    return Gauges(stats, 3, 2, preferred=4, rate=7.5, slots_used=5, waiting={"realtime": 1, "best_effort": 2})
+
+
+def plan(program: int = 0, **more: Any) -> Plan:
+    return Plan(program, (2 * MS, 3 * MS), "measured", 1.5, 20_000, **more)
+
+
+def test_a_tick_has_counters_since_the_start() -> None:
+    told = events.tick(9, None, Snapshot([gauges()], [0.5]), [plan(level=3)], [], 0)
+    (one,) = told["models"]
+    assert (told["at"], told["not_ready"], told["busy_s"]) == (9, None, [0.5])
+    assert (one["name"], one["version"], one["program"], one["level"]) == ("echo", "1", 0, 3)
+    assert one["outcomes"] == {"realtime": {"ok": 1}, "best_effort": {"queue_full": 1}}
+    assert one["calls"] == [1, 12 * MS]
+    assert one["queue"] == [1, 5 * MS]
+    assert one["compute"] == [1 * MS, 2 * MS, 3 * MS]
+    assert sum(one["latency"]) == 1  # refusals are not in it
+    assert (one["rows"], one["executions"], one["formed"]) == (2, 1, {"idle": 1})
+    assert (one["scale"], one["handover_ms"], one["rate"], one["preferred"]) == (1.5, 0.02, 7.5, 4)
+
+
+def test_latency_has_a_bucket_more_than_there_are_bounds() -> None:
+    told = events.hello({"version": "0"}, 250)
+    tick = events.tick(0, None, Snapshot([gauges()], []), [plan()], [], 0)
+    assert len(tick["models"][0]["latency"]) == len(told["latency_s"]) + 1
+    assert (told["version"], told["interval_ms"]) == ("0", 250)
+
+
+def test_models_have_their_state_and_what_they_are_planned_with() -> None:
+    index = [IndexEntry("broken", "1", "UNAVAILABLE", "no <b>inputs</b>"), IndexEntry("echo", "1", "READY")]
+    tables = ((0, *range(1, 300)), (0, 0, *range(2, 300)))
+    now = events.seen(index, Snapshot([gauges()], []), [plan(loads=(0.1, 0.5), tables=tables, level=1)])
+    broken, echo = events.models(now, [ECHO])["models"]
+    assert broken == {"name": "broken", "version": "1", "state": "UNAVAILABLE", "reason": "no <b>inputs</b>"}
+    assert (echo["batch_ms"], echo["origin"], echo["loads"]) == ([2.0, 3.0], "measured", (0.1, 0.5))
+    assert [len(table) for table in echo["tables"]] == [65, 65]  # twice the largest batch, and none waiting
+    assert echo["inputs"] == [{"name": "x", "datatype": "FP32", "shape": ["rows", "4"]}]
+    assert echo["example"]["inputs"][0]["data"] == [[1.0] * 4]
+    assert (echo["files"], echo["stages"], echo["cell"]) == (False, 0, False)
+
+
+def test_models_are_told_again_when_something_has_changed_that_no_tick_tells() -> None:
+    index = [IndexEntry("echo", "1", "READY")]
+
+    def seen(**more: Any) -> events.Seen:
+        return events.seen(index, Snapshot([gauges()], []), [plan(**more)])
+
+    assert seen() == seen(level=2)
+    assert seen() != seen(loads=(0.5,), tables=((0, 1),))
+    assert seen() != events.seen([IndexEntry("echo", "1", "UNLOADING")], Snapshot([gauges()], []), [plan()])
+
+
+def test_while_a_version_replaces_itself_the_newer_program_counts() -> None:
+    index = [IndexEntry("echo", "1", "READY")]
+    now = events.seen(index, Snapshot([gauges(), gauges()], []), [plan(3), plan(4)])
+    assert events.models(now, [ECHO])["models"][0]["program"] == 4
+
+
+def test_a_model_that_is_going_has_no_plan_to_show() -> None:
+    """It is counted until it has drained, and is no longer among those that serve."""
+    index = [IndexEntry("echo", "1", "UNLOADING")]
+    now = events.seen(index, Snapshot([gauges()], []), [plan()])
+    found: list[FakeServed] = []
+    assert events.models(now, found)["models"] == [  # type: ignore[arg-type]
+        {"name": "echo", "version": "1", "state": "UNLOADING", "reason": ""}
+    ]
+
+
+def test_an_event_is_one_line_of_json() -> None:
+    sent = events.encoded(
+        "models", {"reason": "two\nlines", "tick": events.tick(0, "why", Snapshot([], []), [], [], 0)}
+    )
+    name, data, *end = sent.split(b"\n")
+    assert name == b"event: models"
+    assert orjson.loads(data.removeprefix(b"data: "))["reason"] == "two\nlines"
+    assert end == [b"", b""]

@@ -1,0 +1,205 @@
+"""Nothing happens while nobody watches; each watcher ends once, and a slow one is told anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import orjson
+import pytest
+from api.catalog import FakeCatalog, served, spec
+from fakes import VirtualLoop, virtual, virtual_loop
+
+from app.contract import IndexEntry, Plan
+from app.errors import NotReady, QueueFull
+from app.observe.metrics import Gauges, ModelStats, Snapshot
+from app.observe.ui.batches import FIELDS, MOST
+from app.observe.ui.hub import MOST_WATCHERS, Hub, Watcher
+from app.scheduler.types import Call, Formed, Klass, Outcome, Row, Unit
+
+S, MS = 1_000_000_000, 1_000_000
+ECHO = served("echo", (spec("x", "FP32", 4),), (spec("y", "FP32", 4),))
+
+
+class Source:
+    """An engine that counts how often it is asked. `heard` is who watches."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self.clock: Callable[[], int] = lambda: loop.now
+        self.heard: Callable[[Unit, Outcome, int, int], None] | None = None
+        self.asked = 0
+
+    def snapshot(self) -> Snapshot:
+        self.asked += 1
+        return Snapshot([Gauges(ModelStats("echo", "1"), 0, 0, 1, 0.0, 0)], [0.0])
+
+    def plans(self) -> list[Plan]:
+        return [Plan(0, (MS,), "measured", 1.0, 0)]
+
+    def watch(self, heard: Callable[[Unit, Outcome, int, int], None] | None) -> None:
+        self.heard = heard
+
+    def batch(self, began: int = 0, rows: int = 2) -> None:
+        """One has left."""
+        call = Call(0, 0, [], Klass.REALTIME, 0, 0, None)
+        unit = Unit(0, 1, 0, 0, [Row() for _ in range(rows)], 4, Formed.FULL, 0, 0)
+        unit.rows[0].call = call
+        assert self.heard is not None
+        self.heard(unit, Outcome(0, None, 2 * MS), began, began + 3 * MS)
+
+
+class Health:
+    """Contract.Health, with what it says."""
+
+    closing = False
+
+    def live(self) -> str | None:
+        return None
+
+    def ready(self) -> str | None:
+        return "echo: loading"
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.loop = virtual_loop()
+        self.source, self.health = Source(self.loop), Health()
+        self.catalog = FakeCatalog({"echo": {"1": ECHO}}, [IndexEntry("echo", "1", "READY")])
+        self.hub = Hub(self.source, self.catalog, self.health, {"version": "0"}, interval_s=0.25)  # type: ignore[arg-type]
+
+
+async def next_of(watcher: Watcher) -> tuple[str, Any]:
+    name, data, *_ = (await anext(watcher)).decode().split("\n")
+    return name.removeprefix("event: "), orjson.loads(data.removeprefix("data: "))
+
+
+async def names_of(watcher: Watcher, count: int) -> list[str]:
+    return [(await next_of(watcher))[0] for _ in range(count)]
+
+
+@virtual
+async def test_nothing_is_asked_while_nobody_watches() -> None:
+    rig = Rig()
+    await rig.loop.passes(2 * S)
+    assert (rig.source.asked, rig.source.heard) == (0, None)
+    with rig.hub.watching() as watcher:
+        assert await names_of(watcher, 3) == ["hello", "models", "tick"]
+        assert rig.source.heard is not None
+    asked = rig.source.asked
+    await rig.loop.passes(2 * S)
+    assert (rig.source.asked, rig.source.heard, rig.hub.watchers) == (asked, None, 0)
+
+
+@virtual
+async def test_ticks_come_in_time_and_are_made_once_for_all() -> None:
+    rig = Rig()
+    with rig.hub.watching() as first, rig.hub.watching() as second:
+        began = rig.loop.now
+        assert await names_of(first, 7) == ["hello", "models", *["tick"] * 5]
+        assert rig.loop.now - began == S
+        assert await names_of(second, 6) == ["hello", "models", *["tick"] * 4]  # the first was told before it came
+        assert rig.source.asked == 5
+
+
+@virtual
+async def test_models_are_told_again_when_they_change() -> None:
+    rig = Rig()
+    with rig.hub.watching() as watcher:
+        await names_of(watcher, 4)
+        rig.catalog.entries = [IndexEntry("echo", "1", "UNAVAILABLE", "unloaded")]
+        name, told = await next_of(watcher)
+        assert (name, told["models"][0]["reason"]) == ("models", "unloaded")
+        assert await names_of(watcher, 2) == ["tick", "tick"]
+
+
+@virtual
+async def test_batches_leave_with_their_times() -> None:
+    rig = Rig()
+    began = rig.loop.now
+    with rig.hub.watching() as watcher:
+        await names_of(watcher, 3)
+        rig.source.batch(began + 10 * MS)
+        _, told = await next_of(watcher)
+        (batch,) = told["batches"]
+        assert dict(zip(FIELDS, batch, strict=True)) == {
+            "program": 0, "stage": 0, "steps": 1, "worker": 1, "rows": 2, "size": 4, "reason": "full",
+            "operation": "new", "class": 0, "began": 10_000, "took": 3000, "compute": 2000, "error": None,
+        }  # fmt: skip
+        assert told["not_ready"] == "echo: loading"
+        _, told = await next_of(watcher)
+        assert told["batches"] == []
+
+
+@virtual
+async def test_very_many_batches_are_counted_and_not_kept() -> None:
+    rig = Rig()
+    with rig.hub.watching() as watcher:
+        await names_of(watcher, 3)
+        for n in range(MOST + 5):
+            rig.source.batch(rig.loop.now + n)
+        _, told = await next_of(watcher)
+        assert (len(told["batches"]), told["left_out"]) == (MOST, 5)
+
+
+@virtual
+async def test_a_page_that_reads_nothing_holds_little_and_is_told_anew() -> None:
+    rig = Rig()
+    with rig.hub.watching() as watcher:
+        await names_of(watcher, 3)
+        await rig.loop.passes(5 * S)
+        found = await names_of(watcher, 4)
+        assert found[0] == "models"
+        assert len(watcher._messages) <= 16
+
+
+@virtual
+async def test_the_stream_ends_when_the_server_drains() -> None:
+    rig = Rig()
+    with rig.hub.watching() as watcher:
+        await names_of(watcher, 3)
+        rig.health.closing = True
+        assert await next_of(watcher) == ("bye", {"reason": "the server is shutting down"})
+        with pytest.raises(StopAsyncIteration):
+            await anext(watcher)
+        assert (rig.hub.watchers, rig.source.heard) == (0, None)
+        with pytest.raises(NotReady), rig.hub.watching():
+            pass
+
+
+@virtual
+async def test_the_hub_ends_its_streams() -> None:
+    rig = Rig()
+    with rig.hub.watching() as watcher:
+        rig.hub.close()
+        assert (await names_of(watcher, 4))[-1] == "bye"
+        asked = rig.source.asked
+        await rig.loop.passes(S)
+        assert rig.source.asked == asked
+
+
+@virtual
+async def test_no_more_than_so_many_watch() -> None:
+    rig = Rig()
+    with ExitStack() as stack:
+        for _ in range(MOST_WATCHERS):
+            stack.enter_context(rig.hub.watching())
+        with pytest.raises(QueueFull, match="pages watch already"), rig.hub.watching():
+            pass
+        assert rig.hub.watchers == MOST_WATCHERS
+    with rig.hub.watching():
+        assert rig.hub.watchers == 1
+
+
+@virtual
+async def test_a_fault_in_one_tick_ends_nothing() -> None:
+    rig = Rig()
+    with rig.hub.watching() as watcher:
+        await names_of(watcher, 3)
+        good = rig.catalog.entries
+        rig.catalog.entries = None  # type: ignore[assignment]
+        await rig.loop.passes(S // 2)
+        rig.catalog.entries = good
+        assert await names_of(watcher, 1) == ["tick"]
+    assert {type(failure) for failure in rig.loop.failures} == {TypeError}
+    rig.loop.failures.clear()

@@ -1,0 +1,179 @@
+"""The page's files open without a key and take nothing from elsewhere; its events need the key."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from lifespan import started, with_state
+
+from app.main import create_app
+from app.observe.ui.page import _FOLDER, Page
+from app.settings import Settings
+
+FILES = sorted(path.name for path in _FOLDER.iterdir())
+KEY = "sesame"
+
+
+@pytest.fixture
+async def app(tmp_path: Path) -> AsyncIterator[Any]:
+    """A server without models, behind a key."""
+    (tmp_path / "models").mkdir()
+    settings = Settings(models=str(tmp_path / "models"), allow_empty=True, profile_dir=tmp_path, api_key=KEY)
+    made = create_app(settings)
+    async with started(made) as state:
+        yield with_state(made, state)
+
+
+@pytest.fixture
+async def http(app: Any) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://one") as client:
+        yield client
+
+
+def test_every_file_is_a_path_that_needs_no_key() -> None:
+    named = {"/ui" if name == "index.html" else f"/ui/{name}" for name in FILES}
+    assert Page().open_paths == {"/ui/", *named}
+    assert "/ui/events" not in Page().open_paths
+
+
+async def test_the_page_opens_without_a_key(http: httpx.AsyncClient) -> None:
+    for name in FILES:
+        answer = await http.get("/ui" if name == "index.html" else f"/ui/{name}")
+        assert answer.status_code == 200
+        assert answer.content == (_FOLDER / name).read_bytes()
+        assert "default-src 'none'; script-src 'self'" in answer.headers["content-security-policy"]
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        again = await http.get(answer.url.path, headers={"If-None-Match": answer.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+
+
+async def test_an_ingress_may_leave_its_prefix_on(tmp_path: Path) -> None:
+    """The page and its files need no key either way; its events do."""
+    (tmp_path / "models").mkdir()
+    settings = Settings(
+        models=str(tmp_path / "models"), allow_empty=True, profile_dir=tmp_path, api_key=KEY, root_path="/a/b"
+    )
+    made = create_app(settings)
+    async with started(made) as state:
+        transport = httpx.ASGITransport(with_state(made, state))
+        async with httpx.AsyncClient(transport=transport, base_url="http://one") as client:
+            for prefix in ("", "/a/b"):
+                for path in sorted(Page().open_paths - {"/ui/"}):
+                    assert (await client.get(prefix + path)).status_code == 200, prefix + path
+                slash = await client.get(f"{prefix}/ui/")
+                assert slash.next_request is not None
+                assert slash.next_request.url.path == f"{prefix}/ui"
+                assert (await client.get(f"{prefix}/docs")).status_code == 200
+                for path in ("/ui/events", "/v2/models"):
+                    assert (await client.get(prefix + path)).status_code == 401
+
+
+async def test_the_page_links_to_docs_where_there_are_some(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    for docs in (True, False):
+        settings = Settings(models=str(tmp_path / "models"), allow_empty=True, profile_dir=tmp_path, docs=docs)
+        made = create_app(settings)
+        async with started(made) as state:
+            transport = httpx.ASGITransport(with_state(made, state))
+            async with httpx.AsyncClient(transport=transport, base_url="http://one") as client:
+                page = await client.get("/ui")
+                assert ('href="docs"' in page.text, "HTTP interface" in page.text) == (docs, docs)
+                assert page.text.rstrip().endswith("</html>")
+                assert (await client.get("/docs")).status_code == (200 if docs else 404)
+
+
+async def test_relative_links_lead_from_one_place(http: httpx.AsyncClient) -> None:
+    answer = await http.get("/ui/")
+    assert (answer.status_code, answer.headers["location"]) == (307, "../ui")
+
+
+def test_nothing_comes_from_another_host() -> None:
+    for name in FILES:
+        text = (_FOLDER / name).read_text(encoding="utf-8")
+        hosts = set(re.findall(r"(?:https?:)?//[\w-]+\.[\w.-]+", text))
+        assert hosts <= {"https://github.com", "http://www.w3.org"}, name  # uPlot's first comment; SVG's name space
+
+
+def test_what_a_server_says_is_never_markup() -> None:
+    for name in FILES:
+        if name.endswith(".js") and not name.startswith("uplot"):
+            text = (_FOLDER / name).read_text(encoding="utf-8")
+            assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function", text)
+    page = (_FOLDER / "index.html").read_text(encoding="utf-8")
+    assert not re.search(r"\son\w+=|style=|<script>|<style>", page)
+
+
+@pytest.mark.parametrize(
+    ("headers", "message"),
+    [({}, "an API key is needed: X-API-Key, or Authorization: Bearer"), ({"X-API-Key": "no"}, "the API key is wrong")],
+)
+async def test_events_need_the_key(http: httpx.AsyncClient, headers: dict[str, str], message: str) -> None:
+    answer = await http.get("/ui/events", headers=headers)
+    assert (answer.status_code, answer.json()) == (401, {"error": message})
+
+
+class Client:
+    """One GET of the events, whose client goes when it is told to."""
+
+    def __init__(self, app: Any) -> None:
+        headers = [(b"x-api-key", KEY.encode())]
+        self._scope = {
+            "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1", "method": "GET",
+            "path": "/ui/events", "raw_path": b"/ui/events", "query_string": b"", "root_path": "", "scheme": "http",
+            "headers": headers, "server": ("one", 80), "client": ("two", 1),
+        }  # fmt: skip
+        self._gone = asyncio.Event()
+        self._asked = False
+        self.sent: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.task = asyncio.create_task(app(self._scope, self._receive, self.sent.put))
+
+    async def _receive(self) -> dict[str, Any]:
+        if not self._asked:
+            self._asked = True
+            return {"type": "http.request", "body": b"", "more_body": False}
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    def go(self) -> None:
+        self._gone.set()
+
+
+async def test_events_come_until_the_client_goes(app: Any) -> None:
+    client = Client(app)
+    start = await client.sent.get()
+    assert start["status"] == 200
+    assert (b"content-type", b"text/event-stream; charset=utf-8") in start["headers"]
+    found = [(await client.sent.get())["body"].split(b"\n")[0] for _ in range(4)]
+    assert found == [b"event: hello", b"event: models", b"event: tick", b"event: tick"]
+    client.go()
+    await asyncio.wait_for(client.task, 5)
+    assert client.sent.get_nowait() == {"type": "http.response.body", "body": b""}
+
+
+async def test_a_stream_that_is_cancelled_lets_the_hub_rest(app: Any) -> None:
+    client = Client(app)
+    await client.sent.get()
+    client.task.cancel()
+    await asyncio.wait([client.task])
+    other = Client(app)
+    first = [(await other.sent.get()) for _ in range(3)]
+    assert first[1]["body"].startswith(b"event: hello")
+    other.go()
+    await asyncio.wait_for(other.task, 5)
+
+
+async def test_without_the_page_there_is_no_such_route(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    settings = Settings(models=str(tmp_path / "models"), allow_empty=True, profile_dir=tmp_path, ui=False)
+    made = create_app(settings)
+    async with started(made) as state:
+        transport = httpx.ASGITransport(with_state(made, state))
+        async with httpx.AsyncClient(transport=transport, base_url="http://one") as client:
+            for path in ("/ui", "/ui/", "/ui/app.js", "/ui/events"):
+                assert (await client.get(path)).status_code == 404
