@@ -1,4 +1,4 @@
-# make serve | test | test-core | check | fix | bench | load | drill | soak | docs.  PIP_ARGS is handed to pip, see README.
+# make serve | test | test-core | test-experiments | check | fix | bench | load | drill | soak | docs.  PIP_ARGS is handed to pip, see README.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,12 +8,13 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraint
 SERVED := tests/e2e tests/integrations tests/loadtest
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-core check lint fix bench load drill soak docs clean
+.PHONY: help serve test test-core test-experiments check lint fix bench load drill soak docs clean
 
 help:
 	@echo "make serve   install once, then serve the demo models on http://127.0.0.1:8000"
 	@echo "make test    install once, then lint, type-check and run the whole suite"
 	@echo "make test-core   the tests of the scheduler and the simulator, a few examples of each, in two seconds"
+	@echo "make test-experiments   the tests of experiments/, which makes the figures of docs/bench/"
 	@echo "make check   lint and types only;  make fix   format and mend what a tool can"
 	@echo "make bench   measure this machine: tables into docs/bench/"
 	@echo "make docs    the documentation as a site, in out/site/"
@@ -69,7 +70,7 @@ test: lint
 	$(BIN)/mypy >"$$said/types" 2>&1 & typed=$$!; \
 	$(PYTEST) $(SERVED) >"$$said/served" 2>&1 & served=$$!; \
 	trap 'kill $$typed $$served; rm -rf "$$said"' EXIT; \
-	$(PYTEST) $(SERVED:%=--ignore=%); first=$$?; wait $$served; second=$$?; wait $$typed; third=$$?; trap - EXIT; \
+	$(PYTEST) $(SERVED:%=--ignore=%) --ignore=tests/experiments; first=$$?; wait $$served; second=$$?; wait $$typed; third=$$?; trap - EXIT; \
 	cat "$$said/served" "$$said/types"; rm -rf "$$said"; exit $$((first ? first : second ? second : third))
 else
 test: check
@@ -79,6 +80,9 @@ endif
 # Of the plugins only the one that the settings in pyproject.toml are for: the others take as long to load as the tests.
 test-core: $(STAMP)-test
 	PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(PYTEST) -p pytest_asyncio.plugin --core -q $(ARGS) tests/scheduler tests/sim
+
+test-experiments: $(STAMP)-test
+	$(PYTEST) $(ARGS) tests/experiments
 
 fix: $(STAMP)-test
 	$(BIN)/ruff format .

@@ -3,7 +3,7 @@
 Freed memory. glibc maps large blocks one by one and gives them back when they are freed. From which size on, it learns
 from the blocks that are freed, up to 32 MiB; until then every batch pays for its activations page by page. A model that
 only ever runs small batches stays there: a convolutional network at one row served 53 rows/s, and 69 with the threshold
-set to where it would end up (`python -m loadtest.bench.heap`).
+set to where it would end up (`python -m experiments.costs.heap`).
 """
 
 from __future__ import annotations

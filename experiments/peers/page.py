@@ -7,13 +7,12 @@ from statistics import median
 from typing import Any
 
 from loadtest.common import markdown
-from loadtest.common.experiment import Data
 
 #: Fewer answers in time than this share of the requests: the queue grew for as long as the load lasted.
 _KEPT = 0.97
 
 
-def write(data: Data, folder: Path) -> list[str]:
+def write(data: dict[str, Any], folder: Path) -> list[str]:
     settings, capacity = data["settings"], data["capacity"]
     parts = [
         "# Starling and the servers that people use today",
@@ -33,7 +32,7 @@ def write(data: Data, folder: Path) -> list[str]:
     return [markdown.write(parts, folder / "peers.md")]
 
 
-def headings(data: Data) -> list[str]:
+def headings(data: dict[str, Any]) -> list[str]:
     found = [f"requests/s, {data['settings']['connections']} connections"]
     for share in data["shares"]:
         rate = f"{share:.0%} ({share * data['capacity']:.0f}/s)"
@@ -41,7 +40,7 @@ def headings(data: Data) -> list[str]:
     return found
 
 
-def rows_of(data: Data) -> list[list[str]]:
+def rows_of(data: dict[str, Any]) -> list[list[str]]:
     found = []
     for name, loads in data["runs"].items():
         cells = [spread([run["per_s"] for run in loads["closed"]], "{:,.0f}".format)]

@@ -10,14 +10,13 @@ from pathlib import Path
 
 from rich.console import Console
 
+from loadtest.bench import http_page
+from loadtest.bench.cases import CASES
+from loadtest.bench.http_data import Figure, Report
+from loadtest.bench.session import Plan, Session, clients
 from loadtest.common import experiment, machine
 from loadtest.common.paths import DOCS
 from loadtest.common.servers import MeasurementError
-
-from . import http_page
-from .cases import CASES
-from .http_data import Figure, Report
-from .session import Plan, Session, clients
 
 MAX_ROUNDS, MAX_SECONDS = 100, 60.0
 LEAST_ROUNDS = 5  # of a run that replaces the committed page

@@ -8,7 +8,7 @@ import random
 import struct
 from typing import Any
 
-from .load import Request
+from loadtest.bench.load import Request
 
 JSON = "application/json"
 SEED = 7

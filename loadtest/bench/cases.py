@@ -8,15 +8,14 @@ from collections.abc import Callable
 from functools import partial
 from statistics import median
 
+from loadtest.bench import bodies
+from loadtest.bench.http_data import Figure, Target
+from loadtest.bench.load import LoadError, Request, answer_of
+from loadtest.bench.reference_servers import TorchLoop, bare_echo, constant
+from loadtest.bench.session import BATCH, THREADS, Measured, Session, alternate, ratios
 from loadtest.common.command import resident_mib
 from loadtest.common.paths import ROOT
 from loadtest.common.servers import BARE_LIMIT_S, starling
-
-from . import bodies
-from .http_data import Figure, Target
-from .load import LoadError, Request, answer_of
-from .reference_servers import TorchLoop, bare_echo, constant
-from .session import BATCH, THREADS, Measured, Session, alternate, ratios
 
 RATE = "requests/s"
 MODELS = ROOT / "loadtest" / "bench" / "models"

@@ -21,9 +21,8 @@ from app.bench.http import Response
 from app.bench.plan import Target
 from app.bench.run import in_loop, without_collections
 from app.bench.stats import Repeat, collect, percentile
+from loadtest.bench.load import REFUSED, TIMEOUT_S, Load, LoadError, Request, Result, TimedAnswer
 from loadtest.common.paths import LOOPBACK, ROOT
-
-from .load import REFUSED, TIMEOUT_S, Load, LoadError, Request, Result, TimedAnswer
 
 _START_S = 20.0  # the interpreter's own start on a busy machine
 _RIGHT, _WRONG = 0, 1  # numbers of answers

@@ -9,9 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from loadtest.bench.http_data import Figure, Report
 from loadtest.common import markdown
-
-from .http_data import Figure, Report
 
 METHOD = """\
 Client and servers are processes of one machine and talk over loopback. What a ratio compares is measured in

@@ -16,9 +16,8 @@ import numpy as np
 
 from app.bench.run import without_collections
 from app.bench.stats import percentile
+from loadtest.bench.load import TIMEOUT_S, Load, LoadError, Result
 from loadtest.common.paths import LOOPBACK
-
-from .load import TIMEOUT_S, Load, LoadError, Result
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _OK = b"HTTP/1.1 200 "

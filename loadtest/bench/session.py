@@ -7,10 +7,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
+from loadtest.bench import bodies, closed_loop, one_connection, wrk
+from loadtest.bench.load import CONNECTIONS, Load, LoadError, Request, Result, TimedAnswer, answer_of
 from loadtest.common.servers import Server, ServerError, starling
-
-from . import bodies, closed_loop, one_connection, wrk
-from .load import CONNECTIONS, Load, LoadError, Request, Result, TimedAnswer, answer_of
 
 T = TypeVar("T")
 

@@ -9,9 +9,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from loadtest.bench.load import TIMEOUT_S, Load, LoadError, Result
 from loadtest.common.paths import LOOPBACK
-
-from .load import TIMEOUT_S, Load, LoadError, Result
 
 SCRIPT = Path(__file__).with_name("wrk.lua")
 

@@ -24,8 +24,7 @@ from app.settings import Settings
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.paths import LOOPBACK, ROOT
 from loadtest.common.servers import Child, MeasurementError, Server, free_port
-
-from . import nginx, page
+from loadtest.drill import nginx, page
 
 SETTINGS = ROOT / "deploy" / "kubernetes" / "base" / "settings.env"
 FATAL = ROOT / "loadtest" / "drill" / "fatal"

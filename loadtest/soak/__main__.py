@@ -31,9 +31,8 @@ from loadtest.common import command
 from loadtest.common.experiment import Data, Experiment, Run
 from loadtest.common.paths import LOOPBACK
 from loadtest.common.servers import MeasurementError, Server, free_port
-
-from . import page
-from .faults import MODEL, Told, inject, rehearse, schedule
+from loadtest.soak import page
+from loadtest.soak.faults import MODEL, Told, inject, rehearse, schedule
 
 SHARE = 0.6  # of the peak
 SLO_MS = 50.0  # of the 99th percentile, at the peak

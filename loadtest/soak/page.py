@@ -9,8 +9,7 @@ from typing import Any
 
 from loadtest.common import markdown, plots
 from loadtest.common.markdown import ms, table
-
-from .memory import Trend, trend
+from loadtest.soak.memory import Trend, trend
 
 Figures = Mapping[str, Any]
 

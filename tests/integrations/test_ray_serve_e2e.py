@@ -21,7 +21,7 @@ from app.integrations.lifespan import started, with_state
 from app.lifecycle import Lifecycle
 from app.main import create_app
 from app.settings import Settings
-from loadtest.common.local_ray import LocalRay
+from experiments.common.local_ray import LocalRay
 from loadtest.common.paths import LOOPBACK
 from loadtest.common.servers import MeasurementError
 

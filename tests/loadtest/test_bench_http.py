@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.bench import hot_path_page, http_page, profile, wrk
+from experiments.costs import hot_path_page, profile
+from loadtest.bench import http_page, wrk
 from loadtest.bench.http_data import Figure, Report, Target
 from loadtest.bench.load import LoadError
 from loadtest.bench.session import alternate, ratios

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from experiments.common.processes import spread
+from experiments.common.samples import standard_error
 from loadtest.common import experiment, markdown, plots
 from loadtest.common.experiment import Data, Experiment, Run
-from loadtest.common.processes import spread
-from loadtest.common.samples import standard_error
 from loadtest.common.servers import ServerError
 
 

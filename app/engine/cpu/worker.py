@@ -6,8 +6,8 @@ nothing is shared with the loop but the queue and a word that a unit has been tu
 That word is for a loop which has handed over a unit and is about to answer the calls of the last. Waking up, the thread
 would find the interpreter lock taken. It may ask for it after the switch interval, but the wait begins anew whenever
 the loop lets go of the lock for an instant, which each write to a socket does. On two cores a unit so began up to 0.9
-ms after it was handed over (the 90th percentile, with batches of 14 calls); `python -m loadtest.bench.handover` shows
-how much it is here. So the loop waits for the word first: some 0.05 ms, for which the device idles either way.
+ms after it was handed over (the 90th percentile, with batches of 14 calls); `python -m experiments.costs.handover`
+shows how much it is here. So the loop waits for the word first: some 0.05 ms, for which the device idles either way.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A worker that is busy may be handed a second unit, but only shortly before it ends what it has (`push_ahead_ns`): a unit
 that is pushed earlier is cut from fewer rows than it would be a moment later. Simulated on one worker, a second unit
-pushed at once costs up to 57 % in mean latency (`python -m loadtest.bench.ahead`); not pushed at all, the device waits
-for a launch after each unit.
+pushed at once costs up to 57 % in mean latency (`python -m experiments.stages.ahead`); not pushed at all, the device
+waits for a launch after each unit.
 """
 
 from __future__ import annotations

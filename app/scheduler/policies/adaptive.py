@@ -35,8 +35,8 @@ from app.scheduler.rows.lanes import Alike
 from app.scheduler.types import Formed
 
 _CROWD = 8  # rows that wait: fewer say little of the rate
-#: Of a Poisson count. Fewer take chance for a burst, which `python -m loadtest.bench.policies` shows for a CNN at high
-#: load; more see a step later, which `python -m loadtest.papers.ebird` shows for one worker.
+#: Of a Poisson count. A lower threshold mistakes noise for a burst (`python -m experiments.policies.simulated`: a CNN
+#: at high load); a higher one reacts late (`python -m experiments.papers.ebird`: one worker).
 _DEVIATIONS = 3.0
 _SAME = 1.01  # times of which one is at most so much longer are of one length
 

@@ -1,0 +1,71 @@
+"""Recurrent models by their cell against the same weights served whole: `python -m experiments.cells.cells`.
+
+Live: the model `lstm`, Poisson arrivals, sentences of WMT-like lengths and of 20 tokens each. By its cell rows join and
+leave between steps. Whole, it is served packed, and padded with length buckets of the best of several widths. Then in
+this process: how long a row of length 1 waits that arrives in the middle of a batch of length 300, and what a step
+costs beyond the cell. Writes docs/bench/cells.md, .json and .png.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+
+from app.bench.run import in_loop
+from experiments.cells import cells_live, cells_page, cells_steps
+from loadtest.common.experiment import Data, Experiment, Run
+
+SHARES = (0.2, 0.3, 0.5, 0.7, 0.8, 0.95, 1.1)  # of the peak of the better baseline
+
+
+def options_of(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seconds", type=float, default=3.0, help="of a run at one rate [3]")
+    parser.add_argument("--repeats", type=int, default=2, help="runs of each model at each rate [2]")
+    parser.add_argument("--try-s", type=float, default=6.0, help="of each rate tried for a peak [6]")
+    parser.add_argument("--closed-s", type=float, default=3.0, help="of a closed loop [3]")
+    parser.add_argument("--rounds", type=int, default=2, help="of closed loops [2]")
+    parser.add_argument("--step-rounds", type=int, default=3, help="of what is counted in steps [3]")
+    parser.add_argument("--p99-ms", type=float, default=1000.0, help="bound of the 99th percentile at the peak [1000]")
+    parser.add_argument("--shares", type=float, nargs="*", default=list(SHARES), help="of the baseline's peak")
+    parser.add_argument("--threads", type=int, default=1, help="compute threads of the one worker [1]")
+    parser.add_argument("--policy", default="late", help="of the model by its cell [late]")
+    parser.add_argument("--whole-policy", default="no_wait", help="of the models served whole [no_wait]")
+    parser.add_argument("--seed", type=int, default=0, help="the first [0]")
+
+
+def measure(chosen: argparse.Namespace, run: Run) -> Data:
+    data: Data = {
+        "settings": {
+            "policy": chosen.policy, "whole_policy": chosen.whole_policy, "threads": chosen.threads,
+            "seconds": chosen.seconds, "repeats": chosen.repeats, "try_s": chosen.try_s, "p99_ms": chosen.p99_ms,
+            "largest": cells_live.LARGEST, "widths": list(cells_live.WIDTHS), "bodies": cells_live.BODIES,
+            "in_flight": cells_live.IN_FLIGHT, "rows": cells_steps.ROWS, "steps": cells_steps.STEPS,
+            "long": cells_steps.LONG, "long_rows": cells_steps.LONG_ROWS,
+        },
+        "steps": asyncio.run(cells_steps.measure(chosen.step_rounds, chosen.policy)),
+    }  # fmt: skip
+    run.say(f"steps until a row of length 1 is answered: {data['steps']['join']}")
+    with tempfile.TemporaryDirectory(prefix="starling-bench-") as folder:
+        models, requests = Path(folder, "models"), Path(folder, "requests")
+        models.mkdir()
+        requests.mkdir()
+        cells_live.write_models(models, chosen.policy, chosen.whole_policy)
+        paths = {name: requests / f"{number}.json" for number, name in enumerate(cells_live.DATASETS)}
+        rows = {name: cells_live.write_requests(paths[name], cells_live.DATASETS[name], chosen.seed) for name in paths}
+        with cells_live.serve(models, chosen.threads) as server:
+            run.say(f"ready after {server.wait_ready():.0f} s")
+            names = sorted(path.name for path in models.iterdir() if not path.name.startswith("."))
+            data["worst"] = max(cells_live.check_answers(server, names, some) for some in rows.values())
+            data["datasets"] = in_loop(cells_live.datasets(server, paths, chosen, run.say))
+    return data
+
+
+EXPERIMENT = Experiment(
+    "cells", "experiments.cells.cells", __doc__, measure, cells_page.write, options_of, missed=cells_page.missed
+)
+
+if __name__ == "__main__":
+    sys.exit(EXPERIMENT.main(sys.argv[1:]))

@@ -1,0 +1,225 @@
+"""Bulk work beside interactive requests: `python -m experiments.classes.bulk`. Writes docs/bench/bulk.md and .json.
+
+`mlp` over HTTP, on one worker of one thread. Real-time requests come at random at a share of what the server answers at
+best; 64 best-effort connections send their next request when the last one is answered. Servers take turns: the default,
+whole and in stages, with the default budget and a larger one; and one without classes, whose real-time requests have
+priority 1 and best-effort ones 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.bench.plan import Plan
+from app.bench.run import Session, in_loop
+from app.bench.stats import Repeat, percentile
+from experiments.classes import bulk_page
+from loadtest.common import command
+from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.paths import LOOPBACK, ZOO
+from loadtest.common.servers import MeasurementError, Server, starling
+
+MODEL = "mlp"
+CONNECTIONS = 64  # of best effort
+MARGIN_S = 0.25  # for which best effort runs before and after real time
+WHOLE, SLICED = "whole", "sliced"
+CUTS = ["1", "3"]  # behind the first and the second dense layer
+LARGE_MS = 30.0
+Said = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to serve. `source`: the model whole or in stages; `priorities`: in place of classes."""
+
+    title: str
+    source: str
+    flags: tuple[str, ...] = ()
+    priorities: bool = False
+
+
+WAYS = {
+    "reef": Way("the default", WHOLE),
+    "reef_30": Way(f"a budget of {LARGE_MS:g} ms", WHOLE, ("--preempt-budget-ms", f"{LARGE_MS:g}")),
+    "sliced": Way("the default, the model in three stages", SLICED),
+    "before": Way("no classes; priority 1 and 2", WHOLE, ("--classes", "streams"), priorities=True),
+}
+
+
+class Scene:
+    """The model's folders, its measured batch times, and a server for each way."""
+
+    def __init__(self, chosen: argparse.Namespace, folder: Path) -> None:
+        self.chosen = chosen
+        self.folder = folder
+        self.servers: dict[str, Server] = {}
+        for source in (WHOLE, SLICED):
+            copy = self.source(source)
+            shutil.copytree(ZOO / MODEL, copy)
+            toml = copy / "model.toml"
+            text = toml.read_text(encoding="utf-8")
+            more = f"cuts = {CUTS}\n" if source == SLICED else ""
+            hidden = "kwargs = { hidden = 64 }\n" if chosen.quick else ""
+            toml.write_text(hidden + more + text, encoding="utf-8")
+
+    def source(self, name: str) -> Path:
+        return self.folder / name / MODEL
+
+    def profile(self) -> None:
+        """Measure the batch times of both, where the servers look for them."""
+        for source in (WHOLE, SLICED):
+            command.starling(
+                "profile", MODEL, "--model", f"{MODEL}={self.source(source)}", "--threads", "1", "--workers", "1",
+                "--budget-s", str(self.chosen.budget), "--no-suggest", "--json", profile_dir=self.folder / "profiles",
+            )  # fmt: skip
+
+    def start(self, stack: ExitStack) -> None:
+        profiles = str(self.folder / "profiles")
+        shared = ("--threads", "1", "--workers", "32", "--profile-dir", profiles, "--profile-budget-s", "0")
+        for name, way in WAYS.items():
+            model = ("--model", f"{MODEL}={self.source(way.source)}")
+            self.servers[name] = stack.enter_context(starling((*model, *shared, *way.flags)))
+        for server in self.servers.values():
+            server.wait_ready()
+
+    def plans(self, name: str, rate: float | None) -> tuple[Plan, Plan]:
+        """Of real time and of best effort."""
+        plan = Plan(
+            url=f"http://{LOOPBACK}:{self.servers[name].port}", model=MODEL, payload="binary", connections=256,
+            rate=rate or 1.0, timeout_s=60.0, seed=self.chosen.seed,
+        )  # fmt: skip
+        if WAYS[name].priorities:
+            return replace(plan, priority=1), replace(plan, rate=None, concurrency=CONNECTIONS, priority=2)
+        best_effort = replace(plan, rate=None, concurrency=CONNECTIONS, headers=("X-Class: best_effort",))
+        return replace(plan, headers=("X-Class: realtime",)), best_effort
+
+    async def bulk(self, name: str, seconds: float) -> dict[str, float]:
+        """Best effort alone."""
+        _, plan = self.plans(name, None)
+        async with Session(plan) as session:
+            return best_effort_of(_right(name, await session.once(plan, plan.seed, seconds)))
+
+    async def interactive(self, name: str, rate: float, seed: int, *, bulk: bool) -> dict[str, Any]:
+        """Real time at this rate, alone or with best effort beside it."""
+        realtime, best_effort = self.plans(name, rate)
+        seconds = self.chosen.seconds
+        async with AsyncExitStack() as stack:
+            session = await stack.enter_async_context(Session(realtime))
+            beside = None
+            if bulk:
+                other = await stack.enter_async_context(Session(best_effort))
+                beside = asyncio.create_task(other.once(best_effort, seed, seconds + 2 * MARGIN_S))
+                await asyncio.sleep(MARGIN_S)
+            found: dict[str, Any] = realtime_of(_right(name, await session.once(realtime, seed, seconds)))
+            if beside is not None:
+                found["best_effort"] = best_effort_of(_right(name, await beside))
+        return found
+
+
+def _right(name: str, repeat: Repeat) -> Repeat:
+    """Raises MeasurementError if an answer is wrong."""
+    for example in repeat.examples.values():
+        raise MeasurementError(f"{name}: {example}")
+    return repeat
+
+
+def realtime_of(repeat: Repeat) -> dict[str, Any]:
+    """Latencies at the client and in the server in ms; `busy`: the share of the time that its batches computed."""
+    done = repeat.completed
+    return {
+        "requests": len(done),
+        "mean_ms": float(done.mean()) / 1e6,
+        "p99_ms": percentile(done, 0.99),
+        "server_p99_ms": percentile(repeat.server_ns[repeat.server_ns >= 0], 0.99),
+        "lag_p99_ms": percentile(repeat.lag_ns, 0.99),
+        "busy": busy(repeat),
+        "batch": _batch(repeat),
+    }
+
+
+def best_effort_of(repeat: Repeat) -> dict[str, float]:
+    """Answers a second until the end of the load, and the rows of a batch."""
+    ended = repeat.intended_ns + repeat.latency_ns
+    until = int(((repeat.latency_ns >= 0) & (ended <= repeat.duration_s * 1e9)).sum())
+    return {"per_s": until / repeat.duration_s, "batch": _batch(repeat)}
+
+
+def busy(repeat: Repeat) -> float:
+    """Share of the time in which batches of these requests computed: each row of a batch of b reports all of it."""
+    known = (repeat.batch > 0) & (repeat.compute_ns >= 0)
+    return float((repeat.compute_ns[known] / repeat.batch[known]).sum()) / 1e9 / repeat.elapsed_s
+
+
+def _batch(repeat: Repeat) -> float:
+    known = repeat.batch[repeat.batch > 0]
+    return float(1 / np.mean(1 / known)) if len(known) else 0.0
+
+
+async def rounds(scene: Scene, say: Said) -> dict[str, Any]:
+    chosen = scene.chosen
+    peaks: dict[str, list[dict[str, float]]] = {name: [] for name in WAYS}
+    for number in range(chosen.repeats + 1):
+        for name in WAYS:
+            found = await scene.bulk(name, chosen.seconds / 2 if number else min(1.0, chosen.seconds))
+            if number:  # the first warms up
+                peaks[name].append(found)
+    peak = float(np.median([found["per_s"] for found in peaks["before"]]))
+    rate = chosen.share * peak
+    say(f"at best {peak:.0f}/s; real time {rate:.1f}/s")
+    runs: dict[str, dict[str, list[dict[str, Any]]]] = {name: {"alone": [], "beside": []} for name in WAYS}
+    for number in range(chosen.repeats):
+        for name, kept in runs.items():
+            for which in ("alone", "beside"):
+                seed = chosen.seed + number
+                kept[which].append(await scene.interactive(name, rate, seed, bulk=which == "beside"))
+        say(f"round {number + 1} of {chosen.repeats}")
+    return {"peak": peak, "peaks": peaks, "rate": rate, "runs": runs}
+
+
+def options_of(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seconds", type=float, default=4.0, help="length of a run [4]")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each [3]")
+    parser.add_argument("--share", type=float, default=0.3, help="of the best rate that is real time [0.3]")
+    parser.add_argument("--budget", type=float, default=12.0, help="seconds to measure batch times [12]")
+    parser.add_argument("--seed", type=int, default=0, help="the first [0]")
+    parser.add_argument("--quick", action="store_true", help="a small model, one short run of each: to try it")
+
+
+def check(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> None:
+    if chosen.quick:
+        vars(chosen).update({"seconds": 0.5, "repeats": 1, "budget": 2.0, "share": 0.02})
+    if chosen.seconds <= 0 or chosen.repeats < 1 or not 0 < chosen.share < 1:
+        parser.error("seconds, repeats, share: expected numbers above 0, the share below 1")
+
+
+def measure(chosen: argparse.Namespace, run: Run) -> Data:
+    with tempfile.TemporaryDirectory(prefix="starling-bench-") as name, ExitStack() as stack:
+        scene = Scene(chosen, Path(name))
+        scene.profile()
+        run.say("batch times are measured")
+        scene.start(stack)
+        run.say("servers are ready")
+        found: Mapping[str, Any] = in_loop(rounds(scene, run.say))
+    settings = {
+        "seconds": chosen.seconds, "repeats": chosen.repeats, "share": chosen.share, "connections": CONNECTIONS,
+    }  # fmt: skip
+    return {"settings": settings, "ways": {name: way.title for name, way in WAYS.items()}, **found}
+
+
+EXPERIMENT = Experiment(
+    "bulk", "experiments.classes.bulk", __doc__, measure, bulk_page.write, options_of, check, bulk_page.missed
+)
+
+if __name__ == "__main__":
+    sys.exit(EXPERIMENT.main(sys.argv[1:]))

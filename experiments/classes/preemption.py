@@ -1,0 +1,286 @@
+"""How long a real-time call waits behind best-effort work: `python -m experiments.classes.preemption`.
+
+An encoder of eight layers in 1, 2, 4 and 8 stages, each served by an engine of its own in this process, without HTTP:
+one worker of one thread. Best-effort calls of one row always wait; real-time calls of the same model come at random,
+one at a time. Measured is the time from a call's arrival to when the worker turns to its unit. The engines take turns.
+Writes docs/bench/preemption.md and .json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+from app import process
+from app.bench.run import in_loop
+from app.contract import Array, Model, ModelSource, Served
+from app.engine.cpu.device import CpuDevice
+from app.engine.cpu.executor import CpuExecutor
+from app.engine.cpu.staged import StagedExecutor
+from app.engine.device import WHOLE, Executor, Job, Ran
+from app.engine.engine import Engine
+from app.engine.pool import Pool, Slots
+from app.engine.profiling.service import Profiling
+from app.models.placement import AS_LOADED, place
+from app.models.sources.loaders import load
+from app.scheduler.scheduler import Scheduler
+from experiments.classes import preemption_page
+from loadtest.common.experiment import Data, Experiment, Run
+
+STAGES = (1, 2, 4, 8)
+LAYERS = 8
+TOKENS = 16
+WAITING = 4  # best-effort calls at any time
+SLACK_NS = 1_000_000  # until the worker has heard of a call
+TINY = {"hidden": 32, "heads": 2, "intermediate": 64}  # of the encoder, to try a run
+
+_TOML = """\
+source = "app.models.zoo.encoder.model:build"
+kwargs = {{ {kwargs} }}
+{cuts}
+[[inputs]]
+name = "input_ids"
+datatype = "INT64"
+shape = [{tokens}]
+minimum = 0
+maximum = 30521
+
+[[inputs]]
+name = "attention_mask"
+datatype = "INT64"
+shape = [{tokens}]
+
+[[outputs]]
+name = "embedding"
+datatype = "FP32"
+shape = [{hidden}]
+
+[batching]
+max_batch = 1
+policy = "no_wait"
+"""
+
+
+class Notes:
+    """What the worker did. `begun`: when it turned to each first unit of a real-time call, in monotonic ns.
+
+    Of best-effort units, `stages`: by stage, what it took in ns; `starts`: when each stage began, in monotonic ns.
+    """
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+        self.stages: dict[int, list[int]] = {}
+        self.starts: list[int] = []
+
+    def clear(self) -> None:
+        self.begun.clear()
+        self.stages.clear()
+        self.starts.clear()
+
+    def ran(self, job: Job, ran: Ran, ended: int) -> None:
+        """A unit has ended at `ended`."""
+        if not job.best_effort:
+            return
+        times = ran.stages_ns or (ran.infer_ns,)
+        at = ended - ran.output_ns - sum(times)
+        for stage, spent in enumerate(times, max(0, job.stage)):
+            self.stages.setdefault(stage, []).append(spent)
+            self.starts.append(at)
+            at += spent
+
+    def between(self, first: int, last: int) -> int:
+        """Best-effort stages that began after `first` and before `last`."""
+        return sum(first < start < last for start in self.starts)
+
+    def longest(self) -> tuple[int, int]:
+        """Of the stage whose median is the largest: the median and the 99th percentile, in ns."""
+        slowest = max(self.stages.values(), key=median)
+        return round(median(slowest)), round(float(np.quantile(slowest, 0.99)))
+
+
+class _Noting(CpuExecutor):
+    notes: Notes
+
+    def run(self, slots: Slots, size: int, stage: int = WHOLE, job: Job | None = None) -> Ran:
+        if job is None:  # tried before serving
+            return super().run(slots, size, stage)
+        if not job.best_effort and job.stage <= 0:
+            self.notes.begun.append(time.monotonic_ns())
+        ran = super().run(slots, size, stage, job)
+        self.notes.ran(job, ran, time.monotonic_ns())
+        return ran
+
+
+class _NotingWhole(_Noting):
+    pass
+
+
+class _NotingStages(_Noting, StagedExecutor):
+    pass
+
+
+class NotingDevice(CpuDevice):
+    """One worker of one thread, which notes what it does."""
+
+    def __init__(self) -> None:
+        super().__init__((1,), 1, 2)
+        self.notes = Notes()
+
+    def open(self, model: Model, slots: int) -> Executor:
+        kind = _NotingStages if model.stages else _NotingWhole
+        executor = kind(place(model, AS_LOADED), Pool(model.info.client_inputs, slots))
+        executor.notes = self.notes
+        return executor
+
+
+def cuts(stages: int) -> list[str]:
+    """After which layers the model is cut."""
+    each = LAYERS // stages
+    return [f"bert.encoder.layer.{end - 1}" for end in range(each, LAYERS, each)]
+
+
+def write_model(folder: Path, stages: int, tiny: bool) -> ModelSource:
+    kwargs = {"layers": LAYERS, **(TINY if tiny else {})}
+    text = _TOML.format(
+        kwargs=", ".join(f"{name} = {value}" for name, value in kwargs.items()),
+        cuts=f"cuts = {cuts(stages)}" if stages > 1 else "", tokens=TOKENS, hidden=kwargs.get("hidden", 384),
+    )  # fmt: skip
+    path = folder / f"encoder{stages}"
+    path.mkdir()
+    (path / "model.toml").write_text(text, encoding="utf-8")
+    return ModelSource(path.name, 1, path)
+
+
+class Contender:
+    """The model in so many stages, in an engine. `calls` are made of the same tokens."""
+
+    def __init__(self, served: Served, notes: Notes) -> None:
+        self._served = served
+        self._notes = notes
+        random = np.random.default_rng(0)
+        self._rows: tuple[Array, ...] = (
+            random.integers(0, 30_000, (1, TOKENS)),
+            np.ones((1, TOKENS), np.int64),
+        )
+        self._ended = 0
+
+    async def call(self, klass: str) -> None:
+        with self._served.lease(1, klass=klass) as lease:
+            for index, values in enumerate(self._rows):
+                lease.write(index, values)
+            await lease.run()
+
+    async def _best_effort(self) -> None:
+        while True:
+            await self.call("best_effort")
+            self._ended += 1
+
+    async def round(self, gaps: Sequence[float], loaded: bool = True) -> dict[str, Any]:
+        """One real-time call after each gap. `loaded`: with best-effort work; without, what the call takes alone."""
+        notes = self._notes
+        clients = [asyncio.create_task(self._best_effort()) for _ in range(WAITING if loaded else 0)]
+        waits, latencies, behind = [], [], 0
+        try:
+            await asyncio.sleep(gaps[0])
+            notes.clear()
+            self._ended, began = 0, time.monotonic_ns()
+            for gap in gaps:
+                await asyncio.sleep(gap)
+                arrived = time.monotonic_ns()
+                await self.call("realtime")
+                latencies.append(time.monotonic_ns() - arrived)
+                begun = notes.begun[len(waits)]
+                waits.append(begun - arrived)
+                behind += notes.between(arrived + SLACK_NS, begun)
+            passed_s = (time.monotonic_ns() - began) / 1e9
+        finally:
+            for client in clients:
+                client.cancel()
+            await asyncio.gather(*clients, return_exceptions=True)
+        found: dict[str, Any] = {"waits_ns": waits, "mean_ms": float(np.mean(latencies)) / 1e6}
+        if loaded:
+            found["longest_ns"], found["longest_p99_ns"] = notes.longest()
+            found["behind"] = behind
+            found["per_s"] = self._ended / passed_s
+        return found
+
+
+async def rounds(chosen: argparse.Namespace, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
+    """By number of stages."""
+    torch.set_num_threads(1)
+    async with AsyncExitStack() as stack:
+        contenders: dict[int, Contender] = {}
+        for stages in STAGES:
+            device = NotingDevice()
+            engine = await stack.enter_async_context(Engine(Profiling(device), Scheduler(device.spec)))
+            source = write_model(folder, stages, chosen.quick)
+            model = await asyncio.to_thread(load, source)
+            contenders[stages] = Contender(await engine.start(model), device.notes)
+            say(f"{stages} stage(s) ready")
+        process.spare_the_collector()
+        random = np.random.default_rng(chosen.seed)
+        found: dict[int, dict[str, Any]] = {}
+        for stages, contender in contenders.items():
+            alone = await contender.round([0.01] * chosen.calls, loaded=False)
+            found[stages] = {"alone_ms": alone["mean_ms"], "alone_p99_ns": _p99(alone["waits_ns"]), "rounds": []}
+        for number in range(chosen.rounds):
+            for stages, contender in contenders.items():
+                gaps = random.exponential(chosen.gap_ms / 1e3, chosen.calls).tolist()
+                found[stages]["rounds"].append(_summary(await contender.round(gaps)))
+            say(f"round {number + 1} of {chosen.rounds}")
+    return {str(stages): one for stages, one in found.items()}
+
+
+def _p99(values: Sequence[int]) -> float:
+    return float(np.quantile(values, 0.99))
+
+
+def _summary(one: Mapping[str, Any]) -> dict[str, Any]:
+    """With the waits in microseconds, in order, which the page takes percentiles of."""
+    rest = {name: value for name, value in one.items() if name != "waits_ns"}
+    return {**rest, "waits_us": sorted(round(wait / 1e3) for wait in one["waits_ns"])}
+
+
+def options_of(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--calls", type=int, default=100, help="real-time calls of a round [100]")
+    parser.add_argument("--rounds", type=int, default=4, help="[4]")
+    parser.add_argument("--gap-ms", type=float, default=40.0, help="mean time between two real-time calls [40]")
+    parser.add_argument("--seed", type=int, default=0, help="[0]")
+    parser.add_argument("--quick", action="store_true", help="a tiny model, two short rounds: to try it")
+
+
+def check(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> None:
+    if chosen.quick:
+        vars(chosen).update({"calls": 5, "rounds": 2, "gap_ms": 2.0})
+    if chosen.calls < 1 or chosen.rounds < 1:
+        parser.error("calls, rounds: expected a number above 0")
+
+
+def measure(chosen: argparse.Namespace, run: Run) -> Data:
+    with tempfile.TemporaryDirectory(prefix="starling-bench-") as name:
+        found = in_loop(rounds(chosen, Path(name), run.say))
+    settings = {
+        "layers": LAYERS, "tokens": TOKENS, "waiting": WAITING, "calls": chosen.calls, "rounds": chosen.rounds,
+        "gap_ms": chosen.gap_ms,
+    }  # fmt: skip
+    return {"settings": settings, "stages": found}
+
+
+EXPERIMENT = Experiment(
+    "preemption", "experiments.classes.preemption", __doc__, measure, preemption_page.write, options_of, check,
+    preemption_page.missed,
+)  # fmt: skip
+
+if __name__ == "__main__":
+    sys.exit(EXPERIMENT.main(sys.argv[1:]))

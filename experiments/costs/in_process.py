@@ -1,0 +1,279 @@
+"""CPU time of a request in process, without sockets: `python -m experiments.costs.in_process`.
+
+The server's HTTP protocol, its engine and the model `echo` run on one event loop; a transport that keeps nothing stands
+for each connection, and batches run on the loop itself. So neither the kernel, nor a client, nor the hand-over to a
+worker's thread is measured: only the server's own Python, which other load on the machine disturbs least. The bare ASGI
+echo runs in the same way beside it, in alternation. `--profile` prints the functions that take most of it. The model
+`mlp` is that of the bench set with 8 hidden values: its bodies are as large, and it computes next to nothing.
+`--asked` measures a form of request for each line of stdin that names one, which `experiments.costs.cost` makes use of.
+`--trace` has calls traced, spans encoded for a collector and not sent; `--threads` counts the thread that does so, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import cProfile
+import pstats
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from statistics import median
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import torch
+import uvicorn
+import uvloop
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from app import process
+from app.contract import ModelSource, Served
+from app.engine.cpu.device import CpuDevice
+from app.engine.cpu.worker import run
+from app.engine.device import Freed, Job, Launched, Report
+from app.engine.engine import Engine
+from app.engine.profiling.service import Profiling
+from app.http.body import Limits
+from app.http.connection.connection import HttpProtocol
+from app.http.inference import InferencePath
+from app.models.repository import SETS
+from app.models.sources.loaders import load
+from app.scheduler.scheduler import Scheduler
+from loadtest.bench import bodies
+from loadtest.bench.echo_app import app as bare_app
+from loadtest.bench.load import Request
+
+MIB = 1 << 20
+INPUTS = {"echo": 4, "mlp": 1024}  # values of a row, by model
+HIDDEN = 8  # of `mlp`, in place of 4096
+LIMITS = Limits(body=MIB, json=MIB, inflight=64 * MIB, pixels=1, body_timeout_s=30, connections=10_000)
+
+
+class OnLoop(CpuDevice):
+    """A CPU device whose worker is the event loop."""
+
+    def start(self, report: Report, launched: Launched | None = None, freed: Freed | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._heard = report
+
+    def push(self, worker: int, job: Job) -> None:
+        self._loop.call_soon(self._run, worker, job)
+
+    def _run(self, worker: int, job: Job) -> None:
+        completion = run(job)
+        completion.worker = worker
+        self._heard(completion)
+
+    def dead(self) -> str | None:
+        return None
+
+    def close(self, timeout_s: float) -> bool:
+        return True
+
+
+class Catalog:
+    """The one model."""
+
+    def __init__(self, served: Served) -> None:
+        self._served = served
+
+    def find(self, name: str, version: str | None = None) -> Served:
+        return self._served
+
+
+class Sink(asyncio.Transport):
+    """A connection that keeps nothing. `missing`: answers still to come on all of them, then `whole` is told."""
+
+    missing = 0
+    whole: asyncio.Future[None]
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("127.0.0.1", 1) if name in ("sockname", "peername") else default
+
+    def write(self, data: bytes) -> None:  # type: ignore[override]
+        if data.startswith(b"HTTP/1.1 "):
+            Sink.missing -= 1
+            if not Sink.missing:
+                Sink.whole.set_result(None)
+
+    def is_closing(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        raise AssertionError("the server closed a connection")
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+
+def connections(count: int, make: Callable[[], HttpToolsProtocol]) -> list[HttpToolsProtocol]:
+    made = [make() for _ in range(count)]
+    for protocol in made:
+        protocol.access_log = False
+        protocol.connection_made(Sink())
+    return made
+
+
+class Cpu(NamedTuple):
+    """What counts as a request's: `clock` reads it, `settle` waits for what is still to be done for requests."""
+
+    clock: Callable[[], int] = time.thread_time_ns
+    settle: Callable[[], None] = lambda: None
+
+
+LOOP = Cpu()  # the event loop's thread alone
+
+
+async def turns(protocols: list[HttpToolsProtocol], request: bytes, count: int, cpu: Cpu = LOOP) -> float:
+    """CPU microseconds per request: so often, one request on each connection at once."""
+    loop = asyncio.get_running_loop()
+    begin = cpu.clock()
+    for _ in range(count):
+        Sink.missing = len(protocols)
+        Sink.whole = loop.create_future()
+        for protocol in protocols:
+            protocol.data_received(request)
+        await Sink.whole
+    cpu.settle()
+    return (cpu.clock() - begin) / 1e3 / count / len(protocols)
+
+
+def on_the_wire(request: Request) -> bytes:
+    lines = (("Host", "127.0.0.1:8000"), ("Content-Length", str(len(request.body))), *request.headers)
+    head = "".join(f"{name}: {value}\r\n" for name, value in lines)
+    return f"POST {request.path} HTTP/1.1\r\n{head}\r\n".encode() + request.body
+
+
+class Form(NamedTuple):
+    """One form of request, and connections to send it on: to the server, and to the bare echo."""
+
+    name: str
+    ours: list[HttpToolsProtocol]
+    theirs: list[HttpToolsProtocol]
+    request: bytes
+
+
+def source_of(name: str, folder: Path) -> ModelSource:
+    """The model as it is measured; `folder` is a place for a changed one."""
+    if name == "echo":
+        return ModelSource(name, 1, SETS["demo"][name])
+    shipped = SETS["bench"][name]
+    text = (shipped / "model.toml").read_text(encoding="utf-8")
+    code = (shipped / "model.py").read_text(encoding="utf-8")
+    (folder / "model.py").write_text(code, encoding="utf-8")
+    (folder / "model.toml").write_text(f"kwargs = {{ hidden = {HIDDEN} }}\n{text}", encoding="utf-8")
+    return ModelSource(name, 1, folder)
+
+
+async def forms(engine: Engine, model: str, count: int, **traced: Any) -> list[Form]:
+    """With a queue of one row all calls but one of a turn are refused with 429."""
+    with tempfile.TemporaryDirectory(prefix="starling-bench-") as folder:
+        source = source_of(model, Path(folder))
+        served = await engine.start(load(source, {"policy": "no_wait"}))  # no tables are solved beside it
+        narrow = await engine.start(load(source, {"policy": "no_wait", "max_queue": 1}))
+    metadata = {"name": model, "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, INPUTS[model]]}]}
+    found = []
+    for name, make, host in (
+        ("JSON", bodies.v2_json, served),
+        ("binary", bodies.v2_binary, served),
+        ("refused", bodies.v2_json, narrow),
+    ):
+        form = Form(name, *protocols(host, count, **traced), on_the_wire(make(metadata)))
+        await turns(form.ours, form.request, 50)
+        await turns(form.theirs, form.request, 50)
+        found.append(form)
+    return found
+
+
+async def measure(options: argparse.Namespace) -> None:
+    """Each form of request in turn."""
+    torch.set_num_threads(1)
+    device = OnLoop((32,), 1, 2)
+    traced: dict[str, Any] = {}  # nothing else, so that an older checkout is measured, too
+    clock = time.process_time_ns if options.threads else time.thread_time_ns
+    cpu = Cpu(clock)
+    if options.trace is not None:
+        from experiments.costs.traced import Traced  # which needs the extra `otel`
+
+        tracing = Traced(options.trace)
+        traced, cpu = {"tracer": tracing.tracer}, Cpu(clock, tracing.settle)
+    async with Engine(Profiling(device), Scheduler(device.spec), **traced) as engine:
+        found = await forms(engine, options.model, options.connections, **traced)
+        process.spare_the_collector()
+        if options.asked:
+            await answer(found, options.turns, cpu)
+            return
+        for form in found:
+            if options.profile:
+                await profiled(partial(turns, form.ours, form.request, options.turns, cpu))
+            else:
+                await show(form, options, cpu)
+
+
+async def show(form: Form, options: argparse.Namespace, cpu: Cpu) -> None:
+    found: dict[str, list[float]] = {"starling": [], "bare echo": []}
+    for _ in range(options.rounds):
+        found["starling"].append(await turns(form.ours, form.request, options.turns, cpu))
+        found["bare echo"].append(await turns(form.theirs, form.request, options.turns))
+    for contender, values in found.items():
+        print(f"{form.name}, {contender}: {median(values):.2f} us ({min(values):.2f} to {max(values):.2f})")
+
+
+async def answer(found: list[Form], count: int, cpu: Cpu) -> None:
+    """One line with the microseconds for each line of stdin; first one that names the forms. Ends with stdin."""
+    known = {form.name: form for form in found}
+    print(*known, flush=True)
+    for line in sys.stdin:
+        form = known[line.strip()]
+        print(await turns(form.ours, form.request, count, cpu), flush=True)
+
+
+def protocols(served: Served, count: int, **traced: Any) -> tuple[list[HttpToolsProtocol], list[HttpToolsProtocol]]:
+    """So many connections to the server, and to the bare echo."""
+    path = InferencePath(bare_app, LIMITS, **traced)
+    state = {"catalog": Catalog(served), "health": SimpleNamespace(closing=False)}
+    configs = [
+        uvicorn.Config(
+            app, interface="asgi3", log_config=None, access_log=False, proxy_headers=False, timeout_keep_alive=600
+        )
+        for app in (path, bare_app)
+    ]
+    for config in configs:
+        config.load()
+    shared, loop = ServerState(), asyncio.get_running_loop()
+    ours = connections(count, lambda: HttpProtocol(configs[0], shared, state, loop, handler=path.direct))
+    theirs = connections(count, lambda: HttpToolsProtocol(configs[1], shared, {}, loop))
+    return ours, theirs
+
+
+async def profiled(work: Callable[[], Any]) -> None:
+    profile = cProfile.Profile()
+    profile.enable()
+    await work()
+    profile.disable()
+    pstats.Stats(profile).sort_stats("tottime").print_stats(70)
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m experiments.costs.in_process", description=__doc__)
+    parser.add_argument("--connections", type=int, default=64, help="that send at once [64]")
+    parser.add_argument("--turns", type=int, default=200, help="requests on each, a round [200]")
+    parser.add_argument("--rounds", type=int, default=7, help="[7]")
+    parser.add_argument("--model", choices=tuple(INPUTS), default="echo", help="[echo]")
+    parser.add_argument("--profile", action="store_true", help="print where the time goes instead")
+    parser.add_argument("--trace", type=float, metavar="RATIO", help="trace this part of the calls [none]")
+    parser.add_argument("--threads", action="store_true", help="count all threads, not only the event loop's")
+    parser.add_argument("--asked", action="store_true", help="measure what stdin asks for, a line each")
+    options = parser.parse_args(arguments)
+    uvloop.run(measure(options))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

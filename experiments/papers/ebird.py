@@ -1,0 +1,295 @@
+"""Simulates Ebird's Figures 2, 8 and 9: `python -m experiments.papers.ebird`.
+
+Six networks on a modelled GPU (see `modelled_gpu`). The baseline is TF-Serving as the paper describes it: batches are
+joined on the CPU, copied and run one after another. Ebird and `adaptive` copy each input as it arrives and run six
+units at once. The throughput under QoS is also found with each assumption at its extremes, and with all of them against
+Ebird. Writes docs/bench/ebird.md, .json and plots.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from app.scheduler.policies import default_workers
+from experiments.common.processes import spread
+from experiments.common.simulated import Instants, Policy, Server, serve, stepped
+from experiments.papers import ebird_data, ebird_page
+from experiments.papers.modelled_gpu import LAYER_MS, MAX_BATCH, NETWORKS, QOS_MS, SMS, Network, SharedSms
+from experiments.papers.steps_data import HIGH, LOW, STEPS
+from loadtest.common.experiment import Data, Experiment, Run
+
+DELAYS = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 50.0)
+PAPER_DELAY_MS = 30.0  # the paper's OPT Wait for ResNet-152; other networks in proportion to T(32)
+UNITS = 6  # units at once, one for each of Ebird's workers
+#: Batches that TF-Serving may hand over before one returns: one for each thread of the paper's CPU. The baseline's
+#: device runs them one after another, each with its join, copy and gap. No CPU is modelled.
+THREADS = 12
+_GRID = 100  # rates tried for Figure 9, in steps of 1 % of what the SMs can do
+_WARM = 0.05  # of a stable run, left out
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is run: seeds of Figures 2 and 8, seconds of a stable run (0 leaves out Figure 9 and the corners).
+
+    A stable run has a length in seconds, because in overload latencies grow with time and a short run hides that.
+    """
+
+    seeds: int = 40
+    stable: int = 60
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A server, and the network whose SMs its units share; None if units run one after another."""
+
+    server: Server
+    network: Network | None = None
+
+    def latency_ms(self, instants: Instants) -> np.ndarray:
+        device = None if self.network is None else SharedSms(self.network)
+        return serve(self.server, instants, device).latency_ms
+
+
+def baseline(network: Network, policy: Policy, threads: int = 1) -> Contender:
+    """TF-Serving. With several threads, batches queue at the GPU."""
+    return Contender(Server(policy, network.joined(), (MAX_BATCH,) * threads, threads))
+
+
+def starling(network: Network, policy: Policy, workers: Sequence[int]) -> Contender:
+    """A server that copies inputs as they arrive and has a stream for each worker."""
+    copy_ns = round(network.overlap * network.copy_ms * 1e6)
+    return Contender(
+        Server(policy, network.profile(max(2, len(workers))), tuple(workers), len(workers), copy_ns), network
+    )
+
+
+def paper_delay(network: Network) -> float:
+    reference = next(one for one in NETWORKS if one.name == "ResNet-152")
+    return PAPER_DELAY_MS * network.compute_ms(MAX_BATCH) / reference.compute_ms(MAX_BATCH)
+
+
+def tuned(network: Network, name: str, seeds: int) -> float:
+    """The delay with the least mean latency at the high rate."""
+    arrivals = [stepped([(400, HIGH * network.joined().peak)], seed) for seed in range(seeds)]
+    means = {delay: _mean(baseline(network, Policy(name, delay)), arrivals) for delay in DELAYS}
+    return min(means, key=lambda delay: means[delay])
+
+
+def _mean(contender: Contender, arrivals: Sequence[Instants]) -> float:
+    return float(np.mean([contender.latency_ms(instants).mean() for instants in arrivals]))
+
+
+def contenders(network: Network, seeds: int) -> tuple[dict[str, Contender], dict[str, float]]:
+    """The compared servers by name, and the delays of those that wait."""
+    delays = {
+        "window, tuned": tuned(network, "window", seeds), "window, paper's": paper_delay(network),
+        "static": tuned(network, "static", seeds),
+    }  # fmt: skip
+    servers = {
+        "window, tuned": baseline(network, Policy("window", delays["window, tuned"])),
+        "window, paper's": baseline(network, Policy("window", delays["window, paper's"])),
+        "static": baseline(network, Policy("static", delays["static"])),
+        "no_wait": baseline(network, Policy("no_wait")),
+        "no_wait, 12 threads": baseline(network, Policy("no_wait"), THREADS),
+        "ebird": starling(network, Policy("ebird"), default_workers("ebird", MAX_BATCH)),
+        "adaptive": starling(network, Policy("adaptive"), (MAX_BATCH,) * UNITS),
+    }
+    return servers, delays
+
+
+def variants(network: Network) -> dict[str, Contender]:
+    """Other policies and workers on Ebird's engine, to separate the effects of engine and policy."""
+    several = {
+        f"adaptive, {count} worker{'s' * (count > 1)} of 32": starling(
+            network, Policy("adaptive"), (MAX_BATCH,) * count
+        )
+        for count in (1, 2, 3, UNITS)
+    }
+    ebirds = default_workers("ebird", MAX_BATCH)
+    return {
+        "ebird, (1, 1, 2, 4, 8, 16)": starling(network, Policy("ebird"), ebirds),
+        "no_wait on Ebird's workers": starling(network, Policy("no_wait"), ebirds),
+        "no_wait, 1 worker of 32": starling(network, Policy("no_wait"), (MAX_BATCH,)),
+        "no_wait, 6 workers of 32": starling(network, Policy("no_wait"), (MAX_BATCH,) * UNITS),
+        **several,
+    }
+
+
+def burst(servers: dict[str, Contender], low: float, high: float, seeds: int) -> dict[str, Any]:
+    """Figure 8: 150 requests at the low rate, 250 at the high. Means of each part by seed, and one example run."""
+    found: dict[str, Any] = {}
+    arrivals = [stepped([(150, low), (250, high)], seed) for seed in range(seeds)]
+    for name, contender in servers.items():
+        runs = np.array([contender.latency_ms(instants) for instants in arrivals])
+        found[name] = {
+            "low_ms": runs[:, :150].mean(axis=1).round(4), "high_ms": runs[:, 150:].mean(axis=1).round(4),
+            "high_p99_ms": float(np.quantile(runs[:, 150:], 0.99)), "over_qos": float((runs > QOS_MS).mean()),
+            "run": runs[0].round(2),
+        }  # fmt: skip
+    return found
+
+
+def climb(servers: dict[str, Contender], capacity: float, seeds: int) -> dict[str, Any]:
+    """Figure 2: the rate rises every 150 requests. Means of each step over seeds, and one run as an example."""
+    steps = [(150, share * capacity) for share in STEPS]
+    arrivals = [stepped(steps, seed) for seed in range(seeds)]
+    found: dict[str, Any] = {}
+    for name, contender in servers.items():
+        runs = np.array([contender.latency_ms(instants) for instants in arrivals])
+        means = runs.reshape(seeds, len(STEPS), 150).mean(axis=(0, 2))
+        found[name] = {"means_ms": means, "over_qos": float((runs > QOS_MS).mean()), "run": runs[0].round(2)}
+    return found
+
+
+def throughput(contender: Contender, peak: float, seconds: int) -> float:
+    """Figure 9: the largest stable rate whose 99th percentile meets the QoS, to 1 % of `peak`; 0 if none does."""
+
+    def keeps(share: int) -> bool:
+        rate = share / _GRID * peak
+        latency = contender.latency_ms(stepped([(max(1, round(seconds * rate)), rate)], 0))
+        return bool(np.quantile(latency[int(_WARM * len(latency)) :], 0.99) <= QOS_MS)
+
+    low, high = 0, _GRID  # at the peak itself, queues grow without end
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if keeps(middle) else (low, middle)
+    return low / _GRID * peak
+
+
+def study(given: tuple[Network, Scale]) -> ebird_data.Study:
+    """All figures of one network."""
+    network, scale = given
+    capacity = network.joined().peak
+    servers, delays = contenders(network, max(2, scale.seeds // 4))
+    found: ebird_data.Study = {
+        "network": network.name, "capacity": capacity, "gpu_peak": 1000 / network.image_ms, "delays_ms": delays,
+        "times_ms": {"1": network.alone_ms(1), "32": network.alone_ms(MAX_BATCH), "copy": network.copy_ms,
+                     "joined 32": network.joined().batch_ns[-1] / 1e6},
+        "burst": burst(servers, LOW * capacity, HIGH * capacity, scale.seeds),
+        "climb": climb(servers, capacity, max(2, scale.seeds // 4)),
+    }  # fmt: skip
+    if scale.stable:
+        stable = {name: throughput(one, 1000 / network.image_ms, scale.stable) for name, one in servers.items()}
+        found["throughput"] = stable
+        near = {name: servers[name] for name in ("window, tuned", "window, paper's", "ebird", "adaptive")}
+        found["near_qos"] = burst(near, LOW * capacity, stable["window, tuned"], scale.seeds)
+    if network.name == "ResNet-152":
+        found["variants"] = burst(variants(network), LOW * capacity, HIGH * capacity, scale.seeds)
+    return found
+
+
+#: Doubtful assumptions of the model, which are changed for all networks.
+DOUBTS: dict[str, dict[str, float]] = {
+    "as assumed": {}, "1 image fills the GPU": {"fill": 1.0}, "8 images fill it": {"fill": 8.0},
+    "16 images fill it": {"fill": 16.0}, "copies and gap halved": {"copy_gb_s": 6.0, "gap_ms": 0.5},
+    "copies and gap doubled": {"copy_gb_s": 1.5, "gap_ms": 2.0},
+    "each further unit costs 5 % of SM time": {"contention": 0.05},
+}  # fmt: skip
+
+
+def doubt(given: tuple[str, Scale]) -> ebird_data.Doubt:
+    """The reductions of the mean latency under another assumption, for each network, at the low and the high rate."""
+    name, scale = given
+    found: ebird_data.Doubt = {"doubt": name, "low": [], "high": [], "adaptive_low": [], "adaptive_high": []}
+    for known in NETWORKS:
+        network = replace(known, **DOUBTS[name])
+        capacity = network.joined().peak
+        servers = {
+            "window": baseline(network, Policy("window", paper_delay(known))),
+            "ebird": starling(network, Policy("ebird"), default_workers("ebird", MAX_BATCH)),
+            "adaptive": starling(network, Policy("adaptive"), (MAX_BATCH,) * UNITS),
+        }
+        runs = burst(servers, LOW * capacity, HIGH * capacity, max(2, scale.seeds // 4))
+        for part in ("low", "high"):
+            base = runs["window"][f"{part}_ms"].mean()
+            found[part].append(float(1 - runs["ebird"][f"{part}_ms"].mean() / base))
+            found[f"adaptive_{part}"].append(float(1 - runs["adaptive"][f"{part}_ms"].mean() / base))
+    return found
+
+
+#: The assumptions behind Ebird's gain in throughput: each alone at its extremes, then all of them against Ebird.
+CORNERS: dict[str, dict[str, dict[str, float]]] = {
+    "as assumed": {"": {}},
+    "copy rate": {"1.5 GB/s": {"copy_gb_s": 1.5}, "12 GB/s, as from pinned memory": {"copy_gb_s": 12.0}},
+    "joining, in copies of a row": {"0: joined where they lie": {"join": 0.0}, "2": {"join": 2.0}},
+    "copies and layers overlap": {
+        "in the baseline, too": {"joined_overlap": 1.0},
+        "nowhere: copies stop Ebird's layers": {"overlap": 0.0},
+        "in the baseline alone": {"joined_overlap": 1.0, "overlap": 0.0},
+    },
+    "gap between units": {
+        "none": {"gap_ms": 0.0}, "2 ms, the baseline's alone": {"gap_ms": 2.0}, "1 ms for both": {"own_gap_ms": 1.0},
+        "1 ms, Ebird's alone": {"gap_ms": 0.0, "own_gap_ms": 1.0},
+    },
+    ebird_data.ALL_ALIKE: {
+        "no joining, copies overlap, no gap": {"join": 0.0, "joined_overlap": 1.0, "gap_ms": 0.0},
+    },
+    ebird_data.ALL_AGAINST: {
+        f"no joining, the baseline's copies overlap and Ebird's do not, the gap is Ebird's; {rate:g} GB/s": {
+            "join": 0.0, "joined_overlap": 1.0, "overlap": 0.0, "gap_ms": 0.0, "own_gap_ms": 1.0, "copy_gb_s": rate,
+        }
+        for rate in (12.0, 3.0, 1.5)
+    },
+}  # fmt: skip
+
+
+def corner(given: tuple[str, str, Scale]) -> ebird_data.Corner:
+    """Figure 9 with a changed assumption: the tuned window, `ebird` and `adaptive` on all networks."""
+    assumption, name, scale = given
+    found: ebird_data.Corner = {"assumption": assumption, "corner": name, "throughput": {}}
+    for known in NETWORKS:
+        network = replace(known, **CORNERS[assumption][name])
+        delay = tuned(network, "window", max(2, scale.seeds // 4))
+        servers = {
+            "window, tuned": baseline(network, Policy("window", delay)),
+            "ebird": starling(network, Policy("ebird"), default_workers("ebird", MAX_BATCH)),
+            "adaptive": starling(network, Policy("adaptive"), (MAX_BATCH,) * UNITS),
+        }
+        for server, one in servers.items():
+            rate = throughput(one, 1000 / network.image_ms, scale.stable)
+            found["throughput"].setdefault(server, []).append(rate)
+    return found
+
+
+def options_of(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seeds", type=int, default=Scale.seeds, help=f"runs of Figures 2 and 8 [{Scale.seeds}]")
+    parser.add_argument("--stable", type=int, default=Scale.stable, help=f"seconds of a stable run [{Scale.stable}]")
+    parser.add_argument("--processes", type=int, default=2, help="processes [2]")
+
+
+def settings() -> ebird_data.Settings:
+    plain = NETWORKS[0]
+    return {
+        "sms": SMS, "max_batch": MAX_BATCH, "qos_ms": QOS_MS, "layer_ms": LAYER_MS, "copy_gb_s": plain.copy_gb_s,
+        "gap_ms": plain.gap_ms, "threads": THREADS, "low": LOW, "high": HIGH, "steps": list(STEPS),
+        "delays_ms": list(DELAYS),
+    }  # fmt: skip
+
+
+def measure(chosen: argparse.Namespace, run: Run) -> Data:
+    scale = Scale(chosen.seeds, chosen.stable)
+    studies = []
+    for found in spread(study, [(network, scale) for network in NETWORKS], chosen.processes):
+        run.say(f"{found['network']}: done")
+        studies.append(found)
+    doubts = list(spread(doubt, [(name, scale) for name in DOUBTS], chosen.processes))
+    run.say("doubts: done")
+    corners = []
+    given = [(assumption, name, scale) for assumption, names in CORNERS.items() for name in names]
+    for one in spread(corner, given if scale.stable else [], chosen.processes):
+        run.say(f"{one['assumption']} {one['corner']}: done")
+        corners.append(one)
+    return {"settings": settings(), "studies": studies, "doubts": doubts, "corners": corners}
+
+
+EXPERIMENT = Experiment("ebird", "experiments.papers.ebird", __doc__, measure, ebird_page.write, options_of)
+
+if __name__ == "__main__":
+    sys.exit(EXPERIMENT.main(sys.argv[1:]))

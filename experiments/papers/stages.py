@@ -1,0 +1,159 @@
+"""Simulates DVABatch's and Late Batching's experiments: `python -m experiments.papers.stages`.
+
+DVABatch: six networks in stages on a modelled GPU, mean and 99 % latency at 1/4, 3/5 and 9/10 of the peak, against
+batches of the whole model without a window (ZeroBatch) and with one tuned for the peak (DelayBatch); the stepping load;
+split alone, other numbers of buffer pairs and of stages. Late Batching: an LSTM cell against padded buckets on the same
+device. Writes docs/bench/stages.md, .json and plots.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import asdict, replace
+from typing import Any
+
+from experiments.common.networks import BUCKETS, FAST, MAX_BATCH, RTE, Network
+from experiments.common.processes import spread
+from experiments.papers import stages_page
+from experiments.papers.stages_cells import CELL_BATCH, CELL_FILL, CELL_MS, DATASETS, WMT, cells
+from experiments.papers.stages_runs import (
+    AHEAD,
+    COMPLETE_WAIT,
+    PAIRS,
+    QOS_MS,
+    STEPPING,
+    System,
+    case3,
+    figures,
+    kept,
+    peak,
+    stepping,
+    systems,
+)
+from loadtest.common.experiment import Data, Experiment, Run
+
+LOADS = {"low": 0.25, "medium": 0.6, "high": 0.9}
+DELAYS = (2.0, 5.0, 10.0)  # ms, of DelayBatch
+PEAKS = ("DelayBatch", "DVABatch", "adaptive")  # whose peaks are sought
+TRIED_PAIRS = (1, 2, 3, 4)
+TRIED_STAGES = (1, 2, 4, 8, 20)
+TRIED_WAITS = (1.0, 0.5, 0.3, 0.25, 0.1, 0.05)  # T_comp_wait over T(1)
+BOUNDARY_MS = 0.1  # what each stage beyond the first costs: the paper's 0.29 ms for its two to four stages
+
+
+def study(given: tuple[Network, int]) -> dict[str, Any]:
+    """One network: every system at three loads, the peaks, the stepping load, and the numbers of pairs and stages."""
+    network, requests = given
+    peaks = {delay: peak(systems(network, delay)["DelayBatch"], requests) for delay in DELAYS}
+    delay = max(peaks, key=lambda one: peaks[one])  # the shortest of equals
+    found: dict[str, Any] = {"network": asdict(network), "delay_ms": delay, "peaks": {}, "loads": {}, "stepping": {}}
+    for name, system in systems(network, delay).items():
+        if name == "split alone" and network.policy != "dva_load":
+            continue
+        if name in PEAKS:
+            found["peaks"][name] = peaks[delay] if name == "DelayBatch" else peak(system, requests)
+            found["stepping"][name] = kept(stepping(system))
+        found["loads"][name] = {
+            load: figures(system, share * peaks[delay], requests, 1) for load, share in LOADS.items()
+        }
+    found["pairs"] = {
+        pairs: figures(systems(network, delay, pairs)["DVABatch"], LOADS["high"] * peaks[delay], requests, 1)["mean_ms"]
+        for pairs in TRIED_PAIRS
+    }
+    if network.policy == "dva_load":
+        found["waits"] = {
+            wait: {load: figures(waiting(network, wait), share * peaks[delay], requests, 1)["mean_ms"]
+                   for load, share in LOADS.items()}
+            for wait in TRIED_WAITS
+        }  # fmt: skip
+    if network.name in ("BertBase", "LinkNet", "ResNet152"):
+        found["stages"] = {
+            count: figures(
+                systems(in_stages(network, count), delay)["DVABatch"], LOADS["high"] * peaks[delay], requests, 1
+            )["mean_ms"]
+            for count in TRIED_STAGES
+        }
+    return found
+
+
+def waiting(network: Network, wait: float) -> System:
+    """DVABatch with this T_comp_wait over T(1)."""
+    system = systems(network, DELAYS[0])["DVABatch"]
+    return replace(system, setup=replace(system.setup, complete_wait=wait))
+
+
+def in_stages(network: Network, count: int) -> Network:
+    """The same operators in so many stages; launches in proportion, and each cut at its cost."""
+    fills, launches = network.fills, network.launch_ms * len(network.fills)
+    return replace(
+        network, launch_ms=(launches + BOUNDARY_MS * (count - 1)) / count,
+        fills=tuple(fills[at * len(fills) // count] for at in range(count)),
+    )  # fmt: skip
+
+
+#: What is assumed of all networks, changed.
+DOUBTS: dict[str, dict[str, float]] = {
+    "as assumed": {}, "half as many rows fill the GPU": {"fill": 0.5}, "twice as many": {"fill": 2.0},
+    "launches cost nothing": {"launch": 0.0}, "launches cost twice as much": {"launch": 2.0},
+    "a quarter of the speed": {"slow": 4.0}, "Triton hands four batches over": {"ahead": 4.0},
+}  # fmt: skip
+
+
+def changed(network: Network, change: dict[str, float]) -> Network:
+    return replace(
+        network,
+        fills=tuple(max(1.0, fill * change.get("fill", 1.0)) for fill in network.fills),
+        launch_ms=network.launch_ms * change.get("launch", 1.0),
+        row_ms=network.row_ms * change.get("slow", 1.0),
+    )
+
+
+def doubt(given: tuple[str, int]) -> dict[str, Any]:
+    """Mean latencies of ZeroBatch and DVABatch with another assumption, for all networks at all loads."""
+    name, requests = given
+    change = DOUBTS[name]
+    found: dict[str, Any] = {"doubt": name, "reductions": {}}
+    for load, share in LOADS.items():
+        gains = []
+        for known in FAST:
+            compared = systems(changed(known, change), 5.0)
+            zero = compared["ZeroBatch"]
+            zero = replace(zero, setup=replace(zero.setup, push_depth=int(change.get("ahead", AHEAD))))
+            rate = share * zero.setup.peak * 0.9
+            before, after = (figures(one, rate, requests)["mean_ms"] for one in (zero, compared["DVABatch"]))
+            gains.append(1 - after / before)
+        found["reductions"][load] = gains
+    return found
+
+
+def options_of(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--requests", type=int, default=3_000, help="requests of each run at least [3000]")
+    parser.add_argument("--sequences", type=int, default=100_000, help="of each run of Late Batching's [100000]")
+    parser.add_argument("--processes", type=int, default=2, help="processes [2]")
+
+
+def measure(chosen: argparse.Namespace, run: Run) -> Data:
+    settings = {
+        "max_batch": MAX_BATCH, "qos_ms": QOS_MS, "loads": LOADS, "delays_ms": list(DELAYS), "rte": RTE,
+        "buckets": list(BUCKETS), "wmt": WMT, "cell_ms": CELL_MS, "cell_fill": CELL_FILL, "cell_batch": CELL_BATCH,
+        "ahead": AHEAD, "pairs": PAIRS, "stepping": list(STEPPING), "boundary_ms": BOUNDARY_MS,
+        "requests": chosen.requests, "sequences": chosen.sequences, "complete_wait": COMPLETE_WAIT,
+    }  # fmt: skip
+    data: Data = {"settings": settings, "case3": case3()}
+    for key, work, given in (
+        ("studies", study, [(network, chosen.requests) for network in FAST]),
+        ("doubts", doubt, [(name, chosen.requests // 4) for name in DOUBTS]),
+        ("cells", cells, [(name, chosen.sequences) for name in DATASETS]),
+    ):
+        data[key] = []
+        for found in spread(work, given, chosen.processes):
+            data[key].append(found)
+            run.say(f"{key}: {len(data[key])} of {len(given)}")
+    return data
+
+
+EXPERIMENT = Experiment("stages", "experiments.papers.stages", __doc__, measure, stages_page.write, options_of)
+
+if __name__ == "__main__":
+    sys.exit(EXPERIMENT.main(sys.argv[1:]))

@@ -1,0 +1,171 @@
+"""Simulates `adaptive` with profiles that are known only with noise: `python -m experiments.policies.noisy_profiles`.
+
+The devices and loads of docs/bench/policies.md. The scheduler has a profile that was measured with noise of 5, 15 or
+30 %; the device takes the true times, each batch varied as well. Live batches correct the profile and tables are solved
+again while it serves, by the server's own code. All policies get the same arrivals.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.engine.profiling.review import Review
+from app.scheduler.estimates.curve import drawn, estimates
+from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.optimal import tables as control
+from app.scheduler.optimal.tables import ControlTables
+from app.scheduler.types import DeviceSpec, Program, Stage, WorkerSpec
+from app.sim.device import Factors, Serial
+from app.sim.report import Tally
+from app.sim.simulator import PROGRAM, Node, Simulator
+from experiments.common.processes import spread
+from experiments.common.simulated import Instants, Recorder, stepped
+from experiments.policies import noisy_profiles_page as page
+from experiments.policies.simulated import LOADS, PROFILES, best_tables, devices
+from loadtest.common.experiment import Data, Experiment, Run
+
+NOISES = (0.05, 0.15, 0.3)
+VISITS = 8  # of each size, about what the server's idle profiler has time for
+TAIL, TAIL_CHANCE = 8, 0.05  # so much more noise, so often
+_WARM_NS = 3_000_000_000  # left out: no rate is known until the first tick, after a second
+_QUEUE = 1 << 30
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One device at one load, its profile known with so much noise."""
+
+    device: str
+    profile: ModelProfile
+    load: float
+    noise: float
+    seed: int
+    seconds: float
+
+
+class Learner(Recorder):
+    """A scheduler whose driver solves its tables again at ticks, as the engine does."""
+
+    def __init__(self, device: DeviceSpec, profile: ModelProfile) -> None:
+        super().__init__(device)
+        self.solved = 0
+        self._profile = profile
+        self._review = Review(profile, 0)
+
+    def tick(self, now: int) -> None:
+        super().tick(now)
+        corrected = self._review.corrected(self.live_times(PROGRAM), now)
+        if corrected is not None:
+            self.solved += 1
+            self.control(PROGRAM, control.solve(corrected.stage()), now)
+
+
+def repeated(true: Sequence[int], noise: float, seed: int) -> dict[int, list[float]]:
+    """Visits of each size, pass by pass. Each adds an exponential share of mean `noise`, now and then TAIL times it."""
+    draw = random.Random(seed)
+    return {
+        size: [ns * (1 + noise * draw.expovariate(1) * (TAIL if draw.random() < TAIL_CHANCE else 1))
+               for _ in range(VISITS)]
+        for size, ns in enumerate(true, 1)
+    }  # fmt: skip
+
+
+def lasting(true: Sequence[int], noise: float, seed: int) -> dict[int, list[float]]:
+    """All visits of a size are off by the same share, normal with this deviation, which no repeating shows."""
+    draw = random.Random(seed)
+    off = [max(0.3, 1 + noise * draw.gauss(0, 1)) for _ in true]
+    return {size: [ns * one * (1 + 0.02 * draw.expovariate(1)) for _ in range(VISITS)]
+            for size, (ns, one) in enumerate(zip(true, off, strict=True), 1)}  # fmt: skip
+
+
+KINDS = {"repeated": repeated, "lasting": lasting}
+
+
+def known(times: Mapping[int, Sequence[float]]) -> ModelProfile:
+    """The profile that the server would keep of these measurements."""
+    found = estimates(times)
+    return ModelProfile(tuple(map(round, drawn(found).values())), errors=tuple(one.error for one in found.values()))
+
+
+def served(cell: Cell, policy: str, profile: ModelProfile, tables: ControlTables | None, arrivals: Instants) -> Data:
+    """Mean latency in ms from the warm-up on, and of the second half; how often tables were solved again."""
+    largest = profile.max_batch
+    program = Program(PROGRAM, cell.device, (Stage(profile.stage()),), policy, largest, _QUEUE, 0)
+    spec = DeviceSpec((WorkerSpec(largest),))
+    scheduler = Learner(spec, profile) if policy == "adaptive" and profile.errors else Recorder(spec)
+    node = Node(scheduler, program, Serial(cell.profile, Factors(cell.noise / 2, [cell.seed])))
+    if tables is not None:
+        scheduler.control(PROGRAM, tables, 0)
+    simulator = Simulator([node], Tally())
+    simulator.feed(arrivals.tolist())
+    simulator.drain()
+    latency = np.array([scheduler.latency_ns[number] for number in range(1, len(arrivals) + 1)]) / 1e6
+    warm = int(np.searchsorted(arrivals, _WARM_NS))
+    solved = scheduler.solved if isinstance(scheduler, Learner) else 0
+    return {"all": float(latency[warm:].mean()), "late": float(latency[len(latency) // 2 :].mean()), "solved": solved}
+
+
+def simulate(cell: Cell) -> list[dict[str, Any]]:
+    """`adaptive` with profiles of both kinds, beside `no_wait` and `adaptive` with exact tables."""
+    true = ModelProfile(cell.profile.occupied_ns)
+    rate = cell.load * true.peak
+    arrivals = stepped([(round(rate * cell.seconds), rate)], cell.seed)
+    plain = served(cell, "no_wait", true, None, arrivals)
+    exact = served(cell, "adaptive", true, best_tables(true, rate, 0.0)[1], arrivals)
+    found = []
+    for number, (kind, measured) in enumerate(KINDS.items()):
+        profile = known(measured(true.batch_ns, cell.noise, 1000 * cell.seed + number))
+        ours = served(cell, "adaptive", profile, control.solve(profile.stage()), arrivals)
+        found.append(
+            {"device": cell.device, "load": cell.load, "noise": cell.noise, "kind": kind, "seed": cell.seed,
+             "no_wait": plain, "exact": exact, "adaptive": ours}
+        )  # fmt: skip
+    return found
+
+
+def options_of(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seeds", type=int, default=3, help="profiles of each kind [3]")
+    parser.add_argument("--first", type=int, default=100, help="the first seed; constants were chosen with 0 [100]")
+    parser.add_argument("--seconds", type=float, default=60.0, help="length of a run, simulated [60]")
+    parser.add_argument("--profiles", type=Path, default=PROFILES, help="folder of the measured ones")
+    parser.add_argument("--devices", nargs="*", help="some of the devices [all]")
+    parser.add_argument("--processes", type=int, default=2, help="processes [2]")
+
+
+def measure(chosen: argparse.Namespace, run: Run) -> Data:
+    profiles = devices(chosen.profiles)
+    given = [
+        Cell(name, profiles[name], load, noise, seed, chosen.seconds)
+        for name, load, noise, seed in product(
+            chosen.devices or profiles, LOADS, NOISES, range(chosen.first, chosen.first + chosen.seeds)
+        )
+    ]
+    cells = []
+    for number, found in enumerate(spread(simulate, given, chosen.processes), 1):
+        cells += found
+        if number % 18 == 0:
+            run.say(f"{number} of {len(given)} cells")
+    return {"seeds": chosen.seeds, "seconds": chosen.seconds, "visits": VISITS, "cells": cells}
+
+
+EXPERIMENT = Experiment(
+    "noisy-profiles",
+    "experiments.policies.noisy_profiles",
+    __doc__,
+    measure,
+    page.write,
+    options_of,
+    missed=page.missed,
+)
+
+if __name__ == "__main__":
+    sys.exit(EXPERIMENT.main(sys.argv[1:]))

@@ -1,0 +1,203 @@
+"""Simulates every policy and compares it with the optimum: `python -m experiments.policies.simulated`.
+
+Six devices, three of them measured (docs/bench/profiles/) and three made up, at six loads each, with Poisson arrivals
+and one batch at a time. The optimum is the exact least mean latency of any policy, or for the other objectives the
+least weighted cost (`app.scheduler.optimal.solver`).
+
+Two things reduce the noise. All policies get the same arrivals. And the optimal policy, whose true mean is known, is
+simulated on the same arrivals: the error of its run is subtracted from the others (a control variate). Standard errors
+are over seeds. Writes docs/bench/policies.md, .json and a plot.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.scheduler.estimates.profile import ModelProfile, linear
+from app.scheduler.optimal import solver as optimal
+from app.scheduler.optimal import tables as control
+from app.scheduler.optimal.tables import ControlTables
+from app.scheduler.policies import default_workers
+from app.sim import options
+from experiments.common.processes import spread
+from experiments.common.samples import standard_error
+from experiments.common.simulated import FOREVER_MS, Instants, Policy, Server, serve, stepped
+from experiments.policies import simulated_page
+from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.paths import DOCS, ROOT
+
+PROFILES = DOCS / "profiles"
+MEASURED = ("mlp", "encoder", "resnet18")
+LOADS = (0.1, 0.3, 0.5, 0.7, 0.9, 0.95)
+DELAYS = (1, 2, 5, 10, 20)  # ms, of window, static and preferred
+_POWER = (0.0, 1.0)  # the cost of power is the time that the device is busy
+_WARM_NS = 3_000_000_000  # left out at the start: `adaptive` knows no rate until the first tick, after a second
+_COOL = 100  # requests at the end that are left out
+_LEAST_S = 20  # length of a run
+_SHOWN = (1, 2, 3, 4, 8, 16, 32)  # batch sizes, on the page
+#: If the last quarter's latency over the first's and the mean over the optimum are larger, the queue grows forever.
+_GROWS = 3.0
+_PATIENCE = 30  # a hold ends after that many times the expected wait; chance exp(-30)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Seeds and requests of each; `more` times as many at loads from 0.9 on, where queues change slowly."""
+
+    seeds: int = 4
+    requests: int = 10_000
+    more: int = 3
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A line of the table. Of several delays the one with the least mean latency on the first seed is used."""
+
+    name: str
+    policy: str
+    objective: str = "latency"
+    delays_ms: tuple[float, ...] = (5,)
+
+
+CONTENDERS = (
+    Contender("adaptive", "adaptive"),
+    Contender("no_wait", "no_wait"),
+    Contender("window", "window", delays_ms=DELAYS),
+    Contender("static", "static", delays_ms=DELAYS),
+    Contender("preferred", "preferred", delays_ms=DELAYS),
+    Contender("preferred, literal", "preferred", delays_ms=(FOREVER_MS,)),
+    Contender("ebird", "ebird"),
+    Contender("adaptive, balanced", "adaptive", "balanced"),
+    Contender("adaptive, energy", "adaptive", "energy"),
+)
+
+
+def devices(folder: Path) -> dict[str, ModelProfile]:
+    """The measured profiles of a folder and three made-up ones. Raises OSError and ValueError for a bad file."""
+    flat = tuple(round((4 + max(0.0, 0.4 * (rows - 8))) * 1e6) for rows in range(1, 33))
+    return {
+        **{name: replace(options.profile(str(folder / f"{name}.json")), power=None) for name in MEASURED},
+        "7 + 0.6 b": linear(7, 0.6, 32), "0.2 + 3 b": linear(0.2, 3, 32),
+        "4 to 8 rows, then + 0.4": ModelProfile(flat, "made up"),
+    }  # fmt: skip
+
+
+def best_tables(profile: ModelProfile, rate: float, price: float) -> tuple[optimal.Optimum, ControlTables]:
+    """The optimum, and control tables that make `adaptive` the optimal policy at every measured rate."""
+    best = optimal.solve(profile.occupied_ns, rate, weight=price, power=_POWER, idling=True)
+    waits = [waiting for waiting, rows in enumerate(best.table) if waiting and not rows]
+    hold_ns = round(_PATIENCE * (waits[-1] + 1) / rate * 1e9) if waits else 0
+    return best, ControlTables((0.0,), (best.table,), best.tail, best.sizes, (hold_ns,), profile.peak)
+
+
+def simulate(server: Server, instants: Instants, price: float) -> dict[str, float]:
+    """Mean latency and cost (latency + price x utilisation) in ms. Requests that are never answered are left out."""
+    served = serve(server, instants, warm=min(len(instants) // 2, int(np.searchsorted(instants, _WARM_NS))))
+    # Rows held at the end wait for arrivals that do not come: they would count against policies that hold.
+    latency = served.latency_ms[: -min(_COOL, len(served.latency_ms) // 10)]
+    latency, tally = latency[latency < FOREVER_MS / 2], served.tally
+    mean = float(latency.mean())
+    return {
+        "mean_ms": mean, "p99_ms": float(np.quantile(latency, 0.99)), "batch": tally.rows / tally.units,
+        "cost_ms": mean + price / 1e6 * served.busy,
+        "late": float(latency[-len(latency) // 4 :].mean() / latency[: len(latency) // 4].mean()),
+    }  # fmt: skip
+
+
+def cell(given: tuple[str, ModelProfile, float, Scale]) -> list[dict[str, Any]]:
+    """All policies on one device at one load."""
+    device, profile, load, scale = given
+    requests = max(scale.requests * (scale.more if load >= 0.9 else 1), round(_LEAST_S * load * profile.peak))
+    arrivals = [stepped([(requests, load * profile.peak)], seed) for seed in range(scale.seeds)]
+    known: dict[float, tuple[optimal.Optimum, list[float]]] = {}
+    found = []
+    for contender in CONTENDERS:
+        price = control.price_of(control.weight_of(contender.objective), profile.occupied_ns[0], _POWER)
+        if price not in known:
+            best, tables = best_tables(profile, load * profile.peak, price)
+            server = Server(Policy("adaptive"), profile, (profile.max_batch,), tables=tables)
+            known[price] = best, [simulate(server, instants, price)["cost_ms"] for instants in arrivals]
+        best, simulated = known[price]
+        optimum = (best.mean_ns + price * best.utilisation) / 1e6
+        figures = against(contender, profile, arrivals, price, [one / optimum for one in simulated], optimum)
+        found.append({"device": device, "load": load, "name": contender.name, "optimum_ms": optimum} | figures)
+    return found
+
+
+def against(
+    contender: Contender, profile: ModelProfile, arrivals: Sequence[Instants], price: float,
+    simulated: Sequence[float], optimum: float,
+) -> dict[str, Any]:  # fmt: skip
+    """One policy's figures. `simulated`: the cost of the optimal policy on the same arrivals, over `optimum` in ms."""
+    workers = default_workers(contender.policy, profile.max_batch)
+
+    def runs_with(delay_ms: float, some: Sequence[Instants]) -> list[dict[str, float]]:
+        policy = Policy(contender.policy, delay_ms, contender.objective)
+        return [simulate(Server(policy, profile, workers), instants, price) for instants in some]
+
+    first = {delay: runs_with(delay, arrivals[:1])[0] for delay in contender.delays_ms}
+    delay = min(first, key=lambda one: first[one]["mean_ms"])
+    runs = [first[delay], *runs_with(delay, arrivals[1:])]
+    above = [one["cost_ms"] / optimum - same for one, same in zip(runs, simulated, strict=True)]
+    mean = {key: float(np.mean([one[key] for one in runs])) for key in runs[0]}
+    return {
+        **{key: mean[key] for key in ("mean_ms", "p99_ms", "cost_ms", "batch")},
+        "delay_ms": delay if len(contender.delays_ms) > 1 else None,
+        "overloaded": mean["late"] > _GROWS and mean["mean_ms"] > _GROWS * optimum,
+        "optimum_off": float(np.mean(simulated)) - 1, "above": float(np.mean(above)),
+        "above_error": standard_error(above),
+    }  # fmt: skip
+
+
+def measure(folder: Path, budget_s: float) -> None:
+    """Measure profiles with `starling profile`, one thread and one unit at a time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in MEASURED:
+        subprocess.run(
+            [sys.executable, "-m", "app", "profile", name, "--models", "bench", "--max-batch", "32", "--threads",
+             "1", "--no-suggest", "--budget-s", f"{budget_s:g}", "--out", str(folder / f"{name}.json")],
+            check=True, stdout=subprocess.DEVNULL, cwd=ROOT,
+        )  # fmt: skip
+
+
+def described(profile: ModelProfile) -> simulated_page.Device:
+    """A device as the page describes it."""
+    source = f"measured, {profile.device}, {profile.threads} thread" if profile.threads else "made up"
+    sizes = [size for size in _SHOWN if size <= profile.max_batch]
+    times = {str(size): profile.batch_ns[size - 1] / 1e6 for size in sizes}
+    return {"source": source, "times_ms": times, "peak": profile.peak, "best": profile.best}
+
+
+def options_of(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seeds", type=int, default=Scale.seeds, help=f"runs of each cell [{Scale.seeds}]")
+    parser.add_argument("--requests", type=int, default=Scale.requests, help=f"of a run [{Scale.requests}]")
+    parser.add_argument("--profiles", type=Path, default=PROFILES, help="folder of the measured ones")
+    parser.add_argument("--measure", type=float, metavar="S", default=0, help="measure them anew, S seconds each")
+    parser.add_argument("--processes", type=int, default=2, help="processes [2]")
+
+
+def measure_all(chosen: argparse.Namespace, run: Run) -> Data:
+    if chosen.measure:
+        measure(chosen.profiles, chosen.measure)
+    scale = Scale(chosen.seeds, chosen.requests)
+    profiles = devices(chosen.profiles)
+    given = [(name, profile, load, scale) for name, profile in profiles.items() for load in LOADS]
+    cells = [one for found in spread(cell, given, chosen.processes) for one in found]
+    shown = {name: described(profile) for name, profile in profiles.items()}
+    return {"scale": asdict(scale), "devices": shown, "cells": cells}
+
+
+EXPERIMENT = Experiment(
+    "policies", "experiments.policies.simulated", __doc__, measure_all, simulated_page.write, options_of
+)
+
+if __name__ == "__main__":
+    sys.exit(EXPERIMENT.main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""Figures of the simulator: `python -m experiments.simulation` makes each one that README.md and docs quote."""

@@ -1,0 +1,185 @@
+"""Serves rows of different lengths over HTTP: `python -m experiments.stages.glue`. Writes docs/bench/glue.md.
+
+A 6-layer encoder with lengths as in GLUE, in four servers that differ in how they fill batches only: `adaptive` by
+length, `adaptive` by count (`reorder = false`), `no_wait`, which takes all that waits, and `adaptive` in buckets. One
+server is asked at a time, in turns. First 64 connections in a closed loop, then Poisson arrivals at shares of what the
+better way by count served. Batch times by length are measured first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.bench.plan import Plan
+from app.bench.run import Session, in_loop
+from app.bench.stats import Repeat, percentile
+from app.scheduler.estimates import profile as profiles
+from app.scheduler.estimates.profile import ModelProfile
+from app.sim.lengths import Lengths
+from experiments.policies.lengths import GLUE
+from experiments.stages import glue_page
+from loadtest.common import command
+from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.paths import LOOPBACK, ROOT
+from loadtest.common.servers import MeasurementError, Server, starling
+
+MODEL = "glue"
+SOURCE = ROOT / "loadtest" / "bench" / "models" / MODEL
+CONNECTIONS = 64
+SHARES = (0.3, 0.6, 0.9)
+BODIES = 512  # different requests
+#: Lines of `[batching]`, by way.
+WAYS = {
+    "by length": 'policy = "adaptive"',
+    "by count": 'policy = "adaptive"\nreorder = false',
+    "all that waits": 'policy = "no_wait"',
+    "buckets": 'policy = "adaptive"\nlength_buckets = [8, 16, 24, 32, 48, 64]',
+}
+BY_COUNT = ("by count", "all that waits")
+_TIMEOUT_S = 60.0  # of a request: long enough to drain the queue of an overloaded run
+
+
+class Scene:
+    """The model's folders, the requests and the profiles, in a folder of their own."""
+
+    def __init__(self, chosen: argparse.Namespace, folder: Path) -> None:
+        self.chosen = chosen
+        self.folder = folder
+        self.data = folder / "requests.json"
+        self.data.write_text(json.dumps(requests(chosen.seed)), encoding="utf-8")
+        for way, lines in WAYS.items():
+            copy = self.source(way)
+            shutil.copytree(SOURCE, copy)
+            toml = copy / "model.toml"
+            toml.write_text(f"{toml.read_text(encoding='utf-8')}{lines}\n", encoding="utf-8")
+
+    def source(self, way: str) -> Path:
+        return self.folder / way.replace(" ", "-") / MODEL
+
+    def profile(self) -> ModelProfile:
+        """Measure batch times into the folder where the servers look for them. All ways have the same."""
+        ran = command.starling(
+            "profile", MODEL, "--model", f"{MODEL}={self.source('by length')}", "--threads", str(self.chosen.threads),
+            "--workers", "1", "--budget-s", str(self.chosen.budget), "--no-suggest", "--json",
+            profile_dir=self.folder / "profiles",
+        )  # fmt: skip
+        measured = profiles.parse(ran.cell)
+        if not measured.by_length:
+            raise MeasurementError("the profile has no times by length, without which nothing is picked by length")
+        return measured
+
+    def serve(self, way: str) -> Server:
+        return starling(
+            ("--model", f"{MODEL}={self.source(way)}", "--threads", str(self.chosen.threads), "--workers", "32",
+             "--profile-dir", str(self.folder / "profiles"), "--profile-budget-s", "0")
+        )  # fmt: skip
+
+    def plan(self, server: Server, **options: Any) -> Plan:
+        return Plan(
+            url=f"http://{LOOPBACK}:{server.port}", model=MODEL, payload="binary", data=self.data,
+            seed=self.chosen.seed, duration_s=self.chosen.seconds, repeats=self.chosen.repeats, warmup_s=1.0,
+            timeout_s=_TIMEOUT_S, connections=1024, max_lag_ms=20.0, **options,
+        )  # fmt: skip
+
+
+def requests(seed: int) -> list[dict[str, Any]]:
+    """Bodies of one row each, as a JSON file of `starling bench --data` has them."""
+    random = np.random.default_rng([seed, 1])
+    found = []
+    for length in Lengths(GLUE, [seed]).draw(BODIES).tolist():
+        values = {"ids": random.integers(0, 8_000, length).tolist(), "mask": [1] * length}
+        inputs = [
+            {"name": name, "datatype": "INT64", "shape": [1, length], "data": data} for name, data in values.items()
+        ]
+        found.append({"inputs": inputs})
+    return found
+
+
+def figures(runs: list[Repeat]) -> dict[str, Any]:
+    """Rows per second by run; mean and 99 % latency in ms and rows a batch of all runs; errors."""
+    completed = np.concatenate([run.completed for run in runs])
+    batches = np.concatenate([run.batch[run.latency_ns >= 0] for run in runs])
+    counted = batches[batches > 0]
+    p99 = percentile(completed, 0.99)
+    return {
+        "rows_per_s": [len(run.completed) / run.elapsed_s for run in runs],
+        "mean_ms": [float(run.completed.mean()) / 1e6 for run in runs],
+        "p99_ms": float("nan") if p99 is None else p99,
+        "batch": float(1 / np.mean(1 / counted)) if len(counted) else 0.0,
+        "errors": sum(sum(run.errors.values()) for run in runs),
+    }
+
+
+async def in_turns(
+    scene: Scene, servers: Mapping[str, Server], say: Callable[[str], None], **options: Any
+) -> dict[str, Any]:
+    """Each way at each seed before the next seed, with the same load."""
+    runs: dict[str, list[Repeat]] = {way: [] for way in servers}
+    for index in range(scene.chosen.repeats):
+        for way, server in servers.items():
+            async with Session(scene.plan(server, **options)) as session:
+                if not index:
+                    await session.warm()
+                await session.settle()
+                seed = session.plan.seed + index
+                runs[way].append(await session.once(session.plan, seed, session.plan.duration_s))
+    found = {way: figures(given) for way, given in runs.items()}
+    for way, cell in found.items():
+        say(f"{options}: {way}: {np.mean(cell['rows_per_s']):.1f} rows/s, mean {np.mean(cell['mean_ms']):.1f} ms")
+    return found
+
+
+def options_of(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seconds", type=float, default=5.0, help="length of a run [5]")
+    parser.add_argument("--repeats", type=int, default=2, help="runs of each cell [2]")
+    parser.add_argument("--seed", type=int, default=0, help="the first [0]")
+    parser.add_argument("--threads", type=int, default=1, help="compute threads of a unit [1]")
+    parser.add_argument("--budget", type=float, default=40.0, help="seconds to measure batch times [40]")
+
+
+def measure(chosen: argparse.Namespace, run: Run) -> Data:
+    with tempfile.TemporaryDirectory(prefix="starling-bench-") as name, ExitStack() as stack:
+        scene = Scene(chosen, Path(name))
+        profile = scene.profile()
+        run.say("batch times are measured")
+        servers = {way: stack.enter_context(scene.serve(way)) for way in WAYS}
+        for server in servers.values():
+            server.wait_ready()
+        closed = in_loop(in_turns(scene, servers, run.say, concurrency=CONNECTIONS))
+        peak = max(float(np.mean(closed[way]["rows_per_s"])) for way in BY_COUNT)
+        loads = {
+            str(share): in_loop(in_turns(scene, servers, run.say, rate=round(share * peak, 1))) for share in SHARES
+        }
+        reorders = {way: told(server) for way, server in servers.items()}
+    settings = {
+        "seconds": chosen.seconds, "repeats": chosen.repeats, "threads": chosen.threads, "connections": CONNECTIONS,
+        "lengths": GLUE,
+    }  # fmt: skip
+    kept = {name: profile.to_dict()[name] for name in ("batch_ms", "length_ms")}
+    return {
+        "settings": settings, "closed": closed, "peak": peak, "loads": loads, "reorders": reorders, "profile": kept,
+    }  # fmt: skip
+
+
+def told(server: Server) -> bool:
+    """Whether the server says that it reorders."""
+    _, _, body = server.call("GET", f"/v2/models/{MODEL}/stats")
+    return bool(json.loads(body)["model_stats"][0]["starling"]["reorders"])
+
+
+EXPERIMENT = Experiment(
+    "glue", "experiments.stages.glue", __doc__, measure, glue_page.write, options_of, missed=glue_page.missed
+)
+
+if __name__ == "__main__":
+    sys.exit(EXPERIMENT.main(sys.argv[1:]))

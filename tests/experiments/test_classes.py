@@ -1,0 +1,136 @@
+"""Waits behind best-effort work, bulk beside interactive requests, the cost of two checkouts: figures and pages."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.bench.run import in_loop
+from app.bench.stats import Repeat
+from app.engine.device import Job, Ran
+from app.models.repository import Repository
+from experiments.classes import bulk, bulk_page, preemption, preemption_page
+from experiments.costs import cost, in_process
+from loadtest.common.servers import MeasurementError
+
+MS = 1_000_000
+
+
+def ran(*stages_ms: int) -> Ran:
+    times = tuple(ms * MS for ms in stages_ms)
+    return Ran([], 0, sum(times), 0, stages_ns=times if len(times) > 1 else (), steps=len(times))
+
+
+def test_the_longest_stage_is_that_of_the_largest_median() -> None:
+    notes = preemption.Notes()
+    job = Job(0, None, [0], 1, stage=2, steps=2, best_effort=True)  # type: ignore[arg-type]  # it is not run
+    for times in ((1, 5), (3, 4), (2, 90)):
+        notes.ran(job, ran(*times), 100 * MS)
+    assert notes.stages == {2: [1 * MS, 3 * MS, 2 * MS], 3: [5 * MS, 4 * MS, 90 * MS]}
+    assert notes.longest()[0] == 5 * MS
+    assert notes.starts[:4] == [94 * MS, 95 * MS, 93 * MS, 96 * MS]
+    assert notes.between(94 * MS, 96 * MS) == 1
+    notes.ran(Job(1, None, [0], 1), ran(500), 0)  # type: ignore[arg-type]
+    assert notes.longest()[0] == 5 * MS  # a real-time unit is not in its own way
+    notes.clear()
+    assert notes.stages == {}
+
+
+def test_the_encoder_is_cut_into_stages_of_as_many_layers(tmp_path: Path) -> None:
+    assert preemption.cuts(1) == []
+    assert preemption.cuts(4) == [f"bert.encoder.layer.{layer}" for layer in (1, 3, 5)]
+    assert len(preemption.cuts(8)) == 7
+    for stages in preemption.STAGES:
+        assert preemption.write_model(tmp_path, stages, tiny=True).folder == tmp_path / f"encoder{stages}"
+    assert len(Repository(tmp_path).scan(required=True)) == len(preemption.STAGES)
+
+
+def test_waits_behind_best_effort_work_of_a_tiny_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preemption, "STAGES", (1,))
+    chosen = argparse.Namespace(calls=3, rounds=2, gap_ms=1.0, seed=0, quick=True)
+    found = in_loop(preemption.rounds(chosen, tmp_path, lambda text: None))
+    assert list(found) == ["1"]
+    assert [len(one["waits_us"]) for one in found["1"]["rounds"]] == [3, 3]
+    data = {"settings": {"layers": 8, "tokens": 16, "waiting": 4, "calls": 3, "rounds": 2, "gap_ms": 1.0},
+            "stages": found, "facts": {}}  # fmt: skip
+    assert preemption_page.write(data, tmp_path) == ["preemption.md"]
+
+
+def test_a_wait_beyond_the_longest_stage_is_told() -> None:
+    def data(wait_us: int) -> dict[str, Any]:
+        return {"stages": {"2": {"rounds": [{"waits_us": [1, wait_us, wait_us], "longest_ns": 3 * MS}]}}}
+
+    assert preemption_page.missed(data(4_000)) == []
+    assert preemption_page.missed(data(4_100)) == ["2 stage(s): 99 % of the waits are up to 4.10 ms, not 4.00"]
+
+
+def repeat(latency_ms: list[int], batch: list[int], compute_ms: list[int], errors: int = 0) -> Repeat:
+    def column(values: list[int]) -> np.ndarray[Any, np.dtype[np.int64]]:
+        return np.array(values, np.int64) * MS
+
+    return Repeat(
+        seed=0, duration_s=1.0, elapsed_s=2.0, intended_ns=column([0, 500, 900, 990][: len(latency_ms)]),
+        latency_ns=column(latency_ms), wait_ns=column([]), lag_ns=column([1]), compute_ns=column(compute_ms),
+        server_ns=column(latency_ms), queue_ns=column([]), batch=np.array(batch, np.int64), status=Counter(),
+        errors=Counter(), examples={"status": "status 429: full"} if errors else {}, unchecked=0,
+    )  # fmt: skip
+
+
+def test_rows_of_a_batch_share_its_computing() -> None:
+    run = repeat([20, 20, 50, 20], [2, 2, 1, 1], [100, 100, 300, 100])
+    assert bulk.busy(run) == pytest.approx(0.25)  # batches of 100, 300 and 100 ms in 2 s
+    told = bulk.realtime_of(run)
+    assert (told["requests"], told["p99_ms"], told["batch"]) == (4, 50, pytest.approx(4 / 3))
+    assert bulk.best_effort_of(run)["per_s"] == 3  # the last answer comes after the end
+    with pytest.raises(MeasurementError, match="reef: status 429: full"):
+        bulk._right("reef", repeat([1], [1], [1], errors=1))
+
+
+def bulk_figures(beside_ms: float = 12.0, best_effort: float = 60.0) -> dict[str, Any]:
+    alone = {"mean_ms": 5.0, "p99_ms": 10.0, "server_p99_ms": 9.0, "lag_p99_ms": 0.1, "busy": 0.3, "batch": 1.5}
+    beside = {**alone, "p99_ms": beside_ms, "best_effort": {"per_s": best_effort, "batch": 8.0}}
+    peak = [{"per_s": 100.0, "batch": 16.0}]
+    return {
+        "settings": {"seconds": 4, "repeats": 1, "share": 0.3, "connections": 64}, "peak": 100.0, "rate": 30.0,
+        "ways": {name: way.title for name, way in bulk.WAYS.items()}, "peaks": dict.fromkeys(bulk.WAYS, peak),
+        "runs": {name: {"alone": [alone], "beside": [beside]} for name in bulk.WAYS}, "facts": {},
+    }  # fmt: skip
+
+
+def test_the_page_of_bulk_work(tmp_path: Path) -> None:
+    assert bulk_page.write(bulk_figures(), tmp_path) == ["bulk.md"]
+    assert "Missed: none." in (tmp_path / "bulk.md").read_text("utf-8")
+    assert bulk_page.left(bulk_figures(), "reef") == 70
+    assert bulk_page.missed(bulk_figures(beside_ms=14.0)) == [
+        f"{name}: real-time p99 1.40 x alone, not 1.3" for name in ("reef", "sliced")
+    ]
+    assert bulk_page.missed(bulk_figures(best_effort=35.0))[0] == (
+        "reef: best effort 0.50 of the capacity left, not 0.85"
+    )
+
+
+def test_turns_of_two_checkouts_are_compared_with_their_neighbours() -> None:
+    found = cost.compare([10.0, 20.0, 30.0, 40.0], [11.0, 22.0, 33.0, 80.0])
+    assert found.least == pytest.approx(1.1)
+    assert (found.before, found.after) == (10, 11)
+    assert found.ratio == found.low == pytest.approx(1.1)
+    assert found.high > 1.1
+
+
+def test_a_folder_that_is_no_checkout_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "other").mkdir()
+    assert cost.main([str(tmp_path / "other"), "--model", "echo"]) == 1
+    assert "checkout: expected a folder with app/engine, got other" in capsys.readouterr().err
+
+
+def test_the_measured_mlp_has_the_bodies_of_the_shipped_one(tmp_path: Path) -> None:
+    source = in_process.source_of("mlp", tmp_path)
+    assert source.folder == tmp_path
+    model = in_process.load(source)
+    assert model.info.client_inputs[0].shape == (in_process.INPUTS["mlp"],)
+    assert in_process.source_of("echo", tmp_path).folder != tmp_path

@@ -1,0 +1,242 @@
+"""The papers' experiments: the GPU model's arithmetic, requests in order, and pages made from tiny runs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.scheduler.estimates.profile import linear
+from app.scheduler.types import Formed, Unit
+from app.sim.device import Shared
+from experiments.common.simulated import FOREVER_MS, Policy, Server, serve, stepped
+from experiments.papers import adaptive_batching, ebird, ebird_page
+from experiments.papers.modelled_gpu import MAX_BATCH, NETWORKS, SMS, Network, SharedSms
+
+MS = 1_000_000
+NETWORK = Network("net", 50, 1.0)  # 2 ms of launches, 1 ms an image from 4 images on
+
+
+def unit(number: int, worker: int, size: int) -> Unit:
+    return Unit(number, worker, 1, 0, [], size, Formed.IDLE, 0, 0)
+
+
+# the GPU
+
+
+def test_a_unit_alone_takes_launches_and_the_larger_of_its_images_and_a_full_gpu() -> None:
+    assert [NETWORK.alone_ms(size) for size in (1, 4, 32)] == [6, 6, 34]
+    assert NETWORK.busy_sms(1) == SMS / 6
+    assert NETWORK.profile().batch_ns[31] == 34 * MS
+
+
+def test_the_joined_batch_pays_join_copy_and_gap() -> None:
+    copy = 224 * 224 * 3 * 4 / 3e9 * 1e3
+    assert NETWORK.copy_ms == pytest.approx(copy)
+    assert NETWORK.joined().batch_ns[7] == pytest.approx((10 + 2 * 8 * copy + 1) * MS, abs=1)
+
+
+def test_what_the_servers_are_charged_can_be_varied() -> None:
+    """Copies that do not overlap are part of the unit and stop all others; those of the baseline may be hidden."""
+    copy = NETWORK.copy_ms
+    stopped = replace(NETWORK, overlap=0.0)
+    assert stopped.alone_ms(32) == pytest.approx(34 + 32 * copy)
+    assert stopped.busy_sms(32) == pytest.approx(SMS * (32 + 32 * copy) / (34 + 32 * copy))
+    assert replace(NETWORK, own_gap_ms=1.0).alone_ms(32) == 35
+    assert replace(NETWORK, own_gap_ms=1.0).busy_sms(32) == pytest.approx(SMS * 32 / 35)
+    for changes, joined in (
+        ({"join": 0.0}, 34 + 32 * copy + 1),
+        ({"join": 0.0, "joined_overlap": 1.0}, 34 + 1),
+        ({"join": 0.0, "joined_overlap": 1.0, "copy_gb_s": 0.03}, 32 * 100 * copy + 1),  # more to copy than to compute
+        ({"gap_ms": 0.0}, 34 + 2 * 32 * copy),
+        ({"overlap": 0.0, "own_gap_ms": 9.0}, 34 + 2 * 32 * copy + 1),  # of the other server
+    ):
+        assert replace(NETWORK, **changes).joined().batch_ns[31] == pytest.approx(joined * MS, abs=1)
+
+
+def test_units_that_fit_do_not_slow_one_another_and_no_sm_time_is_lost_beyond() -> None:
+    two = NETWORK.profile().concurrency_ns[2]
+    assert two[0] == 6 * MS  # a sixth of the SMs each
+    assert two[31] == 64 * MS  # 64 images at 1 ms with all SMs busy
+    assert replace(NETWORK, contention=0.25).profile().concurrency_ns[2][31] == 80 * MS
+
+
+def test_shared_sms_agree_with_the_profile_for_equal_units() -> None:
+    """What the policy is told (`concurrency`) is what the device does; the simulator's own Shared says the same."""
+    for size in (1, 8, 32):
+        for units in (1, 2, 6):
+            ends = []
+            for device in (SharedSms(NETWORK), Shared(NETWORK.profile(), units)):
+                for number in range(units):
+                    device.push(unit(number, number, size), 0)
+                last = 0
+                while device.due is not None:
+                    last = device.due
+                    device.pop(last)
+                ends.append(last)
+                assert device.busy_ns == last
+            assert abs(ends[0] - ends[1]) <= units
+
+
+def test_a_small_unit_beside_a_large_one() -> None:
+    """32 images ask for 32/34 of the SMs, one more for 1/6: both slow down by 1.108 while they share."""
+    device = SharedSms(NETWORK)
+    device.push(unit(1, 0, 32), 0)
+    device.push(unit(2, 1, 1), 0)
+    slow = 32 / 34 + 1 / 6
+    first = device.due
+    assert first == pytest.approx(6 * slow * MS, abs=1)
+    ended, took = device.pop(first)
+    assert (ended.id, took) == (2, first)
+    assert device.due == pytest.approx((6 * slow + 28) * MS, abs=2)
+
+
+# requests in order
+
+
+def test_latencies_are_in_order_of_arrival() -> None:
+    """Three requests at 0, 1 and 2 ms on a device of 10 ms: the first alone, the others together after it."""
+    instants = np.array([0, 1, 2]) * MS
+    served = serve(Server(Policy("no_wait"), linear(10, 0, 4), (4,)), instants)
+    assert served.latency_ms.tolist() == [10, 19, 18]
+    assert served.tally.units == 2
+
+
+def test_warm_up_is_left_out_of_latencies_and_of_the_busy_share() -> None:
+    instants = np.array([0, 100, 200, 300]) * MS
+    served = serve(Server(Policy("no_wait"), linear(10, 0, 4), (4,)), instants, warm=2)
+    assert served.latency_ms.tolist() == [10, 10]
+    assert served.busy == pytest.approx(20 / 200)  # the units of 100 and 200 ms, within 100 to 300 ms
+
+
+def test_steps_scale_the_same_gaps() -> None:
+    slow, fast = (np.diff(stepped([(50, rate), (50, 2 * rate)], 3)) for rate in (10.0, 20.0))
+    assert np.allclose(slow, 2 * fast, rtol=0, atol=3)
+    assert len(slow) == 99
+
+
+# Ebird
+
+
+def test_the_paper_s_delay_is_its_own_for_resnet_152() -> None:
+    delays = {network.name: ebird.paper_delay(network) for network in NETWORKS}
+    assert delays["ResNet-152"] == 30
+    assert all(0 < delay < 60 for delay in delays.values())
+
+
+def test_ebird_waits_for_a_small_worker_where_others_fill_a_large_one_partly() -> None:
+    """Trap S1: the third and later of a burst of rows find 1, 1 and 2 taken and 4, 8, 16 too large."""
+    burst = np.array([0, 1, 2, 3, 4, 5]) * 1000
+    latencies = {
+        name: ebird.starling(NETWORK, Policy(name), (1, 1, 2, 4, 8, 16)).latency_ms(burst)
+        for name in ("ebird", "no_wait")
+    }
+    assert latencies["ebird"].max() > latencies["no_wait"].max()
+
+
+def test_throughput_keeps_the_qos_and_one_step_more_does_not() -> None:
+    contender = ebird.baseline(NETWORK, Policy("no_wait"))
+    found = ebird.throughput(contender, 1000.0, 10)
+
+    def tail_ms(rate: float) -> float:
+        return float(np.quantile(contender.latency_ms(stepped([(round(10 * rate), rate)], 0))[500:], 0.99))
+
+    assert 0.8 * NETWORK.joined().peak < found < 1.1 * NETWORK.joined().peak
+    assert tail_ms(0.9 * found) < 200 < tail_ms(1.1 * found)
+
+
+def test_ebird_page_and_plots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ebird, "NETWORKS", [network for network in NETWORKS if network.name == "ResNet-152"])
+    monkeypatch.setattr(ebird, "DOUBTS", {"as assumed": {}})
+    monkeypatch.setattr(ebird, "DELAYS", (5.0,))
+    corners = {"as assumed": {"": {}}, "copy rate": {"12 GB/s": {"copy_gb_s": 12.0}}}
+    monkeypatch.setattr(ebird, "CORNERS", corners)
+    assert ebird.EXPERIMENT.main(["--seeds", "2", "--stable", "2", "--processes", "1", "--out", str(tmp_path)]) == 0
+    text = (tmp_path / "ebird.md").read_text()
+    for heading in ("Headlines", "Assumptions", "Figure 8", "Figure 2", "Figure 9", "How much", "Doubts"):
+        assert f"## {heading}" in text
+    assert "| copy rate | 12 GB/s |" in text
+    assert "44.6 to 70.9 %" in text
+    data = json.loads((tmp_path / "ebird.json").read_text())
+    (study,) = data["studies"]
+    assert set(study["burst"]["ebird"]) >= {"low_ms", "high_ms", "high_p99_ms", "over_qos"}
+    assert data["facts"]["cores"]
+    for name in ("ebird-steps", "ebird-burst", "ebird-throughput"):
+        assert (tmp_path / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_corner_is_told_as_a_share_of_the_gain() -> None:
+    """25 % and 35 % more on two networks; in the corner 15 % and 15 %, half of it."""
+    base = {"window, tuned": [100.0, 100.0], "adaptive": [120.0, 120.0]}
+    corners = [
+        {"assumption": "as assumed", "corner": "", "throughput": {**base, "ebird": [125.0, 135.0]}},
+        {"assumption": "gap", "corner": "none", "throughput": {**base, "ebird": [115.0, 115.0]}},
+    ]
+    rows = ebird_page.cornered(corners).splitlines()
+    assert "left of +30.0%" in rows[0]
+    assert "| gap | none | +15.0% (+15.0% to +15.0%) | 50% | +20.0% (+20.0% to +20.0%) | 100% |" in rows
+
+
+def test_every_corner_is_one_of_the_model() -> None:
+    first, *others = ebird.CORNERS.items()
+    assert first == ("as assumed", {"": {}})
+    for _, corners in others:
+        for changes in corners.values():
+            assert replace(NETWORK, **changes) != NETWORK
+
+
+# adaptive batching
+
+
+def test_the_ramp_goes_from_one_to_the_top() -> None:
+    instants = adaptive_batching.ramp(100, 40.0, 0) / 1e9
+    assert instants[0] >= 0
+    assert 95 < instants[-1] <= 100
+    assert len(instants) == pytest.approx(100 * 41 / 2, rel=0.1)
+    late, early = (instants > 50).sum(), (instants <= 50).sum()
+    assert late / early == pytest.approx(30.25 / 10.75, rel=0.2)
+
+
+def test_shuffled_rates_bring_as_many_requests() -> None:
+    instants = adaptive_batching.shuffled(100, 40.0, 0)
+    assert len(instants) == pytest.approx(100 * 41 / 2, rel=0.1)
+    assert (np.diff(instants) >= 0).all()
+
+
+def test_energy_counts_idle_time_and_leaves_out_what_is_kept_for_ever() -> None:
+    network = adaptive_batching.Network("n", 9.0, 1.0, 0.0)
+    instants = np.array([0, 1, 2]) * 1_000_000_000
+    found = adaptive_batching.run(network, Policy("no_wait"), instants)
+    joules = 2 * (0.01 * 300 + 0.99 * 100)  # within the trace: two of the three batches of 10 ms
+    assert found["per_joule"] == pytest.approx(3 / joules)
+    # Two must meet: the first and second do, the third waits for ever.
+    instants = np.array([0, 1500, 2500]) * MS
+    kept = adaptive_batching.run(network, Policy("preferred", FOREVER_MS), instants)
+    assert kept["left"] == 1
+    assert kept["mean_ms"] == pytest.approx((1511 + 11) / 2)
+
+
+def test_max_batch_waits_what_the_deadline_leaves() -> None:
+    network = adaptive_batching.Network("n", 8.0, 1.0, 0.0)
+    chosen = adaptive_batching.policies(network, deadline_ms=100, max_batch=32)
+    assert chosen["max batch"] == Policy("window", 60.0)
+
+
+def test_adaptive_batching_page_and_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adaptive_batching, "NETWORKS", adaptive_batching.NETWORKS[1:2])
+    monkeypatch.setattr(adaptive_batching, "WEIGHTS", (0.9,))
+    arguments = ["--seeds", "1", "--seconds", "4", "--processes", "1", "--out", str(tmp_path)]
+    assert adaptive_batching.EXPERIMENT.main(arguments) == 0
+    text = (tmp_path / "adaptive_batching.md").read_text()
+    for word in ("preferred, literal", "adaptive, energy", "VGG19, shuffled", "0.8 + 0.5 b", "published"):
+        assert word in text
+    assert len(json.loads((tmp_path / "adaptive_batching.json").read_text())["studies"]) == 2
+    assert (tmp_path / "adaptive_batching.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_largest_batch_is_the_paper_s() -> None:
+    assert MAX_BATCH == 32
+    assert sum(ebird.default_workers("ebird", MAX_BATCH)) == MAX_BATCH

@@ -1,0 +1,301 @@
+"""Steps, live and simulated: the same instants go both ways, no request changes its step or is lost unseen."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pytest
+
+from app.bench.plan import Plan
+from app.bench.run import Session
+from app.bench.stats import Repeat
+from app.scheduler.estimates.profile import ModelProfile, linear, parse
+from experiments.common.simulated import Policy, Server
+from experiments.papers import steps, steps_live, steps_page
+from experiments.papers.steps_data import SCHEDULES, Schedule
+from experiments.papers.steps_runs import (
+    PlannedRun,
+    Sent,
+    alternate,
+    capacities,
+    compare,
+    measured,
+    planned_run,
+    simulated,
+)
+from loadtest.common.paths import LOOPBACK, ROOT
+from loadtest.common.servers import starling
+
+MS = 1_000_000
+SHORT = Schedule("short", ((3, 0.5), (2, 1.0)))
+FIVE = PlannedRun(np.arange(6) * 10 * MS, 1, (3, 2))  # one to warm up, then both steps of SHORT
+PROFILE = linear(4, 1, 32)
+
+
+def repeat(planned: PlannedRun, latencies_ms: list[float], **more: Any) -> Repeat:
+    """Answers to the requests of a run; below 0 is none. Of each ms of latency 1 is HTTP, 4 the batch."""
+    latency = np.array([round(value * MS) if value >= 0 else -1 for value in latencies_ms], np.int64)
+    count, right = len(latency), latency >= 0
+    values: dict[str, Any] = {
+        "seed": 0, "duration_s": 1.0, "elapsed_s": 1.0, "intended_ns": planned.instants, "latency_ns": latency,
+        "wait_ns": np.zeros(count, np.int64), "lag_ns": np.full(count, MS // 2),
+        "compute_ns": np.where(right, 4 * MS, -1), "server_ns": np.where(right, latency, -1),
+        "queue_ns": np.where(right, latency - 5 * MS, -1), "batch": np.where(right, 1, 0), "status": Counter(),
+        "errors": +Counter({"status 503": int((~right).sum())}), "examples": {}, "unchecked": 0,
+    }  # fmt: skip
+    return Repeat(**{**values, **more})
+
+
+# the requests
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda one: one.name)
+def test_what_is_sent_is_what_is_simulated(schedule: Schedule, tmp_path: Path) -> None:
+    """To the nanosecond, through the file that the load generator reads."""
+    planned = planned_run(schedule, 317.3, 3)
+    plan = Plan(url="localhost:1", model="m", arrivals=steps_live.recorded(planned, tmp_path / "trace"))
+    sent = plan.instants(None, 0, (int(planned.instants[-1]) + 1) / 1e9)
+    assert sent.tolist() == planned.instants.tolist()
+    assert planned.instants[0] == 0
+
+
+def test_each_step_has_its_requests_at_its_rate() -> None:
+    climb = SCHEDULES[0]
+    planned = planned_run(climb, 1000.0, 0)
+    assert planned.sizes == (150,) * 6
+    assert planned.warm == 200  # 2 s at a tenth of the peak
+    assert len(planned.instants) == 200 + 900
+    for (_, share), times in zip(climb.steps, planned.parts(planned.instants), strict=True):
+        assert 150 / np.ptp(times) * 1e9 == pytest.approx(1000 * share, rel=0.3)
+    low, high = planned_run(SCHEDULES[1], 1000.0, 0).parts(planned_run(SCHEDULES[1], 1000.0, 0).instants)
+    assert (len(low), len(high)) == (150, 250)
+
+
+def test_parts_leave_the_warm_up_out_and_nothing_else() -> None:
+    first, second = FIVE.parts(np.arange(6.0))
+    assert (first.tolist(), second.tolist()) == ([1, 2, 3], [4, 5])
+    with pytest.raises(ValueError, match="requests: expected 6, got 5"):
+        FIVE.parts(np.arange(5.0))
+
+
+def test_seeds_differ_and_rates_scale_the_same_gaps() -> None:
+    assert planned_run(SHORT, 10.0, 0).instants.tolist() != planned_run(SHORT, 10.0, 1).instants.tolist()
+    slow, fast = planned_run(SHORT, 10.0, 0, warm_s=0), planned_run(SHORT, 20.0, 0, warm_s=0)
+    assert np.allclose(slow.instants, 2 * fast.instants, rtol=0, atol=3)
+
+
+# runs
+
+
+async def test_policies_alternate_and_meet_the_same_requests() -> None:
+    calls: list[tuple[str, PlannedRun, int]] = []
+
+    async def send(policy: str, planned: PlannedRun, seed: int) -> Sent:
+        calls.append((policy, planned, seed))
+        return Sent(repeat(planned, [5.0] * 5 + [-1]))
+
+    plans = [{"a": FIVE, "b": replace(FIVE, warm=2, sizes=(2, 2))}, {"a": FIVE, "b": FIVE}]
+    said: list[str] = []
+    found = await alternate(("x", "y"), plans, send, said.append)
+    order = [(policy, seed) for policy, _, seed in calls]
+    assert order == [("x", 0), ("y", 0), ("x", 0), ("y", 0), ("y", 1), ("x", 1), ("y", 1), ("x", 1)]
+    assert calls[0][1] is calls[1][1] is plans[0]["a"]
+    assert {key: len(runs) for key, runs in found.items()} == {(n, p): 2 for n in "ab" for p in "xy"}
+    assert said[0] == "seed 1 of 2, a: x 5.0 ms, 1 x status 503; y 5.0 ms, 1 x status 503"
+
+
+def test_a_live_run_in_order_of_arrival_with_its_holes() -> None:
+    run = measured(Sent(repeat(FIVE, [9, 8, -1, 7, 6, 30]), 0.25), FIVE, PROFILE)
+    assert np.array_equal(run.latency_ms, [9, 8, np.nan, 7, 6, 30], equal_nan=True)
+    assert np.array_equal(run.served_ms, [8, 7, np.nan, 6, 5, 29], equal_nan=True)
+    assert run.failed == {"status 503": 1}
+    assert (run.late_ms, run.others) == (0.5, 0.25)
+    assert run.against == {1: pytest.approx(4 / 5)}  # a row took 4 ms, the profile says 5
+
+
+def test_batches_count_once_however_many_requests_report_them() -> None:
+    """Two rows in one batch of 8 ms, one alone in 4 ms; in the profile 6 and 5 ms, beside another unit 12 and 5."""
+    planned = PlannedRun(np.arange(3) * MS, 0, (3,))
+    both = {"batch": np.array([2, 2, 1]), "compute_ns": np.array([8, 8, 4]) * MS}
+    data = PROFILE.to_dict() | {"concurrency": {"2": {"1": 5.0, "2": 12.0, "32": 40.0}}}
+    run = measured(Sent(repeat(planned, [20, 20, 20], **both)), planned, parse(data))
+    assert (run.rows, run.unit_ms) == (pytest.approx(1.5), pytest.approx(6))
+    assert run.against == {1: pytest.approx(12 / 11), 2: pytest.approx(12 / 17)}
+
+
+def test_other_instants_and_runs_without_answers_are_errors() -> None:
+    late = replace(FIVE, instants=FIVE.instants + 1)
+    with pytest.raises(ValueError, match="instants: expected those of the simulator"):
+        measured(Sent(repeat(late, [5.0] * 6)), FIVE, PROFILE)
+    with pytest.raises(ValueError, match=r"answers: expected some that say .* got none: \{'status 503': 6\}"):
+        measured(Sent(repeat(FIVE, [-1.0] * 6)), FIVE, PROFILE)
+
+
+def test_the_simulator_runs_as_many_units_as_the_server() -> None:
+    """Two requests at once: one after the other on one worker, beside one another on two."""
+    planned = PlannedRun(np.array([0, 1, 1000 * MS, 1000 * MS + 1]), 2, (2,))
+    shared = ModelProfile(PROFILE.batch_ns, concurrency_ns={2: PROFILE.batch_ns})
+    alone = simulated(Server(Policy("no_wait"), shared, capacities("no_wait", 1), 1), planned)
+    beside = simulated(Server(Policy("no_wait"), shared, capacities("no_wait", 2), 2), planned)
+    assert alone.latency_ms.tolist() == [5, pytest.approx(10), 5, pytest.approx(10)]
+    assert beside.latency_ms.tolist() == [5, 5, 5, 5]
+    assert (beside.rows, beside.unit_ms) == (1, 5)
+
+
+def test_policies_have_the_same_device() -> None:
+    assert steps_live.server_flags("no_wait", 2, 5) == ("--policy", "no_wait", "--workers", "32,32")
+    assert steps_live.server_flags("window", 1, 2.5) == (
+        "--policy", "window", "--workers", "32", "--max-delay-ms", "2.5",
+    )  # fmt: skip
+    assert steps_live.server_flags("ebird", 2, 5) == ("--policy", "ebird")  # its own workers, bounded by the cores
+    assert capacities("ebird", 2) == (1, 1, 2, 4, 8, 16)
+
+
+@pytest.mark.parametrize(("left_s", "count"), [(1000, 5), (35, 3), (9, 1), (-5, 1)])
+def test_seeds_fit_into_the_time(left_s: float, count: int) -> None:
+    assert steps.seeds_within(5, 10.0, left_s) == count
+
+
+# the page
+
+
+def found(*live: list[float]) -> dict[str, Any]:
+    """A model with one policy whose requests of each seed had these latencies; simulated 3 and 6 ms."""
+    virtual = measured(Sent(repeat(FIVE, [50, 3, 3, 3, 6, 6])), FIVE, PROFILE)
+    runs = [measured(Sent(repeat(FIVE, latencies)), FIVE, PROFILE) for latencies in live]
+    cell = compare([FIVE] * len(runs), runs, [virtual] * len(runs))
+    return {"model": "m", "peak": 200.0, "given": False, "seeds": len(runs), "asked": 5, "batch_ms": {"1": 5.0},
+            "together": {}, "short": {"no_wait": cell}}  # fmt: skip
+
+
+def test_the_table_is_means_of_steps_over_seeds() -> None:
+    headings, rows = steps_page.means(found([99, 5, 6, 7, 11, 13], [99, 7, 8, 9, 15, 17]), [SHORT])
+    assert headings == ["policy", "", "short, 50%: 100/s", "short, 100%: 200/s"]
+    assert rows == [
+        ["no_wait", "live", "7.00", "14.0"], ["", "in the server", "6.00", "13.0"], ["", "simulated", "3.00", "6.00"],
+        ["", "off", "-50%", "-54%"],
+    ]  # fmt: skip
+    (line,) = steps_page.differences([found([99, 5, 6, 7, 11, 13])], [SHORT])
+    assert "simulated is -43% off in the middle of 2 means (-45% to -40%)" in line
+    assert "most for no_wait, short, 100%" in line
+
+
+def test_failed_requests_are_named_and_left_out_of_means() -> None:
+    holed = found([99, 5, -1, 7, 11, 13], [-1, 5, 6, 7, 11, 13])
+    (line,) = steps_page.failures(holed, [SHORT])
+    assert line == "m, short, no_wait: 2 x status 503 of 12 requests, left out of the means"
+    assert f"- FAILED: {line}" in list(steps_page.section(holed, [SHORT]))
+    assert steps_page.means(holed, [SHORT])[1][0] == ["no_wait", "live", "6.00", "12.0"]
+    first = holed["short"]["no_wait"]["run"]["live"]
+    assert first == [5, None, 7, 11, 13]  # without the warm-up
+    whole = found([99, 5, 6, 7, 11, 13])
+    assert "Every request was answered, and rightly." in list(steps_page.section(whole, [SHORT]))
+
+
+class FakeServers:
+    """Sends into a simulated server; HTTP takes 1 ms, and `lost` says which request has no answer."""
+
+    lost = -1
+
+    def __init__(self, model: str, chosen: argparse.Namespace, folder: Path) -> None:
+        self.chosen = chosen
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None: ...
+
+    def profile(self) -> tuple[ModelProfile, None]:
+        return PROFILE, None
+
+    def start(self) -> None: ...
+
+    def run(self, plans: list[dict[str, PlannedRun]], say: Any) -> dict[tuple[str, str], list[Sent]]:
+        found: dict[tuple[str, str], list[Sent]] = {}
+        for runs in plans:
+            for name, planned in runs.items():
+                for policy in self.chosen.policies:
+                    server = Server(Policy(policy, self.chosen.delay), PROFILE, capacities(policy, 1), 1)
+                    latencies = simulated(server, planned).latency_ms + 1
+                    if self.lost >= 0:
+                        latencies[self.lost] = -1
+                    found.setdefault((name, policy), []).append(Sent(repeat(planned, latencies.tolist())))
+        return found
+
+
+ARGUMENTS = ["--models", "mlp", "--policies", "no_wait", "window", "--rate", "200", "--threads", "1"]
+
+
+def run_main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *more: str) -> tuple[int, dict[str, Any], str]:
+    monkeypatch.setattr(steps_live, "LiveServers", FakeServers)
+    code = steps.EXPERIMENT.main([*ARGUMENTS, "--at-once", "1", "--out", str(tmp_path), *more])
+    (data,) = json.loads((tmp_path / "steps.json").read_text())["studies"]
+    return code, data, (tmp_path / "steps.md").read_text()
+
+
+def test_the_whole_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fake server is the simulator, so they agree but for HTTP; some 45 s a seed, of which two fit."""
+    code, data, text = run_main(tmp_path, monkeypatch, "--minutes", "1.8")
+    assert code == 0
+    assert (tmp_path / "steps-mlp.png").read_bytes()[:4] == b"\x89PNG"
+    assert data["seeds"] == 2
+    assert "2 seeds (5 did not fit into the time)" in text
+    climb = data["climb"]["window"]
+    assert np.allclose(np.array(climb["live_ms"]) - 1, climb["simulated_ms"])
+    assert np.allclose(climb["served_ms"], climb["simulated_ms"])
+    assert len(climb["run"]["live"]) == 900
+    assert "simulated is +0% off in the middle of 16 means (+0% to +0%)" in text
+    assert "given on the command line" in text
+
+
+def test_a_lost_request_ends_the_command_with_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(FakeServers, "lost", 300)
+    code, data, text = run_main(tmp_path, monkeypatch, "--seeds", "1")
+    assert code == 1
+    assert "FAILED: mlp, climb, no_wait: 1 x status 503" in text
+    assert "mlp, climb, no_wait: 1 x status 503" in capsys.readouterr().err
+    assert data["burst"]["window"]["failed"] == {"status 503": 1}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--rate", "1", "2"], "rate: expected one for each of 3 models, got 2"),
+        (["--policies", "no_wait"], "policies: expected adaptive"),
+        (["--at-once", "1000"], "at_once: expected"),
+        (["--seeds", "0"], "seeds: expected at least 1, got 0"),
+    ],
+)
+def test_what_cannot_be_run_is_named(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        steps.EXPERIMENT.parse(arguments)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+# a real server
+
+
+@pytest.mark.e2e
+async def test_a_real_server_gets_the_instants(tmp_path: Path) -> None:
+    source = f"echo={ROOT / 'app' / 'models' / 'demo' / 'echo'}"
+    flags = ("--model", source, "--threads", "1", "--profile-budget-s", "0", *steps_live.server_flags("window", 1, 2))
+    planned = planned_run(SHORT, 200.0, 0, warm_s=0.05)
+    with starling(flags) as server:
+        server.wait_ready()
+        plan = Plan(url=f"http://{LOOPBACK}:{server.port}", model="echo", payload="binary")
+        async with Session(plan) as session:
+            sent = await steps_live.send_at(session, planned, 0, tmp_path / "trace")
+    run = measured(Sent(sent), planned, PROFILE)
+    assert run.failed == {}
+    assert len(planned.parts(run.latency_ms)) == 2
+    assert (run.latency_ms > run.served_ms).all()
+    assert run.served_ms[0] > 1.9  # nobody is there before it: it waits for the whole window of 2 ms
