@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,8 +33,8 @@ from app.bench.plan import Plan
 from app.bench.run import Session, in_loop
 from app.bench.stats import Repeat, percentile
 from loadtest.bench.reference_servers import TorchLoop
-from loadtest.common import markdown
 from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.page import Column, Page, bullets, joined, ms, table
 from loadtest.common.paths import LOOPBACK, ROOT, ZOO
 from loadtest.common.servers import MeasurementError, Server, clean_environment, starling
 
@@ -204,35 +204,38 @@ def name_of(device: str) -> str:
     return torch.cuda.get_device_name() if device == "cuda" else "none: tried on the CPU"
 
 
-def write(data: Data, folder: Path) -> list[str]:
-    """The page of such figures."""
-    parts = ["# On a GPU", f"Device: {data['device']}. Runs of {data['seconds']:g} s, one each, on an idle machine."]
-    if "tests" in data:
-        parts += ["## Tests on the device", "\n".join([data["tests"]["last"], *data["tests"]["failed"]])]
-    for model, found in data["models"].items():
-        parts.append(f"## {model}")
-        parts.append(f"The bare model in batches of {LARGEST}: {found['bare']:,.0f} rows/s.")
-        parts.append(markdown.table(["way", "rows/s", "of the bare model", "MiB of the device"], throughput_of(found)))
-        if found["latency"]:
-            heads = [f"{share:.0%}: {figure}, ms" for share in SHARES for figure in ("mean", "p99")]
-            parts.append(markdown.table(["policy", *heads], latencies_of(found)))
-        if found["classes"]:
-            parts.append(classes_of(found))
-        parts += [f"- {way} failed: {why}" for way, why in found["failed"].items()]
-    if data.get("left_out"):
-        parts.append("Left out, for want of time: " + "; ".join(data["left_out"]) + ".")
-    return [markdown.write([*parts, markdown.facts_list(data["facts"])], folder / "gpu.md")]
+def fill(data: Data) -> dict[str, object]:
+    tests = data.get("tests")
+    left_out = data.get("left_out")
+    return {
+        "tests": joined(["## Tests on the device", "\n".join([tests["last"], *tests["failed"]])]) if tests else "",
+        "sections": joined(section(model, found) for model, found in data["models"].items()),
+        "left_out": f"Left out, because the time was up: {'; '.join(left_out)}." if left_out else "",
+    }
 
 
-def throughput_of(found: Data) -> Iterator[Sequence[str]]:
-    for way, rate in found["rows_per_s"].items():
-        mib = found["memory_mib"][way]
-        yield way, f"{rate:,.0f}", f"{rate / found['bare']:.2f}", "" if mib is None else f"{mib:,.0f}"
-
-
-def latencies_of(found: Data) -> Iterator[Sequence[str]]:
-    for policy, runs in found["latency"].items():
-        yield policy, *(markdown.ms(run[figure]) for run in runs for figure in ("mean_ms", "p99_ms"))
+def section(model: str, found: Data) -> str:
+    throughput: dict[str, Column] = {
+        "way": "{way}",
+        "rows/s": "{rate:,.0f}",
+        "of the bare model": lambda one: f"{one['rate'] / found['bare']:.2f}",
+        "MiB of the device": lambda one: "" if one["mib"] is None else f"{one['mib']:,.0f}",
+    }
+    rows = ({"way": way, "rate": rate, "mib": found["memory_mib"][way]} for way, rate in found["rows_per_s"].items())
+    latencies: dict[str, Column] = {"policy": lambda one: one[0]}
+    for number, share in enumerate(SHARES):
+        for figure, name in (("mean_ms", "mean"), ("p99_ms", "p99")):
+            latencies[f"{share:.0%}: {name}, ms"] = lambda one, n=number, f=figure: ms(one[1][n][f])
+    return joined(
+        [
+            f"## {model}",
+            f"The bare model in batches of {LARGEST}: {found['bare']:,.0f} rows/s.",
+            table(throughput, rows),
+            table(latencies, found["latency"].items()) if found["latency"] else "",
+            classes_of(found) if found["classes"] else "",
+            bullets(f"{way} failed: {why}" for way, why in found["failed"].items()),
+        ]
+    )
 
 
 def classes_of(found: Data) -> str:
@@ -257,7 +260,8 @@ def check(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> None:
         parser.error("--out: figures of a CPU must not enter docs/bench; give another folder")
 
 
-EXPERIMENT = Experiment("gpu", "experiments.gpu", __doc__, measure, write, options, check)
+PAGE = Page("gpu", __file__, fill)
+EXPERIMENT = Experiment(PAGE, "experiments.gpu", __doc__, measure, options, check)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

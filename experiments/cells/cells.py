@@ -63,9 +63,7 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     return data
 
 
-EXPERIMENT = Experiment(
-    "cells", "experiments.cells.cells", __doc__, measure, cells_page.write, options_of, missed=cells_page.missed
-)
+EXPERIMENT = Experiment(cells_page.PAGE, "experiments.cells.cells", __doc__, measure, options_of)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

@@ -217,9 +217,7 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     return {"settings": settings, "ways": {name: way.title for name, way in WAYS.items()}, **found}
 
 
-EXPERIMENT = Experiment(
-    "bulk", "experiments.classes.bulk", __doc__, measure, bulk_page.write, options_of, check, bulk_page.missed
-)
+EXPERIMENT = Experiment(bulk_page.PAGE, "experiments.classes.bulk", __doc__, measure, options_of, check)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

@@ -3,31 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-from loadtest.common import markdown
-from loadtest.common.markdown import ms, table
+from loadtest.common.page import Column, Data, Page, ms, spread, table
 
 Figures = Mapping[str, Any]
 
 REALTIME, BEST_EFFORT = 1.3, 0.85  # of p99 alone, at most; of the capacity left, at least
-
-HEAD = """\
-# Bulk work beside interactive requests
-
-`mlp` over HTTP, one worker of one thread. Real-time requests of one row come at random, {rate:.0f} a second: {share:g}
-of the {peak:.0f} a second that {connections} connections get in a closed loop. Best-effort requests are such a closed
-loop. {repeats} run(s) of {seconds:g} s of each way and case, in turns; medians, in brackets the least and the largest.
-What best effort gets alone is measured for half as long.
-"""
-LEFT = """\
-The capacity left is the share of the time in which no real-time batch computes when real time is alone, of what the
-same number of connections get alone and without classes: batches of real time are smaller than those of the closed
-loop, so {share:g} of the rows take more than {share:g} of the time. How much work is handed over at once is bounded by
-the budget, and with it the size of best-effort batches: that is what keeping real-time latency costs here.
-"""
 
 
 def values(runs: Sequence[Figures], name: str) -> list[float]:
@@ -51,8 +34,8 @@ def served(data: Figures, name: str) -> list[float]:
     return [run["best_effort"]["per_s"] / capacity if capacity else 0.0 for run in data["runs"][name]["beside"]]
 
 
-def missed(data: Figures) -> list[str]:
-    """The targets that the default misses, whole or in stages, a line each."""
+def missed(data: Data) -> list[str]:
+    """The targets that the default misses, whole or in stages."""
     lines = []
     for name in ("reef", "sliced"):
         ratio, part = median(slower(data["runs"][name])), median(served(data, name))
@@ -63,53 +46,44 @@ def missed(data: Figures) -> list[str]:
     return lines
 
 
-def _spread(found: Sequence[float]) -> str:
-    return f"{median(found):.2f} ({min(found):.2f} to {max(found):.2f})"
+def fill(data: Data) -> Mapping[str, object]:
+    def middle(name: str, case: str, figure: str) -> float:
+        return median(values(data["runs"][name][case], figure))
+
+    def best_effort(name: str, figure: str) -> float:
+        return median(run["best_effort"][figure] for run in data["runs"][name]["beside"])
+
+    def latency(name: str, case: str) -> str:
+        return f"{ms(middle(name, case, 'mean_ms'))} / {ms(middle(name, case, 'p99_ms'))}"
+
+    latencies: dict[str, Column] = {
+        "": lambda name: f"`{name}`",
+        "what it is": lambda name: data["ways"][name],
+        "real time alone: mean / 99 %, ms": lambda name: latency(name, "alone"),
+        "beside best effort": lambda name: latency(name, "beside"),
+        "99 % over alone": lambda name: spread(slower(data["runs"][name]), ".2f"),
+        "busy alone": lambda name: f"{middle(name, 'alone', 'busy'):.0%}",
+        "left, requests/s": lambda name: f"{left(data, name):.0f}",
+        "best effort/s": lambda name: f"{best_effort(name, 'per_s'):.0f}",
+        "of what is left": lambda name: spread(served(data, name), ".2f"),
+    }
+    batches: dict[str, Column] = {
+        "": lambda name: f"`{name}`",
+        "best effort alone/s": lambda name: f"{median(values(data['peaks'][name], 'per_s')):.0f}",
+        "rows a batch": lambda name: f"{median(values(data['peaks'][name], 'batch')):.1f}",
+        "beside real time": lambda name: f"{best_effort(name, 'batch'):.1f}",
+        "rows a real-time batch: alone": lambda name: f"{middle(name, 'alone', 'batch'):.1f}",
+        "rows a real-time batch: beside": lambda name: f"{middle(name, 'beside', 'batch'):.1f}",
+        "99 % in the server, ms: alone": lambda name: ms(middle(name, "alone", "server_p99_ms")),
+        "99 % in the server, ms: beside": lambda name: ms(middle(name, "beside", "server_p99_ms")),
+        "generator's lag, 99 %, ms": lambda name: ms(max(values(data["runs"][name]["beside"], "lag_p99_ms"))),
+    }
+    return {
+        "realtime": REALTIME,
+        "best_effort": BEST_EFFORT,
+        "latencies": table(latencies, data["runs"]),
+        "batches": table(batches, data["runs"]),
+    }
 
 
-def _latency(runs: Sequence[Figures]) -> str:
-    return " / ".join(ms(median(values(runs, name))) for name in ("mean_ms", "p99_ms"))
-
-
-def _row(data: Figures, name: str) -> list[str]:
-    way = data["runs"][name]
-    beside, alone = way["beside"], way["alone"]
-    best_effort = [run["best_effort"] for run in beside]
-    return [
-        f"`{name}`", data["ways"][name], _latency(alone), _latency(beside), _spread(slower(way)),
-        f"{median(values(alone, 'busy')):.0%}", f"{left(data, name):.0f}",
-        f"{median(values(best_effort, 'per_s')):.0f}", _spread(served(data, name)),
-    ]  # fmt: skip
-
-
-def _details(data: Figures, name: str) -> list[str]:
-    way = data["runs"][name]
-    best_effort = [run["best_effort"] for run in way["beside"]]
-    return [
-        f"`{name}`", f"{median(values(data['peaks'][name], 'per_s')):.0f}",
-        f"{median(values(data['peaks'][name], 'batch')):.1f}", f"{median(values(best_effort, 'batch')):.1f}",
-        f"{median(values(way['alone'], 'batch')):.1f}", f"{median(values(way['beside'], 'batch')):.1f}",
-        ms(median(values(way["alone"], "server_p99_ms"))), ms(median(values(way["beside"], "server_p99_ms"))),
-        ms(max(values(way["beside"], "lag_p99_ms"))),
-    ]  # fmt: skip
-
-
-def write(data: Figures, folder: Path) -> list[str]:
-    settings = {**data["settings"], "peak": data["peak"], "rate": data["rate"]}
-    heads = (
-        "", "what it is", "real time alone: mean / 99 %, ms", "beside best effort", "99 % over alone", "busy alone",
-        "left, requests/s", "best effort/s", "of what is left",
-    )  # fmt: skip
-    details = (
-        "", "best effort alone/s", "rows a batch", "beside real time", "rows a real-time batch: alone", "beside",
-        "99 % in the server, ms: alone", "beside", "generator's lag, 99 %, ms",
-    )  # fmt: skip
-    faults = missed(data)
-    parts = [
-        HEAD.format(**settings), table(heads, [_row(data, name) for name in data["runs"]]), LEFT.format(**settings),
-        f"Targets: 99 % at most {REALTIME:g} times alone, at least {BEST_EFFORT:g} of what is left. "
-        f"Missed: {'; '.join(faults) or 'none'}.",
-        "## Batches, and where the time goes", table(details, [_details(data, name) for name in data["runs"]]),
-        markdown.facts_list(data["facts"]),
-    ]  # fmt: skip
-    return [markdown.write(parts, folder / "bulk.md")]
+PAGE = Page("bulk", __file__, fill, missed)

@@ -277,10 +277,7 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     return {"settings": settings, "stages": found}
 
 
-EXPERIMENT = Experiment(
-    "preemption", "experiments.classes.preemption", __doc__, measure, preemption_page.write, options_of, check,
-    preemption_page.missed,
-)  # fmt: skip
+EXPERIMENT = Experiment(preemption_page.PAGE, "experiments.classes.preemption", __doc__, measure, options_of, check)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

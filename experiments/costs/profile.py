@@ -139,7 +139,7 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     return figures if before is None else {**figures, "before": before}
 
 
-EXPERIMENT = Experiment("hot-path", "experiments.costs.profile", __doc__, measure, hot_path_page.write, options)
+EXPERIMENT = Experiment(hot_path_page.PAGE, "experiments.costs.profile", __doc__, measure, options)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

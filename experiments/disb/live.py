@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from app.bench import workload_report as report
@@ -178,8 +179,8 @@ async def in_turns(scene: Scene, name: str, say: Said) -> dict[str, Any]:
             seed = scene.chosen.seed + index
             runs[column].append(await scene.play(COLUMNS[column], workload, seed, scene.chosen.seconds))
     figures = {"scale": factor, "share": share(given), "runs": runs}
-    over = live_page.over(figures, "reef")
-    say(f"{name}: rates x {factor:.2f}; reef: mean {over['mean'].median:.2f} x alone, all {over['all'].median:.2f} x")
+    mean, answers = (median(live_page.over(figures, "reef", which)) for which in (live_page.MEAN, live_page.ANSWERS))
+    say(f"{name}: rates x {factor:.2f}; reef: mean {mean:.2f} x alone, all {answers:.2f} x")
     return figures
 
 
@@ -225,9 +226,7 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     }  # fmt: skip
 
 
-EXPERIMENT = Experiment(
-    "disb-live", "experiments.disb.live", __doc__, measure, live_page.write, options_of, check, live_page.missed
-)
+EXPERIMENT = Experiment(live_page.PAGE, "experiments.disb.live", __doc__, measure, options_of, check)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

@@ -253,9 +253,7 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     return data
 
 
-EXPERIMENT = Experiment(
-    "disb-simulated", "experiments.disb.simulated", __doc__, measure, simulated_page.write, options_of, check
-)
+EXPERIMENT = Experiment(simulated_page.PAGE, "experiments.disb.simulated", __doc__, measure, options_of, check)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

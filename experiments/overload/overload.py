@@ -17,7 +17,7 @@ from statistics import median
 
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Call, DeviceSpec, Klass, Outcome, Profile, Program, Row, Stage, WorkerSpec
-from loadtest.common.markdown import table
+from loadtest.common.page import lines_table
 
 S = 1_000_000_000
 BATCH, BATCH_NS = 8, 50_000_000
@@ -111,7 +111,7 @@ def main() -> None:
                 [way, *(f"{len(one.good) / peak:.2f}, {median(one.good):.2f} s, {one.refused / one.came:.2f}"
                         for one in runs)]
             )  # fmt: skip
-        print(table((clients, *(f"load {load:g}" for load in LOADS)), rows))
+        print(lines_table((clients, *(f"load {load:g}" for load in LOADS)), rows))
         print()
 
 

@@ -147,15 +147,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--server", default="", help="command of the server to measure, such as another build's")
 
 
-EXPERIMENT = Experiment(
-    name="overload",
-    module="experiments.overload.resending",
-    text=__doc__,
-    measure=measure,
-    write=resending_page.write,
-    options=options,
-    missed=resending_page.missed,
-)
+EXPERIMENT = Experiment(resending_page.PAGE, "experiments.overload.resending", __doc__, measure, options)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

@@ -165,12 +165,7 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
 
 
 EXPERIMENT = Experiment(
-    "adaptive_batching",
-    "experiments.papers.adaptive_batching",
-    __doc__,
-    measure,
-    adaptive_batching_page.write,
-    options_of,
+    adaptive_batching_page.PAGE, "experiments.papers.adaptive_batching", __doc__, measure, options_of
 )
 
 if __name__ == "__main__":

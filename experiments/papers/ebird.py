@@ -19,9 +19,9 @@ import numpy as np
 from app.scheduler.policies import default_workers
 from experiments.common.processes import spread
 from experiments.common.simulated import Instants, Policy, Server, serve, stepped
-from experiments.papers import ebird_data, ebird_page
+from experiments.papers import ebird_page
 from experiments.papers.modelled_gpu import LAYER_MS, MAX_BATCH, NETWORKS, QOS_MS, SMS, Network, SharedSms
-from experiments.papers.steps_data import HIGH, LOW, STEPS
+from experiments.papers.schedules import HIGH, LOW, STEPS
 from loadtest.common.experiment import Data, Experiment, Run
 
 DELAYS = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 50.0)
@@ -36,7 +36,7 @@ _WARM = 0.05  # of a stable run, left out
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is run: seeds of Figures 2 and 8, seconds of a stable run (0 leaves out Figure 9 and the corners).
+    """How much is run: seeds of Figures 2 and 8, seconds of a stable run.
 
     A stable run has a length in seconds, because in overload latencies grow with time and a short run hides that.
     """
@@ -163,23 +163,22 @@ def throughput(contender: Contender, peak: float, seconds: int) -> float:
     return low / _GRID * peak
 
 
-def study(given: tuple[Network, Scale]) -> ebird_data.Study:
+def study(given: tuple[Network, Scale]) -> dict[str, Any]:
     """All figures of one network."""
     network, scale = given
     capacity = network.joined().peak
     servers, delays = contenders(network, max(2, scale.seeds // 4))
-    found: ebird_data.Study = {
+    found: dict[str, Any] = {
         "network": network.name, "capacity": capacity, "gpu_peak": 1000 / network.image_ms, "delays_ms": delays,
         "times_ms": {"1": network.alone_ms(1), "32": network.alone_ms(MAX_BATCH), "copy": network.copy_ms,
                      "joined 32": network.joined().batch_ns[-1] / 1e6},
         "burst": burst(servers, LOW * capacity, HIGH * capacity, scale.seeds),
         "climb": climb(servers, capacity, max(2, scale.seeds // 4)),
     }  # fmt: skip
-    if scale.stable:
-        stable = {name: throughput(one, 1000 / network.image_ms, scale.stable) for name, one in servers.items()}
-        found["throughput"] = stable
-        near = {name: servers[name] for name in ("window, tuned", "window, paper's", "ebird", "adaptive")}
-        found["near_qos"] = burst(near, LOW * capacity, stable["window, tuned"], scale.seeds)
+    stable = {name: throughput(one, 1000 / network.image_ms, scale.stable) for name, one in servers.items()}
+    near = {name: servers[name] for name in ("window, tuned", "window, paper's", "ebird", "adaptive")}
+    found["throughput"] = stable
+    found["near_qos"] = burst(near, LOW * capacity, stable["window, tuned"], scale.seeds)
     if network.name == "ResNet-152":
         found["variants"] = burst(variants(network), LOW * capacity, HIGH * capacity, scale.seeds)
     return found
@@ -194,10 +193,10 @@ DOUBTS: dict[str, dict[str, float]] = {
 }  # fmt: skip
 
 
-def doubt(given: tuple[str, Scale]) -> ebird_data.Doubt:
+def doubt(given: tuple[str, Scale]) -> dict[str, Any]:
     """The reductions of the mean latency under another assumption, for each network, at the low and the high rate."""
     name, scale = given
-    found: ebird_data.Doubt = {"doubt": name, "low": [], "high": [], "adaptive_low": [], "adaptive_high": []}
+    found: dict[str, Any] = {"doubt": name, "low": [], "high": [], "adaptive_low": [], "adaptive_high": []}
     for known in NETWORKS:
         network = replace(known, **DOUBTS[name])
         capacity = network.joined().peak
@@ -228,10 +227,10 @@ CORNERS: dict[str, dict[str, dict[str, float]]] = {
         "none": {"gap_ms": 0.0}, "2 ms, the baseline's alone": {"gap_ms": 2.0}, "1 ms for both": {"own_gap_ms": 1.0},
         "1 ms, Ebird's alone": {"gap_ms": 0.0, "own_gap_ms": 1.0},
     },
-    ebird_data.ALL_ALIKE: {
+    ebird_page.ALL_ALIKE: {
         "no joining, copies overlap, no gap": {"join": 0.0, "joined_overlap": 1.0, "gap_ms": 0.0},
     },
-    ebird_data.ALL_AGAINST: {
+    ebird_page.ALL_AGAINST: {
         f"no joining, the baseline's copies overlap and Ebird's do not, the gap is Ebird's; {rate:g} GB/s": {
             "join": 0.0, "joined_overlap": 1.0, "overlap": 0.0, "gap_ms": 0.0, "own_gap_ms": 1.0, "copy_gb_s": rate,
         }
@@ -240,10 +239,10 @@ CORNERS: dict[str, dict[str, dict[str, float]]] = {
 }  # fmt: skip
 
 
-def corner(given: tuple[str, str, Scale]) -> ebird_data.Corner:
+def corner(given: tuple[str, str, Scale]) -> dict[str, Any]:
     """Figure 9 with a changed assumption: the tuned window, `ebird` and `adaptive` on all networks."""
     assumption, name, scale = given
-    found: ebird_data.Corner = {"assumption": assumption, "corner": name, "throughput": {}}
+    found: dict[str, Any] = {"assumption": assumption, "corner": name, "throughput": {}}
     for known in NETWORKS:
         network = replace(known, **CORNERS[assumption][name])
         delay = tuned(network, "window", max(2, scale.seeds // 4))
@@ -264,7 +263,7 @@ def options_of(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--processes", type=int, default=2, help="processes [2]")
 
 
-def settings() -> ebird_data.Settings:
+def settings() -> dict[str, Any]:
     plain = NETWORKS[0]
     return {
         "sms": SMS, "max_batch": MAX_BATCH, "qos_ms": QOS_MS, "layer_ms": LAYER_MS, "copy_gb_s": plain.copy_gb_s,
@@ -283,13 +282,13 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     run.say("doubts: done")
     corners = []
     given = [(assumption, name, scale) for assumption, names in CORNERS.items() for name in names]
-    for one in spread(corner, given if scale.stable else [], chosen.processes):
+    for one in spread(corner, given, chosen.processes):
         run.say(f"{one['assumption']} {one['corner']}: done")
         corners.append(one)
     return {"settings": settings(), "studies": studies, "doubts": doubts, "corners": corners}
 
 
-EXPERIMENT = Experiment("ebird", "experiments.papers.ebird", __doc__, measure, ebird_page.write, options_of)
+EXPERIMENT = Experiment(ebird_page.PAGE, "experiments.papers.ebird", __doc__, measure, options_of)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

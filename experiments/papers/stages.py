@@ -153,7 +153,7 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     return data
 
 
-EXPERIMENT = Experiment("stages", "experiments.papers.stages", __doc__, measure, stages_page.write, options_of)
+EXPERIMENT = Experiment(stages_page.PAGE, "experiments.papers.stages", __doc__, measure, options_of)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

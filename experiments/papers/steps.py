@@ -21,7 +21,7 @@ from app.scheduler.policies import POLICIES
 from app.settings import cpu_cores
 from experiments.common.simulated import Policy, Server
 from experiments.papers import steps_page
-from experiments.papers.steps_data import SCHEDULES, Settings
+from experiments.papers.schedules import SCHEDULES
 from experiments.papers.steps_runs import WARM_S, Told, capacities, compare, measured, planned_run, simulated
 from loadtest.common.experiment import Data, Experiment, Run
 
@@ -110,7 +110,7 @@ def check(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> None:
 
 def measure(chosen: argparse.Namespace, run: Run) -> Data:
     began_s = time.monotonic()
-    settings: Settings = {
+    settings = {
         "at_once": chosen.at_once, "threads": chosen.threads, "cores": cpu_cores(), "delay_ms": chosen.delay,
         "given": bool(chosen.rate), "slo_ms": SLO_MS, "warm_s": WARM_S,
     }  # fmt: skip
@@ -123,9 +123,7 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     return {"settings": settings, "schedules": schedules, "studies": studies}
 
 
-EXPERIMENT = Experiment(
-    "steps", "experiments.papers.steps", __doc__, measure, steps_page.write, options_of, check, steps_page.missed
-)
+EXPERIMENT = Experiment(steps_page.PAGE, "experiments.papers.steps", __doc__, measure, options_of, check)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

@@ -15,7 +15,7 @@ from app.scheduler.policies import default_workers
 from app.sim.device import Shared
 from experiments.common.simulated import Instants, Server, serve, stepped
 from experiments.papers.modelled_gpu import MAX_BATCH
-from experiments.papers.steps_data import Schedule
+from experiments.papers.schedules import Schedule
 
 WARM_S = 2.0  # at the first rate, left out; the rate monitor sees a whole window of 1 s in it
 

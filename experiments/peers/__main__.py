@@ -163,7 +163,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0)
 
 
-EXPERIMENT = Experiment("peers", "experiments.peers", __doc__, measure, page.write, options)
+EXPERIMENT = Experiment(page.PAGE, "experiments.peers", __doc__, measure, options)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

@@ -1,57 +1,45 @@
-"""docs/bench/peers.md from stored figures."""
+"""The page of Starling beside the servers that people use today."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
-from loadtest.common import markdown
+from loadtest.common.page import Column, Data, Page, spread, table
 
 #: Fewer answers in time than this share of the requests: the queue grew for as long as the load lasted.
 _KEPT = 0.97
 
 
-def write(data: dict[str, Any], folder: Path) -> list[str]:
-    settings, capacity = data["settings"], data["capacity"]
-    parts = [
-        "# Starling and the servers that people use today",
-        f"The `mlp` of this repository (25 M weights) on one compute thread behind each server, one row a request: "
-        f"1,024 numbers as JSON, 1,000 come back. Batches have up to {settings['largest']} rows where the server has "
-        f"batches. The bare model does {capacity:.0f} rows/s in batches of {settings['largest']}; the rates are shares "
-        f"of that. Medians of {settings['rounds']} rounds of {settings['seconds']:g} s, least and most in brackets; "
-        "within a round the servers take turns. Client and server share the machine's cores. Latencies are from the "
-        "intended instant to the last byte. Where a server lets its user say how long a batch waits for more rows, "
-        "each wait stands in a row of its own. Every server's answers were compared.",
-        markdown.table(["server", *headings(data)], rows_of(data)),
-        "A dash: the server answers less than 97 % of the load in time, so that its queue, and with it every latency, "
-        "grows for as long as the load lasts.",
-        "Versions: " + ", ".join(f"{name} {version}" for name, version in data["versions"].items()) + ".",
-        markdown.facts_list(data["facts"]),
-    ]
-    return [markdown.write(parts, folder / "peers.md")]
+def columns(data: Data) -> dict[str, Column]:
+    settings = data["settings"]
 
+    def at(rate: str, figure: str) -> Column:
+        def text(row: Mapping[str, Any]) -> str:
+            runs = row["loads"][rate]
+            kept = median(run["per_s"] * settings["seconds"] / run["requests"] for run in runs) >= _KEPT
+            return spread([run[figure] for run in runs]) if kept else "-"
 
-def headings(data: dict[str, Any]) -> list[str]:
-    found = [f"requests/s, {data['settings']['connections']} connections"]
+        return text
+
+    found: dict[str, Column] = {
+        "server": "{name}",
+        f"requests/s, {settings['connections']} connections": lambda row: spread(
+            [run["per_s"] for run in row["loads"]["closed"]], ",.0f"
+        ),
+    }
     for share in data["shares"]:
-        rate = f"{share:.0%} ({share * data['capacity']:.0f}/s)"
-        found += [f"{rate}: mean, ms", "p99, ms"]
+        rate = f"{share * data['capacity']:.0f}"
+        found[f"{share:.0%} ({rate}/s): mean, ms"] = at(rate, "mean_ms")
+        found[f"{share:.0%}: p99, ms"] = at(rate, "p99_ms")
     return found
 
 
-def rows_of(data: dict[str, Any]) -> list[list[str]]:
-    found = []
-    for name, loads in data["runs"].items():
-        cells = [spread([run["per_s"] for run in loads["closed"]], "{:,.0f}".format)]
-        for share in data["shares"]:
-            runs = loads[f"{share * data['capacity']:.0f}"]
-            kept = median(run["per_s"] * data["settings"]["seconds"] / run["requests"] for run in runs) >= _KEPT
-            figures = ([run[figure] for run in runs] for figure in ("mean_ms", "p99_ms"))
-            cells += [spread(values, markdown.ms) if kept else "-" for values in figures]
-        found.append([name, *cells])
-    return found
+def fill(data: Data) -> Mapping[str, object]:
+    rows = ({"name": name, "loads": loads} for name, loads in data["runs"].items())
+    versions = ", ".join(f"{name} {version}" for name, version in data["versions"].items())
+    return {"servers": table(columns(data), rows), "versions_text": versions}
 
 
-def spread(values: list[Any], text: Any) -> str:
-    return f"{text(median(values))} ({text(min(values))} to {text(max(values))})"
+PAGE = Page("peers", __file__, fill)

@@ -228,15 +228,7 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     return {"settings": settings, "studies": studies}
 
 
-EXPERIMENT = Experiment(
-    "lengths",
-    "experiments.policies.lengths",
-    __doc__,
-    measure,
-    lengths_page.write,
-    options_of,
-    missed=lengths_page.missed,
-)
+EXPERIMENT = Experiment(lengths_page.PAGE, "experiments.policies.lengths", __doc__, measure, options_of)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

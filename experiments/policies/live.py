@@ -4,7 +4,7 @@ For each model it measures the batch times and then the server's own peak. At 30
 the same arrivals of the same seeds, one policy after another within each seed, so that a change of the machine's speed
 affects all of them. All policies have the same device, `--at-once` units. `window` is run with two delays: the one of
 five that serves the most rows a second, and for each load the one with the least mean latency, found by simulation on
-the measured batch times. The statistics are in policies_live_statistics.py.
+the measured batch times. The statistics are in live_statistics.py.
 
 The last part is a control: a convolutional network for which batches gain nothing on a CPU. Its device time per row
 under `adaptive` is compared with that of batches of one row.
@@ -35,10 +35,9 @@ from experiments.common.live import peak_rate
 from experiments.common.simulated import Policy, serve, stepped
 from experiments.policies import live_page as page
 from experiments.policies import live_statistics as statistics
-from experiments.policies.live_data import Comparison, Control, Settings
 from loadtest.common import command
 from loadtest.common.experiment import Data, Experiment, Run
-from loadtest.common.markdown import row
+from loadtest.common.page import table
 from loadtest.common.paths import LOOPBACK, ROOT, ZOO
 from loadtest.common.servers import Server, starling
 
@@ -160,7 +159,7 @@ class ModelRun:
             )
         return max(rows, key=lambda delay: rows[delay])
 
-    def run(self, profile: ModelProfile, found: Comparison) -> None:
+    def run(self, profile: ModelProfile, found: Data) -> None:
         """Run both loads and add the results to `found`."""
         tuned_ms = self.most_rows_ms()
         flags = contenders(self.chosen.at_once, self.chosen.bound, tuned_ms)
@@ -168,9 +167,9 @@ class ModelRun:
             servers = {name: stack.enter_context(self.serve(*given)) for name, given in flags.items()}
             for server in servers.values():
                 server.wait_ready()
-            found.peaks[self.model] = self.peak(servers["adaptive"])
+            found["peaks"][self.model] = self.peak(servers["adaptive"])
             for share in SHARES:
-                rate = share * found.peaks[self.model]
+                rate = share * found["peaks"][self.model]
                 least_ms = least_mean_ms(profile, self.chosen.at_once, rate)
                 self.say(f"{self.model}: {share:.0%}: the least mean of window is simulated with {least_ms:g} ms")
                 with ExitStack() as only_here:
@@ -181,12 +180,12 @@ class ModelRun:
                         server.wait_ready()
                     self.one_load(beside, share, rate, found)
 
-    def one_load(self, servers: Mapping[str, Server], share: float, rate: float, found: Comparison) -> None:
+    def one_load(self, servers: Mapping[str, Server], share: float, rate: float, found: Data) -> None:
         runs = in_loop(self.alternate(servers, rate))
         cells = statistics.compare(self.model, share, rate, runs)
-        found.cells += cells
-        found.tails.append(statistics.tail(self.model, share, runs))
-        for line in [*(row(page.texts(cell)) for cell in cells), *page.verdicts(cells, found.tails[-1:])]:
+        found["cells"] += cells
+        found["tails"].append(statistics.tail(self.model, share, runs))
+        for line in [*table(page.COLUMNS, cells).splitlines(), *page.verdicts(cells, found["tails"][-1:])]:
             self.say(line)
 
     async def alternate(self, servers: Mapping[str, Server], rate: float) -> dict[str, list[Repeat]]:
@@ -221,7 +220,7 @@ def halved(chosen: argparse.Namespace) -> argparse.Namespace:
     return argparse.Namespace(**{**vars(chosen), "repeats": 2 * chosen.repeats, "seconds": chosen.seconds / 2})
 
 
-def control(chosen: argparse.Namespace, folder: str, say: Callable[[str], None]) -> Control:
+def control(chosen: argparse.Namespace, folder: str, say: Callable[[str], None]) -> Data:
     """Device time per row of `adaptive` and of batches of one row in turns, at 30 % of the latter's peak."""
     chosen = halved(chosen)
     model_run = ModelRun(ROOT / "loadtest" / "bench" / "models" / CONTROL, chosen, folder, say)
@@ -276,33 +275,38 @@ def check(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> None:
         parser.error(f"--at-once: expected 1 to {chosen.bound}, cores over threads, got {chosen.at_once}")
 
 
-def settings_of(chosen: argparse.Namespace) -> Settings:
-    return Settings(
-        at_once=chosen.at_once, threads=chosen.threads, cores=chosen.cores, bound=chosen.bound,
-        repeats=chosen.repeats, seconds=chosen.seconds, slo_ms=SLO_MS, lost=LOST, delays_ms=DELAYS_MS,
-        least_mean=True, block_s=statistics.BLOCK_S, draws=statistics.DRAWS,
-    )  # fmt: skip
+def settings_of(chosen: argparse.Namespace) -> Data:
+    """The options of a run. `bound`: units at once that cores and threads allow."""
+    return {
+        "at_once": chosen.at_once, "threads": chosen.threads, "cores": chosen.cores, "bound": chosen.bound,
+        "repeats": chosen.repeats, "seconds": chosen.seconds, "slo_ms": SLO_MS, "lost": LOST, "delays_ms": DELAYS_MS,
+        "least_mean": True, "block_s": statistics.BLOCK_S, "draws": statistics.DRAWS,
+    }  # fmt: skip
 
 
 def measure(chosen: argparse.Namespace, run: Run) -> Data:
     run.say(f"takes about {estimate_s(chosen) / 60:.0f} minutes")
-    found = Comparison(settings_of(chosen))
+    found: Data = {"settings": settings_of(chosen), "peaks": {}, "cells": [], "tails": [], "control": None}
     with tempfile.TemporaryDirectory(prefix="starling-bench-") as folder:
         for model in chosen.models:
             model_run = ModelRun(ZOO / model, chosen, folder, run.say)
             model_run.run(model_run.profile(chosen.at_once), found)
-        run.keep(found.to_dict())  # so that half an hour's work is not lost if the control fails
+        run.keep(found)  # so that half an hour's work is not lost if the control fails
         if not chosen.no_control:
-            found.control = control(chosen, folder, run.say)
-            run.say(page.control_text(found.control))
-    return found.to_dict()
+            found["control"] = control(chosen, folder, run.say)
+            run.say(page.control_text(found["control"]))
+    return found
 
 
 EXPERIMENT = Experiment(
-    "policies-live", "experiments.policies.live", __doc__, measure, page.write, options_of, check,
-    missed=lambda data: Comparison.from_dict(data).missed(),
+    page.PAGE,
+    "experiments.policies.live",
+    __doc__,
+    measure,
+    options_of,
+    check,
     stored_as=lambda chosen: page.name_of(settings_of(chosen)),
-)  # fmt: skip
+)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

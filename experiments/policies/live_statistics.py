@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.bench.stats import Repeat, interval
-from experiments.policies.live_data import Cell, Control, Tail
 
 BLOCK_S = 1.0  # much longer than queues below 0.7 of the peak stay correlated, about 0.1 s
 DRAWS = 4000
@@ -30,6 +30,7 @@ _SHARE = 0.99
 
 Runs = Mapping[str, Sequence[Repeat]]
 Floats = NDArray[np.float64]
+Figures = dict[str, Any]
 
 
 def mean_ms(repeat: Repeat) -> float:
@@ -61,8 +62,13 @@ def pairs(one: Sequence[Repeat], other: Sequence[Repeat]) -> list[tuple[Repeat, 
     return [(repeat, known[repeat.seed]) for repeat in one if repeat.seed in known]
 
 
-def compare(model: str, share: float, rate: float, runs: Runs) -> list[Cell]:
-    """The cells of one load. The policy with the least difference to `adaptive` has the lowest mean."""
+def compare(model: str, share: float, rate: float, runs: Runs) -> list[Figures]:
+    """A cell for each policy at one load; times in ms. The policy with the least difference to `adaptive` has the
+    lowest mean.
+
+    `beyond_ms`: mean difference by seed to the policy with the lowest mean, and `ci95_ms` half its interval. `busy`:
+    average number of units that ran at once. `lag_ms`: the part of the mean that is the load generator's lag.
+    """
 
     def beyond(name: str, least: str) -> list[float]:
         return [mean_ms(own) - mean_ms(best) for own, best in pairs(runs[name], runs[least])]
@@ -71,16 +77,24 @@ def compare(model: str, share: float, rate: float, runs: Runs) -> list[Cell]:
     found = []
     for name, repeats in runs.items():
         above = beyond(name, lowest)
-        lag = np.concatenate([one.lag_ns for one in repeats])
         found.append(
-            Cell(
-                model, share, rate, name, len(repeats), sum(len(one.latency_ns) for one in repeats),
-                float(np.mean([mean_ms(one) for one in repeats])), float(np.mean(above)),
-                0.0 if name == lowest else _half(above), p99(np.concatenate([one.completed for one in repeats])) / 1e6,
-                rows_a_batch(repeats), busy(repeats), float(lag.mean()) / 1e6,
-                sum(sum(one.errors.values()) for one in repeats),
-            )
-        )  # fmt: skip
+            {
+                "model": model,
+                "share": share,
+                "rate": rate,
+                "policy": name,
+                "seeds": len(repeats),
+                "requests": sum(len(one.latency_ns) for one in repeats),
+                "mean_ms": float(np.mean([mean_ms(one) for one in repeats])),
+                "beyond_ms": float(np.mean(above)),
+                "ci95_ms": 0.0 if name == lowest else _half(above),
+                "p99_ms": p99(np.concatenate([one.completed for one in repeats])) / 1e6,
+                "batch": rows_a_batch(repeats),
+                "busy": busy(repeats),
+                "lag_ms": float(np.concatenate([one.lag_ns for one in repeats]).mean()) / 1e6,
+                "errors": sum(sum(one.errors.values()) for one in repeats),
+            }
+        )
     return found
 
 
@@ -95,8 +109,10 @@ def p99(latencies: NDArray[np.int64] | Floats) -> float:
     return float(np.sort(latencies)[math.ceil(_SHARE * len(latencies)) - 1])
 
 
-def tail(model: str, share: float, runs: Runs, draws: int = DRAWS) -> Tail:
-    """The ratio of `adaptive` to the best policy on the seeds that both have, and its interval."""
+def tail(model: str, share: float, runs: Runs, draws: int = DRAWS) -> Figures:
+    """The ratio of the 99th percentile of `adaptive` to that of the best policy on the seeds that both have, 1 if it
+    is the best itself, and its interval.
+    """
     rivals = [name for name in runs if name != "adaptive"]
     best, ratio, low, high = "adaptive", 1.0, 1.0, 1.0
     for name in rivals:
@@ -107,7 +123,7 @@ def tail(model: str, share: float, runs: Runs, draws: int = DRAWS) -> Tail:
         drawn = resampled(shared, draws)
         low = max(low, float(np.quantile(drawn, _LEVEL / 2 / len(rivals))))
         high = max(high, float(np.quantile(drawn, 1 - _LEVEL / 2)))
-    return Tail(model, share, best, ratio, low, high)
+    return {"model": model, "share": share, "best": best, "ratio": ratio, "low": low, "high": high}
 
 
 def resampled(shared: Sequence[tuple[Repeat, Repeat]], draws: int) -> Floats:
@@ -150,14 +166,26 @@ def _drawn(repeats: Sequence[Repeat], weights: NDArray[np.int64], each: int) -> 
     return found
 
 
-def control(model: str, peak: float, rate: float, runs: Runs, profiled_ms: dict[int, float]) -> Control:
-    """Compare `adaptive` with `batch 1` by the mean of the log ratios over common seeds, with Student's interval."""
+def control(model: str, peak: float, rate: float, runs: Runs, profiled_ms: dict[int, float]) -> Figures:
+    """Compare `adaptive` with `batch 1` by the mean of the log ratios over common seeds, with Student's interval.
+
+    Device time per row in ms. `mixed`: their ratio by the profile, for the sizes that `adaptive` ran, which no change
+    of the machine affects.
+    """
     logs = [math.log(row_ms(own) / row_ms(single)) for own, single in pairs(runs["adaptive"], runs["batch 1"])]
     middle, half = float(np.mean(logs)), _half(logs)
     means = {name: float(np.mean([row_ms(one) for one in repeats])) for name, repeats in runs.items()}
     sizes = np.concatenate([one.batch[one.batch > 0] for one in runs["adaptive"]]).tolist()
-    return Control(
-        model, peak, rate, means["adaptive"], means["batch 1"],
-        math.exp(middle), math.exp(middle - half), math.exp(middle + half), rows_a_batch(runs["adaptive"]),
-        float(np.mean([profiled_ms[size] for size in sizes])) / profiled_ms[1], profiled_ms,
-    )  # fmt: skip
+    return {
+        "model": model,
+        "peak": peak,
+        "rate": rate,
+        "adaptive_ms": means["adaptive"],
+        "single_ms": means["batch 1"],
+        "ratio": math.exp(middle),
+        "low": math.exp(middle - half),
+        "high": math.exp(middle + half),
+        "batch": rows_a_batch(runs["adaptive"]),
+        "mixed": float(np.mean([profiled_ms[size] for size in sizes])) / profiled_ms[1],
+        "profiled_ms": profiled_ms,
+    }

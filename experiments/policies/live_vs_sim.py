@@ -204,9 +204,7 @@ def measure_all(chosen: argparse.Namespace, run: Run) -> Data:
     return {**found, **control, **drift}
 
 
-EXPERIMENT = Experiment(
-    "live-vs-sim", "experiments.policies.live_vs_sim", __doc__, measure_all, page.write, options_of, missed=page.missed
-)
+EXPERIMENT = Experiment(page.PAGE, "experiments.policies.live_vs_sim", __doc__, measure_all, options_of)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

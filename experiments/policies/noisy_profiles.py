@@ -157,15 +157,7 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     return {"seeds": chosen.seeds, "seconds": chosen.seconds, "visits": VISITS, "cells": cells}
 
 
-EXPERIMENT = Experiment(
-    "noisy-profiles",
-    "experiments.policies.noisy_profiles",
-    __doc__,
-    measure,
-    page.write,
-    options_of,
-    missed=page.missed,
-)
+EXPERIMENT = Experiment(page.PAGE, "experiments.policies.noisy_profiles", __doc__, measure, options_of)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

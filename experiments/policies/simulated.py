@@ -28,10 +28,10 @@ from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import default_workers
 from app.sim import options
 from experiments.common.processes import spread
-from experiments.common.samples import standard_error
 from experiments.common.simulated import FOREVER_MS, Instants, Policy, Server, serve, stepped
 from experiments.policies import simulated_page
 from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.page import standard_error
 from loadtest.common.paths import DOCS, ROOT
 
 PROFILES = DOCS / "profiles"
@@ -168,7 +168,7 @@ def measure(folder: Path, budget_s: float) -> None:
         )  # fmt: skip
 
 
-def described(profile: ModelProfile) -> simulated_page.Device:
+def described(profile: ModelProfile) -> Data:
     """A device as the page describes it."""
     source = f"measured, {profile.device}, {profile.threads} thread" if profile.threads else "made up"
     sizes = [size for size in _SHOWN if size <= profile.max_batch]
@@ -195,9 +195,7 @@ def measure_all(chosen: argparse.Namespace, run: Run) -> Data:
     return {"scale": asdict(scale), "devices": shown, "cells": cells}
 
 
-EXPERIMENT = Experiment(
-    "policies", "experiments.policies.simulated", __doc__, measure_all, simulated_page.write, options_of
-)
+EXPERIMENT = Experiment(simulated_page.PAGE, "experiments.policies.simulated", __doc__, measure_all, options_of)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

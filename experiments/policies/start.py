@@ -85,7 +85,7 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
         for start in chosen.starts:
             for cell in compare(model, start, chosen, peaks, run.say):
                 figures["cells"].append(cell)
-                run.say(" | ".join(page.row_of(cell)))
+                run.say(page.line(cell))
                 run.keep(figures)
     return figures
 
@@ -103,13 +103,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(threads=1)
 
 
-def missed(data: Data) -> list[str]:
-    return [" | ".join(page.row_of(cell)) for cell in data["cells"] if cell["ratio"][0] > page.TARGET]
-
-
-EXPERIMENT = Experiment(
-    "policies-start", "experiments.policies.start", __doc__, measure, page.write, options, missed=missed
-)
+EXPERIMENT = Experiment(page.PAGE, "experiments.policies.start", __doc__, measure, options)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

@@ -155,9 +155,7 @@ def check(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> None:
         parser.error("--seconds: expected more than 0; --repeats: at least 1")
 
 
-EXPERIMENT = Experiment(
-    "ray-serve", "experiments.ray.ray_serve", __doc__, measure, ray_serve_page.write, options_of, check
-)
+EXPERIMENT = Experiment(ray_serve_page.PAGE, "experiments.ray.ray_serve", __doc__, measure, options_of, check)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

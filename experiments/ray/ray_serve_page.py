@@ -2,31 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
-from loadtest.common import markdown
-from loadtest.common.markdown import ms, table
+from loadtest.common.page import Column, Data, Page, filled, joined, spread, table
 
-Figures = Mapping[str, Any]
-
-HEAD = """\
-# One replica under Ray Serve
-
-The same models over HTTP as V2 JSON, a row a request, one compute thread, batches of up to {max_batch}: by the server
-alone, by one replica of [`starling_app`](../ray.md) behind the proxy of Ray {ray}, and by a deployment that batches
-with Ray's own `@serve.batch`, written as Ray's documentation writes one, with its default wait and with none. `echo`
-computes nothing and shows what a request costs; `mlp` is three dense layers. {repeats} run(s) of {seconds:g} s of each,
-in turns; medians, in brackets the least and the largest. Everything, the load's generator too, shares the machine: what
-Ray's processes take, a server of `mlp` has not.
-"""
-WHAT_RAY_COSTS = """\
-A request through Ray is taken by the proxy's process, pickled, sent to the replica, and its answer travels back; the
-replica answers it as an ASGI application, not on [the fast path](../architecture.md#one-request-followed-through). That
-is a price per request, whatever the model: a model that computes for longer pays a smaller part of it.
-"""
 LOADS = {
     "one": ("One request after another", "What a request takes when nothing else is there."),
     "many": ("{connections} connections, each with a request in flight", "What is answered at most."),
@@ -34,43 +15,38 @@ LOADS = {
 }
 
 
-def spread(runs: Sequence[Figures], name: str, show: Any) -> str:
-    values = [run[name] for run in runs]
-    return f"{show(median(values))} ({show(min(values))} to {show(max(values))})"
-
-
-def count(value: float) -> str:
-    return f"{value:,.0f}"
-
-
-def over(runs: Mapping[str, Sequence[Figures]], way: str, name: str) -> str:
+def over(row: Mapping[str, Any], name: str) -> str:
     """The median against that of the server alone, round by round."""
-    pairs = zip(runs[way], runs["alone"], strict=True)
-    return f"{median(one[name] / other[name] for one, other in pairs):.3g}" if way != "alone" else ""
+    pairs = zip(row["runs"], row["alone"], strict=True)
+    return f"{median(one[name] / other[name] for one, other in pairs):.3g}" if row["way"] != "alone" else ""
 
 
-def section(data: Figures, load: str) -> list[str]:
-    title, text = LOADS[load]
-    named = ", ".join(f"`{model}` {count(rate)}/s" for model, rate in data["rates"].items())
-    told = {**data["settings"], "rates": named}
-    shown = "per_s" if load == "many" else "p50_ms"
-    rows = [
-        [
-            f"`{model}`", data["ways"][way], spread(runs, "per_s", count), spread(runs, "p50_ms", ms),
-            spread(runs, "p99_ms", ms), over(of_load[load], way, shown),
-        ]
+def section(data: Data, load: str) -> str:
+    def column(name: str, form: str) -> Column:
+        return lambda row: spread([run[name] for run in row["runs"]], form)
+
+    busy = load == "many"
+    columns: dict[str, Column] = {
+        "model": "`{model}`",
+        "served by": lambda row: data["ways"][row["way"]],
+        "requests/s": column("per_s", ",.0f"),
+        "50 %, ms": column("p50_ms", "ms"),
+        "99 %, ms": column("p99_ms", "ms"),
+        "requests/s over alone" if busy else "50 % over alone": lambda row: over(row, "per_s" if busy else "p50_ms"),
+    }
+    rows = (
+        {"model": model, "way": way, "runs": runs, "alone": of_load[load]["alone"]}
         for model, of_load in data["runs"].items()
         for way, runs in of_load[load].items()
-    ]  # fmt: skip
-    against = "requests/s over alone" if load == "many" else "50 % over alone"
-    heads = ["model", "served by", "requests/s", "50 %, ms", "99 %, ms", against]
-    return [f"## {title.format(**told)}", text.format(**told), table(heads, rows)]
+    )
+    rates = ", ".join(f"`{model}` {rate:,.0f}/s" for model, rate in data["rates"].items())
+    title, text = (filled(part, **data["settings"], rates=rates) for part in LOADS[load])
+    return joined([f"## {title}", text, table(columns, rows)])
 
 
-def write(data: Figures, folder: Path) -> list[str]:
-    ray = f"{data['ray']}{' (RAY_SERVE_THROUGHPUT_OPTIMIZED=1)' if data['settings']['optimized'] else ''}"
-    parts = [HEAD.format(**data["settings"], ray=ray)]
-    for load in LOADS:
-        parts += section(data, load)
-    parts += ["## Where it goes", WHAT_RAY_COSTS, markdown.facts_list(data["facts"])]
-    return [markdown.write(parts, folder / "ray-serve.md")]
+def fill(data: Data) -> Mapping[str, object]:
+    optimized = " (RAY_SERVE_THROUGHPUT_OPTIMIZED=1)" if data["settings"]["optimized"] else ""
+    return {"version": f"{data['ray']}{optimized}", "loads": joined(section(data, load) for load in LOADS)}
+
+
+PAGE = Page("ray-serve", __file__, fill)

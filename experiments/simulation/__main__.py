@@ -12,6 +12,7 @@ from experiments.simulation import page
 from experiments.simulation.sections import SECTIONS
 from loadtest.common import experiment
 from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.paths import DOCS
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +29,7 @@ def check(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> None:
 def measure(chosen: argparse.Namespace, run: Run) -> Data:
     """The sections asked for, beside those that were made before."""
     path = chosen.out / "simulation.json"
-    known = experiment.load(path) if path.exists() else {}
+    known = experiment.load(path if path.exists() else DOCS / path.name)
     chosen.out.mkdir(parents=True, exist_ok=True)
     for name in chosen.sections or SECTIONS:
         facts = experiment.facts(f"python -m experiments.simulation {name}")
@@ -39,9 +40,7 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     return known
 
 
-EXPERIMENT = Experiment(
-    "simulation", "experiments.simulation", __doc__, measure, page.write, options, check
-)  # fmt: skip
+EXPERIMENT = Experiment(page.PAGE, "experiments.simulation", __doc__, measure, options, check)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

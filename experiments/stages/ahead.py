@@ -59,9 +59,7 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     return {"settings": settings, "cells": list(spread(cell, given, chosen.processes))}
 
 
-EXPERIMENT = Experiment(
-    "ahead", "experiments.stages.ahead", __doc__, measure, ahead_page.write, options_of, missed=ahead_page.missed
-)
+EXPERIMENT = Experiment(ahead_page.PAGE, "experiments.stages.ahead", __doc__, measure, options_of)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

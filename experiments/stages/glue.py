@@ -177,9 +177,7 @@ def told(server: Server) -> bool:
     return bool(json.loads(body)["model_stats"][0]["starling"]["reorders"])
 
 
-EXPERIMENT = Experiment(
-    "glue", "experiments.stages.glue", __doc__, measure, glue_page.write, options_of, missed=glue_page.missed
-)
+EXPERIMENT = Experiment(glue_page.PAGE, "experiments.stages.glue", __doc__, measure, options_of)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

@@ -3,98 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-import numpy as np
-
-from experiments.common.samples import standard_error
-from loadtest.common import markdown
-from loadtest.common.markdown import ms, table
+from loadtest.common.page import Data, Page, grid, ms, standard_error, table
 
 CLOSED = 1.8  # of the rows per second by count, at least
 HALF = 0.5  # of the mean by count at the highest load, at most
 SIZES = ("1", "4", "8", "16", "32")
 
-HEAD = """\
-# Rows of different lengths, served
 
-A 6-layer encoder of width 256, lengths `{lengths}`, {threads} thread(s), over HTTP. The servers
-differ in how batches are filled only: "by length" is `adaptive`, "by count" the same with `reorder = false`, "all that
-waits" is `no_wait`, "buckets" is `adaptive` with `length_buckets`. Each cell is {repeats} runs of {seconds:g} s, the
-servers asked in turns. [Simulated](lengths.md) is the same without HTTP and noise.
-"""
-CLOSED_LOOP = """\
-## A closed loop
-
-{connections} connections, each sending its next request when the last one is answered. Batches are as a row sees them.
-"""
-OPEN = """\
-## Poisson arrivals
-
-Mean and 99 % latency in ms. A load of 1 is {peak:.1f} requests a second: what the better way by count served in the
-closed loop.
-"""
-
-
-def mean(values: list[float]) -> float:
-    return float(np.mean(values))
-
-
-def _rate(cell: Mapping[str, Any]) -> str:
-    return f"{mean(cell['rows_per_s']):.1f} ± {standard_error(cell['rows_per_s']):.1f}"
-
-
-def gain(data: Mapping[str, Any]) -> float:
+def gain(data: Data) -> float:
     """Rows per second by length over those of the better way by count."""
-    return mean(data["closed"]["by length"]["rows_per_s"]) / float(data["peak"])
+    return fmean(data["closed"]["by length"]["rows_per_s"]) / float(data["peak"])
 
 
-def closed_loop(data: Mapping[str, Any]) -> str:
-    rows = [
-        [way, _rate(cell), ms(mean(cell["mean_ms"])), ms(cell["p99_ms"]), f"{cell['batch']:.1f}", f"{cell['errors']}"]
-        for way, cell in data["closed"].items()
-    ]
-    return table(("", "rows/s", "mean, ms", "99 %, ms", "rows a batch", "errors"), rows)
+def mean_ratio(cells: Mapping[str, Any]) -> float:
+    """The mean latency by length over that by count."""
+    return fmean(cells["by length"]["mean_ms"]) / fmean(cells["by count"]["mean_ms"])
 
 
-def open_loop(data: Mapping[str, Any]) -> str:
-    rows = []
-    for load, cells in data["loads"].items():
-        both = [f"{ms(mean(cell['mean_ms']))} / {ms(cell['p99_ms'])}" for cell in cells.values()]
-        ratio = mean(cells["by length"]["mean_ms"]) / mean(cells["by count"]["mean_ms"])
-        rows.append([load, *both, f"{ratio:.2f} x"])
-    return table(["load", *next(iter(data["loads"].values())), "mean, by length / by count"], rows)
-
-
-def times(data: Mapping[str, Any]) -> str:
-    known = data["profile"]["length_ms"]
-    sizes = [size for size in SIZES if size in next(iter(known.values()))]
-    rows = [[length, *(ms(by_size[size]) for size in sizes)] for length, by_size in known.items()]
-    return table(["tokens", *(f"{size} row{'s' * (size != '1')}" for size in sizes)], rows)
-
-
-def missed(data: Mapping[str, Any]) -> list[str]:
-    """The targets that are missed, a line each."""
+def missed(data: Data) -> list[str]:
     lines = [] if gain(data) >= CLOSED else [f"closed loop: {gain(data):.2f} x, not {CLOSED:g} x"]
     for load, cells in data["loads"].items():
-        ours, count = cells["by length"], cells["by count"]
-        ratio = mean(ours["mean_ms"]) / mean(count["mean_ms"])
-        if ratio >= 1 or ours["p99_ms"] >= count["p99_ms"]:
-            lines.append(f"load {load}: mean {ratio:.2f} x, 99 % {ours['p99_ms'] / count['p99_ms']:.2f} x, not lower")
+        ratio, tails = mean_ratio(cells), cells["by length"]["p99_ms"] / cells["by count"]["p99_ms"]
+        if ratio >= 1 or tails >= 1:
+            lines.append(f"load {load}: mean {ratio:.2f} x, 99 % {tails:.2f} x, not lower")
         if load == list(data["loads"])[-1] and ratio > HALF:
             lines.append(f"load {load}: mean {ratio:.2f} x, not {HALF:g} x")
     return lines
 
 
-def write(data: Mapping[str, Any], folder: Path) -> list[str]:
-    settings, faults = data["settings"], missed(data)
-    parts = [
-        HEAD.format(**settings), CLOSED_LOOP.format(**settings), closed_loop(data),
-        f"By length {gain(data):.2f} times the better way by count.", OPEN.format(peak=data["peak"]), open_loop(data),
-        f"Targets: {CLOSED:g} x in the closed loop; mean and 99 % lower at each load, at the highest the mean at most "
-        f"{HALF:g} x. Missed: {'; '.join(faults) or 'none'}.",
-        "## Batch times", "Measured before, in ms, all rows of one length.", times(data),
-        markdown.facts_list(data["facts"]),
-    ]  # fmt: skip
-    return [markdown.write(parts, folder / "glue.md")]
+def fill(data: Data) -> Mapping[str, object]:
+    closed_loop = {
+        "": "{way}",
+        "rows/s": lambda cell: f"{fmean(cell['rows_per_s']):.1f} ± {standard_error(cell['rows_per_s']):.1f}",
+        "mean, ms": "{mean_ms:mean}",
+        "99 %, ms": "{p99_ms:ms}",
+        "rows a batch": "{batch:.1f}",
+        "errors": "{errors}",
+    }
+    open_loop = {way: way for way in next(iter(data["loads"].values()))} | {"ratio": "mean, by length / by count"}
+    times = data["profile"]["length_ms"]
+    sizes = {size: f"{size} row{'s' * (size != '1')}" for size in SIZES if size in next(iter(times.values()))}
+
+    def open_cell(load: str, way: str) -> str:
+        cells = data["loads"][load]
+        if way == "ratio":
+            return f"{mean_ratio(cells):.2f} x"
+        return f"{ms(fmean(cells[way]['mean_ms']))} / {ms(cells[way]['p99_ms'])}"
+
+    return {
+        "most": CLOSED,
+        "half": HALF,
+        "gain": gain(data),
+        "closed_loop": table(closed_loop, ({"way": way, **cell} for way, cell in data["closed"].items())),
+        "open_loop": grid("load", data["loads"], open_loop, open_cell),
+        "batch_times": grid("tokens", times, sizes, lambda tokens, size: ms(times[tokens][size])),
+    }
+
+
+PAGE = Page("glue", __file__, fill, missed)

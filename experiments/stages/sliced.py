@@ -21,9 +21,9 @@ from app.sim import options
 from app.sim.fleet import Setup, run
 from experiments.common.networks import FAST
 from experiments.common.processes import spread
-from experiments.common.samples import standard_error
 from experiments.stages import sliced_page
 from loadtest.common.experiment import Data, Experiment, Run
+from loadtest.common.page import standard_error
 from loadtest.common.paths import DOCS
 
 MEASURED = ("mlp", "encoder", "resnet18")
@@ -110,7 +110,7 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     return {"requests": chosen.requests, "seeds": chosen.seeds, "loads": list(LOADS), "cells": cells}
 
 
-EXPERIMENT = Experiment("sliced", "experiments.stages.sliced", __doc__, measure, sliced_page.write, options_of)
+EXPERIMENT = Experiment(sliced_page.PAGE, "experiments.stages.sliced", __doc__, measure, options_of)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

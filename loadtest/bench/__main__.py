@@ -12,7 +12,7 @@ from rich.console import Console
 
 from loadtest.bench import http_page
 from loadtest.bench.cases import CASES
-from loadtest.bench.http_data import Figure, Report
+from loadtest.bench.figures import Figure
 from loadtest.bench.session import Plan, Session, clients
 from loadtest.common import experiment, machine
 from loadtest.common.paths import DOCS
@@ -77,7 +77,7 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     console, say = Console(), Console(stderr=True)
     if options.page is not None:
-        experiment.tell_written(http_page.write(experiment.load(options.page), options.out or DOCS), say.print)
+        http_page.PAGE.write(experiment.load(options.page), options.out or DOCS)
         return 0
     if not console.is_terminal:
         console.width = FILE_WIDTH
@@ -89,14 +89,16 @@ def main(arguments: list[str]) -> int:
         say.print(f"[yellow]this machine is busy (load average {busy:.1f}): the figures will show it[/]")
     names = options.cases or list(CASES)
     cases, failed = measure(plan, names, say)
-    report = Report(facts, cases, failed)
+    figures = {name: [figure.to_dict() for figure in found] for name, found in cases.items()}
+    report = {"facts": facts, "cases": figures, "failed": failed}
     http_page.show(report, console)
     # An incomplete table, or one from few rounds, must not replace the committed one by default.
     whole = set(names) == set(CASES) and plan.rounds >= LEAST_ROUNDS and not failed and not plan.server
     out = options.out or (DOCS if whole else None)
     if out is not None:
-        experiment.store(report.to_dict(), out / "http.json")
-        experiment.tell_written(["http.json", *http_page.write(report.to_dict(), out)], say.print)
+        experiment.store(report, out / "http.json")
+        http_page.PAGE.write(experiment.load(out / "http.json"), out)
+        say.print("wrote http.json and http.md")
     return 1 if failed else 0
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from statistics import median
 
 from loadtest.bench import bodies
-from loadtest.bench.http_data import Figure, Target
+from loadtest.bench.figures import Figure, Target
 from loadtest.bench.load import LoadError, Request, answer_of
 from loadtest.bench.reference_servers import TorchLoop, bare_echo, constant
 from loadtest.bench.session import BATCH, THREADS, Measured, Session, alternate, ratios

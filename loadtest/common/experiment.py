@@ -1,7 +1,7 @@
 """What every experiment's command does: run, store the figures as JSON, and make a page from the JSON alone.
 
-A page module turns figures into Markdown and plots and imports nothing that runs servers or simulations. So a page can
-be made again from its JSON without measuring anything, for example after a change of its text: `--page FILE.json`.
+A page is made from the JSON alone, so that it can be made again without measuring anything, for example after a change
+of its text: `--page FILE.json`. See page.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,9 @@ from rich.console import Console
 
 from app.bench.run import Lagging
 from loadtest.common import machine
+from loadtest.common.page import Data, Page
 from loadtest.common.paths import DOCS
 from loadtest.common.servers import MeasurementError
-
-Data = dict[str, Any]
 
 #: Errors of a run that are no fault of the program: they give a message and status 1, no traceback.
 EXPECTED = (Lagging, MeasurementError, ValueError, OSError)
@@ -52,21 +51,18 @@ def _accept(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> None
 
 @dataclass(frozen=True)
 class Experiment:
-    """The command of an experiment. `name` is that of its JSON and page, `text` is shown by `--help`.
+    """The command of an experiment: its page, its module, and the text that `--help` shows.
 
-    `measure` returns the figures as plain JSON values. `write` belongs to the page module: it writes the page and the
-    plots of such figures into a folder and returns their names. `check` may reject options with `parser.error` and add
-    derived ones. `missed` lists the targets that the figures miss, which makes the exit status 1.
+    `measure` returns the figures as plain JSON values. `check` may reject options with `parser.error` and add derived
+    ones. Targets that the figures miss make the exit status 1.
     """
 
-    name: str
+    page: Page
     module: str
     text: str | None
     measure: Callable[[argparse.Namespace, Run], Data]
-    write: Callable[[Data, Path], list[str]]
     options: Callable[[argparse.ArgumentParser], None] = _no_options
     check: Callable[[argparse.ArgumentParser, argparse.Namespace], None] = _accept
-    missed: Callable[[Data], Sequence[str]] = field(default=lambda data: ())
     stored_as: Callable[[argparse.Namespace], str] | None = None  # the name, if it depends on the options
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
@@ -87,19 +83,19 @@ class Experiment:
         say = clocked(console)
         try:
             if chosen.page is not None:
-                data = load(chosen.page)
-                tell_written(self.write(data, chosen.out), say)
+                self.page.write(load(chosen.page), chosen.out, chosen.page.stem)
                 return 0
             # SystemExit runs the `finally` blocks that stop child processes; the default action of SIGTERM does not.
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
             known = facts(command_of(self.module, arguments))
-
-            path = chosen.out / f"{self.stored_as(chosen) if self.stored_as else self.name}.json"
+            name = self.stored_as(chosen) if self.stored_as else self.page.name
+            path = chosen.out / f"{name}.json"
 
             def keep(figures: Data) -> None:
                 store({**figures, "facts": known}, path)
                 # read back, so that the page cannot use anything that the JSON lacks
-                tell_written([path.name, *self.write(load(path), chosen.out)], say)
+                self.page.write(load(path), chosen.out, name)
+                say(f"wrote {name}.json and {name}.md")
 
             figures = self.measure(chosen, Run(known, say, keep))
             keep(figures)
@@ -108,7 +104,7 @@ class Experiment:
             return 1
         except KeyboardInterrupt:  # the children have been stopped on the way here
             return 130
-        missed = self.missed(load(path))
+        missed = self.page.missed(load(path))
         for line in missed:
             console.print(line, style="red", markup=False, soft_wrap=True)
         return int(bool(missed))
@@ -123,11 +119,6 @@ def clocked(console: Console) -> Callable[[str], None]:
         console.print(f"{passed // 60}:{passed % 60:02d} {text}", markup=False, soft_wrap=True)
 
     return say
-
-
-def tell_written(names: Sequence[str], say: Callable[[str], None]) -> None:
-    for name in names:
-        say(f"wrote {name}")
 
 
 def command_of(module: str, arguments: Sequence[str]) -> str:

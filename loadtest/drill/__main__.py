@@ -177,7 +177,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=180.0, help="of load [180]")
 
 
-EXPERIMENT = Experiment("drill", "loadtest.drill", __doc__, measure, page.write, options, missed=page.missed)
+EXPERIMENT = Experiment(page.PAGE, "loadtest.drill", __doc__, measure, options)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

@@ -247,7 +247,7 @@ def check(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> None:
         parser.error("--seconds: expected at least 5; --peak: more than 0")
 
 
-EXPERIMENT = Experiment("soak", "loadtest.soak", __doc__, measure, page.write, options, check, missed=page.missed)
+EXPERIMENT = Experiment(page.PAGE, "loadtest.soak", __doc__, measure, options, check)
 
 if __name__ == "__main__":
     sys.exit(EXPERIMENT.main(sys.argv[1:]))

@@ -7,23 +7,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from loadtest.common import markdown, plots
-from loadtest.common.markdown import ms, table
+from loadtest.common.page import Column, Data, Page, ms, table
 from loadtest.soak.memory import Trend, trend
 
 Figures = Mapping[str, Any]
 
-HEAD = """\
-# Soak
-
-`make soak`: {seconds:g} s of open-loop load on one server, Poisson arrivals at {rate:,.0f} requests/s. That is
-{share:.0%} of {origin}.
-Meanwhile there are faults, on a schedule that the seed {seed} fixes. The model is two small dense layers that fail on
-marked rows. Every answer of the load is compared with the first one to the same request. Beside it a replica of the
-same model takes {beside:g} requests/s. It is told to end by SIGTERM in the midst of them, still gets some for a part of
-its {grace:g} s of grace, and is replaced. Before all that the model was loaded again {rehearsed} times, and each other
-fault done ten times as often: what a process keeps of the first ones is not growth.
-"""
 MEMORY = """\
 Resident memory of the steady server, read twice a second; the first {settle:.0f} s are left out, until caches are full.
 A line through the averages of 20 equal stretches rises by **{per_hour:+.2f} MiB an hour** (95 % confidence: {low:+.2f}
@@ -47,7 +35,7 @@ def trend_of(data: Figures) -> Trend | None:
     return trend(data["memory"]["at_s"], data["memory"]["mib"], data["settings"]["settle_s"])
 
 
-def missed(data: Figures) -> list[str]:
+def missed(data: Data) -> list[str]:
     """What a soak must not show."""
     found = []
     for name in ("load", "beside"):
@@ -67,10 +55,12 @@ def missed(data: Figures) -> list[str]:
     return found
 
 
-def draw(data: Figures, path: Path) -> None:
+def draw(data: Data, folder: Path) -> None:
     """Memory and latency over time."""
     memory, line = data["memory"], trend_of(data)
-    with plots.saved_grid(path, 2, 1, (9, 6), sharex=True) as (figure, grid):
+    from loadtest.common import plots
+
+    with plots.saved_grid(folder / "soak.png", 2, 1, (9, 6), sharex=True) as (figure, grid):
         upper, lower = grid[0, 0], grid[1, 0]
         upper.plot(memory["at_s"], memory["mib"], color="C0", linewidth=1)
         if line is not None:
@@ -89,55 +79,67 @@ def draw(data: Figures, path: Path) -> None:
 
 
 def faults(data: Figures) -> str:
-    wrong = data["faults"]["wrong"]
+    wrong, ends = data["faults"]["wrong"], data["replacements"]
     rows = [
-        [WORDS[kind], f"{count:,}", str(sum(many for what, many in wrong.items() if what.startswith(f"{kind}:")))]
+        (WORDS[kind], count, sum(many for what, many in wrong.items() if what.startswith(f"{kind}:")))
         for kind, count in data["faults"]["sent"].items()
     ]
-    rows.append(
-        ["the replica told to end and replaced", str(len(data["replacements"])),
-         str(sum(one["exit"] != 0 for one in data["replacements"]))]
+    rows.append(("the replica told to end and replaced", len(ends), sum(one["exit"] != 0 for one in ends)))
+    columns: dict[str, Column] = {
+        "fault": lambda row: row[0],
+        "how many": lambda row: f"{row[1]:,}",
+        "not answered as they must be": lambda row: row[2],
+    }
+    return table(columns, rows)
+
+
+def loads(data: Figures) -> str:
+    def over(figure: str, of: Any) -> Column:
+        return lambda load: ms(of(one[figure] for one in load["stretches"]))
+
+    columns: dict[str, Column] = {
+        "load": "{name}",
+        "requests": "{requests:,}",
+        "without a right answer": lambda load: f"{load['requests'] - load['completed']:,}",
+        "50 %, ms": over("p50", median),
+        "99 %, ms": over("p99", median),
+        "longest, ms": over("max", max),
+    }
+    rows = ({"name": "the steady server", **data["load"]}, {"name": "the replicas", **data["beside"]})
+    return table(columns, rows)
+
+
+def memory_text(data: Figures) -> str:
+    line = trend_of(data)
+    if line is None:
+        return TOO_SHORT
+    return MEMORY.format(
+        per_hour=line.per_hour, low=line.low, high=line.high, grown=line.grown, noise=line.noise,
+        settle=data["settings"]["settle_s"], verdict="flat" if line.flat else "it grows",
     )  # fmt: skip
-    return table(["fault", "how many", "not answered as they must be"], rows)
 
 
-def load_row(name: str, load: Figures) -> list[str]:
-    of = {share: [one[share] for one in load["stretches"]] for share in ("p50", "p99", "max")}
-    return [
-        name, f"{load['requests']:,}", f"{load['requests'] - load['completed']:,}",
-        ms(median(of["p50"])), ms(median(of["p99"])), ms(max(of["max"])),
-    ]  # fmt: skip
-
-
-def write(data: Figures, folder: Path) -> list[str]:
-    settings, line, wrong = data["settings"], trend_of(data), missed(data)
-    origin = "a given peak" if settings["given"] else (
+def fill(data: Data) -> Mapping[str, object]:
+    settings, memory, reloads = data["settings"], data["memory"], data["faults"]["reloads_s"]
+    wrong = missed(data)
+    searched = (
         f"the {data['peak']:,.0f} requests/s up to which `starling bench --find-peak` keeps 99 % below "
         f"{settings['slo_ms']:g} ms"
-    )  # fmt: skip
-    memory = data["memory"]
-    told = TOO_SHORT if line is None else MEMORY.format(
-        per_hour=line.per_hour, low=line.low, high=line.high, grown=line.grown, noise=line.noise,
-        settle=settings["settle_s"], verdict="flat" if line.flat else "it grows",
-    )  # fmt: skip
-    reloads = data["faults"]["reloads_s"]
-    ends = [one["ended_s"] for one in data["replacements"]]
-    parts = [
-        HEAD.format(**settings, rate=data["rate"], origin=origin),
-        "Nothing was lost." if not wrong else f"**Missed**: {'; '.join(wrong)}.",
-        table(
-            ["load", "requests", "without a right answer", "50 %, ms", "99 %, ms", "longest, ms"],
-            [load_row("the steady server", data["load"]), load_row("the replicas", data["beside"])],
-        ),
-        "The percentiles are medians over stretches of load; the longest is that of all.",
-        "## Faults", faults(data),
-        f"A reload took {median(reloads):.2f} s in the median, {max(reloads):.2f} s at most; a replica ended "
-        f"{max(ends, default=0.0):.1f} s after its SIGTERM at the latest. When all had been answered, "
-        f"{sum(data['left'].values()):g} rows waited or held a slot.",
-        "## Memory", "![memory and latency over time](soak.png)", told,
-        f"Threads: {memory['threads'][0]:g} at the start, {memory['threads'][-1]:g} at the end; open files: "
-        f"{memory['descriptors'][0]:g} and {memory['descriptors'][-1]:g}, at most {max(memory['descriptors']):g}.",
-        markdown.facts_list(data["facts"]),
-    ]  # fmt: skip
-    draw(data, folder / "soak.png")
-    return [markdown.write(parts, folder / "soak.md"), "soak.png"]
+    )
+    return {
+        "origin": "a given peak" if settings["given"] else searched,
+        "missed": f"**Missed**: {'; '.join(wrong)}." if wrong else "Nothing was lost.",
+        "loads": loads(data),
+        "faults_table": faults(data),
+        "reload_s": median(reloads),
+        "reload_most_s": max(reloads),
+        "ended_s": max((one["ended_s"] for one in data["replacements"]), default=0.0),
+        "waiting": sum(data["left"].values()),
+        "memory_text": memory_text(data),
+        "threads_after": memory["threads"][-1],
+        "files_after": memory["descriptors"][-1],
+        "most_files": max(memory["descriptors"]),
+    }
+
+
+PAGE = Page("soak", __file__, fill, missed, draw)

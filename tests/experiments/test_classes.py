@@ -14,7 +14,7 @@ from app.bench.run import in_loop
 from app.bench.stats import Repeat
 from app.engine.device import Job, Ran
 from app.models.repository import Repository
-from experiments.classes import bulk, bulk_page, preemption, preemption_page
+from experiments.classes import bulk, preemption, preemption_page
 from experiments.costs import cost, in_process
 from loadtest.common.servers import MeasurementError
 
@@ -58,15 +58,7 @@ def test_waits_behind_best_effort_work_of_a_tiny_model(tmp_path: Path, monkeypat
     assert [len(one["waits_us"]) for one in found["1"]["rounds"]] == [3, 3]
     data = {"settings": {"layers": 8, "tokens": 16, "waiting": 4, "calls": 3, "rounds": 2, "gap_ms": 1.0},
             "stages": found, "facts": {}}  # fmt: skip
-    assert preemption_page.write(data, tmp_path) == ["preemption.md"]
-
-
-def test_a_wait_beyond_the_longest_stage_is_told() -> None:
-    def data(wait_us: int) -> dict[str, Any]:
-        return {"stages": {"2": {"rounds": [{"waits_us": [1, wait_us, wait_us], "longest_ns": 3 * MS}]}}}
-
-    assert preemption_page.missed(data(4_000)) == []
-    assert preemption_page.missed(data(4_100)) == ["2 stage(s): 99 % of the waits are up to 4.10 ms, not 4.00"]
+    assert preemption_page.PAGE.text(data)
 
 
 def repeat(latency_ms: list[int], batch: list[int], compute_ms: list[int], errors: int = 0) -> Repeat:
@@ -89,29 +81,6 @@ def test_rows_of_a_batch_share_its_computing() -> None:
     assert bulk.best_effort_of(run)["per_s"] == 3  # the last answer comes after the end
     with pytest.raises(MeasurementError, match="reef: status 429: full"):
         bulk._right("reef", repeat([1], [1], [1], errors=1))
-
-
-def bulk_figures(beside_ms: float = 12.0, best_effort: float = 60.0) -> dict[str, Any]:
-    alone = {"mean_ms": 5.0, "p99_ms": 10.0, "server_p99_ms": 9.0, "lag_p99_ms": 0.1, "busy": 0.3, "batch": 1.5}
-    beside = {**alone, "p99_ms": beside_ms, "best_effort": {"per_s": best_effort, "batch": 8.0}}
-    peak = [{"per_s": 100.0, "batch": 16.0}]
-    return {
-        "settings": {"seconds": 4, "repeats": 1, "share": 0.3, "connections": 64}, "peak": 100.0, "rate": 30.0,
-        "ways": {name: way.title for name, way in bulk.WAYS.items()}, "peaks": dict.fromkeys(bulk.WAYS, peak),
-        "runs": {name: {"alone": [alone], "beside": [beside]} for name in bulk.WAYS}, "facts": {},
-    }  # fmt: skip
-
-
-def test_the_page_of_bulk_work(tmp_path: Path) -> None:
-    assert bulk_page.write(bulk_figures(), tmp_path) == ["bulk.md"]
-    assert "Missed: none." in (tmp_path / "bulk.md").read_text("utf-8")
-    assert bulk_page.left(bulk_figures(), "reef") == 70
-    assert bulk_page.missed(bulk_figures(beside_ms=14.0)) == [
-        f"{name}: real-time p99 1.40 x alone, not 1.3" for name in ("reef", "sliced")
-    ]
-    assert bulk_page.missed(bulk_figures(best_effort=35.0))[0] == (
-        "reef: best effort 0.50 of the capacity left, not 0.85"
-    )
 
 
 def test_turns_of_two_checkouts_are_compared_with_their_neighbours() -> None:

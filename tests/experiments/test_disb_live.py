@@ -1,9 +1,8 @@
-"""DISB over HTTP: the rates, the models, and a page made from figures."""
+"""DISB over HTTP: the rates and the models."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ import torch
 from app.bench.workload import Load, Task, Workload, read
 from app.models.repository import Repository
 from app.models.sources.loaders import load
-from experiments.disb import live, live_models, live_page
+from experiments.disb import live, live_models
 from experiments.disb.generate import FOLDER, MODELS
 
 VGG = Task("vgg19_rt", Load("periodic", 100.0), "vgg19")
@@ -55,42 +54,6 @@ def test_every_column_has_its_server_and_its_base() -> None:
         assert column.server in live.SERVERS
         assert live.COLUMNS[column.base].server == ("two" if column.server == "two" else "reef")
         assert live.COLUMNS[column.base].only == "realtime"
-
-
-def run(mean: float, answers: float) -> dict[str, Any]:
-    figures = {"mean_ms": mean, "p99_ms": 2 * mean, "throughput": answers, "dropped": 1}
-    return {"classes": {"realtime": figures, "all": figures}, "lag_p99_ms": 0.2}
-
-
-def figures(reef: float = 11.0, answers: float = 30.0) -> dict[str, Any]:
-    runs = {
-        name: [run(10.0 if column.only else reef, 10.0 if column.only else answers)] * 2
-        for name, column in live.COLUMNS.items()
-    }
-    runs["seq"] = [run(20.0, 29.0)] * 2
-    runs["reef_2"] = [run(10.2, 31.0)] * 2
-    return {
-        "settings": {"seconds": 2, "repeats": 2, "seed": 0}, "facts": {"cores": "2"},
-        "columns": {name: column.title for name, column in live.COLUMNS.items()},
-        "base": {name: column.base for name, column in live.COLUMNS.items()},
-        "models": {"vgg19": {"is": "mlp", "paper_ms": 4.4, "alone_ms": 5.5}},
-        "beside": {"mlp": {"mlp": 0.015}}, "workloads": {"A": {"scale": 0.8, "share": 0.44, "runs": runs}},
-    }  # fmt: skip
-
-
-def test_the_page(tmp_path: Path) -> None:
-    assert live_page.write(figures(), tmp_path) == ["disb-live.md"]
-    text = (tmp_path / "disb-live.md").read_text("utf-8")
-    assert "All are reached." in text
-    assert "| A | 1.10 (1.10 to 1.10) | 2.00 (2.00 to 2.00) |" in text
-    assert "| mlp | +1.5% |" in text
-    assert "The machine has 2 cores" in text
-
-
-def test_targets_that_are_missed_are_told() -> None:
-    assert live_page.missed(figures()) == []
-    assert live_page.missed(figures(reef=12.0)) == ["A, reef: real-time mean 1.20 x alone, not 1.15"]
-    assert live_page.missed(figures(answers=28.0)) == ["A, reef: 2.80 x the answers of real time alone, seq 2.90"]
 
 
 def test_a_workload_that_there_is_not_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,15 +19,14 @@ def of_a_model() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_the_page_has_all_figures_and_names_what_failed(tmp_path: Path) -> None:
+def test_the_page_has_all_figures_and_names_what_failed() -> None:
     data = {"device": "one", "seconds": 2.0, "models": {"mlp": of_a_model()}, "left_out": ["mlp, window"], "facts": {}}
-    assert gpu.write(data, tmp_path) == ["gpu.md"]
-    page = (tmp_path / "gpu.md").read_text()
+    page = gpu.PAGE.text(data)
     assert "| adaptive | 1,000 | 0.50 |  |" in page
     assert "| no_wait | 1,500 | 0.75 | 100 |" in page
     assert "mean 1.50 and 99th percentile 2.00 times" in page
     assert "- ebird failed: it did not start" in page
-    assert "for want of time: mlp, window." in page
+    assert "the time was up: mlp, window." in page
 
 
 def test_figures_of_a_cpu_stay_out_of_the_documentation(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,16 +1,15 @@
-"""Rows picked by length: the yardsticks' arithmetic, a small closed loop, and pages that say what is missed."""
+"""Rows picked by length: the yardsticks' arithmetic, and a small closed loop."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
-from experiments.policies import lengths, lengths_page
+from experiments.policies import lengths
 from experiments.policies.lengths import Device, linear
-from experiments.stages import glue, glue_page
+from experiments.stages import glue
 
 DEVICE = Device("d", linear(2, 1), "uniform:1:4", (2,))
 MS = 1_000_000
@@ -37,29 +36,6 @@ def test_windows_of_one_row_take_what_rows_take() -> None:
     assert one == pytest.approx(1000 / 5)
 
 
-def test_the_page_tells_what_is_missed(tmp_path: Path) -> None:
-    def cell(mean: float, p99: float) -> dict[str, float]:
-        return {"mean_ms": mean, "p99_ms": p99}
-
-    found = {
-        "device": "encoder", "lengths": "fixed:1", "peak": 100.0, "closed": {"by count": 100.0, "by length": 170.0},
-        "loads": {
-            "0.9": {"by count": cell(10, 20), "by length": cell(6, 21)},
-            "1.2": {"by count": None, "by length": cell(9, 9)},
-        },
-    }  # fmt: skip
-    data = {
-        "studies": [found], "facts": {"cores": "2"},
-        "settings": {"requests": 10, "seeds": 1, "clients": 64, "loads": [0.9], "cases": 1},
-    }  # fmt: skip
-    assert lengths_page.missed(data) == [
-        "encoder, closed loop: 1.70 x", "encoder, load 0.9: mean 0.600 x, 99 % 1.050 x, not lower",
-        "encoder, load 0.9: mean 0.60 x, not 0.5 x",
-    ]  # fmt: skip
-    assert lengths_page.write(data, tmp_path) == ["lengths.md"]
-    assert "| 1.2 | - | 9.00 / 9.00 |  |" in (tmp_path / "lengths.md").read_text()
-
-
 def test_requests_have_the_lengths_of_the_data_set() -> None:
     bodies = glue.requests(0)
     counted = Counter(body["inputs"][0]["shape"][1] for body in bodies)
@@ -67,14 +43,3 @@ def test_requests_have_the_lengths_of_the_data_set() -> None:
     assert max(counted) <= 128
     assert all(len(one["data"]) == one["shape"][1] for body in bodies for one in body["inputs"])
     assert json.dumps(bodies) == json.dumps(glue.requests(0))
-
-
-def test_the_served_page_tells_what_is_missed() -> None:
-    def cell(rate: float, mean: float, p99: float) -> dict[str, object]:
-        return {"rows_per_s": [rate], "mean_ms": [mean], "p99_ms": p99, "batch": 2.0, "errors": 0}
-
-    data = {
-        "peak": 100.0, "closed": {"by length": cell(190, 1, 1)},
-        "loads": {"0.9": {"by length": cell(90, 6, 9), "by count": cell(90, 10, 20)}},
-    }  # fmt: skip
-    assert glue_page.missed(data) == ["load 0.9: mean 0.60 x, not 0.5 x"]

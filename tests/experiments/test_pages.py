@@ -1,64 +1,90 @@
-"""The pages in docs/bench are what their JSON says: made again from it, each is the same."""
+"""The pages in docs/bench are what their JSON says, and a figure that becomes worse is named as a missed target."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from experiments.cells import cells_page
-from experiments.classes import bulk_page, preemption_page
-from experiments.costs import hot_path_page
-from experiments.disb import live_page as disb_live_page
-from experiments.disb import simulated_page as disb_simulated_page
-from experiments.papers import adaptive_batching_page, ebird_page, stages_page, steps_page
-from experiments.policies import lengths_page, live_page, live_vs_sim_page, simulated_page
-from experiments.ray import ray_serve_page
-from experiments.simulation import page as simulation_page
-from experiments.stages import ahead_page, glue_page, sliced_page
-from loadtest.bench import http_page
 from loadtest.common import experiment
-from loadtest.common.paths import DOCS
-from loadtest.drill import page as drill_page
-from loadtest.soak import page as soak_page
+from loadtest.common.page import Page
+from loadtest.common.paths import DOCS, ROOT
 
-PAGES: dict[str, Callable[[Any, Path], list[str]]] = {
-    "ahead": ahead_page.write,
-    "bulk": bulk_page.write,
-    "cells": cells_page.write,
-    "glue": glue_page.write,
-    "lengths": lengths_page.write,
-    "http": http_page.write,
-    "hot-path": hot_path_page.write,
-    "live-vs-sim": live_vs_sim_page.write,
-    "policies": simulated_page.write,
-    "preemption": preemption_page.write,
-    "ray-serve": ray_serve_page.write,
-    "soak": soak_page.write,
-    "policies-live": live_page.write,
-    "policies-live-1": live_page.write,
-    "simulation": simulation_page.write,
-    "disb-simulated": disb_simulated_page.write,
-    "disb-live": disb_live_page.write,
-    "drill": drill_page.write,
-    "adaptive_batching": adaptive_batching_page.write,
-    "ebird": ebird_page.write,
-    "sliced": sliced_page.write,
-    "stages": stages_page.write,
-    "steps": steps_page.write,
-}
+MODULES = [
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for folder in ("experiments", "loadtest")
+    for path in sorted((ROOT / folder).rglob("*page.py"))
+    if path != ROOT / "loadtest" / "common" / "page.py"
+]
+PAGES: dict[str, Page] = {page.name: page for page in (import_module(name).PAGE for name in MODULES)}
+STORED = [path.stem for path in DOCS.glob("*.md")]
 
 
-@pytest.mark.parametrize("name", PAGES)
+def page_of(name: str) -> Page:
+    """By the name of the stored page, which may say how it was run."""
+    return PAGES.get(name) or PAGES[name.rpartition("-")[0]]
+
+
+@pytest.mark.parametrize("name", STORED)
 def test_page_is_what_its_json_says(name: str, tmp_path: Path) -> None:
-    made = PAGES[name](experiment.load(DOCS / f"{name}.json"), tmp_path)
-    assert f"{name}.md" in made
+    page_of(name).write(experiment.load(DOCS / f"{name}.json"), tmp_path, name)
     assert (tmp_path / f"{name}.md").read_text("utf-8") == (DOCS / f"{name}.md").read_text("utf-8")
-    plots = [one for one in made if one.endswith(".png")]
-    assert all((tmp_path / plot).read_bytes()[:4] == b"\x89PNG" and (DOCS / plot).exists() for plot in plots)
+    plots = list(tmp_path.glob("*.png"))
+    assert all(plot.read_bytes()[:4] == b"\x89PNG" and (DOCS / plot.name).exists() for plot in plots)
 
 
-def test_every_page_is_among_them() -> None:
-    assert {path.stem for path in DOCS.glob("*.md")} == set(PAGES)
+def change(data: Any, path: tuple[Any, ...], value: Any) -> None:
+    """Set an entry; "*" in the path stands for every entry there."""
+    key, *rest = path
+    for each in (range(len(data)) if isinstance(data, list) else list(data)) if key == "*" else [key]:
+        if rest:
+            change(data[each], tuple(rest), value)
+        else:
+            data[each] = value
+
+
+#: A page, an entry of its figures, a worse value, and how the line begins that names it.
+WORSE = [
+    ("ahead", ("cells", 0, "ahead"), [99.0] * 4, "7 + 0.6 b, load 0.3: +"),
+    ("bulk", ("runs", "reef", "beside", "*", "p99_ms"), 1e6, "reef: real-time p99"),
+    ("bulk", ("runs", "reef", "beside", "*", "best_effort", "per_s"), 0.0, "reef: best effort 0.00"),
+    ("cells", ("datasets", 0, "peaks", "cells"), 1.0, "WMT-like: peak -"),
+    ("cells", ("datasets", 0, "loads", "*", "cells", "p50_ms"), 1e6, "WMT-like, 0.7 of the peak: p50"),
+    ("cells", ("datasets", 1, "loads", "*", "cells", "p50_ms"), 1e6, "fixed 20, 0.5 of the peak: p50"),
+    ("cells", ("steps", "join", "cells"), [[9, 1.0]], "a row of length 1 is answered after 9 steps"),
+    ("cells", ("steps", "costs", 0, "together"), 1e9, "a step costs +"),
+    ("disb-live", ("workloads", "A", "runs", "reef", "*", "classes", "realtime", "mean_ms"), 1e6, "A, reef: real-time"),
+    ("disb-live", ("workloads", "A", "runs", "reef", "*", "classes", "all", "throughput"), 0.0, "A, reef: 0.00 x"),
+    ("drill", ("load", "errors"), {"status 500": 2}, "2 x status 500"),
+    ("drill", ("load", "completed"), 0, "18112 requests without a right answer"),
+    ("drill", ("replacements", 0, "exit"), 1, "server A ended with 1"),
+    ("glue", ("closed", "by length", "rows_per_s"), [1.0], "closed loop: 0.01 x"),
+    ("glue", ("loads", "0.6", "by length", "p99_ms"), 1e6, "load 0.6: mean"),
+    ("glue", ("loads", "0.9", "by length", "mean_ms"), [1e6], "load 0.9: mean"),
+    ("lengths", ("studies", "*", "closed", "by length"), 1.0, "encoder, closed loop: 0.0"),
+    ("lengths", ("studies", "*", "loads", "0.6", "by length", "mean_ms"), 1e3, "encoder, load 0.6: mean"),
+    ("live-vs-sim", ("rows", 0, "simulated_ms"), 1e6, "30% of the peak: +"),
+    ("live-vs-sim", ("control", "rows", 0, "simulated_ms"), 0.0, "control, 30% of the peak: -100.0%"),
+    ("policies", ("cells", "*", "above"), 1.0, "adaptive: +100.0"),
+    ("policies-live", ("cells", "*", "ci95_ms"), -1e9, "mlp, 30%: the mean of adaptive is not the lowest"),
+    ("policies-live", ("tails", 0, "ratio"), 2.0, "mlp, 30%: p99 is 2.00 x the best"),
+    ("policies-live", ("control", "ratio"), 2.0, "control: a row takes more device time"),
+    ("preemption", ("stages", "8", "rounds", "*", "waits_us"), [1e9], "8 stage(s): 99 % of the waits"),
+    ("sliced", ("cells", 0, "above"), 0.5, "mlp, 2 of equal time, load 0.1: +50.00"),
+    ("soak", ("load", "completed"), 0, "load: "),
+    ("soak", ("faults", "wrong"), {"bad row: 200": 3}, "3 x bad row: 200"),
+    ("soak", ("exit",), 1, "the steady server ended with 1"),
+    ("soak", ("left", "*"), 2, "starling_"),
+    ("steps", ("studies", 0, "climb", "no_wait", "failed"), {"status 503": 1}, "mlp, climb, no_wait: 1 x status 503"),
+]
+
+
+@pytest.mark.parametrize(("name", "path", "worse", "line"), WORSE)
+def test_a_worse_figure_is_missed(name: str, path: tuple[Any, ...], worse: Any, line: str) -> None:
+    data = experiment.load(DOCS / f"{name}.json")
+    before = page_of(name).missed(data)
+    change(data, path, worse)
+    new = set(page_of(name).missed(data)) - set(before)
+    assert any(found.startswith(line) for found in new), new

@@ -13,8 +13,8 @@ from app.scheduler.estimates.profile import linear
 from app.scheduler.types import Formed, Unit
 from app.sim.device import Shared
 from experiments.common.simulated import FOREVER_MS, Policy, Server, serve, stepped
-from experiments.papers import adaptive_batching, ebird, ebird_page
-from experiments.papers.modelled_gpu import MAX_BATCH, NETWORKS, SMS, Network, SharedSms
+from experiments.papers import adaptive_batching, ebird
+from experiments.papers.modelled_gpu import NETWORKS, SMS, Network, SharedSms
 
 MS = 1_000_000
 NETWORK = Network("net", 50, 1.0)  # 2 ms of launches, 1 ms an image from 4 images on
@@ -121,12 +121,6 @@ def test_steps_scale_the_same_gaps() -> None:
 # Ebird
 
 
-def test_the_paper_s_delay_is_its_own_for_resnet_152() -> None:
-    delays = {network.name: ebird.paper_delay(network) for network in NETWORKS}
-    assert delays["ResNet-152"] == 30
-    assert all(0 < delay < 60 for delay in delays.values())
-
-
 def test_ebird_waits_for_a_small_worker_where_others_fill_a_large_one_partly() -> None:
     """Trap S1: the third and later of a burst of rows find 1, 1 and 2 taken and 4, 8, 16 too large."""
     burst = np.array([0, 1, 2, 3, 4, 5]) * 1000
@@ -152,40 +146,16 @@ def test_ebird_page_and_plots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(ebird, "NETWORKS", [network for network in NETWORKS if network.name == "ResNet-152"])
     monkeypatch.setattr(ebird, "DOUBTS", {"as assumed": {}})
     monkeypatch.setattr(ebird, "DELAYS", (5.0,))
-    corners = {"as assumed": {"": {}}, "copy rate": {"12 GB/s": {"copy_gb_s": 12.0}}}
+    alike, against = list(ebird.CORNERS.items())[-2:]
+    corners = {"as assumed": {"": {}}, "copy rate": {"12 GB/s": {"copy_gb_s": 12.0}}, **dict((alike, against))}
     monkeypatch.setattr(ebird, "CORNERS", corners)
     assert ebird.EXPERIMENT.main(["--seeds", "2", "--stable", "2", "--processes", "1", "--out", str(tmp_path)]) == 0
-    text = (tmp_path / "ebird.md").read_text()
-    for heading in ("Headlines", "Assumptions", "Figure 8", "Figure 2", "Figure 9", "How much", "Doubts"):
-        assert f"## {heading}" in text
-    assert "| copy rate | 12 GB/s |" in text
-    assert "44.6 to 70.9 %" in text
     data = json.loads((tmp_path / "ebird.json").read_text())
     (study,) = data["studies"]
     assert set(study["burst"]["ebird"]) >= {"low_ms", "high_ms", "high_p99_ms", "over_qos"}
     assert data["facts"]["cores"]
     for name in ("ebird-steps", "ebird-burst", "ebird-throughput"):
         assert (tmp_path / f"{name}.png").read_bytes()[:4] == b"\x89PNG"
-
-
-def test_a_corner_is_told_as_a_share_of_the_gain() -> None:
-    """25 % and 35 % more on two networks; in the corner 15 % and 15 %, half of it."""
-    base = {"window, tuned": [100.0, 100.0], "adaptive": [120.0, 120.0]}
-    corners = [
-        {"assumption": "as assumed", "corner": "", "throughput": {**base, "ebird": [125.0, 135.0]}},
-        {"assumption": "gap", "corner": "none", "throughput": {**base, "ebird": [115.0, 115.0]}},
-    ]
-    rows = ebird_page.cornered(corners).splitlines()
-    assert "left of +30.0%" in rows[0]
-    assert "| gap | none | +15.0% (+15.0% to +15.0%) | 50% | +20.0% (+20.0% to +20.0%) | 100% |" in rows
-
-
-def test_every_corner_is_one_of_the_model() -> None:
-    first, *others = ebird.CORNERS.items()
-    assert first == ("as assumed", {"": {}})
-    for _, corners in others:
-        for changes in corners.values():
-            assert replace(NETWORK, **changes) != NETWORK
 
 
 # adaptive batching
@@ -230,13 +200,5 @@ def test_adaptive_batching_page_and_plot(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(adaptive_batching, "WEIGHTS", (0.9,))
     arguments = ["--seeds", "1", "--seconds", "4", "--processes", "1", "--out", str(tmp_path)]
     assert adaptive_batching.EXPERIMENT.main(arguments) == 0
-    text = (tmp_path / "adaptive_batching.md").read_text()
-    for word in ("preferred, literal", "adaptive, energy", "VGG19, shuffled", "0.8 + 0.5 b", "published"):
-        assert word in text
     assert len(json.loads((tmp_path / "adaptive_batching.json").read_text())["studies"]) == 2
     assert (tmp_path / "adaptive_batching.png").read_bytes()[:4] == b"\x89PNG"
-
-
-def test_largest_batch_is_the_paper_s() -> None:
-    assert MAX_BATCH == 32
-    assert sum(ebird.default_workers("ebird", MAX_BATCH)) == MAX_BATCH

@@ -10,7 +10,7 @@ import pytest
 
 from app.scheduler.types import Formed, Row, Unit
 from experiments.common.networks import FAST, Network
-from experiments.papers import stages, stages_cells, stages_page, stages_runs
+from experiments.papers import stages, stages_cells, stages_runs
 from experiments.papers.stages_gpu import StagesGpu
 
 MS = 1_000_000
@@ -77,7 +77,7 @@ def test_padded_batches_take_the_steps_of_their_longest_row() -> None:
 
 
 def test_page_and_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages, "FAST", (FAST[2], replace(FAST[4], row_ms=5.0)))
+    monkeypatch.setattr(stages, "FAST", (FAST[2], replace(FAST[4], row_ms=5.0)))  # one of each kind
     monkeypatch.setattr(stages, "DOUBTS", {"as assumed": {}})
     monkeypatch.setattr(stages, "DELAYS", (5.0,))
     monkeypatch.setattr(stages, "TRIED_STAGES", (1, 2))
@@ -90,19 +90,6 @@ def test_page_and_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         stages.EXPERIMENT.main(["--requests", "150", "--sequences", "300", "--processes", "1", "--out", str(tmp_path)])
         == 0
     )
-    text = (tmp_path / "stages.md").read_text()
-    for words in (
-        "## DVABatch",
-        "## Late Batching",
-        "## Assumptions",
-        "16.1 % / 39 % / 57.7 %",
-        "### WMT-like",
-        "-46.4 %",
-    ):
-        assert words in text
     data = json.loads((tmp_path / "stages.json").read_text())
     assert set(data["studies"][0]["loads"]) >= {"ZeroBatch", "DelayBatch", "DVABatch", "adaptive"}
     assert (tmp_path / "stages.png").read_bytes()[:4] == b"\x89PNG"
-    found = data["studies"][0]
-    base, ours = (found["loads"][name]["low"]["mean_ms"] for name in ("ZeroBatch", "DVABatch"))
-    assert stages_page.reduction(found, "DVABatch", "ZeroBatch", "low", "mean_ms") == pytest.approx(1 - ours / base)

@@ -32,4 +32,3 @@ def test_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sliced.EXPERIMENT.main(arguments) == 0
     text = (tmp_path / "sliced.md").read_text()
     assert "| cut | " in text
-    assert "the bound is 1 %" in text

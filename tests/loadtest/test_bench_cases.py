@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from loadtest.bench import cases
-from loadtest.bench.http_data import Figure
+from loadtest.bench.figures import Figure
 from loadtest.bench.load import LoadError, Request, Result
 from loadtest.bench.session import Measured, Plan
 from loadtest.common.servers import Server

@@ -9,10 +9,10 @@ import pytest
 
 from experiments.costs import hot_path_page, profile
 from loadtest.bench import http_page, wrk
-from loadtest.bench.http_data import Figure, Report, Target
+from loadtest.bench.figures import Figure, Target
 from loadtest.bench.load import LoadError
 from loadtest.bench.session import alternate, ratios
-from loadtest.common import experiment, machine
+from loadtest.common import experiment
 from loadtest.common.servers import Child
 
 
@@ -25,7 +25,7 @@ def test_alternate_takes_turns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "value", "text"),
+    ("target", "value", "met"),
     [
         (Target(0.55, aim=0.7), 0.54, "NO"),
         (Target(0.55, aim=0.7), 0.55, "yes"),
@@ -35,24 +35,8 @@ def test_alternate_takes_turns() -> None:
         (None, 1.0, ""),
     ],
 )
-def test_verdict(target: Target | None, value: float, text: str) -> None:
-    assert http_page.verdict(Figure("x", "ratio", (value, value, value), target)) == text
-
-
-def test_report_files(tmp_path: Path) -> None:
-    """The page is made of the stored figures alone."""
-    figure = Figure("echo", "requests/s", (1000.0, 3000.0, 2000.0), Target(1500, aim=1800), note="why")
-    report = Report({"client": "wrk", "cores": "2"}, {"echo": [figure]}, {"mlp": "gone"})
-    experiment.store(report.to_dict(), tmp_path / "http.json")
-    read = experiment.load(tmp_path / "http.json")
-    assert Report.from_dict(read) == report
-    assert read["cases"]["echo"][0]["median"] == 2000.0
-    assert http_page.write(read, tmp_path) == ["http.md"]
-    text = (tmp_path / "http.md").read_text("utf-8")
-    row = "| echo | 2,000 requests/s | 1,000 – 3,000 | at least 1500, aim 1800 | yes, and the aim | why |"
-    assert row in text
-    assert "`mlp` could not be measured: gone" in text
-    assert "- client: wrk" in text
+def test_targets(target: Target | None, value: float, met: str) -> None:
+    assert http_page.met(Figure("x", "ratio", (value, 0.0, 9.0), target).to_dict()) == met
 
 
 def test_wrk_output() -> None:
@@ -79,45 +63,15 @@ def test_profile_separates_threads() -> None:
     assert main.top() == [("loop (b.py)", 0.8, 0.8), ("main (a.py)", 0.2, 1.0)]
 
 
-def test_the_page_of_the_hot_path_leaves_idle_threads_out(tmp_path: Path) -> None:
+def test_the_page_of_the_hot_path_leaves_idle_threads_out() -> None:
     busy, idle = profile.Thread("MainThread"), profile.Thread("idle")
     busy.add(["main (a.py)", "loop (b.py)"], profile.RATE_HZ)
     idle.add(["wait (c.py)"], 1)
     threads = profile.busy([busy, idle], 2)
-    hot_path_page.write({"facts": {"cores": "2"}, "per_second": 20_000, "threads": threads}, tmp_path)
-    text = (tmp_path / "hot-path.md").read_text()
+    text = hot_path_page.PAGE.text({"facts": {"cores": "2"}, "per_second": 20_000, "threads": threads})
     assert "## MainThread: running 50% of the time" in text
     assert "| 100.0% | 100.0% | 25.0 us | `loop (b.py)` |" in text  # half a second of 20,000 requests
     assert "idle" not in text.partition("##")[2]
-
-
-def test_the_page_of_the_hot_path_shows_an_older_run_first(tmp_path: Path) -> None:
-    """Facts that differ are a table, threads that only one of the runs had are shown, too."""
-    old: hot_path_page.HotPath = {
-        "facts": {"cores": "2", "rate": "10,000 requests/s"},
-        "per_second": 10_000,
-        "threads": [hot_thread("MainThread", "task (a.py)"), hot_thread("gone", "run (c.py)")],
-    }
-    new: hot_path_page.HotPath = {
-        "facts": {"cores": "2", "rate": "20,000 requests/s", "CPU a request": "31.0 us"},
-        "per_second": 20_000,
-        "threads": [hot_thread("MainThread", "write (b.py)")],
-        "before": old,
-    }
-    hot_path_page.write(new, tmp_path)
-    text = (tmp_path / "hot-path.md").read_text()
-    assert "- cores: 2" in text
-    assert "| rate | 10,000 requests/s | 20,000 requests/s |" in text
-    assert "| CPU a request | not known | 31.0 us |" in text
-    headings = [line for line in text.splitlines() if line.startswith("## ")]
-    assert [line.partition(":")[0] for line in headings] == [
-        "## MainThread, before", "## MainThread, after", "## gone, before",
-    ]  # fmt: skip
-    assert text.index("| 50.0% | 100.0% | 40.0 us | `task (a.py)` |") < text.index("| 20.0 us | `write (b.py)` |")
-
-
-def hot_thread(name: str, function: str) -> hot_path_page.BusyThread:
-    return {"name": name, "share": 0.8, "top": [(function, 0.5, 1.0)]}
 
 
 def test_an_older_run_is_read_without_the_one_before_it(tmp_path: Path) -> None:
@@ -137,9 +91,3 @@ def test_a_child_is_stopped_and_its_words_kept() -> None:
     with Child([sys.executable, "-c", "import time; time.sleep(60)"]) as child:
         assert child.process.poll() is None
     assert child.process.returncode is not None
-
-
-def test_machine_tells_versions() -> None:
-    facts = machine.describe()
-    assert int(facts["cores"]) >= 1
-    assert facts["versions"].startswith("python ")

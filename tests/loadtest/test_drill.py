@@ -72,38 +72,26 @@ def test_servers_drain_as_pods_do() -> None:
     assert settings.models == "demo"
 
 
-def test_a_fatal_request_may_end_one_server(tmp_path: Path) -> None:
-    fine = data(poison={"status": 502, "lost": 1, "after": [200] * 10})
-    assert page.missed(fine) == []
-    page.write(fine, tmp_path)
-    assert "1 of the two servers ended, and 10 of 10 requests" in (tmp_path / "drill.md").read_text(encoding="utf-8")
-    (told,) = page.missed(data(poison={"status": 502, "lost": 2, "after": [502] * 10}))
-    assert told.startswith("a fatal request ended 2 servers")
-
-
 def test_a_server_that_loads_is_no_failure() -> None:
     loading = {**LOAD, "completed": 8, "errors": {"status 503": 2}}
     assert page.missed(data(load=loading)) == []
     assert page.missed(data(load={**loading, "completed": 7})) == ["1 requests without a right answer"]
 
 
-def test_page_of_a_drill_without_failures(tmp_path: Path) -> None:
-    assert page.missed(data()) == []
-    assert page.write(data(), tmp_path) == ["drill.md"]
-    text = (tmp_path / "drill.md").read_text(encoding="utf-8")
-    assert "No request failed: 10 of 10 were answered rightly" in text
-    assert "nginx tried 4 requests a second time" in text
-    assert "| A | 0 | 2.5 | 3.2 |" in text
-
-
-def test_failures_are_told(tmp_path: Path) -> None:
-    failed = data(load={**LOAD, "completed": 8, "errors": {"status 502": 2}})
-    assert page.missed(failed) == ["2 x status 502"]
-    page.write(failed, tmp_path)
-    assert "**2 requests failed**: 2 x status 502" in (tmp_path / "drill.md").read_text(encoding="utf-8")
-    assert page.missed(data(load={**LOAD, "completed": 9})) == ["1 requests without a right answer"]
-    replaced = [{"server": "A", "exit": 1, "ended_s": 2.5, "ready_s": 3.25}]
-    assert page.missed(data(replacements=replaced)) == ["server A ended with 1"]
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        ({"poison": {"status": 502, "lost": 2, "after": [502] * 10}}, "a fatal request ended 2 servers; then [502"),
+        ({"poison": {"status": 502, "lost": 1, "after": [200, 500]}}, "a fatal request ended 1 servers; then [200"),
+        ({"load": {**LOAD, "completed": 8, "errors": {"status 502": 2}}}, "2 x status 502"),
+        ({"load": {**LOAD, "completed": 9}}, "1 requests without a right answer"),
+        ({"replacements": [{"server": "A", "exit": 1}]}, "server A ended with 1"),
+    ],
+)
+def test_failures_are_named(changed: dict[str, Any], line: str) -> None:
+    assert page.missed(data()) == page.missed(data(poison={"status": 502, "lost": 1, "after": [200] * 10})) == []
+    (found,) = page.missed(data(**changed))
+    assert found.startswith(line)
 
 
 def test_without_nginx_it_says_how_to_get_it(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from statistics import median
-from typing import Any, Self
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -18,10 +17,6 @@ class Target:
 
     def met(self, value: float) -> bool:
         return value <= self.bound if self.at_most else value >= self.bound
-
-    def __str__(self) -> str:
-        text = f"{'at most' if self.at_most else 'at least'} {self.bound:g}"
-        return text if self.aim is None else f"{text}, aim {self.aim:g}"
 
 
 @dataclass(frozen=True)
@@ -46,26 +41,3 @@ class Figure:
         """The fields, and derived values for readers of the JSON."""
         followed = {"median": self.median, "min": min(self.rounds), "max": max(self.rounds), "met": self.met}
         return {**asdict(self), "rounds": list(self.rounds), **followed}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        target = None if data["target"] is None else Target(**data["target"])
-        return cls(data["what"], data["unit"], tuple(data["rounds"]), target, data["note"])
-
-
-@dataclass(frozen=True)
-class Report:
-    """One run. `failed` holds the reason for each case that could not be measured."""
-
-    facts: dict[str, str]
-    cases: dict[str, list[Figure]]
-    failed: dict[str, str]
-
-    def to_dict(self) -> dict[str, Any]:
-        cases = {name: [figure.to_dict() for figure in figures] for name, figures in self.cases.items()}
-        return {"facts": self.facts, "cases": cases, "failed": self.failed}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        cases = {name: [Figure.from_dict(one) for one in figures] for name, figures in data["cases"].items()}
-        return cls(data["facts"], cases, data["failed"])
