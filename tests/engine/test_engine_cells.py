@@ -22,8 +22,8 @@ from app.engine.profiling.service import Profiling
 from app.engine.served_model import ServedModel
 from app.errors import DeadlineExceeded, ModelFailed
 from app.models import Recurrent
+from app.models.recurrent import packed_cells
 from app.models.recurrent.cells import CellModel, recurrent_model
-from app.models.recurrent.recurrent import packed_cells
 from app.models.recurrent.rnn import by_its_layer
 from app.scheduler.scheduler import Scheduler
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from app.contract import Batching, ModelInfo, TensorSpec
+from app.models.recurrent import lstm_steps as steps_of
+from app.models.recurrent import packed_cells as packing
 from app.models.recurrent.cells import recurrent_model
 from app.models.recurrent.lstm_steps import lstm_steps
-from app.models.recurrent.recurrent import lstm_steps as steps_of
-from app.models.recurrent.recurrent import packed_cells as packing
 from app.models.recurrent.rnn import LayerCell, by_its_layer
 from tests.tiers import repeatable
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from app.contract import Batching, ModelInfo, TensorSpec
+from app.models.recurrent import packed_cells as packing
+from app.models.recurrent import rnn
 from app.models.recurrent.packed_cells import packed_cells
-from app.models.recurrent.recurrent import packed_cells as packing
-from app.models.recurrent.recurrent import rnn
 from app.models.recurrent.rnn import LayerCell
 from tests.tiers import repeatable
 

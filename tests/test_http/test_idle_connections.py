@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from test_turns import Clock as Timers
 
 from app.http.connection.idle_connections import Waiting
+from test_http.test_refusals import Clock as Timers
 
 
 class Clock(Timers):

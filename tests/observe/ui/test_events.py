@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
-from api.catalog import FakeServed, served, spec
+from test_http.catalog import FakeServed, served, spec
 
 from app.contract import IndexEntry, Plan
 from app.observe.metrics import Gauges, ModelStats, Snapshot

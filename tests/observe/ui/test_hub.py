@@ -8,8 +8,8 @@ from typing import Any
 
 import orjson
 import pytest
-from api.catalog import FakeCatalog, served, spec
 from fakes import VirtualLoop, virtual, virtual_loop
+from test_http.catalog import FakeCatalog, served, spec
 
 from app.contract import IndexEntry, Plan
 from app.errors import NotReady, QueueFull
