@@ -7,9 +7,8 @@ import logging
 import os
 import platform
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,17 +17,11 @@ from fastapi import FastAPI
 
 from app import __version__
 from app.contract import Batching
-from app.engine.device import Device, DeviceOptions
-from app.engine.device_factory import make_device
+from app.engine.device import Device
 from app.engine.engine import Engine
-from app.engine.profiling.cache import ProfileCache, cpu_name, default_folder
-from app.engine.profiling.energy import find_meter
-from app.engine.profiling.service import Profiling
-from app.engine.profiling.sizing import agreed
-from app.engine.record_file import RecordFile
 from app.engine.streams import cuda
-from app.engine.streams.device import NO_GRAPHS, StreamDevice
-from app.errors import ConfigError, as_config_error
+from app.engine_setup import ANY_SIZE, device_of, engine_of, open_record, with_suggested_size
+from app.errors import as_config_error
 from app.http.access import Access
 from app.http.access_log import AccessLog
 from app.http.body import Limits
@@ -40,26 +33,20 @@ from app.http.openapi.pages import OPEN_PATHS, docs_router
 from app.http.routes.control import router as control
 from app.http.routes.openapi import router as documentation
 from app.lifecycle import Lifecycle
-from app.models.placement import Placement
 from app.models.registry import READY, Registry
 from app.models.repository import Repository
 from app.models.sources.loaders import load as load_model
 from app.observe.metrics import Status
 from app.observe.prometheus import Metrics
 from app.observe.tracing.setup import open_tracing
-from app.observe.tracing.tracer import Tracer
 from app.observe.ui.hub import Hub
 from app.observe.ui.page import Page
-from app.scheduler.policies import check_names, policy_class
-from app.scheduler.record import RecordingScheduler
-from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import KEEPING, ClassSpec, Preset
-from app.settings import MIB, Settings, cpu_cores, helper_threads, memory_limit
+from app.scheduler.policies import check_names
+from app.settings import MIB, Settings, helper_threads
 
 log = logging.getLogger("starling")
 
 _BUILD = {"version": __version__, "python": platform.python_version(), "torch": torch.__version__}
-_ANY_SIZE = 1 << 16  # a worker's capacity where none is given: each model's largest batch bounds it
 _ABOUT = "DNN inference over HTTP: the Open Inference Protocol (V2), TensorFlow Serving's V1, and a friendly route."
 _OVERRIDES = (
     "policy", "objective", "max_batch", "max_delay_ms", "max_queue", "default_timeout_ms", "default_class", "row_check",
@@ -88,8 +75,8 @@ def create_app(
     # A folder that cannot be read or has no model is known before anything starts.
     names = repository.names(required=not settings.allow_empty)
     if settings.auto_size:
-        settings = _sized(settings, names, gpu)
-    record = _record(settings)
+        settings = with_suggested_size(settings, names, gpu)
+    record = open_record(settings)
     rejected: Counter[str] = Counter()
 
     @asynccontextmanager
@@ -97,8 +84,9 @@ def create_app(
         async with AsyncExitStack() as stack:
             if tracing is not None:
                 await stack.enter_async_context(tracing.running())  # first, so that it ends last
-            scheduler = _scheduler(settings, device := _device(settings, gpu), record, stack)
-            engine = await stack.enter_async_context(_engine(settings, device, scheduler, lifecycle, tracer))
+            device = device_of(settings, gpu)
+            sink = None if record is None else stack.enter_context(record).sink
+            engine = await stack.enter_async_context(engine_of(settings, device, lifecycle, tracer, sink))
             registry = await stack.enter_async_context(
                 Registry(
                     engine,
@@ -170,104 +158,6 @@ def _access(settings: Settings) -> Access:
     )
 
 
-def _record(settings: Settings) -> RecordFile | None:
-    """Opened before anything starts, so that a wrong path is one line. Raises ConfigError."""
-    if settings.record is None:
-        return None
-    try:
-        return RecordFile(settings.record)
-    except OSError as exc:
-        raise ConfigError(f"record: {settings.record}: {exc.strerror or exc}") from None
-
-
-def _scheduler(settings: Settings, device: Device, record: RecordFile | None, stack: AsyncExitStack) -> Scheduler:
-    spec = replace(device.spec, classes=_classes(settings))
-    if record is None:
-        return Scheduler(spec, split_failed=settings.split_failed)
-    sink = stack.enter_context(record).sink
-    return RecordingScheduler(spec, split_failed=settings.split_failed, sink=sink)
-
-
-def _classes(settings: Settings) -> ClassSpec:
-    return ClassSpec(
-        preset=Preset(settings.classes),
-        budget_ns=round(settings.preempt_budget_ms * 1e6),
-        slowdown=settings.rt_slowdown,
-        share=settings.best_effort_share,
-        edf=settings.rt_order == "edf",
-    )
-
-
-def _device(settings: Settings, gpu: int | None) -> Device:
-    policy = policy_class(settings.policy or Batching().policy)
-    capacities = settings.workers or (_ANY_SIZE,)
-    if not settings.workers and policy.sizes_itself:
-        capacities = policy.workers(settings.max_batch or Batching().max_batch)
-    placement = Placement(precision=settings.precision, compile=settings.compile)
-    ahead_ms = settings.push_ahead_ms
-    options = DeviceOptions(
-        placement=placement,
-        push_depth=policy.push_depth if settings.push_depth is None else settings.push_depth,
-        push_ahead_ns=None if ahead_ms is None else round(ahead_ms * 1e6),
-        max_alive=settings.max_alive,
-        graphs=settings.cuda_graphs,
-        keeps_one=Preset(settings.classes) in KEEPING and not policy.sizes_itself,
-    )
-    device = make_device(gpu, capacities, settings.compute_threads, cpu_cores(), options)
-    at_once, workers = device.spec.max_running, len(device.spec.workers)
-    if policy.sizes_itself and at_once < workers:
-        log.warning(
-            "policy %s: this device runs %d units at once, fewer than the %d workers that the policy is made for",
-            policy.name, at_once, workers,
-        )  # fmt: skip
-    return device
-
-
-def _sized(settings: Settings, names: Sequence[str], gpu: int | None) -> Settings:
-    """The settings with threads, workers and max_alive as the models' profiles suggest, where they were not given.
-
-    A list of workers that was given, or is the policy's own, says how many there are; nothing else fits to it then.
-    """
-    if settings.threads is not None or settings.workers:
-        return settings
-    if policy_class(settings.policy or Batching().policy).sizes_itself:
-        return settings
-    hardware = cpu_name() if gpu is None else cuda.name_of(gpu) + (not settings.cuda_graphs) * NO_GRAPHS
-    cache = ProfileCache(settings.profile_dir or default_folder())
-    told = {name: cache.suggestion(name, hardware, settings.precision) for name in names}
-    size = agreed(one for one in told.values() if one is not None)
-    if size is None or (gpu is None and size.threads * len(size.workers) > cpu_cores()):
-        return settings
-    found: dict[str, object] = {"threads": size.threads, "workers": size.workers}
-    if settings.max_alive is None and size.max_alive is not None:
-        found["max_alive"] = size.max_alive
-    known = ", ".join(name for name, one in told.items() if one is not None)
-    shown = {**found, "workers": ",".join(map(str, size.workers))}
-    log.info("%s: from the profiles of %s", ", ".join(f"{name} {value}" for name, value in shown.items()), known)
-    return settings.model_copy(update=found)
-
-
-def _engine(
-    settings: Settings, device: Device, scheduler: Scheduler, lifecycle: Lifecycle, tracer: Tracer | None
-) -> Engine:
-    cache = ProfileCache(settings.profile_dir or default_folder())
-    return Engine(
-        Profiling(device, cache, settings.profile_budget_s),
-        scheduler,
-        window_s=settings.rate_window_s,
-        hang_factor=settings.hang_factor,
-        hang_floor_s=settings.hang_floor_s,
-        pool_bytes=settings.pool_mib * MIB,
-        activation_bytes=settings.activation_mib * MIB,
-        body_bytes=int(settings.max_inflight_mib * MIB),
-        memory_bytes=memory_limit(),
-        on_lost=lifecycle.fail,
-        on_tick=lifecycle.tick,
-        meter=find_meter(device.uuid if isinstance(device, StreamDevice) else None),
-        tracer=tracer,
-    )
-
-
 def _given(settings: Settings) -> dict[str, object]:
     """Settings of models given as flags or variables: they beat every model.toml."""
     values = {name: getattr(settings, name) for name in _OVERRIDES}
@@ -293,7 +183,7 @@ def _status(
 
 def _about(device: Device) -> dict[str, Any]:
     """For the live page: what runs here. A worker that takes any batch has no capacity of its own."""
-    capacities = [None if worker.capacity >= _ANY_SIZE else worker.capacity for worker in device.spec.workers]
+    capacities = [None if worker.capacity >= ANY_SIZE else worker.capacity for worker in device.spec.workers]
     return {"version": __version__, "device": device.name, "workers": capacities}
 
 

@@ -30,9 +30,10 @@ OURS: dict[str, set[str] | None] = {
     "http": {"contract", "errors", "observe", "__init__"},
     "lifecycle": {"contract"},
     "server": {"contract", "errors", "settings", "lifecycle", "process", "observe", "http", "__init__"},
+    "engine_setup": {"contract", "errors", "settings", "scheduler", "models", "engine", "observe", "lifecycle"},
     "main": {
-        "contract", "errors", "settings", "scheduler", "models", "engine", "http", "observe", "server", "lifecycle",
-        "__init__",
+        "contract", "errors", "settings", "scheduler", "models", "engine", "engine_setup", "http", "observe", "server",
+        "lifecycle", "__init__",
     },
     "cli": None,
     "__main__": {"cli"},

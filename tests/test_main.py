@@ -15,7 +15,7 @@ import pytest
 from lifespan import started, with_state
 from runtimes import HostRuntime
 
-from app import __version__, main
+from app import __version__, engine_setup, main
 from app.engine.profiling.cache import Key, ProfileCache, cpu_name
 from app.errors import ConfigError
 from app.scheduler.estimates.profile import ModelProfile
@@ -24,8 +24,8 @@ from app.settings import Settings
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ProfileCache:
-    monkeypatch.setattr(main, "cpu_cores", lambda: 4)
-    monkeypatch.setattr(main.cuda, "name_of", lambda gpu: f"cuda GPU {gpu}")
+    monkeypatch.setattr(engine_setup, "cpu_cores", lambda: 4)
+    monkeypatch.setattr(engine_setup.cuda, "name_of", lambda gpu: f"cuda GPU {gpu}")
     return ProfileCache(tmp_path)
 
 
@@ -37,7 +37,7 @@ def keep(cache: ProfileCache, hardware: str, model: str = "m", precision: str = 
 
 def sized(cache: ProfileCache, gpu: int | None = None, **given: Any) -> tuple[Any, Any, Any]:
     settings = Settings(profile_dir=cache.folder, **given)
-    found = main._sized(settings, ["m", "n"], gpu)
+    found = engine_setup.with_suggested_size(settings, ["m", "n"], gpu)
     return found.threads, found.workers, found.max_alive
 
 
@@ -78,13 +78,13 @@ def test_a_policy_that_sizes_itself_takes_nothing_from_profiles(cache: ProfileCa
 def test_ebird_is_told_when_the_device_cannot_run_its_workers_at_once(
     threads: int, warned: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(main, "cpu_cores", lambda: 2)
-    device = main._device(Settings(policy="ebird", threads=threads), None)
+    monkeypatch.setattr(engine_setup, "cpu_cores", lambda: 2)
+    device = engine_setup.device_of(Settings(policy="ebird", threads=threads), None)
     assert [worker.capacity for worker in device.spec.workers] == [1, 1, 2, 4, 8, 16]
     assert ("fewer than the 6 workers that the policy is made for" in caplog.text) == warned
     caplog.clear()
-    main._device(Settings(policy="ebird", workers=(1, 8), threads=1), None)
-    main._device(Settings(threads=1, workers=(4, 4, 4)), None)
+    engine_setup.device_of(Settings(policy="ebird", workers=(1, 8), threads=1), None)
+    engine_setup.device_of(Settings(threads=1, workers=(4, 4, 4)), None)
     assert caplog.text == ""
 
 
@@ -113,8 +113,8 @@ def test_ebird_has_no_unit_behind_one_at_work(
     monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], depth: int
 ) -> None:
     """On a GPU other policies have two; what was given stays, and is refused by name when a model loads."""
-    monkeypatch.setattr(main.cuda, "CudaRuntime", lambda gpu: HostRuntime())
-    assert main._device(Settings(**given), 0).spec.push_depth == depth
+    monkeypatch.setattr(engine_setup.cuda, "CudaRuntime", lambda gpu: HostRuntime())
+    assert engine_setup.device_of(Settings(**given), 0).spec.push_depth == depth
 
 
 @pytest.mark.parametrize(
@@ -124,8 +124,8 @@ def test_ebird_has_no_unit_behind_one_at_work(
 def test_the_worker_kept_for_real_time_comes_first_on_a_gpu(
     monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], priorities: list[int]
 ) -> None:
-    monkeypatch.setattr(main.cuda, "CudaRuntime", lambda gpu: HostRuntime())
-    spec = main._device(Settings(**{"workers": (4, 8)} | given), 0).spec
+    monkeypatch.setattr(engine_setup.cuda, "CudaRuntime", lambda gpu: HostRuntime())
+    spec = engine_setup.device_of(Settings(**{"workers": (4, 8)} | given), 0).spec
     assert [worker.priority for worker in spec.workers] == priorities
     assert not spec.goes_on
 

@@ -51,13 +51,13 @@ def measure_beside(model: Model, others: Sequence[Model], company: Company, out:
 
     `others` may hold `model` itself. Raises ConfigError when a model fails.
     """
-    from app.engine.profiling.pair_cache import PairCache, told
+    from app.engine.profiling.cache import ProfileCache, pairs_to_dict
 
-    cache, kept, pairs = PairCache(company.folder), None, []
+    cache, kept, pairs = ProfileCache(company.folder), None, []
     for key, pair in _measured(model, others, company):
-        kept = cache.store(key, pair)
+        kept = cache.store_pair(key, pair)
         pairs.append(pair)
-    text = json.dumps(told(key, pairs), indent=1)
+    text = json.dumps(pairs_to_dict(key, pairs), indent=1)
     try:
         if out is not None:
             out.write_text(text + "\n", encoding="utf-8")
@@ -74,8 +74,7 @@ def _measured(model: Model, others: Sequence[Model], company: Company) -> Iterat
     import torch
 
     from app.engine.profiling.cache import architecture_of, key_of
-    from app.engine.profiling.pair_bench import PairBench, measure_pair
-    from app.engine.profiling.pair_sampler import PairSampler, ends, ends_and_middle
+    from app.engine.profiling.pairs import PairBench, PairSampler, ends, ends_and_middle, measure_pair
     from app.models.checks.samples import short_lengths
     from app.scheduler.estimates.pairs import Pair
 

@@ -1,91 +1,107 @@
-"""A lease: one call as the engine sees it. It is the scheduler's Call, and also owns the call's slots.
+"""Leases: calls that own slots of a placed model from admission to answer.
 
-It owns them from admission to answer. Slots are freed once, and never while a unit still reads them.
+A lease is the scheduler's Call, so one object does for a request. Slots are freed once, and never while a unit reads
+them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, cast
+from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 
-from app.contract import CLASSES, Answer, Array, Finished, Model, TensorSpec, Waiter
-from app.engine import ragged
-from app.engine.pool import Pool, Slots
+from app.contract import CLASSES, Answer, Array, Model, TensorSpec, Waiter
+from app.engine.device import Device, Executor
+from app.engine.outputs import Batch, CallWithOutputs, joined
+from app.engine.pool import Slots
 from app.errors import BadRequest, ClientGone, DeadlineExceeded, ModelFailed, NotReady, StarlingError
 from app.observe.metrics import ModelStats
-from app.scheduler.types import Call, Drop, Klass, Reason, Row, RowState
+from app.scheduler.scheduler import Scheduler
+from app.scheduler.types import Drop, Klass, Reason, Row, RowState
 
 log = logging.getLogger("starling.engine")
 
-Parts = tuple[int, int, int]  # nanoseconds of input, model and output
+_ENDED = RowState.ENDED
 
 
-class Home(Protocol):
-    """What a lease needs of the model it belongs to."""
+@dataclass(slots=True)
+class Intake:
+    """How calls enter the scheduler: what all models of an engine share.
 
-    model: Model
-    pool: Pool
-    program: int
-    stats: ModelStats
-
-    def future(self) -> asyncio.Future[Answer]: ...
-    def submit(self, lease: Lease) -> None:
-        """Its rows are to run; it fails at once if no call is taken any more."""
-        ...
-
-    def cancel(self, lease: Lease) -> None: ...
-    def unused(self, lease: Lease) -> None:
-        """The lease ends without having been submitted."""
-        ...
-
-    def free_rows(self, rows: Iterable[Row]) -> None: ...
-
-
-class Batch(Finished):
-    """A finished batch as its calls see it: outputs of all its rows; parts, and the end of it on the loop, in ns.
-
-    `started` is when it would have begun, had it computed until its end: what it cost to hand over counts as waiting.
+    After an input, `step_soon` has the scheduler asked at the end of this turn of the loop.
     """
 
-    __slots__ = ("parts", "size", "spent", "started")
-
-    def __init__(self, outputs: list[Array], ended: int, parts: Parts, size: int) -> None:
-        super().__init__(outputs)
-        self.parts = parts
-        self.spent = sum(parts)
-        self.started = ended - self.spent
-        self.size = size
-
-    def of_row(self, outputs: list[Array]) -> Batch:
-        """One row of it, with outputs of its own."""
-        return Batch(outputs, self.started + self.spent, self.parts, self.size)
+    scheduler: Scheduler
+    device: Device
+    clock: Callable[[], int]
+    step_soon: Callable[[], None]
+    next_id: Callable[[], int] = field(default_factory=lambda: itertools.count().__next__)
+    refusing: str | None = None  # why no call is taken any more
 
 
-class Lease(Call):
+class PlacedModel:
+    """A model on the device: its slots, and those of them that calls have leased.
+
+    `reserved`: by class, rows leased and not yet submitted. `drained` is there once no calls are taken any more.
+    """
+
+    def __init__(self, model: Model, executor: Executor, program: int, stats: ModelStats, intake: Intake) -> None:
+        self.model = model
+        self.executor = executor
+        self.pool = executor.pool
+        self.activations = executor.activations
+        self.program = program
+        self.stats = stats
+        self.intake = intake
+        self.reserved = [0, 0]
+        self.drained: asyncio.Future[None] | None = None
+
+    def free_rows(self, rows: Iterable[Row]) -> None:
+        """Give back the slots of those rows that have ended: nothing reads them any more."""
+        slots: list[int] = []
+        for row in rows:
+            if row.state is _ENDED and row.slot >= 0:
+                slots.append(row.slot)
+                row.slot = -1
+        if slots:
+            self.give_back(slots)
+
+    def give_back(self, slots: Slots) -> None:
+        if self.activations is not None:
+            self.activations.let_go(slots)
+        self.pool.give_back(slots)
+        if self.drained is not None and not self.pool.used:
+            self.give_up()
+
+    async def drain(self) -> None:
+        """Refuse new calls from now on; return when no slot is in use, or when the engine has given up."""
+        if self.drained is None:
+            self.drained = asyncio.get_running_loop().create_future()
+        if self.pool.used and self.intake.refusing is None:
+            await asyncio.shield(self.drained)
+
+    def give_up(self) -> None:
+        """Nobody waits any longer for this model to drain."""
+        if self.drained is not None and not self.drained.done():
+            self.drained.set_result(None)
+
+
+class Lease(CallWithOutputs):
     """Implements contract.Lease over one served model's pool."""
 
     __slots__ = (
-        "_closed",
-        "_lengths",
-        "_served",
-        "_waiter",
-        "cause",
-        "entered",
-        "error",
-        "on_close",
-        "places",
-        "slots",
-        "submitted",
-    )
+        "_closed", "_lengths", "_placed", "_waiter", "cause", "entered", "error", "on_close", "slots", "submitted",
+    )  # fmt: skip
 
     def __init__(
         self,
         id: int,
-        served: Home,
+        placed: PlacedModel,
         slots: Slots,
         lengths: Mapping[str, int],
         klass: Klass,
@@ -96,7 +112,7 @@ class Lease(Call):
         longest = max(lengths.values()) if lengths else 0
         # Call's own __init__, written out: a call more costs a third of a microsecond.
         self.id = id
-        self.program = served.program
+        self.program = placed.program
         self.rows = [Row(slots[0], longest)] if len(slots) == 1 else [Row(slot, longest) for slot in slots]
         self.klass = klass
         self.priority = priority
@@ -104,7 +120,9 @@ class Lease(Call):
         self.deadline = deadline
         self.left = 0
         self.alive = True
-        self._served = served
+        # A list: a dict would cost 3 us per call for its first key.
+        self.places: list[tuple[Batch, int] | None] = [None] * len(self.rows)
+        self._placed = placed
         self.slots = slots
         self._lengths = lengths
         self._closed = False
@@ -112,9 +130,6 @@ class Lease(Call):
         self.entered = 0  # when it was submitted; from its arrival until then it was read and decoded
         self._waiter: Waiter | None = None
         self.on_close: Callable[[], None] | None = None
-        #: For each row that has ended, the batch that holds its outputs and the row's place in it. The engine writes
-        #: this list; a dict would cost 3 us per call for its first key.
-        self.places: list[tuple[Batch, int] | None] = [None] * len(self.rows)
         self.error = ""  # what the model said when a unit of this call failed, and what it raised
         self.cause: BaseException | None = None
 
@@ -131,25 +146,32 @@ class Lease(Call):
 
     def write(self, index: int, values: Array | memoryview) -> None:
         """Write input number `index` of the client's inputs; see contract.Lease."""
-        pool = self._served.pool
+        pool = self._placed.pool
         if pool.specs[index].ranged:
             check_range(pool.specs[index], values)
         pool.write(self.slots, index, values, self._lengths)
 
     def run(self) -> asyncio.Future[Answer]:
         """Submit. The future raises a leaf of StarlingError."""
-        future = self._served.future()
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self.submit(future)
         return future
 
     def submit(self, waiter: Waiter) -> None:
         """The rows have been written, and are to run; see contract.Lease."""
         self._waiter = waiter
-        self._served.submit(self)
-
-    @property
-    def model(self) -> str:
-        return self._served.model.info.name
+        placed = self._placed
+        intake = placed.intake
+        if intake.refusing is not None:  # since the lease was taken
+            self.fail(NotReady(intake.refusing, retry_after_s=1))
+            return
+        self.submitted = True
+        placed.reserved[self.klass] -= len(self.rows)
+        if intake.device.staged and self.klass is Klass.REALTIME:
+            intake.device.arrive(placed.executor, self.slots)
+        self.entered = now = intake.clock()
+        intake.scheduler.submit(self, now)
+        intake.step_soon()
 
     def cancel(self) -> None:
         """The caller has gone."""
@@ -172,7 +194,7 @@ class Lease(Call):
         try:
             answer = self._answer()
         except Exception as exc:  # the outputs of two batches do not fit together
-            self.fail(ModelFailed(f"model {self.model!r}: {type(exc).__name__}: {exc}"))
+            self.fail(ModelFailed(f"model {self._placed.model.info.name!r}: {type(exc).__name__}: {exc}"))
             return
         try:
             waiter.set_result(answer)
@@ -181,48 +203,20 @@ class Lease(Call):
 
     def _answer(self) -> Answer:
         places = cast("list[tuple[Batch, int]]", self.places)  # all rows have ended
-        if len(places) == 1 and not self._lengths:
-            batch, position = places[0]
-            queue_ns = max(0, batch.started - self.entered)
-            self._served.stats.call_ran(queue_ns, batch.parts, CLASSES[self.klass])
-            return Answer(None, queue_ns, batch.spent, batch.size, batch, position)
-        outputs, lengths = self._joined(places)
-        slowest = max((batch for batch, _ in places), key=lambda b: b.started + b.spent)
+        slowest, position = places[0]
+        alone = len(places) == 1
+        if not alone:
+            slowest = max((batch for batch, _ in places), key=lambda batch: batch.started + batch.spent)
         queue_ns = max(0, slowest.started - self.entered)
-        self._served.stats.call_ran(queue_ns, slowest.parts, CLASSES[self.klass], len(places))
-        size = max(batch.size for batch, _ in places)
-        return Answer(outputs, queue_ns, slowest.spent, size, lengths=lengths)
-
-    def _joined(self, places: list[tuple[Batch, int]]) -> tuple[list[Array], list[int] | None]:
-        """The outputs of the call's rows in order, whatever batches they ran in, and Answer.lengths.
-
-        Adjacent rows are one slice.
-        """
-        pieces = [self._cut_back([array[first:end] for array in batch.arrays]) for batch, first, end in _runs(places)]
-        info = self._served.model.info
-        if info.own_axes:
-            return ragged.together(info, pieces)
-        if len(pieces) == 1:
-            return pieces[0], None
-        differ = len({row.length for row in self.rows}) > 1
-        join = ragged.joined if differ else np.concatenate  # which refuses arrays that do not fit together
-        return [join(arrays) for arrays in zip(*pieces, strict=True)], None
-
-    def _cut_back(self, outputs: list[Array]) -> list[Array]:
-        """Cut the outputs' variable axes to the lengths of the call's own inputs: the batch may be longer."""
-        if not self._lengths:
-            return outputs
-        cut: list[Array] = []
-        for spec, values in zip(self._served.model.info.outputs, outputs, strict=True):
-            index: list[Any] = [slice(None)]
-            index += [slice(self._lengths.get(axis)) if axis else slice(None) for axis in spec.axes]
-            cut.append(values[tuple(index)])
-        return cut
-
-    @property
-    def runs(self) -> bool:
-        """Some row of the call is in a unit at this moment."""
-        return any(row.state is RowState.RUNNING for row in self.rows)
+        if alone and not self._lengths:
+            answer = Answer(None, queue_ns, slowest.spent, slowest.size, slowest, position)
+        else:
+            differ = len({row.length for row in self.rows}) > 1
+            outputs, lengths = joined(places, self._placed.model.info, self._lengths, differ=differ)
+            size = max(batch.size for batch, _ in places)
+            answer = Answer(outputs, queue_ns, slowest.spent, size, lengths=lengths)
+        self._placed.stats.call_ran(queue_ns, slowest.times, CLASSES[self.klass], len(places))
+        return answer
 
     def close(self) -> None:
         """The handler is done with the call. Slots that a unit still reads are freed when it ends."""
@@ -231,52 +225,43 @@ class Lease(Call):
         self._closed = True
         if self.on_close is not None:
             self.on_close()
-        if self.submitted and self.alive:
-            self._served.cancel(self)
+        placed = self._placed
+        if not self.submitted:
+            placed.reserved[self.klass] -= len(self.rows)
+            placed.give_back(self.slots)
+        elif self.alive:
+            placed.intake.scheduler.cancel(self.id, placed.intake.clock())
+            placed.intake.step_soon()
             self.free_ended()
-        elif not self.submitted:
-            self._served.unused(self)
         # Rows point back to their call, and the waiter to its lease: cut, so that the cycle collector has no work.
         self.rows = []
         self._waiter = None
 
     def free_ended(self) -> None:
         """Give back the slots of rows that will not run again, after the call has left before its time."""
-        self._served.free_rows(self.rows)
+        self._placed.free_rows(self.rows)
 
-
-def _runs(places: list[tuple[Batch, int]]) -> list[tuple[Batch, int, int]]:
-    """The rows' places as (batch, first, end): one entry for rows that are adjacent in the call and in the batch."""
-    runs: list[tuple[Batch, int, int]] = []
-    for batch, position in places:
-        if runs and runs[-1][0] is batch and runs[-1][2] == position:
-            runs[-1] = (batch, runs[-1][1], position + 1)
-        else:
-            runs.append((batch, position, position + 1))
-    return runs
-
-
-def error_of(drop: Drop, lease: Lease, lost: str | None) -> StarlingError:
-    """What the caller of a dropped call hears. `lost`: why the device is, if it is."""
-    name = lease.model
-    if drop.reason is Reason.DEADLINE:
-        where = "while it was running" if lease.runs else "in the queue"
-        return DeadlineExceeded(f"model {name!r}: the deadline passed {where}")
-    if drop.reason is Reason.DEADLINE_UNREACHABLE:
-        return DeadlineExceeded(f"model {name!r}: the deadline would pass before the batch of this call ends")
-    if drop.reason is Reason.DEVICE:
-        return NotReady(f"the device is lost: {lost}", retry_after_s=1)
-    if drop.reason is Reason.CLOSED:
-        return NotReady(f"model {name!r} was unloaded", retry_after_s=1)
-    row = f" on row {drop.row}" if drop.row > 0 or len(lease.rows) > 1 else ""
-    what = "ran out of memory" if drop.reason is Reason.OOM else "failed"
-    return ModelFailed(f"model {name!r} {what}{row}: {lease.error}", cause=lease.cause)
+    def error_of(self, drop: Drop, lost: str | None) -> StarlingError:
+        """What the caller gets when the scheduler drops the call. `lost`: why the device is lost, if it is."""
+        name = self._placed.model.info.name
+        if drop.reason is Reason.DEADLINE:
+            where = "while it was running" if self.runs else "in the queue"
+            return DeadlineExceeded(f"model {name!r}: the deadline passed {where}")
+        if drop.reason is Reason.DEADLINE_UNREACHABLE:
+            return DeadlineExceeded(f"model {name!r}: the deadline would pass before the batch of this call ends")
+        if drop.reason is Reason.DEVICE:
+            return NotReady(f"the device is lost: {lost}", retry_after_s=1)
+        if drop.reason is Reason.CLOSED:
+            return NotReady(f"model {name!r} was unloaded", retry_after_s=1)
+        row = f" on row {drop.row}" if drop.row > 0 or len(self.rows) > 1 else ""
+        what = "ran out of memory" if drop.reason is Reason.OOM else "failed"
+        return ModelFailed(f"model {name!r} {what}{row}: {self.error}", cause=self.cause)
 
 
 def check_range(spec: TensorSpec, values: Array | memoryview) -> None:
-    """Raise BadRequest that names the input where a value is not within its bounds.
+    """Raise BadRequest that names the input if a value is out of its bounds.
 
-    A GPU checks no index: one that is out of range ends the device, and every call with it.
+    A GPU kernel checks no index: one that is out of range ends the device, and every call with it.
     """
     array = np.frombuffer(values, spec.dtype) if isinstance(values, memoryview) else values
     if array.size == 0:

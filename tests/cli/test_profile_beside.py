@@ -15,8 +15,7 @@ from app.cli import profile as profilecli
 from app.cli import simulate as simcli
 from app.cli.profile_beside import check_room
 from app.engine.cpu.device import CpuDevice
-from app.engine.profiling.cache import architecture_of, key_of
-from app.engine.profiling.pair_cache import PairCache
+from app.engine.profiling.cache import ProfileCache, architecture_of, key_of
 from app.engine.streams.device import StreamDevice
 from app.errors import ConfigError
 from app.models.repository import Repository
@@ -57,7 +56,7 @@ def test_a_model_beside_itself_on_the_cpu(tmp_path: Path) -> None:
     assert all(min(one["alone_ms"], one["beside_ms"], one["speed"]) > 0 for one in pair["sizes"])
     model = load(Repository("bench").sources("mlp")[0], {"max_batch": 4})
     key = key_of(model, CpuDevice((4, 4), 1, 2))
-    (kept,) = PairCache(tmp_path).load(key)
+    (kept,) = ProfileCache(tmp_path).load_pairs(key)
     assert kept.to_dict() == pair
     assert (kept.model, kept.architecture) == ("mlp", architecture_of(model))
     assert (told["model"], told["device"], told["threads"]) == (key.model, key.device, 1)

@@ -136,7 +136,7 @@ class Rig:
             assert served.pool.used == 0
             assert served.reserved == [0, 0]
             assert scheduler.waiting(served.program) == 0
-            assert served.gauges().pending_calls == 0
+            assert served.reports.gauges().pending_calls == 0
             if served.executor.activations is not None:
                 assert served.executor.activations.rows == 0
 

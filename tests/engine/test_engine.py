@@ -258,7 +258,7 @@ async def test_a_call_partly_run_is_not_pending():
     async with serving(make_model(max_batch=2)) as rig:
         call = rig.ask(10.0, 11.0, 12.0)
         await rig.loop.turn(2)
-        assert rig.served.gauges().pending_calls == 0
+        assert rig.served.reports.gauges().pending_calls == 0
         await call
 
 
@@ -302,5 +302,5 @@ async def test_plans_are_those_of_the_models_of_a_snapshot():
         plans = rig.engine.plans()
         assert [plan.program for plan in plans] == [served.program for served in rig.models]
         assert [one.stats.model for one in rig.engine.snapshot().models] == ["b", "a"]
-        assert plans[0].batch_ns == rig.served.known.profile.batch_ns
+        assert plans[0].batch_ns == rig.served.profiled.profile.batch_ns
         assert (plans[0].scale, plans[0].tables, plans[0].level) == (1.0, (), -1)

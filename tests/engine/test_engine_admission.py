@@ -150,10 +150,10 @@ async def test_what_is_refused_is_part_of_the_arrival_rate():
         for _ in range(5):
             with pytest.raises(QueueFull):
                 rig.served.lease(1)
-        rig.engine.refusing = "no more"
+        rig.engine.driver.intake.refusing = "no more"
         with pytest.raises(NotReady):
             rig.served.lease(1)
-        rig.engine.refusing = None
+        rig.engine.driver.intake.refusing = None
         await rig.loop.passes(1_000 * MS)
         assert rig.engine.scheduler.rate(rig.served.program) == pytest.approx(7)
         await asyncio.gather(*calls)

@@ -18,6 +18,7 @@ from app.engine.cpu import cells
 from app.engine.cpu.device import CpuDevice
 from app.engine.device import Job
 from app.engine.engine import Engine
+from app.engine.memory import MemoryLimits
 from app.engine.profiling.service import Profiling
 from app.engine.served_model import ServedModel
 from app.errors import DeadlineExceeded, ModelFailed
@@ -135,7 +136,7 @@ class TestJoining:
             gate = Gate(cell, 200)
             long = asyncio.ensure_future(ask(served, np.ones((1, LONG), np.float32)))
             await gate.reached()
-            (unit,) = served.engine.scheduler.running
+            (unit,) = served.intake.scheduler.running
             assert unit.progress == 0, "nobody has asked"
             short = asyncio.ensure_future(ask(served, np.full((1, 1), 7, np.float32)))
             await asyncio.sleep(0)
@@ -191,7 +192,7 @@ class TestJoining:
             await asyncio.sleep(0)
             before = cell.steps
             gate.open()
-            await served.drained()
+            await served.drain()
             assert cell.steps == before
             assert served.pool.used == 0
 
@@ -205,7 +206,7 @@ class TestJoining:
                 await waits
             before = cell.steps
             gate.open()
-            await served.drained()
+            await served.drain()
             assert cell.steps == before
 
     async def test_unloading_waits_for_rows_under_way(self) -> None:
@@ -214,7 +215,7 @@ class TestJoining:
             gate = Gate(cell, 5)
             long = asyncio.ensure_future(ask(served, np.ones((1, LONG), np.float32)))
             await gate.reached()
-            drained = asyncio.ensure_future(served.drained())
+            drained = asyncio.ensure_future(served.drain())
             await asyncio.sleep(0)
             assert not drained.done()
             gate.open()
@@ -433,7 +434,7 @@ class TestRowsWithoutABound:
 
     async def test_rows_of_a_cell_are_as_many_as_fit_once_one_has_come(self) -> None:
         cell = Sums()
-        async with serving(sums(cell, UNBOUNDED), activation_bytes=3500) as served:
+        async with serving(sums(cell, UNBOUNDED), memory=MemoryLimits(activations=3500)) as served:
             await ask(served, np.ones((1, LONG), np.float32))  # 1204 bytes, counted twice
             cell.rows.clear()
             asked = (ask(served, np.ones((1, LONG), np.float32)) for _ in range(4))
@@ -442,7 +443,7 @@ class TestRowsWithoutABound:
 
     async def test_longer_rows_lower_the_number_again(self) -> None:
         cell = Sums()
-        async with serving(sums(cell, UNBOUNDED), activation_bytes=3500) as served:
+        async with serving(sums(cell, UNBOUNDED), memory=MemoryLimits(activations=3500)) as served:
             for length, alive in ((100, 4), (200, 2), (100, 2), (LONG, 1), (50, 1)):
                 await ask(served, np.ones((1, length), np.float32))
                 cell.rows.clear()
@@ -459,7 +460,7 @@ class TestRowsWithoutABound:
         inputs, outputs = [tensor("x", "FP32", ("n", UNBOUNDED))], [tensor("y", "FP32")]
         stages = (lambda x: x + 1, last)
         model = make_model(None, inputs, outputs, stages=stages, max_batch=4)
-        async with serving(model, activation_bytes=5000) as served:
+        async with serving(model, memory=MemoryLimits(activations=5000)) as served:
             await ask(served, np.ones((1, LONG), np.float32))  # 1200 bytes, counted twice
             batches.clear()
             asked = (ask(served, np.ones((1, LONG), np.float32)) for _ in range(4))

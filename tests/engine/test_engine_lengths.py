@@ -11,11 +11,10 @@ import torch
 from fakes import MS, FakeDevice, virtual, virtual_loop
 
 from app.contract import UNBOUNDED, Answer, Model
-from app.engine.program import fit_queue
 from app.engine.served_model import ServedModel
 from app.errors import ClientGone, ConfigError, ModelFailed
 
-from .rig import X, make_model, serving, tensor
+from .rig import make_model, serving, tensor
 
 
 def ragged(call: Any = None, bound: int = UNBOUNDED, **batching: Any) -> Model:
@@ -119,14 +118,6 @@ async def test_warm_up_refuses_an_output_of_another_length(change: Any) -> None:
     length = change(torch.ones(1, 16)).shape[1]
     wanted = f"output 'doubled': expected the length 16 that the inputs have along axis 'n', got {length}"
     assert wanted in str(caught.value)
-
-
-def test_inputs_without_bound_do_not_cut_the_queue() -> None:
-    assert fit_queue(ragged(max_queue=500), 32, pool_bytes=1).info.batching.max_queue == 500
-    wide = make_model(lambda x: x, [tensor("x", "FP32", ("n", 1000))], [X], max_queue=500)
-    assert fit_queue(wide, 32, pool_bytes=400_000).info.batching.max_queue == 34
-    # What the server makes needs no slots either.
-    assert fit_queue(ragged(bound=1000, max_queue=500), 32, pool_bytes=400_000).info.batching.max_queue == 34
 
 
 @virtual

@@ -109,7 +109,7 @@ async def test_a_model_that_fails_to_start_leaves_the_others_serving():
 @virtual
 async def test_largest_batch_is_the_models_or_the_workers():
     async with serving(make_model(max_batch=32), make_model(max_batch=2), device=FakeDevice(virtual_loop(), 3)) as rig:
-        assert [len(served.known.profile.batch_ns) for served in rig.models] == [3, 2]
+        assert [len(served.profiled.profile.batch_ns) for served in rig.models] == [3, 2]
         await rig.ask(*[10.0] * 5)
         await ask(rig.models[1], rows_of(*[10.0] * 5))
         assert rig.rows_pushed() == [3, 2, 2, 2, 1]

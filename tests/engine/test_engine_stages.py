@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from fakes import MS, FakeDevice, Fate, Pushed, affine, virtual, virtual_loop
 
+from app.engine.memory import MemoryLimits
 from app.engine.profiling.cache import ProfileCache
 from app.errors import ClientGone, DeadlineExceeded, ModelFailed
 from app.observe.prometheus import Metrics
@@ -92,7 +93,7 @@ async def test_out_of_memory_at_a_later_stage_halves_there():
 @virtual
 async def test_memory_between_stages_bounds_the_rows_that_start(caplog: pytest.LogCaptureFixture):
     """A row has 8 bytes between the two stages, counted twice: 3 rows fit in 50."""
-    async with serving(staged(), activation_bytes=50) as rig:
+    async with serving(staged(), memory=MemoryLimits(activations=50)) as rig:
         calls = [rig.ask(float(value)) for value in range(10, 15)]
         await asyncio.gather(*calls)
         assert units(rig) == [(0, 3), (1, 3), (0, 2), (1, 2)]
@@ -202,7 +203,7 @@ async def test_each_stage_is_measured_while_idle(tmp_path: Path):
         rig.served.executor.weights = (2, 5, 3)
         rig.engine.profiling.begin()
         await rig.loop.passes(30_000 * MS)
-        assert rig.served.known.origin == "measured"
+        assert rig.served.profiled.origin == "measured"
         state = rig.engine.scheduler._states[rig.served.program]
         assert [latency.predict(4) for latency in state.latency] == [2 * affine(4), 5 * affine(4), 3 * affine(4)]
         assert state.facts[1].remaining[1][3] == 8 * affine(4)
@@ -210,11 +211,11 @@ async def test_each_stage_is_measured_while_idle(tmp_path: Path):
         assert [stage["batch_ms"]["4"] for stage in told] == [2.8, 7.0, 4.2]
         rig.assert_settled()
     async with serving(model, profiles=cache) as rig:
-        assert rig.served.known.origin == "cache"
+        assert rig.served.profiled.origin == "cache"
         state = rig.engine.scheduler._states[rig.served.program]
         assert [latency.predict(4) for latency in state.latency] == [2 * affine(4), 5 * affine(4), 3 * affine(4)]
     async with serving(staged(double, increase), profiles=cache) as rig:
-        assert rig.served.known.origin == "warm-up"  # cut elsewhere
+        assert rig.served.profiled.origin == "warm-up"  # cut elsewhere
 
 
 @virtual
@@ -224,7 +225,7 @@ async def test_units_of_several_workers_are_measured_stage_by_stage():
         rig.served.executor.weights = (1, 2)
         rig.engine.profiling.begin()
         await rig.loop.passes(30_000 * MS)
-        assert [set(part.concurrency_ns) for part in rig.served.known.profile.stages] == [{2}, {2}]
+        assert [set(part.concurrency_ns) for part in rig.served.profiled.profile.stages] == [{2}, {2}]
         state = rig.engine.scheduler._states[rig.served.program]
         assert [latency.predict(3, running=2) for latency in state.latency] == [affine(3), 2 * affine(3)]
 

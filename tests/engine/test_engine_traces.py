@@ -178,7 +178,7 @@ async def play(
         await asyncio.gather(*tasks)
         await loop.passes(1_000 * MS)  # what nobody waits for ends too
         injected = any(fault is not None for _, fault in fate_list)
-        lost = rig.engine.lost is not None
+        lost = rig.engine.driver.lost is not None
         for number, (visit, one) in enumerate(zip(trace, seen, strict=True)):
             check(number, visit, one, injected=injected, lost=lost)
         if not lost:

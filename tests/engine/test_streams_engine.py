@@ -57,7 +57,7 @@ async def serving(runtime: Runtime, *models: Model, options: DeviceOptions | Non
     device = StreamDevice(runtime, tuple(WorkerSpec(n) for n in (4, 2, 1)), options, host)
     async with Engine(Profiling(device), Scheduler(device.spec)) as engine:
         yield engine
-        assert engine.lost is None
+        assert engine.driver.lost is None
     assert device.close(10)
 
 

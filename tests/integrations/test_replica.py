@@ -88,9 +88,9 @@ async def test_end_of_the_lifespan_ends_the_engine(settings: Settings) -> None:
         names = [name for name in one.families() if name.name == "starling_live"]
         assert names[0].samples[0].value == 1
         assert one.failed() is None
-        one._state["engine"].lost = "worker 0 has died"
+        one._state["engine"].driver.lost = "worker 0 has died"
         assert one.failed() == "worker 0 has died"
-        one._state["engine"].lost = None
+        one._state["engine"].driver.lost = None
     async with client(one) as http:
         answer = await http.post("/v2/models/echo/infer", json=ONE)
     assert answer.status_code == 503

@@ -1,13 +1,13 @@
-"""Measures the batch times of a model on a device of its own, as the server's workers run it.
+"""Measures the batch times of models on a device of their own, as the server's workers run them.
 
 What is timed is what a worker reports of a unit (`Completion`), the same figure that keeps the scale true while it
-serves. What a batch costs beyond that is timed on an event loop, from which units are pushed and into which they are
-reported, as a server does.
+serves. Each worker is given its next unit on its own thread: one more thread that woke up for every unit would take the
+time of a core from workers that are all at work. What a batch costs beyond computing is timed on an event loop, from
+which units are pushed and into which they are reported, as a server does.
 """
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,8 +26,8 @@ from app.models.checks.trial import GIVE_ROWS, Unfit
 from app.scheduler.types import Profile
 
 _CLOSE_S = 5.0
-_TOGETHER = 2  # counted units of each worker at a visit, after one that is not
-_LONG_NS = 10_000_000  # alone, the first counts from here on: waking up costs less than a percent then
+_TOGETHER = 2  # counted units of each worker at a visit to a cell of several
+_LONG_NS = 10_000_000  # a worker's first unit counts from here on: waking up costs less than a percent then
 _HANDED_OVER = 16  # batches of each size for the hand-over, at most: the median of about a hundred
 
 
@@ -38,7 +38,7 @@ class Timed(NamedTuple):
     by_stage: tuple[int, ...]
 
 
-class Guest:
+class BenchedModel:
     """A model on a device that is there to measure it, with rows to measure with: for each worker slots of its own.
 
     `device` has been started; a unit of `max_batch` rows must fit each of its workers. Variable axes have the `lengths`
@@ -94,76 +94,141 @@ class Guest:
         self._device.push(worker, Job(number, self.executor, self.slots[worker][:size], size))
 
 
-class Bench:
-    """One model on a device of its own, for measuring; use as a context manager. Blocks: not for the event loop.
+class Round:
+    """Workers that run units without a pause, `rows[worker]` rows each, until they have run long enough.
 
-    `device` has not been started. The rest is as for `Guest`.
+    That is when each has ended `enough` units that count, and not before `until`; `over` is set when all have stopped.
+    A worker's first unit counts only if it is long: it pays for waking up, and the others may not have begun. Nor does
+    one count that ends after another worker has stopped. Used by several threads: whoever holds `lock` while handing
+    out the first units sees to it that no worker continues before all have been given theirs.
     """
 
-    def __init__(self, device: Device, model: Model, max_batch: int, lengths: Mapping[str, int] | None = None) -> None:
-        self.device = MeasuredDevice(device, time.perf_counter_ns)
-        self.model = model
-        self._max_batch = max_batch
-        self._lengths = lengths
-        self._ended: queue.SimpleQueue[tuple[Completion, bool, bool]] = queue.SimpleQueue()
-        self._round = Round(0, 0)
-        self._shapes: list[Array] = []  # outputs of the last unit
-        self._guest: Guest
+    def __init__(self, rows: Mapping[int, int], *, enough: int = 1, until: float = 0.0) -> None:
+        self.rows = rows
+        self.lock = threading.Lock()
+        self.over = threading.Event()
+        self.timed: dict[int, list[Timed]] = {worker: [] for worker in rows}  # units that count, by worker
+        self.failed: Completion | None = None
+        self._enough = enough
+        self._until = until
+        self._running = len(rows)
+        self._ends = False
+
+    def continues(self, completion: Completion) -> bool:
+        """A unit has ended: whether its worker is to run another."""
+        outcome, ran = completion.outcome, completion.ran
+        with self.lock:
+            if ran is None:
+                self.failed, self._ends = completion, True
+            elif not self._ends and (outcome.unit_id > 0 or outcome.compute_ns >= _LONG_NS):
+                self.timed[completion.worker].append(Timed(outcome.compute_ns, ran.by_stage_ns))
+                enough = all(len(timed) >= self._enough for timed in self.timed.values())
+                self._ends = enough and time.perf_counter() >= self._until
+            self._running -= self._ends
+            if not self._running:
+                self.over.set()
+            return not self._ends
+
+
+class DeviceBench:
+    """A device with models to measure; use as a context manager. Blocks: not for the event loop.
+
+    `device` has not been started.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self._models: tuple[BenchedModel, ...] = ()  # by worker
+        self._round = Round({})
+        self._outputs: list[Array] = []  # of the last unit
 
     def __enter__(self) -> Self:
         self.device.start(self._report)
-        self._guest = Guest(self.device, self.model, self._max_batch, self._lengths)
+        try:
+            self._models = self._place()
+        except BaseException:
+            self.device.close(_CLOSE_S)
+            raise
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.device.close(_CLOSE_S)
 
+    def _place(self) -> tuple[BenchedModel, ...]:
+        """Place the models; for each worker the one that it runs."""
+        raise NotImplementedError
+
+    def run(self, visit: Round) -> dict[int, list[Timed]]:
+        """The units that count, by worker. Raises ConfigError when a model fails."""
+        self._round = visit
+        with visit.lock:
+            for worker, size in visit.rows.items():
+                self._models[worker].push(worker, 0, size)
+        visit.over.wait()
+        if (failed := visit.failed) is not None:
+            name, size = self._models[failed.worker].name, visit.rows[failed.worker]
+            raise ConfigError(f"model {name!r}: a batch of {size} rows{self._beside(failed.worker)}: {failed.message}")
+        return visit.timed
+
+    def _beside(self, worker: int) -> str:
+        """For an error: what ran on the other workers."""
+        raise NotImplementedError
+
+    def _report(self, completion: Completion) -> None:
+        """On a worker's thread."""
+        visit, worker = self._round, completion.worker
+        if completion.ran is not None:
+            self._outputs = completion.ran.outputs
+        if visit.continues(completion):
+            self._models[worker].push(worker, completion.outcome.unit_id + 1, visit.rows[worker])
+
+
+class Bench(DeviceBench):
+    """One model on all workers of a device. The rest is as for `BenchedModel`."""
+
+    device: MeasuredDevice
+
+    def __init__(self, device: Device, model: Model, max_batch: int, lengths: Mapping[str, int] | None = None) -> None:
+        super().__init__(MeasuredDevice(device, time.perf_counter_ns))
+        self._given = model, max_batch, lengths
+
+    def _place(self) -> tuple[BenchedModel, ...]:
+        return (BenchedModel(self.device, *self._given),) * len(self.device.spec.workers)
+
+    @property
+    def _model(self) -> BenchedModel:
+        return self._models[0]
+
     @property
     def lengths(self) -> Mapping[str, int]:
         """Of variable axes, while it measures the rows as they are; known once it is warm."""
-        return self._guest.lengths
+        return self._model.lengths
 
     @property
     def placed(self) -> Model:
         """The model as the device runs it."""
-        return self._guest.executor.model
+        return self._model.executor.model
 
     @property
     def cell(self) -> bool:
         """The device runs the model step by step."""
-        return self._guest.executor.steps is not None
+        return self._model.executor.steps is not None
 
     def warm(self) -> Profile:
-        """See `Guest.warm`."""
-        return self._guest.warm()
+        """See `BenchedModel.warm`."""
+        return self._model.warm()
 
     def time(self, cell: Cell) -> list[Timed]:
-        """Units of this cell, on as many workers at once. Raises ConfigError when the model fails.
-
-        Units follow one another on each worker without a pause. A worker's first does not count: the others may not
-        have begun, and alone it pays for waking up. Nor does what ends after some worker has stopped.
-        """
+        """Units of this cell, on as many workers at once. Raises ConfigError when the model fails."""
         units, size, length = cell
-        self._guest.lay_out(length)
-        self._round = Round(units, size)
-        for worker in range(units):
-            self._guest.push(worker, 0, size)
-        times: list[Timed] = []
-        running = units
-        fault = ""
-        while running:
-            completion, counts, again = self._ended.get()
-            running -= not again
-            if completion.ran is None:
-                fault = completion.message
-                continue
-            self._shapes = completion.ran.outputs
-            if counts:
-                times.append(Timed(completion.outcome.compute_ns, completion.ran.by_stage_ns))
-        if fault:
-            at_once = f", {units} at once" if units > 1 else ""
-            raise ConfigError(f"model {self.model.info.name!r}: a batch of {size} rows{at_once}: {fault}")
-        return times
+        self._model.lay_out(length)
+        rows = dict.fromkeys(range(units), size)
+        timed = self.run(Round(rows, enough=_TOGETHER if units > 1 else 1))
+        return [one for of_worker in timed.values() for one in of_worker]
+
+    def _beside(self, worker: int) -> str:
+        units = len(self._round.rows)
+        return f", {units} at once" if units > 1 else ""
 
     async def handover(self, budget_s: float) -> int:
         """Nanoseconds that a batch costs beyond computing: the median over sizes, each visited once a pass.
@@ -172,14 +237,15 @@ class Bench:
         model fails.
         """
         found: list[int] = []
-        guest = self._guest
-        guest.lay_out(0)
+        model = self._model
+        model.lay_out(0)
         begin = time.perf_counter()
         for _ in range(_HANDED_OVER):
-            for size in coarser(self._max_batch)[-1]:
-                ((completion, handover_ns),) = await self.device.measure(guest.executor, [(0, guest.slots[0][:size])])
+            for size in coarser(self._model.max_batch)[-1]:
+                batch = [(0, model.slots[0][:size])]
+                ((completion, handover_ns),) = await self.device.measure(model.executor, batch)
                 if completion.ran is None:
-                    raise ConfigError(f"model {self.model.info.name!r}: a batch of {size} rows: {completion.message}")
+                    raise ConfigError(f"model {model.name!r}: a batch of {size} rows: {completion.message}")
                 found.append(handover_ns)
             if time.perf_counter() - begin > budget_s:
                 break
@@ -190,45 +256,18 @@ class Bench:
         found: dict[int, Transfer] = {}
         for size in sizes:
             self.time(Cell(1, size))
-            transfer = self.device.transfer(self._guest.executor, size, self._shapes)
+            transfer = self.device.transfer(self._model.executor, size, self._outputs)
             if transfer is not None:
                 found[size] = transfer
         return found
 
-    def _report(self, completion: Completion) -> None:
-        """On a worker's thread. Its next unit goes first: the others are running."""
-        counts, again = self._round.ended(completion)
-        if again:
-            self._guest.push(completion.worker, completion.outcome.unit_id + 1, self._round.size)
-        self._ended.put((completion, counts, again))
 
-
-class Round:
-    """One visit to a cell: who has ended how many units, and whether it is over. Told by several threads."""
-
-    def __init__(self, units: int, size: int) -> None:
-        self.size = size
-        self._ended = [0] * units
-        self._over = False
-        self._lock = threading.Lock()
-
-    def ended(self, completion: Completion) -> tuple[bool, bool]:
-        """Whether a unit counts, and whether its worker goes on."""
-        with self._lock:
-            self._ended[completion.worker] += 1
-            alone = len(self._ended) == 1
-            counts = not self._over and (
-                completion.outcome.unit_id > 0 or (alone and completion.outcome.compute_ns >= _LONG_NS)
-            )
-            if completion.ran is None or (counts and alone) or min(self._ended) > _TOGETHER:
-                self._over = True
-            return counts, not self._over
-
-
-def measure(bench: Bench, sampler: Sampler, budget_s: float, told: Callable[[int], None] = lambda done: None) -> float:
+def measure(
+    bench: Bench, sampler: Sampler, budget_s: float, on_progress: Callable[[int], None] = lambda done: None
+) -> float:
     """Time cells until all are settled or the time is up; each cell at least once. Returns the seconds it took.
 
-    `told` hears how many cells are settled. Raises ConfigError when the model fails.
+    `on_progress` is called with the number of settled cells. Raises ConfigError when the model fails.
     """
     begin = time.perf_counter()
     while time.perf_counter() - begin < budget_s or not sampler.complete:
@@ -247,5 +286,5 @@ def measure(bench: Bench, sampler: Sampler, budget_s: float, told: Callable[[int
         by_stage = tuple(round(median(times)) for times in zip(*(one.by_stage for one in timed), strict=True))
         cost = time.perf_counter() - visited
         sampler.add(cell, [round(median(one.ns for one in timed))], cost, [by_stage] if by_stage else ())
-        told(sampler.done)
+        on_progress(sampler.done)
     return time.perf_counter() - begin

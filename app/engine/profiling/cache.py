@@ -4,7 +4,8 @@ A cache: whatever goes wrong with it is logged once and costs no more than measu
 batch time depends on: the model's name and architecture, the device, threads, and torch's version. The largest batch is
 not part of that; a profile of more rows than are wanted is cut, one of fewer is not used.
 
-`Known` is what is known of a model's batch times, from here or elsewhere.
+Beside a profile lies a file of pairs: all that the model was measured beside. Each pair names the other's architecture;
+device, threads and torch's version are the same for both. Measuring the profile again leaves the pairs as they are.
 """
 
 from __future__ import annotations
@@ -15,67 +16,26 @@ import logging
 import os
 import platform
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import astuple, dataclass, replace
-from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from app.contract import Model
 from app.engine.device import Device
-from app.scheduler.estimates.fields import to_ms
+from app.scheduler.estimates.fields import fault
+from app.scheduler.estimates.pairs import Pair, parse_pair
 from app.scheduler.estimates.profile import ModelProfile, parse
 
 log = logging.getLogger("starling.engine")
 
 _CPUINFO = Path("/proc/cpuinfo")
-
-
-class Origin(StrEnum):
-    """Where a model's batch times are from."""
-
-    GUESS = "guess"  # it raised on the rows that warm-up made up
-    WARM_UP = "warm-up"
-    CACHE = "cache"
-    MEASURED = "measured"
-    STALE = "stale"  # from the cache, and contradicted by batches of calls
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What is known of a model's batch times, and from where. `made`: UTC, ISO 8601."""
-
-    profile: ModelProfile
-    origin: Origin
-    made: str = ""
-
-    def told(self) -> dict[str, Any]:
-        """For the statistics: all but `batch_ms`, which stands beside it. Milliseconds."""
-        profile, line = self.profile, self.profile.fit()
-        return {
-            "origin": self.origin,
-            "made": self.made,
-            "lengths": profile.extra.get("lengths", {}),
-            "error": {str(size): round(error, 4) for size, error in enumerate(profile.errors, 1)},
-            "handover_ms": None if profile.handover_ns is None else profile.handover_ns / 1e6,
-            "concurrency_ms": _ms(profile.concurrency_ns.items()),
-            "length_ms": _ms(profile.by_length),
-            "stages": [
-                {
-                    "batch_ms": to_ms(part.batch_ns),
-                    "concurrency_ms": _ms(part.concurrency_ns.items()),
-                    "length_ms": _ms(part.by_length),
-                }
-                for part in profile.stages
-            ],
-            "fit": {"alpha_ms": line.alpha_ns / 1e6, "beta_ms": line.beta_ns / 1e6, "residual": line.residual},
-            "best_batch": profile.best,
-            "best_rows_per_s": profile.peak,
-        }
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,31 +60,44 @@ class ProfileCache:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._complained = False
+        self._warned = False
 
     def load(self, key: Key, max_batch: int) -> ModelProfile | None:
         """The profile of `key` up to `max_batch` rows, or None where there is none that large. Reads a file."""
-        path = self.folder / key.file_name
-        try:
-            profile = parse(json.loads(path.read_text(encoding="utf-8")))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except (OSError, ValueError, RecursionError) as exc:
-            self._complain(f"{path} is not used: {exc}")
-            return None
-        if (profile.model, profile.device, profile.threads) != (key.model, key.device, key.threads):
-            self._complain(f"{path} is not used: it is of {profile.model!r} on {profile.device!r}")
-            return None
-        return profile.up_to(max_batch) if profile.max_batch >= max_batch else None
+        profile = self._read(self.folder / key.file_name, partial(_profile_of, key))
+        return profile.up_to(max_batch) if profile is not None and profile.max_batch >= max_batch else None
 
     def store(self, key: Key, profile: ModelProfile) -> Path | None:
         """Write the profile; None when that cannot be done."""
         profile = replace(profile, model=key.model, device=key.device, threads=key.threads)
-        path = self.folder / key.file_name
+        return self._write(self.folder / key.file_name, profile.to_dict())
+
+    def load_pairs(self, key: Key) -> tuple[Pair, ...]:
+        """All that the model was measured beside; nothing where there is no such file. Reads a file."""
+        return self._read(self.folder / f"beside-{key.file_name}", partial(_pairs_of, key)) or ()
+
+    def store_pair(self, key: Key, pair: Pair) -> Path | None:
+        """Keep a pair with the others of this model, in place of one of the same two; None when that cannot be done."""
+        others = (
+            one for one in self.load_pairs(key) if (one.model, one.architecture) != (pair.model, pair.architecture)
+        )
+        return self._write(self.folder / f"beside-{key.file_name}", pairs_to_dict(key, (*others, pair)))
+
+    def _read(self, path: Path, parsed: Callable[[Any], T]) -> T | None:
+        """What a file holds, None where there is no file, or none that can be read."""
         try:
-            write_whole(path, json.dumps(profile.to_dict(), indent=1))
+            return parsed(json.loads(path.read_text(encoding="utf-8")))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (OSError, ValueError, RecursionError) as exc:
+            self._warn_once(f"{path} is not used: {exc}")
+            return None
+
+    def _write(self, path: Path, data: Mapping[str, Any]) -> Path | None:
+        try:
+            write_whole(path, json.dumps(data, indent=1))
         except OSError as exc:
-            self._complain(f"profiles are not kept: {exc}; --profile-dir names another folder")
+            self._warn_once(f"profiles are not kept: {exc}; --profile-dir names another folder")
             return None
         return path
 
@@ -142,10 +115,34 @@ class ProfileCache:
                 newest = max(newest or (made, told), (made, told), key=lambda one: one[0])
         return newest[1] if newest else None
 
-    def _complain(self, message: str) -> None:
-        if not self._complained:
+    def _warn_once(self, message: str) -> None:
+        if not self._warned:
             log.warning("%s", message)
-        self._complained = True
+        self._warned = True
+
+
+def pairs_to_dict(key: Key, pairs: Iterable[Pair]) -> dict[str, Any]:
+    """What a file of pairs holds."""
+    beside = [pair.to_dict() for pair in pairs]
+    return {"model": key.model, "device": key.device, "threads": key.threads, "beside": beside}
+
+
+def _profile_of(key: Key, data: Any) -> ModelProfile:
+    profile = parse(data)
+    _check_owner(key, profile.model, profile.device, profile.threads)
+    return profile
+
+
+def _pairs_of(key: Key, data: Any) -> tuple[Pair, ...]:
+    if not isinstance(data, dict) or not isinstance(data.get("beside"), list):
+        raise fault("beside", "a list of pairs", data)
+    _check_owner(key, data.get("model"), data.get("device"), data.get("threads"))
+    return tuple(map(parse_pair, data["beside"]))
+
+
+def _check_owner(key: Key, model: object, device: object, threads: object) -> None:
+    if (model, device, threads) != (key.model, key.device, key.threads):
+        raise ValueError(f"it is of {model!r} on {device!r}")
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -208,7 +205,3 @@ def architecture_of(model: Model) -> str:
 def _shape_of(stage: object) -> str:
     """What a stage looks like: its layers, of an exported one its code."""
     return f"{stage}{getattr(stage, 'code', '')}" if isinstance(stage, nn.Module) else type(stage).__qualname__
-
-
-def _ms(tables: Iterable[tuple[int, tuple[int, ...]]]) -> dict[str, dict[str, float]]:
-    return {str(key): to_ms(times) for key, times in tables}

@@ -18,10 +18,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from app.contract import ModelInfo
-from app.engine.profiling.cache import Known, Origin, write_whole
+from app.engine.profiling.cache import write_whole
+from app.engine.profiling.profiled_model import Origin, ProfiledModel
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.forming.workers import lead_of
 from app.scheduler.optimal import tables as control
@@ -44,42 +44,35 @@ sys.stdout.buffer.write(pickle.dumps(solve(*args, **named)))
 """
 
 
-class Target(Protocol):
-    """A served model, as far as its tables go."""
-
-    info: ModelInfo
-    known: Known
-    program: int
-
-
 class TableSolver:
     """Owned by the engine, used on its loop. `adopt` is given each model's tables when they are solved."""
 
-    def __init__(self, spec: DeviceSpec, folder: Path | None, adopt: Callable[[Any, ControlTables], None]) -> None:
+    def __init__(
+        self, spec: DeviceSpec, folder: Path | None, adopt: Callable[[ProfiledModel, ControlTables], None]
+    ) -> None:
         self._spec = spec
         self._folder = folder
         self._adopt = adopt
         self._executor = ThreadPoolExecutor(1, "tables")
         self._tasks: dict[asyncio.Task[None], int] = {}  # the program of each
 
-    def want(self, target: Target, corrected: ModelProfile | None = None) -> None:
+    def want(self, model: ProfiledModel, corrected: ModelProfile | None = None) -> None:
         """Solve the tables of this model from the profile that it has now, or from that as live batches have corrected
         it; nothing for other policies.
         """
-        if policy_class(target.info.batching.policy).uses_tables:
-            work = self._solve(target, corrected)
-            task = asyncio.get_running_loop().create_task(work, name=f"tables {target.info.name}")
-            self._tasks[task] = target.program
+        if policy_class(model.executor.model.info.batching.policy).uses_tables:
+            task = asyncio.create_task(self._solve(model, corrected), name=f"tables {model.name}")
+            self._tasks[task] = model.program
             task.add_done_callback(self._over)
 
-    def solves(self, target: Target) -> bool:
+    def solves(self, model: ProfiledModel) -> bool:
         """Whether tables of this model are being solved, or wait for their turn."""
-        return target.program in self._tasks.values()
+        return model.program in self._tasks.values()
 
-    def forget(self, target: Target) -> None:
+    def forget(self, model: ProfiledModel) -> None:
         """The model is going: its tables are of no use any more, and what waits to be solved must not keep it."""
         for task, program in self._tasks.items():
-            if program == target.program:
+            if program == model.program:
                 task.cancel()
 
     async def close(self) -> None:
@@ -90,16 +83,16 @@ class TableSolver:
             await asyncio.wait(self._tasks)
         self._executor.shutdown(wait=False, cancel_futures=True)
 
-    async def _solve(self, target: Target, corrected: ModelProfile | None) -> None:
-        profile = target.known.profile
-        weight = control.weight_of(target.info.batching.objective)
+    async def _solve(self, model: ProfiledModel, corrected: ModelProfile | None) -> None:
+        profile = model.profile
+        weight = control.weight_of(model.executor.model.info.batching.objective)
         # The times of a warm-up and of calls differ from start to start: their tables are of no use to the next.
-        folder = None if corrected or target.known.origin is Origin.WARM_UP else self._folder
+        folder = None if corrected or model.origin is Origin.WARM_UP else self._folder
         spec, solve = self._spec, solve_aside if corrected else control.solve  # only the former while calls are served
         work = partial(tables_of, corrected or profile, spec.max_running, weight, folder, lead_of(spec), solve)
         tables = await asyncio.get_running_loop().run_in_executor(self._executor, work)
-        if target.known.profile is profile:  # otherwise it was measured meanwhile, and is solved again
-            self._adopt(target, tables)
+        if model.profile is profile:  # otherwise it was measured meanwhile, and is solved again
+            self._adopt(model, tables)
 
     def _over(self, task: asyncio.Task[None]) -> None:
         del self._tasks[task]

@@ -15,24 +15,18 @@ from runtimes import HostRuntime
 from torch import nn
 
 from app.engine.cpu.device import CpuDevice
-from app.engine.device import Completion
-from app.engine.profiling.bench import Bench, Round, measure
+from app.engine.profiling.bench import Bench, measure
 from app.engine.profiling.sampler import Cell, Sampler, at_lengths, cells, coarser, levels, shorter
 from app.engine.streams.device import StreamDevice
 from app.errors import ConfigError
 from app.models import Recurrent
 from app.models.recurrent.cells import recurrent_model
 from app.scheduler.estimates.profile import ModelProfile, parse
-from app.scheduler.types import Fault, Outcome, WorkerSpec
+from app.scheduler.types import WorkerSpec
 
 from ..rig import make_model, tensor
 
 MS = 1_000_000
-
-
-def ended(worker: int, number: int, fault: Fault | None = None, ns: int = MS) -> Completion:
-    ran = None if fault else object()
-    return Completion(Outcome(number, fault, ns), ran, "as told", worker)  # type: ignore[arg-type]
 
 
 # what to measure
@@ -146,34 +140,6 @@ def test_profile_by_length_and_stage():
     assert first.by_length[2] == (32, (8 * MS, 16 * MS, 24 * MS, 32 * MS))
     assert second.batch_ns == (12 * MS, 24 * MS, 36 * MS, 48 * MS)
     assert parse(profile.to_dict()) == profile
-
-
-# units at once
-
-
-def test_company_counts_between_the_first_ends_and_the_first_stop():
-    visit = Round(2, 1)
-    assert visit.ended(ended(0, 0)) == (False, True)  # the other may not have begun
-    assert visit.ended(ended(0, 1)) == (True, True)
-    assert visit.ended(ended(1, 0)) == (False, True)
-    assert visit.ended(ended(0, 2)) == (True, True)
-    assert visit.ended(ended(1, 1)) == (True, True)
-    assert visit.ended(ended(1, 2)) == (True, False)  # each has its units: no more
-    assert visit.ended(ended(0, 3)) == (False, False)  # ran alone at its end
-
-
-def test_a_failure_ends_the_visit():
-    visit = Round(2, 1)
-    assert visit.ended(ended(0, 0, Fault.MODEL))[1] is False
-    assert visit.ended(ended(1, 0)) == (False, False)
-
-
-def test_alone_the_first_counts_only_where_it_is_long():
-    visit = Round(1, 1)
-    assert visit.ended(ended(0, 0)) == (False, True)
-    assert visit.ended(ended(0, 1)) == (True, False)
-    assert Round(1, 1).ended(ended(0, 0, ns=10 * MS)) == (True, False)
-    assert Round(2, 1).ended(ended(0, 0, ns=10 * MS)) == (False, True)
 
 
 # on real threads

@@ -16,7 +16,6 @@ from fakes import MS, FakeDevice, Fate, Pushed, affine, virtual, virtual_loop
 
 from app.contract import Model
 from app.engine.profiling.cache import ProfileCache
-from app.engine.profiling.idle import is_whole
 from app.scheduler.estimates.profile import linear
 from app.scheduler.record import Entry, RecordingScheduler, feed, scheduler_of, step_entry
 from app.scheduler.types import AT_ONCE, Fault
@@ -72,11 +71,11 @@ async def test_a_kept_profile_that_calls_contradict_is_measured_again(tmp_path: 
     async with serving(profiles=cache, profile_budget_s=BUDGET) as rig:
         rig.engine.profiling.begin()
         await settled(rig)
-        good = rig.served.known.profile
+        good = rig.served.profiled.profile
         assert good.errors
-        assert rig.served.key is not None
+        assert rig.served.profiled.key is not None
         times = (good.batch_ns[0], 3 * good.batch_ns[1], *good.batch_ns[2:])
-        cache.store(rig.served.key, replace(good, batch_ns=times))
+        cache.store(rig.served.profiled.key, replace(good, batch_ns=times))
     async with serving(profiles=cache, profile_budget_s=BUDGET) as rig:
         rig.engine.profiling.begin()
         await settled(rig)
@@ -88,7 +87,7 @@ async def test_a_kept_profile_that_calls_contradict_is_measured_again(tmp_path: 
         for _ in range(65):
             await rig.loop.passes(1000 * MS)
         await settled(rig)
-        assert (origins(rig), rig.served.known.profile.batch_ns) == (["measured"], good.batch_ns)
+        assert (origins(rig), rig.served.profiled.profile.batch_ns) == (["measured"], good.batch_ns)
         assert measured(rig)
     assert kept_in(tmp_path)["batch_ms"]["2"] == good.batch_ns[1] / MS
 
@@ -119,7 +118,7 @@ async def test_scheduler_predicts_by_what_was_measured():
         now_takes(rig, lambda size: 50 * MS)
         rig.engine.profiling.begin()
         await settled(rig)
-        assert rig.served.known.profile.batch_ns == (50 * MS,) * 4
+        assert rig.served.profiled.profile.batch_ns == (50 * MS,) * 4
         asked = rig.ask(1.0)
         await rig.loop.turn(3)
         assert [unit.predicted for unit in rig.engine.scheduler.running] == [50 * MS]
@@ -151,7 +150,7 @@ async def test_what_a_batch_costs_beyond_computing_is_measured_with_it(tmp_path:
 async def test_a_profile_from_before_it_was_measured_keeps_all_else_that_it_knows(tmp_path: Path):
     cache = ProfileCache(tmp_path)
     async with serving(profiles=cache, profile_budget_s=BUDGET) as rig:
-        key = rig.served.key
+        key = rig.served.profiled.key
         assert key is not None
         cache.store(key, replace(linear(7, 1, 4), extra={"made": "2026-01-01", "suggested": {"threads": 1}}))
     for visits in (15, 0):  # one size an octave, five times each, and never again
@@ -159,8 +158,12 @@ async def test_a_profile_from_before_it_was_measured_keeps_all_else_that_it_know
         async with serving(device=device, profiles=cache, profile_budget_s=BUDGET) as rig:
             rig.engine.profiling.begin()
             await settled(rig)
-            known = rig.served.known
-            assert (known.origin, known.made, known.profile.handover_ns) == ("cache", "2026-01-01", MS // 4)
+            known = rig.served.profiled
+            assert known.profile.extra["made"] == "2026-01-01"
+            assert (known.origin, known.profile.handover_ns) == (
+                "cache",
+                MS // 4,
+            )
             assert (known.profile.batch_ns, known.profile.extra["suggested"]) == (
                 linear(7, 1, 4).batch_ns,
                 {"threads": 1},
@@ -174,10 +177,10 @@ async def test_batches_begun_together_say_nothing_of_it():
     device = FakeDevice(virtual_loop(), 4, 4, handover_ns=MS // 4)
     async with serving(device=device, profile_budget_s=BUDGET) as rig:
         begin = rig.loop.now
-        single = await rig.engine.profiling.device.measure(rig.served.executor, [(0, rig.served.spare[:1])])
+        single = await rig.engine.profiling.device.measure(rig.served.executor, [(0, rig.served.profiled.spare[:1])])
         assert [one.handover_ns for one in single] == [MS // 4]
         assert rig.loop.now - begin == affine(1) + MS // 4
-        spare = rig.served.spare
+        spare = rig.served.profiled.spare
         both = await rig.engine.profiling.device.measure(rig.served.executor, [(0, spare[:1]), (1, spare[4:6])])
         assert [one.completion.worker for one in both] == [0, 1]
 
@@ -267,7 +270,7 @@ async def test_a_long_batch_waits_for_a_longer_silence():
 @virtual
 async def test_no_call_is_ever_given_a_slot_to_measure_with():
     async with serving(make_model(max_queue=8), profile_budget_s=BUDGET) as rig:
-        spare = rig.served.spare
+        spare = rig.served.profiled.spare
         pool = rig.served.pool
         assert len(spare) == 4
         assert not set(pool.take(pool.free)) & set(spare)
@@ -282,9 +285,9 @@ async def test_several_units_at_once_are_measured_on_several_workers():
     async with serving(device=device, profile_budget_s=BUDGET) as rig:
         rig.engine.profiling.begin()
         await settled(rig)
-        known = rig.served.known
+        known = rig.served.profiled
         assert set(known.profile.concurrency_ns) == {2}
-        assert is_whole(rig.served, device.spec)
+        assert rig.served.profiled.is_complete(device.spec)
         pairs = [(one, two) for one in measured(rig) for two in measured(rig) if (one.at, two.at) == (two.at, one.at)]
         together = [(one, two) for one, two in pairs if one.worker < two.worker]
         assert together
@@ -299,7 +302,7 @@ async def test_workers_too_small_for_the_largest_batch_measure_nothing_at_once()
         rig.engine.profiling.begin()
         await settled(rig)
         assert {pushed.worker for pushed in measured(rig)} == {1}
-        assert rig.served.known.profile.concurrency_ns == {}
+        assert rig.served.profiled.profile.concurrency_ns == {}
 
 
 @pytest.mark.parametrize(("budget_s", "most_sizes"), [(0.25, 16), (0.1, 8), (0.05, 5)])
@@ -314,7 +317,7 @@ def test_the_budget_is_kept_by_measuring_fewer_sizes(budget_s: float, most_sizes
             assert took <= budget_s * 1e9 + 3 * MS
             assert len({pushed.rows for pushed in measured(rig)}) <= most_sizes
             assert {1, 16} <= {pushed.rows for pushed in measured(rig)}
-            assert rig.served.known.profile.max_batch == 16
+            assert rig.served.profiled.profile.max_batch == 16
 
     run()
 
@@ -326,7 +329,7 @@ async def test_batches_that_would_delay_a_call_too_long_keep_the_curve_of_warm_u
         rig.engine.profiling.begin()
         await settled(rig)
         assert {pushed.rows for pushed in measured(rig)} == {1, 2}
-        assert rig.served.known.profile.batch_ns == (100 * MS, 300 * MS, 600 * MS, 900 * MS)
+        assert rig.served.profiled.profile.batch_ns == (100 * MS, 300 * MS, 600 * MS, 900 * MS)
     device = FakeDevice(virtual_loop(), 4, batch_ns=lambda size: 2000 * MS)
     async with serving(device=device, profile_budget_s=BUDGET) as rig:
         rig.engine.profiling.begin()
@@ -343,7 +346,7 @@ async def test_models_are_measured_one_after_the_other_and_one_that_goes_is_not(
         await rig.engine.stop(rig.models[2])  # not begun
         await settled(rig)
         assert origins(rig)[1] == "measured"
-        assert [served.known.origin for served in rig.models] == ["warm-up", "measured", "warm-up"]
+        assert [served.profiled.origin for served in rig.models] == ["warm-up", "measured", "warm-up"]
         assert [pushed.job.executor for pushed in measured(rig)].count(rig.models[0].executor) == 1
         late = await rig.engine.start(make_model(name="d"))
         await settled(rig)
@@ -425,7 +428,7 @@ def by_tokens(**options: Any) -> Model:
 
 def takes_by_length(rig: Rig, ns: Callable[[int, int], int]) -> None:
     """Batches that are measured take a time by size and length."""
-    slot, lengths = rig.served.spare[0], rig.served.pool.lengths["tokens"]
+    slot, lengths = rig.served.profiled.spare[0], rig.served.pool.lengths["tokens"]
     now_takes(rig, lambda size: ns(size, int(lengths[slot])))
 
 
@@ -436,7 +439,7 @@ async def test_times_are_measured_for_several_lengths(tmp_path: Path):
         takes_by_length(rig, lambda size, length: size * length * MS // 16)
         rig.engine.profiling.begin()
         await settled(rig)
-        known = rig.served.known.profile
+        known = rig.served.profiled.profile
         lengths = (4, 8, 16, 32, 64)
         assert known.by_length == tuple((n, tuple(b * n * MS // 16 for b in (1, 2, 3, 4))) for n in lengths)
         assert known.batch_ns == dict(known.by_length)[16]
@@ -457,13 +460,15 @@ async def test_times_are_measured_for_several_lengths(tmp_path: Path):
 async def test_a_kept_profile_without_lengths_gets_them_and_keeps_the_rest(tmp_path: Path):
     cache = ProfileCache(tmp_path)
     async with serving(by_tokens(), profiles=cache) as rig:
-        assert rig.served.key is not None
-        cache.store(rig.served.key, replace(linear(1, 1, 4), extra={"suggested": {"threads": 1}}, handover_ns=MS))
+        assert rig.served.profiled.key is not None
+        cache.store(
+            rig.served.profiled.key, replace(linear(1, 1, 4), extra={"suggested": {"threads": 1}}, handover_ns=MS)
+        )
     async with serving(by_tokens(), profiles=cache, profile_budget_s=BUDGET) as rig:
         takes_by_length(rig, lambda size, length: size * length * MS // 16)
         rig.engine.profiling.begin()
         await settled(rig)
-        known = rig.served.known
+        known = rig.served.profiled
         assert (known.origin, known.profile.batch_ns) == ("cache", linear(1, 1, 4).batch_ns)
         assert known.profile.extra["suggested"] == {"threads": 1}
         assert dict(known.profile.by_length)[64][0] == 4 * MS
@@ -479,7 +484,7 @@ async def test_no_batch_at_a_length_takes_much_longer_than_the_budget_allows():
         took = [(pushed.ended or 0) - pushed.at for pushed in measured(rig)]
         assert sum(took) <= (BUDGET + 0.5) * 1e9
         assert max(took) <= 0.5e9
-        assert dict(rig.served.known.profile.by_length)[16][3] == 4 * 256 * MS // 10
+        assert dict(rig.served.profiled.profile.by_length)[16][3] == 4 * 256 * MS // 10
 
 
 @virtual
@@ -492,7 +497,7 @@ async def test_a_length_at_which_the_model_fails_is_left_out():
         rig.engine.profiling.begin()
         await settled(rig)
         assert origins(rig) == ["measured"]
-        assert [length for length, _ in rig.served.known.profile.by_length] == [4, 8, 16, 32]
+        assert [length for length, _ in rig.served.profiled.profile.by_length] == [4, 8, 16, 32]
 
 
 @virtual
@@ -523,5 +528,5 @@ async def test_a_model_that_is_not_to_be_measured_keeps_all_its_slots(tmp_path: 
         await settled(rig)
         assert origins(rig) == ["warm-up", "measured"]
         assert {pushed.job.executor for pushed in measured(rig)} == {on.executor}
-        assert (len(off.spare), off.stats.profiled.count) == (0, 0)
+        assert (len(off.profiled.spare), off.stats.profiled.count) == (0, 0)
         assert off.pool.free == on.pool.free

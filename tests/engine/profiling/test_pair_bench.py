@@ -12,9 +12,8 @@ from torch import nn
 
 from app.engine.cpu.device import CpuDevice
 from app.engine.device import Completion, Job, Ran, Report
-from app.engine.profiling.bench import Timed
-from app.engine.profiling.pair_bench import PairBench, Turn, measure_pair
-from app.engine.profiling.pair_sampler import PairSampler
+from app.engine.profiling.bench import Round, Timed
+from app.engine.profiling.pairs import PairBench, PairSampler, measure_pair
 from app.engine.streams.device import StreamDevice
 from app.errors import ConfigError
 from app.scheduler.types import Fault, Outcome, WorkerSpec
@@ -62,38 +61,46 @@ def told(worker: int, number: int, ns: int = MS, fault: Fault | None = None) -> 
 # whose units count
 
 
-def test_a_turn_ends_when_each_has_a_unit_that_counts():
-    turn = Turn({0: 1, 1: 4}, 0.0)
-    assert turn.goes_on(told(0, 0))  # it pays for waking up
-    assert turn.goes_on(told(0, 1))
-    assert turn.goes_on(told(1, 0))
-    assert turn.goes_on(told(0, 2))
-    assert not turn.goes_on(told(1, 1))
-    assert not turn.over.is_set()
-    assert not turn.goes_on(told(0, 3))  # it ended alone
-    assert turn.over.is_set()
-    assert {worker: len(timed) for worker, timed in turn.timed.items()} == {0: 2, 1: 1}
+def test_a_round_ends_when_each_has_a_unit_that_counts():
+    visit = Round({0: 1, 1: 4})
+    assert visit.continues(told(0, 0))  # it pays for waking up
+    assert visit.continues(told(0, 1))
+    assert visit.continues(told(1, 0))
+    assert visit.continues(told(0, 2))
+    assert not visit.continues(told(1, 1))
+    assert not visit.over.is_set()
+    assert not visit.continues(told(0, 3))  # it ended alone
+    assert visit.over.is_set()
+    assert {worker: len(timed) for worker, timed in visit.timed.items()} == {0: 2, 1: 1}
 
 
 def test_a_long_first_unit_counts():
-    turn = Turn({0: 1}, 0.0)
-    assert not turn.goes_on(told(0, 0, 10 * MS))
-    assert turn.timed == {0: [Timed(10 * MS, ())]}
+    visit = Round({0: 1})
+    assert not visit.continues(told(0, 0, 10 * MS))
+    assert visit.timed == {0: [Timed(10 * MS, ())]}
+
+
+def test_units_are_counted_until_each_worker_has_enough():
+    visit = Round({0: 1, 1: 1}, enough=2)
+    counted = [(0, True), (0, True), (1, True), (0, True), (1, True), (1, False), (0, False)]
+    numbers = {0: iter(range(9)), 1: iter(range(9))}
+    assert [visit.continues(told(worker, next(numbers[worker]))) for worker, _ in counted] == [on for _, on in counted]
+    assert {worker: len(timed) for worker, timed in visit.timed.items()} == {0: 2, 1: 2}
 
 
 def test_short_units_go_on_until_the_time_is_up():
-    turn = Turn({0: 1}, float("inf"))
-    assert all(turn.goes_on(told(0, number)) for number in range(100))
-    assert len(turn.timed[0]) == 99
+    visit = Round({0: 1}, until=float("inf"))
+    assert all(visit.continues(told(0, number)) for number in range(100))
+    assert len(visit.timed[0]) == 99
 
 
-def test_a_fault_ends_the_turn():
-    turn = Turn({0: 1, 1: 1}, float("inf"))
-    assert not turn.goes_on(told(1, 0, fault=Fault.MODEL))
-    assert not turn.goes_on(told(0, 0))
-    assert turn.over.is_set()
-    assert turn.failed is not None
-    assert turn.failed.worker == 1
+def test_a_fault_ends_the_round():
+    visit = Round({0: 1, 1: 1}, until=float("inf"))
+    assert not visit.continues(told(1, 0, fault=Fault.MODEL))
+    assert not visit.continues(told(0, 0))
+    assert visit.over.is_set()
+    assert visit.failed is not None
+    assert visit.failed.worker == 1
 
 
 # on real threads

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.profiling.pair_sampler import PairSampler, Visit, ends, ends_and_middle
+from app.engine.profiling.pairs import PairSampler, Visit, ends, ends_and_middle
 
 MS = 1_000_000
 

@@ -9,7 +9,6 @@ from torch import nn
 
 from app.contract import Model
 from app.engine.profiling.cache import Key, ProfileCache, architecture_of, device_name
-from app.engine.profiling.pair_cache import PairCache
 from app.scheduler.estimates.pairs import Pair, PairTime
 from app.scheduler.forming.classes import Pairs
 from app.scheduler.record import Entry, RecordingScheduler
@@ -23,7 +22,7 @@ def keep(folder: Path, one: Model, other: Model, *slower: float) -> None:
     """As if the pair had been measured, up to 32 rows of each."""
     key = Key(one.info.name, architecture_of(one), device_name(FakeDevice(virtual_loop(), 4)), 1)
     times = tuple(PairTime(rows, 32, 100, 100, part) for rows, part in zip((1, 32), slower, strict=True))
-    PairCache(folder).store(key, Pair(other.info.name, architecture_of(other), times))
+    ProfileCache(folder).store_pair(key, Pair(other.info.name, architecture_of(other), times))
 
 
 def pairs_of(rig: Rig) -> Pairs:
@@ -54,10 +53,10 @@ async def test_a_model_that_comes_and_goes(tmp_path: Path):
         assert before == {}
         bulk = await rig.engine.start(BULK)
         between = pairs_of(rig)
-        assert list(rig.served.beside) == ["bulk"]
+        assert list(rig.served.profiled.slowdowns) == ["bulk"]
         await rig.engine.stop(bulk)
         assert pairs_of(rig) == {}
-        assert rig.served.beside == {}
+        assert rig.served.profiled.slowdowns == {}
         again = await rig.engine.start(BULK)
         assert pairs_of(rig)[rig.served.program, again.program] == 0.013
         assert (rig.served.program, again.program) not in between
@@ -83,7 +82,7 @@ async def test_of_two_versions_the_statistics_show_the_worse(tmp_path: Path):
     keep(tmp_path, CALLS, old, 0.0, 0.02)
     keep(tmp_path, CALLS, new, 0.0, 0.01)
     async with serving(CALLS, old, new, profiles=ProfileCache(tmp_path)) as rig:
-        assert rig.served.beside == {"bulk": 0.02}
+        assert rig.served.profiled.slowdowns == {"bulk": 0.02}
         assert pairs_of(rig)[rig.served.program, rig.models[2].program] == 0.01
 
 

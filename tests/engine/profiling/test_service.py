@@ -122,8 +122,8 @@ async def test_it_is_measured_and_checked_with_the_first_rows_that_come(caplog: 
         assert origins(rig) == ["measured"]
         assert rig.served.statistics()["starling"]["batch_ms"]["4"] == 1.4
         assert len(warnings_of(caplog)) == 1
-        assert rig.served.on_rows is None
-        assert (len(rig.served.rows), rig.served.example) == (4, None)  # rows of callers are shown to nobody
+        assert rig.served.profiled.on_rows is None
+        assert (len(rig.served.profiled.rows), rig.served.example) == (4, None)  # rows of callers are shown to nobody
         await ask_each(rig, 14)
         rig.assert_settled()
 
@@ -157,10 +157,10 @@ async def test_a_client_that_repeats_itself_is_enough_in_the_end():
     async with serving(make_model(Picky(), row_check="refuse"), profile_budget_s=BUDGET) as rig:
         rig.engine.profiling.begin()
         await ask_each(rig, *[10] * 63)
-        assert rig.served.on_rows is not None
+        assert rig.served.profiled.on_rows is not None
         await ask_each(rig, 10)
         await settled(rig)
-        assert (origins(rig), rig.served.on_rows) == (["measured"], None)
+        assert (origins(rig), rig.served.profiled.on_rows) == (["measured"], None)
 
 
 @virtual
@@ -171,10 +171,10 @@ async def test_rows_that_made_the_model_raise_are_not_taken():
             with pytest.raises(Exception, match="too small"):
                 await rig.ask(value)
         await ask_each(rig, 10, 11, 12)
-        assert rig.served.on_rows is not None
+        assert rig.served.profiled.on_rows is not None
         await ask_each(rig, 13)
         await settled(rig)
-        assert {row.arrays[0][0] for row in rig.served.rows} == {10, 11, 12, 13}
+        assert {row.arrays[0][0] for row in rig.served.profiled.rows} == {10, 11, 12, 13}
 
 
 @virtual
@@ -219,6 +219,6 @@ async def test_rows_of_variable_length_are_copied_as_they_came(caplog: pytest.Lo
                 lease.write(0, np.arange(2, 2 + length)[None])
                 await lease.run()
         await settled(rig)
-        assert rig.served.rows[0].arrays[0].tolist() == [2, 3, 4]
+        assert rig.served.profiled.rows[0].arrays[0].tolist() == [2, 3, 4]
         assert "padded to length 9 (axis 'tokens', its own length is " in warnings_of(caplog)[1]
-        assert rig.served.known.profile.extra["lengths"] == {"tokens": 9}
+        assert rig.served.profiled.profile.extra["lengths"] == {"tokens": 9}

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from fakes import FakeDevice, virtual, virtual_loop
+from fakes import MS, FakeDevice, virtual, virtual_loop
 
 from app.engine.profiling import tables as tables_module
-from app.engine.profiling.cache import Known, ProfileCache
+from app.engine.profiling.cache import ProfileCache
+from app.engine.profiling.profiled_model import Origin
 from app.engine.profiling.tables import tables_of
 from app.errors import ConfigError
 from app.scheduler.estimates.profile import linear
@@ -26,6 +28,12 @@ PROFILE = linear(4, 1, 4)
 def level_of(rig):
     state = rig.engine.scheduler._states[rig.served.program]
     return state.facts[0].control
+
+
+def has_been_measured(rig):
+    rig.served.profiled.profile = PROFILE
+    rig.served.profiled.origin = Origin.MEASURED
+    rig.engine.profiling._measured(rig.served.profiled)
 
 
 @virtual
@@ -47,7 +55,7 @@ def test_a_process_of_its_own_solves_the_same() -> None:
 async def test_a_measured_profile_brings_tables_of_its_own() -> None:
     async with serving(make_model(policy="adaptive", objective="energy", max_batch=4)) as rig:
         await rig.loop.turn(3)
-        rig.engine.profiling._adopt(rig.served, Known(PROFILE, "measured"))
+        has_been_measured(rig)
         await rig.loop.turn(3)
         assert level_of(rig) == control.solve(PROFILE.stage(), weight=0.9)
 
@@ -59,13 +67,13 @@ async def test_tables_of_a_profile_that_was_replaced_meanwhile_are_not_used(monk
         before = level_of(rig)
 
         def solves_too_long(*args: object) -> control.ControlTables:
-            rig.served.known = Known(PROFILE, "measured")
+            rig.served.profiled.profile = PROFILE
             return control.solve(linear(1, 1, 4).stage())
 
         monkeypatch.setattr(tables_module, "tables_of", solves_too_long)
-        rig.engine.profiling._tables.want(rig.served)
+        rig.engine.profiling._tables.want(rig.served.profiled)
         await rig.loop.turn(3)
-        assert rig.served.known.profile is PROFILE
+        assert rig.served.profiled.profile is PROFILE
         assert level_of(rig) is before
 
 
@@ -74,7 +82,7 @@ async def test_a_model_that_has_gone_is_not_kept_by_tables_that_wait_to_be_solve
     async with serving(make_model(policy="adaptive")) as rig:
         await rig.loop.turn(3)
         solver = rig.engine.profiling._tables
-        solver.want(rig.served)
+        solver.want(rig.served.profiled)
         (task,) = solver._tasks
         await rig.engine.stop(rig.served)
         await rig.loop.turn(3)
@@ -90,12 +98,27 @@ async def test_a_model_whose_tables_are_being_solved_is_not_reviewed(monkeypatch
         profiling, (live,) = rig.engine.profiling, rig.engine.scheduler.live_times(rig.served.program)
         asked = []
         monkeypatch.setattr(profiling._reviews[rig.served.program], "corrected", lambda *_: asked.append(1))
-        profiling._tables.want(rig.served)
-        profiling.review(rig.served, [live])
+        profiling._tables.want(rig.served.profiled)
+        profiling.review(rig.served.profiled, [live])
         assert not asked
         await rig.loop.turn(3)
-        profiling.review(rig.served, [live])
+        profiling.review(rig.served.profiled, [live])
         assert asked
+
+
+@virtual
+async def test_a_review_that_raises_ends_no_monitor(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
+    async with serving(make_model(policy="adaptive")) as rig:
+
+        def fails(*_: object) -> None:
+            raise ArithmeticError("no such curve")
+
+        monkeypatch.setattr(rig.engine.profiling, "review", fails)
+        await rig.loop.passes(2500 * MS)
+        assert caplog.text.count("ArithmeticError: no such curve") == 2
+        await asyncio.gather(*(rig.ask(10.0) for _ in range(5)))
+        await rig.loop.passes(1000 * MS)
+        assert rig.engine.scheduler.rate(rig.served.program) == pytest.approx(5)
 
 
 @virtual
@@ -182,7 +205,7 @@ async def test_solved_off_the_loop_and_kept_beside_the_profiles(monkeypatch: pyt
         monkeypatch.setattr(rig.loop, "run_in_executor", run_in_executor)
         await rig.loop.turn(3)
         assert list(tmp_path.glob("tables-*.json")) == []
-        rig.engine.profiling._adopt(rig.served, Known(PROFILE, "measured"))
+        has_been_measured(rig)
         await rig.loop.turn(3)
         (kept,) = tmp_path.glob("tables-*.json")
         assert control.ControlTables.from_dict(json.loads(kept.read_text())) == level_of(rig)

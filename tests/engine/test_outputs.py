@@ -8,8 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from app.engine.device import Ran
-from app.engine.lease import Batch
-from app.engine.places import note_stages, note_steps
+from app.engine.outputs import Batch, note_stages, note_steps
 from app.scheduler.types import Unit
 
 
@@ -32,10 +31,10 @@ def test_steps_of_rows_that_join_and_leave() -> None:
     over = note_steps(unit_of([first, late, second]), Ran(outputs, 1, 1, 1, ended=(0, 2)), 20, (1, 1, 1))
     assert batch_of(first)[0] is batch_of(second)[0] is over[0]  # which are answered together
     assert [batch_of(row)[1] for row in (first, second)] == [0, 1]
-    assert (over[0].parts, over[0].spent, over[0].size, len(over)) == ((2, 3, 4), 9, 3, 1)
+    assert (over[0].times, over[0].spent, over[0].size, len(over)) == ((2, 3, 4), 9, 3, 1)
     (last,) = note_steps(unit_of([late]), Ran(outputs, 5, 5, 5, ended=(0,)), 30, (5, 5, 5))
-    assert (last.parts, last.started) == ((6, 6, 6), 12)
-    assert over[0].parts == (2, 3, 4)
+    assert (last.times, last.started) == ((6, 6, 6), 12)
+    assert over[0].times == (2, 3, 4)
 
 
 def test_stages_of_rows_that_stay_together() -> None:
@@ -43,4 +42,4 @@ def test_stages_of_rows_that_stay_together() -> None:
     assert note_stages(unit_of(rows), Ran([], 1, 1, 1), 10, (1, 1, 1), ()) == []
     (batch,) = note_stages(unit_of(rows), Ran([], 1, 1, 1), 20, (1, 2, 3), range(2))
     assert [batch_of(row) for row in rows] == [(batch, 0), (batch, 1)]
-    assert batch.parts == (2, 3, 4)
+    assert batch.times == (2, 3, 4)

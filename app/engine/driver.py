@@ -1,0 +1,302 @@
+"""The live driver of the scheduler: asks it after each input, carries out what it returns, and owns its timer.
+
+The driver's rule: after each input, `step` once, and carry out all of the Step. Inputs that arrive in one turn of the
+loop share a step; a finished unit is followed by one at once. Everything here runs on the event loop.
+
+The order of work on the loop: all of real time before all of best effort.
+    real time     Where a step starts real-time units only, the device gets them first, and works while the answers are
+                  given. Otherwise the answers are given first.
+    best effort   Its units start in a step of their own, after the loop has polled its sockets once: a real-time
+                  request that can be read by then goes before them. Its answers follow in pieces; the loop polls its
+                  sockets between two of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, cast
+
+from app.engine.device import Completion, Device, Job
+from app.engine.lease import Intake, Lease
+from app.engine.memory import MemoryLimits
+from app.engine.pool import Pool, Slots
+from app.engine.served_model import ServedModel
+from app.errors import NotReady
+from app.observe.tracing.tracer import Tracer
+from app.scheduler.scheduler import Scheduler
+from app.scheduler.types import Fault, Klass, Outcome, Step, Unit
+
+log = logging.getLogger("starling.engine")
+
+_LEAST_TIMER_S = 0.001  # loops round to milliseconds; an earlier timer would wake up before its time
+_PIECE = 4  # best-effort answers between two polls: an answer takes some 20 us, a turn of the loop as much
+
+#: Called with a unit that has ended, its outcome, and when its worker turned to it and the loop got its completion.
+OnUnitEnd = Callable[[Unit, Outcome, int, int], None]
+
+
+class Driver:
+    """`models`: those that serve, by program. `units`: those on the device, by id. `lost`: why the device can do no
+    more, once it cannot; `on_lost` is then called with it.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        scheduler: Scheduler,
+        clock: Callable[[], int],
+        *,
+        memory: MemoryLimits,
+        on_lost: Callable[[str], None] | None,
+        tracer: Tracer | None,
+    ) -> None:
+        self.device = device
+        self.scheduler = scheduler
+        self.clock = clock
+        self.intake = Intake(scheduler, device, clock, self.step_soon)
+        self.models: dict[int, ServedModel] = {}
+        self.lost: str | None = None
+        self.on_unit_end: OnUnitEnd | None = None
+        self._memory = memory
+        self._on_lost = on_lost
+        self._tracer = tracer
+        self._loop: asyncio.AbstractEventLoop
+        # The device
+        self.units: dict[int, Unit] = {}
+        self._jobs: dict[int, Job] = {}  # of units that may be recalled, or taken back
+        self.busy_ns = [0] * len(device.spec.workers)
+        self._free_since = [0] * len(device.spec.workers)  # when the worker's last unit ended
+        # The next step
+        self._step_due = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0
+        # Best-effort work, which waits for the sockets to be polled
+        self._held = False  # the last step held units
+        self._unanswered: deque[Lease] = deque()  # calls that have ended
+        self._poll: asyncio.TimerHandle | None = None  # of `_after_poll`
+
+    def start(self) -> None:
+        """Start the device. On the event loop."""
+        self._loop = asyncio.get_running_loop()
+        self.device.start(self._report, self._acknowledge if self.device.spec.steps_ahead else None, self._release)
+
+    def stop(self) -> None:
+        """Ask for no more steps."""
+        for timer in (self._timer, self._poll):
+            if timer is not None:
+                timer.cancel()
+
+    def abort(self, why: str) -> None:
+        """Answer everything that has no answer yet with 503, take no more, and wait for no unit any more."""
+        self.intake.refusing = why
+        self._answer_best_effort(len(self._unanswered))
+        for call in list(self.scheduler.calls):
+            if call.program in self.models:
+                cast("Lease", call).fail(NotReady(why, retry_after_s=1))
+        for served in self.models.values():
+            served.give_up()
+
+    # steps
+
+    def step_soon(self) -> None:
+        """There was an input: a step follows at the end of this turn of the loop."""
+        if not self._step_due:
+            self._step_due = True
+            self._loop.call_soon(self._step_if_due)
+
+    def _step_if_due(self) -> None:
+        if self._step_due:
+            self.step()
+
+    def step(self, *, hold: bool = True) -> None:
+        """The driver's rule. `hold`: best-effort units wait for the sockets to be polled."""
+        self._carry_out(self._ask(hold=hold))
+
+    def _ask(self, *, hold: bool = True) -> Step:
+        """Ask the scheduler, and start units if all are real-time; `_carry_out` must follow."""
+        self._step_due = False
+        if self._jobs:
+            self._report_progress()
+        step = self.scheduler.step(self.clock(), hold=hold)
+        for unit in step.recall:
+            if (job := self._jobs.get(unit.id)) is not None:  # else it ended after its model had been given up
+                self.device.recall(unit.worker, job)
+        for unit in step.settle:
+            if (job := self._jobs.get(unit.id)) is not None:
+                job.onward = False
+        if step.start and not step.start[-1].klass:  # the last: they are in order of class
+            self._start(step.start)
+            if step.done:
+                self.device.let_begin()  # the loop keeps the interpreter lock for as long as answering takes
+        return step
+
+    def _carry_out(self, step: Step) -> None:
+        """The rest of a Step, in the order of this module's text."""
+        for call in step.done:
+            if call.klass:
+                self._unanswered.append(cast("Lease", call))
+            else:
+                cast("Lease", call).resolve()
+        if step.start and step.start[-1].klass:
+            self._start(step.start)
+            if self._unanswered:
+                self.device.let_begin()  # as in `_ask`
+        for drop in step.drop:
+            if (served := self.models.get(drop.call.program)) is not None:
+                served.drop(drop, self.lost)
+        if step.wake_at is not None and (self._timer is None or step.wake_at < self._timer_at):
+            self._arm(step.wake_at)
+        self._held = step.held
+        if step.held or self._unanswered:
+            self._poll_first()
+        if step.withdraw and self._withdraw(step.withdraw):  # each is asked for once, so this ends
+            self.step()
+
+    def _arm(self, wake_at: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = wake_at
+        self._timer = self._loop.call_later(max(_LEAST_TIMER_S, (wake_at - self.clock()) / 1e9), self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        self.step()
+
+    # best effort
+
+    def _poll_first(self) -> None:
+        """Continue with best-effort work when the loop has polled its sockets once."""
+        if self._poll is None:
+            # Not `call_soon`: asyncio would call it before the readers of the sockets that it has polled.
+            self._poll = self._loop.call_later(0, self._after_poll)
+
+    def _after_poll(self) -> None:
+        self._poll = None
+        if self._held:
+            self.step(hold=False)
+        self._answer_best_effort(_PIECE)
+        if self._unanswered:
+            self._poll_first()
+
+    def _answer_best_effort(self, most: int) -> None:
+        for _ in range(min(most, len(self._unanswered))):
+            self._unanswered.popleft().resolve()
+
+    # units
+
+    def _start(self, units: Sequence[Unit]) -> None:
+        """Hand the units of a Step to their workers."""
+        for unit in units:
+            self.units[unit.id] = unit
+            best_effort = unit.klass is Klass.BEST_EFFORT
+            job = Job(
+                unit.id, self.models[unit.program].executor, [row.slot for row in unit.rows], unit.size,
+                unit.stage, unit.steps, best_effort=best_effort, onward=unit.onward, made=unit.made,
+            )  # fmt: skip
+            if unit.steps > 1 or unit.onward or (best_effort and self.device.spec.withdraws):
+                self._jobs[unit.id] = job
+            self.device.push(unit.worker, job)
+
+    def _withdraw(self, units: Sequence[Unit]) -> bool:
+        """Take units back from the device if it has not begun them; whether it had not begun some."""
+        taken = [
+            unit
+            for unit in units
+            if (job := self._jobs.get(unit.id)) is not None and self.device.withdraw(unit.worker, job)
+        ]
+        for unit in taken:
+            del self.units[unit.id], self._jobs[unit.id]
+            self.scheduler.withdrawn(unit.id, self.clock())
+            if (served := self.models.get(unit.program)) is not None:  # else it ended after its model was given up
+                served.free_rows(unit.rows)  # of calls that left meanwhile
+        return bool(taken)
+
+    def _report_progress(self) -> None:
+        """Tell the scheduler how many steps the running units have made."""
+        for unit_id, job in self._jobs.items():
+            if (unit := self.units.get(unit_id)) is not None and job.done > unit.progress:
+                self.scheduler.progressed(unit_id, job.done, self.clock())
+
+    def began(self, unit: Unit) -> int:
+        """When a unit's worker could turn to it: a unit that was pushed behind another began when that one ended."""
+        return max(unit.started, self._free_since[unit.worker])
+
+    def _finished(self, completion: Completion) -> None:
+        """A unit has ended: tell the scheduler, note the outputs, and carry out the step that follows."""
+        outcome = completion.outcome
+        if outcome.error is Fault.DEVICE:
+            self._lose(f"worker {completion.worker} has died: {completion.message}")
+        now = self.clock()
+        unit = self._ended(outcome, now)
+        if unit is None:  # of a measurement, whose end is reported here only if the device is lost
+            if self.lost is not None:
+                self.abort(f"the device is lost: {self.lost}")
+            return
+        served = self.models.get(unit.program)
+        if served is None:  # given up, see `abort`: nobody waits
+            return
+        continued = self.scheduler.finished(outcome, now)
+        if continued is not None:
+            self.units[continued.id] = continued
+        if served.takes_more_memory():
+            alive = self._memory.most_alive(served.model.info, served.activations)
+            self.scheduler.bound(served.program, alive, now)
+        step = self._ask()
+        served.unit_ended(unit, completion, now, self._tracer)
+        self._carry_out(step)
+
+    def _ended(self, outcome: Outcome, now: int) -> Unit | None:
+        """The unit that has ended, or continues as another one; None for one that is not ours."""
+        unit = self.units.pop(outcome.unit_id, None)
+        if unit is not None:
+            if not outcome.goes_on:
+                self._jobs.pop(unit.id, None)
+            began = self.began(unit)
+            self.busy_ns[unit.worker] += now - began
+            if self.on_unit_end is not None:
+                self.on_unit_end(unit, outcome, began, now)
+            self._free_since[unit.worker] = now
+        return unit
+
+    def _lose(self, why: str) -> None:
+        if self.lost is not None:  # units in flight all say so
+            return
+        log.error("the device is lost: %s", why)
+        self.lost = why
+        self.intake.refusing = f"the device is lost: {why}"
+        if self._on_lost is not None:
+            self._on_lost(why)
+
+    # called on the device's threads
+
+    def _report(self, completion: Completion) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._finished, completion)
+        except RuntimeError:  # the loop is closed: nobody waits for this unit any more
+            log.warning("a unit of worker %d ended after the server had stopped", completion.worker)
+
+    def _acknowledge(self, unit_id: int) -> None:
+        """The unit is on its stream."""
+        self._on_loop(self._launched, unit_id)
+
+    def _launched(self, unit_id: int) -> None:
+        if unit_id in self.units:
+            self.scheduler.launched(unit_id, self.clock())
+            self.step()
+
+    def _release(self, pool: Pool, slots: Slots) -> None:
+        """Nothing reads the rows of these slots any more, which were given back before."""
+        self._on_loop(self._released, pool, slots)
+
+    def _released(self, pool: Pool, slots: Slots) -> None:
+        for served in self.models.values():
+            if served.pool is pool:
+                served.give_back(slots)
+
+    def _on_loop(self, what: Callable[..., object], *args: Any) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(what, *args)

@@ -1,0 +1,189 @@
+"""The outputs of a call's rows: the batches that hold them, and the answer that is joined from these.
+
+A row's times are those of all its units; between them it has waited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from app.contract import Array, Finished, ModelInfo
+from app.engine.device import Ran
+from app.scheduler.types import Call, Row, RowState, Unit
+
+Times = tuple[int, int, int]  # nanoseconds of input, model and output
+
+
+class Batch(Finished):
+    """A finished batch as its calls see it: outputs of all its rows; its times, and its end on the loop, in ns.
+
+    `started` is when it would have begun, had it computed until its end: what handing it over took counts as waiting.
+    """
+
+    __slots__ = ("size", "spent", "started", "times")
+
+    def __init__(self, outputs: list[Array], ended: int, times: Times, size: int) -> None:
+        super().__init__(outputs)
+        self.times = times
+        self.spent = sum(times)
+        self.started = ended - self.spent
+        self.size = size
+
+
+class CallWithOutputs(Call):
+    """A scheduler's call that also knows where its outputs are.
+
+    `places`: for each row that has run, the batch that it was in last, and its position in that batch's outputs.
+    """
+
+    __slots__ = ("places",)
+    places: list[tuple[Batch, int] | None]
+
+    @property
+    def runs(self) -> bool:
+        """Some row of the call is in a unit at this moment."""
+        return any(row.state is RowState.RUNNING for row in self.rows)
+
+
+def note_batch(unit: Unit, ran: Ran, ended: int, times: Times) -> None:
+    """A model in one piece has run: all rows of the unit have ended."""
+    batch = Batch(ran.outputs, ended, times, len(unit.rows))
+    for position, row in enumerate(unit.rows):
+        call: CallWithOutputs = row.call  # type: ignore[assignment]  # a cast would be a function call per row
+        call.places[row.index] = (batch, position)
+
+
+def note_stages(unit: Unit, ran: Ran, ended: int, times: Times, over: Sequence[int]) -> list[Batch]:
+    """Rows have been through some stages, and those at the positions `over` have ended. Returns the batches of those.
+
+    Rows that come out of one batch and stay together share one Batch.
+    """
+    positions = {position: place for place, position in enumerate(over)}
+    batches: dict[tuple[int, bool], Batch] = {}
+    for position, row in enumerate(unit.rows):
+        call: CallWithOutputs = row.call  # type: ignore[assignment]  # as above
+        before, ends = call.places[row.index], position in positions
+        key = (id(before[0]) if before else 0, ends)
+        batch = batches.get(key)
+        if batch is None:
+            total = _sum(before[0].times, times) if before else times
+            batch = batches[key] = Batch(ran.outputs if ends else [], ended, total, len(unit.rows))
+        call.places[row.index] = (batch, positions[position] if ends else position)
+    return [batch for (_, ends), batch in batches.items() if ends]
+
+
+def note_steps(unit: Unit, ran: Ran, ended: int, times: Times) -> list[Batch]:
+    """As `note_stages`, of steps of a cell: rows end one by one, and only those that have ended have outputs.
+
+    Rows may join at each step, so each has its own history: its times are added up in a Batch of its own.
+    """
+    positions = {position: place for place, position in enumerate(ran.ended)}
+    batches: dict[Times, Batch] = {}
+    for position, row in enumerate(unit.rows):
+        call: CallWithOutputs = row.call  # type: ignore[assignment]  # as above
+        before = call.places[row.index]
+        if position not in positions:
+            if before is None:
+                call.places[row.index] = (Batch([], ended, times, len(unit.rows)), position)
+            else:
+                before[0].times = _sum(before[0].times, times)
+            continue
+        total = _sum(before[0].times, times) if before else times
+        batch = batches.get(total)
+        if batch is None:
+            batch = batches[total] = Batch(ran.outputs, ended, total, len(unit.rows))
+        call.places[row.index] = (batch, positions[position])
+    return list(batches.values())
+
+
+def split_by_length(rows: Sequence[Row], info: ModelInfo, outputs: Sequence[Array], lengths: Array) -> None:
+    """Rows that have ended, and ran for different numbers of steps, get outputs of their own, cut to their lengths.
+
+    `outputs` are those of the batch; `lengths` [rows]: how long each row ran.
+    """
+    own = [info.has_own_length(spec) for spec in info.outputs]
+    for position, (row, length) in enumerate(zip(rows, lengths.tolist(), strict=True)):
+        call = cast("CallWithOutputs", row.call)
+        batch, _ = cast("tuple[Batch, int]", call.places[row.index])  # it was noted that the row has ended
+        alone = slice(position, position + 1)
+        cut = [values[alone, :length] if is_own else values[alone] for values, is_own in zip(outputs, own, strict=True)]
+        call.places[row.index] = (Batch(cut, batch.started + batch.spent, batch.times, batch.size), 0)
+
+
+def joined(
+    places: Sequence[tuple[Batch, int]], info: ModelInfo, lengths: Mapping[str, int], *, differ: bool
+) -> tuple[list[Array], list[int] | None]:
+    """The outputs of a call's rows in order, whatever batches they ran in, and Answer.lengths.
+
+    `lengths`: those of the call's variable axes, to which outputs are cut back: the batch may be longer. `differ`: rows
+    of the call have different lengths. Neighbours in one batch are one slice.
+    """
+    pieces = [
+        [
+            _cut_back(array[first:end], spec.axes, lengths)
+            for spec, array in zip(info.outputs, batch.arrays, strict=True)
+        ]
+        for batch, first, end in _neighbours(places)
+    ]
+    if info.own_axes:
+        return _padded(info, pieces)
+    if len(pieces) == 1:
+        return pieces[0], None
+    join = _padded_rows if differ else np.concatenate  # which refuses arrays that do not fit together
+    return [join(arrays) for arrays in zip(*pieces, strict=True)], None
+
+
+def _cut_back(values: Array, axes: Sequence[str], lengths: Mapping[str, int]) -> Array:
+    if not lengths:
+        return values
+    index: list[Any] = [slice(None), *(slice(lengths.get(axis)) if axis else slice(None) for axis in axes)]
+    cut: Array = values[tuple(index)]
+    return cut
+
+
+def _neighbours(places: Sequence[tuple[Batch, int]]) -> list[tuple[Batch, int, int]]:
+    """The rows' places as (batch, first, end): one entry for rows that are adjacent in the call and in the batch."""
+    runs: list[tuple[Batch, int, int]] = []
+    for batch, position in places:
+        if runs and runs[-1][0] is batch and runs[-1][2] == position:
+            runs[-1] = (batch, runs[-1][1], position + 1)
+        else:
+            runs.append((batch, position, position + 1))
+    return runs
+
+
+def _padded(info: ModelInfo, pieces: Sequence[Sequence[Array]]) -> tuple[list[Array], list[int]]:
+    """The outputs of all pieces, each some rows of one length, and the length of every row.
+
+    Outputs that are as long as each row ran become as long as the longest, with zeros behind the others.
+    """
+    outputs: list[Array] = []
+    lengths: list[int] = []
+    for spec, parts in zip(info.outputs, zip(*pieces, strict=True), strict=True):
+        if not info.has_own_length(spec):
+            outputs.append(parts[0] if len(parts) == 1 else np.concatenate(parts))
+            continue
+        lengths = [part.shape[1] for part in parts for _ in part]
+        outputs.append(_padded_rows(parts))
+    return outputs, lengths
+
+
+def _padded_rows(parts: Sequence[Array]) -> Array:
+    """Arrays [rows, ...] as one, each axis as long as the longest of them, with zeros behind the others."""
+    first = parts[0]
+    if all(part.shape[1:] == first.shape[1:] for part in parts):
+        return first if len(parts) == 1 else np.concatenate(parts)
+    longest = map(max, zip(*(part.shape[1:] for part in parts), strict=True))
+    rows = np.zeros((sum(map(len, parts)), *longest), first.dtype)
+    begin = 0
+    for part in parts:
+        rows[(slice(begin, begin + len(part)), *map(slice, part.shape[1:]))] = part
+        begin += len(part)
+    return rows
+
+
+def _sum(one: Times, other: Times) -> Times:
+    return (one[0] + other[0], one[1] + other[1], one[2] + other[2])

@@ -1,0 +1,111 @@
+"""A placed model as far as it is measured: its batch times, where they are from, and what it is measured with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from app.contract import SampleRow
+from app.engine.device import Executor
+from app.engine.pool import Slots
+from app.engine.profiling.cache import Key
+from app.observe.metrics import ModelStats
+from app.scheduler.estimates.fields import to_ms
+from app.scheduler.estimates.pairs import Pair
+from app.scheduler.estimates.profile import ModelProfile
+from app.scheduler.types import DeviceSpec
+
+
+class Origin(StrEnum):
+    """Where a model's batch times are from."""
+
+    GUESS = "guess"  # it raised on the rows that warm-up made up
+    WARM_UP = "warm-up"
+    CACHE = "cache"
+    MEASURED = "measured"
+    STALE = "stale"  # from the cache, and contradicted by batches of calls
+
+
+@dataclass(slots=True, eq=False)
+class ProfiledModel:
+    """Made by warm-up; `program` and `stats` are set when the model serves.
+
+    `key`: where its profile is kept, None: nowhere. `rows`: to measure with; none if it raised on those made up for it.
+    `pairs`: what it was measured beside; `slowdowns`: by model, the fraction of its time by which it is slowed beside
+    that one. `spare`: slots for measuring, as many rows for each worker. `untried`: it has run in no batch but those of
+    its calls. `on_rows` gets the slots of rows that have run without a fault.
+    """
+
+    executor: Executor
+    profile: ModelProfile
+    origin: Origin
+    rows: Sequence[SampleRow] = ()
+    key: Key | None = None
+    pairs: Sequence[Pair] = ()
+    program: int = -1
+    stats: ModelStats = field(default_factory=lambda: ModelStats("", ""))
+    spare: Slots = ()
+    untried: bool = False
+    example: SampleRow | None = None  # see contract.Served
+    on_rows: Callable[[Sequence[int]], None] | None = None
+    slowdowns: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.executor.model.info.name
+
+    def has_times(self, spec: DeviceSpec) -> bool:
+        """Batch times are measured, and for as many units at once as can be measured on this device."""
+        if self.origin in (Origin.GUESS, Origin.WARM_UP, Origin.STALE):
+            return False
+        at_once = min(len(workers_for(spec, self.profile.max_batch)), spec.max_running)
+        return at_once <= max(self.profile.concurrency_ns, default=1)
+
+    def has_lengths(self) -> bool:
+        """Batch times are measured by length, if rows differ in it."""
+        return bool(self.profile.by_length) or not self.executor.pool.lengths
+
+    def is_complete(self, spec: DeviceSpec) -> bool:
+        """All that can be measured on this device is measured."""
+        return self.has_times(spec) and self.profile.handover_ns is not None and self.has_lengths()
+
+    def report(self) -> dict[str, Any]:
+        """For the statistics: all but `batch_ms`, which has a key of its own there. Milliseconds."""
+        profile, line = self.profile, self.profile.fit()
+        return {
+            "origin": self.origin,
+            "made": str(profile.extra.get("made", "")),
+            "lengths": profile.extra.get("lengths", {}),
+            "error": {str(size): round(error, 4) for size, error in enumerate(profile.errors, 1)},
+            "handover_ms": None if profile.handover_ns is None else profile.handover_ns / 1e6,
+            "concurrency_ms": _ms(profile.concurrency_ns.items()),
+            "length_ms": _ms(profile.by_length),
+            "stages": [
+                {
+                    "batch_ms": to_ms(part.batch_ns),
+                    "concurrency_ms": _ms(part.concurrency_ns.items()),
+                    "length_ms": _ms(part.by_length),
+                }
+                for part in profile.stages
+            ],
+            "fit": {"alpha_ms": line.alpha_ns / 1e6, "beta_ms": line.beta_ns / 1e6, "residual": line.residual},
+            "best_batch": profile.best,
+            "best_rows_per_s": profile.peak,
+        }
+
+
+def workers_for(spec: DeviceSpec, rows: int) -> list[int]:
+    """Workers that take a batch of so many rows: as many units at once can be measured."""
+    return [worker for worker, one in enumerate(spec.workers) if one.capacity >= rows]
+
+
+def now_utc() -> str:
+    """ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _ms(tables: Iterable[tuple[int, tuple[int, ...]]]) -> dict[str, dict[str, float]]:
+    return {str(key): to_ms(times) for key, times in tables}

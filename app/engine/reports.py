@@ -1,0 +1,154 @@
+"""What is reported of one served model: gauges for a scrape, statistics, plans for the live page, spans of batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from app.contract import CLASSES, ModelInfo, Plan
+from app.engine.device import Completion
+from app.engine.lease import Lease, PlacedModel
+from app.engine.profiling.profiled_model import ProfiledModel
+from app.observe.metrics import Between, Gauges
+from app.observe.tracing.spans import BatchSpan
+from app.observe.tracing.tracer import Tracer
+from app.scheduler.types import Klass, Unit
+
+KLASSES = dict(zip(CLASSES, Klass, strict=True))
+
+
+class Reports:
+    """Of one served model. `info`: as clients see it. `stages`: those that run one by one, 0 for a model in one piece.
+
+    A recurrent model that runs by its cell has one stage.
+    """
+
+    def __init__(self, info: ModelInfo, placed: PlacedModel, profiled: ProfiledModel, stages: int) -> None:
+        self._info = info
+        self._placed = placed
+        self._profiled = profiled
+        self._stages = stages
+        self._cell = placed.executor.steps is not None
+        self._scheduler = placed.intake.scheduler
+
+    def gauges(self) -> Gauges:
+        """What is true of the model at this moment."""
+        scheduler, placed, program = self._scheduler, self._placed, self._placed.program
+        activations = placed.activations
+        return Gauges(
+            placed.stats,
+            pending_rows=scheduler.waiting(program),
+            waiting={name: scheduler.waiting(program, klass) for name, klass in KLASSES.items()},
+            demand_ns={name: scheduler.demand_ns(program, klass) for name, klass in KLASSES.items()},
+            oldest_ns=self._oldest_ns(),
+            pending_calls=self._pending_calls(),
+            preferred=scheduler.preferred(program),
+            rate=scheduler.rate(program),
+            slots_used=placed.pool.used,
+            between=None if activations is None else Between(activations.rows, activations.nbytes),
+            regression=scheduler.regression(program),
+            at_stages=self._at_stages(),
+        )
+
+    def _oldest_ns(self) -> int:
+        """How long the oldest best-effort row has waited; 0 if none waits."""
+        arrived = self._scheduler.oldest(self._placed.program, Klass.BEST_EFFORT)
+        return 0 if arrived is None else max(0, self._placed.intake.clock() - arrived)
+
+    def _pending_calls(self) -> int:
+        """Calls admitted and not yet running."""
+        leases = (cast("Lease", call) for call in self._scheduler.calls if call.program == self._placed.program)
+        return sum(1 for lease in leases if not any(lease.places) and not lease.runs)
+
+    def _at_stages(self) -> list[tuple[int, int]]:
+        """Of a model in stages: rows that wait, and rows that run, at each."""
+        if not self._stages:
+            return []
+        program = self._placed.program
+        running = [0] * self._stages
+        for unit in self._scheduler.running:
+            if unit.program == program:
+                running[unit.stage] += len(unit.rows)
+        return list(zip(self._scheduler.waiting_by_stage(program), running, strict=True))
+
+    def plan(self) -> Plan:
+        """What its batches are planned with; see contract.Plan."""
+        scheduler, program, profiled = self._scheduler, self._placed.program, self._profiled
+        plan = Plan(
+            program, profiled.profile.batch_ns, profiled.origin, scheduler.scale(program),
+            scheduler.handover_ns(program), stages=0 if self._cell else self._stages, cell=self._cell,
+        )  # fmt: skip
+        control, level = scheduler.control_of(program)
+        return plan if control is None else replace(plan, loads=control.loads, tables=control.tables, level=level)
+
+    def statistics(self) -> dict[str, Any]:
+        """Triton's numbers, and ours under `starling`: durations in milliseconds, rates per second."""
+        gauges, stats = self.gauges(), self._placed.stats
+        scheduler, program, profiled = self._scheduler, self._placed.program, self._profiled
+        regression = zip(("alpha_ms", "beta_ms", "residual_ms"), gauges.regression, strict=True)
+        return {
+            **stats.triton(),
+            "starling": {
+                "queue_length": gauges.pending_rows,
+                "arrival_rate": gauges.rate,
+                "preferred_batch_size": gauges.preferred,
+                "batch_ms": {str(b): ns / 1e6 for b, ns in enumerate(profiled.profile.batch_ns, 1)},
+                "regression": {name: ns / 1e6 for name, ns in regression},
+                "classes": gauges.classes(),
+                "policy": self._info.batching.policy,
+                "reorders": scheduler.reorders(program),
+                "batch_scale": scheduler.scale(program),
+                "handover_ms": scheduler.handover_ns(program) / 1e6,
+                "profile": {**profiled.report(), "idle_batches": stats.profiled.as_dict()},
+                "beside": dict(profiled.slowdowns),
+                "batches": {f"{worker}:{why}": n for (worker, why), n in sorted(stats.batches.items())},
+                **self._stage_statistics(gauges.at_stages),
+            },
+        }
+
+    def _stage_statistics(self, at_stages: Sequence[tuple[int, int]]) -> dict[str, Any]:
+        """Of a model in stages: rows at each stage, and its batches by size and by operation."""
+        stages = [
+            {
+                "rows_waiting": waiting,
+                "rows_running": running,
+                "batches": stats.sizes(),
+                "operations": stats.operations(),
+            }
+            for (waiting, running), stats in zip(at_stages, self._placed.stats.stages, strict=True)
+        ]
+        return {"stages": stages} if stages else {}
+
+    def trace_batch(self, tracer: Tracer, unit: Unit, completion: Completion, ended: int) -> None:
+        """Record the unit, if any of its calls is traced.
+
+        It began, had it computed until its end: what handing it over took counts as waiting, as in `outputs.Batch`. Of
+        one that failed it is only known when it was handed to its worker.
+        """
+        calls = tracer.of(row.call.id for row in unit.rows)
+        if not calls:
+            return
+        ran = completion.ran
+        parts = (ran.input_ns, ran.infer_ns, ran.output_ns) if ran is not None else ()
+        staged = self._stages > 0 and not self._cell
+        tracer.batch_ended(
+            BatchSpan(
+                self._info,
+                number=unit.id,
+                worker=unit.worker,
+                reason=unit.reason.value,
+                operation=unit.operation.value,
+                klass=CLASSES[unit.klass],
+                rows=len(unit.rows),
+                size=unit.size,
+                stage=unit.stage if staged else None,
+                steps=unit.steps if ran is None else ran.steps,
+                started=max(unit.started, ended - sum(parts)) if parts else unit.started,
+                ended=ended,
+                parts=parts,
+                stage_ns=[sum(spent) for spent in ran.stage_parts] if ran is not None and staged else (),
+                error="" if ran is not None else completion.message or str(completion.outcome.error),
+            ),
+            calls,
+        )

@@ -1,0 +1,136 @@
+"""The engine that settings ask for: its device, scheduler and profiling. None of these reads settings itself."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from app.contract import Batching
+from app.engine.device import Device, DeviceOptions
+from app.engine.device_factory import make_device
+from app.engine.engine import Engine
+from app.engine.memory import MemoryLimits
+from app.engine.profiling.cache import ProfileCache, cpu_name, default_folder
+from app.engine.profiling.energy import find_meter
+from app.engine.profiling.service import Profiling
+from app.engine.profiling.sizing import agreed
+from app.engine.record_file import RecordFile
+from app.engine.streams import cuda
+from app.engine.streams.device import NO_GRAPHS, StreamDevice
+from app.errors import ConfigError
+from app.lifecycle import Lifecycle
+from app.models.placement import Placement
+from app.observe.tracing.tracer import Tracer
+from app.scheduler.policies import policy_class
+from app.scheduler.record import Entry, RecordingScheduler
+from app.scheduler.scheduler import Scheduler
+from app.scheduler.types import KEEPING, ClassSpec, Preset
+from app.settings import MIB, Settings, cpu_cores, memory_limit
+
+log = logging.getLogger("starling")
+
+ANY_SIZE = 1 << 16  # a worker's capacity where none is given: each model's largest batch bounds it
+
+
+def open_record(settings: Settings) -> RecordFile | None:
+    """Opened before anything starts, so that a wrong path is one line. Raises ConfigError."""
+    if settings.record is None:
+        return None
+    try:
+        return RecordFile(settings.record)
+    except OSError as exc:
+        raise ConfigError(f"record: {settings.record}: {exc.strerror or exc}") from None
+
+
+def _classes(settings: Settings) -> ClassSpec:
+    return ClassSpec(
+        preset=Preset(settings.classes),
+        budget_ns=round(settings.preempt_budget_ms * 1e6),
+        slowdown=settings.rt_slowdown,
+        share=settings.best_effort_share,
+        edf=settings.rt_order == "edf",
+    )
+
+
+def device_of(settings: Settings, gpu: int | None) -> Device:
+    """GPU number `gpu`, or the CPU where that is None."""
+    policy = policy_class(settings.policy or Batching().policy)
+    capacities = settings.workers or (ANY_SIZE,)
+    if not settings.workers and policy.sizes_itself:
+        capacities = policy.workers(settings.max_batch or Batching().max_batch)
+    placement = Placement(precision=settings.precision, compile=settings.compile)
+    ahead_ms = settings.push_ahead_ms
+    options = DeviceOptions(
+        placement=placement,
+        push_depth=policy.push_depth if settings.push_depth is None else settings.push_depth,
+        push_ahead_ns=None if ahead_ms is None else round(ahead_ms * 1e6),
+        max_alive=settings.max_alive,
+        graphs=settings.cuda_graphs,
+        keeps_one=Preset(settings.classes) in KEEPING and not policy.sizes_itself,
+    )
+    device = make_device(gpu, capacities, settings.compute_threads, cpu_cores(), options)
+    at_once, workers = device.spec.max_running, len(device.spec.workers)
+    if policy.sizes_itself and at_once < workers:
+        log.warning(
+            "policy %s: this device runs %d units at once, fewer than the %d workers that the policy is made for",
+            policy.name, at_once, workers,
+        )  # fmt: skip
+    return device
+
+
+def with_suggested_size(settings: Settings, names: Sequence[str], gpu: int | None) -> Settings:
+    """The settings with threads, workers and max_alive as the models' profiles suggest, where they were not given.
+
+    A list of workers that was given, or is the policy's own, says how many there are; nothing else fits to it then.
+    """
+    if settings.threads is not None or settings.workers:
+        return settings
+    if policy_class(settings.policy or Batching().policy).sizes_itself:
+        return settings
+    hardware = cpu_name() if gpu is None else cuda.name_of(gpu) + (not settings.cuda_graphs) * NO_GRAPHS
+    cache = ProfileCache(settings.profile_dir or default_folder())
+    suggested = {name: cache.suggestion(name, hardware, settings.precision) for name in names}
+    size = agreed(one for one in suggested.values() if one is not None)
+    if size is None or (gpu is None and size.threads * len(size.workers) > cpu_cores()):
+        return settings
+    found: dict[str, object] = {"threads": size.threads, "workers": size.workers}
+    if settings.max_alive is None and size.max_alive is not None:
+        found["max_alive"] = size.max_alive
+    known = ", ".join(name for name, one in suggested.items() if one is not None)
+    shown = {**found, "workers": ",".join(map(str, size.workers))}
+    log.info("%s: from the profiles of %s", ", ".join(f"{name} {value}" for name, value in shown.items()), known)
+    return settings.model_copy(update=found)
+
+
+def engine_of(
+    settings: Settings,
+    device: Device,
+    lifecycle: Lifecycle,
+    tracer: Tracer | None,
+    sink: Callable[[Entry], None] | None,
+) -> Engine:
+    """The engine on this device. `sink` gets the scheduler's record, if one is kept."""
+    spec = replace(device.spec, classes=_classes(settings))
+    if sink is None:
+        scheduler = Scheduler(spec, split_failed=settings.split_failed)
+    else:
+        scheduler = RecordingScheduler(spec, split_failed=settings.split_failed, sink=sink)
+    memory = MemoryLimits(
+        pool=settings.pool_mib * MIB,
+        activations=settings.activation_mib * MIB,
+        bodies=int(settings.max_inflight_mib * MIB),
+        container=memory_limit(),
+    )
+    return Engine(
+        Profiling(device, ProfileCache(settings.profile_dir or default_folder()), settings.profile_budget_s),
+        scheduler,
+        window_s=settings.rate_window_s,
+        hang_factor=settings.hang_factor,
+        hang_floor_s=settings.hang_floor_s,
+        memory=memory,
+        on_lost=lifecycle.fail,
+        on_tick=lifecycle.tick,
+        meter=find_meter(device.uuid if isinstance(device, StreamDevice) else None),
+        tracer=tracer,
+    )
