@@ -24,12 +24,14 @@ from app.engine_setup import ANY_SIZE, device_of, engine_of, open_record, with_s
 from app.errors import as_config_error
 from app.http.access import Access
 from app.http.access_log import AccessLog
+from app.http.asgi import HttpApp
 from app.http.body import Limits
+from app.http.cors import Cors
 from app.http.errors import install_error_handlers
-from app.http.inference import InferencePath, Outside
 from app.http.keys import keys_of
 from app.http.openapi.document import Document
 from app.http.openapi.pages import OPEN_PATHS, docs_router
+from app.http.resources import Resources
 from app.http.routes.control import router as control
 from app.http.routes.openapi import router as documentation
 from app.lifecycle import Lifecycle
@@ -55,7 +57,7 @@ _OVERRIDES = (
 
 def create_app(
     settings: Settings, lifecycle: Lifecycle | None = None, *, on_ready: Callable[[Registry], None] | None = None
-) -> InferencePath:
+) -> HttpApp:
     """The server as an ASGI application. `on_ready` is told when every model has been tried.
 
     Raises ConfigError when the models, the GPU or files of keys cannot be found, or the record cannot be written; what
@@ -129,17 +131,17 @@ def create_app(
     log_of_access = None
     if settings.access_log:
         log_of_access = AccessLog(probes=settings.access_log_probes, root_path=settings.root_path)
-    front = InferencePath(
-        app,
+    resources = Resources(
         _limits(settings),
         access=access,
-        access_log=log_of_access,
-        open_paths=open_paths,
         connections=lambda: lifecycle.connections(),
+        access_log=log_of_access,
         tracer=tracer,
-        outside=Outside(settings.root_path, settings.cors_origins),
+        cors=Cors(settings.cors_origins) if settings.cors_origins else None,
+        root_path=settings.root_path,
         rejected=rejected,
     )
+    front = HttpApp(app, resources, open_paths)
     return front
 
 
@@ -165,7 +167,7 @@ def _given(settings: Settings) -> dict[str, object]:
 
 
 def _status(
-    lifecycle: Lifecycle, registry: Registry, build: Mapping[str, str], front: InferencePath, rejected: Counter[str]
+    lifecycle: Lifecycle, registry: Registry, build: Mapping[str, str], front: HttpApp, rejected: Counter[str]
 ) -> Status:
     """For a scrape: what the probes would say, every model that the index has, and how HTTP is."""
     models = [(entry.name, entry.version, entry.state == READY) for entry in registry.index()]

@@ -25,9 +25,9 @@ import uvicorn
 
 from app import process
 from app.errors import ConfigError
+from app.http.asgi import HttpApp
 from app.http.connection.connection import HttpProtocol
-from app.http.connection.idle_connections import Waiting
-from app.http.inference import InferencePath
+from app.http.connection.idle_connections import IdleConnections
 from app.http.tls import Certificate
 from app.lifecycle import Lifecycle
 from app.settings import Settings, helper_threads
@@ -166,7 +166,7 @@ def listeners(sock: socket.socket) -> list[socket.socket]:
 
 
 def serve(
-    app: InferencePath,
+    app: HttpApp,
     settings: Settings,
     lifecycle: Lifecycle,
     sock: socket.socket,
@@ -179,7 +179,10 @@ def serve(
     config = uvicorn.Config(
         app,
         http=partial(  # type: ignore[arg-type]  # uvicorn calls it like the class
-            HttpProtocol, handler=app.direct, waiting=Waiting(settings.keep_alive_s, settings.max_connections)
+            HttpProtocol,
+            take=app.fast_path.take,
+            body_timeout_s=settings.body_timeout_s,
+            idle=IdleConnections(settings.keep_alive_s, settings.max_connections),
         ),
         interface="asgi3",  # stated, because uvicorn takes a plain function that returns a coroutine for ASGI 2
         proxy_headers=False,  # nothing here uses the client's address; the middleware costs a microsecond a request

@@ -11,8 +11,7 @@ from typing import Any
 import uvicorn
 from uvicorn.server import ServerState
 
-from app.http.connection.connection import HttpProtocol
-from app.http.connection.exchange import Handler
+from app.http.connection.connection import HttpProtocol, Take
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -68,7 +67,7 @@ class Connection:
     def __init__(
         self,
         app: App,
-        handler: Handler | None = None,
+        take: Take | None = None,
         state: dict[str, Any] | None = None,
         loop: Any = None,
         keep_alive_s: int = 5,
@@ -81,7 +80,7 @@ class Connection:
         self.state = ServerState()
         self.transport = Transport()
         running = loop or asyncio.get_running_loop()
-        self.protocol = HttpProtocol(config, self.state, state or {}, running, handler=handler)
+        self.protocol = HttpProtocol(config, self.state, state or {}, running, take=take)
         self.protocol.access_log = False
         self.protocol.connection_made(self.transport)
 

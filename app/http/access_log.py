@@ -1,46 +1,25 @@
-"""The access log: a line per HTTP request, on both ways; probes only where they are asked for."""
+"""The access log, a line per HTTP request; and the observer of one call, which writes its line and its span."""
 
 from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 
-from app.contract import Served
+from app.contract import Answer, Lease, Served
 from app.http.access import PROBES
 from app.http.body import ASGIApp, Message, Receive, Scope, Send, given_id
+from app.http.inference_routes import Route
 from app.http.prefix import without
 from app.observe.logs import ACCESS, fields
+from app.observe.tracing.spans import CallSpan
+from app.observe.tracing.tracer import Tracer
 
 log = logging.getLogger(ACCESS)
 
-#: Where the ASGI scope of a request has its Line.
-LINE = "starling.line"
 _GONE = 499  # nobody reads the answer; as ClientGone has it
 _LONGEST_PATH, _LONGEST_NAME = 2048, 256  # characters: a client may send more
-
-
-@dataclass(slots=True)
-class Line:
-    """What whoever answers a request knows of it: its id, and the fields of the call that it makes."""
-
-    request_id: bytes | None = None
-    call: dict[str, object] = field(default_factory=dict)
-
-    def about(self, request_id: bytes, model: str, served: Served | None, rows: int, klass: str) -> None:
-        """It is an inference with a model of this name; `served` None: none that serves.
-
-        `rows` 0: they are not known; `klass` "": the model's default.
-        """
-        self.request_id = request_id
-        self.call["model"] = model[:_LONGEST_NAME]
-        if served is not None:
-            self.call["version"] = served.info.version
-            klass = klass or served.info.batching.default_class
-        if rows:
-            self.call["rows"] = rows
-        if klass:
-            self.call["class"] = klass
+_TRACEPARENT = b"traceparent: %s\r\n"
 
 
 class AccessLog:
@@ -51,26 +30,32 @@ class AccessLog:
         self._left_out = frozenset() if probes else PROBES
 
     def write(
-        self, method: str, path: bytes, status: int, arrived: int, client: tuple[str, int] | None, line: Line
+        self,
+        method: str,
+        path: bytes,
+        status: int,
+        arrived: int,
+        client: tuple[str, int] | None,
+        request_id: bytes | None,
+        call: Mapping[str, object] | None = None,
     ) -> None:
         """One line. `path` is as the client sent it, without its query; `arrived`: monotonic nanoseconds."""
         shown = path[:_LONGEST_PATH].decode("ascii", "backslashreplace")
         duration_ms = round((time.monotonic_ns() - arrived) / 1e6, 3)
-        told: dict[str, object] = {"method": method, "path": shown, "status": status, "duration_ms": duration_ms}
-        if line.request_id is not None:
-            told["request_id"] = line.request_id.decode("latin-1")
+        line: dict[str, object] = {"method": method, "path": shown, "status": status, "duration_ms": duration_ms}
+        if request_id is not None:
+            line["request_id"] = request_id.decode("latin-1")
         if client is not None:
-            told["client"] = f"{client[0]}:{client[1]}"
-        log.info("%s %s %d", method, shown, status, **fields(**told, **line.call))
+            line["client"] = f"{client[0]}:{client[1]}"
+        log.info("%s %s %d", method, shown, status, **fields(**line, **(call or {})))
 
     async def around(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let `app` answer an HTTP request, and write its line when that is done."""
+        """Let `app` answer a request that is no call, and write its line when that is done."""
         if without(self._root_path, scope["path"]) in self._left_out:
             await app(scope, receive, send)
             return
         arrived = time.monotonic_ns()
         status = _GONE
-        line = scope[LINE] = Line(given_id(dict(scope["headers"])))
 
         async def watched(message: Message) -> None:
             nonlocal status
@@ -82,4 +67,70 @@ class AccessLog:
             await app(scope, receive, watched)
         finally:
             path = scope.get("raw_path") or scope["path"].encode()
-            self.write(scope["method"], path, status, arrived, scope.get("client"), line)
+            request_id = given_id(dict(scope["headers"]))
+            self.write(scope["method"], path, status, arrived, scope.get("client"), request_id)
+
+
+class CallObserver:
+    """Writes the line and the span of one call. A server with neither log nor tracer makes none.
+
+    `url` is as the client sent it; `path` that of the span, where it is not the URL's own.
+    """
+
+    __slots__ = ("_arrived", "_client", "_log", "_method", "_path", "_request_id", "_route", "_span", "_tracer")
+
+    def __init__(
+        self,
+        access_log: AccessLog | None,
+        tracer: Tracer | None,
+        route: Route,
+        headers: Mapping[bytes, bytes],
+        *,
+        method: str,
+        url: bytes,
+        path: str | None,
+        request_id: bytes,
+        arrived: int,
+        client: tuple[str, int] | None,
+    ) -> None:
+        self._log = access_log
+        self._tracer = tracer
+        self._route = route
+        self._method = method
+        self._path = url.partition(b"?")[0]
+        self._request_id = request_id
+        self._arrived = arrived
+        self._client = client
+        self._span = None if tracer is None else tracer.begin(headers, arrived)
+        if isinstance(self._span, CallSpan):
+            path = self._path.decode("latin-1") if path is None else path
+            self._span.asks(method, path, route.template, route.model, request_id)
+
+    def submitted(self, lease: Lease) -> None:
+        """The call's rows are in the queue."""
+        if isinstance(self._span, CallSpan) and self._tracer is not None:
+            self._tracer.submitted(self._span, lease)
+
+    def succeeded(self, served: Served, klass: str, rows: int, answer: Answer) -> bytes:
+        """The call has its answer. Returns more header lines for it. `klass` "": the model's default."""
+        self._write(200, served, klass, rows)
+        return b"" if self._span is None else _TRACEPARENT % self._span.succeeded(served.info, klass, answer)
+
+    def failed(self, served: Served | None, klass: str, rows: int, exc: Exception, status: int) -> bytes:
+        """The call is answered with an error. `served` None: no model was found; `rows` 0: they are not known."""
+        self._write(status, served, klass, rows)
+        info = None if served is None else served.info
+        return b"" if self._span is None else _TRACEPARENT % self._span.failed(info, klass, exc, status)
+
+    def _write(self, status: int, served: Served | None, klass: str, rows: int) -> None:
+        if self._log is None:
+            return
+        call: dict[str, object] = {"model": self._route.model[:_LONGEST_NAME]}
+        if served is not None:
+            call["version"] = served.info.version
+            klass = klass or served.info.batching.default_class
+        if rows:
+            call["rows"] = rows
+        if klass:
+            call["class"] = klass
+        self._log.write(self._method, self._path, status, self._arrived, self._client, self._request_id, call)

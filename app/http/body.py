@@ -1,16 +1,13 @@
-"""HTTP for the inference path: reading a body within bounds, compression, sending an answer."""
+"""Request bodies: read within bounds, and decompressed."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import zlib
-from collections.abc import Awaitable, Callable, Coroutine, Generator, MutableMapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
-from functools import partial
-from types import coroutine
-from typing import Any, cast
+from typing import Any
 
 from app.errors import BadRequest, BodyTimeout, ClientGone, LengthRequired, QueueFull, TooLarge, UnsupportedMedia
 
@@ -21,11 +18,8 @@ Send = Callable[[Message], Awaitable[None]]
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
-_LINGER_S = 5.0  # how long a client may go on sending a body that is not read
 _BEST_EFFORT = 0.75  # of the bytes and connections: beyond it the rest is for real-time requests alone
-COMPRESS_FROM = 1024  # bytes; for smaller answers the header costs more than compression saves
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
-QUICK_TO_COMPRESS = 16 << 10  # bytes that may be compressed on the event loop: some 0.2 ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,34 +88,13 @@ class BodyReader:
             raise QueueFull("too many request bodies are held at this moment", retry_after_s=1)
 
     async def read(self, receive: Receive, most: int) -> bytes:
-        """The whole body. Its bytes count as held until `release`. Raises ClientGone, TooLarge or BodyTimeout.
-
-        Most bodies have arrived already; they cost neither a timer nor a turn of the event loop.
-        """
-        waiting = cast("Coroutine[Any, Any, Message]", receive())
-        try:
-            yielded = waiting.send(None)
-        except StopIteration as stop:
-            message: Message = stop.value
-            if not message.get("more_body", False):
-                body: bytes = message.get("body", b"")
-                self.hold(len(body), most)
-                if message["type"] == "http.disconnect":
-                    raise ClientGone("the client went away before its body had arrived") from None
-                return body
-            return await self._read_rest(receive, message, None, most)
-        return await self._read_rest(receive, None, _resumed(waiting, yielded), most)
-
-    async def _read_rest(
-        self, receive: Receive, first: Message | None, pending: Awaitable[Message] | None, most: int
-    ) -> bytes:
-        """The rest of a body: `first` is its first message, or `pending` is a wait for it that has begun."""
+        """The whole body. Its bytes count as held until `release`. Raises ClientGone, TooLarge or BodyTimeout."""
         parts: list[bytes] = []
         size = 0
         try:
             async with asyncio.timeout(self.limits.body_timeout_s):
-                message = first if first is not None else await (pending or receive())
                 while True:
+                    message = await receive()
                     if message["type"] == "http.disconnect":
                         raise ClientGone("the client went away before its body had arrived")
                     part = message.get("body", b"")
@@ -130,7 +103,6 @@ class BodyReader:
                     parts.append(part)
                     if not message.get("more_body", False):
                         return b"".join(parts)
-                    message = await receive()
         except TimeoutError:
             self.release(size)
             raise BodyTimeout(f"the body did not arrive within {self.limits.body_timeout_s:g} s") from None
@@ -148,22 +120,6 @@ class BodyReader:
 
     def release(self, size: int) -> None:
         self.held -= size
-
-
-@coroutine
-def _resumed(waiting: Coroutine[Any, Any, Message], yielded: Any) -> Generator[Any, Any, Message]:
-    """Await a coroutine that has already been advanced to its first suspension."""
-    while True:
-        try:
-            sent = yield yielded
-        except BaseException as exc:  # mostly CancelledError: it is meant for the inner coroutine
-            step = partial(waiting.throw, exc)
-        else:
-            step = partial(waiting.send, sent)
-        try:
-            yielded = step()
-        except StopIteration as stop:
-            return cast(Message, stop.value)
 
 
 def inflate(body: bytes, encoding: bytes, limit: int) -> bytes:
@@ -190,58 +146,3 @@ def inflate(body: bytes, encoding: bytes, limit: int) -> bytes:
     if inflater.unused_data:
         raise BadRequest(f"body: {len(inflater.unused_data)} bytes after the end of the {name} stream")
     return data
-
-
-def wanted_encoding(accept: bytes | None, size: int) -> str | None:
-    """The compression to answer with: gzip or deflate, if the client accepts it and the answer is large enough."""
-    if accept is None or size < COMPRESS_FROM:
-        return None
-    names = {}
-    for part in accept.decode("latin-1").lower().split(","):
-        name, _, weight = part.partition(";")
-        names[name.strip()] = weight.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
-    return next((name for name in ("gzip", "deflate") if names.get(name)), None)
-
-
-def compress(body: bytes, encoding: str) -> bytes:
-    """Compress at level 1: higher levels hardly shrink tensors further. Slow: not for the event loop."""
-    compressor = zlib.compressobj(1, zlib.DEFLATED, 31 if encoding == "gzip" else 15)
-    return compressor.compress(body) + compressor.flush()
-
-
-async def respond_and_close(send: Send, status: int, headers: Headers, body: bytes, receive: Receive) -> None:
-    """Send a whole answer to a request whose body was not read, and close the connection.
-
-    To close a connection with unread bytes resets it, and the client loses the answer. So the answer goes out first,
-    and what the client still sends is read and dropped for a while.
-    """
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": True})
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_LINGER_S):
-            while (message := await receive())["type"] == "http.request" and message.get("more_body", False):
-                pass
-    await send({"type": "http.response.body", "body": b""})
-
-
-async def respond(send: Send, status: int, headers: Headers, body: bytes) -> None:
-    """Send a whole answer. `headers` must hold content-length."""
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
-def closing_send(send: Send) -> Send:
-    """`send`, with `Connection: close` added to the answer: the server is shutting down."""
-
-    async def sending(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", []), (b"connection", b"close")]
-        await send(message)
-
-    return sending
-
-
-def header_list(head: bytes, closing: bool) -> Headers:
-    """Header lines as ASGI's list of pairs; `closing` adds `Connection: close`."""
-    headers = [(name, value) for name, _, value in (line.partition(b": ") for line in head.splitlines())]
-    return [*headers, (b"connection", b"close")] if closing else headers

@@ -2,20 +2,16 @@
 
 A browser asks first (a preflight, OPTIONS without the key), and then looks at the headers of every answer: those of
 errors, refusals and unknown paths too, or its page learns nothing of them. Keys travel in headers that a page sets
-itself, so no credentials of the browser's own are asked for. On the fast path a server without CORS does nothing for
-it; `CorsCalls` is another handler.
+itself, so no credentials of the browser's own are asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 from app.errors import BadRequest
 from app.http.body import Headers, Message, Send
-from app.http.calls import Calls
-from app.http.connection.exchange import Connection, Exchange, RequestHeaders
-from app.http.direct import DirectCalls
+from app.http.codecs.base import RequestHeaders
 from app.http.errors import METHODS, error_parts
 
 _ORIGIN, _METHOD, _HEADERS = b"origin", b"access-control-request-method", b"access-control-request-headers"
@@ -90,33 +86,3 @@ class Cors:
 
 def _joined(headers: Collection[tuple[bytes, bytes]]) -> bytes:
     return b"".join(b"%s: %s\r\n" % line for line in headers)
-
-
-class CorsCalls(DirectCalls):
-    """The fast path, where answers carry the headers of CORS."""
-
-    def __init__(self, calls: Calls, cors: Cors) -> None:
-        super().__init__(calls)
-        self._cors = cors
-
-    def take(self, connection: Connection, url: bytes, headers: RequestHeaders, length: int) -> Exchange | None:
-        lines = self._cors.lines(headers.get(_ORIGIN))
-        return super().take(_WithLines(connection, lines), url, headers, length)
-
-
-class _WithLines:
-    """A connection as one exchange sees it; implements Connection. The answer gets more header lines."""
-
-    __slots__ = ("_connection", "_lines", "app_state", "client", "connections", "loop", "tasks")
-
-    def __init__(self, connection: Connection, lines: bytes) -> None:
-        self._connection = connection
-        self._lines = lines
-        self.connections: set[Any] = connection.connections
-        self.app_state: dict[str, Any] = connection.app_state
-        self.client: tuple[str, int] | None = connection.client
-        self.tasks: set[Any] = connection.tasks
-        self.loop: Any = connection.loop
-
-    def send_answer(self, exchange: Exchange, status: int, head: bytes, body: bytes) -> None:
-        self._connection.send_answer(exchange, status, head + self._lines, body)

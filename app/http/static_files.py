@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from fastapi import APIRouter, Request, Response
 
-from app.http.body import compress, wanted_encoding
+from app.http.answers import compress, wanted_encoding
 
 ASK_AGAIN = "no-cache"  # keep, but ask whether it is still the same
 KEEP = "public, max-age=86400"  # files of a release

@@ -38,9 +38,11 @@ from app.engine.cpu.worker import run
 from app.engine.device import Freed, Job, Launched, Report
 from app.engine.engine import Engine
 from app.engine.profiling.service import Profiling
+from app.http.access import Access
+from app.http.asgi import HttpApp
 from app.http.body import Limits
 from app.http.connection.connection import HttpProtocol
-from app.http.inference import InferencePath
+from app.http.resources import Resources
 from app.models.repository import SETS
 from app.models.sources.loaders import load
 from app.scheduler.scheduler import Scheduler
@@ -236,7 +238,9 @@ async def answer(found: list[Form], count: int, cpu: Cpu) -> None:
 
 def protocols(served: Served, count: int, **traced: Any) -> tuple[list[HttpToolsProtocol], list[HttpToolsProtocol]]:
     """So many connections to the server, and to the bare echo."""
-    path = InferencePath(bare_app, LIMITS, **traced)
+    shared, loop = ServerState(), asyncio.get_running_loop()
+    resources = Resources(LIMITS, access=Access(), connections=lambda: len(shared.connections), **traced)
+    path = HttpApp(bare_app, resources)
     state = {"catalog": Catalog(served), "health": SimpleNamespace(closing=False)}
     configs = [
         uvicorn.Config(
@@ -246,8 +250,8 @@ def protocols(served: Served, count: int, **traced: Any) -> tuple[list[HttpTools
     ]
     for config in configs:
         config.load()
-    shared, loop = ServerState(), asyncio.get_running_loop()
-    ours = connections(count, lambda: HttpProtocol(configs[0], shared, state, loop, handler=path.direct))
+    take = path.fast_path.take
+    ours = connections(count, lambda: HttpProtocol(configs[0], shared, state, loop, take=take))
     theirs = connections(count, lambda: HttpToolsProtocol(configs[1], shared, {}, loop))
     return ours, theirs
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from app.cli.commands import main
-from app.http.connection.connection import HttpProtocol
-from app.http.connection.exchange import Exchange
+from app.http.connection.connection import Exchange, HttpProtocol
 
 
 def nothing(protocol: HttpProtocol) -> Exchange | None:
@@ -12,7 +11,7 @@ def nothing(protocol: HttpProtocol) -> Exchange | None:
 
 
 def take_nothing() -> None:
-    HttpProtocol._take = nothing  # type: ignore[method-assign]  # the one place where a request is taken
+    HttpProtocol._taken = nothing  # type: ignore[method-assign]  # the one place where a request is taken
 
 
 if __name__ == "__main__":

@@ -9,19 +9,17 @@ import pytest
 
 from app.http.access import Access
 from app.http.access_log import AccessLog
-from app.http.cors import Cors, CorsCalls
-from app.http.direct import DirectCalls
-from app.http.inference import InferencePath, Outside
+from app.http.cors import Cors
 from app.http.keys import keys_of
 
-from .test_inference import INFER, LIMITS, Caller, Echo, Health, MakeCaller, body, caller, model
+from .test_inference import INFER, Caller, Echo, Health, MakeCaller, body, caller, model
 
 __all__ = ["caller", "model"]  # fixtures
 
 LOCKED = Access(keys_of("api_key", "sesame", None))
 SHOP = b"https://shop.example"
-PLAIN = Outside(cors_origins=("https://shop.example", "http://localhost:3000"))
-ANY = Outside(cors_origins=("*",))
+PLAIN = Cors(("https://shop.example", "http://localhost:3000"))
+ANY = Cors(("*",))
 ASKS = {b"origin": SHOP, b"access-control-request-method": b"POST"}
 
 
@@ -60,13 +58,13 @@ READABLE = {
 async def test_every_answer_can_be_read(
     caller: MakeCaller, model: Echo, path: str, sent: bytes, status: int, options: dict[str, Any]
 ) -> None:
-    reply = await caller(model, options={"outside": PLAIN, **options})(path, sent, {b"origin": SHOP})
+    reply = await caller(model, options={"cors": PLAIN, **options})(path, sent, {b"origin": SHOP})
     assert (reply.status, cors_of(reply.headers)) == (status, READABLE)
 
 
 async def test_a_refusal_can_be_read(caller: MakeCaller, model: Echo) -> None:
     model.full = frozenset({"realtime"})
-    reply = await caller(model, options={"outside": PLAIN})(INFER, body(), {b"origin": SHOP})
+    reply = await caller(model, options={"cors": PLAIN})(INFER, body(), {b"origin": SHOP})
     assert reply.headers[b"retry-after"] in (b"4", b"5")
     assert (reply.status, cors_of(reply.headers)) == (429, READABLE)
 
@@ -82,19 +80,19 @@ async def test_a_refusal_can_be_read(caller: MakeCaller, model: Echo) -> None:
         (ANY, {}, {}),
         (ANY, {b"origin": SHOP}, {name: value for name, value in READABLE.items() if name != "vary"}
          | {"access-control-allow-origin": "*"}),
-        (Outside(), {b"origin": SHOP}, {}),
+        (None, {b"origin": SHOP}, {}),
     ],
 )  # fmt: skip
 async def test_only_those_that_are_allowed(
-    caller: MakeCaller, model: Echo, front: Outside, headers: dict[bytes, bytes], found: dict[str, str]
+    caller: MakeCaller, model: Echo, front: Cors | None, headers: dict[bytes, bytes], found: dict[str, str]
 ) -> None:
-    reply = await caller(model, options={"outside": front})(INFER, body(), headers)
+    reply = await caller(model, options={"cors": front})(INFER, body(), headers)
     assert (reply.status, cors_of(reply.headers)) == (200, found)
 
 
 @pytest.mark.parametrize("path", [INFER, "/v2/models", "/livez", "/nowhere"])
 async def test_a_preflight_needs_no_key(caller: MakeCaller, model: Echo, path: str) -> None:
-    options = {"outside": PLAIN, "access": LOCKED, "connections": lambda: 4}
+    options = {"cors": PLAIN, "access": LOCKED, "connections": lambda: 4}
     asks = {**ASKS, b"access-control-request-headers": b"content-type,x-api-key"}
     reply = await caller(model, options=options)(path, b"", asks, "OPTIONS")
     assert (reply.status, reply.body) == (204, b"")
@@ -108,32 +106,22 @@ async def test_a_preflight_needs_no_key(caller: MakeCaller, model: Echo, path: s
 
 async def test_a_preflight_of_others_says_why(caller: MakeCaller, model: Echo) -> None:
     asks = {**ASKS, b"origin": b"https://elsewhere.example"}
-    reply = await caller(model, options={"outside": PLAIN})(INFER, b"", asks, "OPTIONS")
+    reply = await caller(model, options={"cors": PLAIN})(INFER, b"", asks, "OPTIONS")
     assert reply.status == 400
     assert "'https://elsewhere.example' may not call this server" in reply.json()["error"]
     assert cors_of(reply.headers) == {"vary": "origin"}
 
 
 async def test_other_options_are_as_without_cors(caller: MakeCaller, model: Echo) -> None:
-    for front, headers in ((PLAIN, {b"origin": SHOP}), (Outside(), ASKS)):
-        reply = await caller(model, options={"outside": front})(INFER, b"", headers, "OPTIONS")
+    for front, headers in ((PLAIN, {b"origin": SHOP}), (None, ASKS)):
+        reply = await caller(model, options={"cors": front})(INFER, b"", headers, "OPTIONS")
         assert (reply.status, reply.headers[b"allow"]) == (405, b"POST")
 
 
 async def test_answers_close_while_the_server_stops(model: Echo) -> None:
-    calls = Caller(model, "asgi", Health(closing=True), {"outside": PLAIN})
+    calls = Caller(model, "asgi", Health(closing=True), {"cors": PLAIN})
     for method, headers in (("OPTIONS", ASKS), ("POST", {b"origin": SHOP})):
         assert (await calls(INFER, body(), headers, method)).headers[b"connection"] == b"close"
-
-
-def test_the_short_way_is_as_short_without_cors() -> None:
-    def direct(front: Outside) -> type:
-        async def app(scope: Any, receive: Any, send: Any) -> None: ...
-
-        return type(InferencePath(app, LIMITS, outside=front).direct)
-
-    assert direct(Outside()) is DirectCalls
-    assert direct(PLAIN) is CorsCalls
 
 
 def test_an_origin_is_compared_without_regard_to_case() -> None:
@@ -146,7 +134,7 @@ def test_an_origin_is_compared_without_regard_to_case() -> None:
 async def test_with_an_access_log_answers_are_the_same(
     caller: MakeCaller, model: Echo, caplog: pytest.LogCaptureFixture
 ) -> None:
-    call = caller(model, options={"outside": PLAIN, "access_log": AccessLog()})
+    call = caller(model, options={"cors": PLAIN, "access_log": AccessLog()})
     with caplog.at_level("INFO", "starling.access"):
         for sent, status in ((body(), 200), (b"{", 400)):
             reply = await call(INFER, sent, {b"origin": SHOP})

@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 from connections import Connection, parsed
 
-from app.http.connection.connection import LONG_BODY
-from app.http.connection.exchange import Connection as AnyConnection
-from app.http.connection.exchange import Exchange, RequestHeaders
+from app.http.connection.connection import LONG_BODY, Carrier, Exchange, RequestHeaders
 
 HEAD = b"content-length: 2\r\n"
 
@@ -20,17 +18,15 @@ HEAD = b"content-length: 2\r\n"
 class Taken(Exchange):
     """An exchange that the test answers."""
 
-    __slots__ = ("body", "final", "gone", "refuses", "timed_out")
+    __slots__ = ("body", "final", "gone", "timed_out")
 
-    def __init__(self, connection: AnyConnection, refuses: bool) -> None:
+    def __init__(self, connection: Carrier) -> None:
         super().__init__(connection)
         self.body: bytes | None = None
         self.gone = self.timed_out = self.final = False
-        self.refuses = refuses
 
-    def received(self, body: bytes) -> bool:
+    def received(self, body: bytes) -> None:
         self.body = body
-        return not self.refuses
 
     def late(self) -> None:
         self.timed_out = self.final = True
@@ -49,19 +45,17 @@ class Taken(Exchange):
 class Takes:
     """A handler that takes all it is offered.
 
-    `full`: it answers at once; `refused`: it will, later; `refuses`: its exchanges give theirs back.
+    `full`: it answers at once; `refused`: it will, later.
     """
-
-    body_timeout_s = 30.0
 
     def __init__(self) -> None:
         self.taken: list[Taken] = []
         self.heads: list[tuple[bytes, RequestHeaders, int]] = []
-        self.refuses = self.full = self.refused = False
+        self.full = self.refused = False
 
-    def take(self, connection: AnyConnection, url: bytes, headers: RequestHeaders, length: int) -> Exchange | None:
+    def take(self, connection: Carrier, url: bytes, headers: RequestHeaders, length: int) -> Exchange | None:
         self.heads.append((url, headers, length))
-        self.taken.append(Taken(connection, self.refuses))
+        self.taken.append(Taken(connection))
         self.taken[-1].refused = self.refused
         if self.full:
             self.taken[-1].ok()
@@ -131,7 +125,7 @@ def handler() -> Takes:
 
 
 async def connected(handler: Takes, clock: Clock | None = None) -> Connection:
-    return Connection(long_way, handler, loop=clock)
+    return Connection(long_way, handler.take, loop=clock)
 
 
 async def test_a_plain_post(handler: Takes) -> None:
@@ -203,19 +197,6 @@ async def test_a_largest_body_is_taken(handler: Takes) -> None:
     connection = await connected(handler)
     connection.send(post(b"/a", b"x" * LONG_BODY, b"Connection: keep-alive"))
     assert handler.taken[0].body == b"x" * LONG_BODY
-
-
-async def test_one_that_is_given_back_goes_uvicorns_way(handler: Takes) -> None:
-    handler.refuses = True
-    connection = await connected(handler)
-    for size in (2, 100_000):
-        connection.send(post(b"/a%20b?c=d", b"x" * size))
-        await connection.done()
-        assert parsed(connection.transport.writes[-1])[2] == b"%d /a b" % size
-    handler.refuses = False
-    connection.send(post(b"/a"))
-    handler.taken[-1].ok()
-    assert connection.transport.writes[-1] == ANSWER
 
 
 async def test_requests_behind_one_another_are_answered_in_order(handler: Takes) -> None:
@@ -531,20 +512,6 @@ async def test_a_known_head_behind_a_request_that_is_being_answered(handler: Tak
     await connection.done()
     first, *others = connection.transport.writes
     assert (first, [parsed(other)[2] for other in others]) == (ANSWER, [b"2 /a", b"2 /a"])
-
-
-async def test_a_known_head_that_is_given_back(handler: Takes) -> None:
-    connection = await connected(handler)
-    get_known(connection, handler, post(b"/a"), b"")
-    handler.refuses = True
-    for pieces in ([post(b"/a")], [post(b"/a")[:-1], b"i"], [post(b"/a") + post(b"/a")]):
-        for piece in pieces:
-            connection.send(piece)
-        await connection.done()
-    handler.refuses = False
-    connection.send(post(b"/a"))
-    handler.taken[-1].ok()
-    assert [parsed(answer)[2] for answer in connection.transport.writes] == [b"2 /a"] * 4 + [b"ok"]
 
 
 async def test_a_long_head_is_not_remembered(handler: Takes) -> None:

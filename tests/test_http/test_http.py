@@ -18,7 +18,8 @@ from app.errors import (
     TooLarge,
     UnsupportedMedia,
 )
-from app.http.body import BodyReader, Limits, Message, compress, inflate, respond, wanted_encoding
+from app.http.answers import compress, respond, wanted_encoding
+from app.http.body import BodyReader, Limits, Message, inflate
 
 Receive = Callable[[], Awaitable[Message]]
 

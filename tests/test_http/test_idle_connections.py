@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from app.http.connection.idle_connections import Waiting
-from test_http.test_refusals import Clock as Timers
+from app.http.connection.idle_connections import IdleConnections
+
+from .test_refusals import Clock as Timers
 
 
 class Clock(Timers):
@@ -43,7 +44,7 @@ def clock() -> Clock:
     return Clock()
 
 
-def opened(waiting: Waiting, clock: Clock, count: int, before: int = 0) -> list[Connection]:
+def opened(waiting: IdleConnections, clock: Clock, count: int, before: int = 0) -> list[Connection]:
     connections = [Connection(clock) for _ in range(count)]
     for number, connection in enumerate(connections, before + 1):
         waiting.opened(connection, number)
@@ -56,11 +57,11 @@ def run(clock: Clock, until: float) -> None:
 
 
 def test_the_time_counts_from_the_accept_and_from_the_last_answer(clock: Clock) -> None:
-    waiting = Waiting(5)
+    waiting = IdleConnections(5)
     silent, served, busy = opened(waiting, clock, 3)
     busy.busy = True
     run(clock, 3)
-    waiting.begins(served)
+    waiting.begin(served)
     run(clock, 5.1)
     assert (silent.closed, served.closed, busy.closed) == (True, False, False)
     run(clock, 7.9)
@@ -68,7 +69,7 @@ def test_the_time_counts_from_the_accept_and_from_the_last_answer(clock: Clock) 
     run(clock, 8.1)
     assert (served.closed, busy.closed) == (True, False)
     busy.busy = False
-    waiting.begins(busy)
+    waiting.begin(busy)
     run(clock, 13)
     assert not busy.closed
     run(clock, 13.2)
@@ -78,12 +79,12 @@ def test_the_time_counts_from_the_accept_and_from_the_last_answer(clock: Clock) 
 
 def test_the_oldest_makes_room_for_each_that_comes(clock: Clock) -> None:
     """But none that is being answered, nor one that was a moment ago."""
-    waiting = Waiting(75, most=160)
+    waiting = IdleConnections(75, most=160)
     connections = opened(waiting, clock, 150)
     assert not any(connection.closed for connection in connections)
     run(clock, 2)
     connections[0].busy = True
-    waiting.begins(connections[1])
+    waiting.begin(connections[1])
     opened(waiting, clock, 3, before=150)
     assert [number for number, connection in enumerate(connections) if connection.closed] == [2, 3, 4]
     for connection in connections:
@@ -93,7 +94,7 @@ def test_the_oldest_makes_room_for_each_that_comes(clock: Clock) -> None:
 
 
 def test_a_lost_connection_leaves_no_timer(clock: Clock) -> None:
-    waiting = Waiting(5)
+    waiting = IdleConnections(5)
     (connection,) = opened(waiting, clock, 1)
     waiting.lost(connection)
     assert clock.timers == []

@@ -17,11 +17,12 @@ from app.contract import CLASSES, Answer, Batching, ModelInfo, Waiter
 from app.errors import BadRequest, ClientGone, ModelFailed, NotReady, QueueFull
 from app.http.access import Access
 from app.http.access_log import AccessLog
+from app.http.asgi import HttpApp
 from app.http.body import Limits, Message, Receive, Scope, Send
-from app.http.calls import X_CLASS
-from app.http.connection.refusals import Turns
-from app.http.inference import InferencePath
+from app.http.call import X_CLASS
+from app.http.connection.refusals import RefusalQueue
 from app.http.keys import keys_of
+from app.http.resources import Resources
 from app.observe.logs import ACCESS
 from app.observe.tracing.context import traceparent
 from app.observe.tracing.tracer import Tracer
@@ -139,7 +140,7 @@ class Reply:
 
 @dataclass
 class Caller:
-    """Sends requests to an InferencePath whose other routes answer 299: by ASGI alone, or as a client of the protocol.
+    """Sends requests to an HttpApp whose other routes answer 299: by ASGI alone, or as a client of the protocol.
 
     `way`: "asgi", or "direct" for the HTTP protocol, which takes plain requests the fast path.
     """
@@ -151,7 +152,9 @@ class Caller:
     gone: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        self.app = InferencePath(self._other, LIMITS, **self.options)
+        options = {"access": Access(), "connections": lambda: 1, **self.options}
+        self.resources = Resources(LIMITS, **options)
+        self.app = HttpApp(self._other, self.resources)
         self.state = {"catalog": FakeCatalog({"echo": {"1": self.model, "2": None}}), "health": self.health}
 
     async def _other(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -189,7 +192,7 @@ class Caller:
         return Reply(start["status"], dict(start["headers"]), b"".join(part["body"] for part in parts))
 
     async def _by_protocol(self, path: str, body: bytes, lines: list[tuple[bytes, bytes]], method: str) -> Reply:
-        connection = Connection(self.app, self.app.direct, self.state)
+        connection = Connection(self.app, self.app.fast_path.take, self.state)
         others = self.options.get("connections", lambda: 1)() - 1
         connection.state.connections |= {Connection(self.app) for _ in range(others)}  # type: ignore[arg-type]
         head = b"".join(b"%s: %s\r\n" % line for line in lines)
@@ -611,14 +614,14 @@ async def test_refusals_wait_for_their_turn_while_very_many_connections_are_open
 ) -> None:
     """A client that has no answer does not send again. Answers leave at once."""
     waited: list[int] = []
-    wait = Turns.wait
+    wait = RefusalQueue.wait
 
-    def counted(self: Turns, loop: Any, refuse: Any) -> None:
+    def counted(self: RefusalQueue, loop: Any, refuse: Any) -> None:
         waited.append(1)
         wait(self, loop, refuse)
 
-    monkeypatch.setattr(Turns, "wait", counted)
-    monkeypatch.setattr(Turns, "needed", lambda self: True)
+    monkeypatch.setattr(RefusalQueue, "wait", counted)
+    monkeypatch.setattr(RefusalQueue, "needed", lambda self: True)
     model.full = frozenset({"realtime"})
     call = caller(model)
     for sent, status in ((body(), 429), (b"{", 429)):
@@ -776,8 +779,7 @@ async def test_any_number_of_unknown_paths(caller: MakeCaller, model: Echo) -> N
     for number in range(30):
         assert (await call(f"/v2/models/{'m' * 30_000}{number}/infer", body())).status == 404
     assert (await call(INFER, body())).status == 200
-    for remembered in (call.app._calls._routes, call.app.direct._routes):
-        assert sum(map(len, remembered)) < 1024 * 512  # what is remembered is bounded
+    assert sum(map(len, call.app.fast_path._routes)) < 1024 * 512  # what is remembered is bounded
 
 
 @pytest.mark.parametrize("name", ["a" * 30_000, "a\0b", "..", ".", "\ufffd\ufffd", " ", "\n", "\U0001f426"])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from app.contract import CLASSES
-from app.http.calls import X_CLASS
+from app.http.call import X_CLASS
 
 from .test_inference import INFER, LIMITS, Caller, Echo, MakeCaller, body, caller, model, with_code
 
@@ -76,7 +76,7 @@ async def test_best_effort_bodies_leave_bytes_to_real_time(caller: MakeCaller, m
     await held(call, 4)
     call.gone.set()
     await asyncio.gather(*waiting, return_exceptions=True)
-    assert call.app._calls.bodies.held == 0
+    assert call.app.held == 0
 
 
 async def test_best_effort_requests_leave_connections_to_real_time(caller: MakeCaller, model: Echo) -> None:

@@ -9,10 +9,11 @@ import pytest
 from fastapi import FastAPI
 
 from app.http.access import Access
+from app.http.asgi import HttpApp
 from app.http.errors import install_error_handlers
-from app.http.inference import InferencePath, Outside
 from app.http.keys import keys_of
 from app.http.prefix import redirecting, without
+from app.http.resources import Resources
 from app.http.routes import control
 
 from .catalog import FakeCatalog
@@ -44,7 +45,7 @@ def test_a_path_without_the_prefix(prefix: str, path: str, found: str) -> None:
 
 @pytest.mark.parametrize("path", ["/predict/echo", "/a/b/predict/echo"])
 async def test_both_ways_know_the_prefix(caller: MakeCaller, model: Echo, path: str) -> None:
-    calls = caller(model, options={"outside": Outside("/a/b"), "access": LOCKED})
+    calls = caller(model, options={"root_path": "/a/b", "access": LOCKED})
     for _ in range(2):  # the second time the path is known
         assert (await calls(path, b"[0, 1, 2, 3]", {b"x-api-key": b"sesame"})).status == 200
     assert (await calls(path, b"[0, 1, 2, 3]")).status == 401
@@ -52,7 +53,7 @@ async def test_both_ways_know_the_prefix(caller: MakeCaller, model: Echo, path: 
 
 
 async def test_probes_need_no_key_under_the_prefix(model: Echo) -> None:
-    calls = Caller(model, "asgi", Health(), {"outside": Outside("/a"), "access": LOCKED})
+    calls = Caller(model, "asgi", Health(), {"root_path": "/a", "access": LOCKED})
     assert [(await calls(path, method="GET")).status for path in ("/a/livez", "/livez", "/a/v2")] == [299, 299, 401]
 
 
@@ -62,7 +63,7 @@ def http() -> httpx.AsyncClient:
     routes = FastAPI()
     routes.include_router(control.router)
     install_error_handlers(routes)
-    app = InferencePath(routes, LIMITS, outside=Outside("/a"))
+    app = HttpApp(routes, Resources(LIMITS, access=Access(), connections=lambda: 1, root_path="/a"))
 
     async def stateful(scope: Any, receive: Any, send: Any) -> None:
         await app({**scope, "state": {"catalog": FakeCatalog({}), "health": Health()}}, receive, send)

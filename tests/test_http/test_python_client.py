@@ -15,10 +15,11 @@ from fastapi import FastAPI
 from app.contract import Batching
 from app.errors import DeadlineExceeded, ModelFailed, QueueFull
 from app.http.access import Access
+from app.http.asgi import HttpApp
 from app.http.body import Limits
 from app.http.errors import install_error_handlers
-from app.http.inference import InferencePath
 from app.http.keys import keys_of
+from app.http.resources import Resources
 from app.http.routes import control
 from starling_client import AsyncClient, BadRequest, NotFound, Refused, Retry, StarlingError, Unauthorized, Unavailable
 
@@ -50,7 +51,8 @@ def connect(model: Echo) -> Connect:
         others.include_router(control.router)
         install_error_handlers(others)
         limits = Limits(body=600, json=500, inflight=9000, pixels=100, body_timeout_s=5, connections=3)
-        app = InferencePath(others, limits, access=Access(keys_of("api_key", key, None)))
+        access = Access(keys_of("api_key", key, None))
+        app = HttpApp(others, Resources(limits, access=access, connections=lambda: 1))
         state = {"catalog": FakeCatalog({"echo": {"1": model, "2": None}}), "health": Health()}
 
         async def stateful(scope: Any, receive: Any, send: Any) -> None:

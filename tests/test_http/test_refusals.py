@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.http.connection.refusals import FREE, Turns
+from app.http.connection.refusals import FREE, RefusalQueue
 
 
 class Clock:
@@ -31,7 +31,7 @@ class Clock:
 def waits(count: int) -> list[float]:
     """How long each of so many waited that were refused at once."""
     clock, left = Clock(), []
-    turns = Turns(lambda: FREE + count)
+    turns = RefusalQueue(lambda: FREE + count)
     for _ in range(count):
         turns.wait(clock, lambda: left.append(clock.now))  # type: ignore[arg-type]
     clock.run(10)
@@ -50,7 +50,7 @@ def test_a_refusal_waits_longer_the_more_there_are(count: int, last_s: float) ->
 def test_clients_that_always_come_back_wait_a_second_at_most() -> None:
     """However many there are: 30,000 of them, each refused again as soon as it is refused."""
     clock = Clock()
-    turns = Turns(lambda: 30_000)
+    turns = RefusalQueue(lambda: 30_000)
     longest = 0.0
 
     def refuse(since: float) -> None:
@@ -66,7 +66,7 @@ def test_clients_that_always_come_back_wait_a_second_at_most() -> None:
 
 async def test_none_waits_while_few_connections_are_open() -> None:
     count = FREE
-    turns = Turns(lambda: count)
+    turns = RefusalQueue(lambda: count)
     assert not turns.needed()
     await turns.turn()
     count = FREE + 1
@@ -81,7 +81,7 @@ async def test_none_waits_while_few_connections_are_open() -> None:
 
 def test_a_refusal_that_raises_keeps_no_other_from_its_turn() -> None:
     clock, left = Clock(), []
-    turns = Turns(lambda: FREE + 1)
+    turns = RefusalQueue(lambda: FREE + 1)
 
     def fails() -> None:
         raise RuntimeError

@@ -9,8 +9,7 @@ import pytest
 
 from app.errors import QueueFull
 from app.http.access import Access
-from app.http.keys import Key, keys_of
-from app.http.shares import Shares
+from app.http.keys import Key, Shares, keys_of
 
 from .test_inference import INFER, Echo, EchoLease, MakeCaller, body, caller, model
 

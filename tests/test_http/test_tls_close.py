@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from connections import Connection
 
-from app.http.connection.tls_close import Farewell
+from app.http.connection.tls_close import TlsClose
 
 REQUEST = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nok"
 
@@ -47,7 +47,7 @@ def test_an_idle_connection_is_cut() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         loop, transport = Loop(), Transport(ours)
-        Farewell(loop, transport)  # type: ignore[arg-type]
+        TlsClose(loop, transport)  # type: ignore[arg-type]
         assert not transport.cut
         loop.pass_by()
     assert (transport.cut, loop.timers) == (True, [])
@@ -63,7 +63,7 @@ def test_what_was_written_is_read_first() -> None:
                 while True:
                     sent += ours.send(bytes(1 << 20))
             loop, transport = Loop(), Transport(ours)
-            Farewell(loop, transport)  # type: ignore[arg-type]
+            TlsClose(loop, transport)  # type: ignore[arg-type]
             for _ in range(3):
                 loop.pass_by()
             assert not transport.cut
@@ -76,7 +76,7 @@ def test_what_was_written_is_read_first() -> None:
 
 def test_a_connection_that_has_gone_is_left_alone() -> None:
     loop, transport = Loop(), Transport(None)
-    Farewell(loop, transport).cancel()  # type: ignore[arg-type]
+    TlsClose(loop, transport).cancel()  # type: ignore[arg-type]
     assert loop.timers == []
 
 
@@ -95,7 +95,7 @@ async def test_the_last_answer(behind: int) -> None:
     await connection.done()
     assert connection.transport.writes[0].endswith(b"connection: close\r\n\r\nok")
     assert (connection.transport.closing, connection.transport.ended) == (not behind, False)
-    assert (connection.protocol._farewell is not None) == (not behind)
+    assert (connection.protocol._tls_close is not None) == (not behind)
     connection.hang_up()
 
 
@@ -106,5 +106,5 @@ async def test_told_to_stop_while_it_is_idle() -> None:
     await connection.done()
     connection.protocol.shutdown()
     assert connection.transport.closing
-    assert connection.protocol._farewell is not None
+    assert connection.protocol._tls_close is not None
     connection.hang_up()

@@ -18,7 +18,7 @@ from connections import Connection
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from app.http.connection.uvicorn_fixes import MendedProtocol
+from app.http.connection.uvicorn_fixes import PatchedProtocol
 
 ROOT = Path(__file__).parents[2]
 REQUEST = b"POST /%d HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nok"
@@ -328,9 +328,9 @@ async def test_malformed_requests_are_a_line_a_second(
 ) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None: ...
 
-    monkeypatch.setattr(MendedProtocol, "_malformed_told", -1.0)
-    monkeypatch.setattr(MendedProtocol, "malformed", 0)
-    monkeypatch.setattr(MendedProtocol, "_told_of", 0)
+    monkeypatch.setattr(PatchedProtocol, "_reported_at", -1.0)
+    monkeypatch.setattr(PatchedProtocol, "malformed", 0)
+    monkeypatch.setattr(PatchedProtocol, "_reported", 0)
     for now in [100.0] * 50 + [101.0] * 50:
         connection = Connection(app)
         with monkeypatch.context() as patch:
@@ -338,7 +338,7 @@ async def test_malformed_requests_are_a_line_a_second(
             connection.send(b"nonsense\r\n\r\n")
     told = [record.getMessage() for record in caplog.records if "malformed" in record.getMessage()]
     assert told == ["malformed HTTP requests received: 1", "malformed HTTP requests received: 50"]
-    assert MendedProtocol.malformed == 100
+    assert PatchedProtocol.malformed == 100
 
 
 # What is relied on inside uvicorn
@@ -411,7 +411,7 @@ async def test_state_of_a_connection_and_of_a_request() -> None:
     assert protocol in connection.state.connections
     assert connection.state.default_headers == []
     assert connection.state.total_requests == 2
-    assert protocol.timeout_keep_alive_task is None  # see IdleTimer
+    assert protocol.timeout_keep_alive_task is None  # see IdleConnections
     assert (protocol.scheme, protocol.client) == ("http", ("127.0.0.1", 1))
     connection.hang_up()
 

@@ -1,6 +1,6 @@
 """What all protocols of the inference path share: the decoded call, and the interface of a protocol.
 
-A new protocol is a class that implements `Codec`, and a path in `app/http/inference.py`.
+A new protocol is a class that implements `Codec`, and a path in `app/http/inference_routes.py`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from app.contract import Answer, Array, Front, ModelInfo, Served, TensorSpec
+from app.contract import Answer, Array, ModelInfo, Served, TensorSpec
 from app.http.body import Limits
 
 RequestHeaders = dict[bytes, bytes]
 
 OFF_LOOP_BYTES = 128 << 10  # JSON bytes from which decoding leaves the event loop: they take about a millisecond
+OFF_LOOP_ROWS = 16  # rows of labels, or of a model's own `present`, from which encoding leaves it
 
 
 @dataclass(slots=True)
@@ -41,7 +42,7 @@ class DecodedCall:
     #: The friendly route: one row came without a leading dimension, so the answer is one value and not a list.
     single: bool = False
     klass: str = ""
-    #: Of a model with a front: see contract.Translated, which `read_through` writes into the call.
+    #: Of a model with a front: see contract.Translated, which `decode` writes into the call.
     own_lengths: Mapping[str, Sequence[int]] | None = None
     note: Any = None
 
@@ -52,11 +53,6 @@ class Codec(Protocol):
     @property
     def names_class(self) -> bool:
         """Whether bodies may name the class of their call."""
-        ...
-
-    @property
-    def takes_query(self) -> bool:
-        """Whether a deadline and a priority are asked for in the query; any other parameter of one is then refused."""
         ...
 
     def may_name_class(self, body: bytes) -> bool:
@@ -93,21 +89,39 @@ def is_made(info: ModelInfo, name: object) -> bool:
     return any(spec.made and spec.name == name for spec in info.inputs)
 
 
-def read_through(front: Front, call: DecodedCall, inputs: Sequence[TensorSpec]) -> None:
-    """Replace the inputs that a client sent by those of the model behind the front. Raises a leaf of StarlingError.
-
-    `inputs`: those of the front's face. Slow: not for the event loop.
-    """
-    sent = [
-        np.frombuffer(values, spec.dtype).reshape(call.rows, *spec.shape) if isinstance(values, memoryview) else values
-        for spec, values in zip(inputs, call.arrays, strict=True)
-    ]
-    read = front.read(sent)
-    call.arrays, call.lengths = list(read.arrays), read.lengths
-    call.own_lengths, call.note = read.own_lengths, read.note
+def slow_to_decode(served: Served, codec: Codec, headers: RequestHeaders, body: bytes) -> bool:
+    """Whether `decode` takes longer than the event loop should stand still."""
+    return served.model.front is not None or codec.slow_to_decode(served, headers, body)
 
 
-def answer_through(front: Front, call: DecodedCall, answer: Answer) -> Answer:
-    """The answer with the outputs that clients get."""
-    outputs, lengths = front.answer(answer.outputs, call.note)
-    return Answer(outputs, answer.queue_ns, answer.compute_ns, answer.batch, lengths=lengths)
+def decode(served: Served, codec: Codec, headers: RequestHeaders, body: bytes, limits: Limits) -> DecodedCall:
+    """The call that a body means, with the inputs of the model behind a front. Raises a leaf of StarlingError."""
+    call = codec.decode(served, headers, body, limits)
+    front = served.model.front
+    if front is not None:
+        sent = [
+            np.frombuffer(values, spec.dtype).reshape(call.rows, *spec.shape)
+            if isinstance(values, memoryview)
+            else values
+            for spec, values in zip(client_inputs(served.info), call.arrays, strict=True)
+        ]
+        read = front.read(sent)
+        call.arrays, call.lengths = list(read.arrays), read.lengths
+        call.own_lengths, call.note = read.own_lengths, read.note
+    return call
+
+
+def slow_to_encode(served: Served, codec: Codec, call: DecodedCall) -> bool:
+    """Whether `encode` takes longer than the event loop should stand still."""
+    front = served.model.front
+    slow = front is not None and (call.rows > OFF_LOOP_ROWS or not front.quick)
+    return slow or codec.slow_to_encode(served, call)
+
+
+def encode(served: Served, codec: Codec, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
+    """As the codec's, from the outputs of the model behind a front."""
+    front = served.model.front
+    if front is not None:
+        outputs, lengths = front.answer(answer.outputs, call.note)
+        answer = Answer(outputs, answer.queue_ns, answer.compute_ns, answer.batch, lengths=lengths)
+    return codec.encode(served, call, answer)

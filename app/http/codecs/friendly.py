@@ -14,21 +14,18 @@ import orjson
 from app.contract import Answer, Served
 from app.errors import BadRequest
 from app.http.body import Limits
-from app.http.codecs.base import OFF_LOOP_BYTES, DecodedCall, RequestHeaders
+from app.http.codecs.base import OFF_LOOP_BYTES, OFF_LOOP_ROWS, DecodedCall, RequestHeaders
 from app.http.codecs.columns import Column, check_rows_agree, json_columns, stacked
 from app.http.codecs.files import embedded_files, file_columns
 from app.http.codecs.present import own_rows, present_rows
 from app.http.codecs.uploads import Upload, open_uploads
 from app.http.codecs.v2_decode import too_much_json
 
-_OFF_LOOP_ROWS = 16  # rows of model code (`present`) from which encoding leaves the event loop
-
 
 class Friendly:
     """Implements Codec. A model's own `decode` and `present` may take any time, so they run off the event loop."""
 
     names_class = False
-    takes_query = True
 
     def may_name_class(self, body: bytes) -> bool:
         return False
@@ -41,7 +38,7 @@ class Friendly:
         return decode_friendly(served, content_type, body, max_pixels=limits.pixels, max_json=limits.json)
 
     def slow_to_encode(self, served: Served, call: DecodedCall) -> bool:
-        return served.model.present is not None and call.rows > _OFF_LOOP_ROWS
+        return served.model.present is not None and call.rows > OFF_LOOP_ROWS
 
     def encode(self, served: Served, call: DecodedCall, answer: Answer) -> tuple[bytes, int | None]:
         rows = present_rows(served, own_rows(served.info, answer), call)

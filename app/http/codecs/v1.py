@@ -25,7 +25,6 @@ class V1:
     """Implements Codec."""
 
     names_class = False
-    takes_query = True
 
     def may_name_class(self, body: bytes) -> bool:
         return False

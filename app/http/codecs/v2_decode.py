@@ -1,10 +1,9 @@
-"""Decodes V2 requests: JSON, followed by binary tensors if the request's header says so."""
+"""Decodes V2 requests of any kind: the parsed JSON, and the binary tensors behind it."""
 
 from __future__ import annotations
 
 import json
 import re
-import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,10 +11,9 @@ import orjson
 
 from app.contract import CLASSES, Array, ModelInfo, TensorSpec
 from app.errors import BadRequest, TooLarge
-from app.http.codecs.base import OFF_LOOP_BYTES, DecodedCall, client_inputs, is_made
-from app.http.codecs.tensors import NUMBERS, check_count, check_shape, pack_values, packer, shown
-from app.http.codecs.v2_binary import decode_raw, from_bytes
-from app.http.codecs.v2_headers import Spans, known_header, remember_header
+from app.http.codecs.base import DecodedCall, client_inputs, is_made
+from app.http.codecs.tensors import NUMBERS, check_count, check_shape, pack_values, shown
+from app.http.codecs.v2_binary import from_bytes
 
 #: Parameters that Triton reserves for features which this server does not have: those of a request, and those of an
 #: input or output. A request that sets one is refused, because the answer would not be the one it asks for.
@@ -28,41 +26,19 @@ _MOST_NAMED = 20  # unsupported parameters that a message lists
 _RESERVED = _UNSUPPORTED | {"priority", "timeout", "class", "binary_data_output"}
 MAX_PRIORITY = (1 << 31) - 1
 MAX_TIMEOUT_US = 1 << 53
-_NO_TAIL = memoryview(b"")
+#: Where each input lies in the bytes behind the JSON, in declared order.
+Spans = list[tuple[int, int]]
 _DATA = re.compile(rb'"data"\s*:\s*\[')
 
 
-def decode_v2(body: bytes, header_length: int | None, info: ModelInfo, json_limit: int) -> DecodedCall:
-    """A V2 request. `header_length` is the Inference-Header-Content-Length, None where the whole body is JSON.
+def decode_request(
+    request: dict[str, Any], tail: memoryview, info: ModelInfo, bools: bool
+) -> tuple[DecodedCall, Spans | None]:
+    """The call that a request means, whatever it asks for; and where in `tail` its inputs lie, if all of them do.
 
-    Fields that V2 does not know are ignored, as Triton does: KServe's clients send `model_name`. Raises BadRequest that
-    names the field, or TooLarge.
+    `tail`: the bytes behind the JSON. `bools`: whether the JSON may hold booleans. Fields that V2 does not know are
+    ignored, as Triton does: KServe's clients send `model_name`. Raises BadRequest that names the field.
     """
-    if header_length == 0:
-        return decode_raw(body, info)
-    if header_length is None:
-        text, tail = body, _NO_TAIL
-    else:
-        if header_length > len(body):
-            raise BadRequest(
-                f"Inference-Header-Content-Length: expected at most the body's {len(body)} bytes, got {header_length}"
-            )
-        text, tail = body[:header_length], memoryview(body)[header_length:]
-        known = known_header(info, text, tail)
-        if known is not None:
-            return known
-    if len(text) > json_limit:
-        raise too_much_json("body", json_limit, len(text), info)
-    if len(text) > OFF_LOOP_BYTES:
-        _check_unparsed(text, info)
-    request = load_json(text)
-    bools = b"true" in text or b"false" in text
-    if not bools and header_length is None:
-        plain = _decode_plain(request, info)
-        if plain is not None:
-            return plain
-    if type(request) is not dict:
-        raise BadRequest("body: expected a JSON object")
     call = DecodedCall(0, [], {})
     _take_parameters(request, call)
     call.id = request.get("id")
@@ -70,9 +46,7 @@ def decode_v2(body: bytes, header_length: int | None, info: ModelInfo, json_limi
         raise BadRequest("id: expected a string")
     spans = _decode_inputs(request, tail, info, call, bools)
     call.outputs = _requested(request, info.outputs)
-    if header_length is not None:
-        remember_header(info, text, call, spans)
-    return call
+    return call, spans
 
 
 def too_much_json(where: str, limit: int, size: int, info: ModelInfo) -> TooLarge:
@@ -97,7 +71,7 @@ def too_much_json(where: str, limit: int, size: int, info: ModelInfo) -> TooLarg
     )
 
 
-def _check_unparsed(text: bytes, info: ModelInfo) -> None:
+def check_unparsed(text: bytes, info: ModelInfo) -> None:
     """Refuse a large body whose first tensor has the wrong shape or number of values, before these are parsed.
 
     A parser holds up all other threads for milliseconds. Here the JSON is parsed up to the values, and their commas are
@@ -123,33 +97,6 @@ def _check_unparsed(text: bytes, info: ModelInfo) -> None:
         return
     values = text.count(b",", first, end) if end >= 0 else text.count(b",", first) + 1
     check_count(values, dims, f"{where}.data")
-
-
-def _decode_plain(request: Any, info: ModelInfo) -> DecodedCall | None:
-    """Decode the most common request in one go: one tensor of fixed size, flat numbers, and no options.
-
-    Takes a third of the time of the general way. Returns None for any other request and for wrong ones: the general way
-    tells what is wrong.
-    """
-    spec = info.plain_input
-    try:
-        (tensor,) = request["inputs"]
-        shape = tensor["shape"]
-        data = tensor["data"]
-        rows = shape[0]
-        if (
-            spec is None or len(request) != 1 or len(tensor) != 4 or tensor["name"] != spec.name
-            or tensor["datatype"] != spec.datatype or rows < 1 or tuple(shape[1:]) != spec.shape
-            or type(data) is not list or len(data) != rows * spec.count
-        ):  # fmt: skip
-            return None
-        for length in shape:
-            if type(length) is not int:  # 4.0 equals 4
-                return None
-        packed = packer(spec.datatype, len(data))(*data)
-    except (TypeError, KeyError, ValueError, IndexError, OverflowError, struct.error):
-        return None
-    return DecodedCall(rows, [memoryview(packed)], {})
 
 
 def load_json(text: bytes) -> Any:
@@ -246,7 +193,9 @@ def _boolean(value: object, where: str) -> bool:
     return value
 
 
-def _decode_inputs(request: dict[str, Any], tail: memoryview, info: ModelInfo, call: DecodedCall, bools: bool) -> Spans:
+def _decode_inputs(
+    request: dict[str, Any], tail: memoryview, info: ModelInfo, call: DecodedCall, bools: bool
+) -> Spans | None:
     """Fill in the call's rows, lengths and arrays. Returns where in the tail each array lies, if all of them do."""
     inputs = request.get("inputs")
     if type(inputs) is not list:

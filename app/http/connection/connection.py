@@ -1,9 +1,9 @@
 """HTTP connections with a fast path for requests that need no ASGI task.
 
-The fast path. A plain POST for which the handler has an `Exchange` is collected here and given to it; the exchange
-answers when it likes, in one write. It costs neither a task nor a scope, nor a future. What is rare goes uvicorn's way
-unchanged: chunked bodies, Expect, Content-Encoding, upgrades, requests behind another one on the same connection,
-HTTP/1.0, large bodies and slow readers.
+The fast path. A plain POST that `take` makes an `Exchange` of is collected here and passed to it; the exchange answers
+later, in one write. It costs neither a task nor a scope, nor a future. What is rare is left to uvicorn, which makes an
+ASGI request of it: chunked bodies, Expect, Content-Encoding, upgrades, requests behind another one on the same
+connection, HTTP/1.0, large bodies and slow readers.
 
 The same head again. Most clients send the same head with each request on a connection. One that has been taken before
 is recognised by its bytes, and not parsed again: parsing calls back nine times for a small request.
@@ -12,19 +12,85 @@ is recognised by its bytes, and not parsed again: parsing calls back nine times 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from app.http.connection.exchange import Exchange, Handler, RequestHeaders
-from app.http.connection.uvicorn_fixes import MendedProtocol
+from app.http.connection.uvicorn_fixes import PatchedProtocol
 
-#: Bytes of a body from which a request goes uvicorn's way: decoding so much JSON takes about a millisecond.
+RequestHeaders = dict[bytes, bytes]
+
+#: Bytes of a body from which a request is left to ASGI: decoding so much JSON takes about a millisecond.
 LONG_BODY = 128 << 10
-_RARE = frozenset({b"transfer-encoding", b"expect", b"content-encoding", b"upgrade"})  # headers of uvicorn's way
+#: Headers of requests that are left to ASGI.
+_RARE = frozenset({b"transfer-encoding", b"expect", b"content-encoding", b"upgrade"})
 _LONGEST_HEAD = 4096  # bytes of a head that a connection remembers
 _METHOD, _END_OF_HEAD = b"POST ", b"\r\n\r\n"
 _CLOSE = b"connection: close\r\n"
+
+
+class Carrier(Protocol):
+    """What an exchange needs of whatever carries its answer: a connection, or an ASGI request."""
+
+    #: The state of the application's lifespan.
+    app_state: dict[str, Any]
+    #: Tasks that the server waits for when it stops.
+    tasks: set[Any]
+    loop: Any
+    #: Address and port of the other side, where it has them.
+    client: Any
+
+    def send_answer(self, exchange: Exchange, status: int, head: bytes, body: bytes) -> None:
+        """Write a whole answer. `head` is header lines, content-length among them; `date` and `connection` are added.
+
+        It is held while the client reads too slowly, and dropped where it has gone.
+        """
+        ...
+
+
+class _NoEvent:
+    """In place of the event on which uvicorn's `receive` waits; nothing waits on this one."""
+
+    def set(self) -> None: ...
+
+
+class Exchange(ABC):
+    """One request and its answer. To uvicorn's own code it looks like one of its cycles."""
+
+    __slots__ = ("connection", "disconnected", "keep_alive", "refused", "response_complete", "whole")
+
+    message_event: ClassVar[_NoEvent] = _NoEvent()
+
+    def __init__(self, connection: Carrier) -> None:
+        self.connection = connection
+        self.keep_alive = True
+        self.disconnected = False
+        self.response_complete = False
+        self.whole = False  # all of the body has come
+        self.refused = False  # the answer is a delayed refusal; the body is dropped
+
+    @abstractmethod
+    def received(self, body: bytes) -> None:
+        """The whole body has come."""
+
+    @abstractmethod
+    def late(self) -> None:
+        """The body did not come in time: answer 408."""
+
+    @abstractmethod
+    def left(self) -> None:
+        """The client disconnected before it had its answer."""
+
+    @abstractmethod
+    def closes(self) -> bool:
+        """Whether the connection closes behind the answer; asked when that is written."""
+
+
+#: Makes an exchange of a POST whose head has come, from its connection, target, headers and Content-Length; None leaves
+#: the request to ASGI. The headers must not be changed: a later request may bring the same.
+Take = Callable[["HttpProtocol", bytes, RequestHeaders, int], Exchange | None]
 
 
 class Head(NamedTuple):
@@ -36,16 +102,17 @@ class Head(NamedTuple):
     length: int
 
 
-class HttpProtocol(MendedProtocol):
-    """One connection of a client. `handler` has the exchanges; without one all requests go uvicorn's way."""
+class HttpProtocol(PatchedProtocol):
+    """One connection of a client. Without `take` all requests are left to ASGI."""
 
-    def __init__(self, *args: Any, handler: Handler | None = None, **named: Any) -> None:
-        MendedProtocol.__init__(self, *args, **named)
-        self._handler = handler
+    def __init__(self, *args: Any, take: Take | None = None, body_timeout_s: float = 30, **named: Any) -> None:
+        PatchedProtocol.__init__(self, *args, **named)
+        self._take = take
+        self._body_timeout_s = body_timeout_s
         self._chunk: bytes | None = None  # what is being parsed, if the first request in it begins with it
-        self._known: Head | None = None  # the last head that was taken
+        self._head: Head | None = None  # the last head that was taken
         self._last = False  # the request that is being answered is the last one: `Connection: close`
-        self._missing = 0  # bytes of the body of a request whose head was known
+        self._missing = 0  # bytes of the body of a request whose head was not parsed
         self._collecting: Exchange | None = None  # its body is coming
         self._parts: list[bytes] = []
         self._body_timer: asyncio.TimerHandle | None = None
@@ -56,22 +123,22 @@ class HttpProtocol(MendedProtocol):
 
     def data_received(self, data: bytes) -> None:
         while data and not self._lingers:
-            known = self._known
+            head = self._head
             if self._missing:
                 data = self._collect(data)
-            elif known is not None and not self._parsing and data.startswith(known.text) and self._free():
-                data = self._take_known(known, data)
+            elif head is not None and not self._parsing and data.startswith(head.text) and self._free():
+                data = self._take_again(head, data)
             else:
                 self._parse(data)
                 break
-        if self._collecting is not None and self._body_timer is None and self._handler is not None:
-            self._body_timer = self.loop.call_later(self._handler.body_timeout_s, self._body_late)
+        if self._collecting is not None and self._body_timer is None:
+            self._body_timer = self.loop.call_later(self._body_timeout_s, self._body_late)
 
     def _parse(self, data: bytes) -> bool:
         self._chunk = None if self._parsing else data
-        fine = MendedProtocol._parse(self, data)
+        fine = PatchedProtocol._parse(self, data)
         if not fine:
-            self._known = None
+            self._head = None
         self._chunk = None
         return fine
 
@@ -81,18 +148,18 @@ class HttpProtocol(MendedProtocol):
         return (answering is None or answering.response_complete) and not self.flow.write_paused
 
     def _begin(self) -> None:
-        exchange = self._take()
+        exchange = self._taken()
         if exchange is None:
-            MendedProtocol._begin(self)
+            PatchedProtocol._begin(self)
             return
         self.cycle = self._answering = exchange  # type: ignore[assignment]  # see Exchange
         if not exchange.response_complete:
             self._collecting = exchange
 
-    def _take(self) -> Exchange | None:
-        """The exchange for the request whose head has just come, if it is plain and the handler has one."""
-        parser, handler = self.parser, self._handler
-        if handler is None or parser.get_method() != b"POST" or not self._free():
+    def _taken(self) -> Exchange | None:
+        """The exchange of the request whose head has just come, if it is plain and taken."""
+        parser, take = self.parser, self._take
+        if take is None or parser.get_method() != b"POST" or not self._free():
             return None
         headers = dict(self.headers)
         length = headers.get(b"content-length")
@@ -105,12 +172,12 @@ class HttpProtocol(MendedProtocol):
         if size > LONG_BODY:
             return None
         self._last = last
-        exchange = handler.take(self, self.url, headers, size)
+        exchange = take(self, self.url, headers, size)
         chunk = self._chunk
         if exchange is not None and not last and chunk is not None and chunk.startswith(_METHOD):
             # A head ends with the first empty line, so these bytes will always mean the same.
             text = chunk[: chunk.find(_END_OF_HEAD) + len(_END_OF_HEAD)]
-            self._known = Head(text, self.url, headers, size) if len(text) <= _LONGEST_HEAD else None
+            self._head = Head(text, self.url, headers, size) if len(text) <= _LONGEST_HEAD else None
         return exchange
 
     def on_body(self, body: bytes) -> None:
@@ -119,66 +186,53 @@ class HttpProtocol(MendedProtocol):
             if not self._collecting.refused:
                 self._parts.append(body)
         else:
-            MendedProtocol.on_body(self, body)
+            PatchedProtocol.on_body(self, body)
 
     def on_message_complete(self) -> None:
         exchange = self._collecting
         if exchange is None:
-            MendedProtocol.on_message_complete(self)
+            PatchedProtocol.on_message_complete(self)
             return
         self._parsing = False
         self._chunk = None
         body = self._collected()
         exchange.whole = True
-        if not exchange.received(body):
-            exchange.response_complete = True  # for uvicorn, which would queue the request behind it
-            MendedProtocol._begin(self)
-            MendedProtocol.on_body(self, body)
-            MendedProtocol.on_message_complete(self)
+        exchange.received(body)
 
-    # a head that is known: the parser, which is between two requests, hears nothing of this one
+    # the same head again: the parser, which is between two requests, is not fed with this one
 
-    def _take_known(self, known: Head, data: bytes) -> bytes:
+    def _take_again(self, head: Head, data: bytes) -> bytes:
         """Take the request that begins `data`; returns what lies behind it."""
-        handler = self._handler
-        exchange = None if handler is None else handler.take(self, known.url, known.headers, known.length)
+        take = self._take
+        exchange = None if take is None else take(self, head.url, head.headers, head.length)
         if exchange is None:
             self._parse(data)
             return b""
         self.cycle = self._answering = exchange  # type: ignore[assignment]  # see Exchange
-        rest = data[len(known.text) :]
-        if len(rest) == known.length and not exchange.response_complete:  # nearly always
+        rest = data[len(head.text) :]
+        if len(rest) == head.length and not exchange.response_complete:  # nearly always
             exchange.whole = True
-            if not exchange.received(rest):
-                self._give_back(exchange, known, rest)
+            exchange.received(rest)
             return b""
         if not exchange.response_complete:
             self._collecting = exchange
-        self._missing = known.length
+        self._missing = head.length
         return self._collect(rest)
 
     def _collect(self, data: bytes) -> bytes:
-        """More of the body of a request whose head was known; returns what lies behind it."""
+        """More of the body of a request whose head was not parsed; returns what lies behind it."""
         part = data[: self._missing]
         self._missing -= len(part)
-        exchange, known = self._collecting, self._known
+        exchange = self._collecting
         if exchange is not None and not exchange.refused:
             self._parts.append(part)
         if self._missing:
             return b""
-        if exchange is not None and known is not None:
+        if exchange is not None:
             body = self._collected()
             exchange.whole = True
-            if not exchange.received(body):
-                self._give_back(exchange, known, body)
+            exchange.received(body)
         return data[len(part) :]
-
-    def _give_back(self, exchange: Exchange, known: Head, body: bytes) -> None:
-        """A request whose head was known goes uvicorn's way after all."""
-        exchange.response_complete = True  # for uvicorn, which would queue the request behind it
-        handler, self._handler = self._handler, None
-        self._parse(known.text + body)
-        self._handler = handler
 
     def _collected(self) -> bytes:
         """The body, which is whole."""
@@ -203,7 +257,7 @@ class HttpProtocol(MendedProtocol):
     # answering
 
     def send_answer(self, exchange: Exchange, status: int, head: bytes, body: bytes) -> None:
-        """See exchange.Connection."""
+        """See `Carrier`."""
         if self.flow.write_paused:
             self._held = (exchange, status, head, body)
             return
@@ -223,7 +277,7 @@ class HttpProtocol(MendedProtocol):
         elif self.pipeline or self.flow.read_paused:
             self.on_response_complete()
         else:
-            self._waiting.begins(self)
+            self._idle.begin(self)
 
     def resume_writing(self) -> None:
         HttpToolsProtocol.resume_writing(self)
@@ -233,9 +287,9 @@ class HttpProtocol(MendedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_collecting()
-        self._held = self._known = None
+        self._held = self._head = None
         answering = self._answering
         if isinstance(answering, Exchange) and not answering.response_complete:
             answering.disconnected = True
             answering.left()
-        MendedProtocol.connection_lost(self, exc)
+        PatchedProtocol.connection_lost(self, exc)

@@ -10,8 +10,8 @@ _AT_LEAST_S = 1.0  # a connection that was answered less long ago may have its n
 _NEAR = 16  # room is made while less than this part of the connections that may be open is left
 
 
-class Connection(Protocol):
-    """What is known here of a connection."""
+class IdleConnection(Protocol):
+    """What is needed of a connection."""
 
     loop: asyncio.AbstractEventLoop
 
@@ -24,41 +24,41 @@ class Connection(Protocol):
         ...
 
 
-class Waiting:
+class IdleConnections:
     """One timer for all connections of a server. `seconds`: from the accept, or the last answer, to the end of a head.
 
     The connections are in the order in which they began to wait, since each answer moves its connection to the end. A
-    request that arrives costs nothing here: a connection that is busy is skipped when its time has come. `most`: how
-    many connections may be open; while nearly so many are, each new one closes the one that has waited longest.
+    request that arrives costs nothing here: a connection that is busy is skipped when its time is up. `most`: how many
+    connections may be open; near that limit each new one closes the one that has waited longest.
     """
 
     def __init__(self, seconds: float, most: int = sys.maxsize) -> None:
         self._seconds = seconds
         self._near = most - most // _NEAR
-        self._since: dict[Connection, float] = {}
+        self._since: dict[IdleConnection, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def opened(self, connection: Connection, count: int) -> None:
+    def opened(self, connection: IdleConnection, count: int) -> None:
         """A connection was accepted; `count` are open with it."""
         if count > self._near:
             self._make_room(connection.loop.time())
-        self.begins(connection)
+        self.begin(connection)
 
-    def begins(self, connection: Connection) -> None:
-        """All requests that have come are answered."""
+    def begin(self, connection: IdleConnection) -> None:
+        """All requests read so far are answered."""
         self._since.pop(connection, None)
         self._since[connection] = connection.loop.time()
         if self._timer is None:
             self._timer = connection.loop.call_later(self._seconds, self._look, connection.loop)
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: IdleConnection) -> None:
         """The connection is closed."""
         self._since.pop(connection, None)
         if not self._since and self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _oldest(self) -> tuple[Connection, float] | None:
+    def _oldest(self) -> tuple[IdleConnection, float] | None:
         """Who has waited longest, and since when."""
         while self._since:
             connection, since = next(iter(self._since.items()))

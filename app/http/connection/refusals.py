@@ -19,7 +19,7 @@ _AT_ONCE = 8
 _LONGEST_S = 1.0  # the least that `Retry-After` says: nobody waits longer for a refusal, unless the loop is late
 
 
-class Turns:
+class RefusalQueue:
     """Refusals in order, some every 4 ms: the more there are the longer each waits, up to a second.
 
     They leave evenly, so that those who were refused together do not come back together. `connections` returns how many

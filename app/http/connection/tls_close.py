@@ -1,7 +1,7 @@
-"""How a TLS connection closes when its client does not answer.
+"""Closes TLS connections whose client does not answer.
 
-TLS says that it closes, and waits up to 30 s for the other side to say so, too. A client that keeps an idle connection
-for later does not read from it, and a server that is told to stop would wait for it.
+asyncio sends close_notify and waits up to 30 s for the client's. A client that keeps an idle connection for later does
+not read from it, so a server that is told to stop would wait for it.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ import struct
 _WAIT_S = 1.0  # a client that reads at all has answered by then
 
 
-class Farewell:
-    """Closes one TLS connection: asks, and after a while cuts it, once what was written has reached the client."""
+class TlsClose:
+    """Aborts one closing TLS connection after a while, once all that was written has reached the client."""
 
     __slots__ = ("_loop", "_timer", "_transport")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport) -> None:
         self._loop = loop
         self._transport = transport
-        self._timer = loop.call_later(_WAIT_S, self._cut)
+        self._timer = loop.call_later(_WAIT_S, self._abort)
 
     def cancel(self) -> None:
-        """The connection has gone."""
+        """The connection is closed."""
         self._timer.cancel()
 
-    def _cut(self) -> None:
+    def _abort(self) -> None:
         if _unsent(self._transport):
-            self._timer = self._loop.call_later(_WAIT_S, self._cut)
+            self._timer = self._loop.call_later(_WAIT_S, self._abort)
         else:
             self._transport.abort()
 

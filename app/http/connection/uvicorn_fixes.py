@@ -1,17 +1,18 @@
-"""uvicorn's HTTP protocol, mended. tests/test_protocol.py checks the internals of uvicorn that it relies on.
+"""uvicorn's HTTP protocol with corrections. tests/test_http/test_uvicorn_fixes.py checks the internals it relies on.
 
-- Answers leave in one write (`OneWrite`).
+- An answer leaves in one write (`OneWrite`).
 - A client that pipelines is not read far ahead of its answers (`PipelineFlow`).
-- One timer closes the connections whose next request does not come, or not to the end of its head (`Waiting`).
-- An offer to upgrade is declined, and the request answered (`upgrades.py`).
+- One timer closes connections whose next request does not arrive, or not to the end of its head (`IdleConnections`).
+- An offer to upgrade is declined, and the request answered (`without_upgrade`).
 - When the server stops, uvicorn closes connections on which it has seen no request. The first request of a connection
   that was just opened may be on its way, so such a connection stays open for a moment longer.
-- When a client leaves, uvicorn notifies only the request that it read last. Here the one that is being answered hears
-  of it, and does not write to a closed connection, which raises.
+- When a client leaves, uvicorn notifies only the request that it read last. Here the one that is being answered is
+  notified, and does not write to a closed connection, which raises.
 - The last answer on a connection reaches a client that still sends.
-- A TLS connection closes also where its client does not answer (`Farewell`).
+- A TLS connection closes also if its client does not answer (`TlsClose`).
 - Malformed requests are answered in JSON, as all errors of this server are, and never in place of one before them.
-- A head is not collected without end: httptools knows no limit. No Host or two, and codings but chunked, are refused.
+- A head has a largest size: httptools knows no limit. Heads without Host, or with two, and transfer codings other than
+  chunked are refused.
 - Trailers do not count as headers.
 """
 
@@ -24,11 +25,9 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from app.http.connection.flow import PipelineFlow
-from app.http.connection.idle_connections import Waiting
-from app.http.connection.one_write import OneWrite
-from app.http.connection.tls_close import Farewell
-from app.http.connection.upgrades import declined
+from app.http.connection.idle_connections import IdleConnections
+from app.http.connection.tls_close import TlsClose
+from app.http.connection.uvicorn_parts import OneWrite, PipelineFlow, without_upgrade
 
 _FIRST_REQUEST_S = 0.5  # how long a connection without a request stays open when the server stops
 _LINGER_S = 5.0  # how long a client may go on sending when it has its last answer
@@ -51,15 +50,15 @@ _LATE = _refusal(b"408 Request Timeout", "the request's head did not arrive in t
 _CODING = _refusal(b"400 Bad Request", "Transfer-Encoding: expected chunked and nothing else")
 
 
-class MendedProtocol(HttpToolsProtocol):
+class PatchedProtocol(HttpToolsProtocol):
     """One connection of a client."""
 
-    #: Of all connections: requests that were no HTTP; how many of them a line has told of, and when it was written.
-    malformed, _told_of, _malformed_told = 0, 0, -1.0
+    #: Of all connections: malformed requests; how many of them the log has reported, and when it last did.
+    malformed, _reported, _reported_at = 0, 0, -1.0
 
     # uvicorn's methods are called by the name of their class: that costs half as much as `super()`.
 
-    def __init__(self, *args: Any, waiting: Waiting | None = None, **named: Any) -> None:
+    def __init__(self, *args: Any, idle: IdleConnections | None = None, **named: Any) -> None:
         HttpToolsProtocol.__init__(self, *args, **named)
         #: The request that is being answered, or what stands for one. uvicorn's `cycle` is the one that was read last.
         self._answering: Any = None
@@ -71,21 +70,21 @@ class MendedProtocol(HttpToolsProtocol):
         self._first = 0  # and of the one in which the request began
         self._wrong = _MALFORMED  # the answer to a request that cannot be parsed
         self._lingers = False  # the last answer has been given, and what still comes is dropped
-        self._waiting = waiting or Waiting(self.timeout_keep_alive)  # one for all connections of a server
-        self._farewell: Farewell | None = None
+        self._idle = idle or IdleConnections(self.timeout_keep_alive)  # one for all connections of a server
+        self._tls_close: TlsClose | None = None
 
     def _log_malformed(self) -> None:
         """One line a second for all connections, whatever comes."""
-        protocol, now = MendedProtocol, self.loop.time()
+        protocol, now = PatchedProtocol, self.loop.time()
         protocol.malformed += 1
-        if not 0 <= now - protocol._malformed_told < 1:
-            self.logger.warning("malformed HTTP requests received: %d", protocol.malformed - protocol._told_of)
-            protocol._told_of, protocol._malformed_told = protocol.malformed, now
+        if not 0 <= now - protocol._reported_at < 1:
+            self.logger.warning("malformed HTTP requests received: %d", protocol.malformed - protocol._reported)
+            protocol._reported, protocol._reported_at = protocol.malformed, now
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         HttpToolsProtocol.connection_made(self, transport)
         self.flow = PipelineFlow(transport, self.pipeline)
-        self._waiting.opened(self, len(self.connections))
+        self._idle.opened(self, len(self.connections))
 
     # reading
 
@@ -137,7 +136,7 @@ class MendedProtocol(HttpToolsProtocol):
 
     def _decline(self, rest: bytes) -> None:
         """Parse the request whose head offers an upgrade again, without the offer. `rest`: what is behind the head."""
-        head = declined(self.parser.get_method(), self.url, self.headers)
+        head = without_upgrade(self.parser.get_method(), self.url, self.headers)
         self._declines = self._parsing = False
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's is
@@ -222,16 +221,16 @@ class MendedProtocol(HttpToolsProtocol):
             cycle, app = self.pipeline.pop()
             self._start_asgi_task(cycle, app)
         else:
-            self._waiting.begins(self)
+            self._idle.begin(self)
         self.flow.resume_reading()
 
     def waits(self) -> bool:
-        """See waiting.Connection."""
+        """See idle_connections.IdleConnection."""
         cycle: Any = self.cycle  # None before the first request, although uvicorn's type says otherwise
         return (cycle is None or cycle.response_complete) and not self._lingers
 
     def waited_too_long(self) -> None:
-        """See waiting.Connection."""
+        """See idle_connections.IdleConnection."""
         if self._in_head and not self.transport.is_closing():
             self.transport.write(_LATE)
         self._close()
@@ -239,24 +238,24 @@ class MendedProtocol(HttpToolsProtocol):
     def _close(self) -> None:
         if not self.transport.is_closing():
             self.transport.close()
-            self._take_leave()
+            self._close_tls()
 
-    def _take_leave(self) -> None:
+    def _close_tls(self) -> None:
         """Whoever closes the transport calls this."""
-        if self.scheme == "https" and self._farewell is None and self.transport.is_closing():
-            self._farewell = Farewell(self.loop, self.transport)
+        if self.scheme == "https" and self._tls_close is None and self.transport.is_closing():
+            self._tls_close = TlsClose(self.loop, self.transport)
 
     # the end
 
     def _end(self, *, sends: bool = False) -> None:
         """The last answer has been written. `sends`: the client is known to be sending still.
 
-        To close a connection of which something is unread resets it, and the client may lose answers. So it hears that
-        nothing more comes, and what it still sends is dropped for a while, or until it closes.
+        Closing a connection with unread bytes resets it, and the client may lose answers. So only our side is closed
+        at first, and what the client still sends is dropped for a while, or until it closes.
         """
         if not (sends or self.flow.read_paused) or self.transport.is_closing():
             self.transport.close()
-            self._take_leave()
+            self._close_tls()
             return
         self._lingers = True
         self.pipeline.clear()
@@ -266,13 +265,13 @@ class MendedProtocol(HttpToolsProtocol):
         self.loop.call_later(_LINGER_S, self._close)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._waiting.lost(self)
-        if self._farewell is not None:
-            self._farewell.cancel()
+        self._idle.lost(self)
+        if self._tls_close is not None:
+            self._tls_close.cancel()
         answering = self._answering
         if answering is not None and not answering.response_complete:
             answering.disconnected = True
-            answering.message_event.set()  # wakes `receive`, which then tells of the disconnect
+            answering.message_event.set()  # wakes `receive`, which then returns the disconnect
         self.pipeline.clear()
         HttpToolsProtocol.connection_lost(self, exc)
 
@@ -285,9 +284,9 @@ class MendedProtocol(HttpToolsProtocol):
 
     def _shut_down(self) -> None:
         HttpToolsProtocol.shutdown(self)
-        self._take_leave()
+        self._close_tls()
 
     def send_400_response(self, msg: str) -> None:
         self.transport.write(self._wrong)
         self.transport.close()
-        self._take_leave()
+        self._close_tls()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from typing import Protocol, TypeVar, cast
+from typing import TypeVar, cast
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
@@ -42,21 +42,6 @@ EXTENSIONS = (
 
 #: Bytes. The body of a control route is a few parameters; only a `file:` override is larger, and it is refused.
 MAX_CONTROL_BODY = 1 << 20
-
-
-class Metrics(Protocol):
-    """What /metrics asks of the state."""
-
-    def render(self) -> tuple[bytes, str]:
-        """The exposition text and its content type."""
-        ...
-
-
-class _Timeouts(Protocol):
-    """The one setting that is used here: this folder does not know Settings."""
-
-    @property
-    def body_timeout_s(self) -> float: ...
 
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -94,7 +79,7 @@ repository = APIRouter(tags=["repository"], dependencies=API_KEY)
     },
 )
 async def metrics(request: Request) -> Response:
-    text, content_type = cast(Metrics, request.state.metrics).render()
+    text, content_type = request.state.metrics.render()
     return Response(text, headers={"Content-Type": content_type})
 
 
@@ -201,7 +186,7 @@ async def _parsed(request: Request, model: type[_Model]) -> _Model:
 
 async def _read(request: Request) -> bytes:
     """The body, bounded in bytes and time. Raises TooLarge, BodyTimeout or ClientGone."""
-    limit_s = cast(_Timeouts, request.state.settings).body_timeout_s
+    limit_s: float = request.state.settings.body_timeout_s
     body = bytearray()
     try:
         async with asyncio.timeout(limit_s):

@@ -1,6 +1,6 @@
 """The text of /docs and /openapi.json: documented answers, and routes that document the inference path.
 
-`InferencePath` answers inference requests before FastAPI sees them, so the routes here exist only to be documented.
+`HttpApp` answers inference requests before FastAPI sees them, so the routes here exist only to be documented.
 If one is reached, the server was composed wrongly, and the answer is a 501 that says so.
 """
 

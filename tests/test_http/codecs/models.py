@@ -1,8 +1,14 @@
-"""Models that the codecs are tried with."""
+"""Models that the codecs are tried with, and V2 for a model that is only described."""
 
 from __future__ import annotations
 
-from app.contract import ModelInfo
+from types import SimpleNamespace
+from typing import Any
+
+from app.contract import Answer, ModelInfo
+from app.http.body import Limits
+from app.http.codecs.base import DecodedCall
+from app.http.codecs.v2 import V2
 
 from ..catalog import spec
 
@@ -14,3 +20,18 @@ TOKENS = ModelInfo(
     (spec("ids", "INT64", "n", bound=8), spec("mask", "BOOL", "n", bound=8)),
     (spec("out", "INT64", "n", bound=8), spec("sum", "FP64")),
 )  # fmt: skip
+
+
+def decode_v2(body: bytes, header_length: int | None, info: ModelInfo, json_limit: int) -> DecodedCall:
+    """A V2 body decoded; `header_length` is the Inference-Header-Content-Length, None for JSON alone."""
+    headers = {} if header_length is None else {b"inference-header-content-length": b"%d" % header_length}
+    limits = Limits(body=len(body), json=json_limit, inflight=0, pixels=0, body_timeout_s=1, connections=1)
+    return V2().decode(_served(info), headers, body, limits)
+
+
+def encode_v2(call: DecodedCall, answer: Answer, info: ModelInfo) -> tuple[bytes, int | None]:
+    return V2().encode(_served(info), call, answer)
+
+
+def _served(info: ModelInfo) -> Any:
+    return SimpleNamespace(info=info)

@@ -14,10 +14,10 @@ from app.contract import ModelInfo
 from app.errors import BadRequest, StarlingError, TooLarge
 from app.http.codecs import v2_decode
 from app.http.codecs.base import DecodedCall
-from app.http.codecs.v2_decode import decode_v2 as decode
 
 from ..catalog import spec
 from .models import BARE, ECHO, TEXT, TOKENS
+from .models import decode_v2 as decode
 
 BRAIN = ModelInfo("brain", "1", "pytorch", (spec("x", "BF16", 2),), (spec("y", "BF16", 2),))
 MIB = 1 << 20

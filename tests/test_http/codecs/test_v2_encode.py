@@ -12,10 +12,10 @@ import pytest
 from app.contract import Answer, Finished, ModelInfo
 from app.errors import BadRequest, OutputNotJson
 from app.http.codecs.base import DecodedCall
-from app.http.codecs.v2_encode import encode_v2 as encode
 
 from ..catalog import spec
 from .models import ECHO, TEXT, TOKENS
+from .models import encode_v2 as encode
 
 
 def answer(*arrays: Any) -> Answer:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from app.contract import ModelInfo
 from app.errors import BadRequest
 from app.http.codecs.base import DecodedCall
-from app.http.codecs.v2_decode import decode_v2
 
 from ..catalog import spec
+from .models import decode_v2
 
 MIB = 1 << 20
 

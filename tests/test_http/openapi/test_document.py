@@ -14,11 +14,10 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from app.contract import Array, Batching, SampleRow
-from app.http.access import Access
-from app.http.calls import Calls
 from app.http.codecs.friendly import decode_friendly
 from app.http.codecs.present import present_rows
 from app.http.codecs.v1 import encode_v1
+from app.http.inference_routes import find_route
 from app.http.openapi.document import Document
 from app.http.openapi.operations import KINDS
 from app.http.openapi.schemas import READABLE
@@ -127,7 +126,7 @@ def bodies(document: dict[str, Any]) -> Iterator[Any]:
 
 
 def decoded(path: str, body: Any) -> Any:
-    route = Calls(LIMITS, access=Access(), access_log=None, connections=lambda: 0).route(path)
+    route = find_route(path, b"")
     assert route is not None
     return route.codec.decode(MODELS[route.model], {}, json.dumps(body).encode(), LIMITS)  # type: ignore[arg-type]
 

@@ -19,7 +19,7 @@ from ..routes.test_openapi import make_app
 from .test_document import MODELS
 
 ROOT = Path(__file__).parents[3]
-STATIC = ROOT / "app" / "api" / "docs" / "static"
+STATIC = ROOT / "app" / "http" / "openapi" / "static"
 
 
 @pytest.fixture

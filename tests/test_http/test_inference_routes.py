@@ -5,22 +5,22 @@ from __future__ import annotations
 import pytest
 
 from app.errors import BadRequest
-from app.http.query import NOTHING, Asked, parse_query
+from app.http.inference_routes import NO_OPTIONS, QueryOptions, parse_query
 
 
 @pytest.mark.parametrize(
     ("query", "asked"),
     [
-        (b"", NOTHING),
-        (b"&", NOTHING),
-        (b"timeout_ms=2.25", Asked(0, 2250)),
-        (b"timeout_ms=0.0", NOTHING),
-        (b"timeout_ms=0.000000001", Asked(0, 1)),
-        (b"timeout_ms=9007199254740", Asked(0, 9007199254740000)),
-        (b"priority=2147483647&timeout_ms=1", Asked(2147483647, 1000)),
+        (b"", NO_OPTIONS),
+        (b"&", NO_OPTIONS),
+        (b"timeout_ms=2.25", QueryOptions(0, 2250)),
+        (b"timeout_ms=0.0", NO_OPTIONS),
+        (b"timeout_ms=0.000000001", QueryOptions(0, 1)),
+        (b"timeout_ms=9007199254740", QueryOptions(0, 9007199254740000)),
+        (b"priority=2147483647&timeout_ms=1", QueryOptions(2147483647, 1000)),
     ],
 )
-def test_what_it_asks_for(query: bytes, asked: Asked) -> None:
+def test_what_it_asks_for(query: bytes, asked: QueryOptions) -> None:
     assert parse_query(query) == asked
 
 

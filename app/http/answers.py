@@ -1,0 +1,92 @@
+"""Answers: their header lines, compression, and how they are sent through ASGI."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from contextlib import suppress
+
+from app.contract import Answer
+from app.http.body import Headers, Message, Receive, Send
+
+COMPRESS_FROM = 1024  # bytes; for smaller answers the header costs more than compression saves
+QUICK_TO_COMPRESS = 16 << 10  # bytes that may be compressed on the event loop: some 0.2 ms
+_LINGER_S = 5.0  # how long a client may go on sending a body that is not read
+#: The head of an answer, formatted in one piece: a list of headers costs three times as much.
+_HEAD = (
+    b"x-request-id: %s\r\nserver-timing: queue;dur=%.3f, compute;dur=%.3f, total;dur=%.3f\r\nx-batch-size: %d\r\n"
+    b"%scontent-length: %d\r\n"
+)
+_JSON = b"content-type: application/json\r\n"
+_BINARY = b"content-type: application/octet-stream\r\ninference-header-content-length: %d\r\n"
+_COMPRESSED = b"content-encoding: %s\r\nvary: accept-encoding\r\n"
+
+
+def answer_head(
+    request_id: bytes, answer: Answer, total_ns: int, length: int, json_length: int | None, encoding: str | None
+) -> bytes:
+    """The header lines of a call's answer, whose body has so many bytes.
+
+    `json_length`: of its JSON part, where binary tensors follow; `encoding`: how it is compressed.
+    """
+    kind = _JSON if json_length is None else _BINARY % json_length
+    if encoding is not None:
+        kind += _COMPRESSED % encoding.encode()
+    return _HEAD % (
+        request_id, answer.queue_ns / 1e6, answer.compute_ns / 1e6, total_ns / 1e6, answer.batch, kind, length,
+    )  # fmt: skip
+
+
+def wanted_encoding(accept: bytes | None, size: int) -> str | None:
+    """The compression to answer with: gzip or deflate, if the client accepts it and the answer is large enough."""
+    if accept is None or size < COMPRESS_FROM:
+        return None
+    names = {}
+    for part in accept.decode("latin-1").lower().split(","):
+        name, _, weight = part.partition(";")
+        names[name.strip()] = weight.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+    return next((name for name in ("gzip", "deflate") if names.get(name)), None)
+
+
+def compress(body: bytes, encoding: str) -> bytes:
+    """Compress at level 1: higher levels hardly shrink tensors further. Slow: not for the event loop."""
+    compressor = zlib.compressobj(1, zlib.DEFLATED, 31 if encoding == "gzip" else 15)
+    return compressor.compress(body) + compressor.flush()
+
+
+async def respond_and_close(send: Send, status: int, headers: Headers, body: bytes, receive: Receive) -> None:
+    """Send a whole answer to a request whose body was not read, and close the connection.
+
+    To close a connection with unread bytes resets it, and the client loses the answer. So the answer goes out first,
+    and what the client still sends is read and dropped for a while.
+    """
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_LINGER_S):
+            while (message := await receive())["type"] == "http.request" and message.get("more_body", False):
+                pass
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def respond(send: Send, status: int, headers: Headers, body: bytes) -> None:
+    """Send a whole answer. `headers` must hold content-length."""
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def closing_send(send: Send) -> Send:
+    """`send`, with `Connection: close` added to the answer: the server is shutting down."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", []), (b"connection", b"close")]
+        await send(message)
+
+    return sending
+
+
+def header_list(head: bytes, closing: bool) -> Headers:
+    """Header lines as ASGI's list of pairs; `closing` adds `Connection: close`."""
+    headers = [(name, value) for name, _, value in (line.partition(b": ") for line in head.splitlines())]
+    return [*headers, (b"connection", b"close")] if closing else headers

@@ -1,0 +1,171 @@
+"""The ASGI application of the server, in front of FastAPI.
+
+Inference requests that the fast path leaves become calls here: chunked and compressed bodies, large ones, requests
+behind others on one connection, refusals that close it. All other requests are passed on to FastAPI. Inference is no
+route of FastAPI, because such a route costs more than all the rest of a call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Set
+from functools import partial
+from typing import Any
+
+from app.errors import MethodNotAllowed, NotReady, StarlingError, TooManyConnections
+from app.http.access import METRICS, PROBES
+from app.http.answers import closing_send, header_list, respond, respond_and_close
+from app.http.body import ASGIApp, Headers, Receive, Scope, Send, inflate
+from app.http.call import Call
+from app.http.connection.connection import Exchange
+from app.http.errors import error_parts
+from app.http.fast_path import FastPath
+from app.http.inference_routes import Route, find_route
+from app.http.prefix import redirecting, under, without
+from app.http.resources import Resources
+
+
+class HttpApp:
+    """ASGI application that answers inference requests and passes all others to `app`.
+
+    `fast_path` takes plain requests from the HTTP connection. The lifespan's state must hold `catalog`
+    (contract.Catalog) and `health` (contract.Health). `open_paths` need no key, nor do probes.
+    """
+
+    def __init__(self, app: ASGIApp, resources: Resources, open_paths: Set[str] = frozenset()) -> None:
+        self._app = app
+        self._resources = resources
+        self._open_paths = open_paths
+        self.fast_path = FastPath(resources)
+
+    @property
+    def held(self) -> int:
+        """Bytes of the bodies that are held."""
+        return self._resources.bodies.held
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        resources = self._resources
+        headers = dict(scope["headers"])
+        path = without(resources.root_path, scope["path"])
+        preflight = None if resources.cors is None else resources.cors.preflight(scope["method"], headers)
+        error = None if preflight is not None or path in PROBES else self._refused(path, headers)
+        route = None if preflight is not None or error is not None else find_route(path, scope["query_string"])
+        if route is not None:
+            await self._infer(route, headers, scope, receive, send)
+            return
+        answer = partial(self._answer, path, preflight, error)
+        if resources.access_log is None:
+            await answer(scope, receive, send)
+        else:
+            await resources.access_log.around(answer, scope, receive, send)
+
+    def _refused(self, path: str, headers: dict[bytes, bytes]) -> StarlingError | None:
+        """Why a request is refused before anything looks at it: without the key, or with too many connections open."""
+        resources = self._resources
+        try:
+            if resources.keyed and path not in self._open_paths:
+                resources.access.check(path, headers)
+        except StarlingError as error:
+            resources.rejected[error.code] += 1
+            return error
+        if path != METRICS and resources.connections() > resources.limits.connections:
+            resources.rejected[TooManyConnections.code] += 1
+            return NotReady(f"more than {resources.limits.connections} connections are open", retry_after_s=1)
+        return None
+
+    async def _answer(
+        self,
+        path: str,
+        preflight: tuple[int, Headers, bytes] | None,
+        error: StarlingError | None,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        """Answer a request that is no call: by FastAPI, unless it is a preflight or refused."""
+        resources, health = self._resources, scope["state"]["health"]
+        closing = health.closing
+        if preflight is not None:
+            await respond(closing_send(send) if closing else send, *preflight)
+            return
+        if resources.cors is not None:
+            send = resources.cors.sending(dict(scope["headers"]), send)
+        if error is None:
+            send = redirecting(closing_send(send) if closing else send)
+            await self._app(under(resources.root_path, scope, path), receive, send)
+            return
+        status, headers, body = error_parts(error)
+        await resources.refusals.turn()
+        if closing or isinstance(error, NotReady):
+            await respond_and_close(send, status, [*headers, (b"connection", b"close")], body, receive)
+        else:
+            await respond(send, status, headers, body)
+
+    async def _infer(
+        self, route: Route, headers: dict[bytes, bytes], scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Drive a call with the messages of ASGI."""
+        carrier = _Carrier(scope)
+        url = scope.get("raw_path") or scope["path"].encode()
+        call = Call(carrier, self._resources, route, url, headers, scope["method"], scope["path"])
+        watching = None
+        try:
+            await self._read(call, scope, receive)
+            if call.whole and not carrier.answer.done():
+                watching = asyncio.create_task(_watch(call, receive), name="disconnect")
+            status, head, body = await carrier.answer
+        finally:
+            if watching is not None:
+                watching.cancel()
+            call.left()  # does nothing for one that is answered
+        closes = call.closes()
+        lines = header_list(head, closes)
+        if closes and not call.whole:
+            await respond_and_close(send, status, lines, body, receive)
+        else:
+            await respond(send, status, lines, body)
+
+    async def _read(self, call: Call, scope: Scope, receive: Receive) -> None:
+        """Pass the body to the call."""
+        bodies, threads, limits = self._resources.bodies, self._resources.threads, self._resources.limits
+        try:
+            if scope["method"] != "POST":
+                raise MethodNotAllowed(f"{scope['method']} {scope['path']}: expected POST")
+            most_held = call.admit()
+            bodies.check(call.headers, most_held)
+            body = await bodies.read(receive, most_held)
+            call.whole, call.held = True, len(body)
+            encoding = call.headers.get(b"content-encoding", b"")
+            if encoding.strip().lower() not in (b"", b"identity"):
+                body = await threads.run(call.best_effort, inflate, body, encoding, limits.body)
+                bodies.hold(len(body), most_held)
+                call.held += len(body)
+        except Exception as error:
+            call.set_exception(error)
+        else:
+            call.received(body)
+
+
+class _Carrier:
+    """Implements Carrier for one ASGI request."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.app_state: dict[str, Any] = scope["state"]
+        self.client: tuple[str, int] | None = scope.get("client")
+        self.loop = asyncio.get_running_loop()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.answer: asyncio.Future[tuple[int, bytes, bytes]] = self.loop.create_future()
+
+    def send_answer(self, exchange: Exchange, status: int, head: bytes, body: bytes) -> None:
+        if not self.answer.done():  # it was cancelled with the request's task
+            self.answer.set_result((status, head, body))
+
+
+async def _watch(call: Call, receive: Receive) -> None:
+    """Tell the call when its client disconnects."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    call.left()

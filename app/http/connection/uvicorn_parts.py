@@ -1,0 +1,81 @@
+"""Parts of uvicorn's HTTP protocol that are replaced: flow control, writing, and heads that offer an upgrade."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable
+
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+_OFFER = (b"upgrade", b"http2-settings")
+
+
+class PipelineFlow(FlowControl):
+    """uvicorn's flow control, which goes on reading only when no request that has been read waits for its turn.
+
+    uvicorn reads on after each answer, so that a client which sends far ahead of the answers has all of its requests
+    kept here.
+    """
+
+    def __init__(self, transport: asyncio.Transport, pipeline: Collection[object]) -> None:
+        super().__init__(transport)
+        self._pipeline = pipeline
+
+    def resume_reading(self) -> None:
+        if not self._pipeline:
+            super().resume_reading()
+
+
+class OneWrite:
+    """What a cycle of uvicorn writes to, in place of its transport; `end` closes the connection.
+
+    uvicorn writes the head of an answer and then its body: two segments, and clients that look at the status alone
+    (tritonclient.aio's `is_model_ready`) never release a connection whose body came apart from its head. This keeps the
+    head until the body comes, or the end of an answer without one.
+    """
+
+    __slots__ = ("_cycle", "_end", "_head", "_transport")
+
+    def __init__(self, cycle: RequestResponseCycle, end: Callable[[], None]) -> None:
+        self._cycle = cycle
+        self._end = end
+        self._transport = cycle.transport
+        self._head: bytes | None = b""  # None: it has been written
+
+    def write(self, data: bytes) -> None:
+        if self._head is None or not self._cycle.response_started:  # 100 Continue comes before an answer
+            self._transport.write(data)
+        elif self._head:
+            self._transport.write(self._head + data)
+            self._head = None
+        else:
+            self._head = data
+
+    def flush(self) -> None:
+        """The answer is over: that to a HEAD has no body."""
+        if self._head:
+            self._transport.write(self._head)
+            self._head = None
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def close(self) -> None:
+        self.flush()
+        self._end()
+
+
+def without_upgrade(method: bytes, url: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The head of the same HTTP/1.1 request without its offer. Names of headers are in lower case.
+
+    Java's client offers HTTP/2 with its first request, as RFC 7540, 3.2 has it. A server that declines answers the
+    request as if nothing had been offered, but the parser stops at such a head and drops the body behind it.
+    """
+    lines = [b"%s %s HTTP/1.1" % (method, url)]
+    for name, value in headers:
+        if name == b"connection":
+            value = b", ".join(token.strip() for token in value.split(b",") if token.strip().lower() not in _OFFER)
+        if name not in _OFFER and (value or name != b"connection"):
+            lines.append(b"%s: %s" % (name, value))
+    return b"\r\n".join(lines) + b"\r\n\r\n"

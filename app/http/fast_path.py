@@ -1,0 +1,57 @@
+"""The fast path: plain inference requests are taken from the HTTP connection itself, without ASGI."""
+
+from __future__ import annotations
+
+from app.contract import Health
+from app.errors import NotReady, TooManyConnections
+from app.http.call import Call
+from app.http.codecs.base import RequestHeaders
+from app.http.connection.connection import HttpProtocol
+from app.http.inference_routes import Route, find_route
+from app.http.prefix import without
+from app.http.resources import Resources
+
+ROUTES, LONGEST_ROUTE = 1024, 512  # targets remembered, and bytes of each: clients may send any number of others
+
+
+class FastPath:
+    """Makes a Call of each request that it takes."""
+
+    def __init__(self, resources: Resources) -> None:
+        self._resources = resources
+        self._routes: dict[bytes, Route] = {}
+
+    def take(self, connection: HttpProtocol, url: bytes, headers: RequestHeaders, length: int) -> Call | None:
+        """The call that a plain POST begins, `length` being its Content-Length. Its body is to be passed to it.
+
+        None for a request that is left to ASGI: other paths, and refusals that close the connection.
+        """
+        resources = self._resources
+        route = self._routes.get(url) or self._find(url)
+        if route is None or len(connection.connections) > resources.limits.connections:
+            return None
+        if resources.keyed and resources.access.key_of(headers) is None:
+            return None
+        health: Health = connection.app_state["health"]
+        if health.closing:
+            return None
+        call = Call(connection, resources, route, url, headers)
+        try:
+            resources.bodies.reserve(length, call.admit())
+            call.held = length
+        except (NotReady, TooManyConnections):
+            return None
+        except Exception as exc:
+            call.set_exception(exc)
+        return call
+
+    def _find(self, url: bytes) -> Route | None:
+        if b"%" in url:  # rare: left to ASGI, which decodes the path
+            return None
+        path, _, query = url.partition(b"?")
+        route = find_route(without(self._resources.root_path, path.decode("latin-1")), query)
+        if route is not None and len(url) <= LONGEST_ROUTE:
+            if len(self._routes) >= ROUTES:
+                self._routes.clear()
+            self._routes[url] = route
+        return route

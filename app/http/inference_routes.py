@@ -1,0 +1,97 @@
+"""Paths of inference requests: protocol, model and version; and what their query asks for.
+
+V1 and the friendly route take a deadline and a priority in the query, `?timeout_ms=50&priority=1`, because their bodies
+have no place for them. V2 has both in its body, and its clients send queries of their own, so there it is ignored.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from urllib.parse import parse_qsl
+
+from app.errors import BadRequest
+from app.http.codecs.base import Codec
+from app.http.codecs.friendly import Friendly
+from app.http.codecs.tensors import shown
+from app.http.codecs.v1 import V1
+from app.http.codecs.v2 import V2
+from app.http.codecs.v2_decode import MAX_PRIORITY, MAX_TIMEOUT_US
+
+PATHS = re.compile(
+    r"/v2/models/(?P<v2>[^/]+)(?:/versions/(?P<version>[^/]+))?/infer"
+    r"|/v1/models/(?P<v1>[^/:]+)(?:/versions/(?P<v1_version>[^/:]+))?:predict"
+    r"|/predict/(?P<friendly>[^/]+)"
+)
+_V2, _V1, _FRIENDLY = V2(), V1(), Friendly()
+_PARAMETERS = ("timeout_ms", "priority")
+_DECIMAL = re.compile(r"[0-9]{1,16}(\.[0-9]{1,9})?")  # no sign, no exponent, no "nan"
+_INTEGER = re.compile(r"[0-9]{1,10}")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What the target of a request means. `query`: as sent, "" where the protocol ignores it."""
+
+    codec: Codec
+    model: str
+    version: str | None
+    template: str  # the path, with the names of model and version left out
+    query: bytes = b""
+
+
+def find_route(path: str, query: bytes) -> Route | None:
+    """The route of a path, without an ingress's prefix; None if requests for it infer nothing."""
+    found = PATHS.fullmatch(path)
+    if found is None:
+        return None
+    if found["v2"]:
+        version = found["version"]
+        return Route(_V2, found["v2"], version, f"/v2/models/{{model}}{_versions(version)}/infer")
+    if found["v1"]:
+        version = found["v1_version"]
+        return Route(_V1, found["v1"], version, f"/v1/models/{{model}}{_versions(version)}:predict", query)
+    return Route(_FRIENDLY, found["friendly"], None, "/predict/{model}", query)
+
+
+def _versions(version: str | None) -> str:
+    return "" if version is None else "/versions/{version}"
+
+
+@dataclass(frozen=True, slots=True)
+class QueryOptions:
+    """What a query asks for. The defaults mean that it asks for nothing, as in `DecodedCall`."""
+
+    priority: int = 0
+    timeout_us: int | None = None
+
+
+NO_OPTIONS = QueryOptions()
+
+
+@lru_cache(maxsize=256)
+def parse_query(query: bytes) -> QueryOptions:
+    """The options in a query, which is what follows the "?". Raises BadRequest that names the parameter."""
+    given: dict[str, str] = {}
+    for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+        if name not in _PARAMETERS:
+            raise BadRequest(f"query: expected no parameter but {' and '.join(_PARAMETERS)}, got {shown(name)}")
+        if name in given:
+            raise BadRequest(f"query: {name} is given twice")
+        given[name] = value
+    return QueryOptions(_priority(given.get("priority", "0")), _timeout_us(given.get("timeout_ms", "0")))
+
+
+def _priority(text: str) -> int:
+    if not _INTEGER.fullmatch(text) or int(text) > MAX_PRIORITY:
+        raise BadRequest(f"query: priority: expected an integer from 0 to {MAX_PRIORITY}, got {shown(text)}")
+    return int(text)
+
+
+def _timeout_us(text: str) -> int | None:
+    """Microseconds, at least 1; None for 0, which is the model's default."""
+    if not _DECIMAL.fullmatch(text) or float(text) * 1000 > MAX_TIMEOUT_US:
+        top = MAX_TIMEOUT_US // 1000
+        raise BadRequest(f"query: timeout_ms: expected milliseconds from 0 to {top}, got {shown(text)}")
+    return max(1, round(float(text) * 1000)) if float(text) else None

@@ -1,0 +1,131 @@
+"""What all calls of a server share: limits, bytes held, threads, keys, the log and the tracer."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+
+from app.contract import CLASSES, Lease, Served
+from app.errors import BadRequest, ModelFailed, QueueFull, StarlingError
+from app.http.access import Access
+from app.http.access_log import AccessLog
+from app.http.body import BodyReader, Limits
+from app.http.codecs.base import DecodedCall, RequestHeaders
+from app.http.connection.refusals import RefusalQueue
+from app.http.cors import Cors
+from app.http.inference_routes import QueryOptions
+from app.http.keys import Shares, permit
+from app.http.threads import HelperThreads
+from app.observe.logs import CauseLog
+from app.observe.tracing.tracer import Tracer
+
+log = logging.getLogger("starling.http")
+
+
+class Resources:
+    """Made once for a server; used on the event loop.
+
+    `connections` returns how many connections the server has open. `access_log`, `tracer`, `cors`: None where the
+    feature is off. `rejected` counts requests that count for no model, by their error's code.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        access: Access,
+        connections: Callable[[], int],
+        access_log: AccessLog | None = None,
+        tracer: Tracer | None = None,
+        cors: Cors | None = None,
+        root_path: str = "",
+        rejected: Counter[str] | None = None,
+    ) -> None:
+        self.limits = limits
+        self.access = access
+        self.connections = connections
+        self.access_log = access_log
+        self.tracer = tracer
+        self.cors = cors
+        self.root_path = root_path  # the prefix that an ingress may leave on paths
+        self.rejected = Counter() if rejected is None else rejected
+        self.keyed = access.keys is not None
+        self.observed = access_log is not None or tracer is not None
+        self.bodies = BodyReader(limits)
+        self.threads = HelperThreads(limits.threads)
+        self.shares = Shares()
+        self.refusals = RefusalQueue(connections)
+        self._causes = CauseLog(log)
+        # Large JSON of one class is parsed one body at a time. A parser keeps the interpreter lock for milliseconds:
+        # several at once gain nothing, and everything else would wait for each of them in turn.
+        self.parsing = {klass: asyncio.Lock() for klass in CLASSES}
+        ids = (b"%s-%x" % (prefix, n) for prefix in [secrets.token_hex(4).encode()] for n in itertools.count())
+        self.new_id = ids.__next__  # the id of a request whose client gave none
+
+    def crowded(self) -> bool:
+        """Whether too many connections are open."""
+        return self.connections() > self.limits.connections
+
+    def take_slots(
+        self,
+        served: Served,
+        call: DecodedCall,
+        options: QueryOptions,
+        klass: str,
+        arrived: int,
+        headers: RequestHeaders,
+    ) -> Lease:
+        """Slots for a call of a class, "" being the model's default. `arrived`: monotonic nanoseconds.
+
+        Raises Forbidden or QueueFull if the request's key may not have them, and what `Served.lease` raises.
+        """
+        batching = served.info.batching
+        limit = batching.max_queue
+        if call.rows > limit:
+            raise BadRequest(
+                f"{call.rows} rows in one request: the queue of model {served.info.name!r} holds {limit}; "
+                f"send at most {limit} at a time, or raise max_queue (--max-queue, or in model.toml)"
+            )
+        priority = call.priority or options.priority
+        key = self.access.key_of(headers) if self.keyed else None
+        if key is not None:
+            permit(key, klass or batching.default_class, priority)
+        lease = served.lease(
+            call.rows, lengths=call.lengths, own_lengths=call.own_lengths, klass=klass,
+            priority=priority, timeout_us=call.timeout_us or options.timeout_us,
+            parameters=call.parameters, arrived_ns=arrived,
+        )  # fmt: skip
+        if key is not None and self.access.several:
+            queue = (served.info.name, served.info.version, klass or batching.default_class)
+            try:
+                self.shares.take(queue, key, call.rows, limit)
+            except QueueFull:
+                lease.close()
+                raise
+            lease.on_close = partial(self.shares.give_back, queue, key, call.rows)
+        return lease
+
+    def count_failure(
+        self, exc: Exception, served: Served | None, klass: str, request_id: bytes, arrived: int, url: bytes
+    ) -> None:
+        """Count a call that is answered with an error, and log what people who run the server should know of it."""
+        if not isinstance(exc, StarlingError):
+            log.error("unexpected error on %s", url.decode("latin-1"), exc_info=exc)
+        code = exc.code if isinstance(exc, StarlingError) else "internal"
+        if served is None:
+            self.rejected[code] += 1
+        else:
+            served.finish(code, time.monotonic_ns() - arrived, klass)
+            cause = exc.cause if isinstance(exc, StarlingError) else None
+            if cause is None and isinstance(exc, ModelFailed):
+                cause = exc  # nothing was raised: the model broke its promise
+            if cause is not None:
+                self._causes.log(cause, f"{served.info.name} version {served.info.version}", request_id.decode())
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s %s: %s", request_id.decode(), url.decode("latin-1"), exc)
