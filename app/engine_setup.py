@@ -22,10 +22,11 @@ from app.errors import ConfigError
 from app.lifecycle import Lifecycle
 from app.models.placement import Placement
 from app.observe.tracing.tracer import Tracer
+from app.scheduler.forming.presets import preset_class
 from app.scheduler.policies import policy_class
 from app.scheduler.record import Entry, RecordingScheduler
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import KEEPING, ClassSpec, Preset
+from app.scheduler.types import ClassSpec
 from app.settings import MIB, Settings, cpu_cores, memory_limit
 
 log = logging.getLogger("starling")
@@ -45,7 +46,7 @@ def open_record(settings: Settings) -> RecordFile | None:
 
 def _classes(settings: Settings) -> ClassSpec:
     return ClassSpec(
-        preset=Preset(settings.classes),
+        preset=settings.classes,
         budget_ns=round(settings.preempt_budget_ms * 1e6),
         slowdown=settings.rt_slowdown,
         share=settings.best_effort_share,
@@ -67,7 +68,7 @@ def device_of(settings: Settings, gpu: int | None) -> Device:
         push_ahead_ns=None if ahead_ms is None else round(ahead_ms * 1e6),
         max_alive=settings.max_alive,
         graphs=settings.cuda_graphs,
-        keeps_one=Preset(settings.classes) in KEEPING and not policy.sizes_itself,
+        keeps_one=preset_class(settings.classes).separates and not policy.sizes_itself,
     )
     device = make_device(gpu, capacities, settings.compute_threads, cpu_cores(), options)
     at_once, workers = device.spec.max_running, len(device.spec.workers)

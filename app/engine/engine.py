@@ -23,7 +23,7 @@ from app.engine.served_model import ServedModel
 from app.errors import ConfigError
 from app.observe.metrics import Snapshot
 from app.observe.tracing.tracer import Tracer
-from app.scheduler.forming.classes import Pairs
+from app.scheduler.estimates.pairs import PairSlowdowns
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Profile
@@ -158,7 +158,7 @@ class Engine:
         self.scheduler.control(profiled.program, tables, self.clock())
         self.driver.step()
 
-    def _on_pairs(self, pairs: Pairs) -> None:
+    def _on_pairs(self, pairs: PairSlowdowns) -> None:
         """A program has come or is going, with which others were measured side by side."""
         self.scheduler.pair(pairs, self.clock())
         self.driver.step_soon()

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from app.scheduler.forming.classes import Pairs
+from app.scheduler.estimates.pairs import PairSlowdowns
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import (
@@ -21,7 +21,6 @@ from app.scheduler.types import (
     Fault,
     Klass,
     Outcome,
-    Preset,
     Profile,
     Program,
     Row,
@@ -107,7 +106,7 @@ class RecordingScheduler(Scheduler):
         self._sink({"in": "withdrawn", "t": now, "unit": unit_id})
         super().withdrawn(unit_id, now)
 
-    def pair(self, pairs: Pairs, now: int) -> None:
+    def pair(self, pairs: PairSlowdowns, now: int) -> None:
         self._sink({"in": "pair", "t": now, "pairs": [[*pair, slower] for pair, slower in sorted(pairs.items())]})
         super().pair(pairs, now)
 
@@ -141,8 +140,7 @@ def scheduler_of(header: Entry) -> Scheduler:
         raise ValueError(f"record: expected format {FORMAT} in the first line, got {header.get('format')!r}")
     device = dict(header["device"])
     workers = tuple(WorkerSpec(**worker) for worker in device.pop("workers"))
-    fields = dict(device.pop("classes"))
-    classes = ClassSpec(Preset(fields.pop("preset")), **fields)
+    classes = ClassSpec(**device.pop("classes"))
     return Scheduler(DeviceSpec(workers=workers, classes=classes, **device), split_failed=header["split_failed"])
 
 

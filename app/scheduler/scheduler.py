@@ -23,12 +23,12 @@ Failure
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from app.scheduler import admission
 from app.scheduler.estimates.live import LiveTimes
-from app.scheduler.forming.classes import Pairs
+from app.scheduler.estimates.pairs import PairSlowdowns
 from app.scheduler.forming.dispatch import Dispatch
+from app.scheduler.forming.presets import preset_class
 from app.scheduler.forming.workers import Workers
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.rows import outcomes
@@ -42,7 +42,6 @@ from app.scheduler.types import (
     Fault,
     Klass,
     Outcome,
-    Preset,
     Profile,
     Program,
     Reason,
@@ -60,8 +59,7 @@ class Scheduler:
             raise ValueError("workers: expected at least one")
         if device.goes_on and device.push_depth > 1:
             raise ValueError(f"push_depth: expected 1 where workers go on by themselves, got {device.push_depth}")
-        if device.classes.preset is Preset.SEQ:
-            device = replace(device, max_running=1, push_depth=1)
+        device = preset_class(device.classes.preset).limit(device)
         self.device = device
         self.split_failed = split_failed
         self._ledger = Ledger(edf=device.classes.edf)
@@ -202,7 +200,7 @@ class Scheduler:
             outcomes.withdraw(self._ledger, unit, state)
             self._forget_if_over(state)
 
-    def pair(self, pairs: Pairs, now: int) -> None:
+    def pair(self, pairs: PairSlowdowns, now: int) -> None:
         """What is known of programs beside one another, for best-effort units that run while real-time ones do."""
         self._dispatch.gate.pairs = pairs
 

@@ -126,29 +126,17 @@ LOWEST_PRIORITY = 1 << 31  # beyond any that a client can ask for
 AT_ONCE = 1 << 62
 
 
-class Preset(StrEnum):
-    """How real-time and best-effort work share a device, see `gate`."""
-
-    REEF = "reef"
-    REEF_N = "reef_n"
-    SEQ = "seq"
-    STREAMS = "streams"
-
-
-#: Presets that tell classes apart at every boundary, and keep one of several workers free of best-effort work.
-KEEPING = (Preset.REEF, Preset.REEF_N)
-
-
 @dataclass(frozen=True, slots=True)
 class ClassSpec:
     """What best-effort work may cost real-time work on a device.
 
-    `budget_ns`: predicted time of best-effort work handed over and not ended. `slowdown`: by how much of its time a
-    real-time unit may be slowed by what runs beside it. `share`: part of the device's time that best-effort work has
-    whatever happens. `edf`: of one priority, real-time calls go by their deadlines, not in order of arrival.
+    `preset`: by name, how both share it (`forming.presets`). `budget_ns`: predicted time of best-effort work handed over
+    and not ended. `slowdown`: by how much of its time a real-time unit may be slowed by what runs beside it. `share`:
+    part of the device's time that best-effort work has whatever happens. `edf`: of one priority, real-time calls go by
+    their deadlines, not in order of arrival.
     """
 
-    preset: Preset = Preset.REEF
+    preset: str = "reef"
     budget_ns: int = 10_000_000
     slowdown: float = 0.02
     share: float = 0.0

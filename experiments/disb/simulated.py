@@ -20,7 +20,7 @@ from app.bench import workload_report as report
 from app.bench.stats import percentile
 from app.bench.workload import Klass, Load, Task, Workload, read
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import AT_ONCE, ClassSpec, DeviceSpec, Preset, Program, WorkerSpec
+from app.scheduler.types import AT_ONCE, ClassSpec, DeviceSpec, Program, WorkerSpec
 from experiments.common.processes import spread
 from experiments.disb import simulated_page
 from experiments.disb.generate import FOLDER
@@ -63,7 +63,7 @@ class Column:
     """
 
     title: str
-    preset: Preset
+    preset: str
     kernels: int = WHOLE
     depth: int = 1
     goes_on: bool = False
@@ -97,7 +97,7 @@ class Column:
     @property
     def parts(self) -> bool:
         """Whether best-effort requests run in parts, and streams have priorities."""
-        return self.preset in (Preset.REEF, Preset.REEF_N)
+        return self.preset in ("reef", "reef_n")
 
     def _programs(self, tasks: Sequence[Task]) -> dict[tuple[str, str], tuple[Program, int]]:
         """By model and class: a program, and the length of its rows, 0 where they are no steps of a cell."""
@@ -111,7 +111,7 @@ class Column:
         return found
 
     def _device(self, tasks: Sequence[Task], playing: int) -> DeviceSpec:
-        workers = playing if self.preset is Preset.STREAMS else 1
+        workers = playing if self.preset == "streams" else 1
         if self.parts:
             workers = 1 + sum(task.klass == "best_effort" for task in tasks)
         queued = self.parts and not self.goes_on
@@ -124,21 +124,21 @@ class Column:
 
 #: By name, in the order of the page. The first is what the others are compared with.
 COLUMNS = {
-    "rt_only": Column("real time alone, one request at a time", Preset.SEQ, only="realtime"),
-    "rt_workers": Column("real time alone on the workers of `reef`", Preset.REEF, 1, goes_on=True, only="realtime"),
-    "seq": Column("whole models, one at a time, real time first", Preset.SEQ),
-    "streams": Column("whole models, a stream for each client, no classes", Preset.STREAMS),
-    "reef": Column("best-effort work is preempted between kernels, and pads", Preset.REEF, 1, goes_on=True),
-    "reef_1": Column("the same, where padding may slow real time by 1 %", Preset.REEF, 1, goes_on=True, slowdown=0.01),
-    "reef_n": Column("real time waits for 4 kernels of each stream", Preset.REEF_N, 2, depth=2),
+    "rt_only": Column("real time alone, one request at a time", "seq", only="realtime"),
+    "rt_workers": Column("real time alone on the workers of `reef`", "reef", 1, goes_on=True, only="realtime"),
+    "seq": Column("whole models, one at a time, real time first", "seq"),
+    "streams": Column("whole models, a stream for each client, no classes", "streams"),
+    "reef": Column("best-effort work is preempted between kernels, and pads", "reef", 1, goes_on=True),
+    "reef_1": Column("the same, where padding may slow real time by 1 %", "reef", 1, goes_on=True, slowdown=0.01),
+    "reef_n": Column("real time waits for 4 kernels of each stream", "reef_n", 2, depth=2),
 }
 _MUCH_NS = 1_000_000_000  # a budget that the number of kernels keeps below
 #: The ways to hand over so many kernels, of the queue's study.
 QUEUED: Mapping[str, Callable[[int], Column]] = {
-    "withdrawn": lambda count: Column("", Preset.REEF, 1, count, budget_ns=_MUCH_NS),
-    "waited for": lambda count: Column("", Preset.REEF_N, 1, count),
-    "a stage": lambda count: Column("", Preset.REEF, count, budget_ns=_MUCH_NS),
-    "recalled": lambda count: Column("", Preset.REEF, count, goes_on=True, budget_ns=_MUCH_NS),
+    "withdrawn": lambda count: Column("", "reef", 1, count, budget_ns=_MUCH_NS),
+    "waited for": lambda count: Column("", "reef_n", 1, count),
+    "a stage": lambda count: Column("", "reef", count, budget_ns=_MUCH_NS),
+    "recalled": lambda count: Column("", "reef", count, goes_on=True, budget_ns=_MUCH_NS),
 }
 #: What the page varies: each is the base but for one assumption.
 VARIATIONS = {

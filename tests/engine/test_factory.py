@@ -8,9 +8,7 @@ from runtimes import FakeRuntime
 from app.engine.device import DeviceOptions
 from app.engine.device_factory import worker_specs
 from app.engine.streams.device import StreamDevice
-from app.scheduler.forming.classes import Gate
-from app.scheduler.forming.workers import Workers
-from app.scheduler.rows.ledger import Ledger
+from app.scheduler.forming.reef import kept_worker
 
 KEEPS = DeviceOptions(keeps_one=True)
 
@@ -33,8 +31,7 @@ def test_the_worker_kept_for_real_time_has_streams_of_high_priority(
     assert tuple(spec.priority for spec in specs) == priorities
     device = StreamDevice(FakeRuntime(), specs)
     if len(capacities) > 1 and options.keeps_one:
-        kept = Gate(device.spec, Ledger(), Workers(device.spec)).kept
-        assert kept == priorities.index(-1)
+        assert kept_worker(device.spec) == priorities.index(-1)
 
 
 def test_streams_are_asked_for_with_their_priorities() -> None:

@@ -16,7 +16,6 @@ from app.scheduler.types import (
     Fault,
     Formed,
     Klass,
-    Preset,
     Program,
     Reason,
     Refusal,
@@ -370,7 +369,7 @@ class Book:
         assert {self._key(facts) for facts in own} == {self._key(own[0])}
         if filling:
             assert unit.klass is Klass.REALTIME
-            assert self.device.classes.preset is Preset.REEF
+            assert self.device.classes.preset == "reef"
             assert not self.programs[unit.program].stages[unit.stage].repeats
             key = (*self._key(own[0])[:3], Klass.BEST_EFFORT)
             assert {self._key(facts) for facts in filling} == {key}
@@ -383,8 +382,8 @@ class Book:
     def _level(self, facts: RowFacts) -> tuple[int, int]:
         """What decides whether a row goes before a unit that runs."""
         preset = self.device.classes.preset
-        klass = facts.rank[0] if preset in (Preset.REEF, Preset.REEF_N) else 0
-        return (klass, 0 if preset is Preset.SEQ else facts.rank[1])
+        klass = facts.rank[0] if preset in ("reef", "reef_n") else 0
+        return (klass, 0 if preset == "seq" else facts.rank[1])
 
     def _check_order(self, unit: Unit, rows: list[RowFacts]) -> None:
         """A unit begins with the best row of its key; one that a policy cut passes over no row that it could take.
@@ -402,11 +401,7 @@ class Book:
         if not retry:
             free = sorted((f for f in peers if not f.retried), key=lambda facts: facts.rank)
             assert rows == free[: len(rows)] or self._picked(unit, rows)
-        if (
-            self._ordered
-            and unit.klass is Klass.REALTIME
-            and self.device.classes.preset in (Preset.REEF, Preset.REEF_N)
-        ):
+        if self._ordered and unit.klass is Klass.REALTIME and self.device.classes.preset in ("reef", "reef_n"):
             everyone = self._with_room([*going, *(facts for waiting in self.waiting.values() for facts in waiting)])
             assert min(facts.rank for facts in peers) == min(facts.rank for facts in everyone)
 
@@ -447,7 +442,7 @@ class Book:
     def _room(self, program: int, klass: Klass, starting: dict[int, int]) -> int:
         """Rows that may start besides so many of each program: best-effort ones leave room for a real-time batch."""
         most, own = self.device.max_alive, self.programs[program].max_alive
-        if klass is Klass.BEST_EFFORT and self.device.classes.preset in (Preset.REEF, Preset.REEF_N):
+        if klass is Klass.BEST_EFFORT and self.device.classes.preset in ("reef", "reef_n"):
             most -= min(most // 2, max(self.full.values()))
             own -= min(own // 2, self.full[program])
         return min(most - self.alive - sum(starting.values()), own - self.alive_of[program] - starting[program])
@@ -455,9 +450,9 @@ class Book:
     def _check_nothing_idles(self, step: Step, now: int) -> None:
         """No worker that may be handed a unit, while a row waits for which the device has room."""
         waiting = [facts for waiting in self.waiting.values() for facts in waiting]
-        if self.device.classes.preset is not Preset.STREAMS:  # best-effort rows may have to wait
+        if self.device.classes.preset != "streams":  # best-effort rows may have to wait
             waiting = [facts for facts in waiting if facts.entry.call.klass is Klass.REALTIME]
-        if not self._with_room(waiting) or self.device.classes.preset is Preset.SEQ:
+        if not self._with_room(waiting) or self.device.classes.preset == "seq":
             return
         load = self._load()
         opens = [self._opens(units) for units in load if units]

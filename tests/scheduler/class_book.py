@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Klass, Preset, RowState, Step, Unit
+from app.scheduler.types import Klass, RowState, Step, Unit
 
 if TYPE_CHECKING:
     from .book import Book, RowFacts
@@ -56,10 +56,10 @@ def check_classes(book: Book, step: Step, scheduler: Scheduler, now: int) -> Non
     for unit in step.withdraw:
         assert book.device.withdraws
         assert unit.klass is BEST
-    if classes.preset is Preset.SEQ:
+    if classes.preset == "seq":
         assert len(book.units) <= 1
         return
-    if classes.preset is Preset.STREAMS:
+    if classes.preset == "streams":
         return
     theirs = [unit for unit in book.units.values() if unit.klass is BEST]
     assert list(scheduler._dispatch.gate.units.values()) == theirs
@@ -70,7 +70,7 @@ def check_classes(book: Book, step: Step, scheduler: Scheduler, now: int) -> Non
     if started and not classes.share:
         _check_realtime_goes_first(book, started, scheduler, now)
         _check_sum(book, started[-1], theirs)
-    if classes.preset is Preset.REEF:
+    if classes.preset == "reef":
         _check_budget(book, theirs, scheduler, now)
     if started:
         book.last_best_effort = now
@@ -90,7 +90,7 @@ def _check_realtime_goes_first(book: Book, started: list[Unit], scheduler: Sched
         assert in_time or patient, "a best-effort unit starts that ends after held real-time rows may start"
     for unit in started:
         for other in beside:
-            assert book.device.classes.preset is Preset.REEF, "nothing pads"
+            assert book.device.classes.preset == "reef", "nothing pads"
             slower = book.pairs.get((other.program, unit.program))
             assert slower is not None, "a pair that was not measured"
             assert slower <= book.device.classes.slowdown

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 from tiers import few, repeatable
 
-from app.scheduler.forming.classes import Gate
+from app.scheduler.forming.gate import Gate
+from app.scheduler.forming.reef import Reef
 from app.scheduler.policies import POLICIES
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Fault, Klass, Outcome, Preset, Profile, Reason, Refusal, Stage, Step, Unit
+from app.scheduler.types import Fault, Klass, Outcome, Profile, Reason, Refusal, Stage, Step, Unit
 
 from .test_invariants import MIXED, traces
 from .world import Trace, World, make_call, make_device, make_program
@@ -184,7 +185,7 @@ def test_oldest_is_that_of_what_waits() -> None:
 def test_real_time_calls_alone_are_served_as_if_there_were_no_classes(policy: str) -> None:
     """So what nobody uses changes nothing."""
 
-    def steps(trace: Trace, preset: Preset) -> tuple[list[dict[str, Any]], dict[int, Refusal]]:
+    def steps(trace: Trace, preset: str) -> tuple[list[dict[str, Any]], dict[int, Refusal]]:
         device = replace(trace.device, classes=replace(trace.device.classes, preset=preset))
         world = World(replace(trace, device=device)).run()
         return world.entries[1:], world.refusals
@@ -192,9 +193,9 @@ def test_real_time_calls_alone_are_served_as_if_there_were_no_classes(policy: st
     @FEW
     @given(traces(policy, "realtime"))
     def holds(trace: Trace) -> None:
-        without = steps(trace, Preset.STREAMS)
-        assert steps(trace, Preset.REEF) == without
-        assert steps(trace, Preset.REEF_N) == without
+        without = steps(trace, "streams")
+        assert steps(trace, "reef") == without
+        assert steps(trace, "reef_n") == without
 
     holds()
 
@@ -204,10 +205,10 @@ def test_real_time_calls_alone_are_served_as_if_there_were_no_classes(policy: st
 def test_real_time_calls_alone_ask_the_gate_nothing(trace: Trace) -> None:
     """Where best effort has no share, whose account needs the time of both."""
     asked: list[str] = []
-    device = replace(trace.device, classes=replace(trace.device.classes, preset=Preset.REEF, share=0.0))
+    device = replace(trace.device, classes=replace(trace.device.classes, preset="reef", share=0.0))
     world = World(replace(trace, device=device))
     gate = world.scheduler._dispatch.gate
-    for name, of in vars(Gate).items():
+    for name, of in {**vars(Gate), **vars(Reef)}.items():
         if callable(of) and not name.startswith("__"):
             setattr(gate, name, lambda *given, name=name, of=of: asked.append(name) or of(gate, *given))
     world.run()

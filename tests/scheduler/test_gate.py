@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiers import few, repeatable, some
 
+from app.scheduler.forming.presets import PRESETS
 from app.scheduler.optimal.tables import solve
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import AT_ONCE, ClassSpec, Fault, Klass, Outcome, Preset, Profile, Stage, Step, Unit
+from app.scheduler.types import AT_ONCE, ClassSpec, Fault, Klass, Outcome, Profile, Stage, Step, Unit
 
 from .test_invariants import arrivals, slowdowns
 from .world import Arrival, Trace, World, make_call, make_device, make_program
@@ -453,8 +454,8 @@ class TestHold:
         scheduler.finished(Outcome(unit.id, Fault.DEVICE), 10)
         assert not scheduler.step(10).held
 
-    @pytest.mark.parametrize("preset", [Preset.STREAMS, Preset.SEQ])
-    def test_presets_that_know_no_classes_hold_nothing(self, preset: Preset) -> None:
+    @pytest.mark.parametrize("preset", ["streams", "seq"])
+    def test_presets_that_know_no_classes_hold_nothing(self, preset: str) -> None:
         scheduler = scheduler_of(1, class_preset=preset)
         scheduler.submit(make_call(0, klass=BEST), 0)
         step = scheduler.step(0, hold=True)
@@ -577,7 +578,7 @@ class TestOrder:
 class TestPresets:
     def test_seq_runs_one_unit_at_a_time_to_its_end(self) -> None:
         stages = (Stage(Profile((10,))), Stage(Profile((10,))))
-        scheduler = scheduler_of(1, 1, stages=stages, class_preset=Preset.SEQ)
+        scheduler = scheduler_of(1, 1, stages=stages, class_preset="seq")
         (unit,) = submit(scheduler, BEST, 1, 2).start
         assert submit(scheduler, REAL, 3).start == []
         (unit,) = end(scheduler, unit, 10).start
@@ -585,21 +586,21 @@ class TestPresets:
         assert rows(end(scheduler, unit, 20).start) == [[3]]
 
     def test_streams_knows_no_classes(self) -> None:
-        scheduler = scheduler_of(1, 1, class_preset=Preset.STREAMS, budget=1)
+        scheduler = scheduler_of(1, 1, class_preset="streams", budget=1)
         assert rows(submit(scheduler, BEST, 1, 2, 3).start) == [[1], [2]]
         submit(scheduler, REAL, 4, now=1)
         assert rows(end(scheduler, next(iter(scheduler.running)), 10).start) == [[3]]
 
     def test_reef_n_hands_over_a_count_and_takes_nothing_back(self) -> None:
         ahead = {"push_depth": 2, "push_ahead_ns": AT_ONCE, "withdraws": True}
-        scheduler = scheduler_of(1, class_preset=Preset.REEF_N, budget=1, **ahead)
+        scheduler = scheduler_of(1, class_preset="reef_n", budget=1, **ahead)
         assert rows(submit(scheduler, BEST, 1, 2, 3).start) == [[1], [2]]
         step = submit(scheduler, REAL, 4)
         assert (step.start, list(step.withdraw)) == ([], [])
 
 
-@pytest.mark.parametrize("preset", Preset)
-def test_invariants_hold_where_both_classes_are_busy(preset: Preset) -> None:
+@pytest.mark.parametrize("preset", PRESETS)
+def test_invariants_hold_where_both_classes_are_busy(preset: str) -> None:
     """Units behind one another, padding that is faster, and much best-effort work; see `class_book`."""
 
     @FEW

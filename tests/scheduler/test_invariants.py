@@ -32,10 +32,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiers import few, repeatable, some
 
+from app.scheduler.forming.presets import PRESETS
 from app.scheduler.optimal.tables import ControlTables, solve
 from app.scheduler.policies import POLICIES
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import AT_ONCE, ClassSpec, DeviceSpec, Klass, Preset, Profile, Program, Stage, WorkerSpec
+from app.scheduler.types import AT_ONCE, ClassSpec, DeviceSpec, Klass, Profile, Program, Stage, WorkerSpec
 from app.sim.replay import replay
 
 from .book import UNBOUNDED
@@ -70,7 +71,7 @@ profiles = st.builds(
 )
 class_specs = st.builds(
     ClassSpec,
-    st.sampled_from([Preset.REEF, Preset.REEF, *Preset]),
+    st.sampled_from(["reef", "reef", *PRESETS]),
     budget_ns=st.sampled_from([10_000_000, 100, 60]),  # units take 15 to 185
     share=st.sampled_from([0.0, 0.0, 0.3]),
     edf=st.booleans(),

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import pytest
 
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Call, ClassSpec, Fault, Klass, Outcome, Preset, Profile, Row, Stage, Unit
+from app.scheduler.types import Call, ClassSpec, Fault, Klass, Outcome, Profile, Row, Stage, Unit
 
 from .world import make_device, make_program
 
@@ -65,7 +65,7 @@ def test_rows_visited_do_not_grow_with_those_that_wait(wait: str, stages: tuple[
     device = make_device(
         FULL,
         max_alive=FULL + 2 if wait == "no_room" else 1 << 30,
-        classes=ClassSpec(Preset.REEF, edf=wait == "edf"),
+        classes=ClassSpec("reef", edf=wait == "edf"),
     )
     program = make_program(stages=stages, policy=policy, max_batch=FULL, max_queue=1 << 30)
     scheduler = Scheduler(device)

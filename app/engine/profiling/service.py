@@ -23,7 +23,7 @@ from app.scheduler.estimates.curve import ONCE
 from app.scheduler.estimates.live import LiveTimes
 from app.scheduler.estimates.pair_slowdowns import Paired, slowdowns
 from app.scheduler.estimates.profile import ModelProfile
-from app.scheduler.forming.classes import Pairs
+from app.scheduler.estimates.pairs import PairSlowdowns
 from app.scheduler.optimal.tables import ControlTables
 
 log = logging.getLogger("starling.engine")
@@ -52,10 +52,10 @@ class Profiling:
         self._clock = clock
         self._on_profile: Callable[[ProfiledModel], None]
         self._on_tables: Callable[[ProfiledModel, ControlTables], None]
-        self._on_pairs: Callable[[Pairs], None]
+        self._on_pairs: Callable[[PairSlowdowns], None]
         self._models: dict[int, ProfiledModel] = {}  # that serve, by program
         self._reviews: dict[int, Review] = {}  # by program
-        self._pairs: Pairs = {}
+        self._pairs: PairSlowdowns = {}
         self._idle = IdleProfiler(self.device, cache, budget_s, clock, self._measured)
         self._tables = TableSolver(device.spec, cache.folder if cache else None, self._solved)
 
@@ -63,7 +63,7 @@ class Profiling:
         self,
         on_profile: Callable[[ProfiledModel], None],
         on_tables: Callable[[ProfiledModel, ControlTables], None],
-        on_pairs: Callable[[Pairs], None],
+        on_pairs: Callable[[PairSlowdowns], None],
     ) -> None:
         """`on_profile` is called when a model has been measured, `on_tables` when its tables have been solved.
 

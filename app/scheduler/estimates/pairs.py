@@ -22,6 +22,9 @@ from app.scheduler.estimates.fields import MS, fault
 
 _KNOWN = {"model", "architecture", "sizes"}
 
+#: By what fraction of its time a unit of the first program is slowed by one of the second beside it, where measured.
+PairSlowdowns = Mapping[tuple[int, int], float]
+
 
 @dataclass(frozen=True, slots=True)
 class PairTime:

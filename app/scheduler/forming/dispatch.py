@@ -14,15 +14,16 @@ from itertools import takewhile
 
 from app.scheduler.forming.ahead import Ahead
 from app.scheduler.forming.arbiter import Arbiter
-from app.scheduler.forming.classes import Fits, Gate
+from app.scheduler.forming.gate import Allowance
 from app.scheduler.forming.multi_step import GoingOn, onward, steps_of
+from app.scheduler.forming.presets import preset_class
 from app.scheduler.forming.views import Views, longest_of
 from app.scheduler.forming.workers import Workers
 from app.scheduler.policies import Cut, Hold
 from app.scheduler.rows.ledger import Ledger
 from app.scheduler.rows.program import ProgramState
 from app.scheduler.rows.ready import Key, ReadySet, rank
-from app.scheduler.types import KEEPING, DeviceSpec, Formed, Klass, Operation, Reason, Row, Unit
+from app.scheduler.types import DeviceSpec, Formed, Klass, Operation, Reason, Row, Unit
 
 
 class Dispatch:
@@ -32,9 +33,9 @@ class Dispatch:
         self._device = device
         self._ledger = ledger
         self._workers = workers
-        self.gate = Gate(device, ledger, workers)
+        self.gate = preset_class(device.classes.preset)(device, ledger, workers)
         self._arbiter = Arbiter(ledger.ready, self._rank)
-        self._views = Views(device, ledger, workers)
+        self._views = Views(device, ledger, workers, leaves_room=self.gate.separates)
         self.ahead = Ahead(ledger)
         self.going_on = GoingOn(ledger, workers, self.gate, self._views, self._arbiter)
         self._next_unit = 0
@@ -78,7 +79,7 @@ class Dispatch:
 
     def _rank(self, ready: ReadySet, row: Row) -> tuple[int, ...]:
         """Real-time rows have the same order whatever best-effort work there is, where classes are told apart."""
-        if row.call.klass or self._device.classes.preset not in KEEPING:
+        if row.call.klass or not self.gate.separates:
             return self.gate.rank(ready, row)
         return rank(row)
 
@@ -155,12 +156,12 @@ class Dispatch:
             if self._shared:
                 self.gate.no_room(ready)
             return Hold(None)
-        fits: Fits | None = None
+        fits: Allowance | None = None
         if ready.klass:
             found = self.gate.admit(ready, state, usable, limit, now)
             if isinstance(found, Hold):
                 return found
-            if self.hold and not self.gate.share.due and self._device.classes.preset in KEEPING:
+            if self.hold and self.gate.separates and not self.gate.share.due:
                 self.held = True
                 return Hold(None)
             usable = found.workers
@@ -168,7 +169,7 @@ class Dispatch:
             fits = found.within(capacities[0])
             limit = fits.rows
             capacities = [min(limit, capacity) for capacity in capacities]
-        group = ready.take_retry(limit if fits is None else fits.surely, room)
+        group = ready.take_retry(limit if fits is None else fits.exact, room)
         if group:
             self._start(ready.key, group, Cut(len(group), len(group), Formed.RETRY), usable, start, now)
             return None
@@ -176,7 +177,7 @@ class Dispatch:
         decision = state.policy.decide(view, capacities, now)
         if isinstance(decision, Hold):
             return decision
-        if fits is not None and fits.surely < decision.size < fits.rows:
+        if fits is not None and fits.exact < decision.size < fits.rows:
             decision = replace(decision, size=fits.rows)
         if self._ledger.deadlines and self._drop_late(ready, state, decision, usable, now):
             return None  # fewer rows wait now, so all is asked again

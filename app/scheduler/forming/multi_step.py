@@ -17,7 +17,7 @@ from enum import Enum
 
 from app.scheduler.forming.ahead import steps_left
 from app.scheduler.forming.arbiter import Arbiter
-from app.scheduler.forming.classes import Gate
+from app.scheduler.forming.gate import Gate
 from app.scheduler.forming.views import Views, longest_of
 from app.scheduler.forming.workers import Workers
 from app.scheduler.policies.base import Joining

@@ -10,7 +10,7 @@ from app.scheduler.rows.lanes import Alike
 from app.scheduler.rows.ledger import Ledger
 from app.scheduler.rows.program import ProgramState
 from app.scheduler.rows.ready import ReadySet
-from app.scheduler.types import KEEPING, Batch, DeviceSpec, Klass, Row, Unit
+from app.scheduler.types import Batch, DeviceSpec, Klass, Row, Unit
 
 _NEVER = 1 << 62
 _LATE_TIMER_NS = 2_000_000  # event loops wake up to a millisecond late; a hold must not end too late for a deadline
@@ -19,8 +19,10 @@ _LATE_TIMER_NS = 2_000_000  # event loops wake up to a millisecond late; a hold 
 class Views:
     """Of the keys of one device."""
 
-    def __init__(self, device: DeviceSpec, ledger: Ledger, workers: Workers) -> None:
+    def __init__(self, device: DeviceSpec, ledger: Ledger, workers: Workers, *, leaves_room: bool = False) -> None:
+        """`leaves_room`: best-effort rows leave room for real-time ones, see `room`."""
         self._device = device
+        self._leaves_room = leaves_room
         self._ledger = ledger
         self._workers = workers
 
@@ -31,7 +33,7 @@ class Views:
         room at least. Otherwise real-time rows would wait until theirs have passed all stages.
         """
         most, own = self._device.max_alive, state.program.max_alive
-        if klass and self._device.classes.preset in KEEPING:
+        if klass and self._leaves_room:
             most -= min(most // 2, max(other.full[0] for other in self._ledger.states.values()))
             own -= min(own // 2, state.full[0])
         return max(0, min(most - self._ledger.alive, own - state.alive))

@@ -10,7 +10,7 @@ from torch import nn
 from app.contract import Model
 from app.engine.profiling.cache import Key, ProfileCache, architecture_of, device_name
 from app.scheduler.estimates.pairs import Pair, PairTime
-from app.scheduler.forming.classes import Pairs
+from app.scheduler.estimates.pairs import PairSlowdowns
 from app.scheduler.record import Entry, RecordingScheduler
 
 from ..rig import Rig, make_model, serving
@@ -25,7 +25,7 @@ def keep(folder: Path, one: Model, other: Model, *slower: float) -> None:
     ProfileCache(folder).store_pair(key, Pair(other.info.name, architecture_of(other), times))
 
 
-def pairs_of(rig: Rig) -> Pairs:
+def pairs_of(rig: Rig) -> PairSlowdowns:
     """What the scheduler has been given."""
     return rig.engine.scheduler._dispatch.gate.pairs
 

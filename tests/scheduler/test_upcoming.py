@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from app.scheduler.estimates.arrivals import Arrivals
+from app.scheduler.forming.upcoming import RegularArrivals
 
 
-def after(times: Iterable[int]) -> Arrivals:
+def after(times: Iterable[int]) -> RegularArrivals:
     first, *others = times
-    arrivals = Arrivals(first)
+    arrivals = RegularArrivals(first)
     for time in others:
         arrivals.arrive(time)
     return arrivals
