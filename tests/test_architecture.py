@@ -235,7 +235,7 @@ def test_forbidden_import_is_found(path: str, source: str) -> None:
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("app/scheduler/scheduler.py", "from . import arbiter\nfrom .policies import make\nimport numpy"),
+        ("app/scheduler/scheduler.py", "from . import arbiter\nfrom .policies import POLICIES\nimport numpy"),
         ("app/sim/replay.py", "from app.scheduler.record import feed"),
         ("app/engine/lease.py", "import torch\nfrom app.models.base import f\nfrom ..contract import Lease"),
         (

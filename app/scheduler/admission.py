@@ -14,9 +14,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from app.scheduler.forming.workers import Workers
+from app.scheduler.rows.lanes import Level
 from app.scheduler.rows.ledger import Ledger
 from app.scheduler.rows.program import ProgramState
-from app.scheduler.rows.ready import Level
 from app.scheduler.types import DeviceSpec, Klass, Reason, Refusal
 
 _CLASSES = tuple(Klass)  # an enumeration makes an iterator of its own, which is slow
@@ -26,8 +26,8 @@ _HINT_NS = 1_000_000
 _MOST_HINTS = 64  # classes and priorities with one
 
 
-class Asked(NamedTuple):
-    """A call that may come: `rows` of `program`, at a `level` of (class, priority)."""
+class AdmissionRequest(NamedTuple):
+    """A call that asks to be admitted: `rows` of `program`, at a `level` of (class, priority)."""
 
     program: int
     rows: int
@@ -39,28 +39,30 @@ class Asked(NamedTuple):
         return self.level[0]
 
 
-def backlog_ns(ledger: Ledger, workers: Workers, device: DeviceSpec, now: int, asked: Asked | None = None) -> int:
-    """Time until all that goes before `asked`, and its own rows, are done; 0 where no batch times are known.
+def backlog_ns(
+    ledger: Ledger, workers: Workers, device: DeviceSpec, now: int, request: AdmissionRequest | None = None
+) -> int:
+    """Time until all that goes before `request`, and its own rows, are done; 0 where no batch times are known.
 
-    Without `asked`: until all that waits and runs now is done.
+    Without `request`: until all that waits and runs now is done.
     """
-    last = Klass.BEST_EFFORT if asked is None else asked.klass
+    last = Klass.BEST_EFFORT if request is None else request.klass
     total = workers.remaining_ns(now, last)
     for state in ledger.states.values():
         for klass in _CLASSES:
             if klass <= last:
-                total += _interval(ledger, state, klass, asked)
+                total += _interval(ledger, state, klass, request)
     return total // device.max_running
 
 
-def _interval(ledger: Ledger, state: ProgramState, klass: Klass, asked: Asked | None) -> int:
+def _interval(ledger: Ledger, state: ProgramState, klass: Klass, request: AdmissionRequest | None) -> int:
     """The time of a program's rows of one class: no batch has others. As `backlog_ns`."""
     before = waiting = state.waiting_of(klass)
     own = False
-    if asked is not None:
-        before = ledger.ready.waiting_before(state.program.id, klass, asked.level)
-        own = state.program.id == asked.program and klass == asked.klass
-    rows = before + asked.rows if own and asked is not None else before
+    if request is not None:
+        before = ledger.ready.waiting_before(state.program.id, klass, request.level)
+        own = state.program.id == request.program and klass == request.klass
+    rows = before + request.rows if own and request is not None else before
     largest = state.program.max_batch
     full, rest = divmod(rows, largest)
     if rest and own:
@@ -69,32 +71,32 @@ def _interval(ledger: Ledger, state: ProgramState, klass: Klass, asked: Asked | 
 
 
 def refusal(
-    asked: Asked, ledger: Ledger, workers: Workers, device: DeviceSpec, now: int, *, lost: bool
+    request: AdmissionRequest, ledger: Ledger, workers: Workers, device: DeviceSpec, now: int, *, lost: bool
 ) -> Refusal | None:
     """Why a call may not come now, or None."""
-    state = ledger.states.get(asked.program)
+    state = ledger.states.get(request.program)
     if state is None or state.closed:
         return Refusal(Reason.CLOSED, _MIN_RETRY_NS)
     if lost:
         return Refusal(Reason.DEVICE, _MIN_RETRY_NS)
-    waiting = state.best_effort if asked.level[0] else state.waiting - state.best_effort  # each refusal comes by here
-    if waiting + asked.rows > state.program.max_queue or waiting >= state.patience[asked.klass].bound:
-        return Refusal(Reason.QUEUE_FULL, _retry_ns(asked, ledger, workers, device, now))
-    if asked.deadline is not None:
-        alone = state.time(min(asked.rows, state.program.max_batch))  # however many units run, a batch is one of them
-        if now + max(alone, backlog_ns(ledger, workers, device, now, asked)) > asked.deadline:
-            return Refusal(Reason.DEADLINE_UNREACHABLE, _retry_ns(asked, ledger, workers, device, now))
+    waiting = state.best_effort if request.level[0] else state.waiting - state.best_effort  # each refusal comes by here
+    if waiting + request.rows > state.program.max_queue or waiting >= state.patience[request.klass].bound:
+        return Refusal(Reason.QUEUE_FULL, _retry_ns(request, ledger, workers, device, now))
+    if request.deadline is not None:
+        alone = state.time(min(request.rows, state.program.max_batch))  # however many units run, a batch is one of them
+        if now + max(alone, backlog_ns(ledger, workers, device, now, request)) > request.deadline:
+            return Refusal(Reason.DEADLINE_UNREACHABLE, _retry_ns(request, ledger, workers, device, now))
     return None
 
 
-def _retry_ns(asked: Asked, ledger: Ledger, workers: Workers, device: DeviceSpec, now: int) -> int:
+def _retry_ns(request: AdmissionRequest, ledger: Ledger, workers: Workers, device: DeviceSpec, now: int) -> int:
     """When the work that goes before such a call will be done; known for a while, in which nothing is computed."""
-    hints = ledger.states[asked.program].hints
-    until, hint = hints.get(asked.level, (0, 0))
+    hints = ledger.states[request.program].hints
+    until, hint = hints.get(request.level, (0, 0))
     if now >= until:
-        before = Asked(asked.program, 0, asked.level, None)
+        before = AdmissionRequest(request.program, 0, request.level, None)
         hint = max(_MIN_RETRY_NS, backlog_ns(ledger, workers, device, now, before))
         if len(hints) >= _MOST_HINTS:
             hints.clear()
-        hints[asked.level] = (now + _HINT_NS, hint)
+        hints[request.level] = (now + _HINT_NS, hint)
     return hint

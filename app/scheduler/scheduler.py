@@ -98,8 +98,8 @@ class Scheduler:
 
         With its `priority` known, only work that goes before it counts against its deadline.
         """
-        asked = admission.Asked(program, n, (klass, priority), deadline)
-        return admission.refusal(asked, self._ledger, self._workers, self.device, now, lost=self._lost)
+        request = admission.AdmissionRequest(program, n, (klass, priority), deadline)
+        return admission.refusal(request, self._ledger, self._workers, self.device, now, lost=self._lost)
 
     def refused(self, program: int, n: int, now: int, klass: Klass = Klass.REALTIME) -> None:
         """A call of `n` rows came and was refused, for a full queue or its deadline: part of arrival rate and demand.

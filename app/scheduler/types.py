@@ -130,10 +130,10 @@ AT_ONCE = 1 << 62
 class ClassSpec:
     """What best-effort work may cost real-time work on a device.
 
-    `preset`: by name, how both share it (`forming.presets`). `budget_ns`: predicted time of best-effort work handed over
-    and not ended. `slowdown`: by how much of its time a real-time unit may be slowed by what runs beside it. `share`:
-    part of the device's time that best-effort work has whatever happens. `edf`: of one priority, real-time calls go by
-    their deadlines, not in order of arrival.
+    `preset`: how both share it, by name (`forming.presets`). `budget_ns`: predicted time of best-effort work handed
+    over and not ended. `slowdown`: by how much of its time a real-time unit may be slowed by what runs beside it.
+    `share`: part of the device's time that best-effort work has whatever happens. `edf`: of one priority, real-time
+    calls go by their deadlines, not in order of arrival.
     """
 
     preset: str = "reef"

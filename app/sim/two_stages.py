@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.optimal.two_stages import WAIT, Action, Rule, Solution, evaluate
-from app.scheduler.policies import Around, Cut, Hold, KeyView
+from app.scheduler.policies import Cut, Hold, KeyView, Neighbours
 from app.scheduler.rows.program import ProgramState
 from app.scheduler.types import DeviceSpec, Program, WorkerSpec
 
@@ -55,15 +55,16 @@ def rule(setup: Setup) -> Rule:
 
     def ask(stage: int, waiting: int, standing: int) -> Cut | Hold:
         ready = standing if stage else waiting
-        around = Around(
-            stage=stage, cell=False, batch=None, here=min(ready, most), joined=False, latest=None, formed=-1,
-            active=standing, beside=0, oldest=0, nearest=(0, waiting) if stage and waiting else (-1, 0),
-            ahead=0 if stage else standing, following=1 if standing and not stage else -1,
-            before=waiting if stage else 0, after=0 if stage else standing,
+        neighbours = Neighbours(
+            stage=stage, cell=False, batch=None, here=min(ready, most), newcomers=False, latest=None, last_formed=-1,
+            active=standing, other_buckets=0, oldest=0, upstream_stage=0 if stage and waiting else -1,
+            upstream=waiting if stage else 0, downstream=0 if stage else standing,
+            downstream_stage=1 if standing and not stage else -1,
+            waiting_before=waiting if stage else 0, waiting_after=0 if stage else standing,
         )  # fmt: skip
         view = KeyView(
             ready=ready, limit=most, full=most, oldest=0, max_delay=setup.max_delay_ns, room=_NEVER, due=_NEVER,
-            free=1, running=1, facts=state.facts[stage], around=around,
+            free=1, running=1, facts=state.facts[stage], neighbours=neighbours,
         )  # fmt: skip
         return state.policy.decide(view, (most,), 0)
 

@@ -38,7 +38,7 @@ class Idle:
         slowest = max(_SLOWEST * max(times, default=0), book.device.classes.budget_ns if unknown else 0)
         assert self._idle_ns <= _MOST_HELD_NS + 10 * slowest, "best effort starves on an idle device"
         if able and book.eager and not step.held:
-            assert scheduler._dispatch.gate._expected(now), "best effort waits, and nothing runs"
+            assert scheduler._dispatch.gate._upcoming._expected(now), "best effort waits, and nothing runs"
 
 
 def check_refusal(book: Book, rows: int, program: int, deadline: int, scheduler: Scheduler, now: int) -> None:
@@ -80,7 +80,7 @@ def _check_realtime_goes_first(book: Book, started: list[Unit], scheduler: Sched
     waiting = [facts for waiting in book.waiting.values() for facts in waiting if facts.entry.call.klass is not BEST]
     waiting = _could_start(book, waiting)
     beside = [unit for unit in book.units.values() if unit.klass is not BEST]
-    held = {(*ready.key, ready.klass): until for ready, (until, _) in scheduler._dispatch.gate._held.items()}
+    held = {(*ready.key, ready.klass): until for ready, (until, _) in scheduler._dispatch.gate._upcoming._held.items()}
     assert not held or not book.eager, "a policy that holds nothing"
     for facts in waiting:
         assert book._key(facts) in held, "a real-time row waits while a best-effort unit starts"

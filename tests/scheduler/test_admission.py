@@ -56,7 +56,7 @@ class TestBacklog:
         feed(scheduler, make_call(1, 6))  # four run, two wait
 
         def backlog_ms(program: int, rows: int) -> int:
-            asked = admission.Asked(program, rows, (Klass.REALTIME, LOWEST_PRIORITY), None)
+            asked = admission.AdmissionRequest(program, rows, (Klass.REALTIME, LOWEST_PRIORITY), None)
             return admission.backlog_ns(scheduler._ledger, scheduler._workers, scheduler.device, 0, asked) // MS
 
         assert [backlog_ms(1, n) for n in (0, 1, 2, 3)] == [28, 30, 32, 16 + 16 + 10]

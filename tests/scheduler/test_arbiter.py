@@ -7,8 +7,7 @@ from collections.abc import Collection
 import pytest
 
 from app.scheduler.forming.arbiter import Arbiter
-from app.scheduler.rows.ready import ReadySet
-from app.scheduler.rows.ready_table import ReadyTable
+from app.scheduler.rows.ready import ReadySet, ReadyTable
 from app.scheduler.types import Call, Klass
 
 from .test_ready import leave, stand

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.scheduler.estimates.pair_slowdowns import Paired, slowdowns
-from app.scheduler.estimates.pairs import Pair, PairTime
+from app.scheduler.estimates.pairs import Pair, Paired, PairTime, slowdowns
 
 
 def times(*slower: float) -> tuple[PairTime, ...]:

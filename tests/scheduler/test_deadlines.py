@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from app.scheduler.rows.deadlines import Deadlines
+from app.scheduler.rows.ledger import Deadlines
 from app.scheduler.types import Call, Klass
 
 

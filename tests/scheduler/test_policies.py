@@ -8,7 +8,7 @@ import pytest
 from tiers import some
 
 from app.scheduler.optimal.tables import ControlTables
-from app.scheduler.policies import POLICIES, Cut, Facts, Hold, make
+from app.scheduler.policies import POLICIES, Cut, Facts, Hold, policy_class
 
 from .views import view_of
 
@@ -30,7 +30,7 @@ class TestEveryPolicy:
     def test_cut_can_be_run(self, name: str) -> None:
         """At least one row, no more than wait or than may run, at a size that an idle worker takes."""
         for view, idle, now in VIEWS:
-            decision = make(name).decide(view, idle, now)
+            decision = policy_class(name)().decide(view, idle, now)
             if isinstance(decision, Cut):
                 assert 1 <= decision.rows <= min(view.ready, decision.size)
                 assert decision.rows <= view.limit or name == "ebird"  # which asks the workers, not the key
@@ -41,28 +41,28 @@ class TestEveryPolicy:
     def test_hold_ends(self, name: str) -> None:
         """A key is held until a time to come, and not beyond what its oldest row may wait; then something starts."""
         for view, idle, now in VIEWS:
-            decision = make(name).decide(view, idle, now)
+            decision = policy_class(name)().decide(view, idle, now)
             if isinstance(decision, Hold) and name == "ebird":  # until a smaller worker returns
                 assert decision == Hold(None)
                 assert view.ready < min(idle)
             elif isinstance(decision, Hold):
                 assert decision.until is not None
                 assert now < decision.until <= view.oldest + max(view.max_delay, 70 * (name == "adaptive"))
-                assert isinstance(make(name).decide(view, idle, decision.until), Cut)
+                assert isinstance(policy_class(name)().decide(view, idle, decision.until), Cut)
 
     def test_full_batch_leaves_at_once(self, name: str) -> None:
-        decision = make(name).decide(view_of(8, 8, 8, 100, 10**9, Facts(preferred=8)), (8,), 100)
+        decision = policy_class(name)().decide(view_of(8, 8, 8, 100, 10**9, Facts(preferred=8)), (8,), 100)
         assert decision == Cut(8, 8, "full")
 
     def test_equal_views_get_equal_answers(self, name: str) -> None:
-        policy = make(name)
+        policy = policy_class(name)()
         answers = [[policy.decide(view, idle, now) for view, idle, now in VIEWS] for _ in range(2)]
         assert answers[0] == answers[1]
 
 
 def test_unknown_policy_names_those_there_are() -> None:
     with pytest.raises(ValueError, match=r"adaptive, no_wait, window, static, preferred, ebird, late, .*, got 'fifo'"):
-        make("fifo")
+        policy_class("fifo")()
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_unknown_policy_names_those_there_are() -> None:
     ],
 )
 def test_no_wait_takes_what_is_there(ready: int, limit: int, expected: Cut) -> None:
-    assert make("no_wait").decide(view_of(ready, limit, 8, 0, 10**9), (limit,), 0) == expected
+    assert policy_class("no_wait")().decide(view_of(ready, limit, 8, 0, 10**9), (limit,), 0) == expected
 
 
 @pytest.mark.parametrize(
@@ -87,11 +87,11 @@ def test_no_wait_takes_what_is_there(ready: int, limit: int, expected: Cut) -> N
     ],
 )
 def test_window_waits_for_the_batch_or_the_delay(ready: int, now: int, expected: Cut | Hold) -> None:
-    assert make("window").decide(view_of(ready, 8, 8, oldest=100, max_delay=50), (8,), now) == expected
+    assert policy_class("window")().decide(view_of(ready, 8, 8, oldest=100, max_delay=50), (8,), now) == expected
 
 
 def test_window_waits_for_the_largest_batch_even_if_a_smaller_worker_is_idle() -> None:
-    assert make("window").decide(view_of(3, 2, 8, oldest=100, max_delay=50), (2,), 100) == Hold(150)
+    assert policy_class("window")().decide(view_of(3, 2, 8, oldest=100, max_delay=50), (2,), 100) == Hold(150)
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ def test_window_waits_for_the_largest_batch_even_if_a_smaller_worker_is_idle() -
 )
 def test_static_pads_to_one_size(idle: tuple[int, ...], ready: int, expected: Cut) -> None:
     view = view_of(ready, min(8, idle[0]), 8, oldest=0, max_delay=50)
-    assert make("static").decide(view, idle, 50) == expected
+    assert policy_class("static")().decide(view, idle, 50) == expected
 
 
 def test_static_waits_as_window_does() -> None:
-    assert make("static").decide(view_of(3, 8, 8, oldest=100, max_delay=50), (8,), 120) == Hold(150)
+    assert policy_class("static")().decide(view_of(3, 8, 8, oldest=100, max_delay=50), (8,), 120) == Hold(150)

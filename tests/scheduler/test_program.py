@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from app.scheduler.estimates.preferred import algorithm_1
+from app.scheduler.estimates.batch_monitor import Regression, algorithm_1
 from app.scheduler.estimates.profile import linear
-from app.scheduler.estimates.regression import Regression
 from app.scheduler.optimal.tables import ControlTables, solve
 from app.scheduler.rows.program import ProgramState
 from app.scheduler.types import AT_ONCE, DeviceSpec, Formed, Outcome, Profile, Program, Stage, Unit, WorkerSpec

@@ -6,8 +6,8 @@ from collections import deque
 
 import pytest
 
-from app.scheduler.rows.lanes import Alike
-from app.scheduler.rows.ready import ReadySet, _put_in, rank
+from app.scheduler.rows.lanes import LengthWindow, put_in, rank
+from app.scheduler.rows.ready import ReadySet
 from app.scheduler.types import Call, Klass, Row, RowState
 
 from .world import make_call
@@ -144,7 +144,7 @@ def test_rows_come_back_to_their_places() -> None:
         come = [rows[place] for place in places]
         others = deque(row for row in rows if row not in come)
         if come:
-            _put_in(others, come)
+            put_in(others, come)
         assert list(others) == rows, places
 
 
@@ -286,29 +286,29 @@ class TestByLength:
 
     def test_rows_on_either_side_of_the_first(self) -> None:
         ready, _ = self.sorted_set(10, 30, 20, 5, 10, 7)
-        assert ready.alike(9) == Alike([5, 7, 10, 10, 20, 30], 2, 6, 82, 5, 30)
-        assert ready.alike(1) == Alike([7, 10, 10], 1, 6, 82, 5, 30)
+        assert ready.length_window(9) == LengthWindow([5, 7, 10, 10, 20, 30], 2, 6, 82, 5, 30)
+        assert ready.length_window(1) == LengthWindow([7, 10, 10], 1, 6, 82, 5, 30)
 
     def test_rows_are_taken_out_of_turn_once(self) -> None:
         ready, calls = self.sorted_set(10, 30, 20, 5, 10, 7)
-        assert ids(ready.beside(3, 1)) == [5, 0, 4]
-        taken = ready.take_beside(3, 1)
+        assert ids(ready.similar(3, 1)) == [5, 0, 4]
+        taken = ready.take_similar(3, 1)
         assert ids(taken) == [0, 4, 5]  # in the order of service
         for row in taken:
             row.state = RowState.RUNNING
         assert ready.count == 3
         assert ids(list(ready.first(9, 9))) == [1, 2, 3]
-        assert ready.alike(9) == Alike([5, 20, 30], 2, 3, 55, 5, 30)
+        assert ready.length_window(9) == LengthWindow([5, 20, 30], 2, 3, 55, 5, 30)
         taken[0].stage, taken[0].state = 1, RowState.WAITING  # it has gone on, and waits elsewhere
         leave(ready, calls[2])
         assert ids(ready.take(9, 9)) == [1, 3]
         assert ready.count == 0
-        assert ready.alike(9) is None
+        assert ready.length_window(9) is None
 
     def test_rows_taken_in_their_order_leave_both_orders(self) -> None:
         ready, _ = self.sorted_set(10, 30, 20)
         assert ids(ready.take(2, 9)) == [0, 1]
-        assert ready.alike(9) == Alike([20], 0, 1, 20, 20, 20)
+        assert ready.length_window(9) == LengthWindow([20], 0, 1, 20, 20, 20)
 
     def test_none_while_a_group_is_run_again(self) -> None:
         ready, _ = self.sorted_set(10, 30)
@@ -316,15 +316,15 @@ class TestByLength:
         for row in group.rows:
             row.call, row.order = group, (99, 99)
         ready.add_retry(group.rows)
-        assert ready.alike(9) is None
+        assert ready.length_window(9) is None
 
     def test_memory_is_bounded_by_what_waits(self) -> None:
         ready, _ = self.sorted_set(1)
         for ident in range(1, 2_000):
             stand(ready, make_call(ident, lengths=(100 + ident % 7,), arrived=ident))
-            first = ready.alike(9)
+            first = ready.length_window(9)
             assert first is not None
-            for row in ready.take_beside(1, 0) if ident % 2 else ready.take(1, 9):
+            for row in ready.take_similar(1, 0) if ident % 2 else ready.take(1, 9):
                 row.state = RowState.RUNNING
         assert ready.count == 1
         assert held(ready) <= 70
@@ -334,7 +334,7 @@ def test_rows_picked_by_length_that_are_put_back_stand_there_once() -> None:
     ready = ReadySet(KEY)
     stand(ready, *(make_call(ident, lengths=(length,), arrived=ident) for ident, length in enumerate((5, 9, 5, 9))))
     ready.sort_by_length()
-    picked = ready.take_beside(2, 0)
+    picked = ready.take_similar(2, 0)
     assert ids(picked) == [0, 2]
     for row in picked:
         row.state = RowState.RUNNING

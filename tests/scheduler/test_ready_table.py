@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.scheduler.rows.ready_table import ReadyTable
+from app.scheduler.rows.ready import ReadyTable
 from app.scheduler.types import Klass
 
 from .test_ready import stand

@@ -36,8 +36,8 @@ def test_a_view_counts_what_waits_and_what_may_start() -> None:
     view = views.of(ledger.ready.at((1, 0, 0), Klass.REALTIME), state, [0, 1], 4, 6, 9)
     assert (view.ready, view.limit, view.full, view.oldest, view.max_delay) == (5, 4, 6, 5, 70)
     assert (view.room, view.free, view.running) == (6, 2, 1)
-    assert view.around is None
-    assert view.alike is None
+    assert view.neighbours is None
+    assert view.length_window is None
 
 
 def test_the_longest_of_no_rows_is_0() -> None:

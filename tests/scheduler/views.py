@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.scheduler.policies.base import Facts, KeyView
+from app.scheduler.policies.view import Facts, KeyView
 
 _FOREVER = 1 << 62
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tiers import full
 
 from app.scheduler.estimates.profile import ModelProfile, linear, parse
 from app.scheduler.scheduler import Scheduler
@@ -71,6 +72,7 @@ def test_demand_follows_the_load_of_slow_batches(deadline_ms: int | None) -> Non
         assert waited > QUEUE_TARGET_S
 
 
+@full
 def test_demand_of_a_cell_counts_the_steps_of_its_rows() -> None:
     profile = parse({"stages": [{"batch_ms": {"1": 1, "8": 2}, "cell": True}], "max_batch": 8})
     peak = Setup(profile, 1.0, "adaptive", lengths="fixed:20").peak

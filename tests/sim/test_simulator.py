@@ -15,7 +15,7 @@ from tiers import few, full, some
 
 from app.scheduler.estimates.profile import ModelProfile, linear, parse
 from app.scheduler.optimal.solver import solve
-from app.scheduler.policies import POLICIES, BasePolicy, Cut, Hold, KeyView
+from app.scheduler.policies import POLICIES, Cut, Hold, KeyView, Policy
 from app.scheduler.record import Entry, RecordingScheduler
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import AT_ONCE, Formed, Step
@@ -224,10 +224,10 @@ def test_small_batches_are_the_bulk_service_queue(largest: int) -> None:
     assert_mean(Setup(profile, rate, "no_wait", max_queue=1 << 20, requests=6000), expected)
 
 
-def follow(table: tuple[int, ...], sizes: tuple[int, ...], tail: int) -> type[BasePolicy]:
+def follow(table: tuple[int, ...], sizes: tuple[int, ...], tail: int) -> type[Policy]:
     """A policy that does what a table of `optimal.solve` says."""
 
-    class Follow(BasePolicy):
+    class Follow(Policy):
         name = "table"
         holds = True
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiers import full
 
 from app.scheduler.estimates.profile import linear, parse
 from app.sim import sizing
@@ -38,6 +39,7 @@ def md1_p99_ms(load: float, service_ms: float = 10.0) -> float:
     return high + service_ms
 
 
+@full
 def test_the_runs_hold_the_percentile_of_an_m_d_1_queue() -> None:
     for replicas, rate in ((1, 40.0), (2, 120.0)):
         got = sizing.estimate(setup(), replicas, rate)
@@ -49,6 +51,7 @@ def test_the_runs_hold_the_percentile_of_an_m_d_1_queue() -> None:
         assert (len(got.p99_ns), got.mean_batch, got.refused) == (sizing.RUNS, 1, 0)
 
 
+@full
 def test_the_fewest_replicas_of_an_m_d_1_queue() -> None:
     """One more than theory needs, at most: what is close to the objective is refused."""
     rate, objective_ms = 120.0, 40.0
@@ -58,11 +61,13 @@ def test_the_fewest_replicas_of_an_m_d_1_queue() -> None:
     assert sizing.estimate(setup(), got, rate).keeps(objective_ms * MS)
 
 
+@full
 def test_the_largest_rate_that_keeps_it() -> None:
     most = sizing.most_rate(setup(), 1, 45 * MS, 40)
     assert not sizing.estimate(setup(), 1, most * 1.05).keeps(45 * MS)
 
 
+@full
 def test_an_objective_below_one_request_alone_needs_no_search() -> None:
     told: list[None] = []
     assert sizing.fewest(setup(), 50, 9.9 * MS, 10_000, partial(told.append, None)) is None
@@ -77,6 +82,7 @@ def test_what_never_settles_is_not_simulated() -> None:
     assert not got.keeps(1e18)
 
 
+@full
 def test_requests_that_are_refused_are_late() -> None:
     """Of a queue that holds one, a share is refused whatever the latency of the others."""
     got = sizing.estimate(setup(max_queue=1), 1, 60)
@@ -84,6 +90,7 @@ def test_requests_that_are_refused_are_late() -> None:
     assert set(got.p99_ns) == {math.inf}
 
 
+@full
 def test_regular_requests_take_turns_without_waiting() -> None:
     """round_robin and uniform: each replica has one request every 10 ms or more, and is simulated among the others."""
     even = setup(arrivals="uniform", router="round_robin")
@@ -92,6 +99,7 @@ def test_regular_requests_take_turns_without_waiting() -> None:
     assert got.p99_ns == pytest.approx((10 * MS,) * sizing.RUNS, rel=1e-3)
 
 
+@full
 def test_a_batch_saves_replicas() -> None:
     """10 + 1 b ms: 32 rows in 42 ms, 762 a second, where one at a time 91 would be served."""
     got = sizing.fewest(setup(linear(10, 1, 32)), 1400, 150 * MS, 100)

@@ -21,9 +21,8 @@ from app.models.checks.trial import Unfit, check_independence, nan_warning, unfi
 from app.observe.metrics import ModelStats
 from app.scheduler.estimates.curve import ONCE
 from app.scheduler.estimates.live import LiveTimes
-from app.scheduler.estimates.pair_slowdowns import Paired, slowdowns
+from app.scheduler.estimates.pairs import Paired, PairSlowdowns, slowdowns
 from app.scheduler.estimates.profile import ModelProfile
-from app.scheduler.estimates.pairs import PairSlowdowns
 from app.scheduler.optimal.tables import ControlTables
 
 log = logging.getLogger("starling.engine")

@@ -7,6 +7,8 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from app.scheduler.estimates.curve import UNMEASURED
+
 MS = 1_000_000  # nanoseconds
 _LARGEST = 65_536  # rows; a typing error here would become a table of so many entries
 
@@ -59,6 +61,37 @@ def by_length(given: Any, max_batch: int | None) -> tuple[tuple[int, tuple[int, 
         max_batch = len(table)
         tables.append((whole(name, f"length_ms.{name}"), table))
     return tuple(sorted(tables))
+
+
+def concurrency(given: Any, max_batch: int) -> dict[int, tuple[int, ...]]:
+    if not isinstance(given, Mapping):
+        raise fault("concurrency", "batch times by number of units", given)
+    tables = {}
+    for name, table in given.items():
+        units = whole(name, f"concurrency.{name}")
+        if units < 2:
+            raise ValueError(f"concurrency.{name}: expected at least 2 units; 1 is batch_ms")
+        tables[units] = times(table, f"concurrency.{name}", max_batch)
+    return dict(sorted(tables.items()))
+
+
+def errors(given: Any, max_batch: int) -> tuple[float, ...]:
+    """By size; one that was not measured is known no better than a curve bends."""
+    if not isinstance(given, Mapping):
+        raise fault("error", "shares by batch size", given)
+    known = {}
+    for name, share in given.items():
+        key = f"error.{name}"
+        known[whole(name, key)] = number(share, key)
+        if known[int(name)] < 0:
+            raise fault(key, "a share of at least 0", share)
+    return tuple(known.get(size, UNMEASURED) for size in range(1, max_batch + 1)) if known else ()
+
+
+def handover(given: Any) -> int:
+    if (time := number(given, "handover_ms")) < 0:
+        raise fault("handover_ms", "milliseconds of at least 0", given)
+    return round(time * MS)
 
 
 def whole(value: Any, key: str) -> int:

@@ -4,7 +4,7 @@ The table keeps the curve's shape, which is neither linear nor monotone on real 
 than four); the scale follows the machine's mood. One scale for all sizes, because traffic visits only a few sizes and a
 table updated size by size would mix moods. What a size takes beyond that corrects its own entry, slowly (`live`), where
 the profile has errors. Units that run at once have tables of their own where they were measured.
-The scale is that of computing alone: the hand-over (`handover`) is the same for all sizes, and has its own moods.
+The scale is that of computing alone: the hand-over is the same for all sizes, and has its own moods.
 
 Where times depend on the longest row, what is predicted for a batch whose rows are known goes by its length. What is
 planned for any rows (`batch_ns`) has a scale of its own, which also follows how long the rows are that come.
@@ -12,14 +12,14 @@ planned for any rows (`batch_ns`) has a scale of its own, which also follows how
 
 from __future__ import annotations
 
-from app.scheduler.estimates.handover import Handover
 from app.scheduler.estimates.lengths import time_at
 from app.scheduler.estimates.live import LiveTimes
 from app.scheduler.types import Profile
 
-_WEIGHT = 0.05  # of one observation in the scale: about the last 20 batches
+_WEIGHT = 0.05  # of one observation in the scale or the hand-over: about the last 20 batches
 _OUTLIER = 4.0  # an observation counts at most so many times the prediction: a page fault is not a trend
 _RETURN = 0.1  # of the way back to the profile, for each window in which no batch ran
+_ROOM_NS = 100_000  # a hand-over counts as at most so far off, or as far as the present value where that is more
 
 
 class Latency:
@@ -115,3 +115,44 @@ class Latency:
 def _moved(scale: float, ratio: float) -> float:
     """A scale after one more observation."""
     return scale + _WEIGHT * (min(ratio, scale * _OUTLIER) - scale)
+
+
+class Handover:
+    """Nanoseconds that a batch costs beyond computing: to give it to a worker, and to learn that it has ended.
+
+    The profile says how much on a server that has nothing else to do. A busy one takes longer, and a machine has its
+    moods, so it is kept true online. Each observation moves it by a bounded step: what is followed is what most batches
+    cost, and a worker that the system left waiting for 10 ms is not a trend. `profiled` None: it costs nothing, and
+    nothing is learnt.
+    """
+
+    __slots__ = ("_learns", "_observed", "_profiled", "_value", "ns")
+
+    def __init__(self, profiled: int | None) -> None:
+        self.ns = profiled or 0
+        self._profiled = self._value = float(self.ns)
+        self._learns = profiled is not None
+        self._observed = False
+
+    @property
+    def profiled_ns(self) -> int:
+        return int(self._profiled)
+
+    def observe(self, spent_ns: int) -> None:
+        """A batch whose worker had nothing else cost so much beyond computing."""
+        if not self._learns:
+            return
+        self._observed = True
+        room = max(_ROOM_NS, self._value)
+        error = max(-room, min(spent_ns - self._value, room))
+        self._set(max(0.0, self._value + _WEIGHT * error))
+
+    def tick(self) -> None:
+        """A window has closed. One in which nothing ran moves it back towards the profile, as `Latency.tick`."""
+        if self._learns and not self._observed:
+            self._set(self._value + _RETURN * (self._profiled - self._value))
+        self._observed = False
+
+    def _set(self, value: float) -> None:
+        self._value = value
+        self.ns = int(value)

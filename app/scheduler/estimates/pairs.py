@@ -1,5 +1,9 @@
 """Pairs of models as measured side by side: what a unit of one is slowed by, and the format that files hold it in.
 
+This decides which best-effort work may fill what real-time work leaves free (rule 2 of `reef`). REEF asks how much of
+the GPU a kernel occupies; a framework does not know that, so pairs are measured instead (`starling profile A --beside
+B`).
+
     {"model": "encoder", "architecture": "8c1f0a", "made": "2026-01-01T00:00:00+00:00",
      "sizes": [{"rows": 1, "beside_rows": 32, "alone_ms": 4.6, "beside_ms": 4.7, "slower": 0.021, "spread": 0.03,
                 "speed": 0.96, "visits": 12, "stages": [0.01, 0.03]}]}
@@ -15,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from app.scheduler.estimates import fields
 from app.scheduler.estimates.fields import MS, fault
@@ -132,3 +136,28 @@ def _least(given: Mapping[str, Any], key: str, name: str, least: float = 0) -> f
     if value < least:
         raise fault(f"{key}.{name}", f"a number of at least {least:g}", value)
     return value
+
+
+class Paired(NamedTuple):
+    """A served program, as far as pairs go: the model it is of, its largest batch, and what it was measured beside."""
+
+    model: str
+    architecture: str
+    max_batch: int
+    pairs: Sequence[Pair] = ()
+
+
+def slowdowns(programs: Mapping[int, Paired]) -> PairSlowdowns:
+    """By (real-time program, best-effort program): the fraction of its time by which the first is slowed, 0.02 is 2 %.
+
+    The worst of all sizes measured, at least 0, and of one unit beside another. A pair is of two architectures, and is
+    not used for larger batches than it was measured with. Pairs that were not measured are missing.
+    """
+    found: dict[tuple[int, int], float] = {}
+    for realtime, own in programs.items():
+        known = {(pair.model, pair.architecture): pair for pair in own.pairs}
+        for best_effort, other in programs.items():
+            pair = known.get((other.model, other.architecture))
+            if pair and own.max_batch <= pair.max_batch and other.max_batch <= pair.beside_max_batch:
+                found[realtime, best_effort] = pair.slower
+    return found

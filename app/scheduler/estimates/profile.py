@@ -32,10 +32,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.scheduler.estimates import fields
-from app.scheduler.estimates.curve import UNMEASURED
+from app.scheduler.estimates.batch_monitor import Regression
 from app.scheduler.estimates.fields import MS, fault, interpolate, to_ms
 from app.scheduler.estimates.lengths import time_at
-from app.scheduler.estimates.regression import Regression
 from app.scheduler.types import Profile, Stage
 
 _KNOWN = {
@@ -251,15 +250,15 @@ def parse(data: Any) -> ModelProfile:
         model=data.get("model", ""),
         device=data.get("device", ""),
         threads=threads,
-        concurrency_ns=_concurrency(data.get("concurrency", {}), len(batch_ns)),
+        concurrency_ns=fields.concurrency(data.get("concurrency", {}), len(batch_ns)),
         power=_power(data["power_w"]) if "power_w" in data else None,
         extra={key: value for key, value in data.items() if key not in _KNOWN},
         transfer_ns=fields.times(data["transfer_ms"], "transfer_ms", len(batch_ns), 0) if "transfer_ms" in data else (),
         by_length=lengths,
         stages=stages,
         cell=cell,
-        handover_ns=_handover(data["handover_ms"]) if "handover_ms" in data else None,
-        errors=_errors(data.get("error", {}), len(batch_ns)),
+        handover_ns=fields.handover(data["handover_ms"]) if "handover_ms" in data else None,
+        errors=fields.errors(data.get("error", {}), len(batch_ns)),
     )
 
 
@@ -269,62 +268,6 @@ def linear(fixed_ms: float, row_ms: float, max_batch: int) -> ModelProfile:
     if fixed_ms < 0 or row_ms < 0 or times[0] < 1:
         raise ValueError(f"linear: expected a time above 0 and no negative part, got {fixed_ms:g}+{row_ms:g}b")
     return ModelProfile(times, model="linear", device=f"{fixed_ms:g}+{row_ms:g}b ms")
-
-
-def padded(batch_ns: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The curve made monotone by padding: T'(b) = min over b' >= b of T(b'), and the size b' at which b rows then run.
-
-    Measured curves have peaks that hardware sets (three rows can take longer than four); a batch may always be padded.
-    """
-    times, sizes = list(batch_ns), list(range(1, len(batch_ns) + 1))
-    for index in range(len(times) - 2, -1, -1):
-        if times[index + 1] < times[index]:
-            times[index], sizes[index] = times[index + 1], sizes[index + 1]
-    return tuple(times), tuple(sizes)
-
-
-def parted(batch_ns: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """By rows: the least time to run all of them in one unit or in several, and the rows of the first of these.
-
-    Of equals the fewest units. Where small batches are as fast per row as large ones, parts of them end earlier.
-    """
-    times, firsts = [0], [0]
-    for rows in range(1, len(batch_ns) + 1):
-        first = min(range(rows, 0, -1), key=lambda part: batch_ns[part - 1] + times[rows - part])
-        times.append(batch_ns[first - 1] + times[rows - first])
-        firsts.append(first)
-    return tuple(times[1:]), tuple(firsts[1:])
-
-
-def _concurrency(given: Any, max_batch: int) -> dict[int, tuple[int, ...]]:
-    if not isinstance(given, Mapping):
-        raise fault("concurrency", "batch times by number of units", given)
-    tables = {}
-    for name, times in given.items():
-        units = fields.whole(name, f"concurrency.{name}")
-        if units < 2:
-            raise ValueError(f"concurrency.{name}: expected at least 2 units; 1 is batch_ms")
-        tables[units] = fields.times(times, f"concurrency.{name}", max_batch)
-    return dict(sorted(tables.items()))
-
-
-def _errors(given: Any, max_batch: int) -> tuple[float, ...]:
-    """By size; one that was not measured is known no better than a curve bends."""
-    if not isinstance(given, Mapping):
-        raise fault("error", "shares by batch size", given)
-    known = {}
-    for name, share in given.items():
-        key = f"error.{name}"
-        known[fields.whole(name, key)] = fields.number(share, key)
-        if known[int(name)] < 0:
-            raise fault(key, "a share of at least 0", share)
-    return tuple(known.get(size, UNMEASURED) for size in range(1, max_batch + 1)) if known else ()
-
-
-def _handover(given: Any) -> int:
-    if (time := fields.number(given, "handover_ms")) < 0:
-        raise fault("handover_ms", "milliseconds of at least 0", given)
-    return round(time * MS)
 
 
 def _power(given: Any) -> Power:

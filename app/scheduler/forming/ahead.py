@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from app.scheduler.rows.lanes import Rank, rank
 from app.scheduler.rows.ledger import Ledger
-from app.scheduler.rows.ready import Rank, rank
 from app.scheduler.types import Row, Stage, Unit
 
 

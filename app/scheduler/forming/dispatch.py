@@ -9,7 +9,6 @@ late work does nothing else.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from itertools import takewhile
 
 from app.scheduler.forming.ahead import Ahead
@@ -20,9 +19,10 @@ from app.scheduler.forming.presets import preset_class
 from app.scheduler.forming.views import Views, longest_of
 from app.scheduler.forming.workers import Workers
 from app.scheduler.policies import Cut, Hold
+from app.scheduler.rows.lanes import rank
 from app.scheduler.rows.ledger import Ledger
 from app.scheduler.rows.program import ProgramState
-from app.scheduler.rows.ready import Key, ReadySet, rank
+from app.scheduler.rows.ready import Key, ReadySet
 from app.scheduler.types import DeviceSpec, Formed, Klass, Operation, Reason, Row, Unit
 
 
@@ -149,7 +149,7 @@ class Dispatch:
             usable = self.gate.for_realtime(usable)
         # Rows that start take up room on the device; those that go on, in a cell or at a later stage, have theirs.
         room = self._views.room(state, ready.klass)
-        going = ready.going if stage or state.program.stages[0].repeats else 0
+        going = ready.started if stage or state.program.stages[0].repeats else 0
         capacities = sorted((state.capacity[stage][worker] for worker in usable), reverse=True)
         limit = min(capacities[0], room + going)
         if limit < 1:
@@ -178,13 +178,13 @@ class Dispatch:
         if isinstance(decision, Hold):
             return decision
         if fits is not None and fits.exact < decision.size < fits.rows:
-            decision = replace(decision, size=fits.rows)
+            decision = decision._replace(size=fits.rows)
         if self._ledger.deadlines and self._drop_late(ready, state, decision, usable, now):
             return None  # fewer rows wait now, so all is asked again
-        if decision.divide and state.batches is not None and view.around is not None:
-            state.batches.divide(list(ready.first(view.around.here, room)), decision.divide)
+        if decision.divide and state.batches is not None and view.neighbours is not None:
+            state.batches.divide(list(ready.first(view.neighbours.here, room)), decision.divide)
         picked = decision.shorter >= 0
-        rows = ready.take_beside(decision.rows, decision.shorter) if picked else ready.take(decision.rows, room)
+        rows = ready.take_similar(decision.rows, decision.shorter) if picked else ready.take(decision.rows, room)
         if not ready.klass and decision.size > len(rows):
             rows += self._filling(ready.key, rows, decision.size, state)
         self._start(ready.key, rows, decision, usable, start, now)
@@ -208,7 +208,7 @@ class Dispatch:
         """Let the calls leave of which a row would run in this unit and end after its deadline; True if there were."""
         worker = self._workers.choose(usable, cut.size, state.capacity[ready.key[1]])
         if cut.shorter >= 0:
-            rows = ready.beside(cut.rows, cut.shorter)
+            rows = ready.similar(cut.rows, cut.shorter)
         else:
             rows = list(ready.first(cut.rows, self._views.room(state, ready.klass)))
         return self._drop_those_late(rows, cut.size, ready.key[1], worker, state, now)

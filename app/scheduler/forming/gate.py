@@ -16,9 +16,10 @@ from app.scheduler.estimates.pairs import PairSlowdowns
 from app.scheduler.forming.turns import Share, Turns
 from app.scheduler.forming.workers import Workers
 from app.scheduler.policies import Hold
+from app.scheduler.rows.lanes import Level, rank
 from app.scheduler.rows.ledger import Ledger
 from app.scheduler.rows.program import ProgramState
-from app.scheduler.rows.ready import Level, ReadySet, rank
+from app.scheduler.rows.ready import ReadySet
 from app.scheduler.types import DeviceSpec, Klass, Row, Unit
 
 

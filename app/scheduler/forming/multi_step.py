@@ -20,11 +20,12 @@ from app.scheduler.forming.arbiter import Arbiter
 from app.scheduler.forming.gate import Gate
 from app.scheduler.forming.views import Views, longest_of
 from app.scheduler.forming.workers import Workers
-from app.scheduler.policies.base import Joining
+from app.scheduler.policies.view import JoinOffer
 from app.scheduler.rows.batches import whole
+from app.scheduler.rows.lanes import Level
 from app.scheduler.rows.ledger import Ledger
 from app.scheduler.rows.program import ProgramState
-from app.scheduler.rows.ready import Level, ReadySet
+from app.scheduler.rows.ready import ReadySet
 from app.scheduler.types import Klass, Row, Unit
 
 
@@ -41,11 +42,11 @@ def steps_of(rows: Sequence[Row], size: int, stage: int, state: ProgramState, wo
         return max(1, min(steps_left(row, stages[stage]) for row in rows))
     if not whole(rows):
         return 1  # one of the next boundaries is where the other part waits, or will
-    steps, goes_on = 1, state.policy.goes_on
+    steps, passes_through = 1, state.policy.passes_through
     longest = longest_of(rows) if state.facts[stage].lengths else 0
     for following, facts in enumerate(state.facts[stage + 1 :], stage + 1):
         fits = size <= state.capacity[following][worker]
-        if stages[following].repeats or not fits or not goes_on(facts, following, len(rows), longest):
+        if stages[following].repeats or not fits or not passes_through(facts, following, len(rows), longest):
             break
         steps += 1
     return steps
@@ -97,7 +98,7 @@ def _worth_it(unit: Unit, state: ProgramState, ready: ReadySet, room: int) -> bo
         return latency.compute(rows, unit.running) if rows else 0
 
     return state.policy.joins(
-        Joining(
+        JoinOffer(
             left=unit.steps - unit.progress,
             ending=rows - len(stay),
             staying=len(stay),

@@ -8,9 +8,10 @@ from dataclasses import replace
 from app.scheduler.forming.gate import Gate
 from app.scheduler.forming.reef import UNBOUNDED, Reef
 from app.scheduler.forming.workers import Workers
+from app.scheduler.rows.lanes import Level, rank
 from app.scheduler.rows.ledger import Ledger
 from app.scheduler.rows.program import ProgramState
-from app.scheduler.rows.ready import Level, ReadySet, rank
+from app.scheduler.rows.ready import ReadySet
 from app.scheduler.types import DeviceSpec, Row, Unit
 
 

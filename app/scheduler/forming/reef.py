@@ -29,9 +29,10 @@ from app.scheduler.forming.upcoming import Upcoming
 from app.scheduler.forming.views import longest_of
 from app.scheduler.forming.workers import Workers, running_stage
 from app.scheduler.policies import Hold
+from app.scheduler.rows.lanes import Level, rank
 from app.scheduler.rows.ledger import Ledger
 from app.scheduler.rows.program import ProgramState
-from app.scheduler.rows.ready import Level, ReadySet, rank
+from app.scheduler.rows.ready import ReadySet
 from app.scheduler.types import DeviceSpec, Klass, Row, Unit
 
 _BEST_EFFORT = Klass.BEST_EFFORT  # looked up once, used per step
@@ -144,7 +145,7 @@ class Reef(Gate):
             busy = self.units and self._budget_ns < UNBOUNDED
             return Hold(None) if busy else Allowance(workers, limit, limit)
         running = self._workers.running(workers)
-        length = longest_of([*ready.again(), *ready.first(limit, limit)]) if latency.by_length else 0
+        length = longest_of([*ready.retry_rows(), *ready.first(limit, limit)]) if latency.by_length else 0
         times = [latency.predict(rows, running, length) for rows in range(1, limit + 1)]
         left = self._budget_left(now)
         most_ns = left if due is None else min(left, due - self._workers.soonest(workers, now))

@@ -54,7 +54,7 @@ class Upcoming:
 
     @property
     def waiting(self) -> int:
-        """Real-time rows that wait and cannot start. Rows that arrived since a hold began may end it, and do not count."""
+        """Real-time rows that wait and cannot start. Those that arrived since a hold began may end it: not counted."""
         held = sum(min(count, ready.count) for ready, (_, count) in self._held.items())
         return held + sum(ready.count for ready in self._blocked)
 

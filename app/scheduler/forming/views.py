@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from app.scheduler.forming.workers import Workers, running_stage
-from app.scheduler.policies import Around, KeyView
-from app.scheduler.rows.lanes import Alike
+from app.scheduler.policies import KeyView, Neighbours
+from app.scheduler.rows.lanes import LengthWindow
 from app.scheduler.rows.ledger import Ledger
 from app.scheduler.rows.program import ProgramState
 from app.scheduler.rows.ready import ReadySet
@@ -60,31 +60,31 @@ class Views:
             free=self._workers.free(len(usable)),
             running=running,
             facts=facts,
-            around=self._around(ready, state, min(waiting, limit), now) if state.sees_stages else None,
-            alike=_alike(ready, min(waiting, limit)) if facts.lengths and not ready.key[1] else None,
+            neighbours=self._neighbours(ready, state, min(waiting, limit), now) if state.sees_stages else None,
+            length_window=_length_window(ready, min(waiting, limit)) if facts.lengths and not ready.key[1] else None,
         )
 
-    def _around(self, ready: ReadySet, state: ProgramState, most: int, now: int) -> Around:
+    def _neighbours(self, ready: ReadySet, state: ProgramState, most: int, now: int) -> Neighbours:
         """What lies beside this key, of the rows of its class; `most`: rows of it that one unit can have."""
         program, stage, bucket = ready.key
         stages = state.program.stages
         room = self.room(state, ready.klass)
-        alike, waiting = [0] * len(stages), [0] * len(stages)  # in this length bucket, and in all
-        oldest, beside = ready.oldest(), 0
+        same_bucket, waiting = [0] * len(stages), [0] * len(stages)  # in this length bucket, and in all
+        oldest, other_buckets = ready.oldest(), 0
         for other in self._ledger.ready.of_program(program, ready.klass):
             _, at, lengths = other.key
             waiting[at] += other.count
-            alike[at] += other.count * (lengths == bucket)
+            same_bucket[at] += other.count * (lengths == bucket)
             if at == stage and other is not ready and other.free_count:
-                beside += other.count
+                other_buckets += other.count
                 oldest = min(oldest, other.oldest())
         units = self._workers.units.values()
         running = sum(len(unit.rows) for unit in units if unit.program == program and unit.klass is ready.klass)
         active = running + sum(waiting[1:])
         if not stages[0].repeats:
-            alike[0], waiting[0] = min(alike[0], room), min(waiting[0], room)
+            same_bucket[0], waiting[0] = min(same_bucket[0], room), min(waiting[0], room)
         short = [0 if one.repeats else count for one, count in zip(stages, waiting, strict=True)]
-        nearest = max((at for at in range(stage) if alike[at]), default=-1)
+        upstream_stage = max((at for at in range(stage) if same_bucket[at]), default=-1)
         first = list(ready.first(most, room))
         batch = first[0].batch if first else None
         here = next((place for place, row in enumerate(first) if row.batch is not batch), len(first))
@@ -92,27 +92,28 @@ class Views:
         under_way = self._under_way(latest, state)
         last = under_way is not None and _stage_of(under_way, now) == len(stages) - 1
         joinable = latest is not None and latest.bucket == bucket and not last
-        around = Around(
+        neighbours = Neighbours(
             stage=stage,
             cell=stages[stage].repeats,
             batch=batch,
             here=here,
-            joined=any(row.entered == stage for row in first),
+            newcomers=any(row.entered == stage for row in first),
             latest=latest if joinable else None,
-            formed=latest.created if latest is not None else -1,
+            last_formed=latest.created if latest is not None else -1,
             active=active,
-            beside=beside,
+            other_buckets=other_buckets,
             oldest=oldest,
-            nearest=(nearest, alike[nearest] if nearest >= 0 else 0),
-            ahead=sum(alike[stage + 1 :]),
-            following=next((at for at in range(stage + 1, len(stages)) if alike[at]), -1),
-            before=sum(short[:stage]),
-            after=sum(short[stage + 1 :]),
-            late=self._late(batch, stage, state, now),
+            upstream_stage=upstream_stage,
+            upstream=same_bucket[upstream_stage] if upstream_stage >= 0 else 0,
+            downstream=sum(same_bucket[stage + 1 :]),
+            downstream_stage=next((at for at in range(stage + 1, len(stages)) if same_bucket[at]), -1),
+            waiting_before=sum(short[:stage]),
+            waiting_after=sum(short[stage + 1 :]),
+            missing=self._late(batch, stage, state, now),
         )
         if state.facts[stage].lengths:
-            self._compare(around, first, ready)
-        return around
+            self._compare(neighbours, first, ready)
+        return neighbours
 
     def _under_way(self, batch: Batch | None, state: ProgramState) -> Unit | None:
         """The unit of a batch that a worker takes through several stages by itself."""
@@ -132,20 +133,20 @@ class Views:
         late, unit = batch.size - batch.completed[stage - 1], self._under_way(batch, state)
         return late - len(unit.rows) if unit and unit.stage < stage <= _stage_of(unit, now) else late
 
-    def _compare(self, around: Around, first: Sequence[Row], ready: ReadySet) -> None:
+    def _compare(self, neighbours: Neighbours, first: Sequence[Row], ready: ReadySet) -> None:
         """Fill in the lengths of the rows around a set, of which these are the first."""
         program, stage, bucket = ready.key
-        around.longest = longest_of(first)
+        neighbours.longest = longest_of(first)
         for other in self._ledger.ready.of_program(program, ready.klass):
             _, at, lengths = other.key
             if lengths != bucket:
                 continue
             if at > stage:
-                around.longest_ahead = max(around.longest_ahead, other.longest())
-            elif at == around.nearest[0] and at:
-                around.longest_behind = other.longest()
-            elif at == around.nearest[0] and (alike := _alike(other, around.nearest[1])) is not None:
-                around.fitting = len(alike.like(around.longest))
+                neighbours.longest_downstream = max(neighbours.longest_downstream, other.longest())
+            elif at == neighbours.upstream_stage and at:
+                neighbours.longest_upstream = other.longest()
+            elif at == neighbours.upstream_stage and (window := _length_window(other, neighbours.upstream)) is not None:
+                neighbours.joinable = len(window.joining(neighbours.longest))
 
     def _due(self, ready: ReadySet, state: ProgramState, rows: int, running: int, lead_ns: int) -> int:
         """When a unit of the first `rows` must begin, so that none of them ends after its deadline.
@@ -170,7 +171,7 @@ def longest_of(rows: Iterable[Row]) -> int:
     return max((row.length for row in rows), default=0)
 
 
-def _alike(ready: ReadySet, most: int) -> Alike | None:
+def _length_window(ready: ReadySet, most: int) -> LengthWindow | None:
     """What a policy that picks rows by length sees of them: a unit of at most `most` is cut."""
     ready.sort_by_length()
-    return ready.alike(most - 1)
+    return ready.length_window(most - 1)

@@ -14,7 +14,7 @@ Howard's policy iteration, each policy evaluated exactly by one linear system. B
 not cut off: there the best-throughput size is run, and under it the relative value is a quadratic in the number of rows
 whose coefficients are known in closed form (see `_Tail`). So the answer hardly depends on where the states end.
 
-Batch times are first made monotone by padding (`profile.padded`): b rows run at the size b' >= b that is fastest.
+Batch times are first made monotone by padding (`padded`): b rows run at the size b' >= b that is fastest.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from app.scheduler.estimates.profile import padded
+from app.scheduler.estimates.parts import padded
 
 _ROUNDS = 100  # policy iteration ends after about ten
 _IDLE_ROUNDS = 10  # without a gain: what still changes are ties that rounding decides, seen from 256 rows on

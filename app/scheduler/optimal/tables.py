@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from app.scheduler.estimates.profile import padded, parted
+from app.scheduler.estimates.parts import padded, parted
 from app.scheduler.types import Profile
 
 OBJECTIVES = {"latency": 0.0, "balanced": 0.5, "energy": 0.9}

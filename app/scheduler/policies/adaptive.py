@@ -1,13 +1,13 @@
 """The exact control table for the measured curve: the default.
 
-For each load there is a table, solved off the loop, that says how many of the rows that wait to run now (see `control`
-and `optimal`). The queue is the table's state; the rate monitor's window names the table. A burst is seen before its
-window ends: when many rows wait, the rate at which they came is known from them alone, and the busier table of the two
-is taken. (One that believes in a low rate cuts a long queue into small batches, which then never gets shorter.)
+For each load there is a table, solved off the loop, that says how many of the rows that wait to run now (`optimal`).
+The queue is the table's state; the arrival rate of the last windows chooses the table. A burst is seen before a window
+ends: when many rows wait, the rate at which they arrived is known from them alone, and the busier table of the two is
+taken. (A table for a low rate cuts a long queue into small batches, which then never gets shorter.)
 
 Under the objective `latency` no usable worker idles while rows wait; under others rows may be held for company, until
 
-    more come, and the table says run; or
+    more arrive, and the table says run; or
     the first row would miss its deadline; or
     it has waited several times what the wait was expected to last.
 
@@ -18,8 +18,8 @@ the oldest, so that of one class and priority rows may start before earlier ones
 the table, for the load as it is with that length; that is exact where times at two lengths differ by one factor.
 
 A program of several stages has the table of the whole at its first stage, and between stages what `boundary` says; of
-rows that join others ahead of them no more begin than fit. Cells are served as by `late`, but that rows which come
-join others between two steps only if this lowers the mean latency (`Adaptive.joins`); if not, when one of those ends.
+rows that join others downstream no more begin than fit. Cells are served as by `late`, but that rows which arrive join
+others between two steps only if this lowers the mean latency (`Adaptive.joins`); if not, when one of those ends.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from math import ceil, sqrt
 
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.policies import boundary, by_length
-from app.scheduler.policies.base import Around, BasePolicy, Cut, Facts, Hold, Joining, KeyView, go, held
+from app.scheduler.policies.base import Cut, Hold, Policy, go, held
 from app.scheduler.policies.late import steps_aside
-from app.scheduler.rows.lanes import Alike
+from app.scheduler.policies.view import Facts, JoinOffer, KeyView, Neighbours
+from app.scheduler.rows.lanes import LengthWindow
 from app.scheduler.types import Formed
 
 _CROWD = 8  # rows that wait: fewer say little of the rate
@@ -41,7 +42,7 @@ _DEVIATIONS = 3.0
 _SAME = 1.01  # times of which one is at most so much longer are of one length
 
 
-class Adaptive(BasePolicy):
+class Adaptive(Policy):
     """Runs what the control table says, at the size that it says."""
 
     name = "adaptive"
@@ -51,77 +52,80 @@ class Adaptive(BasePolicy):
     trims_cells = True
     reorders = True
 
-    def goes_on(self, facts: Facts, stage: int, rows: int, longest: int) -> bool:
-        return boundary.goes_on(facts, stage, rows, longest)
+    def passes_through(self, facts: Facts, stage: int, rows: int, longest: int) -> bool:
+        return boundary.passes_through(facts, stage, rows, longest)
 
-    def joins(self, joining: Joining) -> bool:
+    def joins(self, offer: JoinOffer) -> bool:
         """Where that lowers the sum of latencies; every row has one more end and beginning then.
 
         The joiners would make `now` of their steps with the unit's rows, and not behind its end: `later` of these with
         those that stay, which so are slowed now and not then, and the others by themselves.
         """
-        left, steps, stay = joining.left, joining.steps, joining.stay
+        left, steps, stay = offer.left, offer.steps, offer.stay
         now = min(left, steps)
         later = min(steps, stay) - min(steps - now, stay)
-        slower = now * (joining.joined_ns - joining.step_ns) + joining.boundary_ns
-        spared = later * (joining.both_ns - joining.staying_ns)
-        behind = later * joining.both_ns + (now - later) * joining.apart_ns
-        sooner = left * joining.step_ns + behind - now * joining.joined_ns - joining.boundary_ns
-        return joining.joiners * sooner > joining.ending * slower + joining.staying * (slower - spared)
+        slower = now * (offer.joined_ns - offer.step_ns) + offer.boundary_ns
+        spared = later * (offer.both_ns - offer.staying_ns)
+        behind = later * offer.both_ns + (now - later) * offer.apart_ns
+        sooner = left * offer.step_ns + behind - now * offer.joined_ns - offer.boundary_ns
+        return offer.joiners * sooner > offer.ending * slower + offer.staying * (slower - spared)
 
     def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
-        around = view.around
-        if around is not None:
-            if around.cell:
+        neighbours, window = view.neighbours, view.length_window
+        if neighbours is not None:
+            if neighbours.cell:
                 return Hold(None) if steps_aside(view) else go(view, min(view.ready, view.full))
-            if around.stage:
-                return boundary.decide(view, around, idle, now)
-            if 0 < around.ahead < view.full:
-                return boundary.join(view, around, idle) if view.alike is None else _follow(view, view.alike, around)
-        control, alike = view.facts.control, view.alike
-        level = -1 if control is None else _level(view, control, now)
-        free = min(len(idle), view.free if control is None else min(view.free, control.workers))
-        planned = view.ready if control is None or level < 0 else control.serve(level, -(-view.ready // free))
+            if neighbours.stage:
+                return boundary.decide(view, neighbours, idle, now)
+            if 0 < neighbours.downstream < view.full:
+                return boundary.join(view, neighbours, idle) if window is None else _follow(view, window, neighbours)
+        control = view.facts.control
+        planned, free, level = view.ready, min(len(idle), view.free), -1
+        if control is not None:
+            free = min(free, control.workers)
+            level = _level(view, control, now)
+            if level >= 0:
+                planned = control.serve(level, -(-view.ready // free))
         if not planned:
             assert control is not None
             ended = held(view, round(control.hold_ns[level] * view.facts.scale), now)
             return ended if isinstance(ended, Hold) else _cut(min(view.ready, view.limit), view, idle, ended)
         rows = min(planned, view.limit, view.full)  # the last is less where a cell is trimmed
-        if alike is not None and not _of_one_length(view, alike):
-            return _picked(view, alike, free, idle, now)
-        table = control is not None and level >= 0 and rows < view.ready
-        return _cut(rows, view, idle, Formed.TABLE if table else Formed.IDLE)
+        if window is not None and not _of_one_length(view, window):
+            return _picked(view, window, free, idle, now)
+        return _cut(rows, view, idle, Formed.TABLE if level >= 0 and rows < view.ready else Formed.IDLE)
 
 
-def _follow(view: KeyView, alike: Alike, around: Around) -> Cut:
-    """No more rows than fit beside those ahead, of those about as long, or else the first row alone."""
-    rows = min(view.ready, view.limit, view.full - around.ahead)
-    places = alike.like(around.longest_ahead) or range(alike.place, alike.place + 1)
+def _follow(view: KeyView, window: LengthWindow, neighbours: Neighbours) -> Cut:
+    """No more rows than fit beside those downstream, of those about as long, or else the first row alone."""
+    rows = min(view.ready, view.limit, view.full - neighbours.downstream)
+    places = window.joining(neighbours.longest_downstream) or range(window.place, window.place + 1)
     rows = min(rows, len(places))
-    first = min(alike.place, places.stop - rows)
-    return Cut(rows, rows, Formed.FULL if rows == view.full else Formed.IDLE, shorter=alike.place - first)
+    first = min(window.place, places.stop - rows)
+    return Cut(rows, rows, Formed.FULL if rows == view.full else Formed.IDLE, shorter=window.place - first)
 
 
-def _of_one_length(view: KeyView, alike: Alike) -> bool:
+def _of_one_length(view: KeyView, window: LengthWindow) -> bool:
     """Whether it makes no difference which rows are picked, so that the table is asked how many."""
-    shortest, longest = (view.facts.lengths[0].at(length).times for length in (alike.shortest, alike.longest))
+    shortest, longest = (view.facts.lengths[0].at(length).times for length in (window.shortest, window.longest))
     return longest[0] <= _SAME * shortest[0] and longest[-1] <= _SAME * shortest[-1]
 
 
 def _level(view: KeyView, control: ControlTables, now: int) -> int:
-    """The table for the window's rate, or for the rate of those that wait where that is higher beyond chance.
+    """The table for the known rate, or for the rate of those that wait where that is higher beyond chance.
 
     With times by length, rows of the mean length that waits are counted with, where one unit runs at a time.
     """
-    facts, alike, crowd = view.facts, view.alike, _crowd(view, now)
-    if alike is not None and control.workers == 1:
-        a_row = facts.lengths[0].at(round(alike.total / alike.count)).least[-1]
-        return control.level(max(facts.rate, crowd), facts.scale * a_row * control.peak / 1e9)
-    return max(facts.level, control.level(crowd, facts.scale)) if crowd else facts.level
+    facts, window = view.facts, view.length_window
+    burst = _burst(view, now) if view.ready >= _CROWD else 0.0
+    if window is not None and control.workers == 1:
+        a_row = facts.lengths[0].at(round(window.total / window.count)).least[-1]
+        return control.level(max(facts.rate, burst), facts.scale * a_row * control.peak / 1e9)
+    return max(facts.level, control.level(burst, facts.scale)) if burst else facts.level
 
 
-def _crowd(view: KeyView, now: int) -> float:
-    """Rows per second at which those that wait have come, where that is beyond chance for the window's rate; else 0."""
+def _burst(view: KeyView, now: int) -> float:
+    """Rows per second at which those that wait arrived, where that is beyond chance for the known rate; else 0."""
     span = now - view.oldest
     if view.ready >= _CROWD and span > 0:
         expected = view.facts.rate * span / 1e9
@@ -130,13 +134,13 @@ def _crowd(view: KeyView, now: int) -> float:
     return 0.0
 
 
-def _picked(view: KeyView, alike: Alike, free: int, idle: Sequence[int], now: int) -> Cut:
+def _picked(view: KeyView, window: LengthWindow, free: int, idle: Sequence[int], now: int) -> Cut:
     """Rows around the oldest by length, as each of `free` workers would pick them of its share."""
     times = view.facts.lengths[0]
-    rate = max(view.facts.rate, _crowd(view, now)) * view.facts.scale / 1e9
+    rate = max(view.facts.rate, _burst(view, now)) * view.facts.scale / 1e9
     share = view.ready / free
-    rows, shorter = by_length.pick(alike, times, share, min(view.limit, ceil(share)), rate / free)
-    size = times.at(alike.lengths[alike.place - shorter + rows - 1]).sizes[rows - 1]
+    rows, shorter = by_length.pick(window, times, share, min(view.limit, ceil(share)), rate / free)
+    size = times.at(window.lengths[window.place - shorter + rows - 1]).sizes[rows - 1]
     reason = Formed.FULL if rows == view.full else Formed.IDLE if rows == view.ready else Formed.TABLE
     return Cut(rows, size if size <= idle[0] else rows, reason, shorter=shorter)
 
@@ -144,8 +148,8 @@ def _picked(view: KeyView, alike: Alike, free: int, idle: Sequence[int], now: in
 def _cut(rows: int, view: KeyView, idle: Sequence[int], reason: Formed) -> Cut:
     """Run `rows` at the size that is fastest for them, where a worker that is idle takes it."""
     control = view.facts.control
-    if view.around is not None and view.alike is None:  # each stage has its own best sizes
-        return boundary.begin(view, view.around, rows, idle, reason)
+    if view.neighbours is not None and view.length_window is None:  # each stage has its own best sizes
+        return boundary.begin(view, view.neighbours, rows, idle, reason)
     size = rows
     if control is not None and rows <= len(control.sizes):
         sizes = control.alone if view.running == 1 and control.alone else control.sizes

@@ -1,35 +1,38 @@
 """What `adaptive` does between two stages: go on, wait for rows that come behind, or run fewer rows first.
 
-Each choice is judged by what it costs if from then on the program is served as by its table, unsliced (one step of
-policy iteration, or a rollout): rows in the system, integrated over time until the device is free again, plus the
-table's own value of the rows that wait then, less the average cost of the time that has passed.
-
     go on    the b rows here run to the end; those that have begun behind them after that
     wait     m of those behind run to this boundary; then b + m rows go on together
     split    parts of the b rows run to the end one after the other
 
-Going on is what the unsliced model does, but that each stage pads a batch as is fastest for it, and runs it in several
-units where that is faster (`Course`); the table is solved for such times. Another choice is taken only where it costs
-less, so that with Poisson arrivals, exact batch times and one unit at a time slicing a model makes no mean latency
-worse. That is exact for one such choice in the course of things; that further ones follow can only make it better.
-Values are of the nearest load that has a table; how many rows come during a run is weighed exactly while few are
-expected, else by two points.
+Each choice costs the rows in the system, integrated over time until the device is free again, plus the value that the
+program's control table gives the rows that wait then, less the average cost of the time that has passed: from then on
+the program is served by its table, as if it had one stage (one step of policy iteration, or a rollout).
 
-Where times by length are known, runs take those of their longest row, parts of a batch included, and only rows about as
-long as those here are waited for at the first stage. Stages then run batches as they are, and the values stay those of
-the table, for one length.
+To go on is what the whole model does, but that each stage pads a batch and runs it in parts as is fastest for it
+(`StagePlan`); the table is solved for such times. Another choice is taken only where it costs less, so that with
+Poisson arrivals, exact batch times and one unit at a time a model in stages is no slower on average than a whole one.
+That is exact for a single deviation from the table; further ones can only make it better. Values are of the nearest
+load that has a table; the number of rows that arrive during a run is weighed exactly while few are expected, else by
+two points.
+
+Where times by length are known, a run takes the time of its longest row, stages run batches as they are, and at the
+first stage only rows about as long as those here are waited for. The values are still those of the table, for one
+length.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import exp, sqrt
+from typing import NamedTuple
 
+from app.scheduler.estimates.parts import StagePlan
 from app.scheduler.optimal.tables import ControlTables
-from app.scheduler.policies.base import Around, Course, Cut, Facts, Hold, KeyView, go, go_padded
+from app.scheduler.policies.base import Cut, Hold, go, go_padded
+from app.scheduler.policies.view import Facts, KeyView, Neighbours
 from app.scheduler.types import Formed
 
-_FEW = 4.0  # rows expected to come: below it each number is weighed by its chance
+_FEW = 4.0  # rows expected to arrive: below it each number is weighed by its chance
 _TERMS = 16  # of a Poisson mean of at most `_FEW`; the chance of more is below 1e-5
 _TRIED = 8  # rows: so many numbers of them are all tried
 _GAIN = 1e-6  # of a cost: what is gained beyond rounding
@@ -38,129 +41,121 @@ _GAIN = 1e-6  # of a cost: what is gained beyond rounding
 Run = tuple[float, int]
 
 
-def decide(view: KeyView, around: Around, idle: Sequence[int], now: int) -> Cut | Hold:
+class _Wait(NamedTuple):
+    """So many rows are waited for so long; then these runs take all rows to the end, the wait included."""
+
+    joining: int
+    wait_ns: float
+    runs: list[Run]
+
+
+class _Options(NamedTuple):
+    """What the rows at a boundary could do."""
+
+    here: Sequence[float]  # by size: nanoseconds from here to the end
+    on: list[Run]  # they go on together
+    begun: list[Run]  # those that have begun behind them, after that
+    waits: Iterator[_Wait]
+
+
+def decide(view: KeyView, neighbours: Neighbours, idle: Sequence[int], now: int) -> Cut | Hold:
     """`view` is of a stage behind the first that is no cell."""
-    if view.facts.lengths:
-        return _by_length(view, around, now)
     rows = min(view.ready, view.limit)
-    queue = _queue(view, around)
-    course = view.facts.course
-    if queue is None or course is None or around.ahead:
-        return begin(view, around, rows, idle)
-    here = course.rest[around.stage]
-    stage, behind = around.nearest
-    begun = [(course.rest[stage][min(behind, view.full) - 1], behind)] if stage > 0 else []
-    best, least = 0, queue.cost([*_together(course, around.stage, rows), *begun]) * (1 - _GAIN)
-    planned = queue.planned(rows) - rows
-    for joining in _joining(course, stage, min(behind, view.full - rows), planned):
-        cost = queue.waiting(course, around.stage, rows, stage, joining)
-        in_time = now + course.rest[stage][joining - 1] - here[joining - 1] <= view.due
-        if cost < least and in_time and (stage == 0 or joining == behind):
-            best, least = -1, cost
-    best = _split(queue, rows, here, begun, best, least)
-    if best < 0:
+    costs = _costs(view, neighbours)
+    options = None if costs is None or neighbours.downstream else _options(view, neighbours, rows, costs)
+    if costs is None or options is None:
+        return _run(view, neighbours, rows, idle, Formed.IDLE)
+    first_stage = neighbours.upstream_stage == 0
+    holds, part = False, 0
+    least = costs.of([*options.on, *options.begun]) * (1 - _GAIN)
+    for joining, wait_ns, runs in options.waits:
+        if not first_stage and joining < neighbours.upstream:
+            continue  # the others would be left behind
+        cost = costs.of(runs, joining if first_stage else 0)
+        if cost < least and now + wait_ns <= view.due:
+            holds, least = True, cost
+    for size, parts in _splits(rows, options.here):
+        if (cost := costs.of([*parts, *options.begun])) < least:
+            holds, part, least = False, size, cost
+    if holds:
         return Hold(None)
-    return begin(view, around, best or rows, idle, Formed.TABLE if best else Formed.IDLE)
+    return _run(view, neighbours, part or rows, idle, Formed.TABLE if part else Formed.IDLE)
 
 
-def join(view: KeyView, around: Around, idle: Sequence[int]) -> Cut:
+def join(view: KeyView, neighbours: Neighbours, idle: Sequence[int]) -> Cut:
     """Rows begin to join others that wait for them at a later stage: as many of them as costs least."""
-    rows = min(view.ready, view.limit, view.full - around.ahead)
-    queue, course = _queue(view, around), view.facts.course
-    if queue is not None and course is not None:
-        tried = _joining(course, 0, rows, queue.planned(around.ahead) - around.ahead)
-        rows = min(tried, key=lambda some: queue.waiting(course, around.following, around.ahead, 0, some))
-    return begin(view, around, rows, idle)
+    rows = min(view.ready, view.limit, view.full - neighbours.downstream)
+    costs, plan = _costs(view, neighbours), view.facts.plan
+    if costs is not None and plan is not None:
+        stage, waiting = neighbours.downstream_stage, neighbours.downstream
+        counts = _counts(plan, 0, rows, costs.table_batch(waiting) - waiting)
+        rows = min(counts, key=lambda joining: costs.of(_wait(plan, stage, waiting, 0, joining).runs, joining))
+    return begin(view, neighbours, rows, idle)
 
 
-def begin(view: KeyView, around: Around, rows: int, idle: Sequence[int], reason: Formed = Formed.IDLE) -> Cut:
+def begin(view: KeyView, neighbours: Neighbours, rows: int, idle: Sequence[int], reason: Formed = Formed.IDLE) -> Cut:
     """Run so many rows, or the first part of them where parts are faster and the rest can catch up with it."""
-    course = view.facts.course
+    plan = view.facts.plan
     rows = min(rows, view.limit)
-    if course is not None and _queue(view, around) is not None:
-        part = course.firsts[around.stage][rows - 1]
+    if plan is not None and _costs(view, neighbours) is not None:
+        part = plan.part[neighbours.stage][rows - 1]
         rows, reason = part, Formed.TABLE if part < rows else reason
     return go_padded(view, rows, idle, reason)
 
 
-def _queue(view: KeyView, around: Around) -> _Queue | None:
-    """None where other units run meanwhile, or the values of the table are not known: nothing can be foreseen."""
-    facts = view.facts
-    if facts.whole is None or facts.level < 0 or view.free != 1 or view.running != 1:
-        return None
-    stage, behind = around.nearest if around.stage else (0, view.ready)
-    return _Queue(facts.whole, facts.level, behind if stage == 0 else 0)
-
-
-def goes_on(facts: Facts, stage: int, rows: int, longest: int) -> bool:
-    """Whether a batch goes on to `stage` as it is, where nothing waits: neither padded nor split to gain by it.
+def passes_through(facts: Facts, stage: int, rows: int, longest: int) -> bool:
+    """Whether a batch runs through `stage` as it is, where nothing waits: neither padded nor split to gain by it.
 
     `longest`: of its rows, which tells what parts of it take where times by length are known.
     """
-    course = None if facts.lengths else facts.course
-    if course is not None and facts.sizes and facts.sizes[0][rows - 1] != rows:
+    plan = None if facts.lengths else facts.plan
+    if plan is not None and facts.sizes and facts.sizes[0][rows - 1] != rows:
         return False
     if rows == 1 or facts.whole is None or facts.level < 0 or not facts.remaining:
         return True
-    if course is not None and course.firsts[stage][rows - 1] < rows:
+    if plan is not None and plan.part[stage][rows - 1] < rows:
         return False
-    here: Sequence[float] = facts.remaining[stage] if course is None else course.rest[stage]
+    here: Sequence[float] = facts.remaining[stage] if plan is None else plan.remaining_ns[stage]
     if facts.lengths:
         here = facts.lengths[stage].at(longest).times
-    least = rows * here[rows - 1]
-    size = rows
-    while size > 1:
-        size = (size + 1) // 2
-        if _total(_parts(rows, size, here)) < least:
-            return False  # it may gain: `decide` weighs what comes meanwhile
-    return True
+    return not any(_splits(rows, here))  # one that may gain is weighed by `decide`, with what has arrived meanwhile
 
 
-def _by_length(view: KeyView, around: Around, now: int) -> Cut | Hold:
-    """As `decide`, where times by length are known."""
-    rows = min(view.ready, view.limit)
-    queue = _queue(view, around)
-    if queue is None or around.ahead:
-        return go(view, rows)
-    stage, behind = around.nearest
-    here, source, together_here = _times(view.facts, around)
-    begun = [(source[min(behind, view.full) - 1], behind)] if stage > 0 else []
-    on: list[Run] = [(here[rows - 1], rows), *begun]
-    best, least = 0, queue.cost(on) * (1 - _GAIN)
-    joining = min(behind if stage else around.fitting, view.full - rows)
+def _run(view: KeyView, neighbours: Neighbours, rows: int, idle: Sequence[int], reason: Formed) -> Cut:
+    return go(view, rows, reason) if view.facts.lengths else begin(view, neighbours, rows, idle, reason)
+
+
+def _options(view: KeyView, neighbours: Neighbours, rows: int, costs: _Costs) -> _Options | None:
+    """None where the times of some stage are not known."""
+    if view.facts.lengths:
+        return _options_by_length(view, neighbours, rows)
+    plan, stage, upstream = view.facts.plan, neighbours.upstream_stage, neighbours.upstream
+    if plan is None:
+        return None
+    begun: list[Run] = [(plan.remaining_ns[stage][min(upstream, view.full) - 1], upstream)] if stage > 0 else []
+    counts = _counts(plan, stage, min(upstream, view.full - rows), costs.table_batch(rows) - rows)
+    waits = (_wait(plan, neighbours.stage, rows, stage, joining) for joining in counts)
+    return _Options(plan.remaining_ns[neighbours.stage], _together(plan, neighbours.stage, rows), begun, waits)
+
+
+def _options_by_length(view: KeyView, neighbours: Neighbours, rows: int) -> _Options:
+    lengths, stage, upstream = view.facts.lengths, neighbours.upstream_stage, neighbours.upstream
+    longest = neighbours.longest
+    longest_upstream = neighbours.longest_upstream or longest  # at the first stage, those that join are no longer
+    here = lengths[neighbours.stage].at(longest).times
+    source = lengths[max(stage, 0)].at(longest_upstream).times
+    together = lengths[neighbours.stage].at(max(longest, longest_upstream)).times
+    begun: list[Run] = [(source[min(upstream, view.full) - 1], upstream)] if stage > 0 else []
+    joining = min(upstream if stage else neighbours.joinable, view.full - rows)
+    waits: list[_Wait] = []
     if joining > 0:
-        wait = source[joining - 1] - together_here[joining - 1]
-        together: list[Run] = [(wait + together_here[rows + joining - 1], rows + joining)]
-        cost = queue.cost(together, joining if stage == 0 else 0)
-        if now + wait <= view.due and cost < least and (stage == 0 or joining == behind):
-            best, least = -1, cost
-    best = _split(queue, rows, here, begun, best, least)
-    if best < 0:
-        return Hold(None)
-    return go(view, best or rows, Formed.TABLE if best else Formed.IDLE)
+        wait_ns = source[joining - 1] - together[joining - 1]
+        waits = [_Wait(joining, wait_ns, [(wait_ns + together[rows + joining - 1], rows + joining)])]
+    return _Options(here, [(here[rows - 1], rows)], begun, iter(waits))
 
 
-def _times(facts: Facts, around: Around) -> tuple[Sequence[float], Sequence[float], Sequence[float]]:
-    """By size, from here to the end: of the rows here; from their own stage of those behind; from here of both."""
-    lengths = facts.lengths[around.stage]
-    behind = around.longest_behind or around.longest  # at the first stage, those that fit are no longer
-    both = lengths.at(max(around.longest, behind)).times
-    return lengths.at(around.longest).times, facts.lengths[max(around.nearest[0], 0)].at(behind).times, both
-
-
-def _split(queue: _Queue, rows: int, here: Sequence[float], begun: Sequence[Run], best: int, least: float) -> int:
-    """The size of the parts whose cost is below `least`, if there are any; else `best`."""
-    size = rows
-    while size > 1:
-        size = (size + 1) // 2
-        parts = _parts(rows, size, here)
-        if _total(parts) < rows * here[rows - 1] and (cost := queue.cost([*parts, *begun])) < least:
-            best, least = size, cost
-    return best
-
-
-class _Queue:
-    """What follows when the device is free, as the table of one load values it. `waiting`: rows that have not begun."""
+class _Costs:
+    """What choices cost by the table of one load, in rows x ns. `waiting`: rows that have not begun."""
 
     __slots__ = ("_control", "_inside", "_level", "_rate", "_values", "_waiting")
 
@@ -171,18 +166,12 @@ class _Queue:
         self._values = control.values[level]
         self._waiting = waiting
 
-    def planned(self, ahead: int) -> int:
-        """Rows of which the table would make a batch, were those `ahead` still waiting."""
-        return self._control.serve(self._level, self._waiting + ahead)
+    def table_batch(self, more: int) -> int:
+        """Rows of which the table would make a batch, if so many more were waiting."""
+        return self._control.serve(self._level, self._waiting + more)
 
-    def waiting(self, course: Course, stage: int, rows: int, source: int, joining: int) -> float:
-        """What it costs that rows at `stage` wait for others of an earlier one, and then go on together."""
-        wait = course.rest[source][joining - 1] - course.rest[stage][joining - 1]
-        (first, ended), *others = _together(course, stage, rows + joining)
-        return self.cost([(wait + first, ended), *others], joining if source == 0 else 0)
-
-    def cost(self, runs: Sequence[Run], begun: int = 0) -> float:
-        """Of these runs, one after the other, in rows x ns; `begun` of the rows that wait are part of them."""
+    def of(self, runs: Sequence[Run], begun: int = 0) -> float:
+        """These runs one after the other; `begun` of the rows that wait are part of them."""
         left = self._waiting - begun
         present = left + sum(rows for _, rows in runs)
         total = over = 0.0
@@ -190,18 +179,18 @@ class _Queue:
             total += present * time
             over += time
             present -= rows
-        come = self._rate * over
-        return total + come * over / 2 - self._inside * over + self._expected(left, come)
+        arriving = self._rate * over
+        return total + arriving * over / 2 - self._inside * over + self._expected(left, arriving)
 
-    def _expected(self, left: int, come: float) -> float:
-        """The mean value of `left` rows and a Poisson number of others, `come` on average."""
-        if come > _FEW:
-            spread = sqrt(come)
-            return (self._value(left + come - spread) + self._value(left + come + spread)) / 2
-        chance, mean = exp(-come), 0.0
+    def _expected(self, left: int, arriving: float) -> float:
+        """The mean value of `left` rows and a Poisson number of others, `arriving` on average."""
+        if arriving > _FEW:
+            spread = sqrt(arriving)
+            return (self._value(left + arriving - spread) + self._value(left + arriving + spread)) / 2
+        chance, mean = exp(-arriving), 0.0
         for more in range(_TERMS):
             mean += chance * self._value(left + more)
-            chance *= come / (more + 1)
+            chance *= arriving / (more + 1)
         return mean
 
     def _value(self, waiting: float) -> float:
@@ -211,7 +200,25 @@ class _Queue:
         return values[low] + (waiting - low) * (values[low + 1] - values[low])
 
 
-def _joining(course: Course, stage: int, most: int, planned: int) -> Iterator[int]:
+def _costs(view: KeyView, neighbours: Neighbours) -> _Costs | None:
+    """None where other units run meanwhile, or the table has no values: nothing can be foreseen then."""
+    facts = view.facts
+    if facts.whole is None or facts.level < 0 or view.free != 1 or view.running != 1:
+        return None
+    waiting = view.ready
+    if neighbours.stage:
+        waiting = neighbours.upstream if neighbours.upstream_stage == 0 else 0
+    return _Costs(facts.whole, facts.level, waiting)
+
+
+def _wait(plan: StagePlan, stage: int, rows: int, source: int, joining: int) -> _Wait:
+    """Rows at `stage` wait for others of an earlier one, and then go on together."""
+    wait_ns = plan.remaining_ns[source][joining - 1] - plan.remaining_ns[stage][joining - 1]
+    (first, ended), *others = _together(plan, stage, rows + joining)
+    return _Wait(joining, wait_ns, [(wait_ns + first, ended), *others])
+
+
+def _counts(plan: StagePlan, stage: int, most: int, planned: int) -> Iterator[int]:
     """Numbers of rows worth a try: all up to a few, else 1, 2, 4, ... of the parts in which they would run, and all.
 
     `planned`: with so many the table's batch would be complete.
@@ -221,37 +228,41 @@ def _joining(course: Course, stage: int, most: int, planned: int) -> Iterator[in
         return
     if 0 < planned < most:
         yield planned
-    firsts, rows, count = course.firsts[stage], 0, 0
+    parts, rows, count = plan.part[stage], 0, 0
     while rows < most:
-        rows += firsts[most - rows - 1]
+        rows += parts[most - rows - 1]
         count += 1
         if rows == most or not count & (count - 1):
             yield rows
 
 
-def _together(course: Course, stage: int, rows: int) -> list[Run]:
+def _together(plan: StagePlan, stage: int, rows: int) -> list[Run]:
     """Rows go from a stage to the end together; at the last one they end part by part."""
-    firsts, units = course.firsts[-1], course.units[-1]
-    lead = course.rest[stage][rows - 1] - course.rest[-1][rows - 1]
+    parts, unit_ns = plan.part[-1], plan.unit_ns[-1]
+    lead = plan.remaining_ns[stage][rows - 1] - plan.remaining_ns[-1][rows - 1]
     runs: list[Run] = []
     while rows:
-        part = firsts[rows - 1]
-        runs.append((lead + units[part - 1], part))
+        part = parts[rows - 1]
+        runs.append((lead + unit_ns[part - 1], part))
         rows, lead = rows - part, 0
     return runs
 
 
-def _parts(rows: int, size: int, times: Sequence[float]) -> list[Run]:
-    """Parts of `size`, and what is left, one after the other."""
-    full, rest = divmod(rows, size)
-    parts: list[Run] = [(times[size - 1], size)] * full
-    return [*parts, (times[rest - 1], rest)] if rest else parts
+def _splits(rows: int, times: Sequence[float]) -> Iterator[tuple[int, list[Run]]]:
+    """Ways to run rows in parts one after the other that end earlier on average: the size of the parts, and their runs.
 
-
-def _total(runs: Sequence[Run]) -> float:
-    """Rows x ns until the last has ended."""
-    total = over = 0.0
-    for time, rows in runs:
-        over += time
-        total += rows * over
-    return total
+    `times`: by size, of a part from here to the end.
+    """
+    size = rows
+    while size > 1:
+        size = (size + 1) // 2
+        full, rest = divmod(rows, size)
+        parts: list[Run] = [(times[size - 1], size)] * full
+        if rest:
+            parts.append((times[rest - 1], rest))
+        over = total = 0.0
+        for time, ended in parts:
+            over += time
+            total += ended * over
+        if total < rows * times[rows - 1]:
+            yield size, parts

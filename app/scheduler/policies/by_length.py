@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from app.scheduler.estimates.lengths import LengthTimes
-from app.scheduler.rows.lanes import Alike
+from app.scheduler.rows.lanes import LengthWindow
 
 _FULLEST = 0.95  # load that is counted with: the price of time would grow without bound
 _LOOKED_AT = 3  # windows of a size
@@ -30,13 +30,13 @@ _PLACES = 8  # windows of a size of which the one with the least padding is trie
 _SIZES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
 
 
-def pick(alike: Alike, times: LengthTimes, waiting: float, most: int, rate: float) -> tuple[int, int]:
+def pick(window: LengthWindow, times: LengthTimes, waiting: float, most: int, rate: float) -> tuple[int, int]:
     """Rows of the next unit, and how many of them come before the first row in order of length.
 
     `waiting`: rows that wait for this worker; `most`: of one unit; `rate`: rows per ns that come for it.
     """
-    lengths, place = alike.lengths, alike.place
-    queue = _Queue(times, waiting, alike.total / alike.count, rate)
+    lengths, place = window.lengths, window.place
+    queue = _Queue(times, waiting, window.total / window.count, rate)
     sums = [0, *accumulate(lengths)]
     chosen, least = (1, 0), queue.cost(1, lengths[place], lengths[place])
     most = min(most, len(lengths))

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from app.scheduler.policies.base import BasePolicy, Cut, Hold, KeyView, Policy
+from app.scheduler.policies.base import Cut, Hold, Policy
+from app.scheduler.policies.view import KeyView
 from app.scheduler.types import DeviceSpec, Formed
 
 
-class Ebird(BasePolicy):
+class Ebird(Policy):
     """The paper's scheduler, to the letter. Its workers are idle or not: behind a unit at work there is no place."""
 
     name = "ebird"

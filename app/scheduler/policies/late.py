@@ -1,6 +1,6 @@
 """Late Batching: rows join a running cell at the very next step, leave it at once, and nothing is padded.
 
-All rows that stand between two steps of a cell run the next one together, whatever step each has reached, up to the
+All rows that are between two steps of a cell run the next one together, whatever step each has reached, up to the
 largest batch, the oldest first. The paper has one kind of block. With stages around the cell, as an embedding before it
 and a head behind it, joining at the next step and leaving at once mean that these go before the cell's next step: the
 rows behind it always, those before it once between two steps, and only while the cell has room for more rows.
@@ -13,18 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.scheduler.policies.base import BasePolicy, Cut, Hold, KeyView, go
+from app.scheduler.policies.base import Cut, Hold, Policy, go
+from app.scheduler.policies.view import KeyView
 
 
 def steps_aside(view: KeyView) -> bool:
     """Whether a cell lets rows go first that leave it, or that are about to join it."""
-    around = view.around
-    if around is None or not around.cell:
+    neighbours = view.neighbours
+    if neighbours is None or not neighbours.cell:
         return False
-    return around.after > 0 or (around.before > 0 and view.ready < view.full and not around.joined)
+    return neighbours.waiting_after > 0 or (
+        neighbours.waiting_before > 0 and view.ready < view.full and not neighbours.newcomers
+    )
 
 
-class Late(BasePolicy):
+class Late(Policy):
     """The paper's join and leave. A model without a cell is served as by `no_wait`."""
 
     name = "late"

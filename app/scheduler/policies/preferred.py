@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.scheduler.policies.base import BasePolicy, Cut, Facts, Hold, KeyView, held
+from app.scheduler.policies.base import Cut, Hold, Policy, held
+from app.scheduler.policies.view import Facts, KeyView
 from app.scheduler.types import Formed
 
 
-class Preferred(BasePolicy):
+class Preferred(Policy):
     """Batches of exactly the preferred size, or what is there when the oldest row has waited long enough."""
 
     name = "preferred"

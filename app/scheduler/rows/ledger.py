@@ -8,16 +8,16 @@ it ends; one that fails in its first unit does not count any more, since nothing
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heappush
 from itertools import groupby
 
-from app.scheduler.rows.deadlines import Deadlines
 from app.scheduler.rows.program import ProgramState
-from app.scheduler.rows.ready import Key
-from app.scheduler.rows.ready_table import ReadyTable
+from app.scheduler.rows.ready import Key, ReadyTable
 from app.scheduler.types import Call, Drop, Reason, Row, RowState
 
 _NO_DEADLINE = 1 << 62  # goes behind all that have one
+_SLACK = 64  # deadlines of calls that have left, tolerated before the heap is rebuilt
 _ENDED, _RUNNING, _WAITING = RowState.ENDED, RowState.RUNNING, RowState.WAITING  # looked up once, used per row
 
 
@@ -197,3 +197,42 @@ def key_of(row: Row, state: ProgramState) -> Key:
     program, stage = state.program, row.stage
     bucketed = program.length_buckets and not program.stages[stage].repeats
     return (program.id, stage, bisect_left(program.length_buckets, row.length) if bucketed else 0)
+
+
+class Deadlines:
+    """The deadlines of the calls that have not left, the next one first: a heap over `calls`, by id.
+
+    Entries of calls that left stay until their time comes; the heap is rebuilt when they outnumber those that live.
+    """
+
+    __slots__ = ("_calls", "_heap")
+
+    def __init__(self, calls: Mapping[int, Call]) -> None:
+        self._calls = calls
+        self._heap: list[tuple[int, int]] = []  # (deadline, call id)
+
+    def __len__(self) -> int:
+        """Entries held, those of calls that have left included."""
+        return len(self._heap)
+
+    def add(self, deadline: int, call_id: int) -> None:
+        heap = self._heap
+        if len(heap) > 2 * len(self._calls) + _SLACK:
+            heap[:] = [entry for entry in heap if entry[1] in self._calls]
+            heapify(heap)
+        heappush(heap, (deadline, call_id))
+
+    def passed(self, now: int) -> Iterator[Call]:
+        """Take the calls whose deadline is not after `now`. The caller lets each leave."""
+        heap = self._heap
+        while heap and heap[0][0] <= now:
+            call = self._calls.get(heappop(heap)[1])
+            if call is not None:
+                yield call
+
+    def next(self) -> int | None:
+        """The earliest deadline of a call that has not left."""
+        heap = self._heap
+        while heap and heap[0][1] not in self._calls:
+            heappop(heap)
+        return heap[0][0] if heap else None

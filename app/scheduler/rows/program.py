@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import replace
 
+from app.scheduler.estimates.batch_monitor import RateMonitor, Regression, algorithm_1, preferred_size
 from app.scheduler.estimates.latency import Latency
 from app.scheduler.estimates.lengths import LengthTimes, any_length
-from app.scheduler.estimates.preferred import algorithm_1, preferred_size
-from app.scheduler.estimates.profile import padded
-from app.scheduler.estimates.rate import RateMonitor
-from app.scheduler.estimates.regression import Regression
+from app.scheduler.estimates.parts import StagePlan, padded, to_the_end
 from app.scheduler.forming.workers import lead_of
 from app.scheduler.optimal.tables import ControlTables
 from app.scheduler.patience import Patience
-from app.scheduler.policies import Course, Facts, Policy
-from app.scheduler.policies import make as make_policy
-from app.scheduler.policies.base import to_the_end
+from app.scheduler.policies import Facts, policy_class
 from app.scheduler.rows.batches import BatchTable
 from app.scheduler.rows.ready import ReadySet
 from app.scheduler.types import DeviceSpec, Klass, Outcome, Profile, Program, Unit
@@ -68,7 +63,7 @@ class ProgramState:
         self._room = min(device.max_alive, program.max_alive)
         self.full = [0] * len(program.stages)
         self.entry = entry  # where new real-time rows stand, when that is one set whatever their length
-        self.policy: Policy = make_policy(program.policy)
+        self.policy = policy_class(program.policy)()
         self.latency = [Latency(stage.profile) for stage in program.stages]
         for stage in range(len(program.stages)):
             self._set_full(stage)
@@ -111,12 +106,13 @@ class ProgramState:
 
     @property
     def preferred(self) -> int:
-        """The preferred batch size: the preset's own, else from the measured batch times."""
+        """The preferred batch size: the policy's own, else from the measured batch times."""
         target = self.policy.target(self.facts[0])
         if target is not None:
             return target
-        times = self.latency[0] if len(self.latency) == 1 else _AllStages(self.latency)
-        return preferred_size(self.rate.rate, times, self.program.max_batch, self._lead_ns)
+        if not all(latency.known for latency in self.latency):
+            return 1
+        return preferred_size(self.rate.rate, self.interval, self.program.max_batch)
 
     def time(self, rows: int, stage: int = 0, running: int = 1, length: int = 0, lead_ns: int = 0) -> int:
         """Nanoseconds for a batch of `rows` through all stages from `stage` on, while so many units run.
@@ -246,14 +242,14 @@ class ProgramState:
         """What the profiles say of the time from each stage to the end."""
         if not all(latency.known for latency in self.latency):
             for facts in self.facts:
-                facts.remaining, facts.lengths, facts.course, facts.sizes = (), (), None, ()
+                facts.remaining, facts.lengths, facts.plan, facts.sizes = (), (), None, ()
             return
         sizes = range(1, self.program.max_batch + 1)
         times = [tuple(latency.predict(size) for size in sizes) for latency in self.latency]
-        course = Course.of(times) if self.sees_stages else None
+        plan = StagePlan.of(times) if self.sees_stages else None
         lengths = self._by_length() if self.picks else ()
         for facts, latency in zip(self.facts, self.latency, strict=True):
-            facts.remaining, facts.course, facts.lengths = to_the_end(times), course, lengths
+            facts.remaining, facts.plan, facts.lengths = to_the_end(times), plan, lengths
             together = (tuple(latency.predict(size, units) for size in sizes) for units in range(1, self._most + 1))
             facts.sizes = tuple(padded(one)[1] for one in together)
 
@@ -287,20 +283,3 @@ class ProgramState:
         first, *others = self.latency
         slower = [first.slowdown(size, self._most, self._lead_ns), *(one.slowdown(size, self._most) for one in others)]
         return sum(slower) / len(slower)
-
-
-class _AllStages:
-    """The batch times of a program's stages, one after another."""
-
-    def __init__(self, stages: Sequence[Latency]) -> None:
-        self._stages = stages
-
-    @property
-    def known(self) -> bool:
-        return all(latency.known for latency in self._stages)
-
-    def predict(self, size: int, running: int = 1, length: int = 0, lead_ns: int = 0) -> int:
-        """Units of the first stage are handed over ahead."""
-        first, *others = self._stages
-        later = sum(latency.predict(size, running, length) for latency in others)
-        return first.predict(size, running, length, lead_ns) + later

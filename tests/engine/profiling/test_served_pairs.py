@@ -9,8 +9,7 @@ from torch import nn
 
 from app.contract import Model
 from app.engine.profiling.cache import Key, ProfileCache, architecture_of, device_name
-from app.scheduler.estimates.pairs import Pair, PairTime
-from app.scheduler.estimates.pairs import PairSlowdowns
+from app.scheduler.estimates.pairs import Pair, PairSlowdowns, PairTime
 from app.scheduler.record import Entry, RecordingScheduler
 
 from ..rig import Rig, make_model, serving

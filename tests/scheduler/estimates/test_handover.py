@@ -6,8 +6,7 @@ import random
 
 import pytest
 
-from app.scheduler.estimates.handover import Handover
-from app.scheduler.estimates.latency import Latency
+from app.scheduler.estimates.latency import Handover, Latency
 from app.scheduler.types import Profile
 
 US = 1_000

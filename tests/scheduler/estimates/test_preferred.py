@@ -10,9 +10,8 @@ import math
 import pytest
 from tiers import some
 
+from app.scheduler.estimates.batch_monitor import Regression, algorithm_1, preferred_size
 from app.scheduler.estimates.latency import Latency
-from app.scheduler.estimates.preferred import algorithm_1, preferred_size
-from app.scheduler.estimates.regression import Regression
 from app.scheduler.types import Profile
 
 MS = 1_000_000
@@ -35,32 +34,32 @@ def closed_form(a: float, c: float, rate: float) -> int:
 @pytest.mark.parametrize("rate", some([0, 10, 77, 130, 333, 701, 1_234, 1_500, 5_000]))
 def test_closed_form_of_a_linear_curve(a_ms: float, c_ms: float, rate: float) -> None:
     expected = closed_form(a_ms / 1e3, c_ms / 1e3, rate)
-    assert preferred_size(rate, linear(a_ms, c_ms), LARGEST) == expected
+    assert preferred_size(rate, linear(a_ms, c_ms).predict, LARGEST) == expected
 
 
 def test_throughput_must_exceed_the_rate_not_meet_it() -> None:
-    assert preferred_size(100, Latency(Profile((10 * MS, 19 * MS))), 2) == 2
-    assert preferred_size(99, Latency(Profile((10 * MS, 19 * MS))), 2) == 1
+    assert preferred_size(100, Latency(Profile((10 * MS, 19 * MS))).predict, 2) == 2
+    assert preferred_size(99, Latency(Profile((10 * MS, 19 * MS))).predict, 2) == 1
 
 
 def test_curve_need_not_be_monotone() -> None:
     latency = Latency(Profile((5 * MS, 10 * MS, 15 * MS, 10 * MS)))
-    assert preferred_size(250, latency, 4) == 4
+    assert preferred_size(250, latency.predict, 4) == 4
 
 
 def test_observed_scale_counts() -> None:
     latency = Latency(Profile((10 * MS, 12 * MS)))
-    assert preferred_size(99, latency, 2) == 1
+    assert preferred_size(99, latency.predict, 2) == 1
     latency.scale = 1.5
-    assert preferred_size(99, latency, 2) == 2
+    assert preferred_size(99, latency.predict, 2) == 2
 
 
 def test_unknown_batch_times_prefer_one() -> None:
-    assert preferred_size(1e6, Latency(Profile()), LARGEST) == 1
+    assert preferred_size(1e6, Latency(Profile()).predict, LARGEST) == 1
 
 
 def test_max_batch_bounds_the_answer() -> None:
-    assert preferred_size(1e9, linear(7, 0.6), 4) == 4
+    assert preferred_size(1e9, linear(7, 0.6).predict, 4) == 4
 
 
 def line(a_ms: float, c_ms: float) -> Regression:

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiers import few
 
-from app.scheduler.estimates.profile import ModelProfile, fit, linear, padded, parse
+from app.scheduler.estimates.parts import padded
+from app.scheduler.estimates.profile import ModelProfile, fit, linear, parse
 from app.scheduler.types import Profile
 
 EXAMPLES = settings(max_examples=few(100))

@@ -7,7 +7,7 @@ import random
 import pytest
 from tiers import full
 
-from app.scheduler.estimates.rate import RateMonitor
+from app.scheduler.estimates.batch_monitor import RateMonitor
 
 SECOND = 1_000_000_000
 

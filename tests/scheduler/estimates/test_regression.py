@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 from tiers import some
 
+from app.scheduler.estimates.batch_monitor import Regression
 from app.scheduler.estimates.profile import linear
-from app.scheduler.estimates.regression import Regression
 
 MS = 1_000_000
 FORGET, PRIOR, ANCHOR = (

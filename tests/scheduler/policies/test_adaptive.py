@@ -11,7 +11,7 @@ from tiers import few, repeatable
 
 from app.scheduler.estimates.profile import linear
 from app.scheduler.optimal.tables import ControlTables, solve
-from app.scheduler.policies import Cut, Facts, Hold, KeyView, make
+from app.scheduler.policies import Cut, Facts, Hold, KeyView, policy_class
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import DeviceSpec, Outcome, Profile, Step, Unit
 
@@ -31,7 +31,7 @@ TABLES = ControlTables(
 
 
 def decide(view: KeyView, idle: tuple[int, ...] = (8,), now: int = 0) -> Cut | Hold:
-    return make("adaptive").decide(view, idle, now)
+    return policy_class("adaptive")().decide(view, idle, now)
 
 
 def view(ready: int, level: int = 0, *, limit: int = 8, oldest: int = 0, tables: ControlTables = TABLES) -> KeyView:
@@ -129,7 +129,7 @@ def test_without_tables_it_decides_as_no_wait(
 ) -> None:
     idle.sort(reverse=True)
     seen = view_of(ready, min(idle[0], full), full, oldest, delay)
-    assert make("adaptive").decide(seen, idle, now) == make("no_wait").decide(seen, idle, now)
+    assert policy_class("adaptive")().decide(seen, idle, now) == policy_class("no_wait")().decide(seen, idle, now)
 
 
 curves = st.one_of(

@@ -9,10 +9,11 @@ import pytest
 from tiers import full
 
 from app.scheduler.estimates.lengths import LengthTimes
+from app.scheduler.estimates.parts import StagePlan
 from app.scheduler.estimates.profile import ModelProfile, linear
 from app.scheduler.optimal.tables import ControlTables, solve
-from app.scheduler.policies import Around, Course, Cut, Facts, Hold, KeyView, make
-from app.scheduler.rows.lanes import Alike
+from app.scheduler.policies import Cut, Facts, Hold, KeyView, Neighbours, policy_class
+from app.scheduler.rows.lanes import LengthWindow
 from app.scheduler.types import Formed, Profile
 from app.sim.fleet import Setup, run
 
@@ -29,22 +30,22 @@ def tables(whole: tuple[int, ...]) -> ControlTables:
     return solve(Profile(whole), loads=(0.1, 0.5, 0.9), values=True)
 
 
-def view(ready: int, stage: int, stages: list[tuple[int, ...]], nearest: tuple[int, int] = (-1, 0), *,
-         level: int = 1, ahead: int = 0) -> KeyView:  # fmt: skip
+def view(ready: int, stage: int, stages: list[tuple[int, ...]], upstream: tuple[int, int] = (-1, 0), *,
+         level: int = 1, downstream: int = 0) -> KeyView:  # fmt: skip
     """Of an idle device with one worker, in front of a stage of a program."""
     whole = tuple(map(sum, zip(*stages, strict=True)))
-    facts = Facts(level=level, whole=tables(whole), course=Course.of(stages))
-    around = Around(
-        stage=stage, cell=False, batch=None, here=ready, joined=False, latest=None, formed=-1, active=ready,
-        beside=0, oldest=0, nearest=nearest, ahead=ahead, following=stage + 1 if ahead else -1,
-        before=nearest[1], after=0,
+    facts = Facts(level=level, whole=tables(whole), plan=StagePlan.of(stages))
+    neighbours = Neighbours(
+        stage=stage, cell=False, batch=None, here=ready, newcomers=False, latest=None, last_formed=-1, active=ready,
+        other_buckets=0, oldest=0, upstream_stage=upstream[0], upstream=upstream[1], downstream=downstream,
+        downstream_stage=stage + 1 if downstream else -1, waiting_before=upstream[1], waiting_after=0,
     )  # fmt: skip
     made = view_of(ready, min(ready, LARGEST), LARGEST, facts=facts)
-    return replace(made, free=1, around=around)
+    return replace(made, free=1, neighbours=neighbours)
 
 
 def decide(given: KeyView, now: int = 0) -> Cut | Hold:
-    return make("adaptive").decide(given, (LARGEST,), now)
+    return policy_class("adaptive")().decide(given, (LARGEST,), now)
 
 
 def test_goes_on_where_nobody_comes_and_batching_pays() -> None:
@@ -69,7 +70,7 @@ def test_a_stage_runs_a_batch_in_parts_and_the_first_waits_for_the_others() -> N
     begin = view(LARGEST, 0, [fours, FLAT], level=2)
     assert decide(begin) == Cut(4, 4, Formed.TABLE)
     assert decide(view(4, 1, [fours, FLAT], (0, 8), level=2)) == Hold(None)
-    joining = view(8, 0, [fours, FLAT], level=2, ahead=4)
+    joining = view(8, 0, [fours, FLAT], level=2, downstream=4)
     assert decide(joining) in (Cut(4, 4, Formed.IDLE), Cut(4, 4, Formed.TABLE))
 
 
@@ -101,8 +102,8 @@ def test_does_not_wait(change: dict[str, int]) -> None:
 def test_rows_that_catch_up_go_straight_on() -> None:
     """Those that wait ahead of them would wait for ever otherwise; and no more begin than have room beside them."""
     stages = [FLAT, STEEP, STEEP]
-    assert decide(view(4, 1, stages, ahead=2)) == Cut(4, 4, Formed.IDLE)
-    begin = decide(view(7, 0, stages, ahead=2))
+    assert decide(view(4, 1, stages, downstream=2)) == Cut(4, 4, Formed.IDLE)
+    begin = decide(view(7, 0, stages, downstream=2))
     assert isinstance(begin, Cut)
     assert 0 < begin.rows <= 6
 
@@ -163,12 +164,12 @@ class TestLengths:
     #: One row as short as 1 takes 1 ms a stage, at 100 as long as any number of them takes in `FLAT`.
     SHORT = ((1, (MS,) * LARGEST), (100, FLAT))
 
-    def decided(self, longest: int, fitting: int, nearest: tuple[int, int]) -> Cut | Hold:
-        given = view(1, 1, [(MS // 10,) * LARGEST, FLAT], nearest)
+    def decided(self, longest: int, fitting: int, upstream: tuple[int, int]) -> Cut | Hold:
+        given = view(1, 1, [(MS // 10,) * LARGEST, FLAT], upstream)
         first = ((1, (MS // 10,) * LARGEST), (100, (MS // 10,) * LARGEST))
         given.facts.lengths = (LengthTimes([first, self.SHORT], LARGEST), LengthTimes([self.SHORT], LARGEST))
-        assert given.around is not None
-        given.around.longest, given.around.fitting = longest, fitting
+        assert given.neighbours is not None
+        given.neighbours.longest, given.neighbours.joinable = longest, fitting
         return decide(given)
 
     def test_waits_for_rows_that_make_it_no_longer(self) -> None:
@@ -179,18 +180,18 @@ class TestLengths:
         """Short rows gain nothing from a batch, long ones take as long in any: they stay together."""
         given = view(4, 1, [FLAT, STEEP])
         facts = replace(given.facts, remaining=((), STEEP))
-        assert not make("adaptive").goes_on(facts, 1, 4, 0)
+        assert not policy_class("adaptive")().passes_through(facts, 1, 4, 0)
         times = LengthTimes([((10, STEEP), (100, tuple(10 * time for time in FLAT)))], LARGEST)
         facts = replace(facts, lengths=(times, times))
-        assert not make("adaptive").goes_on(facts, 1, 4, 10)
-        assert make("adaptive").goes_on(facts, 1, 4, 100)
+        assert not policy_class("adaptive")().passes_through(facts, 1, 4, 10)
+        assert policy_class("adaptive")().passes_through(facts, 1, 4, 100)
 
     def test_follows_with_the_longest_that_fit(self) -> None:
-        given = view(5, 0, [FLAT, FLAT], ahead=6)
+        given = view(5, 0, [FLAT, FLAT], downstream=6)
         given.facts.lengths = (LengthTimes([self.SHORT, self.SHORT], LARGEST), LengthTimes([self.SHORT], LARGEST))
-        assert given.around is not None
-        given.around.longest_ahead = 20
-        given = replace(given, alike=Alike([8, 18, 19, 20, 90], 2, 5, 155, 8, 90))
+        assert given.neighbours is not None
+        given.neighbours.longest_downstream = 20
+        given = replace(given, length_window=LengthWindow([8, 18, 19, 20, 90], 2, 5, 155, 8, 90))
         assert decide(given) == Cut(2, 2, Formed.IDLE, shorter=0)  # 19, which is the oldest, and 20
-        given.around.longest_ahead = 17  # the oldest is longer than those ahead, and goes by itself
+        given.neighbours.longest_downstream = 17  # the oldest is longer than those ahead, and goes by itself
         assert decide(given) == Cut(1, 1, Formed.IDLE, shorter=0)

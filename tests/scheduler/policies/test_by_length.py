@@ -13,7 +13,7 @@ from tiers import full, repeatable
 from app.scheduler.estimates.lengths import LengthTimes
 from app.scheduler.estimates.profile import ModelProfile
 from app.scheduler.policies import POLICIES, by_length
-from app.scheduler.rows.lanes import Alike
+from app.scheduler.rows.lanes import LengthWindow
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Klass, Profile, Program, Stage, Unit
 from app.sim.fleet import Setup, run
@@ -131,7 +131,7 @@ class TestChoice:
     @pytest.mark.parametrize("most", [1, 2, 5, 8])
     def test_no_more_than_may_go(self, most: int) -> None:
         times = LengthTimes([FLAT.by_length], LARGEST)
-        alike = Alike([10] * 7, 3, 7, 70, 10, 10)
+        alike = LengthWindow([10] * 7, 3, 7, 70, 10, 10)
         rows, shorter = by_length.pick(alike, times, 7, most, 0.0)
         assert rows == min(most, 7)
         assert 0 <= shorter < rows

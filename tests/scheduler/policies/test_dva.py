@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiers import repeatable
 
-from app.scheduler.policies.dva_operator import part_of
+from app.scheduler.policies.dva import part_of
 from app.scheduler.types import DeviceSpec, Operation, Profile, Stage, Step
 
 from ..world import Arrival, Trace, World, make_device, make_program

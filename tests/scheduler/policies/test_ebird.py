@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiers import repeatable, some
 
-from app.scheduler.policies import Cut, Hold, make
+from app.scheduler.policies import Cut, Hold, policy_class
 from app.scheduler.policies.ebird import Ebird
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import DeviceSpec, Formed, Klass, Outcome, Step, Unit, WorkerSpec
@@ -222,7 +222,7 @@ def test_passes_start_what_the_listing_starts(others: list[int], ready: int, max
 
 
 def test_policy_answers_one_worker_at_a_time() -> None:
-    policy = make("ebird")
+    policy = policy_class("ebird")()
     assert policy.decide(view_of(21, 16, 16), (16, 8, 1), 0) == Cut(16, 16, Formed.FULL)
     assert policy.decide(view_of(5, 8, 16), (8, 1), 0) == Cut(1, 1, Formed.IDLE)
     assert policy.decide(view_of(3, 16, 16), (16, 8), 0) == Hold(None)

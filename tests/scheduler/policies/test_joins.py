@@ -8,7 +8,7 @@ from itertools import combinations_with_replacement, product
 import pytest
 
 from app.scheduler.policies.adaptive import Adaptive
-from app.scheduler.policies.base import Joining
+from app.scheduler.policies.view import JoinOffer
 
 from ..cells import Curve, sum_of_latencies
 
@@ -34,7 +34,7 @@ def chosen(lengths: tuple[int, ...], joiners: int, steps: int, time: Curve) -> b
     left = min(lengths)
     stay = [length - left for length in lengths if length > left]
     return Adaptive().joins(
-        Joining(
+        JoinOffer(
             left=left,
             ending=len(lengths) - len(stay),
             staying=len(stay),

@@ -57,8 +57,8 @@ def test_l3_the_oldest_keep_their_places() -> None:
 
 def test_l6_a_row_of_one_step_that_comes_in_the_middle_of_a_long_one_waits_for_one_step() -> None:
     stages = (Stage(Profile((T // 10,) * 4)), CELL, Stage(Profile((T // 10,) * 4)))
-    for around in ((CELL,), stages):
-        ran = late(Request(0, 300), Request(100 * T + 1, 1), stages=around)
+    for neighbours in ((CELL,), stages):
+        ran = late(Request(0, 300), Request(100 * T + 1, 1), stages=neighbours)
         assert ran.latency[1] <= 3 * T
 
 

@@ -6,7 +6,7 @@ import pytest
 from tiers import some
 
 from app.scheduler.estimates.profile import linear
-from app.scheduler.policies import Cut, Facts, Hold, make
+from app.scheduler.policies import Cut, Facts, Hold, policy_class
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Outcome, Stage, Step, Unit
 
@@ -209,4 +209,4 @@ class TestDispatcher:
 )
 def test_policy(preferred: int, ready: int, limit: int, now: int, expected: Cut | Hold) -> None:
     view = view_of(ready, limit, 8, oldest=100, max_delay=50, facts=Facts(preferred=preferred))
-    assert make("preferred").decide(view, (limit,), now) == expected
+    assert policy_class("preferred")().decide(view, (limit,), now) == expected

@@ -1,0 +1,55 @@
+"""Fixed rules: serve what waits, or wait for a full batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from app.scheduler.policies.base import Cut, Hold, Policy, held
+from app.scheduler.policies.view import KeyView
+from app.scheduler.types import Formed
+
+
+class NoWait(Policy):
+    """Serve what waits, up to the largest batch, as soon as a worker is free (also called ad hoc, or zero window).
+
+    It never idles while rows wait; batches form by themselves while workers are busy.
+    """
+
+    name = "no_wait"
+
+
+class Window(Policy):
+    """Wait for the largest batch or for the delay of the oldest row: the rule of Triton and TF Serving.
+
+    A full batch leaves at once; fewer rows leave when the oldest of them has waited `max_delay`, and before it would
+    miss its deadline.
+    """
+
+    name = "window"
+    holds = True
+
+    def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
+        if view.ready >= view.full:
+            rows = min(view.limit, view.full)
+            return Cut(rows, rows, Formed.FULL)
+        ended = held(view, view.max_delay, now)
+        if isinstance(ended, Hold):
+            return ended
+        rows = min(view.ready, view.limit)
+        return Cut(rows, rows, ended)
+
+
+class Static(Window):
+    """As `window`, but every batch is padded to the largest that an idle worker can run.
+
+    This is what a compiled engine with a static shape must do.
+    """
+
+    name = "static"
+
+    def decide(self, view: KeyView, idle: Sequence[int], now: int) -> Cut | Hold:
+        decision = super().decide(view, idle, now)
+        if isinstance(decision, Hold):
+            return decision
+        size = min(view.full, idle[0])
+        return Cut(min(decision.rows, size), size, decision.reason)

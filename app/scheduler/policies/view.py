@@ -1,0 +1,102 @@
+"""What a policy sees of one key: the rows that wait there, what is known of their program, and its other stages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from app.scheduler.estimates.lengths import LengthTimes
+from app.scheduler.estimates.parts import StagePlan
+from app.scheduler.optimal.tables import ControlTables
+from app.scheduler.rows.lanes import LengthWindow
+from app.scheduler.types import Batch
+
+
+@dataclass(slots=True)
+class Facts:
+    """What is known of one program at one stage, kept by the scheduler. Changes with ticks, not with rows."""
+
+    preferred: int = 1  # rows: Algorithm 1 of Khan et al., at each tick; 0 behind the first stage
+    control: ControlTables | None = None  # None: not solved, or not applicable to this stage
+    level: int = -1  # the control table for the load as it is
+    rate: float = 0.0  # rows per second, since it last changed
+    scale: float = 1.0  # observed over profiled time of a batch, its hand-over included
+    complete_wait: float = 1.0  # of the program, for `dva_load`
+    may_hold: bool = False  # the policy, or some control table, ever holds rows back
+    whole: ControlTables | None = None  # of all stages as one, with the values of its states
+    #: By stage and size: nanoseconds from there to the end, one step of each cell; the same for all stages of a
+    #: program. Empty where some stage is not measured.
+    remaining: tuple[tuple[int, ...], ...] = ()
+    #: The same by length. Empty where no times by length are known, or the policy may not reorder, or there is a cell.
+    lengths: tuple[LengthTimes, ...] = ()
+    plan: StagePlan | None = None  # the same for all stages; None where some stage is not measured
+    #: By units at work and rows: the size at which they are fastest at this stage.
+    sizes: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(slots=True)
+class Neighbours:
+    """The batches and the other stages of a program with stages or cells, as seen from one key.
+
+    Rows count as waiting elsewhere only if they can start: those without room on the device do not.
+    """
+
+    stage: int
+    cell: bool
+    batch: Batch | None  # of the first row; None: it has not begun
+    here: int  # rows of that batch that are first in line here
+    newcomers: bool  # some row that waits at this cell has not run a step of it
+    latest: Batch | None  # the only one that may be stretched; None: not in this length bucket, or in its last stage
+    last_formed: int  # when the last batch was, whatever its lengths; -1: there is none
+    active: int  # rows of the program that have begun and not ended
+    other_buckets: int  # rows that wait at this stage with lengths of other buckets
+    oldest: int  # arrival of the oldest of all at this stage
+    upstream_stage: int  # the last stage before this one at which rows of this bucket wait; -1: there is none
+    upstream: int  # how many wait there
+    downstream_stage: int  # the first later stage at which rows of this bucket wait; -1: there is none
+    downstream: int  # rows of this bucket that wait at all later stages
+    waiting_before: int  # rows that wait at earlier stages that are no cells
+    waiting_after: int  # rows that wait at later stages that are no cells
+    missing: int = 0  # rows of the first row's batch that have not reached this stage
+    # where the policy reorders and times by length are known:
+    longest: int = 0  # of the rows that one unit can have here
+    longest_upstream: int = 0  # of those upstream, behind the first stage
+    longest_downstream: int = 0  # of those downstream
+    joinable: int = 0  # rows at the first stage that are about as long as `longest`, if the first of them is one
+
+
+@dataclass(slots=True)
+class KeyView:
+    """One key as a policy sees it. Times in nanoseconds."""
+
+    ready: int  # rows that wait, at least 1
+    limit: int  # the most rows one unit can have now: idle workers, the model's largest batch, rows alive
+    full: int  # the most rows a unit of this key ever has: what a policy that waits waits for
+    oldest: int  # arrival of the row that has waited longest
+    max_delay: int
+    room: int  # rows that may become or stay alive: Ebird's MaxInf less CurInf
+    due: int  # when rows that could run now must be handed over to end by their deadlines; far off where none has one
+    free: int  # units that may start now, each on a worker of its own
+    running: int  # units at work once one more has started
+    facts: Facts
+    neighbours: Neighbours | None = None  # for a policy that sees stages, where a program has several or a cell
+    #: For a policy that reorders, at the first stage of a program with `facts.lengths`.
+    length_window: LengthWindow | None = None
+
+
+class JoinOffer(NamedTuple):
+    """A unit of a cell that its worker continues by itself, and rows that would join its rows if it ended now."""
+
+    left: int  # steps until the unit ends by itself
+    ending: int  # rows of it that end then
+    staying: int  # its other rows
+    stay: int  # steps that all of these have before them then
+    joiners: int
+    steps: int  # that the first of these has before it
+    # what a step takes, of
+    step_ns: int  # the unit's rows
+    joined_ns: int  # those and the joiners
+    staying_ns: int  # the rows that stay, 0 where none do
+    both_ns: int  # those and the joiners
+    apart_ns: int  # the joiners
+    boundary_ns: int  # what it costs that one more unit ends and begins
