@@ -7,7 +7,6 @@ from __future__ import annotations
 import io
 import struct
 import zlib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,10 +16,9 @@ from hypothesis import strategies as st
 from PIL import Image, ImageDraw, ImageFont
 
 from app.errors import BadRequest, StarlingError, TooLarge, UnsupportedMedia
-from app.models.demo.digits import draw
 from app.models.demo.digits.preprocess import read_grid, to_grid
+from app.models.loading import load
 from app.models.repository import SETS, Repository
-from app.models.sources.loaders import load
 
 FOLDER = SETS["demo"]["digits"]
 SAMPLES = sorted((FOLDER / "samples").iterdir())
@@ -48,9 +46,11 @@ def encode(image, kind="PNG", **options):
     return buffer.getvalue()
 
 
-def drawn(digit, size=(100, 140), paper=(255, 255, 255), ink=(0, 0, 0), pen=0.1):
-    look = draw.Look(size, (0.2, 0.15, 0.75, 0.85), pen, paper, ink, "")
-    return draw.draw(draw.STROKES[digit], look, np.random.default_rng(1))
+def printed(digit, size=(200, 280), paper="white", ink="black"):
+    image = Image.new("RGB", size, paper)
+    font = ImageFont.load_default(size[1] * 0.6)
+    ImageDraw.Draw(image).text((size[0] / 2, size[1] / 2), str(digit), fill=ink, font=font, anchor="mm")
+    return image
 
 
 # the network
@@ -66,18 +66,6 @@ def test_outputs_are_labels_and_probabilities(digits):
     assert torch.allclose(outputs["scores"].sum(1), torch.ones(5))
     assert torch.equal(outputs["scores"].argmax(1), outputs["label"])
     assert torch.allclose(alone["scores"][0], outputs["scores"][2], atol=1e-5)
-
-
-def test_the_held_out_fifth_is_read(digits):
-    pytest.importorskip("sklearn")
-    from app.models.demo.digits.train import split
-
-    _, _, images, labels = split()
-    with torch.inference_mode():
-        right = (digits.call(torch.from_numpy(images))["label"].numpy() == labels).mean()
-    assert len(labels) == 360
-    assert right >= 0.97
-    assert f"{right:.2%}".replace("%", " %") in (FOLDER / "README.md").read_text()
 
 
 def test_what_is_committed_is_small():
@@ -101,39 +89,23 @@ def test_the_samples_are_one_per_digit_and_varied():
     assert {path.suffix for path in SAMPLES} == {".png", ".jpg"}
 
 
-def test_strokes_with_other_pens_and_hands(digits):
-    random = np.random.default_rng(7)
-    right = total = 0
-    for digit, strokes in draw.STROKES.items():
-        for _ in range(8):
-            box = (0.1, 0.1, random.uniform(0.5, 0.9), 0.9)
-            look = draw.Look((90, 110), box, random.uniform(0.04, 0.15), (240, 240, 230), (50, 40, 90), "", 0.1, 4)
-            image = draw.draw(strokes, look, random, shake=0.025)
-            right += ask(digits, encode(image, "JPEG"))["label"] == digit
-            total += 1
-    assert right / total > 0.93
-
-
 @pytest.mark.parametrize("digit", [2, 3, 4, 5, 8, 9])
 def test_a_printed_digit(digits, digit):
-    image = Image.new("L", (200, 200), 255)
-    ImageDraw.Draw(image).text((60, 40), str(digit), fill=0, font=ImageFont.load_default(100))
-    assert ask(digits, encode(image))["label"] == digit
+    assert ask(digits, encode(printed(digit)))["label"] == digit
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "I;16", "CMYK"])
-@pytest.mark.parametrize("digit", [3, 7])
-def test_every_mode_of_png_and_jpeg(digits, mode, digit):
-    image = drawn(digit)
+def test_every_mode_of_png_and_jpeg(digits, mode):
+    image = printed(3)
     if mode == "I;16":
         image = Image.fromarray(np.asarray(image.convert("L"), np.uint16) * 257)
     elif mode != "RGB":
         image = image.convert(mode)
-    assert ask(digits, encode(image, "JPEG" if mode == "CMYK" else "PNG"))["label"] == digit
+    assert ask(digits, encode(image, "JPEG" if mode == "CMYK" else "PNG"))["label"] == 3
 
 
 def test_a_transparent_image_lies_on_white(digits):
-    ink = drawn(4).convert("L").point(lambda value: 255 - value)
+    ink = printed(4).convert("L").point(lambda value: 255 - value)
     image = Image.new("RGBA", ink.size, (0, 0, 0, 0))
     image.putalpha(ink)
     assert ask(digits, encode(image))["label"] == 4
@@ -146,25 +118,27 @@ def test_a_transparent_image_lies_on_white(digits):
 def test_a_photo_lying_on_its_side_is_turned(digits):
     exif = Image.Exif()
     exif[0x0112] = 6  # turn by 90 degrees clockwise to view
-    image = drawn(7, (300, 400)).transpose(Image.Transpose.ROTATE_90)
+    image = printed(4, (300, 400)).transpose(Image.Transpose.ROTATE_90)
     for kind in ("JPEG", "PNG"):
-        assert ask(digits, encode(image, kind, exif=exif))["label"] == 7
+        assert ask(digits, encode(image, kind, exif=exif))["label"] == 4
 
 
 def test_size_and_place_hardly_matter():
-    grids = [read_grid(encode(drawn(5, size)), BOUND) for size in ((60, 84), (400, 560), (2000, 2800))]
+    grids = [read_grid(encode(printed(5, size)), BOUND) for size in ((60, 84), (400, 560), (2000, 2800))]
     for grid in grids[1:]:
         assert np.abs(grid - grids[1]).max() < 2.5
 
 
 def test_light_on_dark_is_dark_on_light():
-    light = read_grid(encode(drawn(2, paper=(0, 0, 0), ink=(255, 255, 255))), BOUND)
-    dark = read_grid(encode(drawn(2)), BOUND)
+    light = read_grid(encode(printed(2, paper="black", ink="white")), BOUND)
+    dark = read_grid(encode(printed(2)), BOUND)
     assert np.abs(light - dark).max() < 0.5
 
 
 def test_a_thin_pen_is_thickened_and_values_stay_in_range():
-    thin = read_grid(encode(drawn(3, pen=0.01)), BOUND)
+    image = Image.new("L", (100, 140), 255)
+    ImageDraw.Draw(image).line([(20, 20), (80, 20), (40, 120)])
+    thin = read_grid(encode(image), BOUND)
     assert thin.max() == 16
     assert thin.min() >= 0
     assert thin.mean() / 16 > 0.2
@@ -181,15 +155,10 @@ def test_a_speck_does_not_move_the_crop():
 # what is no digit
 
 
-@pytest.mark.parametrize("colour", [0, 128, 255])
-def test_a_blank_image_is_named(digits, colour):
+@pytest.mark.parametrize(("side", "colour"), [(50, 0), (50, 128), (50, 255), (1, 7)])
+def test_a_blank_image_is_named(digits, side, colour):
     with pytest.raises(BadRequest, match="image: expected a digit, got a blank image"):
-        ask(digits, encode(Image.new("L", (50, 50), colour)))
-
-
-def test_a_single_pixel_is_blank(digits):
-    with pytest.raises(BadRequest, match="blank"):
-        ask(digits, encode(Image.new("L", (1, 1), 7)))
+        ask(digits, encode(Image.new("L", (side, side), colour)))
 
 
 @pytest.mark.parametrize(
@@ -210,12 +179,12 @@ def test_a_file_cut_short_is_a_bad_request(digits, path):
 
 def test_another_format_is_a_bad_request_and_another_type_unsupported(digits):
     with pytest.raises(BadRequest):
-        ask(digits, encode(drawn(1), "BMP"))
+        ask(digits, encode(printed(3), "BMP"))
     for kind in ("image/gif", "text/plain", "application/json"):
         with pytest.raises(UnsupportedMedia, match="expected image/png or image/jpeg"):
-            ask(digits, encode(drawn(1)), kind)
+            ask(digits, encode(printed(3)), kind)
     for kind in ("IMAGE/PNG; q=1", "application/octet-stream", ""):
-        assert ask(digits, encode(drawn(1)), kind)["label"] == 1
+        assert ask(digits, encode(printed(3)), kind)["label"] == 3
 
 
 def png_header(width, height):
@@ -235,9 +204,8 @@ def test_a_bomb_is_too_large_by_its_header(digits, side):
 def test_the_bound_is_an_attribute(digits):
     (source,) = Repository("demo").sources("digits")
     small = load(source, limits={"max_pixels": 99})
-    with pytest.raises(TooLarge, match="expected at most 99 pixels, got 100 x 140"):
-        ask(small, encode(drawn(1)))
-    assert ask(digits, encode(drawn(1)))["label"] == 1
+    with pytest.raises(TooLarge, match="expected at most 99 pixels, got 200 x 280"):
+        ask(small, encode(printed(3)))
 
 
 @settings(max_examples=60, deadline=None, database=None)
@@ -263,13 +231,3 @@ def test_present_takes_a_row_with_or_without_its_dimension(digits):
     assert bare == digits.present({"label": np.array([3]), "scores": scores[None]})
     assert bare["label"] == 3
     assert bare["probability"] == pytest.approx(0.55)
-
-
-def test_the_samples_are_what_the_script_draws(tmp_path, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["draw", "--out", str(tmp_path)])
-    draw.main()
-    for path in SAMPLES:
-        # JPEG coders differ a little between releases
-        one, two = (np.asarray(Image.open(file).convert("L"), np.float32) for file in (path, tmp_path / path.name))
-        assert one.shape == two.shape
-        assert np.abs(one - two).mean() < 2, Path(path).name

@@ -1,4 +1,4 @@
-"""Train the network on the lines of text.txt: `python -m app.models.zoo.generate.train`.
+"""Train the network of generate on the lines of text.txt: `python -m experiments.training.generate`.
 
 Takes about two minutes on one core. Everything is seeded, so the same versions on the same kind of machine give the
 same weights. The text is so small that the network learns it by heart: it continues a line that it knows, and makes one
@@ -21,7 +21,7 @@ SEED = 0
 STEPS = 1200
 RATE = 8e-3
 _IGNORED = -100  # what cross_entropy leaves out: positions beyond a line's end
-_FOLDER = Path(__file__).parent
+_FOLDER = Path("app/models/zoo/generate")
 
 
 def lines(net: LineNet, path: Path) -> list[torch.Tensor]:

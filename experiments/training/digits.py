@@ -1,10 +1,10 @@
-"""Train the network on scikit-learn's handwritten digits: `python -m app.models.demo.digits.train`.
+"""Train the network on scikit-learn's handwritten digits: `python -m experiments.training.digits`.
 
 Needs the extra `train`; takes about two minutes on one core. Everything is seeded, so the same versions on the same
 kind of machine give the same weights. A fifth of the digits is held out before anything else and never trained on.
 
 Of each batch, a little under half are the 8 x 8 grids as they are. As many are the same digits blown up, bent, redrawn
-with another pen and passed through the steps that an image file takes when served. The rest are strokes of `styles`.
+with another pen and passed through the steps that an image file takes when served. The rest are strokes of STYLES.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from PIL import Image, ImageFilter
 from safetensors.torch import save_model
 from torch import nn
 
-from app.models.demo.digits.draw import Look, draw
 from app.models.demo.digits.network import DigitNet
 from app.models.demo.digits.preprocess import to_grid
-from app.models.demo.digits.styles import STYLES
+from experiments.training.digits_drawing import STYLES, Look, draw
 
 Floats = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
@@ -135,7 +134,7 @@ def accuracy(net: DigitNet, x: Floats, y: Labels) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train the digits model.")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "weights.safetensors")
+    parser.add_argument("--out", type=Path, default=Path("app/models/demo/digits/weights.safetensors"))
     out: Path = parser.parse_args().out
     torch.set_num_threads(1)
     train_x, train_y, test_x, test_y = split()
