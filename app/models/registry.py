@@ -21,8 +21,9 @@ from weakref import WeakValueDictionary
 from app.contract import IndexEntry, Model, ModelHost, ModelSource, Served
 from app.errors import BadRequest, ConfigError, NotFound, NotReady
 from app.models.base import one_line
+from app.models.checks.trial import GIVE_ROWS
+from app.models.loading import load as load_model
 from app.models.repository import Repository
-from app.models.sources.loaders import load as load_model
 
 READY, LOADING, UNLOADING, UNAVAILABLE = "READY", "LOADING", "UNLOADING", "UNAVAILABLE"
 
@@ -48,6 +49,12 @@ class _Version:
 
     def entry(self) -> IndexEntry:
         return IndexEntry(self.source.name, str(self.source.version), self.state, self.reason)
+
+
+def _tried(versions: Mapping[int, _Version], one: _Version) -> bool:
+    """Whether a version that has taken rows would be replaced by `one`: its own, or for a new version any."""
+    replaced = [one] if one.served is not None else versions.values()
+    return any(old.served is not None and old.served.example is not None for old in replaced)
 
 
 class Registry:
@@ -193,7 +200,11 @@ class Registry:
             if one.served is None:
                 one.state, one.reason = LOADING, ""
             try:
-                started[source.version] = await self._start(source)
+                served = await self._start(source)
+                if served.example is None and _tried(versions, one):
+                    await self._stop(served)
+                    raise ConfigError(f"it raises on every made-up row, so it replaces no tried version; {GIVE_ROWS}")
+                started[source.version] = served
             except (Exception, SystemExit) as error:
                 # A model's code may raise anything; the other models must still load.
                 reason = str(error) if isinstance(error, ConfigError) else one_line(error)

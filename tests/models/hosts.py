@@ -12,6 +12,7 @@ from app.contract import Model, ModelInfo
 class FakeServed:
     model: Model
     serial: int
+    example: object
 
     @property
     def info(self) -> ModelInfo:
@@ -19,12 +20,15 @@ class FakeServed:
 
 
 class FakeHost:
-    """`log` has one entry per call; `hold` an event per name that `start` or `stop` waits for, as "start m 1"."""
+    """`log` has one entry per call; `hold` an event per name that `start` or `stop` waits for, as "start m 1".
+
+    `untried` has versions that take no made-up row, as "m 1"."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
         self.hold: dict[str, asyncio.Event] = {}
         self.fail: dict[str, Exception] = {}
+        self.untried: set[str] = set()
         self.running: set[FakeServed] = set()
         self.reached = asyncio.Condition()
         self._serial = 0
@@ -32,7 +36,8 @@ class FakeHost:
     async def start(self, model: Model) -> FakeServed:
         await self._step("start", model.info)
         self._serial += 1
-        served = FakeServed(model, self._serial)
+        entry = f"{model.info.name} {model.info.version}"
+        served = FakeServed(model, self._serial, None if entry in self.untried else "a row")
         self.running.add(served)
         return served
 

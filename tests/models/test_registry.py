@@ -164,6 +164,26 @@ async def test_a_reload_that_fails_keeps_what_serves(registry, host, repo):
     assert registry.pending() == []
 
 
+@pytest.mark.parametrize("version", ["10", "11"], ids=["reloaded", "new"])
+async def test_a_version_that_takes_no_made_up_row_replaces_none_that_works(registry, host, repo, version):
+    await registry.load_all()
+    write_model(repo / "b" / version)
+    host.untried.add(f"b {version}")
+    with pytest.raises(BadRequest, match=f"version {version}: it raises on every made-up row"):
+        await registry.load("b")
+    served = registry.find("b")
+    assert (served.info.version, served.example is None) == ("10", False)
+    assert host.log.count(f"stop b {version}") == 1
+
+
+async def test_one_that_takes_no_made_up_row_serves_where_none_did(registry, host):
+    host.untried.add("a 1")
+    await registry.load_all()
+    before = serial(registry, "a")
+    await registry.load("a")
+    assert serial(registry, "a") > before
+
+
 async def test_a_reload_takes_up_new_versions_and_stops_those_that_are_gone(registry, host, repo):
     await registry.load_all()
     shutil.rmtree(repo / "b" / "10")
