@@ -35,9 +35,9 @@ from app.http.resources import Resources
 from app.http.routes.control import router as control
 from app.http.routes.openapi import router as documentation
 from app.lifecycle import Lifecycle
+from app.models.loading import load as load_model
 from app.models.registry import READY, Registry
 from app.models.repository import Repository
-from app.models.sources.loaders import load as load_model
 from app.observe.metrics import Status
 from app.observe.prometheus import Metrics
 from app.observe.tracing.setup import open_tracing

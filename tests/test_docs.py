@@ -22,8 +22,8 @@ from app.engine.pool import Pool
 from app.models.checks.trial import call_directly, try_model
 from app.models.description.config import BatchingTable, ModelTable, WarmupTable
 from app.models.description.tables import InputTable, OutputTable, TaskTable
+from app.models.loading import load
 from app.models.repository import SETS
-from app.models.sources.loaders import load
 from app.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent

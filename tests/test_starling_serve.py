@@ -11,7 +11,7 @@ import pytest
 
 from app.contract import ModelSource
 from app.errors import ConfigError
-from app.models.sources.loaders import load
+from app.models.loading import load
 
 ROOT = Path(__file__).resolve().parent.parent
 TOML = """

@@ -34,7 +34,7 @@ def find_model(name: str, models: str, extra: list[str]) -> ModelSource:
 
 def load_model(name: str, models: str, extra: list[str], max_batch: int) -> Model:
     """The model, by the same code as the server's."""
-    from app.models.sources.loaders import load
+    from app.models.loading import load
     from app.scheduler.policies import check_names
 
     return load(find_model(name, models, extra), {"max_batch": max_batch or None}, check_names=check_names)

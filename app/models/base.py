@@ -1,4 +1,4 @@
-"""Checks of a model's outputs against the specification that it declares.
+"""Tensors of V2 datatypes: conversions, and checks of a model's outputs against the specification that it declares.
 
 `normalise` runs once per batch and looks at structure only. `verify` reads every shape and dtype; warm-up and
 `starling check` use it.
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from app.contract import DATATYPES, ModelInfo, TensorSpec
+from app.contract import DATATYPES, Array, ModelInfo, TensorSpec
 from app.errors import ConfigError
 
 #: V2 datatype name -> torch dtype. BYTES has none: it travels as a numpy object array.
@@ -125,6 +125,44 @@ def _mismatch(spec: TensorSpec, value: Any, rows: int, lengths: Mapping[str, int
         wanted = TORCH_DTYPES.get(spec.datatype, "a numpy object array of bytes")
         same = value.dtype == wanted
     return "" if same else f"expected {spec.datatype} ({wanted}), got {value.dtype}"
+
+
+# conversions
+
+
+def cast(value: Any, dtype: torch.dtype) -> Any:
+    """Between floating-point types only: an integer where a float was declared is the model's mistake, and shown."""
+    floating = isinstance(value, torch.Tensor) and value.is_floating_point() and dtype.is_floating_point
+    return value.to(dtype) if floating else value
+
+
+def to_bits(values: Array) -> Array:
+    """float32 numbers as the bits of bfloat16."""
+    bits: Array = torch.from_numpy(np.asarray(values, np.float32)).to(torch.bfloat16).view(torch.uint16).numpy()
+    return bits
+
+
+def as_array(value: torch.Tensor | Array) -> Array:
+    """A tensor's values on the CPU, BF16 as its bits; an array as it is."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    value = value.detach().cpu()
+    array: Array = (value.view(torch.uint16) if value.dtype == torch.bfloat16 else value).numpy()
+    return array
+
+
+def as_text(values: Array) -> Array:
+    """BYTES, an object array of `bytes`, as one of `str`, as other libraries have it. Not UTF-8: U+FFFD."""
+    texts = [value.decode("utf-8", "replace") for value in values.reshape(-1)]
+    return np.array(texts, dtype=object).reshape(values.shape)
+
+
+def as_bytes(values: Any) -> Any:
+    """An array of text as an object array of `bytes`; other arrays as they are."""
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in "OU":
+        return values
+    encoded = [str(value).encode() for value in values.reshape(-1)]
+    return np.array(encoded, dtype=object).reshape(values.shape)
 
 
 def _names(specs: Sequence[TensorSpec]) -> list[str]:

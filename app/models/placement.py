@@ -16,9 +16,9 @@ from torch import fx, nn
 
 from app.contract import Model, TensorSpec
 from app.errors import ConfigError
-from app.models.base import TORCH_DTYPES, normalise
+from app.models.base import TORCH_DTYPES, cast, normalise
+from app.models.compiled import Compiled
 from app.models.recurrent.cells import CellModel
-from app.models.sources.compiled import Compiled
 
 log = logging.getLogger("starling.models")
 
@@ -127,17 +127,11 @@ class Cast(nn.Module):
         self.outputs = outputs
 
     def forward(self, *inputs: torch.Tensor, **keywords: Any) -> Any:
-        result = self.module(*(_cast(value, self.dtype) for value in inputs), **keywords)
+        result = self.module(*(cast(value, self.dtype) for value in inputs), **keywords)
         if self.outputs is None:
             return result
         values = zip(self.outputs, normalise(result, self.outputs), strict=True)
-        return tuple(_cast(value, TORCH_DTYPES[spec.datatype]) for spec, value in values)
-
-
-def _cast(value: Any, dtype: torch.dtype) -> Any:
-    """Between floating-point types only: an integer where a float was declared is the model's mistake, and shown."""
-    floating = isinstance(value, torch.Tensor) and value.is_floating_point() and dtype.is_floating_point
-    return value.to(dtype) if floating else value
+        return tuple(cast(value, TORCH_DTYPES[spec.datatype]) for spec, value in values)
 
 
 def _move_rest(module: nn.Module, device: torch.device, dtype: torch.dtype | None) -> None:

@@ -32,8 +32,8 @@ from app.engine.device import WHOLE, Executor, Job, Ran
 from app.engine.engine import Engine
 from app.engine.pool import Pool, Slots
 from app.engine.profiling.service import Profiling
+from app.models.loading import load
 from app.models.placement import AS_LOADED, place
-from app.models.sources.loaders import load
 from app.scheduler.scheduler import Scheduler
 from experiments.classes import preemption_page
 from loadtest.common.experiment import Data, Experiment, Run

@@ -43,8 +43,8 @@ from app.http.asgi import HttpApp
 from app.http.body import Limits
 from app.http.connection.connection import HttpProtocol
 from app.http.resources import Resources
+from app.models.loading import load
 from app.models.repository import SETS
-from app.models.sources.loaders import load
 from app.scheduler.scheduler import Scheduler
 from loadtest.bench import bodies
 from loadtest.bench.echo_app import app as bare_app

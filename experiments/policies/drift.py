@@ -12,8 +12,8 @@ from statistics import median
 
 import torch
 
+from app.models.loading import load
 from app.models.repository import Repository
-from app.models.sources.loaders import load
 
 
 def seconds(model: str, rows: int, count: int) -> list[float]:

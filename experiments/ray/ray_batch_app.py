@@ -14,7 +14,7 @@ import torch
 from fastapi import FastAPI, Request, Response
 
 from app.contract import Array, ModelSource
-from app.models.sources.loaders import load
+from app.models.loading import load
 
 api = FastAPI()
 

@@ -23,9 +23,9 @@ from app.engine.cpu.device import CpuDevice
 from app.engine.profiling.cache import ProfileCache, key_of
 from app.engine.streams.device import StreamDevice
 from app.errors import ConfigError
+from app.models.loading import load
 from app.models.placement import Placement, place
 from app.models.repository import Repository
-from app.models.sources.loaders import load
 from app.scheduler.estimates.profile import parse
 from app.scheduler.types import WorkerSpec
 from app.settings import cpu_cores

@@ -17,8 +17,8 @@ from app.cli import size as sizecli
 from app.cli import size_subject
 from app.engine.profiling.cache import ProfileCache, cpu_name, key_of
 from app.errors import ConfigError
+from app.models.loading import load
 from app.models.repository import Repository
-from app.models.sources.loaders import load
 from app.scheduler.estimates.profile import ModelProfile, linear, parse
 from app.sim import sizing
 

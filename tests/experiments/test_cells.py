@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from app.bench.stats import Repeat
+from app.models.loading import load
 from app.models.repository import Repository
-from app.models.sources.loaders import load
 from app.models.zoo.lstm.model import build
 from experiments.cells import cells_live, cells_steps
 from experiments.cells.cells_live import CELLS, PACKED, Search, padded

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from app.bench.workload import Load, Task, Workload, read
+from app.models.loading import load
 from app.models.repository import Repository
-from app.models.sources.loaders import load
 from experiments.disb import live, live_models
 from experiments.disb.generate import FOLDER, MODELS
 

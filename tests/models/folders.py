@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from app.contract import Model, ModelSource
+from app.errors import ConfigError
 from app.models.checks.trial import call_directly, try_model
+from app.models.loading import load
 
 TOML = """
 source = "model.py:build"
@@ -24,6 +28,21 @@ from torch import nn
 def build():
     return nn.Identity()
 """
+LINEAR = """
+from torch import nn
+def build(bias=True):
+    return nn.Linear(3, 3, bias=bias)
+"""
+
+
+class Bomb:
+    """Unpickled, it would write a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
 
 
 def write_model(folder: Path, toml: str = TOML, code: str | None = CODE) -> Path:
@@ -36,6 +55,16 @@ def write_model(folder: Path, toml: str = TOML, code: str | None = CODE) -> Path
 
 def source_of(folder: Path, name: str = "m", version: int = 1) -> ModelSource:
     return ModelSource(name, version, folder)
+
+
+def refused(folder: Path) -> str:
+    """Why the model in this folder is not loaded: one line, for a terminal of any kind."""
+    with pytest.raises(ConfigError) as caught:
+        load(source_of(folder))
+    text = str(caught.value)
+    assert "\n" not in text
+    assert "\x1b" not in text
+    return text
 
 
 def try_out(model: Model) -> list[str]:

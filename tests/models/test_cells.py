@@ -169,33 +169,6 @@ def test_lengths_come_without_being_declared() -> None:
     assert called_with.outputs[0].bounds == (10,)
 
 
-def test_a_row_joins_others_that_are_at_another_step() -> None:
-    """What an engine does with the pieces: one row begins when another has made three steps."""
-    model = made(Mean(), [SAMPLES], [LAST, EVERY])
-    x = batch_of([5, 4])
-    early, late = model.begin([x[:1]], None), model.begin([x[1:, :4]], None)
-    state, ys = early.state, {0: [], 1: []}
-    for step in range(3):
-        stepped = model.step(early.x[:, step], state)
-        state = stepped.state
-        ys[0].append(stepped.ys[0][0])
-    state = tuple(map(torch.cat, zip(state, late.state, strict=True)))
-    for step in range(2):
-        stepped = model.step(torch.stack([early.x[0, 3 + step], late.x[0, step]]), state)
-        state = stepped.state
-        for row in range(2):
-            ys[row].append(stepped.ys[0][row])
-    mean, every = model.finish((state[0][:1],), [torch.stack(ys[0])[None]], torch.tensor([5]))
-    assert torch.equal(mean, x[:1].mean(1))
-    assert torch.equal(every[0], x[0].cumsum(0))
-    state = (state[0][1:],)
-    for step in range(2, 4):
-        stepped = model.step(late.x[:, step], state)
-        state = stepped.state
-        ys[1].append(stepped.ys[0][0])
-    assert torch.equal(model.finish(state, [torch.stack(ys[1])[None]], torch.tensor([4]))[0], x[1:, :4].mean(1))
-
-
 @pytest.mark.parametrize("datatype", ["INT64", "UINT16"])
 def test_what_finish_leaves_beyond_a_row_is_zeros(datatype: str) -> None:
     class Marked(UntilZero):
@@ -208,13 +181,18 @@ def test_what_finish_leaves_beyond_a_row_is_zeros(datatype: str) -> None:
     assert (text.tolist(), ran.tolist()) == ([[7, 5, *[0] * 7], [9, 9, 9, *[0] * 6]], [2, 3])
 
 
-def test_the_limits_of_rows() -> None:
-    model = made(Sum(), [SAMPLES], [LAST])
-    assert model.limits(model.begin([batch_of([3, 5])], None), torch.tensor([3, 5])) == [3, 5]
-    model = made(Sum(), [SAMPLES], [LAST], 4)
-    assert model.limits(model.begin([batch_of([3, 5])], None), torch.tensor([3, 5])) == [3, 4]
-    model = made(CountDown(), [FIRST], [WRITTEN], 7, ((),))
-    assert model.limits(model.begin([torch.tensor([1, 2])], None), None) == [7, 7]
+@pytest.mark.parametrize(
+    ("cell", "spec", "max_steps", "value", "lengths", "limits"),
+    [
+        (Sum(), SAMPLES, None, torch.zeros(2, 5, 2), [3, 5], [3, 5]),
+        (Sum(), SAMPLES, 4, torch.zeros(2, 5, 2), [3, 5], [3, 4]),
+        (CountDown(), FIRST, 7, torch.tensor([1, 2]), None, [7, 7]),
+    ],
+)
+def test_the_limits_of_rows(cell: Any, spec: Any, max_steps: Any, value: Any, lengths: Any, limits: Any) -> None:
+    outputs, state = ([LAST], ((2,),)) if lengths else ([WRITTEN], ((),))
+    model = made(cell, [spec], outputs, max_steps, state)
+    assert model.limits(model.begin([value], None), lengths and torch.tensor(lengths)) == limits
 
 
 def test_parameters_reach_start() -> None:

@@ -19,7 +19,7 @@ from torch import nn
 from app.errors import ConfigError
 from app.models.scaffold.guess import exported_inputs, guesses, parse_input, specs_of
 from app.models.scaffold.new import make
-from app.models.tasks.fitting import fitting_task
+from app.models.scaffold.new_task import fitting_task
 
 from . import onnx_graphs
 from .folders import TOML, write_model

@@ -1,8 +1,8 @@
-"""Invariant: an ONNX graph serves as onnxruntime computes it, and what it cannot do is told in one line."""
+"""Invariant: an ONNX graph serves as onnxruntime computes it, and what it cannot do is one line."""
 
 from __future__ import annotations
 
-import builtins
+import sys
 
 import numpy as np
 import pytest
@@ -13,21 +13,19 @@ from app.engine.cpu.device import CpuDevice
 from app.engine.device import DeviceOptions
 from app.errors import ConfigError
 from app.models.checks.check import describe
+from app.models.loading import load
 from app.models.placement import movable
 from app.models.repository import Repository
-from app.models.sources.loaders import load
-from app.models.sources.onnx_file import read_interface
-from app.models.sources.onnx_model import OnnxModel
 
 from . import onnx_graphs
-from .folders import source_of, try_out, write_model
+from .folders import refused, source_of, try_out, write_model
 
 BARE = 'source = "model.onnx"\n'
 X = '[[inputs]]\nname = "x"\ndatatype = "FP32"\nshape = [3]\n'
 Y = '[[outputs]]\nname = "y"\ndatatype = "FP32"\nshape = [2]\n'
 
 
-def folder_with(tmp_path, make, toml=BARE, **options):
+def folder_with(tmp_path, make=onnx_graphs.linear, toml=BARE, **options):
     folder = write_model(tmp_path / "m", toml, None)
     make(folder / "model.onnx", **options)
     return folder
@@ -37,13 +35,13 @@ def loaded(tmp_path, make=onnx_graphs.linear, toml=BARE, **options):
     return load(source_of(folder_with(tmp_path, make, toml, **options)))
 
 
-def refused(tmp_path, make=onnx_graphs.linear, toml=BARE, **options) -> str:
-    with pytest.raises(ConfigError) as caught:
-        loaded(tmp_path, make, toml, **options)
-    text = str(caught.value)
-    assert "\n" not in text
-    assert "\x1b" not in text
-    return text
+def identity(shape, kind=TensorProto.FLOAT, operator="Identity"):
+    def make(path):
+        node = helper.make_node(operator, ["x"], ["y"])
+        x, y = (onnx_graphs.tensor(name, shape, kind) for name in ("x", "y"))
+        onnx_graphs.save(path, [node], [x], [y])
+
+    return make
 
 
 def test_inputs_and_outputs_come_from_the_graph(tmp_path):
@@ -52,11 +50,18 @@ def test_inputs_and_outputs_come_from_the_graph(tmp_path):
     assert (x.name, x.datatype, x.shape) == ("x", "FP32", (3,))
     assert (y.name, y.datatype, y.shape) == ("y", "FP32", (2,))
     assert model.info.platform == "onnxruntime_onnx"
+    assert not movable(model)
     assert try_out(model) == []
     for rows in (1, 5):
         values = torch.randn(rows, 3)
         (got,) = model.call(values)
         assert np.allclose(got, np.stack([values.numpy().sum(1), values.numpy()[:, 0]], 1), atol=1e-5)
+
+
+def test_a_listing_shows_what_the_graph_declares(tmp_path):
+    folder_with(tmp_path)
+    (listed,) = describe(Repository(tmp_path))
+    assert [spec.name for spec in (*listed.info.inputs, *listed.info.outputs)] == ["x", "y"]
 
 
 def test_variable_axes_keep_their_names(tmp_path):
@@ -69,14 +74,6 @@ def test_variable_axes_keep_their_names(tmp_path):
         assert try_out(model) == []
 
 
-def test_a_listing_reads_the_file_alone(tmp_path, monkeypatch):
-    folder_with(tmp_path, onnx_graphs.linear)
-    without(monkeypatch, "onnxruntime")
-    (listed,) = describe(Repository(tmp_path))
-    assert listed.error == ""
-    assert [spec.name for spec in listed.info.inputs] == ["x"]
-
-
 def test_text_goes_in_and_out(tmp_path):
     model = loaded(tmp_path, onnx_graphs.text)
     assert try_out(model) == []
@@ -84,7 +81,9 @@ def test_text_goes_in_and_out(tmp_path):
     assert said.tolist() == [[b"caf\xc3\xa9"], [b""]]
 
 
-@pytest.mark.parametrize(("kind", "name"), [(TensorProto.DOUBLE, "FP64"), (TensorProto.INT64, "INT64")])
+@pytest.mark.parametrize(
+    ("kind", "name"), [(TensorProto.DOUBLE, "FP64"), (TensorProto.INT64, "INT64"), (TensorProto.UINT32, "UINT32")]
+)
 def test_datatypes(tmp_path, kind, name):
     model = loaded(tmp_path, kind=kind)
     assert model.info.inputs[0].datatype == model.info.outputs[0].datatype == name
@@ -97,96 +96,62 @@ def test_rows_are_checked(tmp_path):
 
 
 def test_a_fixed_batch_says_how_to_export(tmp_path):
-    text = refused(tmp_path, batch=4)
+    text = refused(folder_with(tmp_path, batch=4))
     assert "input 'x': expected a batch of any size as the first axis, got [4, 3]: export it with" in text
     assert "dynamic_shapes={'x': {0: torch.export.Dim.DYNAMIC}}" in text
     assert "max_batch = 1" not in text
-    assert "or serve rows one by one: max_batch = 1" in refused(tmp_path, batch=1)
-
-
-def test_a_batch_of_one_serves_rows_one_by_one(tmp_path):
+    assert "or serve rows one by one: max_batch = 1" in refused(folder_with(tmp_path, batch=1))
     assert try_out(loaded(tmp_path, toml=BARE + "[batching]\nmax_batch = 1\n", batch=1)) == []
 
 
 @pytest.mark.parametrize(
     ("toml", "message"),
     [
-        (BARE + X.replace('"x"', '"z"') + Y, r"input 'z': expected one of the graph's inputs \('x'\)"),
-        (BARE + X + Y.replace('"y"', '"z"'), r"output 'z': expected one of the graph's outputs \('y'\)"),
+        (BARE + X.replace('"x"', '"z"') + Y, "input 'z': expected one of the graph's inputs ('x')"),
+        (BARE + X + Y.replace('"y"', '"z"'), "output 'z': expected one of the graph's outputs ('y')"),
         (BARE + X.replace("FP32", "FP64") + Y, "input 'x': the graph has FP32, model.toml says FP64"),
-        (BARE + X.replace("[3]", "[4]") + Y, r"input 'x': expected the shape .*\[batch, 3\], model.toml has \[4\]"),
-        (BARE + X.replace("[3]", '["n"]') + Y, r"input 'x': expected the shape of the graph"),
+        (BARE + X.replace("[3]", "[4]") + Y, "without the batch, [batch, 3], model.toml has [4]"),
+        (BARE + X.replace("[3]", '["n"]') + Y, "input 'x': expected the shape of the graph"),
         ("kwargs = { providers = 1 }\n" + BARE, "kwargs.providers: expected no more than threads"),
         ("kwargs = { threads = 0 }\n" + BARE, "kwargs.threads: expected a number of threads, at least 1, got 0"),
         ('weights = "w.pt"\n' + BARE, "weights need a source that returns an nn.Module, got OnnxModel"),
     ],
 )
 def test_what_does_not_fit_the_graph(tmp_path, toml, message):
-    with pytest.raises(ConfigError, match=message):
-        loaded(tmp_path, toml=toml)
+    assert message in refused(folder_with(tmp_path, toml=toml))
 
 
 def test_an_input_left_out(tmp_path):
     toml = BARE + X.replace('"x"', '"values"').replace("[3]", '["time"]') + Y.replace('"y"', '"total"')
-    text = refused(tmp_path, onnx_graphs.doubled, toml.replace("[2]", "[]"))
+    text = refused(folder_with(tmp_path, onnx_graphs.doubled, toml.replace("[2]", "[]")))
     assert "input 'mask': expected it among the inputs of model.toml" in text
 
 
-def test_a_scalar_and_a_type_that_cannot_be_served(tmp_path):
-    def scalar(path):
-        nodes = [helper.make_node("Identity", ["x"], ["y"])]
-        onnx_graphs.save(path, nodes, [onnx_graphs.tensor("x", [])], [onnx_graphs.tensor("y", [])])
-
-    def half(path):
-        nodes = [helper.make_node("Identity", ["x"], ["y"])]
-        kind = TensorProto.BFLOAT16
-        shapes = [onnx_graphs.tensor(name, ["n", 2], kind) for name in ("x", "y")]
-        onnx_graphs.save(path, nodes, shapes[:1], shapes[1:])
-
-    assert "input 'x'" in refused(tmp_path, scalar)
-    assert "bfloat16 is served as FP32" in refused(tmp_path, half)
-
-
-@pytest.mark.parametrize("data", [b"", b"garbage", b"\x3a\xff\xff\xff\xff\x0f", b"\x80\x04\x95"])
-def test_what_is_no_graph(tmp_path, data):
-    text = refused(tmp_path, lambda path: path.write_bytes(data))
-    assert "model.onnx: expected an ONNX model" in text
-
-
-def test_a_graph_cut_short_says_so(tmp_path):
-    path = onnx_graphs.linear(tmp_path / "whole.onnx")
-    text = refused(tmp_path, lambda cut: cut.write_bytes(path.read_bytes()[:-20]))
-    assert "expected an ONNX model" in text
-
-
-def test_a_missing_file(tmp_path):
-    assert "model.onnx: no such file" in refused(tmp_path, lambda path: None)
-
-
-def test_a_graph_that_onnxruntime_refuses_is_one_line(tmp_path, capfd):
-    def unknown(path):
-        nodes = [helper.make_node("Nonsense", ["x"], ["y"])]
-        shapes = [onnx_graphs.tensor(name, ["n", 2]) for name in ("x", "y")]
-        onnx_graphs.save(path, nodes, shapes[:1], shapes[1:])
-
-    assert "Nonsense" in refused(tmp_path, unknown)
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: None, "model.onnx: no such file"),
+        (lambda path: path.write_bytes(b""), "model.onnx: expected an ONNX model"),
+        (lambda path: path.write_bytes(b"garbage"), "model.onnx: expected an ONNX model"),
+        (lambda path: path.write_bytes(onnx_graphs.linear(path).read_bytes()[:-20]), "expected an ONNX model"),
+        (identity(["n", 2], operator="Nonsense"), "Nonsense"),
+        (identity([]), "input 'x': its shape, which the graph does not have; or declare the inputs"),
+        (identity(["n", 2], TensorProto.BFLOAT16), "bfloat16 is served as FP32"),
+    ],
+    ids=["missing", "empty", "garbage", "cut short", "unknown operator", "scalar", "bfloat16"],
+)
+def test_what_cannot_be_served(tmp_path, capfd, make, message):
+    assert message in refused(folder_with(tmp_path, make))
     assert "\x1b" not in capfd.readouterr().err
 
 
-def without(monkeypatch, package):
-    real = builtins.__import__
-
-    def importing(name, *rest):
-        if name.partition(".")[0] == package:
-            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", importing)
-
-
 def test_without_onnxruntime_the_extra_is_named(tmp_path, monkeypatch):
-    without(monkeypatch, "onnxruntime")
-    assert "onnxruntime is not installed: pip install 'starling-serve[onnx]'" in refused(tmp_path)
+    folder = folder_with(tmp_path)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    wanted = "onnxruntime is not installed: pip install 'starling-serve[onnx]'"
+    assert wanted in refused(folder)
+    (listed,) = describe(Repository(tmp_path))
+    assert (listed.info, listed.error) == (None, wanted)
 
 
 def test_threads_are_the_workers_unless_given(tmp_path):
@@ -194,20 +159,17 @@ def test_threads_are_the_workers_unless_given(tmp_path):
     for toml, threads in ((BARE, 2), ("kwargs = { threads = 3 }\n" + BARE, 3)):
         model = loaded(tmp_path, toml=toml)
         device.open(model, 4)
-        assert isinstance(model.call, OnnxModel)
         assert model.call.threads == threads
-        assert model.call._session.get_session_options().intra_op_num_threads == threads
-
-
-def test_it_stays_on_the_cpu(tmp_path):
-    assert not movable(loaded(tmp_path))
+        assert model.call.session.get_session_options().intra_op_num_threads == threads
 
 
 def test_weights_that_are_inputs_of_the_graph_are_no_inputs(tmp_path):
     """As old exporters wrote them."""
-    nodes = [helper.make_node("Add", ["x", "bias"], ["y"])]
-    inputs = [onnx_graphs.tensor("x", ["n", 2]), onnx_graphs.tensor("bias", [2])]
-    path = onnx_graphs.save(
-        tmp_path / "old.onnx", nodes, inputs, [onnx_graphs.tensor("y", ["n", 2])], {"bias": np.ones(2, np.float32)}
-    )
-    assert [value.name for value in read_interface(path).inputs] == ["x"]
+
+    def old(path):
+        nodes = [helper.make_node("Add", ["x", "bias"], ["y"])]
+        inputs = [onnx_graphs.tensor("x", ["n", 2]), onnx_graphs.tensor("bias", [2])]
+        outputs = [onnx_graphs.tensor("y", ["n", 2])]
+        onnx_graphs.save(path, nodes, inputs, outputs, {"bias": np.ones(2, np.float32)})
+
+    assert [spec.name for spec in loaded(tmp_path, old).info.inputs] == ["x"]

@@ -13,13 +13,13 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from app.contract import Batching, Model, ModelInfo, TensorSpec
 from app.errors import ConfigError
+from app.models.loading import load
 from app.models.recurrent.cells import CellModel, recurrent_model
 from app.models.recurrent.rnn import by_its_layer
 from app.models.recurrent.rnn_graph import cut, holds_layer
-from app.models.sources.loaders import load
 from tests.tiers import repeatable
 
-from .folders import source_of, try_out, write_model
+from .folders import refused, source_of, try_out, write_model
 
 WORDS, HIDDEN, CLASSES = 20, 6, 3
 IDS = TensorSpec("ids", "INT64", (-1,), ("tokens",), (12,), minimum=0, maximum=WORDS - 1)
@@ -126,8 +126,8 @@ def info(outputs: Any, inputs: Any = (IDS,)) -> ModelInfo:
 
 
 def cells_of(net: nn.Module, outputs: Any, inputs: Any = (IDS,)) -> CellModel:
-    told = info(outputs, inputs)
-    return recurrent_model(by_its_layer(net, told), told)[0].eval()
+    declared = info(outputs, inputs)
+    return recurrent_model(by_its_layer(net, declared), declared)[0].eval()
 
 
 def plain(net: nn.Module, *row: torch.Tensor) -> list[torch.Tensor]:
@@ -206,8 +206,8 @@ def test_the_row_check_passes_where_the_plain_module_is_refused() -> None:
     net = LastState()
     with pytest.raises(ConfigError, match="how far it is padded"):
         try_out(Model(info([ONE]), net))
-    told = info([ONE])
-    assert try_out(Model(*reversed(recurrent_model(by_its_layer(net, told), told)))) == []
+    declared = info([ONE])
+    assert try_out(Model(*reversed(recurrent_model(by_its_layer(net, declared), declared)))) == []
 
 
 # what cannot be taken apart
@@ -366,7 +366,7 @@ def test_one_key_is_enough(tmp_path: Any) -> None:
     ],
 )
 def test_a_wrong_declaration_is_one_line(tmp_path: Any, code: str, toml: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message) as caught:
-        load(source_of(write_model(tmp_path / "m", toml, code)))
-    assert str(caught.value).startswith(f"{tmp_path / 'm' / 'model.toml'}: ")
-    assert "\n" not in str(caught.value)
+    folder = write_model(tmp_path / "m", toml, code)
+    text = refused(folder)
+    assert text.startswith(f"{folder / 'model.toml'}: ")
+    assert message in text

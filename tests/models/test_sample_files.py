@@ -14,7 +14,7 @@ from app.contract import DATATYPES, UNBOUNDED, ModelInfo, SampleRow, TensorSpec
 from app.errors import ConfigError
 from app.models.checks.sample_files import read_samples
 from app.models.description.config import read_config
-from app.models.sources.loaders import load
+from app.models.loading import load
 
 from .folders import TOML, source_of, write_model
 

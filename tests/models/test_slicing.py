@@ -9,7 +9,7 @@ import torch
 
 from app.contract import Model
 from app.errors import ConfigError
-from app.models.sources.loaders import load
+from app.models.loading import load
 
 from .folders import source_of, try_out, write_model
 

@@ -9,7 +9,7 @@ from torch import nn
 from app.contract import ModelSource
 from app.errors import ConfigError
 from app.models import Staged
-from app.models.sources.loaders import load
+from app.models.loading import load
 
 from .folders import source_of as source
 from .folders import write_model

@@ -19,7 +19,7 @@ from PIL import Image
 from app.contract import Model
 from app.errors import BadRequest, ConfigError, TooLarge
 from app.models.checks.check import check
-from app.models.sources.loaders import load
+from app.models.loading import load
 
 from .folders import source_of, try_out, write_model
 

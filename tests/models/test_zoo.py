@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from app.errors import BadRequest, UnsupportedMedia
+from app.models.loading import load
 from app.models.repository import Repository
-from app.models.sources.loaders import load
 
 from .folders import try_out
 

@@ -23,8 +23,8 @@ from app.engine.cpu.executor import CpuExecutor
 from app.engine.device import MADE, NO_BOUND, WHOLE, Job, Ran, Steps
 from app.engine.pool import Pool, Slots
 from app.engine.tensors import indices, padded
-from app.models.recurrent.cell_batch import State, Stepped
-from app.models.recurrent.cells import CellModel
+from app.models.recurrent.cell_specs import State
+from app.models.recurrent.cells import CellModel, Stepped
 
 
 class _Ended(NamedTuple):

@@ -16,7 +16,7 @@ from app.engine.pool import Pool, Slots
 from app.engine.tensors import adjacent, check_shape, indices, pad_beyond, padded, stack
 from app.errors import ConfigError
 from app.models.base import TORCH_DTYPES, normalise
-from app.models.sources.made import with_made
+from app.models.made import with_made
 
 _NO_LENGTHS: dict[str, Any] = {}
 

@@ -20,7 +20,7 @@ from app.models.base import verify
 from app.models.checks.row_check import Run
 from app.models.checks.samples import example_row, full_lengths, longest, stretched
 from app.models.checks.trial import fit_row, staying, try_full_length
-from app.models.sources.compiled import shortest
+from app.models.compiled import shortest
 from app.scheduler.estimates.fields import interpolate
 from app.scheduler.types import Profile
 

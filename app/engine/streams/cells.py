@@ -28,8 +28,7 @@ from app.engine.streams.replay import Graph
 from app.engine.streams.shapes import Shape, sizes_of
 from app.engine.tensors import pad_beyond, padded
 from app.errors import ConfigError
-from app.models.recurrent.cell_batch import Begun, Stepped
-from app.models.recurrent.cells import CellModel
+from app.models.recurrent.cells import Begun, CellModel, Stepped
 
 log = logging.getLogger("starling.engine")
 

@@ -40,7 +40,7 @@ from app.engine.streams.worker_memory import WorkerMemory
 from app.engine.tensors import adjacent, check_shape, pad_beyond, padded, select_rows, stack
 from app.errors import ConfigError
 from app.models.base import TORCH_DTYPES, normalise
-from app.models.sources.made import with_made
+from app.models.made import with_made
 from app.models.stages.staged import passed_on
 
 _NOT_STAGED: Mapping[int, torch.Tensor] = {}

@@ -21,9 +21,9 @@ import torch
 from app.contract import Array, Model, SampleRow, TensorSpec
 from app.models.checks.row_check import Cause, Finding, Tolerance, difference
 from app.models.checks.samples import stack, stretched
-from app.models.checks.stage_check import as_array, spec_of
-from app.models.recurrent.cell_batch import Begun, State
-from app.models.recurrent.cells import CellModel
+from app.models.checks.stage_check import comparable, spec_of
+from app.models.recurrent.cell_specs import State
+from app.models.recurrent.cells import Begun, CellModel
 
 _ROWS = 3  # that run alone and then together
 _STEPS = 32  # of a row: a cell that feeds itself may make many more, which show nothing else
@@ -233,7 +233,7 @@ class _Check:
 
 
 def _row(values: Tensors, position: int) -> Answers:
-    return [np.atleast_1d(as_array(value)[position]) for value in values]
+    return [np.atleast_1d(comparable(value)[position]) for value in values]
 
 
 def _at(step: int, others: Sequence[int]) -> str:

@@ -10,9 +10,9 @@ import torch
 from app.contract import Model, ModelInfo, ModelSource, SampleRow
 from app.errors import ConfigError
 from app.models.checks.trial import Unfit, call_directly, try_model, unfit_warning
-from app.models.description.config import CheckNames, model_info, read_config
+from app.models.description.config import CheckNames, model_info
+from app.models.loading import load, read_declared
 from app.models.repository import Repository
-from app.models.sources.loaders import load
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def _sources(repository: Repository) -> list[ModelSource]:
 
 def _read(source: ModelSource, check_names: CheckNames | None) -> Listed:
     try:
-        config = read_config(source.folder)
+        config = read_declared(source.folder)
         return Listed(
             source, model_info(config, source, None, check_names, own_axes=True), config.source, config.description
         )
@@ -94,7 +94,7 @@ def _read(source: ModelSource, check_names: CheckNames | None) -> Listed:
 def _try(source: ModelSource, row_check: str | None, check_names: CheckNames | None) -> Checked:
     info: ModelInfo | None = None
     try:
-        info = model_info(read_config(source.folder), source, None, check_names, own_axes=True)
+        info = model_info(read_declared(source.folder), source, None, check_names, own_axes=True)
         model = load(source, {"row_check": row_check}, check_names=check_names)
         info = info if model.front is None else model.front.face(model.info)
         warnings, untried = _tried(model)

@@ -16,7 +16,7 @@ import numpy as np
 
 from app.contract import Array, ModelInfo, SampleRow, TensorSpec
 from app.errors import ConfigError
-from app.models.checks.samples import to_bits
+from app.models.base import to_bits
 
 _MOST_ROWS = 256  # read from a file; a batch is made of fewer
 _FLOATS = ("FP16", "BF16", "FP32", "FP64")

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from app.contract import Array, ModelInfo, SampleRow, TensorSpec
-from app.models.base import row_shape
-from app.models.sources.made import with_made
+from app.models.base import row_shape, to_bits
+from app.models.made import with_made
 
 ROWS = 4  # made up for the row check: enough to change places, few enough to cost little
 _SHORT = 16  # of variable axes: long enough for most kernels, and an encoder runs it in milliseconds
@@ -183,12 +183,6 @@ def as_tensor(spec: TensorSpec, values: Array) -> torch.Tensor | Array:
         return values
     tensor = torch.from_numpy(values)
     return tensor.view(torch.bfloat16) if spec.datatype == "BF16" else tensor
-
-
-def to_bits(values: Array) -> Array:
-    """float32 numbers as the bits of bfloat16."""
-    bits: Array = torch.from_numpy(np.asarray(values, np.float32)).to(torch.bfloat16).view(torch.uint16).numpy()
-    return bits
 
 
 def _pad(spec: TensorSpec) -> Any:

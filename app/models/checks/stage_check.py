@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from app.contract import Array, Model, SampleRow, TensorSpec
-from app.models.base import TORCH_DTYPES, normalise
+from app.models.base import TORCH_DTYPES, as_array, normalise
 from app.models.checks.row_check import Cause, Finding, Tolerance, check_rows, cut, difference
 from app.models.checks.samples import longest, stack
 from app.models.stages.staged import SecondAxes, passed_on, resized
@@ -41,7 +41,7 @@ def check_stages(model: Model, rows: Sequence[SampleRow], tolerance: Tolerance) 
     info = replace(model.info, outputs=tuple(specs))
 
     def run(chosen: Sequence[SampleRow], size: int) -> list[Array]:
-        return [as_array(value) for stage in check.run(chosen, size)[:-1] for value in stage]
+        return [comparable(value) for stage in check.run(chosen, size)[:-1] for value in stage]
 
     return check_rows(info, rows, run, tolerance) or check.joined(tolerance) or check.poisoned(tolerance)
 
@@ -155,7 +155,7 @@ class _Check:
 
     def _answers(self, stage: int, values: Tensors, rows: Sequence[SampleRow]) -> list[list[Array]]:
         """What a stage returned, taken apart: a list of arrays per row, as long as the row itself."""
-        arrays = [as_array(value) for value in values]
+        arrays = [comparable(value) for value in values]
         return [
             [cut(spec, value[position], row) for spec, value in zip(self.specs[stage], arrays, strict=True)]
             for position, row in enumerate(rows)
@@ -179,12 +179,11 @@ def spec_of(name: str, value: torch.Tensor, axis: str = "") -> TensorSpec:
     return TensorSpec(name, _DATATYPES.get(value.dtype, "FP64"), shape, axes, shape)
 
 
-def as_array(value: torch.Tensor) -> Array:
-    """A tensor as the row check takes it. BF16 as its bits; a type without a name as its real part."""
+def comparable(value: torch.Tensor) -> Array:
+    """A tensor as the row check takes it: of a type that V2 does not have, the real part."""
     if value.dtype not in _DATATYPES:
         value = (value.real if value.is_complex() else value).to(torch.float64)
-    array: Array = (value.view(torch.uint16) if value.dtype == torch.bfloat16 else value).cpu().numpy()
-    return array
+    return as_array(value)
 
 
 def _poisoned(value: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ from torch import nn
 
 from app.contract import Array, Model, ModelInfo, SampleRow
 from app.errors import ConfigError
-from app.models.base import normalise, one_line, verify
+from app.models.base import as_array, normalise, one_line, verify
 from app.models.checks.cell_check import check_cell
 from app.models.checks.row_check import TOLERANCES, Cause, Finding, Run, Tolerance, check_rows
 from app.models.checks.samples import (
@@ -65,7 +65,7 @@ def call_directly(model: Model) -> Run:
             result = model.call(*arguments, **({"parameters": parameters} if model.takes_parameters else {}))
         values = normalise(result, info.returned, info.name)[: len(info.outputs)]
         verify(info, values, size, longest(rows))
-        return [_array(value) for value in values]
+        return [as_array(value) for value in values]
 
     return run
 
@@ -77,14 +77,6 @@ def staying() -> Iterator[None]:
         yield
     except SystemExit as error:
         raise RuntimeError(one_line(error)) from error
-
-
-def _array(value: torch.Tensor | Array) -> Array:
-    if not isinstance(value, torch.Tensor):
-        return value
-    value = value.detach().cpu()
-    array: Array = (value.view(torch.uint16) if value.dtype == torch.bfloat16 else value).numpy()
-    return array
 
 
 def try_model(model: Model, run: Run) -> list[str]:

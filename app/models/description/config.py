@@ -19,7 +19,6 @@ from app.contract import Batching, ModelInfo, ModelSource, TensorSpec
 from app.errors import ConfigError
 from app.models.description.specs import input_specs, output_specs
 from app.models.description.tables import InputTable, OutputTable, Table, TaskName, TaskTable
-from app.models.sources.onnx_file import declared_inputs, declared_outputs, read_interface
 from app.models.tasks.faces import listed
 
 FILE_NAME = "model.toml"
@@ -75,7 +74,7 @@ class WarmupTable(Table):
 
 
 class ModelTable(Table):
-    """The whole of a model.toml. A `task` declares the inputs and outputs by itself."""
+    """The whole of a model.toml. A `task` declares the inputs and outputs by itself, and an ONNX graph may."""
 
     source: str = Field(min_length=1)
     kwargs: dict[str, Any] = Field(default_factory=dict)
@@ -106,7 +105,7 @@ class ModelTable(Table):
         """A model has either a task or inputs and outputs of its own."""
         if self.task is None:
             for key in ("inputs", "outputs"):
-                if not getattr(self, key):
+                if not getattr(self, key) and not is_onnx(self.source):
                     raise ValueError(f"{key}: expected a value, got none")
             if "task_options" in self.model_fields_set:
                 raise ValueError("task_options: expected none without a task")
@@ -144,22 +143,19 @@ def read_config(folder: Path) -> ModelTable:
         raise ConfigError(f"{path}: expected a readable TOML file: {error}") from None
     except RecursionError:
         raise ConfigError(f"{path}: expected a readable TOML file: its values are nested too deeply") from None
-    if str(table.get("source", "")).endswith(".onnx"):
-        table = _with_graph(table, path)
+    return parse_config(table, path)
+
+
+def parse_config(table: Mapping[str, Any], path: Path) -> ModelTable:
+    """The same of what the file at `path` holds."""
     try:
         return ModelTable.model_validate(table)
     except ValidationError as error:
         raise ConfigError(f"{path}: {explain(error, ModelTable)}") from None
 
 
-def _with_graph(table: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The file's tables, with the inputs and outputs of the ONNX graph where the file has none."""
-    if table.get("inputs") and table.get("outputs"):
-        return table
-    file = path.parent / table["source"]
-    graph = read_interface(file)
-    inputs = table.get("inputs") or declared_inputs(graph, file)
-    return {**table, "inputs": inputs, "outputs": table.get("outputs") or declared_outputs(graph, file, inputs)}
+def is_onnx(source: str) -> bool:
+    return source.endswith(".onnx")
 
 
 def model_info(

@@ -163,7 +163,7 @@ class OutputTable(TensorTable):
     labels: str | None = None
 
 
-def is_fixed(axis: int | str) -> bool:
+def is_fixed(axis: object) -> bool:
     return isinstance(axis, int) and axis >= 1
 
 

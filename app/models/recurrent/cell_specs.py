@@ -1,12 +1,21 @@
-"""What the tensors of model.toml mean for a recurrent model: which axis its steps go along, and how many there are."""
+"""What the tensors of model.toml mean for a recurrent model, and whether a cell gives what it declares.
+
+Each `check_` raises ConfigError: a cell that does something else than it declares.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
 
 from app.contract import UNBOUNDED, ModelInfo, TensorSpec
 from app.errors import ConfigError
-from app.models.recurrent.recurrent import Recurrent
+from app.models.recurrent.recurrent import Recurrent, Shapes
+
+State = tuple[torch.Tensor, ...]  # each [rows, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +106,68 @@ def _fits(spec: TensorSpec, known: set[str], follow: str | None) -> bool:
     """
     strange = [axis for axis in spec.axes[1:] if axis and (follow is not None or axis not in known)]
     return not strange and (not leads(spec) or follow is None or spec.axes[0] not in known or spec.axes[0] == follow)
+
+
+# what a cell gives
+
+
+def check_state(where: str, state: Any, shapes: Shapes, rows: int, before: State | None) -> None:
+    """The state has the declared shapes, and after a step the dtypes that it had before."""
+    if not isinstance(state, tuple) or len(state) != len(shapes):
+        raise ConfigError(f"{where}: state: expected a tuple of {len(shapes)}, got {kind_of(state)}")
+    for place, (value, shape) in enumerate(zip(state, shapes, strict=True)):
+        dtype = None if before is None else before[place].dtype
+        if (
+            not isinstance(value, torch.Tensor)
+            or value.shape != (rows, *shape)
+            or (dtype is not None and value.dtype != dtype)
+        ):
+            kind = f"{dtype} " if dtype else ""
+            raise ConfigError(
+                f"{where}: state[{place}]: expected {kind}{[rows, *shape]} as declared, got {_described(value)}"
+            )
+
+
+def check_x(x: Any, inputs: Sequence[Any], axis: StepAxis, max_steps: int | None) -> None:
+    """What `start` gives the steps to read is as long as the inputs."""
+    if x is None:
+        if max_steps is None:
+            raise ConfigError("Recurrent: max_steps: expected a number, for a cell that feeds itself, got None")
+        return
+    rows: Any = [len(inputs[0]), "length"]
+    if axis.name:
+        rows[1] = inputs[axis.place].shape[axis.dim]
+    fits = isinstance(x, torch.Tensor) and x.ndim >= 2 and len(x) == rows[0]
+    if not fits or (axis.name and x.shape[1] != rows[1]):
+        raise ConfigError(f"start: expected x of shape [{rows[0]}, {rows[1]}, ...] or None, got {_described(x)}")
+    if axis.shortens:
+        _refuse_to_follow(axis, "max_steps ends rows before their length")
+
+
+def check_ys(ys: Sequence[Any], shape: tuple[int, ...]) -> None:
+    """A step of so many rows gave out a tensor of each, or several steps [steps, rows]."""
+    for value in ys:
+        if not isinstance(value, torch.Tensor) or value.shape[: len(shape)] != shape:
+            raise ConfigError(f"step: expected y of {shape[-1]} rows, got {_described(value)}")
+
+
+def check_ended(ended: Any, rows: int, axis: StepAxis) -> None:
+    if not isinstance(ended, torch.Tensor) or ended.shape != (rows,) or ended.dtype != torch.bool:
+        raise ConfigError(f"step: ended: expected torch.bool {[rows]}, got {_described(ended)}")
+    _refuse_to_follow(axis, "the cell ends rows by itself")
+
+
+def _refuse_to_follow(axis: StepAxis, why: str) -> None:
+    if axis.followers:
+        raise ConfigError(
+            f"output {axis.followers[0]!r}: expected an axis with a name of its own, because {why}, "
+            f"got {axis.name!r}, an axis of the inputs"
+        )
+
+
+def _described(value: Any) -> str:
+    return f"{value.dtype} {list(value.shape)}" if isinstance(value, torch.Tensor) else kind_of(value)
+
+
+def kind_of(value: Any) -> str:
+    return f"a tuple of {len(value)}" if isinstance(value, tuple) else type(value).__name__

@@ -8,18 +8,46 @@ has rows join and leave between steps. They keep nothing between calls, so sever
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from app.contract import ModelInfo, TensorSpec
 from app.errors import ConfigError
-from app.models.base import TORCH_DTYPES, normalise
-from app.models.recurrent.cell_batch import Begun, CellBatch, State, Stepped
-from app.models.recurrent.cell_specs import StepAxis, leads, step_axis, with_lengths
+from app.models.base import TORCH_DTYPES, cast, normalise
+from app.models.compiled import Compiled
+from app.models.recurrent.cell_specs import (
+    State,
+    StepAxis,
+    check_ended,
+    check_state,
+    check_x,
+    check_ys,
+    kind_of,
+    leads,
+    step_axis,
+    with_lengths,
+)
 from app.models.recurrent.recurrent import Recurrent
-from app.models.sources.compiled import Compiled
+
+
+class Begun(NamedTuple):
+    """Rows before their first step: `x` [rows, length, ...], None for a cell that feeds itself; `state` [rows, ...]."""
+
+    x: torch.Tensor | None
+    state: State
+
+
+class Stepped(NamedTuple):
+    """Rows after a step: what it gave out [rows, ...], the next state, and which rows have ended, a bool [rows].
+
+    After a stride: what each of its steps gave out, [steps, rows, ...], and the state behind the last.
+    """
+
+    ys: tuple[torch.Tensor, ...]
+    state: State
+    ended: torch.Tensor | None
 
 
 class CellModel(nn.Module):
@@ -99,10 +127,10 @@ class CellModel(nn.Module):
                 keywords["lengths"] = lengths
             result = self.cell.start(*values, **keywords)
             if not isinstance(result, tuple) or len(result) != 2:
-                raise ConfigError(f"start: expected (x, state), got {_kind(result)}")
+                raise ConfigError(f"start: expected (x, state), got {kind_of(result)}")
             begun = Begun(*result)
-        self._check_state("start", begun.state, rows, None)
-        self._check_x(begun.x, inputs)
+        check_state("start", begun.state, self._declared.state, rows, None)
+        check_x(begun.x, inputs, self.axis, self._declared.max_steps)
         return begun
 
     def limits(self, begun: Begun, lengths: torch.Tensor | None) -> list[int]:
@@ -112,7 +140,7 @@ class CellModel(nn.Module):
         """
         rows, most = len(begun.state[0]), self._declared.max_steps
         if begun.x is None:
-            assert most is not None  # see _check_x
+            assert most is not None  # see check_x
             return [most] * rows
         own: list[int] = [begun.x.shape[1]] * rows if lengths is None else lengths.tolist()
         return own if most is None else [min(length, most) for length in own]
@@ -121,13 +149,13 @@ class CellModel(nn.Module):
         """One step of rows that may be at different ones: `x` [rows, ...] is what each of them reads."""
         result = self._step(x, state)
         if not isinstance(result, tuple) or len(result) not in (2, 3):
-            raise ConfigError(f"step: expected (y, state) or (y, state, ended), got {_kind(result)}")
+            raise ConfigError(f"step: expected (y, state) or (y, state, ended), got {kind_of(result)}")
         y, after = result[:2]
         rows = len(state[0])
-        self._check_state("step", after, rows, state)
+        check_state("step", after, self._declared.state, rows, state)
         ended = result[2] if len(result) == 3 else None
         if ended is not None:
-            self._check_ended(ended, rows)
+            check_ended(ended, rows, self.axis)
         return Stepped(self._given_out(y, (rows,)), after, ended)
 
     def longest_stride(self, rows: int, left: int) -> int:
@@ -146,7 +174,7 @@ class CellModel(nn.Module):
             stepped = self.step(None if x is None else x[0], state)
             return stepped._replace(ys=tuple(y[None] for y in stepped.ys))
         y, after = self._stride(x, state)
-        self._check_state("stride", after, x.shape[1], state)
+        check_state("stride", after, self._declared.state, x.shape[1], state)
         return Stepped(self._given_out(y, tuple(x.shape[:2])), after, None)
 
     def finish(self, state: State, ys: Sequence[torch.Tensor], lengths: torch.Tensor) -> list[torch.Tensor]:
@@ -160,7 +188,9 @@ class CellModel(nn.Module):
         values = normalise(result, self._info.outputs, self._info.name)
         if self.dtype is None:
             return values
-        return [_as(value, TORCH_DTYPES[spec.datatype]) for spec, value in zip(self._info.outputs, values, strict=True)]
+        return [
+            cast(value, TORCH_DTYPES[spec.datatype]) for spec, value in zip(self._info.outputs, values, strict=True)
+        ]
 
     # a whole batch
 
@@ -193,60 +223,14 @@ class CellModel(nn.Module):
         ]
         return [*outputs, lengths]
 
-    # checks
-
     def _given_out(self, y: Any, shape: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
         """What a step of so many rows gave out, or [steps, rows] of them."""
         ys = tuple(normalise(y, self._info.outputs, self._info.name)) if not self.finishes else _flat(y)
-        for value in ys:
-            if not isinstance(value, torch.Tensor) or value.shape[: len(shape)] != shape:
-                raise ConfigError(f"step: expected y of {shape[-1]} rows, got {_described(value)}")
+        check_ys(ys, shape)
         return ys
 
-    def _check_x(self, x: Any, inputs: Sequence[Any]) -> None:
-        if x is None:
-            if self._declared.max_steps is None:
-                raise ConfigError("Recurrent: max_steps: expected a number, for a cell that feeds itself, got None")
-            return
-        rows: Any = [len(inputs[0]), "length"]
-        if self.axis.name:
-            rows[1] = inputs[self.axis.place].shape[self.axis.dim]
-        fits = isinstance(x, torch.Tensor) and x.ndim >= 2 and len(x) == rows[0]
-        if not fits or (self.axis.name and x.shape[1] != rows[1]):
-            raise ConfigError(f"start: expected x of shape [{rows[0]}, {rows[1]}, ...] or None, got {_described(x)}")
-        if self.axis.shortens:
-            self._refuse_to_follow("max_steps ends rows before their length")
-
-    def _check_state(self, where: str, state: Any, rows: int, before: State | None) -> None:
-        """The state has the declared shapes, and after a step the dtypes that it had before."""
-        if not isinstance(state, tuple) or len(state) != len(self._declared.state):
-            raise ConfigError(f"{where}: state: expected a tuple of {len(self._declared.state)}, got {_kind(state)}")
-        for place, (value, shape) in enumerate(zip(state, self._declared.state, strict=True)):
-            dtype = None if before is None else before[place].dtype
-            if (
-                not isinstance(value, torch.Tensor)
-                or value.shape != (rows, *shape)
-                or (dtype is not None and value.dtype != dtype)
-            ):
-                kind = f"{dtype} " if dtype else ""
-                raise ConfigError(
-                    f"{where}: state[{place}]: expected {kind}{[rows, *shape]} as declared, got {_described(value)}"
-                )
-
-    def _check_ended(self, ended: Any, rows: int) -> None:
-        if not isinstance(ended, torch.Tensor) or ended.shape != (rows,) or ended.dtype != torch.bool:
-            raise ConfigError(f"step: ended: expected torch.bool {[rows]}, got {_described(ended)}")
-        self._refuse_to_follow("the cell ends rows by itself")
-
-    def _refuse_to_follow(self, why: str) -> None:
-        if self.axis.followers:
-            raise ConfigError(
-                f"output {self.axis.followers[0]!r}: expected an axis with a name of its own, because {why}, "
-                f"got {self.axis.name!r}, an axis of the inputs"
-            )
-
     def _cast(self, value: Any) -> Any:
-        return value if self.dtype is None else _as(value, self.dtype)
+        return value if self.dtype is None else cast(value, self.dtype)
 
 
 def recurrent_model(declared: Recurrent, info: ModelInfo) -> tuple[CellModel, ModelInfo]:
@@ -274,12 +258,6 @@ def _flat(y: Any) -> tuple[Any, ...]:
     return () if y is None else tuple(y) if isinstance(y, (tuple, list)) else (y,)
 
 
-def _as(value: Any, dtype: torch.dtype) -> Any:
-    """Between floating-point types only."""
-    floating = isinstance(value, torch.Tensor) and value.is_floating_point() and dtype.is_floating_point
-    return value.to(dtype) if floating else value
-
-
 def _padded(spec: TensorSpec, value: torch.Tensor, most: int, ends: torch.Tensor | None) -> torch.Tensor:
     """[rows, steps, ...] with zeros up to `most` steps, so that its length does not depend on the batch.
 
@@ -296,9 +274,79 @@ def _padded(spec: TensorSpec, value: torch.Tensor, most: int, ends: torch.Tensor
     return torch.cat([value, value.new_zeros((len(value), most - steps, *value.shape[2:]))], 1)
 
 
-def _described(value: Any) -> str:
-    return f"{value.dtype} {list(value.shape)}" if isinstance(value, torch.Tensor) else _kind(value)
+class CellBatch:
+    """Rows that run together from their first step, each until it ends."""
 
+    def __init__(self, model: CellModel, begun: Begun, limits: Sequence[int]) -> None:
+        self._model = model
+        self._rows = len(limits)
+        self.columns = max(limits) if begun.x is None or model.shortens else begun.x.shape[1]
+        order = sorted(range(self._rows), key=lambda row: -limits[row])  # so that those which leave are the last
+        self._limits = [limits[row] for row in order]
+        self._alive = torch.tensor(order, device=begun.state[0].device)  # places in the batch
+        moved = order != list(range(self._rows))
+        self._x = begun.x.index_select(0, self._alive) if moved and begun.x is not None else begun.x
+        self._state = tuple(value.index_select(0, self._alive) for value in begun.state) if moved else begun.state
+        self._every: dict[int, torch.Tensor] = {}  # ys of every step, by their place
+        #: Of rows that have left, in groups: their places, the steps they made, their last state and ys.
+        self._left: list[tuple[torch.Tensor, int, State, dict[int, torch.Tensor]]] = []
 
-def _kind(value: Any) -> str:
-    return f"a tuple of {len(value)}" if isinstance(value, tuple) else type(value).__name__
+    def run(self) -> tuple[State, list[torch.Tensor], torch.Tensor]:
+        """What `finish` takes, of all rows in the order they came."""
+        done = 0
+        while self._limits:
+            # As many at once as a worker makes while it serves, so that a step takes as long here.
+            left = self._limits[-1] - done
+            steps = 1 if self._x is None else min(left, self._model.longest_stride(len(self._limits), left))
+            x = None if self._x is None else self._x[:, done : done + steps].transpose(0, 1)
+            stepped = self._model.stride(x, self._state)
+            self._state = stepped.state
+            last = self._write(done, steps, stepped.ys)
+            done += steps
+            self._leave(done, last, stepped.ended)
+        return self._collect()
+
+    def _write(self, done: int, steps: int, ys: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
+        """Write what every step is wanted of; return the last of the others. `ys` [steps, rows, ...]."""
+        last = {}
+        for place, y in enumerate(ys):
+            if not self._model.keeps(place):
+                last[place] = y[-1]
+                continue
+            if place not in self._every:
+                self._every[place] = y.new_zeros((self._rows, self.columns, *y.shape[2:]))
+            self._every[place][:, done : done + steps].index_copy_(0, self._alive, y.transpose(0, 1))
+        return last
+
+    def _leave(self, done: int, last: dict[int, torch.Tensor], ended: torch.Tensor | None) -> None:
+        """Take out the rows that have made all their steps, and those that have ended by themselves."""
+        stay = len(self._limits)
+        while stay and self._limits[stay - 1] <= done:
+            stay -= 1
+        flags = [] if ended is None else ended[:stay].tolist()
+        go: Any = slice(stay, None)
+        keep: Any = slice(stay)
+        if any(flags):
+            device = self._alive.device
+            staying = [row for row, gone in enumerate(flags) if not gone]
+            going = [row for row in range(len(self._limits)) if row >= stay or flags[row]]
+            keep, go = torch.tensor(staying, device=device, dtype=torch.int64), torch.tensor(going, device=device)
+            self._limits = [self._limits[row] for row in staying]
+        elif stay == len(self._limits):
+            return
+        else:
+            self._limits = self._limits[:stay]
+        state = tuple(value[go] for value in self._state) if self._model.finishes else ()
+        self._left.append((self._alive[go], done, state, {place: y[go] for place, y in last.items()}))
+        self._alive = self._alive[keep]
+        self._state = tuple(value[keep] for value in self._state)
+        self._x = None if self._x is None else self._x[keep]
+
+    def _collect(self) -> tuple[State, list[torch.Tensor], torch.Tensor]:
+        places = torch.cat([left[0] for left in self._left])
+        back = places.argsort()
+        lengths = torch.tensor([left[1] for left in self._left for _ in left[0]], device=places.device)[back]
+        state = tuple(torch.cat(parts)[back] for parts in zip(*(left[2] for left in self._left), strict=True))
+        lasts = {place: torch.cat([left[3][place] for left in self._left])[back] for place in self._left[0][3]}
+        ys = {**self._every, **lasts}
+        return state, [ys[place] for place in sorted(ys)], lengths

@@ -7,7 +7,7 @@ steps, such as a convolution or a mean, runs rows of one length together and no 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,16 +17,9 @@ from app.contract import ModelInfo
 from app.errors import ConfigError
 from app.models.base import normalise
 from app.models.recurrent.cell_specs import leads
-from app.models.recurrent.lstm_steps import LstmSteps, lstm_steps
-from app.models.recurrent.packed_cells import Cell, PackedCells, States, packed_cells
+from app.models.recurrent.layer_steps import State, TorchSteps, ready_steps
 from app.models.recurrent.recurrent import Recurrent
 from app.models.recurrent.rnn_graph import cut
-
-_CELLS: dict[str, Callable[..., torch.Tensor]] = {
-    "GRU": torch.gru_cell,
-    "RNN_TANH": torch.rnn_tanh_cell,
-    "RNN_RELU": torch.rnn_relu_cell,
-}
 
 
 def by_its_layer(module: Any, info: ModelInfo) -> Recurrent:
@@ -64,16 +57,15 @@ class LayerCell(nn.Module):
         self._reads_memory = parts.reads_memory
         self._before_stepwise, self._behind_stepwise = parts.before_stepwise, parts.behind_stepwise
         self.packs = True  # False where the step is compiled, which the products here would interrupt
-        #: The layer with weights made ready for steps, once it has been asked for; None: as they are.
-        self._packed: LstmSteps | PackedCells | None = None
-        self._packed_of: tuple[Any, ...] = ()
+        self._steps = TorchSteps(self.layer)
+        self._ready = self._steps  # with weights made ready for steps, once it has been asked for
+        self._ready_for: tuple[Any, ...] = ()
 
     def start(
         self, *inputs: torch.Tensor, lengths: torch.Tensor | None
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         x, state = self._begun(inputs, lengths)
-        packed = self._ready()
-        return _read(packed, x, lengths) if isinstance(packed, PackedCells) else x, state
+        return self._fastest().reads(x, lengths), state
 
     def _begun(
         self, inputs: Sequence[torch.Tensor], lengths: torch.Tensor | None
@@ -93,63 +85,29 @@ class LayerCell(nn.Module):
         x = _joined([(rows, x) for rows, x, _ in groups], inputs[place].shape[dim])
         return x, tuple(_joined([(rows, state[at]) for rows, _, state in groups]) for at in range(self.states))
 
-    def step(
-        self, x: torch.Tensor, state: Sequence[torch.Tensor]
-    ) -> tuple[torch.Tensor | None, tuple[torch.Tensor, ...]]:
-        packed = self._ready()
-        if isinstance(packed, LstmSteps):
-            ys, after = packed(x[None], state)
-            return ys[0] if self._reads_steps else None, after
-        if packed is not None:
-            return self._packed_step(packed.cells, x, state)
-        layers = self.layer.num_layers
-        weights = self.layer.all_weights
-        hidden: list[torch.Tensor] = []
-        memory: list[torch.Tensor] = []
-        for at in range(layers):
-            if self.layer.mode == "LSTM":
-                x, cell = torch.lstm_cell(x, (state[at], state[layers + at]), *weights[at])
-                memory.append(cell)
-            else:
-                x = _CELLS[self.layer.mode](x, state[at], *weights[at])
-            hidden.append(x)
-        return x if self._reads_steps else None, (*hidden, *memory)
+    def step(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor | None, State]:
+        y, after = self._fastest().step(x, state)
+        return y if self._reads_steps else None, after
 
     def longest_stride(self, rows: int, left: int) -> int:
         """How many steps of so many rows one `stride` should make; the first of them ends after `left` steps."""
-        packed = self._ready()
-        return packed.longest(rows, left) if isinstance(packed, LstmSteps) else 1
+        return self._fastest().longest(rows, left)
 
-    def stride(
-        self, x: torch.Tensor, state: Sequence[torch.Tensor]
-    ) -> tuple[torch.Tensor | None, tuple[torch.Tensor, ...]]:
-        """Steps: `x` [steps, rows, ...] -> y [steps, rows, ...] or None, and the state behind the last."""
-        packed = self._ready()
-        if isinstance(packed, LstmSteps):
-            ys, after = packed(x, state)
-            return ys if self._reads_steps else None, after
-        y, after = self.step(x[0], state)
-        return None if y is None else y[None], after
+    def stride(self, x: torch.Tensor, state: State) -> tuple[torch.Tensor | None, State]:
+        """Steps: `x` [steps, rows, ...] -> y [steps, rows, ...] or None, and the state after the last."""
+        ys, after = self._fastest().stride(x, state)
+        return ys if self._reads_steps else None, after
 
-    def _ready(self) -> LstmSteps | PackedCells | None:
-        """The layer with packed weights, made anew if the module has been moved or cast."""
+    def _fastest(self) -> TorchSteps:
+        """With weights made ready for steps, anew if the module has been moved or cast."""
         if not self.packs or not torch.is_inference_mode_enabled():
-            return None
+            return self._steps
         weight: Any = self.layer.weight_ih_l0
         which = (weight.data_ptr(), weight.dtype)
-        if self._packed_of != which:
-            self._packed = lstm_steps(self.layer) or packed_cells(self.layer)
-            self._packed_of = which
-        return self._packed
-
-    def _packed_step(
-        self, cells: Sequence[Cell], x: torch.Tensor, state: Sequence[torch.Tensor]
-    ) -> tuple[torch.Tensor | None, tuple[torch.Tensor, ...]]:
-        after: list[States] = []
-        for at, cell in enumerate(cells):
-            after.append(cell(x, tuple(state[at :: len(cells)])))
-            x = after[-1][0]
-        return x if self._reads_steps else None, tuple(value for kind in zip(*after, strict=True) for value in kind)
+        if self._ready_for != which:
+            self._ready = ready_steps(self.layer)
+            self._ready_for = which
+        return self._ready
 
     def finish(self, state: Sequence[torch.Tensor], ys: torch.Tensor | None, lengths: torch.Tensor) -> Any:
         if ys is None or self._behind_stepwise:
@@ -185,18 +143,6 @@ class LayerCell(nn.Module):
             last = last, torch.stack(list(state[layers:])) if self._reads_memory else None
         steps = ys if ys is None or self.layer.batch_first else ys.transpose(0, 1)
         return self.behind.forward((steps, last), len(state[0]), None if ys is None else ys.shape[1])
-
-
-def _read(packed: PackedCells, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
-    """[rows, length, in] -> [rows, length, ...]: what the first cell is given at each step, 0 behind a row's end."""
-    rows, longest, width = x.shape
-    if lengths is None or rows == 1:
-        return packed.reads(x.reshape(-1, width)).view(rows, longest, -1)
-    own = torch.arange(longest) < lengths[:, None]
-    read = packed.reads(x[own])
-    batch = read.new_zeros((rows, longest, read.shape[1]))
-    batch[own] = read
-    return batch
 
 
 def _of_one_length(lengths: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:

@@ -17,7 +17,8 @@ from app.contract import SampleRow, TensorSpec
 from app.errors import ConfigError
 from app.models.base import one_line
 from app.models.checks.check import Checked, check
-from app.models.description.config import FILE_NAME, ModelTable, read_config
+from app.models.description.config import FILE_NAME, ModelTable
+from app.models.loading import read_declared
 from app.models.repository import NAME
 from app.models.scaffold.guess import (
     ASK,
@@ -31,13 +32,12 @@ from app.models.scaffold.guess import (
     specs_of,
 )
 from app.models.scaffold.new_task import names_task, task_request, write_task
-from app.models.sources.archive import check_archive
 from app.models.sources.estimator import Estimator, load_estimator
 from app.models.sources.imports import not_imported
-from app.models.sources.loaders import open_source
-from app.models.sources.onnx_file import declared_inputs, declared_outputs, read_interface
+from app.models.sources.onnx_model import graph_tables
+from app.models.sources.opening import MODEL_FILES, open_source
+from app.models.sources.torch_files import check_archive
 
-_SUFFIXES = (".pt2", ".pt", ".pth", ".onnx", ".joblib")
 _MOST_VALUES = 4096  # of a request in JSON: a larger one is a .npy file
 #: What `starling new` calls the output of an estimator's method.
 _OUTPUTS = {"predict": "label", "predict_proba": "scores", "transform": "output"}
@@ -119,7 +119,7 @@ def make(
         raise ConfigError(f"weights: expected a file, got {str(weights)!r}")
     target.mkdir(parents=True)
     try:
-        if task or names_task(found, _SUFFIXES):
+        if task or names_task(found, MODEL_FILES):
             if inputs or trust or weights is not None:
                 raise ConfigError("task: expected no --input, --trust or --weights beside it: its own files say it all")
             checked = write_task(target, found, task)
@@ -143,7 +143,7 @@ def _filled(
     if (target / FILE_NAME).is_file():
         if inputs or weights is not None:
             raise ConfigError(f"{origin}: has a {FILE_NAME}, which says what goes in, and the weights: edit it instead")
-        config = read_config(target)
+        config = read_declared(target)
         tables = [table.model_dump(exclude_unset=True) for table in config.inputs]
         outputs = [table.name for table in config.outputs]
         checked = check(target).results[0]
@@ -186,9 +186,7 @@ def _drafts(target: Path, source: str, inputs: InputTables, trust: bool) -> Iter
     """What model.toml might say, the likeliest first. Raises ConfigError where nothing can be guessed."""
     path = target / source
     if source.endswith(".onnx"):
-        graph = read_interface(path)
-        tables = inputs or declared_inputs(graph, path)
-        yield _Draft(source, tables, declared_outputs(graph, path, tables))
+        yield _Draft(source, *graph_tables(path, inputs))
         return
     if source.endswith(".joblib"):
         if not trust:
@@ -277,11 +275,11 @@ def _copied(origin: str | Path, target: Path) -> str:
 def _source_in(target: Path, origin: Path) -> str:
     if (target / FILE_NAME).is_file():
         return ""
-    models = sorted(path.name for path in target.iterdir() if path.suffix in _SUFFIXES)
+    models = sorted(path.name for path in target.iterdir() if path.suffix in MODEL_FILES)
     if not models and (target / "model.py").is_file():
         return "model.py:build"
     if len(models) != 1:
-        wanted = f"{FILE_NAME}, model.py with a callable build, or one of *{', *'.join(_SUFFIXES)}"
+        wanted = f"{FILE_NAME}, model.py with a callable build, or one of *{', *'.join(MODEL_FILES)}"
         raise ConfigError(f"{origin}: expected {wanted}, found {', '.join(models) or 'none'}")
     return models[0]
 

@@ -15,8 +15,9 @@ import torch
 
 from app.contract import DATATYPES, Array
 from app.errors import ConfigError
-from app.models.description.tables import InputTable, OutputTable
-from app.models.sources.texts import as_bytes, as_text
+from app.models.base import as_bytes, as_text
+from app.models.description.config import ModelTable
+from app.models.sources.imports import optional
 
 _METHODS = ("predict", "predict_proba", "decision_function", "transform", "score_samples", "predict_log_proba")
 
@@ -48,23 +49,17 @@ def _as(value: Any, dtype: np.dtype[Any] | None) -> Any:
     return np.ascontiguousarray(array, dtype) if fits else array
 
 
-def open_estimator(
-    path: Path,
-    inputs: Sequence[InputTable],
-    outputs: Sequence[OutputTable],
-    kwargs: Mapping[str, Any],
-    trust: bool,
-) -> Estimator:
-    """Unpickles the file, which may run any code, only if `trust`. Raises ConfigError."""
-    _check_trust(path, trust)
-    if len(inputs) != 1:
-        raise ConfigError(f"inputs: expected one, of all features, as an estimator takes it; got {len(inputs)}")
-    wrong = sorted(set(kwargs) - {"methods"})
+def open_estimator(path: Path, config: ModelTable) -> Estimator:
+    """Unpickles the file, which may run any code, only if model.toml says `trust`. Raises ConfigError."""
+    _check_trust(path, config.trust)
+    if len(config.inputs) != 1:
+        raise ConfigError(f"inputs: expected one, of all features, as an estimator takes it; got {len(config.inputs)}")
+    wrong = sorted(set(config.kwargs) - {"methods"})
     if wrong:
         raise ConfigError(f"kwargs.{wrong[0]}: expected no more than methods, a fitted estimator takes no arguments")
-    estimator = load_estimator(path, trust)
-    methods = _methods(estimator, [table.name for table in outputs], kwargs.get("methods", {}))
-    return Estimator(estimator, methods, [table.datatype for table in outputs])
+    estimator = load_estimator(path, config.trust)
+    methods = _methods(estimator, [table.name for table in config.outputs], config.kwargs.get("methods", {}))
+    return Estimator(estimator, methods, [table.datatype for table in config.outputs])
 
 
 def _check_trust(path: Path, trust: bool) -> None:
@@ -80,12 +75,7 @@ def _check_trust(path: Path, trust: bool) -> None:
 def load_estimator(path: Path, trust: bool) -> Any:
     """What was dumped; unpickled only if `trust`. Raises ConfigError, and what joblib and the pickle raise."""
     _check_trust(path, trust)
-    try:
-        import joblib
-    except ModuleNotFoundError as error:
-        if error.name != "joblib":
-            raise
-        raise ConfigError("scikit-learn is not installed: pip install 'starling-serve[sklearn]'") from None
+    joblib: Any = optional("joblib", "sklearn", "scikit-learn")
     return joblib.load(path)
 
 

@@ -6,10 +6,8 @@ code that a hub brings.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -17,9 +15,7 @@ from torch import nn
 
 from app.contract import ModelInfo
 from app.errors import ConfigError
-from app.models.description.tables import TaskTable
-from app.models.tasks import opening
-from app.models.tasks.opening import Opened
+from app.models.sources.imports import optional
 
 
 class ByName(nn.Module):
@@ -45,7 +41,7 @@ def open_transformers(name: str, folder: Path, kwargs: Mapping[str, Any]) -> nn.
 
     `kwargs` may name the class (`auto_class`, AutoModel if not given); the others go to its `from_pretrained`.
     """
-    transformers = _import("transformers", "hf")
+    transformers = optional("transformers", "hf")
     options = dict(kwargs)
     for refused in ("trust_remote_code", "weights_only"):
         if refused in options:
@@ -60,14 +56,9 @@ def open_transformers(name: str, folder: Path, kwargs: Mapping[str, Any]) -> nn.
     return _module(model)
 
 
-def open_task(task: str, name: str, folder: Path, kwargs: Mapping[str, Any], options: TaskTable) -> Opened:
-    """A transformers model with the head, and the tokenizer or image processor, of a task; see tasks/opening.py."""
-    return opening.open_task(_import("transformers", "hf"), task, name, folder, kwargs, options)
-
-
 def open_torchvision(name: str, kwargs: Mapping[str, Any]) -> nn.Module:
     """`kwargs.weights` ("DEFAULT", "IMAGENET1K_V2", ...) fetches published weights, once; others go to the model."""
-    models = _import("torchvision", "vision", "torchvision.models")
+    models = optional("torchvision.models", "vision")
     options = dict(kwargs)
     wanted = options.pop("weights", None)
     if wanted is None:
@@ -88,16 +79,7 @@ def open_torchvision(name: str, kwargs: Mapping[str, Any]) -> nn.Module:
 
 def open_timm(name: str, kwargs: Mapping[str, Any]) -> nn.Module:
     """`kwargs` go to `timm.create_model` (`pretrained = true` fetches published weights, once)."""
-    return _module(_import("timm", "vision").create_model(name, **kwargs))
-
-
-def _import(package: str, extra: str, module: str | None = None) -> ModuleType:
-    try:
-        return importlib.import_module(module or package)
-    except ModuleNotFoundError as error:
-        if error.name != package:
-            raise
-        raise ConfigError(f"{package} is not installed: pip install 'starling-serve[{extra}]'") from None
+    return _module(optional("timm", "vision").create_model(name, **kwargs))
 
 
 def _module(model: Any) -> nn.Module:

@@ -1,14 +1,92 @@
-"""Why a user's package was not found: it is not on the path, or it is called `app`, as Starling's own is."""
+"""What a source imports: a Python file beside model.toml, an installed package, an optional library.
+
+Says why a user's package was not found: it is not on the path, or it is called `app`, as Starling's own is.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import importlib
+import importlib.util
 import sys
+import threading
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+from app.errors import ConfigError
 
 #: Our package, and its name.
 OURS = Path(__file__).resolve().parents[2]
 _NAME = "app"
+
+#: Held while a file of models is imported: two servers in one process may load the same file, under one name.
+_IMPORTING = threading.RLock()
+
+
+def optional(module: str, extra: str, package: str = "") -> ModuleType:
+    """A library that only some models need. Raises ConfigError naming the extra that brings the `package`."""
+    top = module.partition(".")[0]
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != top:
+            raise
+        raise ConfigError(f"{package or top} is not installed: pip install 'starling-serve[{extra}]'") from None
+
+
+def import_callable(module: str, name: str, folder: Path) -> Any:
+    """`name`, dots allowed, in a file `model.py` of the folder or in a package. Raises what the code raises."""
+    found: Any = load_file(folder / module) if module.endswith(".py") else importlib.import_module(module)
+    for part in name.split("."):
+        if not hasattr(found, part):
+            other = shadowed(module, folder)
+            raise ConfigError(f"expected a callable {name!r} in {module}, which has none of that name{other}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise ConfigError(f"expected {name!r} in {module} to be callable, got {type(found).__name__}")
+    return found
+
+
+class _FreshLoader(SourceFileLoader):
+    """Compiles from source each time: bytecode files are matched by whole seconds, too coarse for a reload after an
+    edit, and a repository may be read-only.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
+def load_file(path: Path) -> ModuleType:
+    """Run a Python file as a module under a name of its own; `from . import x` finds files beside it."""
+    path = path.resolve()
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file")
+    name = f"starling_model_{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
+    spec = importlib.util.spec_from_loader(name, _FreshLoader(name, str(path)), is_package=False)
+    if not isinstance(spec, ModuleSpec) or spec.loader is None:
+        raise ConfigError(f"{path}: cannot be loaded as Python")
+    spec.submodule_search_locations = [str(path.parent)]
+    module = importlib.util.module_from_spec(spec)
+    with _IMPORTING:
+        # Modules of an earlier load are removed, or a reload would import the old neighbours. A model that still serves
+        # keeps its own globals. The name must be in sys.modules while the code runs: dataclasses look themselves up.
+        # Other threads may import meanwhile, so the loop runs over a copy, which is made in one step.
+        for stale in [key for key in list(sys.modules) if key == name or key.startswith(f"{name}.")]:
+            sys.modules.pop(stale, None)
+        importlib.invalidate_caches()
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            sys.modules.pop(name, None)
+            raise
+    return module
+
+
+# why an import failed
 
 
 def not_imported(error: BaseException, source: str, folder: Path) -> str:
@@ -24,7 +102,7 @@ def not_imported(error: BaseException, source: str, folder: Path) -> str:
 
 
 def shadowed(module: str, folder: Path) -> str:
-    """The same for a `module` that was found in our package and has not what was looked for."""
+    """The same for a `module` that was found in our package and lacks what was looked for."""
     if module.partition(".")[0] != _NAME:
         return ""
     theirs = next((path for path in _candidates(folder) if path.resolve() != OURS and _is_package(path)), None)
@@ -33,7 +111,7 @@ def shadowed(module: str, folder: Path) -> str:
 
 
 def _candidates(folder: Path) -> Iterator[Path]:
-    """Where a package of that name may lie: beside the model, above it, in the working folder, on the path."""
+    """Where a package of that name may be: beside the model, above it, in the working folder, on the path."""
     above = [place for place in folder.resolve().parents if place != place.parent]
     for place in (folder, *above, Path.cwd(), *map(Path, sys.path)):
         yield from (place / "app.py", place / "app")

@@ -1,7 +1,8 @@
-"""An ONNX graph run by onnxruntime on the CPU, and what model.toml need not repeat of it."""
+"""An ONNX graph computed by onnxruntime on the CPU. What the graph declares, model.toml need not repeat."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,25 @@ import torch
 
 from app.contract import Array
 from app.errors import ConfigError
-from app.models.description.tables import InputTable, OutputTable, TensorTable
-from app.models.sources.onnx_file import Interface, Value, read_interface
-from app.models.sources.texts import as_bytes, as_text
+from app.models.base import as_bytes, as_text, one_line
+from app.models.description.config import FILE_NAME, ModelTable, parse_config
+from app.models.description.tables import TensorTable, is_fixed
+from app.models.sources.imports import optional
 
+#: onnxruntime's name of a type -> V2 datatype. What is not here cannot be served: bfloat16 has no numpy type that
+#: onnxruntime takes, the others have no V2 datatype.
+_DATATYPES = {
+    "tensor(float)": "FP32",
+    "tensor(double)": "FP64",
+    "tensor(float16)": "FP16",
+    "tensor(string)": "BYTES",
+    **{f"tensor({kind}{bits})": f"{kind.upper()}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)},
+    "tensor(bool)": "BOOL",
+}
+_AXIS_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FATAL = 4  # of onnxruntime's log: its errors reach us as exceptions, and its lines have colour codes
+
+Tables = list[dict[str, Any]]
 
 
 class OnnxModel:
@@ -25,111 +40,157 @@ class OnnxModel:
     """
 
     def __init__(self, path: Path, inputs: Sequence[str], outputs: Sequence[str], threads: int | None = None) -> None:
-        """`threads` beats those of the worker. Raises ConfigError where onnxruntime is missing or refuses the file."""
+        """`threads` overrides those of the worker. Raises ConfigError if onnxruntime is missing or refuses the file."""
         self._path = path
         self._inputs = tuple(inputs)
         self._outputs = list(outputs)
         self._fixed = threads is not None
         self.threads = threads or torch.get_num_threads()
-        self._session = _session(path, self.threads)
+        self.session = open_session(path, self.threads)
 
     def use_threads(self, threads: int) -> None:
         """Compute with as many threads as the worker has, unless model.toml says how many."""
         if not self._fixed and threads != self.threads:
             self.threads = threads
-            self._session = _session(self._path, threads)
+            self.session = open_session(self._path, threads)
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
-        feed = {name: _fed(value) for name, value in zip(self._inputs, inputs, strict=True)}
-        return tuple(as_bytes(value) for value in self._session.run(self._outputs, feed))
+        feed = {name: _as_fed(value) for name, value in zip(self._inputs, inputs, strict=True)}
+        return tuple(as_bytes(value) for value in self.session.run(self._outputs, feed))
 
 
-def _session(path: Path, threads: int) -> Any:
-    try:
-        import onnxruntime
-    except ModuleNotFoundError as error:
-        if error.name != "onnxruntime":
-            raise
-        raise ConfigError("onnxruntime is not installed: pip install 'starling-serve[onnx]'") from None
+def open_session(path: Path, threads: int) -> Any:
+    """An onnxruntime.InferenceSession. Raises ConfigError naming the file, or the extra to install."""
+    onnxruntime: Any = optional("onnxruntime", "onnx")
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = _FATAL
     # Threads that spin between two batches would take the cores of the event loop.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # it has a class for each of its codes
+        raise ConfigError(f"{path}: expected an ONNX model that onnxruntime takes: {one_line(error)}") from None
 
 
-def _fed(value: Any) -> Array:
+def _as_fed(value: Any) -> Array:
     if isinstance(value, torch.Tensor):
         return np.ascontiguousarray(value.numpy())
     return as_text(value)
 
 
-def open_onnx(
-    path: Path,
-    inputs: Sequence[InputTable],
-    outputs: Sequence[OutputTable],
-    kwargs: Mapping[str, Any],
-    max_batch: int | None = None,
-) -> OnnxModel:
-    """The graph, if model.toml declares what it takes and gives. Raises ConfigError naming the file and the tensor.
+# what model.toml leaves out
 
-    `max_batch` of 1 allows a graph that was exported for a batch of one row.
-    """
+
+def with_graph(config: ModelTable, folder: Path) -> ModelTable:
+    """model.toml with the graph's inputs and outputs where it declares none. Raises ConfigError naming the file."""
+    if config.inputs and config.outputs:
+        return config
+    table = config.model_dump(exclude_unset=True)
+    inputs, outputs = graph_tables(folder / config.source, table.get("inputs"), table.get("outputs"))
+    return parse_config({**table, "inputs": inputs, "outputs": outputs}, folder / FILE_NAME)
+
+
+def graph_tables(path: Path, inputs: Tables | None = None, outputs: Tables | None = None) -> tuple[Tables, Tables]:
+    """`inputs` and `outputs` as tables of model.toml, the graph's own in place of those not given."""
+    session = open_session(path, 1)
+    inputs = inputs or [_table(path, "input", node, None) for node in session.get_inputs()]
+    axes = {axis for table in inputs for axis in table["shape"] if isinstance(axis, str)}
+    return inputs, outputs or [_table(path, "output", node, axes) for node in session.get_outputs()]
+
+
+def _table(path: Path, kind: str, node: Any, names: set[str] | None) -> dict[str, Any]:
+    """One input or output. `names`: those that its axes may have, None for any. Raises ConfigError."""
+    datatype = _DATATYPES.get(node.type, "")
+    if not datatype or not node.shape:
+        what = "its shape, which the graph does not have" if datatype else _not_served(node)
+        raise ConfigError(f"{path}: {kind} {node.name!r}: {what}; or declare the {kind}s in model.toml")
+    shape: list[int | str] = []
+    for axis in node.shape[1:]:
+        named = isinstance(axis, str) and _AXIS_NAME.fullmatch(axis) and (names is None or axis in names)
+        shape.append(axis if named or is_fixed(axis) else -1)
+    return {"name": node.name, "datatype": datatype, "shape": shape}
+
+
+def _not_served(node: Any) -> str:
+    return (
+        f"expected a tensor of a V2 datatype, got {node.type}; bfloat16 is served as FP32, and scikit-learn's maps as "
+        'tensors (options={"zipmap": False})'
+    )
+
+
+# what model.toml declares
+
+
+def open_onnx(path: Path, config: ModelTable) -> OnnxModel:
+    """The graph, if model.toml declares what it takes and gives. Raises ConfigError naming the file and the tensor."""
+    model = OnnxModel(
+        path, [table.name for table in config.inputs], [table.name for table in config.outputs], _threads(config.kwargs)
+    )
+    inputs = {node.name: node for node in model.session.get_inputs()}
+    _check(path, "input", config.inputs, inputs)
+    _check(path, "output", config.outputs, {node.name: node for node in model.session.get_outputs()})
+    left_out = [name for name in inputs if name not in {table.name for table in config.inputs}]
+    if left_out:
+        raise ConfigError(f"{path}: input {left_out[0]!r}: expected it among the inputs of model.toml, which has none")
+    for node in inputs.values():
+        _check_batch(path, node, config.batching.max_batch)
+    return model
+
+
+def _threads(kwargs: Mapping[str, Any]) -> int | None:
     wrong = sorted(set(kwargs) - {"threads"})
     if wrong:
         raise ConfigError(f"kwargs.{wrong[0]}: expected no more than threads, an ONNX model takes no arguments")
-    threads = kwargs.get("threads")
+    threads: int | None = kwargs.get("threads")
     if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
         raise ConfigError(f"kwargs.threads: expected a number of threads, at least 1, got {threads!r}")
-    graph = read_interface(path)
-    _check(path, "input", inputs, graph.inputs)
-    _check(path, "output", outputs, graph.outputs)
-    left = [value.name for value in graph.inputs if value.name not in {table.name for table in inputs}]
-    if left:
-        raise ConfigError(f"{path}: input {left[0]!r}: expected it among the inputs of model.toml, which has none")
-    _check_batch(path, graph, max_batch)
-    return OnnxModel(path, [table.name for table in inputs], [table.name for table in outputs], threads)
+    return threads
 
 
-def _check(path: Path, kind: str, tables: Sequence[TensorTable], values: Sequence[Value]) -> None:
+def _check(path: Path, kind: str, tables: Sequence[TensorTable], nodes: Mapping[str, Any]) -> None:
     """Raise ConfigError unless each tensor of model.toml is in the graph, with that type and shape."""
-    known = {value.name: value for value in values}
     for table in tables:
         where = f"{path}: {kind} {table.name!r}"
-        value = known.get(table.name)
-        if value is None:
-            names = ", ".join(map(repr, known))
+        node = nodes.get(table.name)
+        if node is None:
+            names = ", ".join(map(repr, nodes))
             raise ConfigError(f"{where}: expected one of the graph's {kind}s ({names}), model.toml has another name")
-        if value.datatype != table.datatype:
-            raise ConfigError(
-                f"{where}: {value.served()}, model.toml says {table.datatype}" if value.datatype else
-                f"{where}: {value.served()}"
-            )  # fmt: skip
-        fits = value.shape is None or (
-            len(value.shape) == len(table.shape) + 1
+        datatype = _DATATYPES.get(node.type)
+        if datatype is None:
+            raise ConfigError(f"{where}: {_not_served(node)}")
+        if datatype != table.datatype:
+            raise ConfigError(f"{where}: the graph has {datatype}, model.toml says {table.datatype}")
+        # an empty shape: the graph says nothing
+        fits = not node.shape or (
+            len(node.shape) == len(table.shape) + 1
             and all(
-                not isinstance(there, int) or there == here
-                for there, here in zip(value.shape[1:], table.shape, strict=True)
+                not is_fixed(there) or there == here for there, here in zip(node.shape[1:], table.shape, strict=True)
             )
         )
         if not fits:
             raise ConfigError(
-                f"{where}: expected the shape of the graph without the batch, {value.told()}, model.toml has "
+                f"{where}: expected the shape of the graph without the batch, {_shown(node)}, model.toml has "
                 f"{table.shape!r}"
             )
 
 
-def _check_batch(path: Path, graph: Interface, max_batch: int | None) -> None:
-    for value in graph.inputs:
-        first = value.shape[0] if value.shape else None
-        if value.shape == ():
-            raise ConfigError(f"{path}: input {value.name!r}: expected a batch as the first axis, got one value, []")
-        if isinstance(first, int) and not (first == 1 and max_batch == 1):
-            by_one = ", or serve rows one by one: max_batch = 1 under [batching]" if first == 1 else ""
-            raise ConfigError(
-                f"{path}: input {value.name!r}: expected a batch of any size as the first axis, got {value.told()}: "
-                f"export it with torch.onnx.export(..., dynamo=True, dynamic_shapes={{{value.name!r}: "
-                f"{{0: torch.export.Dim.DYNAMIC}}}}){by_one}"
-            )
+def _check_batch(path: Path, node: Any, max_batch: int | None) -> None:
+    """Raise ConfigError unless the graph takes any number of rows, or one where `max_batch` is 1."""
+    first = node.shape[0] if node.shape else None
+    if not is_fixed(first) or (first == 1 and max_batch == 1):
+        return
+    by_one = ", or serve rows one by one: max_batch = 1 under [batching]" if first == 1 else ""
+    raise ConfigError(
+        f"{path}: input {node.name!r}: expected a batch of any size as the first axis, got {_shown(node)}: "
+        f"export it with torch.onnx.export(..., dynamo=True, dynamic_shapes={{{node.name!r}: "
+        f"{{0: torch.export.Dim.DYNAMIC}}}}){by_one}"
+    )
+
+
+def _shown(node: Any) -> str:
+    """The shape for people: [batch, 3, ?]."""
+    return f"[{', '.join('?' if axis is None else str(axis) for axis in node.shape)}]"

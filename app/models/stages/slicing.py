@@ -24,8 +24,8 @@ from app.models.base import one_line
 from app.models.checks.row_check import difference
 from app.models.checks.samples import full_lengths, made_up_rows, short_lengths, stack, stretched
 from app.models.checks.trial import call_directly, tolerance_of
-from app.models.sources.exported import CannotCut, Graph, export
 from app.models.sources.hubs import ByName
+from app.models.stages.graph import CannotCut, Graph, export
 from app.models.stages.staged import Staged
 
 log = logging.getLogger("starling.models")
@@ -47,7 +47,7 @@ class Cuts:
     stages: int = 0
 
     @property
-    def told(self) -> str:
+    def shown(self) -> str:
         return str(self.stages) if self.stages else str(list(self.names))
 
 

@@ -19,7 +19,9 @@ from torch import nn
 from app.contract import Array, ModelInfo, SampleRow, TensorSpec, Translated
 from app.errors import ConfigError
 from app.models.base import one_line
+from app.models.description.config import ModelTable
 from app.models.description.tables import TaskTable
+from app.models.sources.imports import optional
 from app.models.tasks.answers import Answers, Labels, Outputs, Tags, Vectors
 from app.models.tasks.heads import MASK, Pooled, Scores
 from app.models.tasks.texts import TextReader, most_tokens
@@ -51,7 +53,7 @@ class Reader(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedTask:
     """A model of a task. `outputs`: the module's own."""
 
     module: nn.Module
@@ -85,17 +87,18 @@ class TaskFront:
         return self._answers.answer(outputs, note)
 
 
-def open_task(
-    transformers: Any, task: str, name: str, folder: Path, kwargs: Mapping[str, Any], options: TaskTable
-) -> Opened:
-    """`name` is a folder, relative to the model's own, or the id of a model on the hub; `kwargs` go to its model class.
+def open_task(config: ModelTable, folder: Path) -> OpenedTask:
+    """The source `hf:NAME`: a folder, relative to the model's own, or the id of a model on the hub; `kwargs` go to its
+    model class.
 
     Raises ConfigError `KEY: expected ..., got ...`, and whatever transformers raises.
     """
+    transformers: Any = optional("transformers", "hf")
+    task, options, name = str(config.task), config.task_options, config.source.partition(":")[2]
     local = folder / name
     place = str(local) if local.is_dir() else name
     transformers.utils.logging.disable_progress_bar()  # they are for terminals, and a server's log is none
-    model = _open_model(transformers, task, place, kwargs)
+    model = _open_model(transformers, task, place, config.kwargs)
     if task == "image-classification":
         return _image_classifier(transformers, model, place, options)
     tokenizer = _open_tokenizer(transformers, place)
@@ -142,7 +145,7 @@ def _open_tokenizer(transformers: Any, place: str) -> Any:
     return tokenizer
 
 
-def _text_task(model: Any, tokenizer: Any, task: str, options: TaskTable, files: _SentenceFiles) -> Opened:
+def _text_task(model: Any, tokenizer: Any, task: str, options: TaskTable, files: _SentenceFiles) -> OpenedTask:
     words = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > words:
         raise ConfigError(
@@ -164,10 +167,10 @@ def _text_task(model: Any, tokenizer: Any, task: str, options: TaskTable, files:
     if keep:
         module = Scores(model, names, unknown, "softmax")
         each = TensorSpec("scores", "FP32", (-1, len(labels)), ("tokens", ""), (most, len(labels)))
-        return Opened(module, TaskFront(reader, Tags(labels)), (each,), samples)
+        return OpenedTask(module, TaskFront(reader, Tags(labels)), (each,), samples)
     module = Scores(model, names, unknown, _function(model.config))
     answers = Labels(labels, options.top or _TOP)
-    return Opened(module, TaskFront(reader, answers), (_vector("scores", len(labels)),), samples)
+    return OpenedTask(module, TaskFront(reader, answers), (_vector("scores", len(labels)),), samples)
 
 
 def _embedder(
@@ -176,7 +179,7 @@ def _embedder(
     called: tuple[Sequence[str], frozenset[str]],
     options: TaskTable,
     files: _SentenceFiles,
-) -> Opened:
+) -> OpenedTask:
     names, unknown = called
     normalize = files.normalizes() if options.normalize is None else options.normalize
     module = Pooled(model, names, unknown, options.pooling or files.pooling() or "mean", normalize)
@@ -185,10 +188,10 @@ def _embedder(
     given = {"input_ids": ids, MASK: torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
     with torch.inference_mode():
         size = module.eval()(*(given[name] for name in names)).shape[-1]
-    return Opened(module, TaskFront(reader, Vectors(size)), (_vector("embedding", size),), samples)
+    return OpenedTask(module, TaskFront(reader, Vectors(size)), (_vector("embedding", size),), samples)
 
 
-def _image_classifier(transformers: Any, model: Any, place: str, options: TaskTable) -> Opened:
+def _image_classifier(transformers: Any, model: Any, place: str, options: TaskTable) -> OpenedTask:
     from app.models.tasks.images import ImageReader  # Pillow is imported when a model needs it
 
     try:
@@ -203,7 +206,7 @@ def _image_classifier(transformers: Any, model: Any, place: str, options: TaskTa
     labels = _labels(model.config)
     module = Scores(model, ["pixel_values"], function=_function(model.config))
     front = TaskFront(reader, Labels(labels, options.top or _TOP))
-    return Opened(module, front, (_vector("scores", len(labels)),), ())
+    return OpenedTask(module, front, (_vector("scores", len(labels)),), ())
 
 
 class _SentenceFiles:

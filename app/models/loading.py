@@ -1,0 +1,254 @@
+"""Loads a model.toml as a `contract.Model`, in one direction: the file is read, its source opened, the model that it
+gives fitted to the tensors declared, and cut into stages where that is asked for.
+
+Every error becomes a ConfigError: the code is the user's, and one broken model must not take the server down.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from app.contract import Model, ModelInfo, ModelSource, SampleRow
+from app.errors import ConfigError, StarlingError
+from app.models.base import one_line
+from app.models.checks.sample_files import read_samples
+from app.models.checks.samples import example_row, short_lengths, stack
+from app.models.description.config import FILE_NAME, CheckNames, ModelTable, is_onnx, model_info, read_config
+from app.models.recurrent.cells import CellModel, recurrent_model, try_cell
+from app.models.recurrent.recurrent import Recurrent
+from app.models.recurrent.rnn import by_its_layer
+from app.models.sources.hubs import ByName
+from app.models.sources.imports import not_imported
+from app.models.sources.onnx_model import with_graph
+from app.models.sources.opening import has_one_mode, open_source
+from app.models.sources.torch_files import load_weights
+from app.models.stages.staged import Staged
+from app.models.tasks.opening import OpenedTask, TaskFront, open_task
+
+log = logging.getLogger("starling.models")
+
+
+def load(
+    source: ModelSource,
+    overrides: Mapping[str, object] | None = None,
+    limits: Mapping[str, int] | None = None,
+    check_names: CheckNames | None = None,
+) -> Model:
+    """Build the model that `source.folder` describes, on the CPU, in eval mode, with its weights.
+
+    `overrides` take precedence over model.toml's `[batching]` and `row_check`. `limits` are set as attributes on the
+    object that the source returned where it has an attribute of that name (`max_pixels`). Blocks, possibly for minutes:
+    never call it on the loop. Raises ConfigError, whatever the model's own code raises.
+    """
+    config = read_declared(source.folder)
+    settings = dict(overrides or {})
+    row_check = str(settings.pop("row_check", None) or config.row_check)
+    info = model_info(config, source, settings, check_names, own_axes=True)
+    if config.task is not None:
+        model = _of_task(_open(config, source.folder), info, config, source.folder, limits or {})
+    else:
+        model = _of_tensors(info, config, source.folder, limits or {})
+        if not isinstance(model.call, CellModel):
+            model_info(config, source, settings, check_names)  # other outputs have no axes of their own
+    return _in_stages(replace(model, row_check=row_check, profile=config.profile), config, source.folder / FILE_NAME)
+
+
+def read_declared(folder: Path) -> ModelTable:
+    """model.toml; of an ONNX graph that it does not describe, what the graph declares. Raises ConfigError."""
+    config = read_config(folder)
+    return with_graph(config, folder) if is_onnx(config.source) else config
+
+
+def _open(config: ModelTable, folder: Path) -> Any:
+    """What the source gives. Raises ConfigError naming model.toml and its key `source`."""
+    where = f"{folder / FILE_NAME}: source {config.source!r}"
+    try:
+        return open_task(config, folder) if config.task is not None else open_source(config, folder)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    except (Exception, SystemExit) as error:  # a user's code may raise anything, and even leave
+        raise ConfigError(f"{where}: {one_line(error)}{not_imported(error, config.source, folder)}") from error
+
+
+@contextmanager
+def _naming(where: str) -> Iterator[None]:
+    """Put the file and the key before what a ConfigError says."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+# a model of a task
+
+
+def _of_task(opened: OpenedTask, info: ModelInfo, config: ModelTable, folder: Path, limits: Mapping[str, int]) -> Model:
+    """Tensors inside, texts or images and labels for clients."""
+    front = opened.front
+    _set_limits(front.reader, limits)
+    info = replace(info, inputs=front.reader.inputs, outputs=opened.outputs)
+    samples = opened.samples
+    if config.warmup is not None:
+        path = folder / config.warmup.file
+        rows = read_samples(path, front.face(info))
+        samples, front.example = _read_by(front, rows, path), rows[0]
+    return Model(info=info, call=opened.module.eval(), present=front.present, samples=samples, front=front)
+
+
+def _read_by(front: TaskFront, rows: Sequence[SampleRow], path: Path) -> tuple[SampleRow, ...]:
+    """Rows as clients send them, as rows of the model itself."""
+    found = []
+    for row in rows:
+        try:
+            read = front.read([array[None] for array in row.arrays])
+        except StarlingError as error:
+            raise ConfigError(f"{path}: {error}") from None
+        found.append(SampleRow(tuple(array[0] for array in read.arrays), read.lengths))
+    return tuple(found)
+
+
+# a model of the tensors that model.toml declares
+
+
+def _of_tensors(info: ModelInfo, config: ModelTable, folder: Path, limits: Mapping[str, int]) -> Model:
+    path = folder / FILE_NAME
+    samples = () if config.warmup is None else read_samples(folder / config.warmup.file, info)
+    built = _open(config, folder)
+    if not callable(built) and not isinstance(built, Recurrent):
+        got = type(built).__name__
+        raise ConfigError(f"{path}: source {config.source!r}: expected an nn.Module or another callable, got {got}")
+    # what has weights, hooks and limits
+    owner = built.cell if isinstance(built, Recurrent) else built
+    if config.weights is not None:
+        load_weights(owner, folder / config.weights)
+    call = ByName(built, info) if config.source.startswith("hf:") else built
+    for part in (owner, call):
+        if isinstance(part, nn.Module) and not has_one_mode(config.source):
+            part.eval()
+    _set_limits(owner, limits)
+    first = _first_to_take_inputs(call)
+    takes_parameters = _takes_parameters(first, len(info.inputs))
+    _check_signature(first, config, path, takes_parameters)
+    if config.recurrent:
+        with _naming(str(path)):
+            call, takes_parameters = by_its_layer(call, info), False
+    if isinstance(call, Recurrent):
+        call, info = _by_cells(call, info, config, path, samples)
+    return Model(
+        info=info,
+        call=call,
+        decode=getattr(owner, "decode", None),
+        present=getattr(owner, "present", None),
+        takes_parameters=takes_parameters,
+        samples=samples,
+    )
+
+
+def _set_limits(owner: object, limits: Mapping[str, int]) -> None:
+    for name, value in limits.items():
+        if hasattr(owner, name):
+            setattr(owner, name, value)
+
+
+def _by_cells(
+    declared: Recurrent, info: ModelInfo, config: ModelTable, path: Path, samples: Sequence[SampleRow]
+) -> tuple[CellModel, ModelInfo]:
+    """What runs a recurrent model, and what that is called with. Raises ConfigError naming the file and the key."""
+    with _naming(str(path)):
+        model, called_with = recurrent_model(declared, info)
+    clients = info.client_inputs
+    row = samples[0] if samples else example_row(clients, short_lengths(clients, 2))
+    with _naming(f"{path}: source {config.source!r}"):
+        try:
+            try_cell(model, *stack(called_with.inputs, [row]))
+        except ConfigError:
+            raise
+        except (Exception, SystemExit) as error:
+            # The row may be to blame. What tries the model next reports what it raises.
+            log.debug("model %s: two steps of one row: %s", info.name, one_line(error))
+    return model.eval(), called_with
+
+
+# the signature of what takes the inputs
+
+
+def _first_to_take_inputs(call: Any) -> Callable[..., Any]:
+    """The callable that gets the inputs as declared."""
+    if isinstance(call, Recurrent):
+        first: Any = call.cell.start if call.starts else lambda x: x
+        return partial(first, lengths=None) if call.wants_lengths else first
+    first = call.stages[0] if isinstance(call, Staged) else call
+    return first.forward if isinstance(first, nn.Module) else first
+
+
+def _check_signature(call: Callable[..., Any], config: ModelTable, path: Path, takes_parameters: bool) -> None:
+    """Raise ConfigError when the callable cannot take as many arguments as there are inputs.
+
+    At its first call that would be a TypeError like any other, which might be due to the values.
+    """
+    signature = _signature(call)
+    if signature is None:
+        return
+    try:
+        signature.bind(*config.inputs, **({"parameters": []} if takes_parameters else {}))
+    except TypeError as error:
+        names = ", ".join(table.name for table in config.inputs)
+        raise ConfigError(
+            f"{path}: inputs: expected as many as {config.source!r} takes arguments, got {names}: {error}"
+        ) from None
+
+
+def _takes_parameters(call: Callable[..., Any], inputs: int) -> bool:
+    """Whether the call has a keyword `parameters` that is not one of its first arguments, the inputs."""
+    signature = _signature(call)
+    if signature is None or "parameters" not in signature.parameters:
+        return False
+    parameter = signature.parameters["parameters"]
+    keyword = parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    behind = list(signature.parameters).index("parameters") >= inputs
+    return keyword or (parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD and behind)
+
+
+def _signature(call: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(call)
+    except (TypeError, ValueError):  # some callables of C extensions have none
+        return None
+
+
+# stages
+
+
+def _in_stages(model: Model, config: ModelTable, path: Path) -> Model:
+    """The model with the stages that its source gave it or that the model.toml at `path` asks for, if it has any.
+
+    Raises ConfigError naming the file and the key.
+    """
+    call: Any = model.call
+    given = isinstance(call, Staged) and len(call.stages) > 1
+    asked = config.cuts is not None or config.stages is not None
+    if not (asked or given):
+        return model
+    for index, table in enumerate(config.inputs):
+        if table.datatype == "BYTES":
+            what = f"{path}: inputs[{index}].datatype"
+            raise ConfigError(f"{what}: expected numbers for a model in stages, got BYTES")
+    if not asked:
+        return replace(model, stages=call.stages, again=call.again, context=call.context)
+    from app.models.stages.slicing import Cuts, sliced  # imports much of torch, which takes half a second
+
+    cuts = Cuts(tuple(config.cuts or ()), config.stages or 0)
+    with _naming(f"{path}: {'cuts' if config.cuts else 'stages'}"):
+        if given or isinstance(call, CellModel):
+            what = "a source that returns Staged" if given else "a recurrent model"
+            raise ConfigError(f"expected none for {what}, got {cuts.shown}")
+        return sliced(model, cuts)

@@ -1,0 +1,259 @@
+"""Steps of an nn.LSTM, nn.GRU or nn.RNN on a CPU: oneDNN's own layer, packed weights, or torch's cells.
+
+Packed weights are in the order in which oneDNN multiplies by them. An ordinary product brings them into such an order
+each time. A whole sequence pays for that once, but a step of a few rows pays more for it than for the product: two LSTM
+layers of 512 take 1.5 to 2 times as long as with weights that were packed beforehand, from 2 rows to 64.
+
+A step by torch's operations is about six a layer, and each of them releases the interpreter lock and takes it again.
+oneDNN's LSTM layer is one operation, multiplies what the layer reads along with the state and keeps gates in the cache.
+It also makes several steps at once: of few rows a step then costs half, as the weights are read from nearer memory, and
+of many an eighth less. Two layers of 512 on one core, microseconds a step:
+
+    rows                                    1     2     4     8    16    32    64
+    operations on packed weights          543   666   791  1335  1739  3396  6562
+    a call for each step                  448   449   786   988  1878  3128  6174
+    8 steps in a call                     176   437   440   748  1470  3324  5438
+
+A row that arrives during a call waits until it ends. While the first row has many steps left, a call is therefore no
+longer than a step of a large batch. When that row ends within _NEAR steps, more than _FEW rows make them in one call of
+up to _ROW_STEPS rows times steps: a row that joined them would slow each of them for about as long as it saves itself.
+Simulated with times of a core, policy `adaptive`, Poisson arrivals of rows of 20 steps, the median latency in ms. The
+medians of the last line are of calls without the bound of _ROW_STEPS; the most rows/s there, with it.
+
+    rows/s                                        181    301    422    500    most rows/s
+    short calls throughout                       16.8   19.1   22.6   26.7            727
+    long ones near the end, of any rows          17.7   19.7   21.0   22.0            829
+    long ones near the end, of more than _FEW    16.4   17.5   18.5   19.4            805
+
+Both keep a copy of the weights beside the module's own, as they were when it was made. Where a build of torch or a
+processor cannot do it, they raise AttributeError or RuntimeError as they are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+#: Values of a layer's weights from which packing pays: a core's own cache keeps fewer (1 MiB), and then what a step
+#: costs beyond the product is more than packing saves.
+LEAST = 1 << 18
+_PACKED_FOR = 32  # rows for which the order of packed weights is chosen; products of any number of rows use it
+_REORDERED_FOR = 8  # rows, the same of oneDNN's layer
+#: oneDNN's name of an LSTM, see at::native's RNN parameters.
+_LSTM = 2
+#: Rows times steps, and steps, of a call far from the end of a row: up to 16 take as long as a step of 32 rows.
+_STRIDE = 16
+_STEPS = 8
+_NEAR = 20  # steps
+_FEW = 4  # rows
+_ROW_STEPS = 512  # 8 steps of 64 rows; more at once are hardly faster
+
+State = tuple[torch.Tensor, ...]  # [rows, hidden] each: hidden states of all layers, then an LSTM's cell states
+Stepped = tuple[torch.Tensor, State]  # the last layer's hidden states, and the state after the last step
+#: What a layer reads and its states -> its next states, hidden first. The first layer is given the product of it.
+Cell = Callable[[torch.Tensor, State], State]
+Products = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor | None]]  # of x and hidden state
+
+_TORCH_CELLS: dict[str, Callable[..., torch.Tensor]] = {
+    "GRU": torch.gru_cell,
+    "RNN_TANH": torch.rnn_tanh_cell,
+    "RNN_RELU": torch.rnn_relu_cell,
+}
+
+
+def ready_steps(layer: nn.RNNBase) -> TorchSteps:
+    """The fastest steps that can be had: float32 on a CPU, and many weights. Call it in inference mode."""
+    if pays(layer):
+        for make in (OneDnnSteps, PackedSteps) if isinstance(layer, nn.LSTM) else (PackedSteps,):
+            try:
+                return make(layer)
+            except (AttributeError, RuntimeError):  # a build of torch, or a processor, without these operations
+                continue
+    return TorchSteps(layer)
+
+
+def pays(layer: nn.RNNBase) -> bool:
+    """Whether weights made ready for steps are worth it."""
+    first = layer.all_weights[0]
+    on_cpu = all(weight.device.type == "cpu" and weight.dtype == torch.float32 for weight in layer.parameters())
+    return on_cpu and first[0].numel() + first[1].numel() >= LEAST
+
+
+class TorchSteps:
+    """A layer's cells one above the other, with the weights as they are."""
+
+    def __init__(self, layer: nn.RNNBase) -> None:
+        self.layer = layer
+
+    def reads(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+        """[rows, length, in] -> [rows, length, ...]: what the first cell is given at each step."""
+        return x
+
+    def longest(self, rows: int, left: int) -> int:
+        """How many steps one `stride` should make of so many rows, the first of which ends after `left` steps."""
+        return 1
+
+    def step(self, x: torch.Tensor, state: State) -> Stepped:
+        """`x` [rows, ...] -> [rows, hidden]."""
+        layers, weights = self.layer.num_layers, self.layer.all_weights
+        hidden: list[torch.Tensor] = []
+        memory: list[torch.Tensor] = []
+        for at in range(layers):
+            if self.layer.mode == "LSTM":
+                x, cell = torch.lstm_cell(x, (state[at], state[layers + at]), *weights[at])
+                memory.append(cell)
+            else:
+                x = _TORCH_CELLS[self.layer.mode](x, state[at], *weights[at])
+            hidden.append(x)
+        return x, (*hidden, *memory)
+
+    def stride(self, x: torch.Tensor, state: State) -> Stepped:
+        """As many steps as `longest` says: `x` [steps, rows, ...] -> [steps, rows, hidden]."""
+        y, after = self.step(x[0], state)
+        return y[None], after
+
+
+class OneDnnSteps(TorchSteps):
+    """The layers of an LSTM by one operation each. Call it in inference mode."""
+
+    def __init__(self, layer: nn.RNNBase) -> None:
+        super().__init__(layer)
+        self._hidden = layer.hidden_size
+        self._weights = [
+            (
+                *_reordered(inner, outer, self._hidden, layer.bias),
+                *(biases or (outer, outer)),  # not read without biases
+            )
+            for inner, outer, *biases in layer.all_weights
+        ]
+        zeros = [torch.zeros(1, self._hidden)] * 2 * len(self._weights)
+        self.stride(torch.zeros(1, 1, layer.input_size), tuple(zeros))  # raises where it cannot be done
+
+    def longest(self, rows: int, left: int) -> int:
+        if left <= _NEAR and rows > _FEW:
+            return max(1, min(left, _ROW_STEPS // rows))
+        return max(1, min(left, _STEPS, _STRIDE // rows))
+
+    def step(self, x: torch.Tensor, state: State) -> Stepped:
+        ys, after = self.stride(x[None], state)
+        return ys[0], after
+
+    def stride(self, x: torch.Tensor, state: State) -> Stepped:
+        layers = len(self._weights)
+        hidden: list[torch.Tensor] = []
+        memory: list[torch.Tensor] = []
+        x = x.contiguous()  # the operation assumes contiguous memory
+        for at, weights in enumerate(self._weights):
+            x, last, cell, _ = torch.ops.aten.mkldnn_rnn_layer(
+                x, *weights, state[at].contiguous(), state[layers + at].contiguous(), False, [], _LSTM, self._hidden, 1,
+                self.layer.bias, False, False, False,
+            )  # fmt: skip
+            hidden.append(last)
+            memory.append(cell)
+        return x, (*hidden, *memory)
+
+
+def _reordered(inner: torch.Tensor, outer: torch.Tensor, hidden: int, biased: bool) -> Sequence[torch.Tensor]:
+    """The weights of what a layer reads and of its hidden state, as oneDNN has them."""
+    shape = [1, _REORDERED_FOR, inner.shape[1]]
+    weights: Sequence[torch.Tensor] = torch.ops.mkldnn._reorder_mkldnn_rnn_layer_weight(
+        inner, outer, hidden, False, biased, False, shape
+    )
+    return weights
+
+
+class PackedSteps(TorchSteps):
+    """Products by packed weights. What does not depend on the state need not wait for it: one product of all that the
+    first layer reads costs less than one for each step.
+    """
+
+    def __init__(self, layer: nn.RNNBase) -> None:
+        super().__init__(layer)
+        make = {"LSTM": _lstm, "GRU": _gru, "RNN_TANH": _rnn, "RNN_RELU": _rnn}[layer.mode]
+        (inner, outer, *biases), *others = layer.all_weights
+        # A GRU's biases act at different places, the others' add up.
+        apart = layer.mode == "GRU"
+        self._reads = _Product(inner, None if not biases else biases[0] if apart else biases[0] + biases[1])
+        recalls = _Product(outer, biases[1] if biases and apart else None)
+        self._cells = [make(lambda x, hidden: (x, recalls(hidden)), layer.mode)]
+        self._cells += [make(_both(weights, layer.mode), layer.mode) for weights in others]
+
+    def reads(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+        rows, longest, width = x.shape
+        if lengths is None or rows == 1:
+            return self._reads(x.reshape(-1, width)).view(rows, longest, -1)
+        own = torch.arange(longest) < lengths[:, None]
+        read = self._reads(x[own])
+        batch = read.new_zeros((rows, longest, read.shape[1]))  # 0 behind a row's end
+        batch[own] = read
+        return batch
+
+    def step(self, x: torch.Tensor, state: State) -> Stepped:
+        after: list[State] = []
+        for at, cell in enumerate(self._cells):
+            after.append(cell(x, state[at :: len(self._cells)]))
+            x = after[-1][0]
+        return x, tuple(value for kind in zip(*after, strict=True) for value in kind)
+
+
+class _Product:
+    """[rows, in] -> [rows, out]: times the weight, plus the bias."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, _PACKED_FOR)
+        self._bias = bias
+        self(weight.new_zeros((1, weight.shape[1])))  # raises where it cannot be done
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self._weight, self._bias, "none", [], "")
+        return result
+
+
+def _both(weights: Sequence[Any], mode: str) -> Products:
+    """The products of what a layer reads and of its hidden state; one of both side by side where they only add up."""
+    inner, outer, *biases = weights
+    if mode == "GRU":
+        reads, recalls = _Product(inner, biases[0] if biases else None), _Product(outer, biases[1] if biases else None)
+        return lambda x, hidden: (reads(x), recalls(hidden))
+    joint = _Product(torch.cat((inner, outer), 1), biases[0] + biases[1] if biases else None)
+    return lambda x, hidden: (joint(torch.cat((x, hidden), 1)), None)
+
+
+def _lstm(products: Products, mode: str) -> Cell:
+    def cell(x: torch.Tensor, states: State) -> State:
+        hidden, memory = states
+        take, keep, new, show = _sum(products(x, hidden)).chunk(4, 1)
+        memory = keep.sigmoid_().mul(memory).addcmul_(take.sigmoid_(), new.tanh_())
+        return memory.tanh().mul_(show.sigmoid_()), memory
+
+    return cell
+
+
+def _rnn(products: Products, mode: str) -> Cell:
+    def cell(x: torch.Tensor, states: State) -> State:
+        hidden = _sum(products(x, states[0]))
+        return (hidden.tanh_() if mode == "RNN_TANH" else hidden.relu_(),)
+
+    return cell
+
+
+def _gru(products: Products, mode: str) -> Cell:
+    def cell(x: torch.Tensor, states: State) -> State:
+        (hidden,) = states
+        read, recalled = products(x, hidden)
+        assert recalled is not None  # of a GRU they are apart
+        reset, update, new = read.chunk(3, 1)
+        reset_more, update_more, new_more = recalled.chunk(3, 1)
+        reset, update = (reset + reset_more).sigmoid_(), (update + update_more).sigmoid_()
+        return (torch.lerp(torch.addcmul(new, reset, new_more).tanh_(), hidden, update),)
+
+    return cell
+
+
+def _sum(products: tuple[torch.Tensor, torch.Tensor | None]) -> torch.Tensor:
+    """In memory that the cell may write into: the first of two is not its own."""
+    one, other = products
+    return one if other is None else other.add_(one)

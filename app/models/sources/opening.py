@@ -1,0 +1,78 @@
+"""Opens the `source` of a model.toml:
+
+    model.py:build            a callable in a file beside model.toml, called with kwargs
+    package.module:callable   the same from an installed package
+    hf:FOLDER_OR_ID           transformers; inputs go in and outputs come out by name, or as a `task` says
+    torchvision:NAME          torchvision.models.get_model
+    timm:NAME                 timm.create_model
+    model.pt2                 torch.export.save's archive
+    model.pt                  TorchScript
+    model.onnx                a graph that onnxruntime computes
+    model.joblib              an estimator of scikit-learn
+
+What looks like a model and is refused says what to do instead; nothing is unpickled to find out.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePath
+from typing import Any
+
+from app.errors import ConfigError
+from app.models.description.config import ModelTable
+from app.models.sources import hubs
+from app.models.sources.estimator import open_estimator
+from app.models.sources.imports import import_callable
+from app.models.sources.onnx_model import open_onnx
+from app.models.sources.torch_files import open_exported, open_torchscript
+
+#: Files that are models, by suffix.
+MODEL_FILES = (".pt2", ".pt", ".pth", ".onnx", ".joblib")
+_WEIGHTS = "expected a model, got a file of weights: name it by weights, beside a source that builds the network"
+_CONVERT = "expected ONNX: convert it with tf2onnx to model.onnx"
+_PICKLE = (
+    "expected no pickle, which may run any code as it is opened: save model.state_dict() and name that file by weights "
+    '(PyTorch), or joblib.dump(pipeline, "model.joblib") with trust = true (scikit-learn)'
+)
+#: What else people have: suffix -> what to do.
+_INSTEAD = {
+    **dict.fromkeys((".safetensors", ".ckpt", ".bin"), _WEIGHTS),
+    **dict.fromkeys((".pkl", ".pickle"), _PICKLE),
+    **dict.fromkeys((".h5", ".keras", ".pb", ".tflite"), _CONVERT),
+}
+
+
+def open_source(config: ModelTable, folder: Path) -> Any:
+    """What the source gives, as it is. Raises whatever the user's code and the libraries raise."""
+    kind, colon, rest = config.source.partition(":")
+    if not colon and PurePath(kind).suffix in (*MODEL_FILES, *_INSTEAD):
+        return _open_file(config, folder / kind)
+    if not kind or not rest:
+        raise ConfigError(
+            "expected model.py:CALLABLE, package.module:CALLABLE, FILE.pt2, FILE.pt, FILE.onnx, FILE.joblib, "
+            "hf:FOLDER_OR_ID, torchvision:NAME or timm:NAME"
+        )
+    if kind == "hf":
+        return hubs.open_transformers(rest, folder, config.kwargs)
+    if kind == "torchvision":
+        return hubs.open_torchvision(rest, config.kwargs)
+    if kind == "timm":
+        return hubs.open_timm(rest, config.kwargs)
+    return import_callable(kind, rest, folder)(**config.kwargs)
+
+
+def _open_file(config: ModelTable, path: Path) -> Any:
+    if path.suffix in _INSTEAD:
+        raise ConfigError(_INSTEAD[path.suffix])
+    if path.suffix == ".onnx":
+        return open_onnx(path, config)
+    if path.suffix == ".joblib":
+        return open_estimator(path, config)
+    if config.kwargs:
+        raise ConfigError("expected no kwargs: an exported model takes none")
+    return open_exported(path) if path.suffix == ".pt2" else open_torchscript(path)
+
+
+def has_one_mode(source: str) -> bool:
+    """An exported module was traced in one mode and refuses to change it."""
+    return source.endswith(".pt2")

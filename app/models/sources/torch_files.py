@@ -1,0 +1,212 @@
+"""Files that torch saves, checked before torch opens them: archives of torch.export, TorchScript, weights.
+
+`torch.export.load` unpickles without restriction whatever an archive marks as pickled: odd tensors, script objects,
+sample inputs it cannot read otherwise, and compiled archives bring a shared library. A model exported in the ordinary
+way has none of these, so an archive that has one is refused. TorchScript's programs are its own, and torch reads its
+objects with a reader that knows no Python classes: no Python code runs. A file of `torch.save` has the same suffix and
+is a pickle, which runs whatever code its maker chose. It is refused; what it holds is read without unpickling it.
+
+This guards against pickles and is no sandbox: like model code, an archive must come from a source whose programs you
+would run.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import pickletools
+import re
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from app.errors import ConfigError
+from app.models.base import one_line
+
+#: Members of an archive that hold no pickle, below its root folder. Configurations and samples are read as well.
+_PLAIN_MEMBER = re.compile(
+    r"data/weights/(weight_\d+|[^/]+_weights_config\.json)|data/constants/(tensor_\d+|[^/]+_constants_config\.json)"
+    r"|models/[^/]+\.json|extra/.*|archive_format|archive_version|byteorder|version|\.data/.*"
+)
+_SAMPLES = re.compile(r"data/sample_inputs/[^/]+\.pt")
+#: What the pickle of a state dict names: containers, and how a tensor is put together from its memory.
+_PLAIN_CLASSES = (
+    "torch._utils._rebuild_",
+    "torch.serialization._",
+    "collections.OrderedDict",
+    "torch.Size",
+    "torch.storage.",
+)
+_HEAD = 1 << 24  # bytes read of a pickle: the classes are at its beginning
+
+
+# archives of torch.export
+
+
+def open_exported(path: Path) -> nn.Module:
+    """The module of an archive. Raises ConfigError, and what torch raises."""
+    check_archive(path)
+    return torch.export.load(path).module()
+
+
+def check_archive(path: Path) -> None:
+    """Raise ConfigError naming the file and the member unless every member of the archive is plain data.
+
+    torch reads these archives by a parser of its own, which may find other members in the same bytes than Python's, so
+    what is checked is what that one finds. Older archives it reads by Python's; their members' names are refused.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = [name.partition("/")[2] for name in archive.namelist()]
+        for name in names:
+            _check_name(name, path)
+        reader: Any = torch._C.PyTorchFileReader(str(path))
+        records: list[str] = reader.get_all_records()
+        if sorted(records) != sorted(names) or len({name.lower() for name in records}) < len(records):
+            raise ConfigError(f"{path}: expected an archive with one member of each name, whoever reads it")
+        for name in records:
+            _check_member(reader, name, path)
+    except (OSError, zipfile.BadZipFile, ValueError, RuntimeError) as error:
+        raise ConfigError(f"{path}: expected an archive written by torch.export.save: {one_line(error)}") from None
+
+
+def _check_name(name: str, path: Path) -> None:
+    if not _SAMPLES.fullmatch(name) and not _PLAIN_MEMBER.fullmatch(name):
+        raise ConfigError(f"{path}: {name}: expected an archive of plain tensors; this member may run code when opened")
+
+
+def _check_member(reader: Any, name: str, path: Path) -> None:
+    if _SAMPLES.fullmatch(name):
+        samples = reader.get_record(name)
+        try:
+            if samples:
+                torch.load(io.BytesIO(samples), weights_only=True)
+        except (pickle.UnpicklingError, RuntimeError) as error:
+            raise ConfigError(
+                f"{path}: {name}: expected sample inputs of plain tensors, export with such: {one_line(error)}"
+            ) from None
+    elif name.endswith("_config.json"):
+        for key, payload in json.loads(reader.get_record(name)).get("config", {}).items():
+            plain = not payload.get("use_pickle") and re.fullmatch(r"(weight|tensor)_\d+", payload["path_name"])
+            if not plain:
+                raise ConfigError(f"{path}: {name}: {key}: expected a plain tensor, got a pickled object")
+
+
+# TorchScript
+
+
+def open_torchscript(path: Path) -> nn.Module:
+    """The scripted or traced module, on the CPU. Raises ConfigError saying what else the file is and what to do."""
+    check_torchscript(path)
+    load: Any = torch.jit.load
+    module: nn.Module = load(str(path), map_location="cpu")
+    return module
+
+
+def check_torchscript(path: Path) -> None:
+    """Raise ConfigError unless the file is an archive of `torch.jit.save`."""
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file")
+    members = _members(path)
+    if any(name.startswith("code/") for name in members) and "constants.pkl" in members:
+        return
+    if any(name.startswith("models/") for name in members):
+        raise ConfigError(f"{path}: expected TorchScript, got an archive of torch.export.save: call it model.pt2")
+    if "data.pkl" not in members and not _begins_like_a_pickle(path):
+        raise ConfigError(f"{path}: expected an archive of torch.jit.save")
+    build = 'name that file by weights, and build the network in model.py (source = "model.py:build")'
+    if found := pickled_class(path):
+        raise ConfigError(
+            f"{path}: expected TorchScript, got a pickle ({found}), which is not opened because it may run any code: "
+            f"save model.state_dict() instead, {build}"
+        )
+    raise ConfigError(f"{path}: expected TorchScript, got a state dict, which is weights without a network: {build}")
+
+
+def _members(path: Path) -> set[str]:
+    """The names in an archive below its root folder; none where the file is no archive."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {name.partition("/")[2] for name in archive.namelist()}
+    except (OSError, zipfile.BadZipFile):
+        return set()
+
+
+def _begins_like_a_pickle(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(1) == b"\x80"
+
+
+# weights and pickles
+
+
+def load_weights(built: Any, path: Path) -> None:
+    """Load a state dict strictly: every weight of the module and no other. Raises ConfigError naming the file."""
+    if not isinstance(built, nn.Module):
+        raise ConfigError(f"{path}: weights need a source that returns an nn.Module, got {type(built).__name__}")
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_model
+
+            load_model(built, path, strict=True)  # knows tied weights, which are saved once
+        else:
+            built.load_state_dict(torch.load(path, map_location="cpu", weights_only=True), strict=True)
+    except pickle.UnpicklingError as error:  # torch's message is ten lines long and suggests opening it anyway
+        found = pickled_class(path)
+        what = f"got a pickle ({found}): save model.state_dict() instead" if found else one_line(error)
+        raise ConfigError(f"{path}: expected safetensors or a state dict of plain tensors, {what}") from None
+    except Exception as error:  # each format has its own errors for a missing, cut or foreign file
+        raise ConfigError(f"{path}: expected weights that fit the model: {one_line(error)}") from None
+
+
+def pickled_class(path: Path) -> str:
+    """The first class that a file of `torch.save` names and that no state dict has, as `package.module.Class`.
+
+    "" where there is none: a state dict, or no pickle that can be read. Reads the pickle's opcodes alone. What is not
+    printable is escaped: a pickle may name anything.
+    """
+    try:
+        data = _pickle_in(path)
+    except (OSError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError):  # broken, or encrypted
+        return ""
+    for name in _names(data):
+        storage = name.startswith("torch.") and name.endswith("Storage")
+        if not storage and not name.startswith(_PLAIN_CLASSES):
+            return name if name.isprintable() else repr(name)
+    return ""
+
+
+def _pickle_in(path: Path) -> bytes:
+    """The pickle inside the archive that torch.save writes, or the file itself."""
+    if not zipfile.is_zipfile(path):
+        with path.open("rb") as file:
+            return file.read(_HEAD)
+    with zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            if name.endswith("/data.pkl"):
+                with archive.open(name) as member:
+                    return member.read(_HEAD)
+    return b""
+
+
+def _names(data: bytes) -> list[str]:
+    names: list[str] = []
+    strings: list[str] = []  # STACK_GLOBAL takes the last two
+    stream = io.BytesIO(data)
+    try:
+        while stream.tell() < len(data):  # torch's older format is several pickles, one behind the other
+            for opcode, argument, _ in pickletools.genops(stream):
+                if opcode.name == "GLOBAL":
+                    names.append(str(argument).replace(" ", "."))
+                elif opcode.name == "STACK_GLOBAL":
+                    names.append(".".join(strings[-2:]))
+                elif isinstance(argument, str):
+                    strings.append(argument)
+    except ValueError:  # no pickle from here on
+        pass
+    return names

@@ -1,0 +1,154 @@
+"""Invariant: weights made ready for steps give the steps that the module makes, one or several, where they pay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from app.contract import Batching, ModelInfo, TensorSpec
+from app.models.recurrent import layer_steps
+from app.models.recurrent.cells import recurrent_model
+from app.models.recurrent.layer_steps import OneDnnSteps, PackedSteps, TorchSteps, ready_steps
+from app.models.recurrent.rnn import LayerCell, by_its_layer
+from tests.tiers import repeatable
+
+X = TensorSpec("x", "FP32", (-1, 5), ("steps", ""), (30, 5))
+Y = TensorSpec("y", "FP32", (-1, 7), ("steps", ""), (30, 7))
+INFO = ModelInfo("m", "1", "pytorch", (X,), (Y,), Batching(max_batch=4))
+KINDS = {"lstm": (nn.LSTM, {}), "gru": (nn.GRU, {}), "tanh": (nn.RNN, {}), "relu": (nn.RNN, {"nonlinearity": "relu"})}
+WAYS = [(OneDnnSteps, "lstm"), *((way, kind) for way in (PackedSteps, TorchSteps) for kind in KINDS)]
+
+
+class Net(nn.Module):
+    def __init__(self, kind: str, layers: int = 2, bias: bool = True, batch_first: bool = True) -> None:
+        super().__init__()
+        make, more = KINDS[kind]
+        torch.manual_seed(layers)
+        self.layer = make(5, 7, layers, bias=bias, batch_first=batch_first, **more)
+        self.batch_first = batch_first
+        self.eval()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        steps: torch.Tensor = self.layer(x if self.batch_first else x.transpose(0, 1))[0]
+        return steps if self.batch_first else steps.transpose(0, 1)
+
+
+@pytest.fixture(autouse=True)
+def always() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
+        patch.setattr(layer_steps, "LEAST", 1)
+        yield
+
+
+def close(got: torch.Tensor, wanted: torch.Tensor) -> None:
+    torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+def refuse(*given: object) -> None:
+    raise RuntimeError("not here")
+
+
+@repeatable(60)
+@given(
+    st.sampled_from(WAYS), st.integers(1, 3), st.booleans(), st.integers(1, 9),
+    st.lists(st.integers(1, 9), min_size=1, max_size=4),
+)  # fmt: skip
+def test_however_the_steps_are_cut(
+    way: tuple[type[TorchSteps], str], layers: int, bias: bool, rows: int, cuts: list[int]
+) -> None:
+    make, kind = way
+    net = Net(kind, layers, bias)
+    steps, x = make(net.layer), torch.randn(rows, sum(cuts), 5)
+    state = tuple(torch.zeros(rows, 7) for _ in range(layers * (2 if kind == "lstm" else 1)))
+    first = state
+    read, done, ys = steps.reads(x, None), 0, []
+    for size in cuts if make is OneDnnSteps else [1] * sum(cuts):
+        before = [value.clone() for value in state]
+        y, after = steps.stride(read[:, done : done + size].transpose(0, 1), state)
+        assert all(torch.equal(a, b) for a, b in zip(before, state, strict=True)), "a unit may run again"
+        state, done = after, done + size
+        ys.append(y)
+    close(torch.cat(ys).transpose(0, 1), net(x))
+    _, last = net.layer(x)
+    close(torch.stack(state), torch.cat(last) if kind == "lstm" else last)
+    one, after = steps.step(read[:, 0], first)
+    close(one, net(x)[:, 0])
+    assert len(after) == len(first)
+
+
+@repeatable(20)
+@given(
+    st.sampled_from([("lstm", None), ("lstm", "_reordered"), ("gru", None)]), st.booleans(),
+    st.lists(st.integers(1, 30), min_size=1, max_size=6),
+)  # fmt: skip
+def test_a_batch_that_shrinks(kind: tuple[str, str | None], batch_first: bool, lengths: list[int]) -> None:
+    net = Net(kind[0], batch_first=batch_first)
+    model, _ = recurrent_model(by_its_layer(net, INFO), INFO)
+    x = torch.randn(len(lengths), max(lengths), 5)
+    with pytest.MonkeyPatch.context() as patch:
+        if kind[1]:
+            patch.setattr(layer_steps, kind[1], refuse)
+        (ys,) = model(x, torch.tensor(lengths))
+    for row, length in enumerate(lengths):
+        close(ys[row, :length], net(x[row : row + 1, :length])[0])
+
+
+@pytest.mark.parametrize(
+    ("left", "strides"),
+    [
+        # short while a row could still gain by joining
+        (300, {1: 8, 2: 8, 3: 5, 8: 2, 9: 1, 64: 1}),
+        (21, {4: 4, 5: 3, 64: 1}),
+        # to the end of the next row where that is near
+        (20, {1: 8, 4: 4, 5: 20, 25: 20, 32: 16, 64: 8}),
+        (3, {1: 3, 16: 3, 64: 3, 1000: 1}),
+    ],
+)
+def test_strides(left: int, strides: dict[int, int]) -> None:
+    cell = LayerCell(Net("lstm"), INFO)
+    assert {rows: cell.longest_stride(rows, left) for rows in strides} == strides
+    assert LayerCell(Net("gru"), INFO).longest_stride(1, left) == 1
+
+
+@pytest.mark.parametrize(
+    ("layer", "missing", "way"),
+    [
+        (nn.LSTM(256, 256), [], OneDnnSteps),
+        (nn.LSTM(256, 256), ["_reordered"], PackedSteps),
+        (nn.LSTM(256, 256), ["_reordered", "_Product"], TorchSteps),
+        (nn.LSTM(256, 256).double(), [], TorchSteps),
+        (nn.LSTM(5, 7), [], TorchSteps),
+        (nn.GRU(300, 300), [], PackedSteps),
+        (nn.GRU(300, 300), ["_Product"], TorchSteps),
+    ],
+)
+def test_the_fastest_that_can_be_had(
+    layer: nn.RNNBase, missing: list[str], way: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layer_steps, "LEAST", 1 << 18)
+    for name in missing:
+        monkeypatch.setattr(layer_steps, name, refuse)
+    assert type(ready_steps(layer)) is way
+
+
+def test_weights_are_made_ready_again_when_the_module_moves() -> None:
+    net = Net("lstm")
+    model, _ = recurrent_model(by_its_layer(net, INFO), INFO)
+    x, lengths = torch.randn(3, 4, 5), torch.full((3,), 4)
+    (before,) = model(x, lengths)
+    net.to(torch.float64)
+    assert model(x.double(), lengths)[0].dtype == torch.float64
+    net.to(torch.float32)
+    close(model(x, lengths)[0], before)
+
+
+def test_what_it_is_not_made_for_raises() -> None:
+    steps, state = OneDnnSteps(nn.LSTM(5, 7)), (torch.zeros(2, 7),) * 2
+    for x in (torch.zeros(1, 2, 6), torch.zeros(1, 2, 5, dtype=torch.float64)):
+        with pytest.raises(RuntimeError):
+            steps.stride(x, state)

@@ -1,0 +1,320 @@
+"""Invariant: what torch has exported or scripted serves, weights are loaded, and a pickle is never opened."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import zipfile
+
+import pytest
+import torch
+from safetensors.torch import save_file, save_model
+from torch import nn
+
+from app.errors import ConfigError
+from app.models.loading import load
+from app.models.placement import Placement, place
+
+from .folders import LINEAR, TOML, Bomb, refused, source_of, try_out, write_model
+
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.*is deprecated:DeprecationWarning")
+
+
+class Tiny(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        self.dropout = nn.Dropout(0.5)
+        self.constant = torch.ones(3)
+
+    def forward(self, x):
+        return self.dropout(self.linear(x)) + self.constant
+
+
+def folder_with(tmp_path, name, save):
+    """A model of the file `name`, which `save` writes to the path that it is given."""
+    folder = write_model(tmp_path / "m", TOML.replace("model.py:build", name), None)
+    save(str(folder / name))
+    return folder
+
+
+def answers_as(model, module):
+    assert not model.takes_parameters
+    assert try_out(model) == []
+    for rows in (1, 2, 5):
+        x = torch.randn(rows, 3)
+        with torch.inference_mode():
+            assert torch.allclose(model.call(x), module.eval()(x))
+
+
+# archives of torch.export
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    module = Tiny().eval()
+    program = torch.export.export(module, (torch.ones(2, 3),), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
+    path = tmp_path_factory.mktemp("exported") / "model.pt2"
+    torch.export.save(program, path)
+    return path, module
+
+
+def archive(tmp_path, data):
+    folder = folder_with(tmp_path, "model.pt2", lambda path: None)
+    (folder / "model.pt2").write_bytes(data)
+    return folder
+
+
+def rewritten(path, change):
+    """The archive's bytes with each (name, content) passed through `change`; for no name it may give one more."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(buffer, "w") as new:
+        for name in old.namelist():
+            new.writestr(name, change(name, old.read(name)))
+        if more := change("", b""):
+            new.writestr(*more)
+    return buffer.getvalue()
+
+
+def test_an_exported_model_serves_any_batch(tmp_path, exported):
+    path, module = exported
+    folder = archive(tmp_path, path.read_bytes())
+    answers_as(load(source_of(folder)), module)
+    (folder / "model.toml").write_text("kwargs = { a = 1 }\n" + (folder / "model.toml").read_text())
+    assert "expected no kwargs" in refused(folder)
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_fixed_batch_is_refused_and_says_why(tmp_path, exported, rows):
+    program = torch.export.export(exported[1], (torch.zeros(rows, 3),))
+    model = load(source_of(folder_with(tmp_path, "model.pt2", lambda path: torch.export.save(program, path))))
+    failed = rf"a batch of {3 - rows} rows?: .*; a batch of {rows} .* Export it with a dynamic batch dimension"
+    with pytest.raises(ConfigError, match=failed):
+        try_out(model)
+
+
+@pytest.mark.parametrize("data", [b"", b"garbage", b"PK\x03\x04 and then nothing"])
+def test_what_is_no_archive(tmp_path, data):
+    assert "model.pt2: expected an archive" in refused(archive(tmp_path, data))
+
+
+def with_config(name, **change):
+    """Change the first entry of the archive's configuration of this name."""
+
+    def changed(member, content):
+        if not member.endswith(f"{name}_config.json"):
+            return content
+        config = json.loads(content)
+        next(iter(config["config"].values())).update(change)
+        return json.dumps(config).encode()
+
+    return lambda bomb: changed
+
+
+def pickled_samples(bomb):
+    buffer = io.BytesIO()
+    torch.save((bomb,), buffer)
+    return lambda name, content: buffer.getvalue() if name.endswith("sample_inputs/model.pt") else content
+
+
+def with_member(name, data):
+    return lambda bomb: lambda member, content: content if member else (name, data)
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        pickled_samples,
+        with_config("weights", use_pickle=True),
+        with_config("constants", path_name="opaque_obj_0"),
+        with_member("model/data/aotinductor/model/code.so", b"\x7fELF"),
+        with_member("model/data/weights/model.pt", b"pickle"),
+    ],
+    ids=["samples", "weight", "script object", "compiled", "legacy"],
+)
+def test_an_archive_that_may_run_code_is_refused_and_never_opened(tmp_path, exported, attack):
+    data = rewritten(exported[0], attack(Bomb(tmp_path / "exploded")))
+    text = refused(archive(tmp_path, data))
+    assert any(
+        f"expected {what} tensor" in text for what in ("sample inputs of plain", "an archive of plain", "a plain")
+    )
+    assert not (tmp_path / "exploded").exists()
+
+
+def of_two_archives(old):
+    """torch's parser reads the directory where the end says it is, the pickled archive's; Python's reads what lies
+    before the end, the plain one's."""
+    plain, pickled = (rewritten(old, lambda name, content: content), rewritten(old, pickled_at_once))
+    assert len(plain) == len(pickled)
+    return pickled[:-22] + plain
+
+
+def of_equal_names(old):
+    """Python reads the last member of a name, torch any."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(old) as archive, zipfile.ZipFile(buffer, "w") as new:
+        for name in archive.namelist():
+            for change in (pickled_at_once, pickled_at_once, lambda name, content: content):
+                new.writestr(name, change(name, archive.read(name)))
+    return buffer.getvalue()
+
+
+def pickled_at_once(name, content):
+    """No longer than it was."""
+    wanted = name.endswith("weights_config.json")
+    return content.replace(b'"use_pickle": false', b'"use_pickle": true ', 1) if wanted else content
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize("attack", [of_two_archives, of_equal_names])
+def test_what_torch_would_read_is_what_is_checked(tmp_path, exported, attack):
+    text = refused(archive(tmp_path, attack(exported[0])))
+    assert "expected an archive with one member of each name" in text or "expected a plain tensor" in text
+
+
+# TorchScript
+
+
+def script(how):
+    if how == "traced":
+        return torch.jit.trace(Tiny().eval(), torch.ones(2, 3))
+    scripted = torch.jit.script(Tiny().eval() if how == "frozen" else Tiny().train())
+    return torch.jit.freeze(scripted) if how == "frozen" else scripted
+
+
+@pytest.mark.parametrize(
+    ("how", "name"), [("scripted", "model.pt"), ("traced", "model.pth"), ("frozen", "model.pt"), ("scripted", "m.pth")]
+)
+def test_torchscript_serves_in_eval_mode(tmp_path, how, name):
+    scripted = script(how)
+    model = load(source_of(folder_with(tmp_path, name, scripted.save)))
+    assert model.info.platform == "pytorch_libtorch"
+    answers_as(model, scripted if how == "frozen" else scripted.eval())
+
+
+def test_torchscript_is_cast_and_never_compiled(tmp_path, caplog):
+    model = load(source_of(folder_with(tmp_path, "model.pt", script("scripted").save)))
+    placed = place(model, Placement(precision="bf16", compile=True))
+    assert "TorchScript is not compiled" in caplog.text
+    assert try_out(placed) == []
+    assert next(placed.call.parameters()).dtype == torch.bfloat16
+
+
+def exported_as_pt(path):
+    torch.export.save(torch.export.export(nn.Linear(3, 3), (torch.ones(2, 3),)), f"{path}2")
+    shutil.move(f"{path}2", path)
+
+
+def other_archive(path):
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a/b", "c")
+
+
+def terminal_codes(path):
+    with open(path, "wb") as file:
+        file.write(b"\x80\x04\x8c\x02os\x8c\x0asys\n\x1b[31mx\x93.")
+
+
+@pytest.mark.parametrize(
+    ("save", "message"),
+    [
+        (
+            lambda path: torch.save(nn.Linear(3, 3), path),
+            "got a pickle (torch.nn.modules.linear.Linear), which is not opened because it may run any code: save "
+            "model.state_dict() instead",
+        ),
+        (
+            lambda path: torch.save(nn.Linear(3, 3).state_dict(), path),
+            "got a state dict, which is weights without a network: name that file by weights",
+        ),
+        (exported_as_pt, "got an archive of torch.export.save: call it model.pt2"),
+        (terminal_codes, r"got a pickle ('os.sys\n\x1b[31mx')"),
+        (other_archive, "expected an archive of torch.jit.save"),
+        (lambda path: open(path, "wb").close(), "expected an archive of torch.jit.save"),
+        (lambda path: None, "model.pt: no such file"),
+    ],
+    ids=["module", "state dict", "exported", "terminal", "archive", "empty", "missing"],
+)
+def test_what_is_no_torchscript_says_what_it_is(tmp_path, save, message):
+    assert message in refused(folder_with(tmp_path, "model.pt", save))
+
+
+@pytest.mark.parametrize("options", [{}, {"_use_new_zipfile_serialization": False}, {"pickle_protocol": 4}])
+def test_a_pickle_is_never_opened(tmp_path, options):
+    bomb = tmp_path / "exploded"
+    folder = folder_with(tmp_path, "model.pt", lambda path: torch.save({"model": Bomb(bomb)}, path, **options))
+    assert "save model.state_dict() instead" in refused(folder)
+    assert not bomb.exists()
+
+
+# weights
+
+
+def with_weights(tmp_path, name, save=None, code=LINEAR):
+    folder = write_model(tmp_path / "m", f'weights = "{name}"\n' + TOML, code)
+    if save is not None:
+        save(folder / name)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["w.safetensors", "w.pt"])
+def test_weights_are_loaded(tmp_path, name):
+    saved = nn.Linear(3, 3)
+    save = (
+        (lambda path: torch.save(saved.state_dict(), path))
+        if name == "w.pt"
+        else (lambda path: save_model(saved, path))
+    )
+    assert torch.equal(load(source_of(with_weights(tmp_path, name, save))).call.weight, saved.weight)
+
+
+def tensors(**shapes):
+    return {name: torch.ones(shape) for name, shape in shapes.items()}
+
+
+@pytest.mark.parametrize(
+    "save",
+    [
+        None,
+        lambda path: path.write_bytes(b"garbage"),
+        lambda path: save_file(tensors(weight=(3, 3)), path),
+        lambda path: save_file(tensors(weight=(3, 3), bias=3, more=1), path),
+        lambda path: save_file(tensors(weight=(4, 3), bias=3), path),
+    ],
+    ids=["missing", "garbage", "too few", "too many", "shape"],
+)
+def test_weights_that_do_not_fit_name_their_file(tmp_path, save):
+    assert "w.safetensors: expected weights that fit the model" in refused(
+        with_weights(tmp_path, "w.safetensors", save)
+    )
+
+
+@pytest.mark.parametrize("content", [tensors(weight=(3, 3)), [torch.ones(1)]], ids=["too few", "no dict"])
+def test_a_state_dict_that_does_not_fit(tmp_path, content):
+    folder = with_weights(tmp_path, "w.pt", lambda path: torch.save(content, path))
+    assert "w.pt: expected weights that fit the model" in refused(folder)
+
+
+def test_weights_need_a_module(tmp_path):
+    folder = with_weights(tmp_path, "w.pt", code="def build():\n    return lambda x: x")
+    assert "weights need a source that returns an nn.Module, got function" in refused(folder)
+
+
+def test_weights_of_a_whole_module_say_what_to_save(tmp_path):
+    folder = with_weights(tmp_path, "w.pt", lambda path: torch.save(nn.Linear(3, 3), path))
+    assert refused(folder).endswith(
+        "expected safetensors or a state dict of plain tensors, got a pickle (torch.nn.modules.linear.Linear): save "
+        "model.state_dict() instead"
+    )
+
+
+@pytest.mark.parametrize("renamed", [False, True], ids=["", "a name that only torch reads"])
+def test_weights_with_code_are_refused_and_never_opened(tmp_path, renamed):
+    bomb = tmp_path / "exploded"
+    folder = with_weights(tmp_path, "w.pt", lambda path: torch.save({"weight": Bomb(bomb)}, path))
+    if renamed:  # and not in the member's own header
+        data = (folder / "w.pt").read_bytes()
+        (folder / "w.pt").write_bytes(data.replace(b"w/data.pkl", b"w/beta.pkl", 1))
+    assert "w.pt: expected safetensors or a state dict of plain tensors" in refused(folder)
+    assert not bomb.exists()
