@@ -24,6 +24,7 @@ from app.engine.device import Completion, Device, Job
 from app.engine.lease import Intake, Lease
 from app.engine.memory import MemoryLimits
 from app.engine.pool import Pool, Slots
+from app.engine.profiling.measuring import Measuring
 from app.engine.served_model import ServedModel
 from app.errors import NotReady
 from app.observe.tracing.tracer import Tracer
@@ -50,6 +51,7 @@ class Driver:
         scheduler: Scheduler,
         clock: Callable[[], int],
         *,
+        measuring: Measuring,
         memory: MemoryLimits,
         on_lost: Callable[[str], None] | None,
         tracer: Tracer | None,
@@ -61,6 +63,8 @@ class Driver:
         self.models: dict[int, ServedModel] = {}
         self.lost: str | None = None
         self.on_unit_end: OnUnitEnd | None = None
+        self._measuring = measuring
+        measuring.idle_since = self._idle_since
         self._memory = memory
         self._on_lost = on_lost
         self._tracer = tracer
@@ -110,7 +114,7 @@ class Driver:
 
     def _step_if_due(self) -> None:
         if self._step_due:
-            self.step()
+            self._carry_out(self._ask())
 
     def step(self, *, hold: bool = True) -> None:
         """The driver's rule. `hold`: best-effort units wait for the sockets to be polled."""
@@ -199,21 +203,27 @@ class Driver:
             )  # fmt: skip
             if unit.steps > 1 or unit.onward or (best_effort and self.device.spec.withdraws):
                 self._jobs[unit.id] = job
-            self.device.push(unit.worker, job)
+            if unit.worker in self._measuring.kept:
+                self._measuring.kept[unit.worker].append(job)
+            else:
+                self.device.push(unit.worker, job)
 
     def _withdraw(self, units: Sequence[Unit]) -> bool:
         """Take units back from the device if it has not begun them; whether it had not begun some."""
-        taken = [
-            unit
-            for unit in units
-            if (job := self._jobs.get(unit.id)) is not None and self.device.withdraw(unit.worker, job)
-        ]
+        taken = [unit for unit in units if unit.id in self._jobs and self._take_back(unit.worker, self._jobs[unit.id])]
         for unit in taken:
             del self.units[unit.id], self._jobs[unit.id]
             self.scheduler.withdrawn(unit.id, self.clock())
             if (served := self.models.get(unit.program)) is not None:  # else it ended after its model was given up
                 served.free_rows(unit.rows)  # of calls that left meanwhile
         return bool(taken)
+
+    def _take_back(self, worker: int, job: Job) -> bool:
+        kept = self._measuring.kept.get(worker, [])
+        if job in kept:  # the device has never seen it
+            kept.remove(job)
+            return True
+        return self.device.withdraw(worker, job)
 
     def _report_progress(self) -> None:
         """Tell the scheduler how many steps the running units have made."""
@@ -231,36 +241,36 @@ class Driver:
         if outcome.error is Fault.DEVICE:
             self._lose(f"worker {completion.worker} has died: {completion.message}")
         now = self.clock()
-        unit = self._ended(outcome, now)
-        if unit is None:  # of a measurement, whose end is reported here only if the device is lost
+        if outcome.unit_id < 0:
+            self._measuring.ended(completion)
+        unit = self.units.pop(outcome.unit_id, None)
+        if unit is None:
             if self.lost is not None:
                 self.abort(f"the device is lost: {self.lost}")
             return
+        if not outcome.goes_on:
+            self._jobs.pop(unit.id, None)
+        began = max(unit.started, self._free_since[unit.worker])
+        self.busy_ns[unit.worker] += now - began
+        self._free_since[unit.worker] = now
+        if self.on_unit_end is not None:
+            self.on_unit_end(unit, outcome, began, now)
         served = self.models.get(unit.program)
         if served is None:  # given up, see `abort`: nobody waits
             return
         continued = self.scheduler.finished(outcome, now)
         if continued is not None:
             self.units[continued.id] = continued
-        if served.takes_more_memory():
+        if served.activations is not None and served.takes_more_memory():
             alive = self._memory.most_alive(served.model.info, served.activations)
             self.scheduler.bound(served.program, alive, now)
         step = self._ask()
         served.unit_ended(unit, completion, now, self._tracer)
         self._carry_out(step)
 
-    def _ended(self, outcome: Outcome, now: int) -> Unit | None:
-        """The unit that has ended, or continues as another one; None for one that is not ours."""
-        unit = self.units.pop(outcome.unit_id, None)
-        if unit is not None:
-            if not outcome.goes_on:
-                self._jobs.pop(unit.id, None)
-            began = self.began(unit)
-            self.busy_ns[unit.worker] += now - began
-            if self.on_unit_end is not None:
-                self.on_unit_end(unit, outcome, began, now)
-            self._free_since[unit.worker] = now
-        return unit
+    def _idle_since(self) -> int | None:
+        """When the last unit ended; None while there are some."""
+        return None if self.units else max(self._free_since)
 
     def _lose(self, why: str) -> None:
         if self.lost is not None:  # units in flight all say so

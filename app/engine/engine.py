@@ -62,7 +62,10 @@ class Engine:
         self.scheduler = scheduler
         self.clock = clock
         self._memory = memory or MemoryLimits()
-        self.driver = Driver(self.device, scheduler, clock, memory=self._memory, on_lost=on_lost, tracer=tracer)
+        self.driver = Driver(
+            self.device, scheduler, clock,
+            measuring=profiling.measuring, memory=self._memory, on_lost=on_lost, tracer=tracer,
+        )  # fmt: skip
         self._models = self.driver.models
         self._meter = meter or EnergyMeter([])
         self._window_s = window_s

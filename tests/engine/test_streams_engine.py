@@ -102,7 +102,7 @@ async def test_best_effort_rows_are_copied_when_their_unit_is_pushed(runtime: Ru
     """Copied on arrival, rows of a hundred uploads would be copied before those of a real-time call."""
     async with serving(runtime) as engine:
         served = await started(engine, make_model(Linear(), max_batch=4))
-        device, log = engine.device._device, []
+        device, log = engine.device, []
         arrive, push = device.arrive, device.push
         monkeypatch.setattr(device, "arrive", lambda *given: (log.append("arrive"), arrive(*given)))
         monkeypatch.setattr(device, "push", lambda *given: (log.append("push"), push(*given)))

@@ -8,6 +8,7 @@ which units are pushed and into which they are reported, as a server does.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +18,7 @@ from typing import NamedTuple, Self
 from app.contract import Array, Model, SampleRow
 from app.engine.device import Completion, Device, Job, Transfer
 from app.engine.pool import Slots
-from app.engine.profiling.measured_device import MeasuredDevice
+from app.engine.profiling.measuring import Measuring
 from app.engine.profiling.sampler import Cell, Sampler, coarser
 from app.engine.profiling.warmup import warm_up, write_rows
 from app.errors import ConfigError
@@ -141,6 +142,8 @@ class DeviceBench:
         self._models: tuple[BenchedModel, ...] = ()  # by worker
         self._round = Round({})
         self._outputs: list[Array] = []  # of the last unit
+        self._measuring = Measuring(device, time.perf_counter_ns)
+        self._loop: asyncio.AbstractEventLoop  # of a measurement
 
     def __enter__(self) -> Self:
         self.device.start(self._report)
@@ -176,6 +179,9 @@ class DeviceBench:
 
     def _report(self, completion: Completion) -> None:
         """On a worker's thread."""
+        if completion.outcome.unit_id < 0:
+            self._loop.call_soon_threadsafe(self._measuring.ended, completion)
+            return
         visit, worker = self._round, completion.worker
         if completion.ran is not None:
             self._outputs = completion.ran.outputs
@@ -186,10 +192,8 @@ class DeviceBench:
 class Bench(DeviceBench):
     """One model on all workers of a device. The rest is as for `BenchedModel`."""
 
-    device: MeasuredDevice
-
     def __init__(self, device: Device, model: Model, max_batch: int, lengths: Mapping[str, int] | None = None) -> None:
-        super().__init__(MeasuredDevice(device, time.perf_counter_ns))
+        super().__init__(device)
         self._given = model, max_batch, lengths
 
     def _place(self) -> tuple[BenchedModel, ...]:
@@ -237,13 +241,14 @@ class Bench(DeviceBench):
         model fails.
         """
         found: list[int] = []
+        self._loop = asyncio.get_running_loop()
         model = self._model
         model.lay_out(0)
         begin = time.perf_counter()
         for _ in range(_HANDED_OVER):
             for size in coarser(self._model.max_batch)[-1]:
                 batch = [(0, model.slots[0][:size])]
-                ((completion, handover_ns),) = await self.device.measure(model.executor, batch)
+                ((completion, handover_ns),) = await self._measuring.measure(model.executor, batch)
                 if completion.ran is None:
                     raise ConfigError(f"model {model.name!r}: a batch of {size} rows: {completion.message}")
                 found.append(handover_ns)

@@ -22,11 +22,11 @@ from statistics import median
 from typing import Any
 
 from app.contract import SampleRow
-from app.engine.device import Ran
+from app.engine.device import Device, Ran
 from app.engine.pool import Slots
 from app.engine.profiling.cache import ProfileCache
 from app.engine.profiling.first_rows import check_later, time_rows
-from app.engine.profiling.measured_device import Measured, MeasuredDevice
+from app.engine.profiling.measuring import Measured, Measuring
 from app.engine.profiling.profiled_model import Origin, ProfiledModel, now_utc, workers_for
 from app.engine.profiling.sampler import LARGEST_SHARE, Cell, IdleBudget, Sampler, levels
 from app.engine.profiling.warmup import write_rows
@@ -49,13 +49,15 @@ class IdleProfiler:
 
     def __init__(
         self,
-        device: MeasuredDevice,
+        device: Device,
+        measuring: Measuring,
         cache: ProfileCache | None,
         budget_s: float,
         clock: Callable[[], int],
         adopt: Callable[[ProfiledModel], None],
     ) -> None:
         self._device = device
+        self._measuring = measuring
         self._cache = cache
         self._budget_ns = int(budget_s * 1e9)
         self._clock = clock
@@ -84,7 +86,7 @@ class IdleProfiler:
         """The model is going: measure it no further, and return when no unit of it runs."""
         if model in self._wanted:
             self._wanted.remove(model)
-        await self._device.unmeasured()
+        await self._measuring.unmeasured()
 
     async def close(self) -> None:
         """Stop measuring. A unit that runs is not waited for."""
@@ -157,7 +159,7 @@ class IdleProfiler:
         batch = [*rows, *[rows[-1]] * (size - len(rows))]
         await asyncio.to_thread(write_rows, executor.pool, slots, batch)
         device.arrive(executor, slots)
-        await device.quiet(_QUIET_NS)
+        await self._measuring.quiet(_QUIET_NS)
         if device.dead() is not None or model not in self._wanted:
             raise _GoneError
         ((completion, _),) = await self._timed(model, [(workers_for(device.spec, size)[0], slots)])
@@ -167,7 +169,7 @@ class IdleProfiler:
 
     async def _timed(self, model: ProfiledModel, batches: Sequence[tuple[int, Slots]]) -> list[Measured]:
         """Run batches at once, and count them as what they are."""
-        measured = await self._device.measure(model.executor, batches)
+        measured = await self._measuring.measure(model.executor, batches)
         for one in measured:
             model.stats.profiled.add(one.completion.outcome.compute_ns)
         return measured
@@ -225,7 +227,7 @@ class IdleProfiler:
                 await asyncio.to_thread(_lay_out, model, cell.length)
                 device.arrive(model.executor, model.spare)
                 laid_out = cell.length
-            await device.quiet(max(_QUIET_NS, _PATIENCE * expected))
+            await self._measuring.quiet(max(_QUIET_NS, _PATIENCE * expected))
             if device.dead() is not None or model not in self._wanted:
                 return None
             begin = self._clock()

@@ -11,7 +11,7 @@ from app.engine.device import Device, Executor
 from app.engine.profiling.cache import ProfileCache, key_of
 from app.engine.profiling.first_rows import FirstRows
 from app.engine.profiling.idle import IdleProfiler
-from app.engine.profiling.measured_device import MeasuredDevice
+from app.engine.profiling.measuring import Measuring
 from app.engine.profiling.profiled_model import Origin, ProfiledModel, now_utc
 from app.engine.profiling.review import Review
 from app.engine.profiling.tables import TableSolver
@@ -33,7 +33,7 @@ _GUESS_NS, _GUESS_ROW_NS = 1_000_000, 100_000
 
 
 class Profiling:
-    """Owned by the engine. `device` is what the engine must use, so that models can be measured beside its calls.
+    """Owned by the engine. `measuring` runs batches beside the engine's.
 
     `budget_s` is the time that measuring a model may take once `begin` was called; 0 measures nothing. `cache`: where
     profiles and tables are kept, None: nowhere.
@@ -46,7 +46,8 @@ class Profiling:
         budget_s: float = 0.0,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self.device = MeasuredDevice(device, clock)
+        self.device = device
+        self.measuring = Measuring(device, clock)
         self._cache = cache
         self._clock = clock
         self._on_profile: Callable[[ProfiledModel], None]
@@ -55,7 +56,7 @@ class Profiling:
         self._models: dict[int, ProfiledModel] = {}  # that serve, by program
         self._reviews: dict[int, Review] = {}  # by program
         self._pairs: PairSlowdowns = {}
-        self._idle = IdleProfiler(self.device, cache, budget_s, clock, self._measured)
+        self._idle = IdleProfiler(device, self.measuring, cache, budget_s, clock, self._measured)
         self._tables = TableSolver(device.spec, cache.folder if cache else None, self._solved)
 
     def bind(

@@ -177,11 +177,11 @@ async def test_batches_begun_together_say_nothing_of_it():
     device = FakeDevice(virtual_loop(), 4, 4, handover_ns=MS // 4)
     async with serving(device=device, profile_budget_s=BUDGET) as rig:
         begin = rig.loop.now
-        single = await rig.engine.profiling.device.measure(rig.served.executor, [(0, rig.served.profiled.spare[:1])])
+        single = await rig.engine.profiling.measuring.measure(rig.served.executor, [(0, rig.served.profiled.spare[:1])])
         assert [one.handover_ns for one in single] == [MS // 4]
         assert rig.loop.now - begin == affine(1) + MS // 4
         spare = rig.served.profiled.spare
-        both = await rig.engine.profiling.device.measure(rig.served.executor, [(0, spare[:1]), (1, spare[4:6])])
+        both = await rig.engine.profiling.measuring.measure(rig.served.executor, [(0, spare[:1]), (1, spare[4:6])])
         assert [one.completion.worker for one in both] == [0, 1]
 
 

@@ -194,7 +194,7 @@ async def test_a_model_that_reads_a_value_is_launched_by_a_thread_of_its_own(run
 async def test_a_batch_takes_its_own_time_and_not_that_of_copies(runtime: CudaRuntime):
     async with host.serving(runtime) as engine:
         served = await host.started(engine, make_model(host.Linear(), max_batch=4))
-        in_stream = engine.device._device.launches.in_stream
+        in_stream = engine.device.launches.in_stream
         runtime.enqueue(in_stream, lambda: torch.cuda._sleep(1_000_000_000))  # half a second or so
         answer = await ask(served, rows_of(3.0))
         parts = served.stats.parts
