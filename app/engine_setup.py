@@ -83,7 +83,7 @@ def device_of(settings: Settings, gpu: int | None) -> Device:
 def with_suggested_size(settings: Settings, names: Sequence[str], gpu: int | None) -> Settings:
     """The settings with threads, workers and max_alive as the models' profiles suggest, where they were not given.
 
-    A list of workers that was given, or is the policy's own, says how many there are; nothing else fits to it then.
+    A list of workers that was given, or is the policy's own, fixes their number; nothing else fits it then.
     """
     if settings.threads is not None or settings.workers:
         return settings

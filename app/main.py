@@ -58,7 +58,7 @@ _OVERRIDES = (
 def create_app(
     settings: Settings, lifecycle: Lifecycle | None = None, *, on_ready: Callable[[Registry], None] | None = None
 ) -> HttpApp:
-    """The server as an ASGI application. `on_ready` is told when every model has been tried.
+    """The server as an ASGI application. `on_ready` is called when every model has been tried.
 
     Raises ConfigError when the models, the GPU or files of keys cannot be found, or the record cannot be written; what
     is wrong inside one model shows in the index.
@@ -169,7 +169,7 @@ def _given(settings: Settings) -> dict[str, object]:
 def _status(
     lifecycle: Lifecycle, registry: Registry, build: Mapping[str, str], front: HttpApp, rejected: Counter[str]
 ) -> Status:
-    """For a scrape: what the probes would say, every model that the index has, and how HTTP is."""
+    """For a scrape: what the probes would answer, every model of the index, and counts of HTTP."""
     models = [(entry.name, entry.version, entry.state == READY) for entry in registry.index()]
     return Status(
         build,

@@ -256,7 +256,7 @@ def _measure(model: Model, plan: Plan, suggest: bool) -> tuple[ModelProfile, Key
             for units in sorted({cell.units for cell in sampler.times})
         ]
         extra["suggested"] = sizing.suggestion(sizing.choose(found), max_batch, keys["push_depth"])
-        extra["candidates"] = [one.told() for one in found]
+        extra["candidates"] = [one.to_dict() for one in found]
     return replace(measured, extra=extra), key
 
 

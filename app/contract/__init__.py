@@ -1,6 +1,6 @@
 """The data types and protocols that the API, the engine and the models share. Nothing here needs torch."""
 
-from app.contract.answers import Answer, Finished, Waiter
+from app.contract.answers import Answer, FinishedBatch, Waiter
 from app.contract.models import Front, Model, ModelSource, Translated
 from app.contract.serving import Catalog, Health, IndexEntry, Lease, ModelHost, Plan, Served
 from app.contract.specs import CLASSES, DATATYPES, UNBOUNDED, Array, Batching, ModelInfo, SampleRow, TensorSpec
@@ -13,7 +13,7 @@ __all__ = [
     "Array",
     "Batching",
     "Catalog",
-    "Finished",
+    "FinishedBatch",
     "Front",
     "Health",
     "IndexEntry",

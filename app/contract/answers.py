@@ -1,4 +1,4 @@
-"""What a batch and a call end with, and who waits for it."""
+"""The results of a batch and of a call, and the interface of whoever waits for one."""
 
 from __future__ import annotations
 
@@ -8,17 +8,25 @@ from typing import Protocol
 from app.contract.specs import Array
 
 
-class Finished:
-    """A batch that has ended: `arrays` holds one array [rows, ...] per output in declared order, padding left out.
+class FinishedBatch:
+    """A batch that has run: `arrays` holds one array [rows, ...] per output in declared order, padding left out.
 
-    `texts` is the codecs' own: what they made of all rows at once, because the answers of a batch are wanted together.
+    `times` are nanoseconds of input, model and output; `spent` is their sum. `started` is when it would have begun, had
+    it computed until its end: what handing it over took counts as waiting. `texts` is the codecs' own: what they made
+    of all rows at once, because the answers of a batch are wanted together.
     """
 
-    __slots__ = ("arrays", "texts")
+    __slots__ = ("arrays", "size", "spent", "started", "texts", "times")
 
-    def __init__(self, arrays: list[Array]) -> None:
+    def __init__(
+        self, arrays: list[Array], ended: int = 0, times: tuple[int, int, int] = (0, 0, 0), size: int = 0
+    ) -> None:
         self.arrays = arrays
         self.texts: list[bytes] | None = None
+        self.times = times
+        self.spent = sum(times)
+        self.started = ended - self.spent
+        self.size = size
 
 
 class Answer:
@@ -39,7 +47,7 @@ class Answer:
         queue_ns: int,
         compute_ns: int,
         batch: int,
-        finished: Finished | None = None,
+        finished: FinishedBatch | None = None,
         row: int = 0,
         lengths: Sequence[int] | None = None,
     ) -> None:

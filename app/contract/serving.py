@@ -43,7 +43,7 @@ class Lease(Protocol):
         ...
 
     def submit(self, waiter: Waiter) -> None:
-        """Submit the rows: the waiter hears of their outputs, or of a leaf of StarlingError."""
+        """Submit the rows: the waiter gets their outputs, or a leaf of StarlingError."""
         ...
 
     def run(self) -> asyncio.Future[Answer]:

@@ -1,4 +1,4 @@
-"""The engine: models that come and go on one device, and how it is. `driver` runs their calls."""
+"""The engine: the models on one device, its health and its numbers. The driver runs their calls."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from app.scheduler.types import Profile
 log = logging.getLogger("starling.engine")
 
 _WORKER_END_S = 2.0  # everything has been answered by then: a worker still at work hangs, or works for nobody
-_UNSURE = 0.05  # error of batch times, from which on the log says that they are not well known
+_UNSURE = 0.05  # error of batch times, above which the log adds that they are not well known
 
 
 class Engine:
@@ -209,7 +209,7 @@ class Engine:
         """From now on `on_unit_end(unit, outcome, began, ended)` is called for each unit that ends; None: for none.
 
         Both times are the clock's: when its worker turned to it, and when the loop got its completion. Called on the
-        event loop before the scheduler is told, so it must be quick.
+        event loop before the scheduler's next step, so it must be quick.
         """
         self.driver.on_unit_end = on_unit_end
 
@@ -227,7 +227,7 @@ class Engine:
                     await self._closed.wait()
             except TimeoutError:
                 now = self.clock()
-                self._lag_s = max(0.0, (now - began) / 1e9 - self._window_s)  # loops' own clocks stand in each turn
+                self._lag_s = max(0.0, (now - began) / 1e9 - self._window_s)  # a loop's own time changes once a turn
                 self.scheduler.tick(now)
                 self.driver.step()  # rows that were held may start at another rate
                 for served in self._models.values():
@@ -238,7 +238,7 @@ class Engine:
     def _review(self, served: ServedModel) -> None:
         try:
             self.profiling.review(served.profiled, self.scheduler.live_times(served.program))
-        except Exception:  # the tables stay as they are, and the monitor goes on
+        except Exception:  # the tables stay as they are, and the monitor continues
             log.exception("model %s: its live batch times could not be reviewed", served.info.name)
 
 

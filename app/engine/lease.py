@@ -15,9 +15,9 @@ from typing import cast
 
 import numpy as np
 
-from app.contract import CLASSES, Answer, Array, Model, TensorSpec, Waiter
+from app.contract import CLASSES, Answer, Array, FinishedBatch, Model, TensorSpec, Waiter
 from app.engine.device import Device, Executor
-from app.engine.outputs import Batch, CallWithOutputs, joined
+from app.engine.outputs import CallWithOutputs, joined
 from app.engine.pool import Slots
 from app.errors import BadRequest, ClientGone, DeadlineExceeded, ModelFailed, NotReady, StarlingError
 from app.observe.metrics import ModelStats
@@ -121,7 +121,7 @@ class Lease(CallWithOutputs):
         self.left = 0
         self.alive = True
         # A list: a dict would cost 3 us per call for its first key.
-        self.places: list[tuple[Batch, int] | None] = [None] * len(self.rows)
+        self.places: list[tuple[FinishedBatch, int] | None] = [None] * len(self.rows)
         self._placed = placed
         self.slots = slots
         self._lengths = lengths
@@ -202,7 +202,7 @@ class Lease(CallWithOutputs):
             log.exception("a caller failed to take its answer")
 
     def _answer(self) -> Answer:
-        places = cast("list[tuple[Batch, int]]", self.places)  # all rows have ended
+        places = cast("list[tuple[FinishedBatch, int]]", self.places)  # all rows have ended
         slowest, position = places[0]
         alone = len(places) == 1
         if not alone:

@@ -10,27 +10,11 @@ from typing import Any, cast
 
 import numpy as np
 
-from app.contract import Array, Finished, ModelInfo
+from app.contract import Array, FinishedBatch, ModelInfo
 from app.engine.device import Ran
 from app.scheduler.types import Call, Row, RowState, Unit
 
 Times = tuple[int, int, int]  # nanoseconds of input, model and output
-
-
-class Batch(Finished):
-    """A finished batch as its calls see it: outputs of all its rows; its times, and its end on the loop, in ns.
-
-    `started` is when it would have begun, had it computed until its end: what handing it over took counts as waiting.
-    """
-
-    __slots__ = ("size", "spent", "started", "times")
-
-    def __init__(self, outputs: list[Array], ended: int, times: Times, size: int) -> None:
-        super().__init__(outputs)
-        self.times = times
-        self.spent = sum(times)
-        self.started = ended - self.spent
-        self.size = size
 
 
 class CallWithOutputs(Call):
@@ -40,7 +24,7 @@ class CallWithOutputs(Call):
     """
 
     __slots__ = ("places",)
-    places: list[tuple[Batch, int] | None]
+    places: list[tuple[FinishedBatch, int] | None]
 
     @property
     def runs(self) -> bool:
@@ -50,19 +34,19 @@ class CallWithOutputs(Call):
 
 def note_batch(unit: Unit, ran: Ran, ended: int, times: Times) -> None:
     """A model in one piece has run: all rows of the unit have ended."""
-    batch = Batch(ran.outputs, ended, times, len(unit.rows))
+    batch = FinishedBatch(ran.outputs, ended, times, len(unit.rows))
     for position, row in enumerate(unit.rows):
         call: CallWithOutputs = row.call  # type: ignore[assignment]  # a cast would be a function call per row
         call.places[row.index] = (batch, position)
 
 
-def note_stages(unit: Unit, ran: Ran, ended: int, times: Times, over: Sequence[int]) -> list[Batch]:
+def note_stages(unit: Unit, ran: Ran, ended: int, times: Times, over: Sequence[int]) -> list[FinishedBatch]:
     """Rows have been through some stages, and those at the positions `over` have ended. Returns the batches of those.
 
-    Rows that come out of one batch and stay together share one Batch.
+    Rows that come out of one batch and stay together share one FinishedBatch.
     """
     positions = {position: place for place, position in enumerate(over)}
-    batches: dict[tuple[int, bool], Batch] = {}
+    batches: dict[tuple[int, bool], FinishedBatch] = {}
     for position, row in enumerate(unit.rows):
         call: CallWithOutputs = row.call  # type: ignore[assignment]  # as above
         before, ends = call.places[row.index], position in positions
@@ -70,31 +54,31 @@ def note_stages(unit: Unit, ran: Ran, ended: int, times: Times, over: Sequence[i
         batch = batches.get(key)
         if batch is None:
             total = _sum(before[0].times, times) if before else times
-            batch = batches[key] = Batch(ran.outputs if ends else [], ended, total, len(unit.rows))
+            batch = batches[key] = FinishedBatch(ran.outputs if ends else [], ended, total, len(unit.rows))
         call.places[row.index] = (batch, positions[position] if ends else position)
     return [batch for (_, ends), batch in batches.items() if ends]
 
 
-def note_steps(unit: Unit, ran: Ran, ended: int, times: Times) -> list[Batch]:
+def note_steps(unit: Unit, ran: Ran, ended: int, times: Times) -> list[FinishedBatch]:
     """As `note_stages`, of steps of a cell: rows end one by one, and only those that have ended have outputs.
 
-    Rows may join at each step, so each has its own history: its times are added up in a Batch of its own.
+    Rows may join at each step, so each has its own history: its times are added up in a FinishedBatch of its own.
     """
     positions = {position: place for place, position in enumerate(ran.ended)}
-    batches: dict[Times, Batch] = {}
+    batches: dict[Times, FinishedBatch] = {}
     for position, row in enumerate(unit.rows):
         call: CallWithOutputs = row.call  # type: ignore[assignment]  # as above
         before = call.places[row.index]
         if position not in positions:
             if before is None:
-                call.places[row.index] = (Batch([], ended, times, len(unit.rows)), position)
+                call.places[row.index] = (FinishedBatch([], ended, times, len(unit.rows)), position)
             else:
                 before[0].times = _sum(before[0].times, times)
             continue
         total = _sum(before[0].times, times) if before else times
         batch = batches.get(total)
         if batch is None:
-            batch = batches[total] = Batch(ran.outputs, ended, total, len(unit.rows))
+            batch = batches[total] = FinishedBatch(ran.outputs, ended, total, len(unit.rows))
         call.places[row.index] = (batch, positions[position])
     return list(batches.values())
 
@@ -107,14 +91,14 @@ def split_by_length(rows: Sequence[Row], info: ModelInfo, outputs: Sequence[Arra
     own = [info.has_own_length(spec) for spec in info.outputs]
     for position, (row, length) in enumerate(zip(rows, lengths.tolist(), strict=True)):
         call = cast("CallWithOutputs", row.call)
-        batch, _ = cast("tuple[Batch, int]", call.places[row.index])  # it was noted that the row has ended
+        batch, _ = cast("tuple[FinishedBatch, int]", call.places[row.index])  # it was noted that the row has ended
         alone = slice(position, position + 1)
         cut = [values[alone, :length] if is_own else values[alone] for values, is_own in zip(outputs, own, strict=True)]
-        call.places[row.index] = (Batch(cut, batch.started + batch.spent, batch.times, batch.size), 0)
+        call.places[row.index] = (FinishedBatch(cut, batch.started + batch.spent, batch.times, batch.size), 0)
 
 
 def joined(
-    places: Sequence[tuple[Batch, int]], info: ModelInfo, lengths: Mapping[str, int], *, differ: bool
+    places: Sequence[tuple[FinishedBatch, int]], info: ModelInfo, lengths: Mapping[str, int], *, differ: bool
 ) -> tuple[list[Array], list[int] | None]:
     """The outputs of a call's rows in order, whatever batches they ran in, and Answer.lengths.
 
@@ -144,9 +128,9 @@ def _cut_back(values: Array, axes: Sequence[str], lengths: Mapping[str, int]) ->
     return cut
 
 
-def _neighbours(places: Sequence[tuple[Batch, int]]) -> list[tuple[Batch, int, int]]:
+def _neighbours(places: Sequence[tuple[FinishedBatch, int]]) -> list[tuple[FinishedBatch, int, int]]:
     """The rows' places as (batch, first, end): one entry for rows that are adjacent in the call and in the batch."""
-    runs: list[tuple[Batch, int, int]] = []
+    runs: list[tuple[FinishedBatch, int, int]] = []
     for batch, position in places:
         if runs and runs[-1][0] is batch and runs[-1][2] == position:
             runs[-1] = (batch, runs[-1][1], position + 1)

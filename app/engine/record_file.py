@@ -19,7 +19,7 @@ class RecordFile:
     """JSON lines, one entry each. Use as a context manager; `sink` is given to RecordingScheduler.
 
     When the queue is full the record ends with `{"dropped": n}`: what follows a hole cannot be replayed. A disk that
-    takes no more ends the record too, with an error in the log; the server goes on.
+    takes no more ends the record too, with an error in the log; the server continues.
     Raises OSError when the file cannot be opened.
     """
 

@@ -123,7 +123,7 @@ class Reports:
     def trace_batch(self, tracer: Tracer, unit: Unit, completion: Completion, ended: int) -> None:
         """Record the unit, if any of its calls is traced.
 
-        It began, had it computed until its end: what handing it over took counts as waiting, as in `outputs.Batch`. Of
+        It began, had it computed until its end: what handing it over took counts as waiting, as in FinishedBatch. Of
         one that failed it is only known when it was handed to its worker.
         """
         calls = tracer.of(row.call.id for row in unit.rows)

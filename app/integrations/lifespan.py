@@ -23,10 +23,10 @@ async def started(app: ASGIApp) -> AsyncIterator[State]:
     state: State = {}
     scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": state}
     running = asyncio.ensure_future(app(scope, inbox.get, outbox.put))
-    # Whoever waits for an answer hears of it when there will be none.
+    # An answer that will never come must not be waited for.
     running.add_done_callback(lambda _: outbox.put_nowait({"type": "ended"}))
 
-    async def tell(phase: str) -> None:
+    async def run_phase(phase: str) -> None:
         await inbox.put({"type": f"lifespan.{phase}"})
         answer = await outbox.get()
         if answer["type"] != f"lifespan.{phase}.complete":
@@ -34,11 +34,11 @@ async def started(app: ASGIApp) -> AsyncIterator[State]:
             raise RuntimeError(f"{phase}: {answer.get('message', 'the application ended')}")
 
     try:
-        await tell("startup")
+        await run_phase("startup")
         try:
             yield state
         finally:
-            await tell("shutdown")
+            await run_phase("shutdown")
             await running
     finally:
         running.cancel()

@@ -1,4 +1,4 @@
-"""Starling as the application of one replica: a process that somebody else's server and router stand in front of.
+"""Starling as the application of one replica: a process behind somebody else's server and router.
 
 It is the same application as behind uvicorn, without the fast path of `http/connection/`: requests come as ASGI. The
 engine runs in the event loop that `start` is called in, which must be the one that answers requests.
@@ -21,13 +21,13 @@ from app.lifecycle import Lifecycle
 from app.observe import logs
 from app.settings import Settings, cpu_cores
 
-_IN_FRONT = "whoever stands in front has the connections"
+_IN_FRONT = "whoever is in front has the connections"
 _ONE_REPLICA = "a request to load or unload a model would reach one replica"
 #: Settings that only a server with a socket of its own can have, and why.
 SERVERS_OWN = {
     **dict.fromkeys(("host", "port", "tls_cert", "tls_key", "keep_alive_s", "max_connections"), _IN_FRONT),
     **dict.fromkeys(("model_control", "admin_key", "admin_key_file"), _ONE_REPLICA),
-    "drain_grace_s": "the router is told first when a replica ends",
+    "drain_grace_s": "the router learns first when a replica ends",
     "record": "the replicas would all write one file",
 }
 
@@ -57,7 +57,7 @@ def set_process(settings: Settings) -> None:
 class Replica:
     """ASGI application. `start` before the first request; the end of the lifespan, or `stop`, ends the engine.
 
-    Ending waits for nothing: requests that are still there are answered 503. Whoever stands in front drains first.
+    Ending waits for nothing: requests that are still there are answered 503. Whoever is in front drains first.
     """
 
     def __init__(self) -> None:

@@ -7,8 +7,9 @@ from typing import Any, cast
 
 import numpy as np
 
+from app.contract import FinishedBatch
 from app.engine.device import Ran
-from app.engine.outputs import Batch, note_stages, note_steps
+from app.engine.outputs import note_stages, note_steps
 from app.scheduler.types import Unit
 
 
@@ -20,8 +21,8 @@ def unit_of(rows: list[Any]) -> Unit:
     return cast("Unit", SimpleNamespace(rows=rows))
 
 
-def batch_of(row: Any) -> tuple[Batch, int]:
-    return cast("tuple[Batch, int]", row.call.places[0])
+def batch_of(row: Any) -> tuple[FinishedBatch, int]:
+    return cast("tuple[FinishedBatch, int]", row.call.places[0])
 
 
 def test_steps_of_rows_that_join_and_leave() -> None:

@@ -108,11 +108,11 @@ class ProfileCache:
             try:
                 profile = parse(json.loads(path.read_text(encoding="utf-8")))
             except (OSError, ValueError, RecursionError):
-                continue  # said when the model is loaded
-            made, told = str(profile.extra.get("made", "")), profile.extra.get("suggested")
+                continue  # logged when the model is loaded
+            made, suggested = str(profile.extra.get("made", "")), profile.extra.get("suggested")
             computed = profile.extra.get("precision", "fp32")
-            if (profile.model, profile.device, computed) == (model, device, precision) and isinstance(told, dict):
-                newest = max(newest or (made, told), (made, told), key=lambda one: one[0])
+            if (profile.model, profile.device, computed) == (model, device, precision) and isinstance(suggested, dict):
+                newest = max(newest or (made, suggested), (made, suggested), key=lambda one: one[0])
         return newest[1] if newest else None
 
     def _warn_once(self, message: str) -> None:

@@ -2,10 +2,10 @@
 
     nvml            the GPU's own counter, through pynvml where that is installed
     powercap        a CPU's own counters (Linux); all packages, whatever else runs on them
-    profile         the power that a model's profile says the device draws idle and busy, times the time it was
+    profile         what the device draws idle and busy by a model's profile, times the time that it was
     busy_seconds    nothing is known: seconds of work, as if the device drew 1 W
 
-A source that fails once is not asked again; the next one goes on from zero under its own name.
+A source that fails once is not read again; the next one starts from zero under its own name.
 """
 
 from __future__ import annotations

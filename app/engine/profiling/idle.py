@@ -6,8 +6,8 @@ Rules
        meet one. A call that does waits for the batch at hand, at most; one that would take too long is never measured.
     3. What a batch costs beyond computing is measured with it: measured batches are handed over as live ones are.
     4. Rows to measure with have slots of their own, which no call is ever given.
-    5. A model in stages runs whole: each visit says what each stage took, and nothing is kept between them.
-    6. The scheduler hears of it once, at the end, as of any other input (`reprofile`).
+    5. A model in stages runs whole: each visit gives the time of each stage, and nothing is kept between them.
+    6. The scheduler gets the profile once, at the end, as an input (`reprofile`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _GoneError(RuntimeError):
 
 
 class IdleProfiler:
-    """Used on the event loop. `adopt` is told of each model that has been measured."""
+    """Used on the event loop. `adopt` is called with each model that has been measured."""
 
     def __init__(
         self,

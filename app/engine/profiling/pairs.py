@@ -2,7 +2,7 @@
 
 The first runs on one worker, the other is repeated on another: as best-effort units do there that fill what a real-time
 unit leaves free. A visit times one combination of sizes: the first model alone, both side by side, the other alone, in
-a random order. What a visit says is the ratio of times that lie next to one another, so that a machine that
+a random order. The result of a visit is the ratio of times that follow one another, so that a machine that
 drifts between visits bends nothing; a pair is known by the medians of these ratios. Combinations are visited in a new
 random order each pass.
 """

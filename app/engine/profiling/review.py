@@ -1,4 +1,4 @@
-"""When what live batches say of a model's times calls for other control tables, or for measuring it again."""
+"""Whether the times of live batches call for new control tables, or for measuring the model again."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A cell is a size, a number of units that run at once, and a length of the rows. Cells are visited in a new random order
 each pass, so that a machine that drifts does not bend the curve, and a cell is left alone once its median is known well
-enough. Of a model that runs in stages each visit also says what each stage took.
+enough. Of a model that runs in stages each visit also gives the time of each stage.
 """
 
 from __future__ import annotations

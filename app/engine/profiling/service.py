@@ -169,7 +169,7 @@ class Profiling:
         await self._tables.close()
 
     def review(self, model: ProfiledModel, live: Sequence[LiveTimes]) -> None:
-        """Compare the profile with what live batches say of each stage's times. Called now and then; cheap.
+        """Compare the profile with the times of live batches at each stage. Called now and then; cheap.
 
         Tables are solved again if the curve has moved by more than its error; a profile from the cache that live
         batches contradict is measured again. While tables of the model are being solved, nothing is asked for: solving

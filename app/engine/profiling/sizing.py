@@ -29,7 +29,7 @@ class Candidate:
     rows_per_s: float
     single_ns: int
 
-    def told(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return {
             "threads": self.threads,
             "workers": self.workers,
@@ -95,8 +95,8 @@ def agreed(suggestions: Iterable[Mapping[str, Any]]) -> Size | None:
     return Size(min(one.threads for one in found), (capacity,) * count, most)
 
 
-def _read(told: Mapping[str, Any]) -> Size | None:
-    threads, workers, alive = told.get("threads"), told.get("workers"), told.get("max_alive")
+def _read(given: Mapping[str, Any]) -> Size | None:
+    threads, workers, alive = given.get("threads"), given.get("workers"), given.get("max_alive")
     if not (_positive(threads) and isinstance(workers, list) and workers and all(map(_positive, workers))):
         return None
     return Size(cast(int, threads), tuple(workers), alive if _positive(alive) else None)

@@ -31,7 +31,7 @@ _BUDGET_NS = 10_000_000_000  # beyond it only powers of two are run, and the tim
 
 
 class WarmUp(NamedTuple):
-    """The times of each size, the rows they were measured with, and what the log should say.
+    """The times of each size, the rows they were measured with, and warnings for the log.
 
     `stages`: of a model in stages, the times of each of them.
     """

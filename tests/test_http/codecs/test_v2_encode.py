@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.contract import Answer, Finished, ModelInfo
+from app.contract import Answer, FinishedBatch, ModelInfo
 from app.errors import BadRequest, OutputNotJson
 from app.http.codecs.base import DecodedCall
 
@@ -113,7 +113,7 @@ def test_null_as_a_text_is_no_nan() -> None:
 
 def in_a_batch(values: np.ndarray[Any, Any]) -> list[Answer]:
     """One answer for each row of a batch, as the engine gives them."""
-    batch = Finished([values])
+    batch = FinishedBatch([values])
     return [Answer(None, 0, 0, len(values), batch, row) for row in range(len(values))]
 
 
