@@ -8,6 +8,8 @@
 # There `--device auto` takes the first GPU that the container was given (`docker run --gpus 1`), else the CPU.
 # Extras, as pyproject.toml names them, in brackets (traces need otel, tasks of transformers hf):
 #   docker build --build-arg EXTRAS="[otel,hf]" -t starling .
+# The base is a version, which is mended from time to time. A build that must give the same image again names a digest:
+#   docker build --build-arg BASE=python:3.11-slim@sha256:... -t starling .
 ARG BASE=python:3.11-slim
 
 FROM ${BASE} AS build

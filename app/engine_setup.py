@@ -10,7 +10,7 @@ from app.contract import Batching
 from app.engine.device import Device, DeviceOptions
 from app.engine.device_factory import make_device
 from app.engine.engine import Engine
-from app.engine.memory import MemoryLimits
+from app.engine.memory import Memory
 from app.engine.profiling.cache import ProfileCache, cpu_name, default_folder
 from app.engine.profiling.energy import find_meter
 from app.engine.profiling.service import Profiling
@@ -27,7 +27,7 @@ from app.scheduler.policies import policy_class
 from app.scheduler.record import Entry, RecordingScheduler
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import ClassSpec
-from app.settings import MIB, Settings, cpu_cores, memory_limit
+from app.settings import MIB, Settings, cpu_cores, memory_limit, resident_bytes
 
 log = logging.getLogger("starling")
 
@@ -104,12 +104,28 @@ def with_suggested_size(settings: Settings, names: Sequence[str], gpu: int | Non
     return settings.model_copy(update=found)
 
 
+def memory_of(settings: Settings, models: int, *, on_gpu: bool) -> Memory:
+    """Called before so many models are loaded: what the process holds by then is not theirs."""
+    limit, bodies = memory_limit(), int(settings.max_inflight_mib * MIB)
+    memory = Memory(
+        settings.pool_mib * MIB, settings.activation_mib * MIB, bodies,
+        container=limit, resident=resident_bytes(), models=models, on_gpu=on_gpu,
+    )  # fmt: skip
+    if limit is not None and memory.bodies < bodies:
+        log.warning(
+            "bodies may take %d MiB, not %g: the container's memory is %d MiB",
+            memory.bodies // MIB, settings.max_inflight_mib, limit // MIB,
+        )  # fmt: skip
+    return memory
+
+
 def engine_of(
     settings: Settings,
     device: Device,
     lifecycle: Lifecycle,
     tracer: Tracer | None,
     sink: Callable[[Entry], None] | None,
+    memory: Memory,
 ) -> Engine:
     """The engine on this device. `sink` gets the scheduler's record, if one is kept."""
     spec = replace(device.spec, classes=_classes(settings))
@@ -117,12 +133,6 @@ def engine_of(
         scheduler = Scheduler(spec, split_failed=settings.split_failed)
     else:
         scheduler = RecordingScheduler(spec, split_failed=settings.split_failed, sink=sink)
-    memory = MemoryLimits(
-        pool=settings.pool_mib * MIB,
-        activations=settings.activation_mib * MIB,
-        bodies=int(settings.max_inflight_mib * MIB),
-        container=memory_limit(),
-    )
     return Engine(
         Profiling(device, ProfileCache(settings.profile_dir or default_folder()), settings.profile_budget_s),
         scheduler,

@@ -24,8 +24,16 @@ An error carries its status; one function (`error_parts` in `api/errors.py`) tur
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}")
+
+
+def without_addresses(text: str) -> str:
+    """Text that may quote other people's code, without where in memory objects are: it helps attackers alone."""
+    return _ADDRESS.sub("", text) if " at 0x" in text else text
 
 
 class StarlingError(Exception):
@@ -38,8 +46,8 @@ class StarlingError(Exception):
     code = "internal"
 
     def __init__(self, message: str, *, retry_after_s: int | None = None, cause: BaseException | None = None) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = without_addresses(message)
+        super().__init__(self.message)
         self.retry_after_s = retry_after_s
         self.cause = cause
 
@@ -118,6 +126,9 @@ class ConfigError(Exception):
     Never reaches a caller as such: at start it is one line and exit status 2; while serving it is the reason
     shown for the model in the repository index.
     """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(without_addresses(message))
 
 
 @contextmanager

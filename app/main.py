@@ -20,7 +20,7 @@ from app.contract import Batching
 from app.engine.device import Device
 from app.engine.engine import Engine
 from app.engine.streams import cuda
-from app.engine_setup import ANY_SIZE, device_of, engine_of, open_record, with_suggested_size
+from app.engine_setup import ANY_SIZE, device_of, engine_of, memory_of, open_record, with_suggested_size
 from app.errors import as_config_error
 from app.http.access import Access
 from app.http.access_log import AccessLog
@@ -78,6 +78,7 @@ def create_app(
     names = repository.names(required=not settings.allow_empty)
     if settings.auto_size:
         settings = with_suggested_size(settings, names, gpu)
+    memory = memory_of(settings, len(names), on_gpu=gpu is not None)
     record = open_record(settings)
     rejected: Counter[str] = Counter()
 
@@ -88,7 +89,7 @@ def create_app(
                 await stack.enter_async_context(tracing.running())  # first, so that it ends last
             device = device_of(settings, gpu)
             sink = None if record is None else stack.enter_context(record).sink
-            engine = await stack.enter_async_context(engine_of(settings, device, lifecycle, tracer, sink))
+            engine = await stack.enter_async_context(engine_of(settings, device, lifecycle, tracer, sink, memory))
             registry = await stack.enter_async_context(
                 Registry(
                     engine,
@@ -132,7 +133,7 @@ def create_app(
     if settings.access_log:
         log_of_access = AccessLog(probes=settings.access_log_probes, root_path=settings.root_path)
     resources = Resources(
-        _limits(settings),
+        _limits(settings, memory.bodies),
         access=access,
         connections=lambda: lifecycle.connections(),
         access_log=log_of_access,
@@ -189,11 +190,12 @@ def _about(device: Device) -> dict[str, Any]:
     return {"version": __version__, "device": device.name, "workers": capacities}
 
 
-def _limits(settings: Settings) -> Limits:
+def _limits(settings: Settings, inflight: int) -> Limits:
+    """`inflight`: the bytes that all bodies may hold, and so one."""
     return Limits(
-        body=int(settings.max_body_mib * MIB),
+        body=min(int(settings.max_body_mib * MIB), inflight),
         json=int(settings.max_json_mib * MIB),
-        inflight=int(settings.max_inflight_mib * MIB),
+        inflight=inflight,
         pixels=settings.max_pixels,
         body_timeout_s=settings.body_timeout_s,
         connections=settings.max_connections,

@@ -249,27 +249,39 @@ def helper_threads() -> int:
     return max(2, cpu_cores())
 
 
-def memory_limit(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int | None:
-    """Bytes that containers leave this process: the smallest memory.max on its path (cgroup v2); None for no limit."""
+_CGROUPS, _OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+
+
+def memory_limit(root: Path = _CGROUPS, own: Path = _OWN_CGROUP) -> int | None:
+    """Bytes that containers leave this process: the smallest memory.max on its path; None for no limit."""
+    return min((int(limit) for limit in _limits("memory.max", root, own)), default=None)
+
+
+def resident_bytes(own: Path = Path("/proc/self/statm")) -> int:
+    """Bytes of memory that this process takes now; 0 where that is not known."""
     try:
+        return int(own.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return 0
+
+
+def cpu_cores(root: Path = _CGROUPS, own: Path = _OWN_CGROUP) -> int:
+    """Cores this process may use: those it may run on, and no more than the CPU quotas of its containers pay for."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quotas = [limit.split() for limit in _limits("cpu.max", root, own)]
+    return max(1, min([allowed, *(int(quota) // int(period) for quota, period in quotas)]))
+
+
+def _limits(name: str, root: Path, own: Path) -> list[str]:
+    """What the file `name` says in the process's cgroup (version 2) and in those around it, where it is a limit."""
+    path = ""  # of the root, which is all that a container may see
+    with suppress(OSError, StopIteration):
         path = next(line[3:] for line in own.read_text().splitlines() if line.startswith("0::"))
-    except (OSError, StopIteration):
-        return None
     group = root / path.strip("/")
-    found: list[int] = []
+    found = []
     for folder in (group, *group.parents):
         if folder == root.parent:
             break
-        with suppress(OSError, ValueError):  # no such file, or "max"
-            found.append(int((folder / "memory.max").read_text()))
-    return min(found, default=None)
-
-
-def cpu_cores() -> int:
-    """Cores this process may use: those it may run on, and no more than a container's CPU quota pays for."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()  # cgroup v2
-        return max(1, min(allowed, int(quota) // int(period)))
-    except (OSError, ValueError):  # no such file, or "max": no quota
-        return allowed
+        with suppress(OSError):
+            found.append((folder / name).read_text().strip())
+    return [limit for limit in found if not limit.startswith("max")]

@@ -19,7 +19,7 @@ from app import __version__, engine_setup, main
 from app.engine.profiling.cache import Key, ProfileCache, cpu_name
 from app.errors import ConfigError
 from app.scheduler.estimates.profile import ModelProfile
-from app.settings import Settings
+from app.settings import MIB, Settings
 
 
 @pytest.fixture
@@ -181,3 +181,13 @@ async def test_the_page_can_be_taken_away(docs: bool) -> None:
         with_key = {(await http.get(path, headers=key)).status_code for path in ("/docs", "/docs/docs.js")}
         assert (without_key, with_key) == (({200}, {200}) if docs else ({401}, {404}))
         assert (await http.get("/redoc", headers=key)).status_code == 404
+
+
+def test_a_containers_memory_bounds_bodies(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Twelve bodies of 32 MB do not come into a container of 600 MiB: two do. A body is no larger than all together."""
+    monkeypatch.setattr(engine_setup, "resident_bytes", lambda: 250 * MIB)
+    for limit, inflight, body in ((None, 512, 64), (4096, 512, 64), (600, 87, 64), (350, 25, 25)):
+        monkeypatch.setattr(engine_setup, "memory_limit", lambda limit=limit: limit and limit * MIB)
+        limits = main._limits(Settings(), engine_setup.memory_of(Settings(), 1, on_gpu=False).bodies)
+        assert (limits.inflight // MIB, limits.body // MIB) == (inflight, body)
+    assert "bodies may take 87 MiB, not 512: the container's memory is 600 MiB" in caplog.text

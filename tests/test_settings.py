@@ -102,3 +102,17 @@ def test_the_memory_limit_is_the_smallest_on_the_path(tmp_path: Path) -> None:
     assert memory_limit(root, own) == 600_000
     own.write_text("0::/\n")
     assert memory_limit(root, own) == 600_000
+
+
+def test_cores_are_those_that_every_container_around_pays_for(tmp_path: Path) -> None:
+    root, own, pod = tmp_path / "cgroup", tmp_path / "own", tmp_path / "cgroup" / "pod"
+    (pod / "container").mkdir(parents=True)
+    own.write_text("0::/pod/container\n")
+    allowed = cpu_cores(root, own)
+    (pod / "container" / "cpu.max").write_text("max 100000\n")
+    assert cpu_cores(root, own) == allowed
+    (pod / "cpu.max").write_text("150000 100000\n")
+    (root / "cpu.max").write_text("99900000 100000\n")
+    assert cpu_cores(root, own) == 1
+    (pod / "cpu.max").write_text("50000 100000\n")
+    assert cpu_cores(root, own) == 1

@@ -22,7 +22,7 @@ from typing import Any, cast
 
 from app.engine.device import Completion, Device, Job
 from app.engine.lease import Intake, Lease
-from app.engine.memory import MemoryLimits
+from app.engine.memory import Memory
 from app.engine.pool import Pool, Slots
 from app.engine.profiling.measuring import Measuring
 from app.engine.served_model import ServedModel
@@ -52,7 +52,7 @@ class Driver:
         clock: Callable[[], int],
         *,
         measuring: Measuring,
-        memory: MemoryLimits,
+        memory: Memory,
         on_lost: Callable[[str], None] | None,
         tracer: Tracer | None,
     ) -> None:

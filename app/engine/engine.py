@@ -8,13 +8,14 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from statistics import median
 from typing import Self
 
 from app.contract import Model, Plan, Served
 from app.engine.device import Device
 from app.engine.driver import Driver, OnUnitEnd
-from app.engine.memory import MemoryLimits
+from app.engine.memory import Memory
 from app.engine.profiling.energy import EnergyMeter, Watts
 from app.engine.profiling.profiled_model import ProfiledModel
 from app.engine.profiling.service import Profiling
@@ -51,7 +52,7 @@ class Engine:
         window_s: float = 1.0,
         hang_factor: float = 20.0,
         hang_floor_s: float = 3.0,
-        memory: MemoryLimits | None = None,
+        memory: Memory | None = None,
         on_lost: Callable[[str], None] | None = None,
         meter: EnergyMeter | None = None,
         on_tick: Callable[[], None] = lambda: None,
@@ -61,7 +62,7 @@ class Engine:
         self.profiling = profiling
         self.scheduler = scheduler
         self.clock = clock
-        self._memory = memory or MemoryLimits()
+        self._memory = memory or Memory()
         self.driver = Driver(
             self.device, scheduler, clock,
             measuring=profiling.measuring, memory=self._memory, on_lost=on_lost, tracer=tracer,
@@ -102,29 +103,29 @@ class Engine:
     async def start(self, model: Model) -> Served:
         """Try the model and open it to calls.
 
-        Raises ConfigError when it does not do what it declares, or when its rows depend on their batch.
+        Raises ConfigError when it does not do what it declares, when its rows depend on their batch, or when memory
+        does not suffice.
         """
         loop = asyncio.get_running_loop()
-        model, spare, slots = self._memory.fit(model, self.device.spec, self.profiling.spare * model.profile)
-        executor = await loop.run_in_executor(self._loader, self.device.open, model, slots)
-        try:
+        reserved = self._memory.reserve(model, self.device.spec, self.profiling.spare * model.profile)
+        model = reserved.model
+        with ExitStack() as undo:
+            undo.callback(self._memory.release, model)
+            executor = await loop.run_in_executor(self._loader, self.device.open, model, reserved.slots)
+            undo.callback(self.device.free, executor)
             profiled = await loop.run_in_executor(self._loader, self.profiling.learn, executor)
-        except BaseException:
-            self.device.free(executor)
-            raise
-        profiles = self._profiles(profiled)
-        alive = self._memory.most_alive(model.info, executor.activations)
-        program = program_of(next(self._programs), executor, profiles, alive)
-        try:
-            self.scheduler.add_program(program, self.clock())
-        except ValueError as exc:  # a policy that this device cannot serve
-            self.device.free(executor)
-            raise ConfigError(f"model {program.name!r}: {exc}") from None
+            profiles = self._profiles(profiled)
+            alive = self._memory.most_alive(model.info, executor.activations)
+            program = program_of(next(self._programs), executor, profiles, alive)
+            try:
+                self.scheduler.add_program(program, self.clock())
+            except ValueError as exc:  # a policy that this device cannot serve
+                raise ConfigError(f"model {program.name!r}: {exc}") from None
+            undo.pop_all()
         served = ServedModel(model, executor, program.id, profiled, self.driver.intake)
         self._models[program.id] = served
         self._note_if_over_budget(profiled, profiles)
-        self._memory.warn_if_exceeded(self._models.values())
-        self.profiling.opened(profiled, program.id, served.stats, spare)
+        self.profiling.opened(profiled, program.id, served.stats, reserved.spare)
         return served
 
     async def stop(self, served: Served) -> None:
@@ -135,6 +136,7 @@ class Engine:
         self.scheduler.remove_program(served.program, self.clock())
         self._models.pop(served.program, None)
         self.device.free(served.executor)
+        self._memory.release(served.model)
 
     def abort(self, why: str) -> None:
         """Answer everything that has no answer yet with 503, take no more, and wait for no unit any more."""

@@ -1,16 +1,31 @@
-"""What models may take of memory: slots for the rows that wait and run, and activations of rows between stages."""
+"""What models may take of memory: slots for the rows that wait and run, and activations of rows between stages.
+
+In a container all of this has to fit:
+
+    resident    what the process holds before models are loaded
+    weights     of all models on a CPU
+    bodies      of requests: at most a quarter of what is not resident, or `max_inflight_mib`
+    batches     running batches and answers: a quarter of what is neither resident nor weights
+    models      slots and activations: the rest
+
+Of the models loaded at the start each gets at most an even part of the last. Queues are cut to fit; a model whose
+shortest queue does not fit is refused.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
 from dataclasses import dataclass, replace
+from itertools import chain
+
+from torch import nn
 
 from app.contract import CLASSES, Model, ModelInfo
 from app.engine.activations import Activations
 from app.engine.device import NO_BOUND
-from app.engine.lease import PlacedModel
 from app.engine.pool import slot_bytes
+from app.errors import ConfigError
+from app.models.recurrent.cells import CellModel
 from app.scheduler.types import DeviceSpec
 
 log = logging.getLogger("starling.engine")
@@ -19,36 +34,80 @@ _MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryLimits:
-    """In bytes. `pool`: slots of one model. `activations`: of one model. `bodies`: of requests, which are not the
-    engine's, but share a container of `container` bytes with all of this; None: no limit is known.
+class Reservation:
+    """For one version of a model, with the limits that the device can hold. `spare`: rows to measure with.
+
+    `slots` is a number, all else are bytes.
     """
 
-    pool: int = 512 << 20
-    activations: int = 512 << 20
-    bodies: int = 0
-    container: int | None = None
+    model: Model
+    spare: int
+    slots: int
+    slot_bytes: int
+    activation_bytes: int
+    weight_bytes: int
 
-    def fit(self, model: Model, spec: DeviceSpec, spare_batches: int) -> tuple[Model, int, int]:
-        """The model with the limits that this device can hold, the rows of `spare_batches`, and the slots in all.
+    @property
+    def nbytes(self) -> int:
+        return self.slots * self.slot_bytes + self.activation_bytes
 
-        A batch is no larger than the largest worker. Queues are cut so that all slots take at most `pool`. Each class
-        has a queue and slots of its own: otherwise rows of one that wait could take all.
+
+class Memory:
+    """In bytes. `pool`: slots of one model, at most. `activations`: of one model, at most. `bodies`: of requests.
+
+    `container`: its limit, None: none is known. `resident`: what the process holds now. `models`: how many are loaded
+    at the start. `on_gpu`: weights leave the container's memory.
+    """
+
+    def __init__(
+        self,
+        pool: int = 512 << 20,
+        activations: int = 512 << 20,
+        bodies: int = 0,
+        *,
+        container: int | None = None,
+        resident: int = 0,
+        models: int = 1,
+        on_gpu: bool = False,
+    ) -> None:
+        self._pool, self._activations = pool, activations
+        self._container, self._resident, self._on_gpu = container, resident, on_gpu
+        self._free = 0 if container is None else max(0, container - resident)
+        self.bodies = bodies if container is None else min(bodies, self._free // 4)
+        self._part = (self._free * 3 // 4 - self.bodies) // max(1, models)
+        self._reserved: list[Reservation] = []
+
+    def reserve(self, model: Model, spec: DeviceSpec, spare_batches: int) -> Reservation:
+        """What the model gets. Raises ConfigError, with all that counts, if that is more than is left.
+
+        A batch is no larger than the largest worker. Queues are cut so that all slots fit. Each class has a queue and
+        slots of its own: otherwise rows of one that wait could take all.
         """
+        weights, others = self._weights(model), self._others(model.info)
+        pool, activations = self._offered(model, weights, others)
         batching = model.info.batching
         largest = min(batching.max_batch, max(worker.capacity for worker in spec.workers))
         spare = largest * spare_batches
         running = largest * len(spec.workers) * spec.push_depth + spare
         queue, row = batching.max_queue, slot_bytes(model.info.client_inputs)
-        if row * (len(CLASSES) * queue + running) > self.pool:
-            queue = min(queue, max(largest, (self.pool // row - running) // len(CLASSES)))
+        if row * (len(CLASSES) * queue + running) > pool:
+            queue = min(queue, max(largest, (pool // row - running) // len(CLASSES)))
         if queue < batching.max_queue:
             log.warning(
                 "model %s: the queue of each class is cut from %d to %d rows, so that its slots of %.1f KiB fit in "
-                "%d MiB", model.info.name, batching.max_queue, queue, row / 1024, self.pool // _MIB,
+                "%d MiB", model.info.name, batching.max_queue, queue, row / 1024, pool // _MIB,
             )  # fmt: skip
         info = replace(model.info, batching=replace(batching, max_batch=largest, max_queue=queue))
-        return replace(model, info=info), spare, len(CLASSES) * queue + running
+        slots = len(CLASSES) * queue + running
+        reserved = Reservation(replace(model, info=info), spare, slots, row, activations, weights)
+        if self._container is not None and reserved.nbytes > self._left(weights, others):
+            raise ConfigError(self._does_not_fit(reserved, others))
+        self._reserved.append(reserved)
+        return reserved
+
+    def release(self, model: Model) -> None:
+        """`model` as it was reserved for."""
+        self._reserved = [one for one in self._reserved if one.model is not model]
 
     def most_alive(self, info: ModelInfo, activations: Activations | None) -> int:
         """Rows that may have started and not ended, so that their activations between stages fit.
@@ -57,8 +116,9 @@ class MemoryLimits:
         """
         if activations is None or not activations.row_bytes:
             return NO_BOUND
+        own = (one.activation_bytes for one in reversed(self._reserved) if _is_of(one, info))
         row, largest = 2 * activations.row_bytes, info.batching.max_batch
-        rows = max(1, self.activations // row)
+        rows = max(1, next(own, self._activations) // row)
         if rows < largest:
             log.warning(
                 "model %s: a batch of %d rows takes %.1f MiB between stages, more than activation_mib: cut to %d rows",
@@ -66,18 +126,44 @@ class MemoryLimits:
             )  # fmt: skip
         return rows
 
-    def warn_if_exceeded(self, models: Collection[PlacedModel]) -> None:
-        """Log if the container's memory may not suffice.
+    def _offered(self, model: Model, weights: int, others: list[Reservation]) -> tuple[int, int]:
+        """Bytes for slots and for activations."""
+        if self._container is None:
+            return self._pool, self._activations
+        most = max(0, min(self._part, self._left(weights, others)))
+        in_steps = bool(model.stages) or isinstance(model.call, CellModel)
+        activations = min(self._activations, most // 2) if in_steps else 0
+        return min(self._pool, most - activations), activations
 
-        A quarter of it is left to the interpreter, torch, weights and what batches allocate.
-        """
-        slots = sum(model.pool.nbytes for model in models)
-        between = sum(self.activations for model in models if model.activations is not None)
-        if self.container is None or slots + between + self.bodies <= self.container * 3 // 4:
-            return
-        log.warning(
-            "memory: the slots of %d models may take %d MiB (--pool-mib for each), rows between stages %d MiB "
-            "(--activation-mib for each), bodies %d MiB (--max-inflight-mib): more than 3/4 of the container's %d MiB. "
-            "Lower these, or raise its limit",
-            len(models), slots // _MIB, between // _MIB, self.bodies // _MIB, self.container // _MIB,
-        )  # fmt: skip
+    def _others(self, info: ModelInfo) -> list[Reservation]:
+        """What is reserved, but for this version: one that is loaded again replaces itself."""
+        return [one for one in self._reserved if not _is_of(one, info)]
+
+    def _left(self, weights: int, others: list[Reservation]) -> int:
+        weights += sum(one.weight_bytes for one in others)
+        return (self._free - weights) * 3 // 4 - self.bodies - sum(one.nbytes for one in others)
+
+    def _weights(self, model: Model) -> int:
+        if self._on_gpu or not isinstance(model.call, nn.Module):
+            return 0
+        return sum(value.nbytes for value in chain(model.call.parameters(), model.call.buffers()))
+
+    def _does_not_fit(self, wanted: Reservation, others: list[Reservation]) -> str:
+        batching = wanted.model.info.batching
+        left = max(0, self._left(wanted.weight_bytes, others))
+        weights = wanted.weight_bytes + sum(one.weight_bytes for one in others)
+        return (
+            f"model {wanted.model.info.name!r}: slots for a queue of {batching.max_queue} rows and batches of "
+            f"{batching.max_batch} take {_mib(wanted.nbytes)}, and {_mib(left)} are left: of the container's "
+            f"{_mib(self._container or 0)} the process takes {_mib(self._resident)}, weights {_mib(weights)}, bodies "
+            f"{_mib(self.bodies)}, other models {_mib(sum(one.nbytes for one in others))}, and a quarter is kept for "
+            "batches. Lower --max-batch or --max-inflight-mib, load fewer models, or raise the limit"
+        )
+
+
+def _is_of(reserved: Reservation, info: ModelInfo) -> bool:
+    return (reserved.model.info.name, reserved.model.info.version) == (info.name, info.version)
+
+
+def _mib(count: int) -> str:
+    return f"{count / _MIB:.0f} MiB"

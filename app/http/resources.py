@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 import secrets
@@ -21,7 +20,7 @@ from app.http.connection.refusals import RefusalQueue
 from app.http.cors import Cors
 from app.http.inference_routes import QueryOptions
 from app.http.keys import Shares, permit
-from app.http.threads import HelperThreads
+from app.http.threads import HalfTime, HelperThreads
 from app.observe.logs import CauseLog
 from app.observe.tracing.tracer import Tracer
 
@@ -62,9 +61,9 @@ class Resources:
         self.shares = Shares()
         self.refusals = RefusalQueue(connections)
         self._causes = CauseLog(log)
-        # Large JSON of one class is parsed one body at a time. A parser keeps the interpreter lock for milliseconds:
-        # several at once gain nothing, and everything else would wait for each of them in turn.
-        self.parsing = {klass: asyncio.Lock() for klass in CLASSES}
+        # Large JSON of a class is parsed one body at a time, for half of the time. A parser keeps the interpreter lock
+        # for milliseconds: several at once gain nothing, and everything else would wait for each of them in turn.
+        self.parsing = {klass: HalfTime() for klass in CLASSES}
         ids = (b"%s-%x" % (prefix, n) for prefix in [secrets.token_hex(4).encode()] for n in itertools.count())
         self.new_id = ids.__next__  # the id of a request whose client gave none
 

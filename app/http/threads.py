@@ -1,4 +1,4 @@
-"""The threads on which decoding, encoding and compression run: real time first, and one thread kept for it."""
+"""The threads on which decoding, encoding and compression run, and how much of them: real time first."""
 
 from __future__ import annotations
 
@@ -58,3 +58,19 @@ class HelperThreads:
                 if not turn.done():  # else it was cancelled
                     turn.set_result(None)
                     self._free -= 1
+
+
+class HalfTime:
+    """A lock that stays taken for as long again as it was held: what it guards runs for at most half of the time."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._began = 0.0
+
+    async def __aenter__(self) -> None:
+        await self._lock.acquire()
+        self._began = asyncio.get_running_loop().time()
+
+    async def __aexit__(self, *exc: object) -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_later(loop.time() - self._began, self._lock.release)

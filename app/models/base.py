@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from app.contract import DATATYPES, Array, ModelInfo, TensorSpec
-from app.errors import ConfigError
+from app.errors import ConfigError, without_addresses
 
 #: V2 datatype name -> torch dtype. BYTES has none: it travels as a numpy object array.
 TORCH_DTYPES: dict[str, torch.dtype] = {
@@ -37,8 +37,8 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # some libraries' messages are m
 
 
 def one_line(error: BaseException) -> str:
-    """The type and the message of an error in one line, without colour codes."""
-    return " ".join(_COLOUR.sub("", f"{type(error).__name__}: {error}").split())
+    """The type and the message of an error in one line, without colour codes and addresses."""
+    return " ".join(without_addresses(_COLOUR.sub("", f"{type(error).__name__}: {error}")).split())
 
 
 def normalise(result: Any, outputs: Sequence[TensorSpec], model: str = "") -> list[Any]:

@@ -23,6 +23,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
+from app.errors import without_addresses
+
 _SERVER = str(Path(__file__).resolve().parents[1]) + os.sep
 #: Models that ship with the server. Their code counts as a user's.
 _SHIPPED_MODELS = tuple(os.path.join(_SERVER, "models", name, "") for name in ("demo", "zoo"))
@@ -52,11 +54,11 @@ class JsonFormatter(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": without_addresses(record.getMessage()),
         }
         entry |= getattr(record, "fields", {})
         if record.exc_info:
-            entry["traceback"] = self.formatException(record.exc_info)
+            entry["traceback"] = without_addresses(self.formatException(record.exc_info))
         return json.dumps(entry, ensure_ascii=False)
 
 
@@ -69,12 +71,12 @@ class TextFormatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         """One line, unless the record says that its `lines` are the server's own: clients could write others."""
         if not getattr(record, "lines", False):
-            record.message = _escaped(record.message)
+            record.message = _escaped(without_addresses(record.message))
         return super().formatMessage(record)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802
         """Indented: what an exception says may have lines that look like entries."""
-        return textwrap.indent(super().formatException(ei), "  ", lambda line: True)
+        return textwrap.indent(without_addresses(super().formatException(ei)), "  ", lambda line: True)
 
     def format(self, record: logging.LogRecord) -> str:
         line = super().format(record)

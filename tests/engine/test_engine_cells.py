@@ -18,7 +18,7 @@ from app.engine.cpu import cells
 from app.engine.cpu.device import CpuDevice
 from app.engine.device import Job
 from app.engine.engine import Engine
-from app.engine.memory import MemoryLimits
+from app.engine.memory import Memory
 from app.engine.profiling.service import Profiling
 from app.engine.served_model import ServedModel
 from app.errors import DeadlineExceeded, ModelFailed
@@ -434,7 +434,7 @@ class TestRowsWithoutABound:
 
     async def test_rows_of_a_cell_are_as_many_as_fit_once_one_has_come(self) -> None:
         cell = Sums()
-        async with serving(sums(cell, UNBOUNDED), memory=MemoryLimits(activations=3500)) as served:
+        async with serving(sums(cell, UNBOUNDED), memory=Memory(activations=3500)) as served:
             await ask(served, np.ones((1, LONG), np.float32))  # 1204 bytes, counted twice
             cell.rows.clear()
             asked = (ask(served, np.ones((1, LONG), np.float32)) for _ in range(4))
@@ -443,7 +443,7 @@ class TestRowsWithoutABound:
 
     async def test_longer_rows_lower_the_number_again(self) -> None:
         cell = Sums()
-        async with serving(sums(cell, UNBOUNDED), memory=MemoryLimits(activations=3500)) as served:
+        async with serving(sums(cell, UNBOUNDED), memory=Memory(activations=3500)) as served:
             for length, alive in ((100, 4), (200, 2), (100, 2), (LONG, 1), (50, 1)):
                 await ask(served, np.ones((1, length), np.float32))
                 cell.rows.clear()
@@ -460,7 +460,7 @@ class TestRowsWithoutABound:
         inputs, outputs = [tensor("x", "FP32", ("n", UNBOUNDED))], [tensor("y", "FP32")]
         stages = (lambda x: x + 1, last)
         model = make_model(None, inputs, outputs, stages=stages, max_batch=4)
-        async with serving(model, memory=MemoryLimits(activations=5000)) as served:
+        async with serving(model, memory=Memory(activations=5000)) as served:
             await ask(served, np.ones((1, LONG), np.float32))  # 1200 bytes, counted twice
             batches.clear()
             asked = (ask(served, np.ones((1, LONG), np.float32)) for _ in range(4))

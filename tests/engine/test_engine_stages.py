@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from fakes import MS, FakeDevice, Fate, Pushed, affine, virtual, virtual_loop
 
-from app.engine.memory import MemoryLimits
+from app.engine.memory import Memory
 from app.engine.profiling.cache import ProfileCache
 from app.errors import ClientGone, DeadlineExceeded, ModelFailed
 from app.observe.prometheus import Metrics
@@ -93,7 +93,7 @@ async def test_out_of_memory_at_a_later_stage_halves_there():
 @virtual
 async def test_memory_between_stages_bounds_the_rows_that_start(caplog: pytest.LogCaptureFixture):
     """A row has 8 bytes between the two stages, counted twice: 3 rows fit in 50."""
-    async with serving(staged(), memory=MemoryLimits(activations=50)) as rig:
+    async with serving(staged(), memory=Memory(activations=50)) as rig:
         calls = [rig.ask(float(value)) for value in range(10, 15)]
         await asyncio.gather(*calls)
         assert units(rig) == [(0, 3), (1, 3), (0, 2), (1, 2)]

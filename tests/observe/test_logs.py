@@ -53,6 +53,18 @@ def test_a_traceback_in_a_json_line() -> None:
     assert "ValueError: why" in json.loads(line)["traceback"]
 
 
+@pytest.mark.parametrize("formatter", [JsonFormatter(), TextFormatter()])
+def test_addresses_of_objects_are_left_out(formatter: logging.Formatter) -> None:
+    failed = record("cannot identify %r", io.BytesIO())
+    try:
+        raise ValueError(repr(object()))
+    except ValueError as exc:
+        failed.exc_info = (ValueError, exc, exc.__traceback__)
+    line = formatter.format(failed)
+    assert "<_io.BytesIO object>" in line
+    assert "ValueError: <object object>" in line
+
+
 def test_a_message_writes_no_other_line() -> None:
     """What a client sends may come back in an exception's message."""
     forged = record("no")

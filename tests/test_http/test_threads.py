@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from fakes import MS, virtual, virtual_loop
 
-from app.http.threads import HelperThreads
+from app.http.threads import HalfTime, HelperThreads
 
 REAL, BEST = False, True
 
@@ -114,3 +115,19 @@ async def test_what_a_function_raises_whose_caller_has_left_is_nobodys_error(two
     del running, caller
     gc.collect()
     assert unheard == []
+
+
+@virtual
+async def test_what_runs_for_half_of_the_time_is_no_longer_held_than_let_go() -> None:
+    lock, begun = HalfTime(), list[int]()
+
+    async def parse(milliseconds: int) -> None:
+        async with lock:
+            begun.append(virtual_loop().now // MS)
+            await asyncio.sleep(milliseconds / 1000)
+
+    began = virtual_loop().now // MS
+    async with asyncio.TaskGroup() as tasks:
+        for milliseconds in (3, 10, 1):
+            tasks.create_task(parse(milliseconds))
+    assert [at - began for at in begun] == [0, 6, 26]

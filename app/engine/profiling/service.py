@@ -30,6 +30,7 @@ log = logging.getLogger("starling.engine")
 # Batch times of a model that could not be tried. Low, so that no call is refused because of them; the scheduler's scale
 # moves them to what batches take.
 _GUESS_NS, _GUESS_ROW_NS = 1_000_000, 100_000
+_GUESS_ERROR = 1.0  # of each size: the first batches of calls say what it takes
 
 
 class Profiling:
@@ -125,7 +126,9 @@ class Profiling:
         log.warning("model %s: %s", placed.info.name, unfit_warning(str(unfit), later))
         sizes = range(1, placed.info.batching.max_batch + 1)
         times = tuple(_GUESS_NS + size * _GUESS_ROW_NS for size in sizes)
-        return ProfiledModel(executor, ModelProfile(times, placed.info.name, extra={"made": now_utc()}), Origin.GUESS)
+        errors = (_GUESS_ERROR,) * len(times)
+        profile = ModelProfile(times, placed.info.name, extra={"made": now_utc()}, errors=errors)
+        return ProfiledModel(executor, profile, Origin.GUESS)
 
     # while it serves
 
@@ -134,8 +137,7 @@ class Profiling:
         model.program, model.stats = program, stats
         self._models[program] = model
         self._update_pairs()
-        if model.origin is not Origin.GUESS:
-            self._solve(model)
+        self._solve(model)
         if not spare_rows:
             return
         model.spare = model.executor.pool.set_apart(spare_rows)
@@ -192,9 +194,12 @@ class Profiling:
         self._solve(model)
 
     def _solve(self, model: ProfiledModel) -> None:
-        """Tables say when to begin a batch and how large; rows of a cell join at each step, by its time alone."""
+        """Tables say when to begin a batch and how large; rows of a cell join at each step, by its time alone.
+
+        A model of unknown batch times has none until live batches have told them: see `review`.
+        """
         self._reviews[model.program] = Review(model.profile, self._clock())
-        if model.executor.steps is None:
+        if model.executor.steps is None and model.origin is not Origin.GUESS:
             self._tables.want(model)
 
     def _solved(self, model: ProfiledModel, tables: ControlTables) -> None:

@@ -8,9 +8,10 @@ import logging
 import numpy as np
 import pytest
 import torch
-from fakes import MS, Fate, virtual
+from fakes import MS, FakeDevice, Fate, virtual, virtual_loop
 
 from app.contract import SampleRow
+from app.engine.profiling import tables
 from app.errors import ConfigError
 from app.scheduler.types import Fault
 
@@ -126,6 +127,19 @@ async def test_it_is_measured_and_checked_with_the_first_rows_that_come(caplog: 
         assert (len(rig.served.profiled.rows), rig.served.example) == (4, None)  # rows of callers are shown to nobody
         await ask_each(rig, 14)
         rig.assert_settled()
+
+
+@virtual
+async def test_under_steady_traffic_its_tables_are_solved_from_live_batches(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tables, "solve_aside", tables.control.solve)  # no process of its own
+    model = make_model(Picky(), policy="adaptive")
+    async with serving(model, device=FakeDevice(virtual_loop(), 4, batch_ns=lambda size: 120 * MS)) as rig:
+        for turn in range(600):  # never idle for as long as measuring asks for
+            await asyncio.gather(*(rig.ask(10.0 + value) for value in range(turn % 4 + 1)))
+        await rig.loop.passes(2000 * MS)
+        solved, _ = rig.engine.scheduler.control_of(rig.served.program)
+        assert origins(rig) == ["guess"]
+        assert solved is not None
 
 
 @virtual
