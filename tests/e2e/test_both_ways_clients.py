@@ -10,11 +10,8 @@ from contextlib import closing, contextmanager
 
 import aiohttp
 import httpx
-import numpy as np
 import pytest
 import requests
-import tritonclient.http as triton
-from tritonclient.utils import InferenceServerException
 
 from .conftest import Keeper
 from .examples import PROTOCOLS, example
@@ -112,26 +109,3 @@ async def test_aiohttp(server: Server) -> None:
         async with session.post(ECHO, data=LARGE) as answer:
             assert json.loads(await answer.read())["outputs"][0]["data"] == [0.5] * 2000
             assert answer.headers["content-encoding"] == "gzip"
-
-
-@pytest.mark.parametrize("binary", [True, False], ids=["binary", "JSON"])
-def test_tritonclient(server: Server, binary: bool) -> None:
-    def infer(model: str, values: np.ndarray) -> np.ndarray:
-        x = triton.InferInput("x", list(values.shape), "FP32")
-        x.set_data_from_numpy(values, binary_data=binary)
-        y = triton.InferRequestedOutput("y", binary_data=binary)
-        result: np.ndarray = client.infer(model, [x], outputs=[y], request_id="7").as_numpy("y")
-        return result
-
-    with closing(triton.InferenceServerClient(server.host, network_timeout=PATIENCE_S)) as client:
-        for number in range(5):
-            values = np.random.default_rng(number).standard_normal((1 + number, 4), np.float32)
-            assert np.array_equal(infer("echo", values), values)
-        with pytest.raises(InferenceServerException, match="on row 1: ValueError: a marked row") as caught:
-            infer("marked", np.array([[0, 0], [-1, 0]], np.float32))
-        assert caught.value.status() == "500"
-        if binary:
-            assert np.isnan(infer("marked", np.array([[-2, 0]], np.float32))[0, 0])
-        else:
-            with pytest.raises(InferenceServerException, match="NaN"):
-                infer("marked", np.array([[-2, 0]], np.float32))

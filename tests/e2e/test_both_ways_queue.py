@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 import struct
 from concurrent.futures import ThreadPoolExecutor
@@ -53,19 +52,6 @@ async def test_a_full_queue(server: Server, gate: Gate, threads: ThreadPoolExecu
     assert server.outcomes("narrow") - before == {"ok": 3, "queue_full": 9}
 
 
-def test_all_rows_or_none(server: Server, gate: Gate, threads: ThreadPoolExecutor) -> None:
-    waiting = threads.submit(server.infer, "narrow", [[1], [2]])
-    eventually(lambda: server.waiting("narrow") == 2)
-    try:
-        assert server.infer("narrow", [[3], [4]]).status == 429
-        last = threads.submit(server.infer, "narrow", [[5]])
-        eventually(lambda: server.waiting("narrow") == 3)
-    finally:
-        gate.open()
-    assert waiting.result(PATIENCE_S).status == last.result(PATIENCE_S).status == 200
-    assert server.slots("narrow") == 0
-
-
 async def test_deadlines(server: Server, gate: Gate) -> None:
     before = server.outcomes("gate")
     try:
@@ -81,50 +67,6 @@ async def test_deadlines(server: Server, gate: Gate) -> None:
     assert [value for value in gate.ran() if 800 < value < 810] == [803]
     counted = server.outcomes("gate") - before
     assert counted["deadline_exceeded"] + counted["deadline_unreachable"] == 2
-
-
-async def test_a_deadline_while_running(server: Server) -> None:
-    gate = server.gate
-    assert gate is not None
-    async with await Wire.open(server.host) as wire:
-        try:
-            late = await wire.call(post("/v2/models/gate/infer", tensor(1, 1, [2], timeout=200_000), MINE))
-            check_error(late, 504, "model 'gate': the deadline passed while it was running")
-            gate.wait()
-        finally:
-            gate.open()
-        check(await wire.call(example(0).wire(MINE)), example(0))
-    eventually(lambda: server.slots("gate") == 0)
-
-
-def test_priorities(server: Server, gate: Gate, threads: ThreadPoolExecutor) -> None:
-    calls = []
-    for number in range(8):
-        calls.append(threads.submit(server.infer, "gate", [[820 + number]], priority=3 if number < 4 else 1))
-        eventually(lambda expected=number + 1: server.waiting("gate") == expected)
-    earlier = len(gate.ran())
-    gate.open()
-    assert [call.result(PATIENCE_S).status for call in calls] == [200] * 8
-    assert gate.ran()[earlier:] == [824, 825, 826, 827, 820, 821, 822, 823]
-
-
-def test_a_row_that_fails_among_others(server: Server, gate: Gate, threads: ThreadPoolExecutor) -> None:
-    """Eight requests in one batch, of every protocol: the one with the marked row fails alone."""
-    rows = [[n, n] for n in range(1, 8)]
-    rows.insert(3, [-1, 0])
-    bodies = [[tensor(1, 2, row), json.dumps({"instances": [row]}).encode(), json.dumps(row).encode()] for row in rows]
-    calls = [
-        threads.submit(server.post, PATHS[n % 3].format("marked"), forms[n % 3], TYPED)
-        for n, forms in enumerate(bodies)
-    ]
-    eventually(lambda: server.waiting("marked") == 8)  # the largest batch: they run together
-    gate.open()
-    answers = [call.result(PATIENCE_S) for call in calls]
-    assert [answer.status for answer in answers] == [200] * 3 + [500] + [200] * 4
-    assert answers[3].error == "model 'marked' failed: ValueError: a marked row"
-    good = [answer for n, answer in enumerate(answers) if n != 3]
-    assert {answer.headers["x-batch-size"] for answer in good} <= {str(size) for size in range(1, 8)}
-    assert server.slots("marked") == 0
 
 
 def test_clients_that_leave_while_they_wait(server: Server, gate: Gate) -> None:

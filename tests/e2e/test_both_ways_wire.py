@@ -11,7 +11,7 @@ import pytest
 from .conftest import Keeper
 from .examples import PROTOCOLS, Example, example, large
 from .mistakes import ECHO, TYPED, tensor
-from .server import Gate, Server, eventually
+from .server import Server
 from .wire import PATTERNS, Wire, get, infer, once, post
 
 
@@ -48,22 +48,6 @@ async def test_split_at_every_byte(pieced: Pieced, protocol: str) -> None:
         assert asked.answered(await pieced.wire.call(request[cut:]))
 
 
-async def test_byte_after_byte(pieced: Pieced) -> None:
-    for asked in (PROTOCOLS["V1"](0), PROTOCOLS["V2 binary"](0)):
-        await pieced.send(*(bytes([byte]) for byte in asked.wire()))
-        assert asked.answered(await pieced.wire.answer())
-
-
-async def test_the_next_one_begins_in_the_same_piece(pieced: Pieced) -> None:
-    first, second = PROTOCOLS["V2 JSON"](1), PROTOCOLS["V2 raw"](0)
-    begun = second.wire()
-    for cut in range(1, len(begun)):
-        await pieced.send(first.wire() + begun[:cut])
-        pieced.wire.send(begun[cut:])
-        assert first.answered(await pieced.wire.answer())
-        assert second.answered(await pieced.wire.answer())
-
-
 @pytest.mark.parametrize("pattern", PATTERNS)
 async def test_pipelining(pieced: Pieced, pattern: str) -> None:
     """Answers in the order of their requests, whatever these are."""
@@ -95,16 +79,6 @@ async def test_pipelining_while_one_runs(server: Server, pieced: Pieced, pattern
     assert json.loads((await pieced.wire.answer()).body)["outputs"][0]["data"] == [2]
     for number in range(1, 20):
         assert example(number).answered(await pieced.wire.answer())
-
-
-async def test_pipelining_while_others_run(pieced: Pieced, gate: Gate) -> None:
-    """Two requests in one write, while the worker is another client's."""
-    try:
-        await pieced.send(example(1).wire() + example(2).wire())
-    finally:
-        gate.open()
-    assert example(1).answered(await pieced.wire.answer())
-    assert example(2).answered(await pieced.wire.answer())
 
 
 async def test_a_client_that_reads_late(server: Server, pieced: Pieced) -> None:
@@ -173,16 +147,6 @@ async def test_rare_kinds_between_plain_ones(pieced: Pieced) -> None:
     assert example(5).answered(await wire.call(example(5).wire()))
 
 
-async def test_expect_and_do_not_wait(pieced: Pieced) -> None:
-    """The body follows at once: whether 100 is sent or not, the answer is whole and the connection goes on."""
-    for number in range(3):
-        pieced.wire.send(example(number).wire({"Expect": "100-continue"}))
-        answer = await pieced.wire.answer()
-        if answer.status == 100:
-            answer = await pieced.wire.answer()
-        assert example(number).answered(answer)
-
-
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
 async def test_connections_that_end(server: Server, version: bytes) -> None:
     """HTTP/1.0, and Connection: close: the answer says so too, and nothing follows it."""
@@ -194,37 +158,3 @@ async def test_connections_that_end(server: Server, version: bytes) -> None:
             assert asked.answered(answer)
             assert answer.headers["connection"] == "close"
             assert await wire.ended()
-
-
-async def test_an_empty_line_after_each(pieced: Pieced) -> None:
-    """As clients of old send after a body, though its length does not count it."""
-    for number in range(3):
-        await pieced.send(example(number).wire() + b"\r\n")
-        assert example(number).answered(await pieced.wire.answer())
-
-
-async def test_nonsense_behind_a_request(server: Server, pieced: Pieced) -> None:
-    """The request before it is answered, and the connection ends: its client takes no 400 for that answer."""
-    gate = server.gate
-    assert gate is not None
-    lines, before = len(server.lines), await asyncio.to_thread(server.outcomes, "gate")
-    try:
-        await pieced.send(infer("gate", [2]))
-        await asyncio.to_thread(gate.wait)
-        pieced.wire.send(b"nonsense\r\n\r\n")
-    finally:
-        gate.open()
-    answer = await pieced.wire.answer()
-    assert answer.status == 200
-    assert await pieced.wire.ended()
-    await asyncio.to_thread(eventually, lambda: server.slots("gate") == 0)
-    counted = await asyncio.to_thread(server.outcomes, "gate") - before
-    assert counted == {"ok": 1}
-    assert not any("Traceback" in line for line in server.lines[lines:])
-
-
-async def test_an_offer_to_upgrade(pieced: Pieced) -> None:
-    """As Java's client makes it with its first request: it is not taken, and the request is answered as any other."""
-    offer = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAMAAABkAAQAoAAAAAIAAAAA"}
-    assert example(1).answered(await pieced.wire.call(example(1).wire(offer)))
-    assert example(2).answered(await pieced.wire.call(example(2).wire()))

@@ -56,13 +56,3 @@ def test_keys_from_files(start: Callable[..., Server], tmp_path: Path) -> None:
     assert server.stop() == 0
     told = "\n".join(server.lines)
     assert [key for key in ("client-1", "client-3", "operator-1", "operator-2") if key in told] == []
-
-
-def test_control_is_off(start: Callable[..., Server]) -> None:
-    server = start("narrow", flags=("--api-key", "sesame"))
-    for path in (UNLOAD, LOAD, "/v2/repository/models/nobody/load"):
-        assert server.post(path).status == 401
-        answer = server.post(path, headers=with_key("sesame"))
-        assert (answer.status, "--model-control" in answer.error) == (403, True)
-    assert server.post("/v2/repository/index", headers=with_key("sesame")).status == 200
-    assert server.infer("narrow", [[1]], with_key("sesame")).status == 200

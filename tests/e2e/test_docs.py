@@ -62,16 +62,6 @@ def server(keeper: Keeper, shop: str) -> Server:
     return keeper.kept(MODELS, *models, *front)
 
 
-def test_the_document_and_the_page_need_no_key(server: Server) -> None:
-    for path in ("/docs", "/openapi.json", "/models/docs", "/models/openapi.json", "/docs/swagger-ui.css"):
-        assert server.get(path).status == 200
-    for path in ("/v2", "/models/v2", "/metrics", "/docs/other", "/models/nowhere"):
-        assert server.get(path).status == 401
-    redirect = server.get("/models/docs/")
-    assert (redirect.status, redirect.headers["location"]) == (307, "/models/docs")
-    assert server.get("/v2/models/", KEY).headers["location"] == "/models/v2/models"
-
-
 def test_every_example_works_when_it_is_sent(server: Server) -> None:
     document = server.get("/openapi.json").json()
     assert document["servers"] == [{"url": "/models"}]
@@ -89,18 +79,6 @@ def test_every_example_works_when_it_is_sent(server: Server) -> None:
                 Draft202012Validator(schema).validate(answer.json())
         tried.add(operation["tags"][0])
     assert tried == {*MODELS, "digits", "echo"}
-
-
-def test_the_document_follows_what_is_loaded(server: Server) -> None:
-    def paths() -> set[str]:
-        return set(server.get("/openapi.json").json()["paths"])
-
-    before = paths()
-    assert "/predict/wide" in before
-    assert server.post("/v2/repository/models/wide/unload", headers=KEY).status == 200
-    assert before - paths() == {"/v2/models/wide/infer", "/v1/models/wide:predict", "/predict/wide"}
-    assert server.post("/v2/repository/models/wide/load", headers=KEY).status == 200
-    assert paths() == before
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")

@@ -89,22 +89,13 @@ def check_access(lines: list[dict[str, Any]]) -> None:
     assert rest == [*changes, ("/metrics", 200), ("/metrics", 200)]  # and no probe
 
 
-@pytest.mark.parametrize(
-    ("flags", "variables", "words"),
-    [
-        (("--log-format", "json", "--tls-cert", "/no/such/file"), {}, "tls_cert /no/such/file: No such file"),
-        (("--log-format=json", "--no-such-flag"), {}, "--no-such-flag"),
-        ((), {"STARLING_LOG_FORMAT": "json", "STARLING_PORT": "99999", "STARLING_PRT": "1"}, "port: "),
-    ],
-)
-def test_a_start_that_cannot_be(flags: tuple[str, ...], variables: dict[str, str], words: str) -> None:
-    command = [sys.executable, "-m", "app", "serve", "--port", "0", *flags]
-    if "STARLING_PORT" in variables:
-        command = command[:4]
+def test_a_start_that_cannot_be() -> None:
+    variables = {"STARLING_LOG_FORMAT": "json", "STARLING_PORT": "99999", "STARLING_PRT": "1"}
     ended = subprocess.run(
-        command, cwd=ROOT, env=os.environ | variables, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
+        [sys.executable, "-m", "app", "serve"], cwd=ROOT, env=os.environ | variables, capture_output=True, text=True,
+        timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
     assert (ended.returncode, ended.stdout) == (2, "")
     *before, last = parsed(ended.stderr.splitlines())
-    assert (last["level"], words in last["message"]) == ("error", True)
-    assert [entry["level"] for entry in before] == ["warning"] * ("STARLING_PRT" in variables)
+    assert (last["level"], "port: " in last["message"]) == ("error", True)
+    assert [entry["level"] for entry in before] == ["warning"]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 import tritonclient.http as triton
-from tritonclient.utils import InferenceServerException
 
 from .server import Server
 
@@ -78,32 +75,8 @@ def test_tritonclient(client: triton.InferenceServerClient, binary: bool) -> Non
             check_frames(number, result.as_numpy("loudest"), result.as_numpy("negated"))
 
 
-def test_friendly(server: Server, threads: ThreadPoolExecutor) -> None:
-    def ask(number: int) -> None:
-        model, values = ("averaged", ids_of(number)) if number % 2 else ("frames", frames_of(number)[0])
-        body = values.tolist() if number % 3 else {"ids" if number % 2 else "frames": values.tolist()}
-        reply = server.post(f"/predict/{model}", json.dumps(body).encode(), {"Content-Type": "application/json"})
-        assert reply.status == 200, reply.error
-        found = reply.json()
-        if number % 2:
-            check_mean(number, [row["mean"] for row in found], [row["doubled"] for row in found])
-        else:
-            check_frames(number, np.float32([found["loudest"]]), np.float32([found["negated"]]))
-
-    list(threads.map(ask, range(60)))
-
-
 def test_raw_request(server: Server) -> None:
     frames = frames_of(8)
     reply = server.post("/v2/models/frames/infer", frames.tobytes(), {"Inference-Header-Content-Length": "0"})
     head = int(reply.headers["inference-header-content-length"])
     assert reply.body[head:] == frames.max(axis=1).tobytes() + (-frames).tobytes()
-
-
-def test_a_client_that_sends_a_mask(client: triton.InferenceServerClient) -> None:
-    mask = np.ones((2, 3), np.float32)
-    with pytest.raises(InferenceServerException, match="got 'mask', which is made by the server") as caught:
-        client.infer(
-            "averaged", [given("ids", ids_of(2), "INT64", binary=True), given("mask", mask, "FP32", binary=True)]
-        )
-    assert caught.value.status() == "400"

@@ -13,38 +13,10 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
-
-from .examples import large
 from .server import DEMO, PATIENCE_S, ROOT, Reply, Server, eventually
 from .wire import Wire, infer
 
 ECHO = ("--model", f"echo={DEMO / 'echo'}")
-
-
-def test_told_to_stop_with_calls_in_flight(start: Callable[..., Server], threads: ThreadPoolExecutor) -> None:
-    """64 calls wait for a model that stands still: in the grace new ones are taken, and all are answered."""
-    server = start("gate", flags=("--drain-grace-s", "2"))
-    gate = server.gate
-    assert gate is not None
-    calls = [threads.submit(server.infer, "gate", [[2]])]
-    gate.wait()
-    calls += [threads.submit(server.infer, "gate", [[500 + n]]) for n in range(62)]
-    eventually(lambda: server.waiting("gate") == 62)
-    server.tell()
-    server.line("draining, 2 s of grace")
-    for path in ("/v2/health/ready", "/readyz"):
-        ready = server.get(path)
-        assert (ready.status, ready.headers["connection"]) == (503, "close")
-        assert ready.json() == {"ready": False, "reason": "the server is shutting down"}
-    assert server.get("/v2/health/live").status == 200
-    calls.append(threads.submit(server.infer, "gate", [[563]]))  # on a connection opened after the signal
-    eventually(lambda: server.waiting("gate") == 63)
-    gate.open()
-    answers = [call.result(PATIENCE_S) for call in calls]
-    assert [answer.status for answer in answers] == [200] * 64
-    assert {answer.headers["connection"] for answer in answers} == {"close"}
-    assert server.ended() == 0
 
 
 async def test_told_to_stop_under_load(start: Callable[..., Server]) -> None:
@@ -91,25 +63,6 @@ async def test_told_to_stop_under_load(start: Callable[..., Server]) -> None:
     assert broken == []
 
 
-async def test_a_client_that_reads_late(start: Callable[..., Server]) -> None:
-    """What was answered before the end reaches also who sends a request after the other and reads only later."""
-    server = await asyncio.to_thread(start, "wide")
-    asked = [large(number) for number in range(100)]
-    async with await Wire.open(server.host, receive_buffer=4096) as wire, await Wire.open(server.host) as other:
-        for one in asked:
-            wire.send(one.wire())
-            await other.seen()
-        server.tell()
-        await asyncio.to_thread(server.line, "draining")
-        for one in asked:
-            answer = await wire.answer()
-            assert one.answered(answer)
-            if answer.closes:
-                break
-        assert await wire.ended()
-    assert await asyncio.to_thread(server.ended) == 0
-
-
 def in_flight(server: Server, threads: ThreadPoolExecutor, count: int) -> Callable[[], list[Reply]]:
     """Calls at a gate that stays shut; the function waits for their answers."""
     assert server.gate is not None
@@ -130,14 +83,6 @@ def test_a_second_signal(start: Callable[..., Server], threads: ThreadPoolExecut
     assert {(answer.status, answer.headers["connection"]) for answer in found} == {(503, "close")}
     assert all("retry-after" in answer.headers and "told to stop" in answer.error for answer in found)
     assert server.ended() == 0  # though the model still stands there
-
-
-def test_the_drain_limit(start: Callable[..., Server], threads: ThreadPoolExecutor) -> None:
-    server = start("gate", flags=("--drain-limit-s", "0.5"))
-    answers = in_flight(server, threads, 5)
-    server.tell()
-    assert [answer.status for answer in answers()] == [503] * 5
-    assert server.ended() == 0
 
 
 def test_an_interrupt_skips_the_grace(start: Callable[..., Server], threads: ThreadPoolExecutor) -> None:
@@ -187,48 +132,28 @@ def test_a_hung_worker(start: Callable[..., Server], threads: ThreadPoolExecutor
 
 
 def test_a_key(start: Callable[..., Server]) -> None:
+    """What needs none: probes and the documentation. See test_both_ways_with_bounds.py for inference."""
     server = start("narrow", flags=("--api-key", "sesame"))
-    for path in ("/v2/health/live", "/v2/health/ready", "/livez", "/readyz", "/healthz", "/ping"):
+    for path in ("/v2/health/live", "/v2/health/ready", "/livez", "/readyz", "/healthz", "/ping", "/docs"):
         assert server.get(path).status == 200
-        assert server.request("HEAD", path).status == 200
-    assert [server.get(path).status for path in ("/docs", "/openapi.json")] == [200, 200]
-    body = {"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1]}]}
-    closed = [
-        ("GET", "/v2"), ("GET", "/v2/models"), ("GET", "/v2/models/narrow"), ("GET", "/v2/models/stats"),
-        ("GET", "/metrics"), ("GET", "/docs/nowhere"), ("GET", "/nowhere"),
-        ("POST", "/v2/models/narrow/infer"), ("POST", "/v1/models/narrow:predict"), ("POST", "/predict/narrow"),
-        ("POST", "/v2/repository/index"), ("POST", "/v2/repository/models/narrow/unload"),
-    ]  # fmt: skip
-    for method, path in closed:
-        for headers in ({}, {"X-API-Key": "wrong"}, {"Authorization": "Bearer wrong"}, {"Authorization": "sesame"}):
-            answer = server.request(method, path, b"{}" if method == "POST" else None, headers)
-            assert (path, answer.status, "key" in answer.error) == (path, 401, True)
-            assert answer.headers["www-authenticate"] == "Bearer"
-    for headers in ({"X-API-Key": "sesame"}, {"Authorization": "Bearer sesame"}, {"authorization": "bearer sesame"}):
-        assert server.post("/v2/models/narrow/infer", body, headers).status == 200
-        assert server.get("/metrics", headers).status == 200
+    for method, path in (
+        ("GET", "/v2/models"),
+        ("GET", "/metrics"),
+        ("GET", "/nowhere"),
+        ("POST", "/v2/repository/index"),
+    ):
+        assert server.request(method, path).status == 401
+        assert server.request(method, path, headers={"Authorization": "bearer sesame"}).status != 401
     assert not any("sesame" in line for line in server.lines)
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (("--port", "{taken}"), ["cannot listen", "{taken}"]),
-        (("--max-body-mib", "-1"), ["max_body_mib", "-1"]),
-        (("--models", "/no/such/folder"), ["models", "/no/such/folder"]),
-        (("--model", "nonsense"), ["NAME=SOURCE", "nonsense"]),
-    ],
-)
-def test_a_start_that_cannot_be(flags: tuple[str, str], words: list[str]) -> None:
+def test_a_start_that_cannot_be() -> None:
     """One line that names the cause, and exit status 2."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        filled = [flag.replace("{taken}", port) for flag in flags]
-        ports = [] if "--port" in flags else ["--port", "0"]
-        command = [sys.executable, "-m", "app", "serve", *ports, *filled]
+        command = [sys.executable, "-m", "app", "serve", "--port", port]
         ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    assert ended.returncode == 2
-    complaints = [line for line in ended.stderr.splitlines() if line.startswith("starling: ")]
-    assert len(complaints) == 1
-    assert "Traceback" not in ended.stderr
-    assert [word for word in words if word.replace("{taken}", port) not in complaints[0]] == []
+    (complaint,) = [line for line in ended.stderr.splitlines() if line.startswith("starling: ")]
+    assert (ended.returncode, "Traceback" in ended.stderr) == (2, False)
+    assert "cannot listen" in complaint
+    assert port in complaint

@@ -44,15 +44,6 @@ def test_measured_once_and_kept(start: Callable[..., Server], tmp_path: Path) ->
     assert (again["origin"], again["made"], again["batch_ms"]) == ("cache", measured["made"], measured["batch_ms"])
 
 
-def test_a_folder_that_cannot_be_written(start: Callable[..., Server], tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.write_text("")
-    server = start("narrow", flags=("--profile-dir", str(file / "profiles"), "--profile-budget-s", "0.5"))
-    server.line(r"profiles are not kept: .*--profile-dir")
-    assert profile_of(server)["origin"] == "measured"
-    assert server.stop() == 0
-
-
 def test_size_from_profiles(start: Callable[..., Server], tmp_path: Path) -> None:
     suggested = {"threads": 1, "workers": [4], "max_alive": 4}
     kept = ModelProfile((1_000_000,), extra={"made": "2026-01-01", "suggested": suggested})
@@ -60,7 +51,3 @@ def test_size_from_profiles(start: Callable[..., Server], tmp_path: Path) -> Non
     server = start("narrow", flags=("--profile-dir", str(tmp_path), "--auto-size"))
     server.line(r"threads 1, workers 4, max_alive 4: from the profiles of narrow")
     assert server.infer("narrow", [[1.0]]).status == 200
-    assert server.stop() == 0
-    server = start("narrow", flags=("--profile-dir", str(tmp_path)))
-    assert server.infer("narrow", [[1.0]]).status == 200
-    assert not any("from the profiles" in line for line in server.lines)

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from starling_client import AsyncClient, BadRequest, Client, NotConnected, Refused, Retry
+from starling_client import AsyncClient, Client, Refused
 
 from .conftest import Keeper
 from .server import PATIENCE_S, ROOT, Gate, Server, eventually
@@ -64,15 +64,6 @@ async def test_a_batch_of_more_rows_than_the_queue_holds(server: Server) -> None
     assert len(result.request_ids) == 12  # of 256 rows at most, a quarter of the queue
 
 
-def test_a_body_that_is_too_large_is_halved(server: Server) -> None:
-    """The server takes 1 MiB of JSON. The queue holds 1,000 rows of 64 numbers, whose JSON is longer."""
-    x = np.random.default_rng(1).random((1000, 8, 8), "f4") * 16
-    with Client(server.host) as client, Client(server.host, binary=False) as cut:
-        whole, halves = client.infer("digits", x), cut.infer("digits", x)
-    assert (len(whole.request_ids), len(halves.request_ids)) == (1, 2)
-    assert np.allclose(whole.outputs["scores"], halves.outputs["scores"], atol=1e-5)
-
-
 def test_a_full_queue_is_waited_for(server: Server, gate: Gate, threads: ThreadPoolExecutor) -> None:
     """The only worker is held, and the queue of `narrow` full: a call comes again until it has room."""
     with Client(server.host) as client:
@@ -94,21 +85,6 @@ def test_a_full_queue_is_waited_for(server: Server, gate: Gate, threads: ThreadP
         found = coming.result(PATIENCE_S)
         assert (found.outputs["y"].tolist(), found.tries >= 2) == ([[7]], True)
         assert [call.result(PATIENCE_S).status for call in waiting] == [200] * 3
-
-
-def test_errors(server: Server) -> None:
-    with Client(server.host, retry=Retry(deadline_s=2)) as client:
-        assert not client.ready()  # `broken` was asked for at start, too
-        assert client.ready("echo")
-        assert "echo" in client.models()
-        with pytest.raises(BadRequest, match=r"expected shape \[rows, 4\], got \[1, 3\]") as raised:
-            client.predict("echo", [[1, 2, 3]], request_id="mine")
-        assert raised.value.request_id == "mine"
-    with Client("127.0.0.1:9", retry=Retry(attempts=2)) as nobody:
-        assert not nobody.ready()
-        with pytest.raises(NotConnected) as refused:
-            nobody.predict("echo", rows(1))
-        assert refused.value.tries == 2
 
 
 @pytest.mark.parametrize("page", ["docs/client.md", "clients/python/README.md"])

@@ -49,29 +49,12 @@ def test_the_examples_of_the_documentation(server: Server) -> None:
     assert server.post("/v2/models/generate/infer", {"inputs": [tensor]}).json() == v2
 
 
-def test_rows_in_json_are_ragged(server: Server) -> None:
-    rows = prompts().tolist()
-    assert server.post("/v1/models/generate:predict", {"instances": rows}).json() == {
-        "predictions": [written(prompt) for prompt in LINES]
-    }
-    assert server.post("/predict/generate", rows).json() == [{"continuation": line} for line in LINES.values()]
-
-
-def test_one_row_is_as_long_as_it_ran(server: Server) -> None:
-    for prompt, row in zip(LINES, prompts(), strict=True):
-        tensor = {"name": "prompt", "shape": [1, len(row)], "datatype": "UINT8", "data": row.tolist()}
-        (text,) = server.post("/v2/models/generate/infer", {"inputs": [tensor]}).json()["outputs"]
-        assert (text["shape"], text["data"]) == ([1, len(written(prompt))], written(prompt))
-        assert "parameters" not in text
-
-
-@pytest.mark.parametrize("binary", [False, True])
-def test_several_rows_are_padded_and_their_lengths_told(server: Server, binary: bool) -> None:
+def test_several_rows_are_padded_and_their_lengths_told(server: Server) -> None:
     client = triton.InferenceServerClient(server.host, connection_timeout=30.0, network_timeout=30.0)
     try:
         tensor = triton.InferInput("prompt", list(prompts().shape), "UINT8")
-        tensor.set_data_from_numpy(prompts(), binary_data=binary)
-        wanted = triton.InferRequestedOutput("text", binary_data=binary)
+        tensor.set_data_from_numpy(prompts(), binary_data=True)
+        wanted = triton.InferRequestedOutput("text", binary_data=True)
         answer = client.infer("generate", [tensor], outputs=[wanted])
     finally:
         client.close()

@@ -8,8 +8,6 @@ import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
-
 from .server import PATIENCE_S, REPOSITORY, Server, eventually
 from .wire import Wire, infer
 
@@ -80,31 +78,6 @@ def test_unload_finishes_what_was_accepted(server: Server, threads: ThreadPoolEx
     assert {406.0, 407.0} & set(gate.ran()) == set()
 
 
-def test_a_replacement_that_fails_takes_nothing_away(server: Server) -> None:
-    edit(server, "scaled/model.py", "import torch", "import torch\n\nraise RuntimeError('not today')")
-    try:
-        answer = server.post(LOAD % "scaled")
-        assert (answer.status, "not today" in answer.error) == (400, True)
-        assert server.infer("scaled", [[3]]).status == 200
-        line = next(line for line in server.post("/v2/repository/index").json() if line["name"] == "scaled")
-        assert (line["state"], "not today" in line["reason"]) == ("READY", True)
-    finally:
-        edit(server, "scaled/model.py", "import torch\n\nraise RuntimeError('not today')", "import torch")
-    assert server.post(LOAD % "scaled").status == 200
-
-
-def test_a_model_that_comes_later(server: Server) -> None:
-    assert server.infer("late", [[1]]).status == 404
-    shutil.copytree(REPOSITORY / "narrow", server.repository / "late")
-    assert server.post(LOAD % "late").status == 200
-    assert server.infer("late", [[1]]).status == 200
-    shutil.copytree(REPOSITORY / "plus/1", server.repository / "late/2")  # model.toml beats numbered folders
-    assert server.post(LOAD % "late").status == 200
-    assert server.get("/v2/models/late").json()["versions"] == ["1"]
-    shutil.rmtree(server.repository / "late")
-    assert server.post(UNLOAD % "late").status == 200
-
-
 def test_a_server_that_starts_without_a_model(start: Callable[..., Server]) -> None:
     server = start(flags=("--allow-empty", "--model-control"))
     assert server.get("/v2/health/ready").status == 200
@@ -147,12 +120,3 @@ def test_one_broken_model_leaves_the_others(start: Callable[..., Server]) -> Non
     assert server.post(LOAD % "broken").status == 200
     assert server.get("/v2/health/ready").json() == {"ready": True}
     assert server.infer("broken", [[1]]).status == 200
-
-
-@pytest.mark.parametrize("what", ["load", "unload"])
-def test_bodies_of_the_repository_routes(server: Server, what: str) -> None:
-    answer = server.post(f"/v2/repository/models/narrow/{what}", b"{")
-    assert (answer.status, answer.error.startswith("body")) == (400, True)
-    answer = server.post(f"/v2/repository/models/narrow/{what}", {"parameters": 5})
-    assert (answer.status, "parameters" in answer.error) == (400, True)
-    assert server.infer("narrow", [[1]]).status == 200

@@ -46,31 +46,3 @@ def test_refused_at_start_and_served_when_told(start: Callable[..., Server]) -> 
     assert server.post("/v2/repository/models/recurrent/load").status == 200
     server.line("WARNING.* model recurrent: a row's answer depends on how far it is padded: output 'y': ")
     assert len(answers(server)) == len(LENGTHS)
-
-
-def test_a_flag_for_all_models(start: Callable[..., Server]) -> None:
-    server = start("recurrent", flags=("--row-check", "warn"))
-    server.line("model recurrent: a row's answer depends on how far it is padded")
-    assert len(answers(server)) == len(LENGTHS)
-    server = start("recurrent", flags=("--row-check", "off"))
-    assert len(answers(server)) == len(LENGTHS)
-    assert not [line for line in server.lines if "depends on" in line]
-
-
-def test_text_that_must_be_a_number(start: Callable[..., Server]) -> None:
-    """Made-up rows are none: it serves with a warning, and without one when it brings rows of its own."""
-    server = start("numeric", flags=("--model-control",))
-    server.line(
-        'model numeric: it raises on made-up rows: ValueError: .*give real rows: \\[warmup\\] file = "sample.json'
-    )
-    assert doubled(server, "2.5") == [5.0]
-    folder = server.repository / "numeric"
-    (folder / "sample.json").write_text(
-        '[{"inputs": [{"name": "x", "shape": [2, 1], "datatype": "BYTES", "data": ["1", "-2.5"]}]}]'
-    )
-    with (folder / "model.toml").open("a") as toml:
-        toml.write('[warmup]\nfile = "sample.json"\n')
-    before = len(server.lines)
-    assert server.post("/v2/repository/models/numeric/load").status == 200
-    assert doubled(server, "2.5") == [5.0]
-    assert not [line for line in server.lines[before:] if "made-up" in line]

@@ -1,11 +1,10 @@
-"""Texts and images over HTTP: every protocol, one answer, and batches of strangers' rows that change none."""
+"""Texts and images over HTTP: every protocol, one answer, as documented."""
 
 from __future__ import annotations
 
 import base64
 import json
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,9 @@ import tiny_transformers as tiny
 import tritonclient.http as triton
 from jsonschema import Draft202012Validator
 
-from app.models.scaffold.new import Made, make
-
 from .conftest import Keeper
 from .server import Server
 
-WORDS = tiny.WORDS[4:]
 TASKS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "mood": ("text-classification", tiny.save_bert),
     "names": ("token-classification", lambda folder: tiny.save_bert(folder, "TokenClassification", id2label=tiny.TAGS)),
@@ -30,17 +26,9 @@ TASKS: dict[str, tuple[str, Callable[[Path], Any]]] = {
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    """What `starling new` makes of a folder of transformers."""
-    folder = tmp_path_factory.mktemp("new")
-    tiny.save_vit(folder / "weights")
-    return make(folder / "made", str(folder / "weights"), [])
-
-
-@pytest.fixture(scope="module")
-def tasks(keeper: Keeper, made: Made, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def tasks(keeper: Keeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("tasks")
-    flags = ["--model", f"made={made.folder}"]
+    flags: list[str] = []
     for name, (task, save) in TASKS.items():
         save(folder / name / "weights")
         batching = "[batching]\nlength_buckets = [8, 32]\n" if name == "mood" else ""
@@ -48,11 +36,6 @@ def tasks(keeper: Keeper, made: Made, tmp_path_factory: pytest.TempPathFactory) 
         flags += ["--model", f"{name}={folder / name}"]
     yield keeper.start(flags=tuple(flags))
     keeper.end_own()
-
-
-def texts(count: int) -> list[str]:
-    random = np.random.default_rng(count)
-    return [" ".join(random.choice(WORDS, random.integers(1, 20))) for _ in range(count)]
 
 
 def predicted(server: Server, name: str, body: bytes, kind: str = "text/plain") -> Any:
@@ -110,12 +93,6 @@ def test_documented_examples_work_and_answers_are_as_documented(tasks: Server, n
     assert ("image/png" in files, "text/plain" in files) == (name == "objects", name != "objects")
 
 
-def test_the_request_that_was_made_with_the_model_works(tasks: Server, made: Made) -> None:
-    assert "--data-binary @" in made.curl
-    image = (made.folder / "request.png").read_bytes()
-    assert predicted(tasks, "made", image, "image/png")["label"].startswith("class ")
-
-
 def test_tritonclient_finds_a_text_model(tasks: Server) -> None:
     client = triton.InferenceServerClient(tasks.host)
     try:
@@ -136,22 +113,6 @@ def test_tritonclient_finds_a_text_model(tasks: Server) -> None:
     assert [[token["piece"] for token in row["tokens"]] for row in found][1:] == [["anna"], []]
 
 
-def test_company_changes_no_answer(tasks: Server) -> None:
-    """Texts of many lengths, alone in a request and in requests of several, all at once."""
-    rows = texts(60)
-    alone = {text: predicted(tasks, "vectors", text.encode())["embedding"] for text in rows}
-    calls = [[text] for text in rows[:20]] + [rows[first : first + 8] for first in range(20, 60, 8)]
-    with ThreadPoolExecutor(8) as pool:
-        answers = pool.map(
-            lambda call: predicted(tasks, "vectors", json.dumps(call).encode(), "application/json"), calls
-        )
-        moods = pool.map(lambda call: predicted(tasks, "mood", json.dumps(call).encode(), "application/json"), calls)
-        for call, answer, mood in zip(calls, answers, moods, strict=True):
-            assert len(mood) == len(call)
-            for text, row in zip(call, answer, strict=True):
-                assert row["embedding"] == pytest.approx(alone[text], abs=1e-4)
-
-
 def test_images_as_files_and_as_base64(tasks: Server) -> None:
     photo = tiny.photo(3)
     one = predicted(tasks, "objects", photo, "image/jpeg")
@@ -165,20 +126,3 @@ def test_images_as_files_and_as_base64(tasks: Server) -> None:
     tensor = {"name": "image", "shape": [1], "datatype": "BYTES", "data": [packed]}
     found = tasks.post("/v2/models/objects/infer", {"inputs": [tensor]}).json()["outputs"]
     assert found[0]["data"] == [each["label"] for each in one["top"]]
-
-
-@pytest.mark.parametrize(
-    ("name", "body", "kind", "message"),
-    [
-        ("mood", "the " * 40, "text/plain", "text: expected at most 32 tokens, got 42"),
-        ("mood", b"\xff", "text/plain", "text: expected UTF-8, got byte 0xff in it"),
-        ("mood", "[1]", "application/json", "body: expected strings, got the number 1"),
-        ("objects", "no image", "text/plain", "image: expected a readable image file: "),
-    ],
-)
-def test_what_cannot_be_read_is_a_400(tasks: Server, name: str, body: Any, kind: str, message: str) -> None:
-    sent = body if isinstance(body, bytes) else body.encode()
-    reply = tasks.post(f"/predict/{name}", sent, {"Content-Type": kind})
-    assert reply.status == 400
-    assert reply.error.startswith(message), reply.error
-    assert tasks.slots(name) == 0

@@ -27,7 +27,7 @@ WORKLOAD = {
 }
 
 
-@pytest.mark.parametrize("classes", ["none", "header", "priority"])
+@pytest.mark.parametrize("classes", ["header"])
 def test_two_models_under_five_clients(server: Server, tmp_path: Path, classes: str) -> None:
     path = tmp_path / "mixed.json"
     path.write_text(json.dumps(WORKLOAD))
