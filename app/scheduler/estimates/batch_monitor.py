@@ -110,9 +110,11 @@ class Regression:
         time = float(compute_ns)
         if self._count:
             predicted = self.predict(size)
-            room = max(_CLIP * self.residual, predicted)  # at least twice the prediction counts in full
-            error = max(-room, min(time - predicted, room))
-            time = predicted + error
+            error = time - predicted
+            if not -predicted <= error <= predicted:  # up to twice the prediction counts in full
+                room = max(_CLIP * self.residual, predicted)
+                error = max(-room, min(error, room))
+                time = predicted + error
             self._square += (1 - _FORGET) * (error * error - self._square)
         self._count = self._count * _FORGET + 1
         share = 1 / self._count

@@ -83,9 +83,10 @@ class Latency:
         if base <= 0:
             return
         self._observed = True
+        ratio = compute_ns / base
         if self.live is not None:
-            self.live.observe(size, compute_ns / (base * self.scale) - 1)
-        self.scale = _moved(self.scale, compute_ns / base)
+            self.live.observe(size, ratio / self.scale - 1)
+        self.scale = _moved(self.scale, ratio)
         if self.by_length:
             self._planned = _moved(self._planned, compute_ns / self._profiled(size, running, 0))
 
@@ -102,9 +103,12 @@ class Latency:
 
     def _profiled(self, size: int, running: int, length: int) -> float:
         tables = self._tables
-        table = tables[min(running, len(tables)) - 1]
+        table = tables[0] if running == 1 else tables[min(running, len(tables)) - 1]
         time = table[size - 1] if size <= len(table) else table[-1] * size / len(table)
-        factor = 1.0 if self.live is None else self.live.factors[min(size, len(self.live.factors)) - 1]
+        factor = 1.0
+        if self.live is not None:
+            factors = self.live.factors
+            factor = factors[size - 1] if size <= len(factors) else factors[-1]
         if not (length and self.by_length):
             return time * factor
         alone = tables[0][min(size, len(tables[0])) - 1]
@@ -143,8 +147,10 @@ class Handover:
         if not self._learns:
             return
         self._observed = True
-        room = max(_ROOM_NS, self._value)
-        error = max(-room, min(spent_ns - self._value, room))
+        error = spent_ns - self._value
+        if not -_ROOM_NS <= error <= _ROOM_NS:
+            room = max(_ROOM_NS, self._value)
+            error = max(-room, min(error, room))
         self._set(max(0.0, self._value + _WEIGHT * error))
 
     def tick(self) -> None:

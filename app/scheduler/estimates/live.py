@@ -40,12 +40,16 @@ class LiveTimes:
         """A batch took 1 + `off` times what was predicted for its size and for the machine's mood. O(1)."""
         if size > len(self.seen):
             return
-        off = max(-_ROOM, min(off, _ROOM))
+        if not -_ROOM <= off <= _ROOM:
+            off = _ROOM if off > 0 else -_ROOM
         self._centre += _WEIGHT * (off - self._centre)
         off -= self._centre
         self._noise += _WEIGHT * (abs(off) - self._noise)
         index = size - 1
-        seen = self.seen[index] = min(self.seen[index] + 1, _MOST)
+        seen = self.seen[index]
+        if seen < _MOST:
+            seen += 1
+            self.seen[index] = seen
         self.factors[index] *= 1 + off / (self._worth[index] + seen)
 
     def errors(self) -> tuple[float, ...]:

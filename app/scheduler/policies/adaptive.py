@@ -79,16 +79,18 @@ class Adaptive(Policy):
                 return boundary.decide(view, neighbours, idle, now)
             if 0 < neighbours.downstream < view.full:
                 return boundary.join(view, neighbours, idle) if window is None else _follow(view, window, neighbours)
-        control = view.facts.control
+        facts = view.facts
+        control = facts.control
         planned, free, level = view.ready, min(len(idle), view.free), -1
         if control is not None:
             free = min(free, control.workers)
-            level = _level(view, control, now)
+            few = view.ready < _CROWD and window is None
+            level = facts.level if few else _level(view, control, now)
             if level >= 0:
                 planned = control.serve(level, -(-view.ready // free))
         if not planned:
             assert control is not None
-            ended = held(view, round(control.hold_ns[level] * view.facts.scale), now)
+            ended = held(view, round(control.hold_ns[level] * facts.scale), now)
             return ended if isinstance(ended, Hold) else _cut(min(view.ready, view.limit), view, idle, ended)
         rows = min(planned, view.limit, view.full)  # the last is less where a cell is trimmed
         if window is not None and not _of_one_length(view, window):
