@@ -121,7 +121,7 @@ class HttpApp:
             if watching is not None:
                 watching.cancel()
             call.left()  # does nothing for one that is answered
-        closes = call.closes()
+        closes = call.final or call.health.closing
         lines = header_list(head, closes)
         if closes and not call.whole:
             await respond_and_close(send, status, lines, body, receive)

@@ -72,16 +72,11 @@ class BodyReader:
             length = int(declared)
         except ValueError:
             raise BadRequest(f"Content-Length: expected a number, got {declared[:20]!r}") from None
-        self._check_size(length, most)
+        self.check_size(length, most)
         return length
 
-    def reserve(self, length: int, most: int) -> None:
-        """Count a body of this length as held before it has come. Raises TooLarge or QueueFull."""
-        if length > self.limits.body or self.held + length > most:
-            self._check_size(length, most)
-        self.held += length
-
-    def _check_size(self, length: int, most: int) -> None:
+    def check_size(self, length: int, most: int) -> None:
+        """Raise TooLarge or QueueFull for a body of this length."""
         if length > self.limits.body:
             raise TooLarge(f"body: expected at most {self.limits.body} bytes, got {length}")
         if self.held + length > most:

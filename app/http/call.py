@@ -27,7 +27,16 @@ from app.errors import (
     TooManyConnections,
 )
 from app.http.access_log import CallObserver
-from app.http.answers import COMPRESS_FROM, QUICK_TO_COMPRESS, answer_head, compress, wanted_encoding
+from app.http.answers import (
+    BINARY,
+    COMPRESS_FROM,
+    COMPRESSED,
+    HEAD,
+    JSON,
+    QUICK_TO_COMPRESS,
+    compress,
+    wanted_encoding,
+)
 from app.http.body import given_id
 from app.http.codecs.base import (
     OFF_LOOP_BYTES,
@@ -40,12 +49,11 @@ from app.http.codecs.base import (
 )
 from app.http.connection.connection import Carrier, Exchange
 from app.http.errors import error_parts
-from app.http.inference_routes import NO_OPTIONS, Route, parse_query
+from app.http.inference_routes import NO_OPTIONS, X_CLASS, Route, parse_class, parse_query
+from app.http.keys import permit
 from app.http.resources import Resources, log
 
 _REALTIME = CLASSES[0]
-X_CLASS = b"x-class"
-_CLASSES = {name.encode(): name for name in CLASSES}
 #: Statuses after which a connection closes: the rest of a body that came too late, and a server that may be going.
 _CLOSING = frozenset({408, 503})
 _OFF_LOOP_WRITE = 4 << 20  # bytes from which the copy of an input into the slots leaves the loop: a millisecond
@@ -59,7 +67,7 @@ class Call(Exchange):
     """
 
     __slots__ = (
-        "admitted", "arrived", "decoded", "ended", "final", "headers", "held", "klass", "lease", "observer", "options",
+        "admitted", "arrived", "decoded", "ended", "headers", "held", "klass", "lease", "observer", "options",
         "request_id", "resources", "route", "served", "url",
     )  # fmt: skip
 
@@ -75,14 +83,17 @@ class Call(Exchange):
     ) -> None:
         # Exchange's own __init__, written out: a call more costs a tenth of a microsecond.
         self.connection = connection
+        self.health = connection.app_state["health"]
         self.keep_alive = True
-        self.disconnected = self.response_complete = self.whole = self.refused = False
+        self.disconnected = self.response_complete = self.whole = self.refused = self.final = False
         self.arrived = time.monotonic_ns()
         self.resources = resources
         self.route = route
         self.url = url
         self.headers = headers
-        self.request_id = (given_id(headers) if b"x-request-id" in headers else None) or resources.new_id()
+        self.request_id = (given_id(headers) if b"x-request-id" in headers else None) or (
+            resources.id_format % next(resources.ids)
+        )
         self.options = NO_OPTIONS  # of its query
         self.served: Served | None = None
         self.decoded: DecodedCall | None = None
@@ -91,7 +102,6 @@ class Call(Exchange):
         self.admitted = True  # False: the queue is full, unless the body names the other class
         self.held = 0  # bytes of the body that count as held
         self.ended = False  # the answer has been given
-        self.final = False  # it is one after which a connection closes
         self.observer: CallObserver | None = None
         if resources.observed:
             self.observer = CallObserver(
@@ -110,7 +120,7 @@ class Call(Exchange):
         catalog: Catalog = self.connection.app_state["catalog"]
         self.served = served = catalog.find(route.model, route.version)
         if X_CLASS in self.headers:
-            self.klass = _klass(self.headers[X_CLASS])
+            self.klass = parse_class(self.headers[X_CLASS])
         if route.query:
             self.options = parse_query(route.query)
         limits = resources.limits
@@ -150,10 +160,7 @@ class Call(Exchange):
                 self._run(self._start_slowly(served, body))
                 return
             self.decoded = decoded = codec.decode(served, self.headers, body, self.resources.limits)
-            self.klass = decoded.klass or self.klass
-            self.lease = lease = self.resources.take_slots(
-                served, decoded, self.options, self.klass, self.arrived, self.headers
-            )
+            self.lease = lease = self._take_slots(served, decoded)
             for index, values in enumerate(decoded.arrays):
                 lease.write(index, values)
             lease.submit(self)
@@ -172,6 +179,30 @@ class Call(Exchange):
                 self.received(body)
                 return
         self.set_exception(exc)
+
+    def _take_slots(self, served: Served, decoded: DecodedCall) -> Lease:
+        """Raises Forbidden or QueueFull if the key of the call may not have them, and what `Served.lease` raises."""
+        self.klass = decoded.klass or self.klass
+        options, batching = self.options, served.info.batching
+        if decoded.rows > batching.max_queue:
+            raise BadRequest(
+                f"{decoded.rows} rows in one request: the queue of model {served.info.name!r} holds "
+                f"{batching.max_queue}; send at most {batching.max_queue} at a time, or raise max_queue "
+                "(--max-queue, or in model.toml)"
+            )
+        priority = decoded.priority or options.priority
+        key = self.resources.access.key_of(self.headers) if self.resources.keyed else None
+        klass = self.klass or batching.default_class
+        if key is not None:
+            permit(key, klass, priority)
+        lease = served.lease(
+            decoded.rows, lengths=decoded.lengths, own_lengths=decoded.own_lengths, klass=self.klass,
+            priority=priority, timeout_us=decoded.timeout_us or options.timeout_us,
+            parameters=decoded.parameters, arrived_ns=self.arrived,
+        )  # fmt: skip
+        if key is not None and self.resources.access.several:
+            self.resources.shares.charge(lease, (served.info.name, served.info.version, klass), key, batching.max_queue)
+        return lease
 
     # the same with a large body, or one that a model's own code decodes
 
@@ -195,11 +226,10 @@ class Call(Exchange):
             if self.done():
                 return None
             self.decoded = decoded
-            self.klass = decoded.klass or self.klass
-            lease = self.resources.take_slots(served, decoded, self.options, self.klass, self.arrived, self.headers)
+            lease = self._take_slots(served, decoded)
             for index, values in enumerate(decoded.arrays):
                 if values.nbytes > _OFF_LOOP_WRITE:
-                    await _to_its_end(self.resources.threads.run(self.best_effort, lease.write, index, values))
+                    await self.resources.threads.run_to_end(self.best_effort, lease.write, index, values)
                 else:
                     lease.write(index, values)
             if self.done():
@@ -284,7 +314,12 @@ class Call(Exchange):
         if log.isEnabledFor(logging.DEBUG):
             name = served.info.name
             log.debug("%s %s: ok, %.3f ms, batch %d", self.request_id.decode(), name, total / 1e6, answer.batch)
-        head = answer_head(self.request_id, answer, total, len(body), json_length, encoding)
+        kind = JSON if json_length is None else BINARY % json_length
+        if encoding is not None:
+            kind += COMPRESSED % encoding.encode()
+        head = HEAD % (
+            self.request_id, answer.queue_ns / 1e6, answer.compute_ns / 1e6, total / 1e6, answer.batch, kind, len(body),
+        )  # fmt: skip
         if self.observer is not None:
             head += self.observer.succeeded(served, self.klass, decoded.rows, answer)
         if self.resources.cors is not None:
@@ -327,9 +362,6 @@ class Call(Exchange):
     def left(self) -> None:
         self.set_exception(ClientGone("the client went away before its answer"))
 
-    def closes(self) -> bool:
-        return self.final or self.connection.app_state["health"].closing
-
     # resources
 
     def _release(self) -> None:
@@ -363,20 +395,3 @@ class Call(Exchange):
         """Whether it leaves the last part of each resource to real time; False where no model was found."""
         served = self.served
         return served is not None and (self.klass or served.info.batching.default_class) != _REALTIME
-
-
-def _klass(given: bytes) -> str:
-    """The class that a header names. Raises BadRequest for one that does not exist."""
-    klass = _CLASSES.get(given)
-    if klass is None:
-        raise BadRequest(f"X-Class: expected {' or '.join(CLASSES)}, got {given[:40].decode('latin-1')!r}")
-    return klass
-
-
-async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    """Wait for its end, even when cancelled: until then it writes into slots."""
-    running = asyncio.ensure_future(work)
-    try:
-        await asyncio.shield(running)
-    finally:
-        await asyncio.wait([running])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from app.contract import Health
 from app.errors import NotReady, TooManyConnections
 from app.http.call import Call
 from app.http.codecs.base import RequestHeaders
@@ -32,12 +31,14 @@ class FastPath:
             return None
         if resources.keyed and resources.access.key_of(headers) is None:
             return None
-        health: Health = connection.app_state["health"]
-        if health.closing:
+        if connection.app_state["health"].closing:
             return None
         call = Call(connection, resources, route, url, headers)
         try:
-            resources.bodies.reserve(length, call.admit())
+            bodies, most_held = resources.bodies, call.admit()
+            if length > bodies.limits.body or bodies.held + length > most_held:
+                bodies.check_size(length, most_held)
+            bodies.held += length
             call.held = length
         except (NotReady, TooManyConnections):
             return None

@@ -1,4 +1,4 @@
-"""Paths of inference requests: protocol, model and version; and what their query asks for.
+"""Paths of inference requests: protocol, model and version; and what their query and headers ask for.
 
 V1 and the friendly route take a deadline and a priority in the query, `?timeout_ms=50&priority=1`, because their bodies
 have no place for them. V2 has both in its body, and its clients send queries of their own, so there it is ignored.
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import parse_qsl
 
+from app.contract import CLASSES
 from app.errors import BadRequest
 from app.http.codecs.base import Codec
 from app.http.codecs.friendly import Friendly
@@ -25,6 +26,8 @@ PATHS = re.compile(
     r"|/predict/(?P<friendly>[^/]+)"
 )
 _V2, _V1, _FRIENDLY = V2(), V1(), Friendly()
+X_CLASS = b"x-class"
+_CLASSES = {name.encode(): name for name in CLASSES}
 _PARAMETERS = ("timeout_ms", "priority")
 _DECIMAL = re.compile(r"[0-9]{1,16}(\.[0-9]{1,9})?")  # no sign, no exponent, no "nan"
 _INTEGER = re.compile(r"[0-9]{1,10}")
@@ -95,3 +98,11 @@ def _timeout_us(text: str) -> int | None:
         top = MAX_TIMEOUT_US // 1000
         raise BadRequest(f"query: timeout_ms: expected milliseconds from 0 to {top}, got {shown(text)}")
     return max(1, round(float(text) * 1000)) if float(text) else None
+
+
+def parse_class(given: bytes) -> str:
+    """The class that the header X-Class names. Raises BadRequest for one that does not exist."""
+    klass = _CLASSES.get(given)
+    if klass is None:
+        raise BadRequest(f"X-Class: expected {' or '.join(CLASSES)}, got {given[:40].decode('latin-1')!r}")
+    return klass

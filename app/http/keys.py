@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import hmac
 import logging
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from app.contract import CLASSES
+from app.contract import CLASSES, Lease
 from app.errors import ConfigError, Forbidden, QueueFull
 from app.http.reread_files import Watched
 
@@ -156,6 +157,16 @@ class Shares:
                 retry_after_s=1,
             )
         held[key.value] = own + rows
+
+    def charge(self, lease: Lease, queue: Queue, key: Key, limit: int) -> None:
+        """Count the rows of a lease until it is closed. Raises QueueFull, having closed it, beyond the key's part."""
+        rows = len(lease.rows)
+        try:
+            self.take(queue, key, rows, limit)
+        except QueueFull:
+            lease.close()
+            raise
+        lease.on_close = partial(self.give_back, queue, key, rows)
 
     def give_back(self, queue: Queue, key: Key, rows: int) -> None:
         """These rows have been answered."""

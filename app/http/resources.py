@@ -8,18 +8,15 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 
-from app.contract import CLASSES, Lease, Served
-from app.errors import BadRequest, ModelFailed, QueueFull, StarlingError
+from app.contract import CLASSES, Served
+from app.errors import ModelFailed, StarlingError
 from app.http.access import Access
 from app.http.access_log import AccessLog
 from app.http.body import BodyReader, Limits
-from app.http.codecs.base import DecodedCall, RequestHeaders
 from app.http.connection.refusals import RefusalQueue
 from app.http.cors import Cors
-from app.http.inference_routes import QueryOptions
-from app.http.keys import Shares, permit
+from app.http.keys import Shares
 from app.http.threads import HalfTime, HelperThreads
 from app.observe.logs import CauseLog
 from app.observe.tracing.tracer import Tracer
@@ -64,51 +61,8 @@ class Resources:
         # Large JSON of a class is parsed one body at a time, for half of the time. A parser keeps the interpreter lock
         # for milliseconds: several at once gain nothing, and everything else would wait for each of them in turn.
         self.parsing = {klass: HalfTime() for klass in CLASSES}
-        ids = (b"%s-%x" % (prefix, n) for prefix in [secrets.token_hex(4).encode()] for n in itertools.count())
-        self.new_id = ids.__next__  # the id of a request whose client gave none
-
-    def crowded(self) -> bool:
-        """Whether too many connections are open."""
-        return self.connections() > self.limits.connections
-
-    def take_slots(
-        self,
-        served: Served,
-        call: DecodedCall,
-        options: QueryOptions,
-        klass: str,
-        arrived: int,
-        headers: RequestHeaders,
-    ) -> Lease:
-        """Slots for a call of a class, "" being the model's default. `arrived`: monotonic nanoseconds.
-
-        Raises Forbidden or QueueFull if the request's key may not have them, and what `Served.lease` raises.
-        """
-        batching = served.info.batching
-        limit = batching.max_queue
-        if call.rows > limit:
-            raise BadRequest(
-                f"{call.rows} rows in one request: the queue of model {served.info.name!r} holds {limit}; "
-                f"send at most {limit} at a time, or raise max_queue (--max-queue, or in model.toml)"
-            )
-        priority = call.priority or options.priority
-        key = self.access.key_of(headers) if self.keyed else None
-        if key is not None:
-            permit(key, klass or batching.default_class, priority)
-        lease = served.lease(
-            call.rows, lengths=call.lengths, own_lengths=call.own_lengths, klass=klass,
-            priority=priority, timeout_us=call.timeout_us or options.timeout_us,
-            parameters=call.parameters, arrived_ns=arrived,
-        )  # fmt: skip
-        if key is not None and self.access.several:
-            queue = (served.info.name, served.info.version, klass or batching.default_class)
-            try:
-                self.shares.take(queue, key, call.rows, limit)
-            except QueueFull:
-                lease.close()
-                raise
-            lease.on_close = partial(self.shares.give_back, queue, key, call.rows)
-        return lease
+        # Ids of requests whose client gave none: `id_format % next(ids)`.
+        self.id_format, self.ids = secrets.token_hex(4).encode() + b"-%x", itertools.count()
 
     def count_failure(
         self, exc: Exception, served: Served | None, klass: str, request_id: bytes, arrived: int, url: bytes

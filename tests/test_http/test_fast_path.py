@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,12 +19,12 @@ HEAD = b"content-length: 2\r\n"
 class Taken(Exchange):
     """An exchange that the test answers."""
 
-    __slots__ = ("body", "final", "gone", "timed_out")
+    __slots__ = ("body", "gone", "timed_out")
 
     def __init__(self, connection: Carrier) -> None:
         super().__init__(connection)
         self.body: bytes | None = None
-        self.gone = self.timed_out = self.final = False
+        self.gone = self.timed_out = False
 
     def received(self, body: bytes) -> None:
         self.body = body
@@ -34,9 +35,6 @@ class Taken(Exchange):
 
     def left(self) -> None:
         self.gone = True
-
-    def closes(self) -> bool:
-        return self.final
 
     def ok(self) -> None:
         self.connection.send_answer(self, 200, HEAD, b"ok")
@@ -125,7 +123,7 @@ def handler() -> Takes:
 
 
 async def connected(handler: Takes, clock: Clock | None = None) -> Connection:
-    return Connection(long_way, handler.take, loop=clock)
+    return Connection(long_way, handler.take, {"health": SimpleNamespace(closing=False)}, clock)
 
 
 async def test_a_plain_post(handler: Takes) -> None:

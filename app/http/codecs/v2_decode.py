@@ -104,10 +104,10 @@ def load_json(text: bytes) -> Any:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as exc:
-        raise BadRequest(_why_not_json(text, exc)) from None
+        raise BadRequest(why_not_json(text, exc)) from None
 
 
-def _why_not_json(text: bytes, error: orjson.JSONDecodeError) -> str:
+def why_not_json(text: bytes, error: orjson.JSONDecodeError) -> str:
     """Why orjson refused a body. The standard library parses it again: it accepts NaN, so the field can be found."""
     try:
         request = json.loads(text)

@@ -59,17 +59,21 @@ class _NoEvent:
 class Exchange(ABC):
     """One request and its answer. To uvicorn's own code it looks like one of its cycles."""
 
-    __slots__ = ("connection", "disconnected", "keep_alive", "refused", "response_complete", "whole")
+    __slots__ = ("connection", "disconnected", "final", "health", "keep_alive", "refused", "response_complete", "whole")
 
     message_event: ClassVar[_NoEvent] = _NoEvent()
 
     def __init__(self, connection: Carrier) -> None:
         self.connection = connection
+        self.health = connection.app_state[
+            "health"
+        ]  # whose `closing`, when the answer is written, closes the connection
         self.keep_alive = True
         self.disconnected = False
         self.response_complete = False
         self.whole = False  # all of the body has come
         self.refused = False  # the answer is a delayed refusal; the body is dropped
+        self.final = False  # the connection closes behind the answer
 
     @abstractmethod
     def received(self, body: bytes) -> None:
@@ -82,10 +86,6 @@ class Exchange(ABC):
     @abstractmethod
     def left(self) -> None:
         """The client disconnected before it had its answer."""
-
-    @abstractmethod
-    def closes(self) -> bool:
-        """Whether the connection closes behind the answer; asked when that is written."""
 
 
 #: Makes an exchange of a POST whose head has come, from its connection, target, headers and Content-Length; None leaves
@@ -126,7 +126,13 @@ class HttpProtocol(PatchedProtocol):
             head = self._head
             if self._missing:
                 data = self._collect(data)
-            elif head is not None and not self._parsing and data.startswith(head.text) and self._free():
+            elif (
+                head is not None
+                and not self._parsing
+                and (self._answering is None or self._answering.response_complete)
+                and not self.flow.write_paused  # see `_free`
+                and data.startswith(head.text)
+            ):
                 data = self._take_again(head, data)
             else:
                 self._parse(data)
@@ -266,7 +272,7 @@ class HttpProtocol(PatchedProtocol):
         defaults = self.server_state.default_headers
         if defaults is not self._default_lines[0]:  # uvicorn makes a new list every second, for the date
             self._default_lines = defaults, b"".join([b"%s: %s\r\n" % header for header in defaults])
-        if closing := self._last or not exchange.keep_alive or exchange.closes():
+        if closing := self._last or not exchange.keep_alive or exchange.final or exchange.health.closing:
             head += _CLOSE
         self.transport.write(b"%s%s%s\r\n%s" % (STATUS_LINE[status], self._default_lines[1], head, body))
         exchange.response_complete = True
