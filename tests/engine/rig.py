@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from fakes import HANGS, FakeDevice, VirtualClock, VirtualLoop, virtual_loop
+from fakes import HANGS, MS, FakeDevice, VirtualClock, VirtualLoop, virtual_loop
 
 from app.contract import Answer, Array, Batching, Model, ModelInfo, SampleRow, TensorSpec
 from app.engine.engine import Engine
@@ -99,6 +99,31 @@ def answers(values: Array) -> Array:
     return values * 2 + 1
 
 
+def assert_answer(answer: Any, *values: float) -> None:
+    """It is the answer of an Affine to these rows."""
+    assert np.array_equal(answer.outputs[0], answers(rows_of(*values)))
+
+
+async def ends_of(*calls: Awaitable[Answer]) -> list[Any]:
+    """The answer or the error of each."""
+    return await asyncio.gather(*calls, return_exceptions=True)
+
+
+def device(*capacities: int, ms: float | None = None, hangs: bool = False, **options: Any) -> FakeDevice:
+    """Workers of these capacities. `ms`: what each batch takes, predicted as well; `hangs`: until it is released."""
+    if ms is not None:
+        options["batch_ns"] = lambda size: round(ms * MS)
+    if hangs:
+        options["fate"] = lambda pushed: HANGS
+    return FakeDevice(virtual_loop(), *capacities, **options)
+
+
+async def started(engine: Engine, model: Model) -> ServedModel:
+    served = await engine.start(model)
+    assert isinstance(served, ServedModel)
+    return served
+
+
 async def ask(served: ServedModel, values: Array, **options: Any) -> Answer:
     """One call, as the API makes it."""
     with served.lease(len(values), **options) as lease:
@@ -160,17 +185,14 @@ async def serving(
     async with Engine(profiling, scheduler, clock=clock, **options) as engine:
         rig = Rig(loop, device, engine)
         for model in models or (make_model(),):
-            served = await engine.start(model)
-            assert isinstance(served, ServedModel)
-            rig.models.append(served)
+            rig.models.append(await started(engine, model))
         yield rig
 
 
 @asynccontextmanager
 async def hung() -> AsyncIterator[tuple[Rig, asyncio.Task[Answer]]]:
     """A started engine whose unit never ends, and the call that waits for it."""
-    device = FakeDevice(virtual_loop(), 4, fate=lambda pushed: HANGS)
-    async with serving(device=device) as rig:
+    async with serving(device=device(4, hangs=True)) as rig:
         call = rig.ask(10.0)
         await rig.loop.turn(2)
         yield rig, call

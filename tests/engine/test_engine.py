@@ -7,61 +7,44 @@ import asyncio
 import numpy as np
 import pytest
 import torch
-from fakes import MS, FakeDevice, Fate, Pushed, affine, virtual, virtual_loop
+from fakes import MS, Fate, Pushed, affine, virtual
 
 from app.errors import ModelFailed
 
-from .rig import Affine, X, answers, ask, make_model, rows_of, serving, tensor
+from .rig import Affine, X, assert_answer, device, make_model, rows_of, serving, tensor
 
 
 @virtual
-async def test_one_call_there_and_back():
+async def test_calls_of_one_turn_share_a_batch_and_those_that_come_while_it_runs_the_next():
     async with serving() as rig:
         begin = rig.loop.now
-        answer = await rig.ask(7.0)
-        assert np.array_equal(answer.outputs[0], answers(rows_of(7.0)))
-        assert rig.loop.now - begin == affine(1)
-        assert (answer.queue_ns, answer.compute_ns, answer.batch) == (0, affine(1), 1)
-        rig.assert_settled()
-
-
-@virtual
-async def test_calls_of_one_turn_share_a_batch():
-    async with serving() as rig:
-        given = await asyncio.gather(*[rig.ask(float(i)) for i in range(10, 14)])
-        assert rig.rows_pushed() == [4]
-        assert [answer.batch for answer in given] == [4] * 4
-        for i, answer in enumerate(given, 10):
-            assert np.array_equal(answer.outputs[0], answers(rows_of(float(i))))
-        rig.assert_settled()
-
-
-@virtual
-async def test_calls_that_come_while_the_device_works_form_the_next_batch():
-    async with serving() as rig:
-        first = rig.ask(10.0)
+        first = [rig.ask(10.0), rig.ask(11.0)]
         await rig.loop.passes(MS // 2)
-        rest = [rig.ask(float(i)) for i in range(11, 14)]
-        await asyncio.gather(first, *rest)
-        assert rig.rows_pushed() == [1, 3]
-        assert rest[0].result().queue_ns == affine(1) - MS // 2
+        rest = [rig.ask(12.0), rig.ask(13.0), rig.ask(14.0)]
+        given = await asyncio.gather(*first, *rest)
+        assert rig.rows_pushed() == [2, 3]
+        assert rig.loop.now - begin == affine(2) + affine(3)
+        for value, answer in enumerate(given, 10):
+            assert_answer(answer, float(value))
+        assert (given[0].queue_ns, given[0].compute_ns, given[0].batch) == (0, affine(2), 2)
+        assert (given[2].queue_ns, given[2].compute_ns, given[2].batch) == (affine(2) - MS // 2, affine(3), 3)
+        rig.assert_settled()
 
 
 @virtual
 async def test_what_a_batch_costs_beyond_computing_is_part_of_its_wait_and_is_learnt():
     """Queue and compute add up to the time from arrival to the end of the batch, as simulated."""
-    device = FakeDevice(virtual_loop(), 4, handover_ns=MS // 5)
-    async with serving(device=device) as rig:
+    async with serving(device=device(4, handover_ns=MS // 5)) as rig:
         answer = await rig.ask(7.0)
         assert (answer.queue_ns, answer.compute_ns) == (MS // 5, affine(1))
         for _ in range(300):
             await rig.ask(7.0)
         shown = rig.served.statistics()["starling"]
         assert (shown["handover_ms"], shown["batch_scale"]) == (pytest.approx(0.2, abs=0.001), 1.0)
-        asked = rig.ask(8.0)
+        call = rig.ask(8.0)
         await rig.loop.turn(3)
         assert [unit.predicted for unit in rig.engine.scheduler.running] == [pytest.approx(1.3 * MS, abs=MS // 1000)]
-        await asked
+        await call
 
 
 @virtual
@@ -70,121 +53,66 @@ async def test_the_wait_begins_when_the_rows_have_been_written():
     async with serving() as rig:
         arrived = rig.loop.now
         await rig.loop.passes(50 * MS)
-        answer = await rig.ask(7.0, arrived_ns=arrived)
-        assert answer.queue_ns == 0
+        assert (await rig.ask(7.0, arrived_ns=arrived)).queue_ns == 0
 
 
 @virtual
-async def test_workers_begin_before_the_answers_of_the_last_batch_are_given():
-    """And nobody waits for one where there is nothing to answer."""
+async def test_the_device_has_its_next_work_before_the_answers_of_the_last_are_given():
+    """And the loop lets it begin, where there is something to answer."""
     async with serving() as rig:
-        answered: list[int] = []
-        rig.device.let_begin = lambda: answered.append(rig.served.stats.queued.count)
-        first = rig.ask(10.0)
-        await rig.loop.passes(MS // 2)
-        await asyncio.gather(first, rig.ask(11.0), rig.ask(12.0))
-        assert rig.rows_pushed() == [1, 2]
-        assert answered == [0]
-
-
-@virtual
-async def test_device_has_its_next_work_before_the_answers_of_the_last_are_given():
-    async with serving() as rig:
-        answered: list[int] = []
+        log: list[tuple[str, int]] = []  # with the number of answers given by then
 
         def fate(pushed: Pushed) -> Fate:
-            answered.append(rig.served.stats.queued.count)  # counted when an answer is given
+            log.append(("push", rig.served.stats.queued.count))
             return Fate()
 
         rig.device.fate = fate
+        rig.device.let_begin = lambda: log.append(("begin", rig.served.stats.queued.count))
         first = rig.ask(10.0)
         await rig.loop.turn()
-        second = rig.ask(11.0)
-        await asyncio.gather(first, second)
-        assert answered == [0, 0]
+        await asyncio.gather(first, rig.ask(11.0))
+        assert log == [("push", 0), ("push", 0), ("begin", 0)]
         assert rig.served.stats.queued.count == 2
-
-
-@virtual
-async def test_rows_over_several_batches_keep_their_order():
-    async with serving(device=FakeDevice(virtual_loop(), 4, 2)) as rig:
-        values = [float(i) for i in range(20, 31)]
-        answer = await rig.ask(*values)
-        assert len(rig.device.pushed) > 2
-        assert np.array_equal(answer.outputs[0], answers(rows_of(*values)))
-        assert answer.batch == max(rig.rows_pushed())
-        rig.assert_settled()
 
 
 @virtual
 async def test_answer_of_several_batches_has_the_times_of_the_slowest_row():
     async with serving() as rig:
-        answer = await rig.ask(*[float(i) for i in range(10, 16)])  # batches of 4, then of 2
-        assert (answer.queue_ns, answer.compute_ns) == (affine(4), affine(2))
-
-
-@virtual
-async def test_outputs_are_not_the_slots():
-    """An identity model returns the slots; a later call in the same slots must not change an earlier answer."""
-    async with serving(make_model(lambda x: x, max_queue=1, max_batch=1)) as rig:
-        kept = [await rig.ask(float(i)) for i in range(10, 20)]
-        for i, answer in enumerate(kept, 10):
-            assert np.array_equal(answer.outputs[0], rows_of(float(i)))
-
-
-@virtual
-async def test_answers_of_one_batch_may_be_written_to():
-    async with serving() as rig:
-        first, second = await asyncio.gather(rig.ask(10.0), rig.ask(11.0))
-        first.outputs[0][:] = 0
-        assert np.array_equal(second.outputs[0], answers(rows_of(11.0)))
-
-
-@virtual
-async def test_several_models_share_the_device():
-    negative = make_model(lambda x: -x, name="negative")
-    async with serving(make_model(), negative) as rig:
-        one, other = await asyncio.gather(
-            ask(rig.models[0], rows_of(10.0, 11.0)), ask(rig.models[1], rows_of(12.0, 13.0, 14.0))
-        )
-        assert np.array_equal(one.outputs[0], answers(rows_of(10.0, 11.0)))
-        assert np.array_equal(other.outputs[0], -rows_of(12.0, 13.0, 14.0))
-        assert rig.rows_pushed() == [2, 3]
-        rig.assert_settled()
-
-
-@virtual
-async def test_variable_axes_are_cut_back_to_the_calls_own_length():
-    ids = tensor("ids", "INT64", ("tokens", 8))
-    out = tensor("out", "INT64", ("tokens", 8))
-    async with serving(make_model(lambda x: x * 10, [ids], [out])) as rig:
-
-        async def call(length: int) -> np.ndarray:
-            with rig.served.lease(1, lengths={"tokens": length}) as lease:
-                lease.write(0, np.arange(1, length + 1)[None, :])
-                return (await lease.run()).outputs[0]
-
-        for length, values in zip((3, 8, 1), await asyncio.gather(call(3), call(8), call(1)), strict=True):
-            assert values.tolist() == [[10 * i for i in range(1, length + 1)]]
-        assert rig.rows_pushed() == [3]
-
-
-@virtual
-async def test_rows_of_one_length_over_batches_of_others():
-    """A call's rows may run beside longer ones in one batch and alone in the next: padded lengths differ."""
-    ids = tensor("ids", "INT64", ("tokens", 8))
-    out = tensor("out", "INT64", ("tokens", 8))
-    async with serving(make_model(lambda x: x * 10, [ids], [out])) as rig:
-
-        async def call(rows: int, length: int) -> np.ndarray:
-            with rig.served.lease(rows, lengths={"tokens": length}) as lease:
-                lease.write(0, np.arange(rows * length).reshape(rows, length))
-                return (await lease.run()).outputs[0]
-
-        for rows, values in zip((3, 3), await asyncio.gather(call(3, 8), call(3, 2)), strict=True):
-            length = values.shape[1]
-            assert values.tolist() == (10 * np.arange(rows * length).reshape(rows, length)).tolist()
+        values = [float(i) for i in range(10, 16)]
+        answer = await rig.ask(*values)
+        assert_answer(answer, *values)
         assert rig.rows_pushed() == [4, 2]
+        assert (answer.queue_ns, answer.compute_ns, answer.batch) == (affine(4), affine(2), 4)
+
+
+@virtual
+async def test_outputs_are_the_callers_own():
+    """An identity model returns the slots: neither a later call nor a neighbour that writes changes an answer."""
+    async with serving(make_model(lambda x: x, max_queue=2, max_batch=2)) as rig:
+        kept = []
+        for value in range(10, 20):
+            spoilt, answer = await asyncio.gather(rig.ask(1.0), rig.ask(float(value)))
+            spoilt.outputs[0][:] = 0
+            kept.append(answer)
+        for value, answer in enumerate(kept, 10):
+            assert np.array_equal(answer.outputs[0], rows_of(float(value)))
+
+
+@pytest.mark.parametrize("calls", [[(1, 3), (1, 8), (1, 1)], [(3, 8), (3, 2)]])  # rows, length
+@virtual
+async def test_variable_axes_are_cut_back_to_the_calls_own_length(calls: list[tuple[int, int]]):
+    """A call's rows may run beside longer ones in one batch and alone in the next: padded lengths differ."""
+    ids, out = tensor("ids", "INT64", ("tokens", 8)), tensor("out", "INT64", ("tokens", 8))
+    async with serving(make_model(lambda x: x * 10, [ids], [out])) as rig:
+
+        async def call(rows: int, length: int) -> None:
+            values = np.arange(rows * length).reshape(rows, length)
+            with rig.served.lease(rows, lengths={"tokens": length}) as lease:
+                lease.write(0, values)
+                assert (await lease.run()).outputs[0].tolist() == (10 * values).tolist()
+
+        await asyncio.gather(*(call(*one) for one in calls))
+        assert rig.rows_pushed() == ([3] if len(calls) == 3 else [4, 2])
 
 
 @virtual
@@ -193,18 +121,17 @@ async def test_parameters_reach_the_model_by_row():
         return x * torch.tensor([float(row.get("by", 1)) for row in parameters])[:, None]
 
     async with serving(make_model(scaled, takes_parameters=True)) as rig:
-        three, none = rig.ask(10.0, 11.0, parameters={"by": 3}), rig.ask(12.0)
-        assert np.array_equal((await three).outputs[0], rows_of(10.0, 11.0) * 3)
-        assert np.array_equal((await none).outputs[0], rows_of(12.0))
+        three, none = await asyncio.gather(rig.ask(10.0, 11.0, parameters={"by": 3}), rig.ask(12.0))
+        assert np.array_equal(three.outputs[0], rows_of(10.0, 11.0) * 3)
+        assert np.array_equal(none.outputs[0], rows_of(12.0))
         assert rig.rows_pushed() == [3]
-        (again,) = (await rig.ask(13.0)).outputs  # a slot keeps nothing of the call before
-        assert np.array_equal(again, rows_of(13.0))
+        assert np.array_equal((await rig.ask(13.0)).outputs[0], rows_of(13.0))  # nothing is left in the slot
 
 
 @virtual
 async def test_lower_priority_value_goes_first():
     model = Affine()
-    async with serving(make_model(model, max_batch=1), device=FakeDevice(virtual_loop(), 1)) as rig:
+    async with serving(make_model(model, max_batch=1), device=device(1)) as rig:
         first = rig.ask(10.0)
         await rig.loop.turn()
         rest = [rig.ask(11.0, priority=3), rig.ask(12.0), rig.ask(13.0, priority=1)]  # 0 means 2
@@ -216,15 +143,28 @@ async def test_lower_priority_value_goes_first():
 async def test_outputs_of_two_batches_that_do_not_fit_together_fail_the_call():
     """An output axis without a name may have any length, the same in a batch; two batches may then differ."""
     ragged = tensor("y", "FP32", ("y.0", 8))
-    model = make_model(lambda x: x.new_ones(len(x), len(x)), [X], [ragged])
-    async with serving(model) as rig:
+    async with serving(make_model(lambda x: x.new_ones(len(x), len(x)), [X], [ragged])) as rig:
         assert (await rig.ask(10.0, 11.0)).outputs[0].shape == (2, 2)
         with pytest.raises(ModelFailed, match="model 'm': ValueError"):
             await rig.ask(*[float(i) for i in range(10, 15)])
         rig.assert_settled()
 
 
-# statistics
+@virtual
+async def test_rows_are_announced_to_the_device_before_the_scheduler_gets_them():
+    """Ebird counts only inputs whose copy has been enqueued: a unit must not be cut from rows nobody copies."""
+    staged = device(4)
+    staged.staged = True
+    log: list[str] = []
+    staged.arrive = lambda executor, slots: log.append(f"announced {list(slots)}")  # type: ignore[method-assign]
+    async with serving(device=staged) as rig:
+        submit = rig.engine.scheduler.submit
+        rig.engine.scheduler.submit = lambda call, now: log.append("submitted") or submit(call, now)  # type: ignore
+        await rig.ask(1.0, 2.0)
+    assert log == ["announced [0, 1]", "submitted"]
+
+
+# numbers
 
 
 @virtual
@@ -244,61 +184,34 @@ async def test_numbers_of_calls_and_batches():
 
 @virtual
 async def test_snapshot_shows_what_waits_runs_and_was_busy():
+    """A call of which one row has run is not pending."""
     async with serving(make_model(max_batch=2)) as rig:
-        calls = [rig.ask(float(i)) for i in range(10, 15)]
+        calls = [rig.ask(10.0), rig.ask(11.0, 12.0), rig.ask(13.0), rig.ask(14.0)]
         await rig.loop.turn(2)
         (gauges,) = rig.engine.snapshot().models
-        assert (gauges.pending_rows, gauges.pending_calls, gauges.slots_used) == (3, 3, 5)
+        assert (gauges.pending_rows, gauges.pending_calls, gauges.slots_used) == (3, 2, 5)
         await asyncio.gather(*calls)
         assert rig.engine.snapshot().busy_s == [pytest.approx((2 * affine(2) + affine(1)) / 1e9)]
 
 
 @virtual
-async def test_a_call_partly_run_is_not_pending():
-    async with serving(make_model(max_batch=2)) as rig:
-        call = rig.ask(10.0, 11.0, 12.0)
-        await rig.loop.turn(2)
-        assert rig.served.reports.gauges().pending_calls == 0
-        await call
-
-
-@virtual
-async def test_rows_are_announced_to_the_device_before_the_scheduler_hears_of_them():
-    """Ebird counts only inputs whose copy has been enqueued: a unit must not be cut from rows nobody copies."""
-    device = FakeDevice(virtual_loop(), 4)
-    device.staged = True
-    heard: list[str] = []
-    device.arrive = lambda executor, slots: heard.append(f"announced {list(slots)}")  # type: ignore[method-assign]
-    async with serving(device=device) as rig:
-        submit = rig.engine.scheduler.submit
-        rig.engine.scheduler.submit = lambda call, now: heard.append("submitted") or submit(call, now)  # type: ignore
-        await rig.ask(1.0, 2.0)
-    assert heard == ["announced [0, 1]", "submitted"]
-
-
-@virtual
-async def test_whoever_watches_hears_of_each_unit_once_with_its_times():
+async def test_a_watcher_gets_each_unit_once_with_its_times():
     """Failed ones too; and nothing any more when it has stopped watching."""
-    heard = []
-
-    def hear(unit, outcome, began, ended):
-        heard.append((len(unit.rows), outcome.error, ended - began))
-
+    units = []
     async with serving() as rig:
         await rig.ask(7.0)
-        rig.engine.watch(hear)
+        rig.engine.watch(lambda unit, outcome, began, end: units.append((len(unit.rows), outcome.error, end - began)))
         await asyncio.gather(rig.ask(8.0), rig.ask(9.0))
         with pytest.raises(ModelFailed):
             await rig.ask(-1.0)
         rig.engine.watch(None)
         await rig.ask(10.0)
-    assert heard == [(2, None, affine(2)), (1, "model", affine(1))]
+    assert units == [(2, None, affine(2)), (1, "model", affine(1))]
 
 
 @virtual
 async def test_plans_are_those_of_the_models_of_a_snapshot():
-    models = [make_model(name=name) for name in ("b", "a")]
-    async with serving(*models) as rig:
+    async with serving(make_model(name="b"), make_model(name="a")) as rig:
         plans = rig.engine.plans()
         assert [plan.program for plan in plans] == [served.program for served in rig.models]
         assert [one.stats.model for one in rig.engine.snapshot().models] == ["b", "a"]

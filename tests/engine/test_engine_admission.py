@@ -1,4 +1,7 @@
-"""Invariant: what is admitted has its slots; what is not is told why, when to come back, and leaves nothing."""
+"""Invariant: what is admitted has its slots; what is not is told why, when to come back, and leaves nothing.
+
+Both classes have queues and slots of their own.
+"""
 
 from __future__ import annotations
 
@@ -6,84 +9,103 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import numpy as np
 import pytest
-from fakes import HANGS, MS, FakeDevice, affine, virtual, virtual_loop
+from fakes import MS, affine, virtual
 
-from app.contract import Answer
+from app.contract import CLASSES, Answer
 from app.errors import DeadlineExceeded, DeadlineUnreachable, NotReady, QueueFull
-from app.scheduler.types import AT_ONCE
+from app.scheduler.types import AT_ONCE, Klass
 
-from .rig import Rig, answers, ask, make_model, rows_of, serving
+from .rig import Rig, ask, assert_answer, device, make_model, rows_of, serving
+
+REAL, BEST = CLASSES
 
 
 @asynccontextmanager
-async def busy(batch_ns: int, max_queue: int) -> AsyncIterator[tuple[Rig, list[asyncio.Task[Answer]]]]:
-    """An engine whose only worker, of one row, runs a call; that call, in a list."""
-    device = FakeDevice(virtual_loop(), 1, batch_ns=lambda size: batch_ns)
-    async with serving(make_model(max_batch=1, max_queue=max_queue), device=device) as rig:
-        calls = [rig.ask(10.0)]
-        await rig.loop.turn(2)
+async def busy(ms: int, klass: str = "", **batching: object) -> AsyncIterator[tuple[Rig, list[asyncio.Task[Answer]]]]:
+    """An engine whose only worker, of one row, runs a call of one row for 0; that call, in a list that is awaited."""
+    async with serving(make_model(max_batch=1, **batching), device=device(1, ms=ms)) as rig:
+        calls = await begun(rig, 0.0, klass=klass)
         yield rig, calls
+        for value, answer in enumerate(await asyncio.gather(*calls)):
+            assert_answer(answer, float(value))
+        rig.assert_settled()
+
+
+async def begun(rig: Rig, *values: float, klass: str = "", **options: int) -> list[asyncio.Task[Answer]]:
+    """A call of one row for each of these, admitted."""
+    calls = [rig.ask(value, klass=klass, **options) for value in values]
+    await rig.loop.turn(2)
+    return calls
+
+
+def test_names_are_in_the_order_of_the_classes() -> None:
+    assert [CLASSES[klass] for klass in Klass] == [klass.name.lower() for klass in Klass]
 
 
 @virtual
 async def test_full_queue_refuses_with_a_hint_from_the_backlog():
-    async with busy(1_500 * MS, max_queue=2) as (rig, calls):
-        calls += [rig.ask(11.0), rig.ask(12.0)]
-        await rig.loop.turn(2)
+    """Of its class alone: a flood of best-effort calls refuses no real-time call."""
+    async with busy(1_500, max_queue=2) as (rig, calls):
+        calls += await begun(rig, 1.0, 2.0)
         with pytest.raises(QueueFull, match="'m': the queue of 2 rows is full") as refused:
             rig.served.lease(1)
         assert refused.value.retry_after_s == 5  # three batches of 1.5 s
-        await asyncio.gather(*calls)
-        rig.assert_settled()
+    async with busy(20, BEST, max_queue=3) as (rig, calls):
+        calls += await begun(rig, 1.0, 2.0, 3.0, klass=BEST)
+        with pytest.raises(QueueFull, match="'m': the best-effort queue of 3 rows is full") as refused:
+            rig.served.lease(1, klass=BEST)
+        assert refused.value.retry_after_s == 1  # at least
+        assert [rig.served.has_room(klass) for klass in CLASSES] == [True, False]
+        calls += await begun(rig, 4.0, 5.0, 6.0)
+        with pytest.raises(QueueFull, match="'m': the queue of 3 rows is full"):
+            rig.served.admit(1)
+        assert rig.served.pool.used == 7
 
 
 @virtual
-async def test_hint_is_at_least_a_second():
-    async with serving(make_model(max_queue=2)) as rig:
-        with pytest.raises(QueueFull) as refused:
-            rig.served.lease(3)
-        assert refused.value.retry_after_s == 1
-
-
-@virtual
-async def test_rows_leased_and_not_submitted_count():
+async def test_rows_leased_and_not_submitted_count_with_their_class():
     async with serving(make_model(max_queue=4)) as rig:
-        with rig.served.lease(3):
-            with pytest.raises(QueueFull):
-                rig.served.admit(2)
-            rig.served.lease(1).close()
-        rig.served.admit(4)
-        rig.assert_settled()
+        for klass, other in (CLASSES, reversed(CLASSES)):
+            with rig.served.lease(3, klass=klass):
+                for rows, leased in ((2, klass), (5, other)):
+                    with pytest.raises(QueueFull):
+                        rig.served.lease(rows, klass=leased)
+                rig.served.admit(4, other)
+                rig.served.lease(1, klass=klass).close()
+            rig.served.admit(4, klass)
+            rig.assert_settled()
 
 
+@pytest.mark.parametrize(
+    ("klass", "waits", "asks", "timeout_ms", "taken"),
+    [
+        (REAL, [], {}, 39, False),  # one row runs for 20 ms
+        (REAL, [], {}, 45, True),
+        (REAL, [2] * 9, {"priority": 2}, 50, False),  # nine wait: a call of priority 1 is next, one of 2 is the last
+        (REAL, [2] * 9, {"priority": 1}, 50, True),
+        (BEST, [2] * 2, {}, 45, True),  # best-effort work costs a real-time call no deadline
+        (REAL, [2], {"klass": BEST}, 50, False),
+    ],
+)
 @virtual
-async def test_unreachable_deadline_is_refused_at_once():
-    device = FakeDevice(virtual_loop(), 1, batch_ns=lambda size: 2_000 * MS)
-    async with serving(make_model(max_batch=1), device=device) as rig:
-        running = rig.ask(10.0)
+async def test_a_deadline_is_held_against_what_goes_before_the_call(klass, waits, asks, timeout_ms, taken):
+    async with busy(20, klass, max_queue=16) as (rig, calls):
+        calls += [rig.ask(float(1 + n), klass=klass, priority=priority) for n, priority in enumerate(waits)]
         await rig.loop.turn(2)
+        if taken:
+            rig.served.lease(1, timeout_us=1000 * timeout_ms, **asks).close()
+            return
         with pytest.raises(DeadlineUnreachable, match="after the call's deadline") as refused:
-            rig.served.lease(1, timeout_us=3_999_999)
-        assert refused.value.retry_after_s == 2
-        in_time = rig.ask(11.0, timeout_us=4_100_000)
-        await asyncio.gather(running, in_time)
-
-
-@virtual
-async def test_refused_calls_leave_nothing():
-    async with serving(make_model(max_queue=1)) as rig:
-        with pytest.raises(QueueFull):
-            rig.served.lease(2)
-        rig.assert_settled()
+            rig.served.lease(1, timeout_us=1000 * timeout_ms, **asks)
+        assert refused.value.retry_after_s == 1
 
 
 @virtual
 async def test_pool_holds_all_that_is_admitted_and_all_that_runs():
     """The queue is full, the workers are full: every row that was admitted has its slot."""
-    device = FakeDevice(virtual_loop(), 2, 2, push_depth=2, push_ahead_ns=AT_ONCE, fate=lambda pushed: HANGS)
-    async with serving(make_model(max_batch=2, max_queue=3), device=device) as rig:
+    full = device(2, 2, push_depth=2, push_ahead_ns=AT_ONCE, hangs=True)
+    async with serving(make_model(max_batch=2, max_queue=3), device=full) as rig:
         calls = []
         for rows in (2, 2, 2, 2, 1, 1, 1):  # 2 workers x depth 2 x 2 rows, and 3 that wait
             calls.append(rig.ask(*[10.0] * rows))
@@ -92,8 +114,8 @@ async def test_pool_holds_all_that_is_admitted_and_all_that_runs():
         with pytest.raises(QueueFull):
             rig.served.lease(1)
         for _ in range(3):
-            device.release(0)
-            device.release(1)
+            full.release(0)
+            full.release(1)
             await rig.loop.turn(2)
         await asyncio.gather(*calls)
         rig.assert_settled()
@@ -102,30 +124,27 @@ async def test_pool_holds_all_that_is_admitted_and_all_that_runs():
 @virtual
 async def test_pool_holds_the_ended_rows_of_a_call_whose_other_rows_wait():
     """What admission counts as free is free: rows that have run hold nothing, though their call waits for others."""
-    async with serving(make_model(max_batch=1, max_queue=4), device=FakeDevice(virtual_loop(), 1)) as rig:
+    async with serving(make_model(max_batch=1, max_queue=4), device=device(1)) as rig:
         long = rig.ask(10.0, 11.0, 12.0, 13.0)
         await rig.loop.passes(2 * affine(1) + MS // 2)  # two have ended, one runs, one waits
         assert rig.engine.scheduler.waiting(rig.served.program) == 1
         more = rig.ask(20.0, 21.0, 22.0)
-        assert np.array_equal((await long).outputs[0], answers(rows_of(10.0, 11.0, 12.0, 13.0)))
-        assert np.array_equal((await more).outputs[0], answers(rows_of(20.0, 21.0, 22.0)))
+        assert_answer(await long, 10.0, 11.0, 12.0, 13.0)
+        assert_answer(await more, 20.0, 21.0, 22.0)
         rig.assert_settled()
 
 
 @virtual
 async def test_admission_in_the_turn_in_which_the_queue_was_dropped():
     """The dropped calls' handlers have not run yet, so their slots are not free yet: refused at most, never broken."""
-    outcomes: list[str] = []
-    device = FakeDevice(virtual_loop(), 1, fate=lambda pushed: HANGS)
-    async with serving(make_model(max_batch=1, max_queue=2), device=device) as rig:
+    ends: list[object] = []
+    async with serving(make_model(max_batch=1, max_queue=2), device=device(1, hangs=True)) as rig:
 
         def come() -> None:
             try:
-                rig.served.lease(2).close()
-            except QueueFull:
-                outcomes.append("refused")
-            else:
-                outcomes.append("taken")
+                ends.append(rig.served.lease(2).close())
+            except QueueFull as exc:
+                ends.append(exc)
 
         running = rig.ask(10.0)
         await rig.loop.turn(2)
@@ -135,8 +154,8 @@ async def test_admission_in_the_turn_in_which_the_queue_was_dropped():
         with pytest.raises(DeadlineExceeded):
             await waiting
         await rig.loop.turn(2)
-        assert len(outcomes) == 1
-        device.release()
+        assert len(ends) == 1
+        rig.device.release()
         await running
         rig.assert_settled()
 
@@ -144,9 +163,8 @@ async def test_admission_in_the_turn_in_which_the_queue_was_dropped():
 @virtual
 async def test_what_is_refused_is_part_of_the_arrival_rate():
     """For a full queue and for a deadline; a model that takes no calls at all has no rate."""
-    async with busy(20_000 * MS, max_queue=1) as (rig, calls):
-        calls.append(rig.ask(11.0))
-        await rig.loop.turn(2)
+    async with busy(20_000, max_queue=1) as (rig, calls):
+        calls += await begun(rig, 1.0)
         for _ in range(5):
             with pytest.raises(QueueFull):
                 rig.served.lease(1)
@@ -163,16 +181,76 @@ async def test_what_is_refused_is_part_of_the_arrival_rate():
         assert rig.engine.scheduler.rate(rig.served.program) == pytest.approx(1)
 
 
+# classes
+
+
 @virtual
-async def test_a_deadline_is_held_against_what_goes_before_the_call():
-    """One row runs for 20 ms more and nine of priority 2 wait: a call of priority 1 is next, one of 2 is the last."""
-    async with busy(20 * MS, max_queue=16) as (rig, calls):
-        calls += [rig.ask(float(value), priority=2) for value in range(11, 20)]
-        await rig.loop.turn(2)
-        with pytest.raises(DeadlineUnreachable):
-            rig.served.lease(1, priority=2, timeout_us=50_000)
-        urgent = rig.ask(30.0, priority=1, timeout_us=50_000)
-        assert np.array_equal((await urgent).outputs[0], answers(rows_of(30.0)))
-        assert not calls[-1].done()
-        await asyncio.gather(*calls)
+async def test_real_time_rows_go_first_and_share_no_batch() -> None:
+    async with serving(make_model(max_batch=4), device=device(4, ms=5)) as rig:
+        first = await begun(rig, 0.0, klass=BEST)
+        rest = await begun(rig, 1.0, 2.0, klass=BEST)
+        fast = await begun(rig, 3.0)
+        await asyncio.gather(*first, *fast)
+        assert not any(call.done() for call in rest)
+        await asyncio.gather(*rest)
+        assert rig.rows_pushed() == [1, 1, 2]
         rig.assert_settled()
+
+
+@pytest.mark.parametrize("case", ["waits", "has begun", "caller has gone"])
+@virtual
+async def test_what_waits_behind_a_best_effort_batch_is_taken_back(case: str) -> None:
+    """The real-time call goes in its place, and the rows that were taken back are answered all the same.
+
+    A batch that has begun is not taken back. Slots of a call that has left are freed by the withdrawal.
+    """
+    one = device(1, ms=5, push_depth=2, push_ahead_ns=AT_ONCE, withdraws=True)
+    async with serving(make_model(max_batch=1), device=one) as rig:
+        calls = await begun(rig, 0.0, 1.0, klass=BEST)
+        assert len(one.pushed) == 2
+        if case == "has begun":
+            assert all(pushed.job.claim() for pushed in one.pushed)  # as far as anybody can tell
+        elif case == "caller has gone":
+            calls[1].cancel()
+            await rig.loop.turn()
+        calls += await begun(rig, 2.0)
+        assert [pushed.job.best_effort for pushed in one.withdrawn] == [True] * (case != "has begun")
+        await calls[2]
+        assert calls[1].done() == (case != "waits")
+        done = await asyncio.gather(*calls, return_exceptions=True)
+        for value, answer in enumerate(done):
+            if value != 1 or case != "caller has gone":
+                assert_answer(answer, float(value))
+        order = {"waits": [True, True, False, True], "has begun": [True, True, False], "caller has gone": [True] * 2}
+        assert [pushed.job.best_effort for pushed in one.pushed][: len(order[case])] == order[case]
+        rig.assert_settled()
+        await rig.engine.stop(rig.served)  # returns when no slot is in use
+
+
+@virtual
+async def test_statistics_are_by_class_the_models_default_first() -> None:
+    async with busy(20, default_class=BEST) as (rig, calls):
+        assert list(rig.served.statistics()["starling"]["classes"]) == [BEST]
+        calls += await begun(rig, 1.0)
+        calls += await begun(rig, 2.0, klass=REAL)
+        scheduler, program = rig.engine.scheduler, rig.served.program
+        assert [scheduler.waiting(program, klass) for klass in Klass] == [1, 1]
+        await asyncio.gather(*calls)
+        assert list(rig.served.stats.calls) == [BEST, REAL]
+
+
+@virtual
+async def test_how_long_the_oldest_has_waited_is_in_the_statistics() -> None:
+    async with busy(20) as (rig, calls):
+        arrived = rig.engine.clock()
+        calls += await begun(rig, 1.0, 2.0, klass=BEST)
+        await calls[0]
+        calls += await begun(rig, 3.0)  # the first of best effort runs now
+        waited = rig.engine.clock() - arrived
+        shown = rig.served.statistics()["starling"]["classes"]
+        assert (shown[BEST]["queue_length"], shown[REAL]["queue_length"]) == (1, 1)
+        assert shown[BEST]["oldest_ms"] == pytest.approx(waited / 1e6)
+        assert waited >= 20 * MS
+        await asyncio.gather(*calls)
+        shown = rig.served.statistics()["starling"]["classes"]
+        assert (shown[BEST]["oldest_ms"], shown[BEST]["queue"]["count"], shown[REAL]["queue"]["count"]) == (0, 2, 2)

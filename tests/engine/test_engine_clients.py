@@ -1,58 +1,48 @@
-"""Invariant: a client that goes frees what it held, but never a slot that a unit reads, and disturbs nobody else."""
+"""Invariant: a client that goes frees what it held, but never a slot that a unit reads, and disturbs nobody else.
+
+Whoever waits for an answer gets it once, when the call's slots are free, and its trouble is nobody else's.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from fakes import HANGS, MS, FakeDevice, affine, virtual, virtual_loop
+from fakes import MS, affine, virtual
 
-from app.contract import TensorSpec
+from app.contract import Answer, Lease, TensorSpec
 from app.engine.lease import check_range
-from app.errors import BadRequest, ClientGone
+from app.engine.served_model import ServedModel
+from app.errors import BadRequest, ClientGone, DeadlineExceeded, ModelFailed, NotReady
 
-from .rig import Affine, answers, make_model, rows_of, serving, tensor
+from .rig import POISON, Affine, assert_answer, device, make_model, rows_of, serving, tensor
 
 
+@pytest.mark.parametrize("running", [True, False])
 @virtual
-async def test_client_gone_while_waiting_never_runs():
+async def test_a_client_who_goes_is_forgotten_while_waiting_and_ends_unheard_while_running(running: bool):
     model = Affine()
-    async with serving(make_model(model, max_batch=1)) as rig:
-        running = rig.ask(10.0)
-        await rig.loop.turn(2)
+    async with serving(make_model(model, max_batch=2), device=device(2, hangs=True)) as rig:
+        stays = rig.ask(10.0) if running else rig.ask(8.0, 9.0)
+        if not running:
+            await rig.loop.turn(2)
         with rig.served.lease(1) as lease:
             lease.write(0, rows_of(11.0))
-            waiting = lease.run()
+            call = lease.run()
             await rig.loop.turn(2)
             lease.cancel()
             with pytest.raises(ClientGone):
-                await waiting
-        assert rig.served.pool.used == 1
-        await running
+                await call
+        assert rig.served.pool.used == 2  # of the unit that runs
+        rig.device.release()
+        assert_answer(await stays, *([10.0] if running else [8.0, 9.0]))
         await rig.loop.passes(10 * MS)
-        assert not model.saw(11.0)
-        rig.assert_settled()
-
-
-@virtual
-async def test_client_gone_while_running_keeps_its_slot_until_the_unit_ends():
-    device = FakeDevice(virtual_loop(), 4, fate=lambda pushed: HANGS)
-    async with serving(device=device) as rig:
-        stays = rig.ask(10.0)
-        with rig.served.lease(2) as lease:
-            lease.write(0, rows_of(11.0, 12.0))
-            goes = lease.run()
-            await rig.loop.turn(2)
-            lease.cancel()
-            with pytest.raises(ClientGone):
-                await goes
-        assert rig.served.pool.used == 3
-        device.release()
-        assert np.array_equal((await stays).outputs[0], answers(rows_of(10.0)))
+        assert model.saw(11.0) == running
         rig.assert_settled()
 
 
@@ -60,11 +50,11 @@ async def test_client_gone_while_running_keeps_its_slot_until_the_unit_ends():
 @virtual
 async def test_cancelled_task_leaves(running: bool):
     async with serving(make_model(max_batch=1)) as rig:
-        first = rig.ask(10.0)
+        calls = [rig.ask(10.0)]
         await rig.loop.turn(2)
-        second = rig.ask(11.0)
+        calls.append(rig.ask(11.0))
         await rig.loop.turn(2)
-        gone, stays = (first, second) if running else (second, first)
+        gone, stays = calls if running else reversed(calls)
         gone.cancel()
         with pytest.raises(asyncio.CancelledError):
             await gone
@@ -89,35 +79,115 @@ async def test_cancelled_task_partly_run():
 
 
 @virtual
-async def test_lease_that_was_never_run_gives_its_slots_back():
+async def test_slots_are_given_back_once():
+    """By a lease that was never run, one that is closed twice, and one that is cancelled after its answer."""
     async with serving() as rig:
         with pytest.raises(ValueError, match="broadcast"), rig.served.lease(2) as lease:
             lease.write(0, np.zeros((2, 3), np.float32))
         rig.assert_settled()
-
-
-@virtual
-async def test_lease_closed_twice_gives_its_slots_back_once():
-    async with serving() as rig:
-        lease = rig.served.lease(2)
-        other = rig.served.lease(1)
+        lease, other = rig.served.lease(2), rig.served.lease(1)
         lease.close()
         lease.close()
         assert rig.served.pool.used == 1
+        other.write(0, rows_of(10.0))
+        answer = await other.run()
+        other.cancel()
         other.close()
+        assert_answer(answer, 10.0)
+        rig.assert_settled()
+
+
+# callers without a future
+
+
+class Caller:
+    """Waits for one call as a request on the fast path does."""
+
+    def __init__(self, served: ServedModel, on_end: Callable[[], object] = lambda: None) -> None:
+        self.served = served
+        self.on_end = on_end
+        self.ends: list[Answer | Exception] = []
+        self.slots_used = -1
+        self.lease: Lease
+
+    def call(self, value: float, **options: int) -> Caller:
+        self.lease = self.served.lease(1, **options)
+        self.lease.write(0, rows_of(value))
+        self.lease.submit(self)
+        return self
+
+    def done(self) -> bool:
+        return bool(self.ends)
+
+    def set_result(self, answer: Answer) -> None:
+        self._end(answer)
+
+    def set_exception(self, error: Exception) -> None:
+        self._end(error)
+
+    def _end(self, what: Answer | Exception) -> None:
+        self.ends.append(what)
+        self.slots_used = self.served.pool.used
+        self.lease.close()
+        self.on_end()
+
+
+@pytest.mark.parametrize("value", [10.0, POISON])
+@virtual
+async def test_a_caller_that_raises_ends_neither_the_step_nor_the_answers_behind_it(value: float, caplog):
+    """Also one that fails to take its error, and one that calls again at once: its slots are free by then."""
+
+    def trouble() -> None:
+        raise RuntimeError("a caller's own trouble")
+
+    async with serving(make_model(max_batch=4)) as rig:
+        again = Caller(rig.served)
+        first = Caller(rig.served, trouble).call(value)
+        second = Caller(rig.served, lambda: again.call(13.0)).call(11.0)
+        await rig.loop.passes(100 * MS)
+        assert isinstance(first.ends[0], ModelFailed if value == POISON else Answer)
+        for caller, asked in ((second, 11.0), (again, 13.0)):
+            (answer,) = caller.ends
+            assert_answer(answer, asked)
+            assert caller.slots_used == 0
+        (record,) = [record for record in caplog.records if record.exc_info]
+        assert "a caller failed to take its" in record.getMessage()
         rig.assert_settled()
 
 
 @virtual
-async def test_cancel_after_the_answer_changes_nothing():
-    async with serving() as rig:
-        with rig.served.lease(1) as lease:
-            lease.write(0, rows_of(10.0))
-            answer = await lease.run()
-            lease.cancel()
-        assert np.array_equal(answer.outputs[0], answers(rows_of(10.0)))
+async def test_a_dropped_call_has_freed_its_slots_before_its_caller_gets_the_error():
+    """The queue holds one row: the caller takes its place again at once."""
+    async with serving(make_model(max_batch=1, max_queue=1), device=device(1, hangs=True)) as rig:
+        running = Caller(rig.served).call(9.0)
+        await rig.loop.turn(2)
+        used = rig.served.pool.used
+        again = Caller(rig.served)
+        dropped = Caller(rig.served, lambda: again.call(12.0)).call(11.0, timeout_us=100_000)
+        await rig.loop.passes(200 * MS)
+        assert isinstance(dropped.ends[0], DeadlineExceeded)
+        assert dropped.slots_used == used
+        for _ in range(2):
+            rig.device.release()
+            await rig.loop.turn(5)
+        await rig.loop.passes(200 * MS)
+        assert_answer(again.ends[0], 12.0)
+        assert_answer(running.ends[0], 9.0)
         rig.assert_settled()
 
+
+@virtual
+async def test_a_call_that_comes_when_none_is_taken_any_more_fails_at_once():
+    async with serving(make_model(max_batch=1)) as rig:
+        caller = Caller(rig.served)
+        caller.lease = rig.served.lease(1)
+        rig.engine.abort("the end")
+        caller.lease.submit(caller)
+        assert isinstance(caller.ends[0], NotReady)
+        assert (rig.served.pool.used, rig.served.reserved) == (0, [0, 0])
+
+
+# values
 
 IDS = replace(tensor("ids", "INT32", ("n", 4)), minimum=2, maximum=9)
 
@@ -140,6 +210,7 @@ async def test_a_value_out_of_range_never_reaches_the_model(spec: TensorSpec, va
         seen.extend(ids.flatten().tolist())
         return ids.sum(1, keepdim=True)
 
+    check_range(spec, np.zeros((1, 0), np.int32))  # of no values
     async with serving(make_model(call, [spec], [tensor("sum", "INT64", 1)])) as rig:
         rows = np.array([[3, 4], [5, value]], np.int32)
         for sent in (rows, memoryview(rows.tobytes())):
@@ -151,9 +222,3 @@ async def test_a_value_out_of_range_never_reaches_the_model(spec: TensorSpec, va
             assert (await lease.run()).outputs[0].tolist() == [[7], [14]]
         assert value not in seen
         rig.assert_settled()
-
-
-def test_bounds_say_nothing_of_no_values():
-    empty = replace(tensor("ids", "INT32", ("n", 4)), minimum=2, maximum=9)
-    check_range(empty, np.zeros((1, 0), np.int32))
-    check_range(empty, memoryview(b""))

@@ -7,88 +7,91 @@ import asyncio
 import numpy as np
 import pytest
 import torch
-from fakes import HANGS, MS, FakeDevice, Fate, VirtualClock, affine, virtual, virtual_loop
+from fakes import MS, Fate, affine, virtual
 
 from app.engine.cpu.device import CpuDevice
 from app.engine.engine import Engine
 from app.engine.profiling.service import Profiling
-from app.engine.served_model import ServedModel
 from app.errors import ConfigError, DeadlineExceeded, NotReady
 from app.scheduler.scheduler import Scheduler
 
-from .rig import FATAL, Affine, answers, ask, hung, make_model, rows_of, serving
+from .rig import FATAL, Affine, ask, assert_answer, device, ends_of, hung, make_model, rows_of, serving, started
 
 
 @virtual
 async def test_stop_waits_for_what_was_accepted_and_refuses():
-    async with serving(make_model(max_batch=1)) as rig:
+    """Leases that are not submitted yet included; of an idle model it is at once."""
+    async with serving(make_model(max_batch=1), make_model(name="idle")) as rig:
         begin = rig.loop.now
+        await rig.engine.stop(rig.models.pop())
+        assert rig.loop.now == begin
         calls = [rig.ask(10.0), rig.ask(11.0, 12.0)]
         await rig.loop.turn(2)
-        stopping = rig.loop.create_task(rig.engine.stop(rig.served))
-        await rig.loop.turn(2)
-        with pytest.raises(NotReady, match="'m' is being unloaded") as refused:
-            rig.served.lease(1)
-        assert refused.value.retry_after_s == 1
-        await asyncio.gather(*calls)
-        assert np.array_equal(calls[1].result().outputs[0], answers(rows_of(11.0, 12.0)))
+        with rig.served.lease(1) as lease:
+            stopping = rig.loop.create_task(rig.engine.stop(rig.served))
+            await rig.loop.turn(2)
+            with pytest.raises(NotReady, match="'m' is being unloaded") as refused:
+                rig.served.lease(1)
+            assert refused.value.retry_after_s == 1
+            first, second = await asyncio.gather(*calls)
+            assert_answer(first, 10.0)
+            assert_answer(second, 11.0, 12.0)
+            assert rig.loop.now - begin == 3 * affine(1)
+            assert not stopping.done()
+            lease.write(0, rows_of(13.0))
+            assert_answer(await lease.run(), 13.0)
         await stopping
-        assert rig.loop.now - begin == 3 * affine(1)
         assert rig.engine.snapshot().models == []
         with pytest.raises(NotReady):
             rig.served.admit(1)
         rig.assert_settled()
 
 
+@pytest.mark.parametrize("abort", [False, True])
 @virtual
-async def test_stop_of_an_idle_model_is_at_once():
-    async with serving() as rig:
-        begin = rig.loop.now
-        await rig.engine.stop(rig.served)
-        assert rig.loop.now == begin
-
-
-@virtual
-async def test_stop_waits_for_leases_not_yet_submitted():
-    async with serving() as rig:
-        lease = rig.served.lease(1)
-        stopping = rig.loop.create_task(rig.engine.stop(rig.served))
-        await rig.loop.passes(MS)
-        assert not stopping.done()
-        with lease:
-            lease.write(0, rows_of(10.0))
-            assert np.array_equal((await lease.run()).outputs[0], answers(rows_of(10.0)))
-        await stopping
-
-
-@virtual
-async def test_stop_waits_for_units_nobody_waits_for():
-    device = FakeDevice(virtual_loop(), 4, fate=lambda pushed: HANGS)
-    async with serving(device=device) as rig:
+async def test_stop_waits_for_units_nobody_waits_for_until_the_abort(abort: bool):
+    async with serving(device=device(4, hangs=True)) as rig:
         call = rig.ask(10.0)
         await rig.loop.turn(2)
         call.cancel()
         stopping = rig.loop.create_task(rig.engine.stop(rig.served))
         await rig.loop.passes(MS)
         assert not stopping.done()
-        device.release()
+        if abort:
+            rig.engine.abort("time is up")
+            await stopping
+        rig.device.release()  # after the abort nobody waits for it
+        await rig.loop.turn(2)
         await stopping
-        rig.assert_settled()
+        if not abort:
+            rig.assert_settled()
+
+
+@virtual
+async def test_a_deadline_at_the_moment_of_the_abort():
+    """The model has gone before the handler of its last call has run: the deadline's drop must not miss it."""
+    async with serving(make_model(max_batch=1), device=device(1, hangs=True)) as rig:
+        calls = [rig.ask(10.0), rig.ask(11.0, timeout_us=20_000)]
+        await rig.loop.turn(2)
+        stopping = rig.loop.create_task(rig.engine.stop(rig.served))
+        rig.loop.call_later(0.020, rig.engine.abort, "time is up")
+        first, second = await ends_of(*calls)
+        assert isinstance(first, NotReady)
+        assert isinstance(second, (NotReady, DeadlineExceeded))
+        await stopping
 
 
 @virtual
 async def test_replace_without_a_gap():
-    device = FakeDevice(virtual_loop(), 2, fate=lambda pushed: Fate(5 * MS))
-    async with serving(make_model(max_batch=2), device=device) as rig:
-        old = rig.served
+    async with serving(make_model(max_batch=2), device=device(2, fate=lambda pushed: Fate(5 * MS))) as rig:
         before = [rig.ask(float(i)) for i in range(10, 16)]
         await rig.loop.turn(2)
-        new = await rig.engine.start(make_model(lambda x: -x, version="2"))
-        stopping = rig.loop.create_task(rig.engine.stop(old))
+        new = await started(rig.engine, make_model(lambda x: -x, version="2"))
+        stopping = rig.loop.create_task(rig.engine.stop(rig.served))
         rig.models.append(new)
         after = [rig.loop.create_task(ask(new, rows_of(float(i)))) for i in range(20, 26)]
         for i, answer in enumerate(await asyncio.gather(*before), 10):
-            assert np.array_equal(answer.outputs[0], answers(rows_of(float(i))))
+            assert_answer(answer, float(i))
         for i, answer in enumerate(await asyncio.gather(*after), 20):
             assert np.array_equal(answer.outputs[0], -rows_of(float(i)))
         await stopping
@@ -102,13 +105,13 @@ async def test_a_model_that_fails_to_start_leaves_the_others_serving():
         with pytest.raises(ConfigError, match="model 'broken' version 1: a batch of 1 row: output 'y': expected"):
             await rig.engine.start(make_model(lambda x: x.double(), name="broken"))
         assert [gauges.stats.model for gauges in rig.engine.snapshot().models] == ["m"]
-        await rig.ask(10.0)
+        assert_answer(await rig.ask(10.0), 10.0)
         rig.assert_settled()
 
 
 @virtual
 async def test_largest_batch_is_the_models_or_the_workers():
-    async with serving(make_model(max_batch=32), make_model(max_batch=2), device=FakeDevice(virtual_loop(), 3)) as rig:
+    async with serving(make_model(max_batch=32), make_model(max_batch=2), device=device(3)) as rig:
         assert [len(served.profiled.profile.batch_ns) for served in rig.models] == [3, 2]
         await rig.ask(*[10.0] * 5)
         await ask(rig.models[1], rows_of(*[10.0] * 5))
@@ -116,52 +119,10 @@ async def test_largest_batch_is_the_models_or_the_workers():
 
 
 @virtual
-async def test_a_worker_that_hangs_at_the_end_is_said(caplog):
+async def test_a_worker_that_hangs_at_the_end_is_logged_and_nothing_ticks_after_it(caplog: pytest.LogCaptureFixture):
     async with hung() as (_, call):
         call.cancel()
     assert "a worker did not end within" in caplog.text
-
-
-@virtual
-async def test_abort_ends_the_wait_for_a_unit_that_hangs():
-    device = FakeDevice(virtual_loop(), 4, fate=lambda pushed: HANGS)
-    async with serving(device=device) as rig:
-        call = rig.ask(10.0)
-        await rig.loop.turn(2)
-        stopping = rig.loop.create_task(rig.engine.stop(rig.served))
-        await rig.loop.passes(MS)
-        rig.engine.abort("time is up")
-        await stopping
-        with pytest.raises(NotReady, match="time is up"):
-            await call
-        device.release()  # it comes back after all: nobody waits
-        await rig.loop.turn(2)
-
-
-@virtual
-async def test_a_deadline_at_the_moment_of_the_abort():
-    """The model has gone before the handler of its last call has run: the deadline's drop must not miss it."""
-    device = FakeDevice(virtual_loop(), 1, fate=lambda pushed: HANGS)
-    async with serving(make_model(max_batch=1), device=device) as rig:
-        calls = [rig.ask(10.0), rig.ask(11.0, timeout_us=20_000)]
-        await rig.loop.turn(2)
-        stopping = rig.loop.create_task(rig.engine.stop(rig.served))
-        rig.loop.call_later(0.020, rig.engine.abort, "time is up")
-        with pytest.raises((NotReady, DeadlineExceeded)):
-            await calls[1]
-        with pytest.raises(NotReady):
-            await calls[0]
-        await stopping
-
-
-@virtual
-async def test_nothing_ticks_after_the_end():
-    loop = virtual_loop()
-    device = FakeDevice(loop, 4)
-    async with Engine(Profiling(device), Scheduler(device.spec), clock=VirtualClock(loop)) as engine:
-        served = await engine.start(make_model())
-        assert isinstance(served, ServedModel)
-        await ask(served, rows_of(10.0), timeout_us=1_000_000)
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
@@ -172,10 +133,9 @@ WAIT_S = 20.0  # only a broken engine takes so long
 
 async def test_answers_on_threads_are_the_callers_own():
     """Many clients, unique payloads, an identity model: what an answer holds is what was sent, also later."""
-    device = CpuDevice((4, 2), threads=1, cores=2)
-    async with asyncio.timeout(WAIT_S), Engine(Profiling(device), Scheduler(device.spec)) as engine:
-        served = await engine.start(make_model(lambda x: x))
-        assert isinstance(served, ServedModel)
+    cpu = CpuDevice((4, 2), threads=1, cores=2)
+    async with asyncio.timeout(WAIT_S), Engine(Profiling(cpu), Scheduler(cpu.spec)) as engine:
+        served = await started(engine, make_model(lambda x: x))
 
         async def client(number: int) -> int:
             kept = []
@@ -189,24 +149,16 @@ async def test_answers_on_threads_are_the_callers_own():
         assert served.pool.used == 0
 
 
-async def test_a_bad_row_on_threads_fails_alone():
-    device = CpuDevice((4,), threads=1, cores=2)
-    async with asyncio.timeout(WAIT_S), Engine(Profiling(device), Scheduler(device.spec)) as engine:
-        served = await engine.start(make_model(lambda x: torch.linalg.inv(x[:, :, None] * torch.eye(2))[:, 0]))
-        good, bad = await asyncio.gather(
-            ask(served, rows_of(2.0)), ask(served, np.zeros((1, 2), np.float32)), return_exceptions=True
-        )
+async def test_a_bad_row_on_threads_fails_alone_and_a_worker_that_dies_loses_the_device():
+    cpu, lost = CpuDevice((4,), threads=1, cores=2), asyncio.get_running_loop().create_future()
+    engine = Engine(Profiling(cpu), Scheduler(cpu.spec), on_lost=lost.set_result)
+    async with asyncio.timeout(WAIT_S), engine:
+        served = await started(engine, make_model(lambda x: torch.linalg.inv(x[:, :, None] * torch.eye(2))[:, 0]))
+        good, bad = await ends_of(ask(served, rows_of(2.0)), ask(served, np.zeros((1, 2), np.float32)))
         assert good.outputs[0][0, 0] == 0.5
         assert "singular" in str(bad)
         assert served.pool.used == 0
-
-
-async def test_a_worker_that_dies_on_threads_loses_the_device():
-    lost = asyncio.get_running_loop().create_future()
-    device = CpuDevice((4,), threads=1, cores=2)
-    engine = Engine(Profiling(device), Scheduler(device.spec), on_lost=lost.set_result)
-    async with asyncio.timeout(WAIT_S), engine:
-        served = await engine.start(make_model(Affine()))
+        fatal = await started(engine, make_model(Affine(), name="fatal"))
         with pytest.raises(NotReady, match="the device is lost: worker 0 has died: GeneratorExit"):
-            await ask(served, rows_of(FATAL))
+            await ask(fatal, rows_of(FATAL))
         assert await lost == engine.stuck()
