@@ -1,4 +1,4 @@
-# make serve | test | test-core | test-experiments | check | fix | bench | load | drill | soak | docs.  PIP_ARGS is handed to pip, see README.
+# make serve | test | test-core | test-experiments | check | fix | bench | load | drill | soak | docs.  PIP_ARGS is handed to pip, see docs/start.md.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

@@ -9,14 +9,13 @@ from typing import Any
 from mkdocs.structure.files import File
 
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
-_SECTION = re.compile(r"^## What is where\n.*?(?=^## )", re.MULTILINE | re.DOTALL)
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """The README as the first page, without the map of folders, whose place is the repository."""
+    """The README as the first page."""
     readme = posixpath.join(posixpath.dirname(config.config_file_path), "README.md")
     with open(readme, encoding="utf-8") as file:
-        text = _SECTION.sub("", file.read())
+        text = file.read()
     files.append(File.generated(config, "index.md", content=_from_the_top(text)))
     return files
 

@@ -27,7 +27,7 @@ from app.models.repository import SETS
 from app.settings import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
-TOPS = ("app", "clients", "docs", "loadtest", "tests", "deploy")
+TOPS = ("app", "clients", "docs", "experiments", "loadtest", "tests", "deploy")
 #: Hosts that may be linked to: those that a reader needs, and no mirror of a package registry.
 HOSTS = {"download.pytorch.org", "keepachangelog.com", "semver.org"}
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -166,7 +166,7 @@ def test_models_lists_every_key_of_model_toml() -> None:
 
 
 def test_model_files_in_the_documentation_are_toml() -> None:
-    shown = [text for page in ("README.md", "docs/models.md") for kind, text in FENCED.findall(read(page))
+    shown = [text for page in ("docs/start.md", "docs/models.md") for kind, text in FENCED.findall(read(page))
              if kind == "toml"]  # fmt: skip
     assert shown
     for text in shown:
@@ -234,8 +234,8 @@ def test_every_model_that_ships_is_listed_and_has_a_card() -> None:
         assert (folder / "README.md").read_text(encoding="utf-8").startswith(f"# {folder.name}\n")
 
 
-def test_readme_serves_a_model_in_fifteen_lines() -> None:
-    section = read("README.md").partition("## Your own model")[2]
+def test_a_model_is_served_in_fifteen_lines() -> None:
+    section = read("docs/start.md").partition("## Your own model")[2]
     script = FENCED.findall(section)[0][1]
     assert len(script.splitlines()) <= 15
     files = dict(re.findall(r"cat > \S+/(\S+) <<END\n(.*?)END\n", script, re.DOTALL))
@@ -244,7 +244,7 @@ def test_readme_serves_a_model_in_fifteen_lines() -> None:
 
 
 def test_metrics_in_operations_are_rendered() -> None:
-    source = (ROOT / "app" / "exposition.py").read_text(encoding="utf-8")
+    source = (ROOT / "app" / "observe" / "prometheus.py").read_text(encoding="utf-8")
     for name in re.findall(r"`(?:starling|nv_inference)_(\w+)`", read("docs/operations.md")):
         assert name.removesuffix("_total") in source, name
 

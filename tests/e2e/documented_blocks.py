@@ -202,7 +202,6 @@ build = Net
 """
 
 RULES = (
-    BlockRule("README.md", "app/\n", names_files),
     BlockRule("docs/architecture.md", "app/\n", names_files),
     BlockRule("docs/bench.md", "from app.bench", measures),
     BlockRule("docs/client.md", "import numpy", runs),
@@ -229,8 +228,8 @@ RULES = (
     BlockRule("docs/simulation.md", r'\{"model"', is_a_profile),
 )
 ELSEWHERE = (
-    Elsewhere("docs/classes.md", "model encoder: a row takes", "engine/test_program.py",
-              "test_a_stage_over_the_budget_is_told_with_how_many_would_fit"),
+    Elsewhere("docs/classes.md", "model encoder: a row takes", "engine/test_memory.py",
+              "test_a_stage_over_the_budget_is_logged_with_how_many_would_fit"),
     Elsewhere("docs/kubernetes.md", "# mine/keys.yaml", "deploy/test_kustomize.py", "test_the_documentations_keys"),
     Elsewhere("docs/kubernetes.md", "# mine/", "deploy/test_kustomize.py", "test_the_documentations_overlay"),
     Elsewhere("docs/loadtest.md", "ramp: ", "loadtest/test_locust_shapes.py",

@@ -67,7 +67,7 @@ class World:
             if not path.name.startswith(".") and path.name != "mine":
                 (folder / path.name).symlink_to(path)
         np.save(folder / "x.npy", np.arange(4, dtype=np.float32))
-        _readme(self.mine.parent)
+        _start(self.mine.parent)
         _models(self.mine)
         _stand_ins(self.bench)
 
@@ -108,8 +108,8 @@ def given_file(command: Command) -> tuple[str, str] | None:
     return (found["file"], found["text"]) if found else None
 
 
-def _readme(folder: Path) -> None:
-    for one in blocks("README.md"):
+def _start(folder: Path) -> None:
+    for one in blocks("docs/start.md"):
         for command in commands(one) if one.is_shell else ():
             if found := given_file(command):
                 path = folder / found[0]

@@ -1,0 +1,60 @@
+"""Phrases that readers stumbled over stay out of the code, its comments and the documentation. See CONTRIBUTING.md."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+#: A regular expression, and what to write in its place.
+PHRASES = {
+    r"goes_on|going_on|\bgo_on\b": "multi_step, continued, passes_through(stage)",
+    r"runs some for nobody": "runs unchanged; results of dropped rows are discarded",
+    r"take chance for a burst": "mistake noise for a burst",
+    r"in the course of things": "exact for a single deviation",
+    r"\bthe short way\b|uvicorn's way": "fast path, ASGI path",
+    r"\b_Unheard\b|\bfarewell\b|\bmended\b": "_NoEvent, tls_close, uvicorn_fixes",
+    r"class (Around|Alike|Beside|Fits|Joining|Known|Learned|Asked|Found|Home|Host)\b": "a noun for the thing",
+    r"\bhears of\b|\bheard of\b|\bunheard\b": "name the call: on_finished(unit)",
+    r"\bgoes by\b": "follows, uses",
+    r"\bis told (that|of|when|how|to)\b": "name the call, or what it is given",
+    r"\bstands (for|in|behind|at|beside|there)\b": "is, is in, follows",
+}
+#: How many files still hold a phrase: lower a number when you rewrite one, and never raise it.
+STILL: dict[str, int] = {
+    r"goes_on|going_on|\bgo_on\b": 13,
+    r"runs some for nobody": 1,
+    r"class (Around|Alike|Beside|Fits|Joining|Known|Learned|Asked|Found|Home|Host)\b": 1,
+    r"\bhears of\b|\bheard of\b|\bunheard\b": 9,
+    r"\bgoes by\b": 3,
+    r"\bis told (that|of|when|how|to)\b": 8,
+    r"\bstands (for|in|behind|at|beside|there)\b": 17,
+}
+
+
+def texts() -> Iterator[Path]:
+    yield from (ROOT / name for name in ("README.md", "CONTRIBUTING.md"))
+    yield from sorted((ROOT / "docs").glob("*.md"))
+    yield from sorted((ROOT / "app").rglob("*.py"))
+
+
+@cache
+def found(phrase: str) -> dict[str, int]:
+    """The files that hold a phrase, with the line of the first; a phrase may be broken over two lines."""
+    pattern = re.compile(phrase.replace(" ", r"\s+(?:# )?"))
+    lines = {}
+    for path in texts():
+        text = path.read_text(encoding="utf-8")
+        if match := pattern.search(text):
+            lines[str(path.relative_to(ROOT))] = text.count("\n", 0, match.start()) + 1
+    return lines
+
+
+@pytest.mark.parametrize("phrase", PHRASES)
+def test_nobody_has_to_read_a_sentence_twice(phrase: str) -> None:
+    places = [f"{file}:{line}" for file, line in found(phrase).items()]
+    assert len(places) <= STILL.get(phrase, 0), f"write: {PHRASES[phrase]}; now in {', '.join(places)}"
