@@ -1,9 +1,9 @@
 """A model, a stage or the step of a cell as torch compiles it: a few times, and not while it serves.
 
 torch compiles again for what it takes for a constant: a size of 1, and whether a tensor was made for inference or for
-anything, which slots and what operators return differ in, and how rows of one value lie in memory. Sizes of 1 cannot be
+anything, in which slots and results of operators differ, and the strides of rows of one value. Sizes of 1 cannot be
 helped: once for batches of one row and once for larger ones, and so for rows of length 1. `shortest` are the batches
-with which warm-up sees to that. The rest is made alike here. After eight times torch compiles no more.
+for which warm-up compiles it before it serves. The rest is made uniform here. After eight times torch compiles no more.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Compiled(nn.Module):
         self.compiled: Callable[..., Any] = torch.compile(call, dynamic=True, **_APART)
 
     def forward(self, *inputs: Any, **keywords: Any) -> Any:
-        return self.compiled(*map(_alike, inputs), **keywords)
+        return self.compiled(*map(_uniform, inputs), **keywords)
 
 
 def shortest(model: Model, row: SampleRow) -> Iterator[tuple[SampleRow, int]]:
@@ -46,10 +46,10 @@ def shortest(model: Model, row: SampleRow) -> Iterator[tuple[SampleRow, int]]:
             yield stretched(inputs, row, ones), size
 
 
-def _alike(value: Any) -> Any:
-    """The values as an inference tensor whose rows are neighbours, in the same memory if they lie so there."""
+def _uniform(value: Any) -> Any:
+    """The values as a contiguous inference tensor, in the same memory where they are contiguous already."""
     if isinstance(value, tuple):
-        return tuple(map(_alike, value))
+        return tuple(map(_uniform, value))
     if not isinstance(value, torch.Tensor):
         return value
     with torch.inference_mode():

@@ -23,7 +23,7 @@ def with_made(
 
 
 def make_input(spec: TensorSpec, lengths: Mapping[str, torch.Tensor], longest: Mapping[str, int]) -> torch.Tensor:
-    """The input `spec` for a batch, in memory of its own, where `lengths` lie.
+    """The input `spec` for a batch, in memory of its own, on the device of `lengths`.
 
     `lengths` has the length of each row, padding rows included, along each variable axis; `longest` the length of the
     batch along it.

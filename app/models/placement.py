@@ -72,7 +72,7 @@ def warn_of_indices(model: Model) -> None:
 def place(model: Model, placement: Placement) -> Model:
     """The model with its module on the device, in the precision, compiled. Changes the module itself.
 
-    A model that is not `movable` comes back as it is. Raises ConfigError naming the model when it cannot be moved;
+    A model that is not `movable` is returned as it is. Raises ConfigError naming the model when it cannot be moved;
     what torch.compile makes of it shows at its first batch.
     """
     module = model.call

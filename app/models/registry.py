@@ -272,7 +272,7 @@ class Registry:
         return turn
 
     async def _own(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run to its end in a task of the registry: a caller that goes away must not leave a change half done."""
+        """Run to its end in a task of the registry: a caller that disconnects must not leave a change half done."""
         if self._closed:
             work.close()
             raise NotReady("the server is stopping")

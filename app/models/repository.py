@@ -128,7 +128,7 @@ def _is_one_model(folder: Path) -> bool:
     try:
         models = [entry.name for entry in folder.iterdir() if entry.is_dir() and (entry / FILE_NAME).is_file()]
     except OSError:
-        return False  # reading it as a repository tells the error
+        return False  # reading it as a repository will raise the error
     return bool(models) and all(_VERSION.fullmatch(name) for name in models)
 
 

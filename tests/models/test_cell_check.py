@@ -89,7 +89,7 @@ class SpreadAtFinish(Sum):
         ),
         (Spread(), r"output 'y': .* alone, nan at step 1 with NaN and infinity in the place of its neighbours"),
         (SpreadAtStart(), "output 'x': .* alone, nan before step 1 with NaN"),
-        (SpreadAtFinish(), "output 'y': .* alone, nan behind its last step with NaN"),
+        (SpreadAtFinish(), "output 'y': .* alone, nan after its last step with NaN"),
         (Clock(), "a step of the cell depends on the steps that it made before, .* Keep nothing in the cell"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -106,7 +107,8 @@ def test_an_exported_model_is_moved_with_its_constants_and_its_graph():
 def test_what_cannot_be_moved_stays():
     plain = model_of(lambda x: x)
     text = model_of(nn.Identity(), (spec("t", "BYTES", 1),), (spec("y", "FP32", 1),))
-    for model in (plain, text):
+    cell = model_of(recurrent_model(Recurrent(SimpleNamespace(step=len), ((4,),)), plain.info)[0])
+    for model in (plain, text, cell):
         assert not movable(model)
         assert place(model, Placement(META, "bf16", compile=True)) is model
 
@@ -133,16 +135,17 @@ def test_compile_is_one_graph_for_all_sizes(monkeypatch):
     assert isinstance(placed.call, Cast)
 
 
+class Cell(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.GRUCell(4, 4)
+
+    def step(self, x: torch.Tensor, state: Any) -> Any:
+        hidden = self.cell(x, state[0])
+        return hidden, (hidden,)
+
+
 def test_a_recurrent_model_is_compiled_by_its_step_and_casts_by_itself(monkeypatch):
-    class Cell(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.cell = nn.GRUCell(4, 4)
-
-        def step(self, x: torch.Tensor, state: Any) -> Any:
-            hidden = self.cell(x, state[0])
-            return hidden, (hidden,)
-
     asked: list[Any] = []
     monkeypatch.setattr(torch, "compile", lambda step, **options: asked.append(options) or step)
     model = model_of(None, (spec("x", "FP32", 3, 4),))
@@ -155,26 +158,17 @@ def test_a_recurrent_model_is_compiled_by_its_step_and_casts_by_itself(monkeypat
         assert call(torch.ones(2, 3, 4))[0].dtype == torch.float32
 
 
-def test_a_cell_that_is_no_module_stays():
-    class Cell:
-        def step(self, x: torch.Tensor, state: Any) -> Any:
-            return x, state
-
-    model = model_of(None, (spec("x", "FP32", 3, 4),))
-    call, _ = recurrent_model(Recurrent(Cell(), ((4,),)), model.info)
-    assert not movable(replace(model, call=call))
-
-
-def test_indices_without_bounds_are_warned_of(caplog):
-    """A GPU does not check them; bytes and floats are none."""
-    for one, warned in [
+@pytest.mark.parametrize(
+    ("one", "warned"),
+    [
         (spec("ids", "INT64", 2), True),
         (replace(spec("low", "INT32", 2), minimum=0), True),
         (replace(spec("both", "INT64", 2), minimum=0, maximum=9), False),
         (spec("pixels", "UINT8", 2), False),
         (spec("x", "FP32", 2), False),
         (TensorSpec("lengths", "INT64", (), (), (), lengths_of="tokens"), False),  # no client can send it
-    ]:
-        caplog.clear()
-        warn_of_indices(model_of(nn.Identity(), (one,)))
-        assert [one.name in record.getMessage() for record in caplog.records] == [True] * warned
+    ],
+)
+def test_indices_without_bounds_are_warned_of(caplog, one: TensorSpec, warned: bool):
+    warn_of_indices(model_of(nn.Identity(), (one,)))
+    assert [one.name in record.getMessage() for record in caplog.records] == [True] * warned

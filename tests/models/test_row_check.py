@@ -19,18 +19,15 @@ PER_TOKEN = TensorSpec("y", "FP32", (-1,), ("tokens",), (32,))
 LABEL = TensorSpec("label", "INT64", (), (), ())
 
 
-class Log(list[tuple[int, int]]):
-    """How many rows were run, and at which size."""
-
-
 def check(
     call: Callable[[Array], Array | tuple[Array, ...]],
     inputs: Sequence[TensorSpec] = (X,),
     outputs: Sequence[TensorSpec] = (Y,),
     precision: str = "FP32",
-    log: Log | None = None,
+    log: list[tuple[int, int]] | None = None,
     **batching: object,
 ) -> Finding | None:
+    """`log` gets how many rows were run, and at which size."""
     info = ModelInfo("m", "1", "pytorch", tuple(inputs), tuple(outputs), Batching(**batching))  # type: ignore[arg-type]
 
     def run(rows: Sequence[SampleRow], size: int) -> list[Array]:
@@ -47,34 +44,62 @@ def softmax(x: Array, axis: int) -> Array:
     return power / power.sum(axis=axis, keepdims=True)
 
 
-def test_a_model_of_independent_rows_passes() -> None:
-    log = Log()
-    assert check(lambda x: softmax(x, 1), log=log) is None
-    assert log == [(1, 1)] * 4 + [(4, 4), (4, 4), (4, 4), (4, 8)]
-
-
-def test_batches_are_no_larger_than_the_largest() -> None:
-    for most, expected in ((1, []), (2, [(2, 2), (2, 2), (2, 2), (1, 2)]), (4, [(4, 4), (4, 4), (4, 4), (3, 4)])):
-        log = Log()
-        assert check(lambda x: softmax(x, 1), log=log, max_batch=most) is None
-        assert [batch for batch in log if batch != (1, 1)] == expected
+@pytest.mark.parametrize(
+    ("most", "expected"),
+    [
+        (32, [(4, 4), (4, 4), (4, 4), (4, 8)]),
+        (4, [(4, 4), (4, 4), (4, 4), (3, 4)]),
+        (2, [(2, 2), (2, 2), (2, 2), (1, 2)]),
+        (1, []),
+    ],
+)
+def test_a_model_of_independent_rows_passes(most: int, expected: list[tuple[int, int]]) -> None:
+    log: list[tuple[int, int]] = []
+    assert check(lambda x: softmax(x, 1), log=log, max_batch=most) is None
+    assert log == [(1, 1)] * (4 if expected else 0) + expected
 
 
 def test_rows_of_two_lengths_share_a_batch_of_two() -> None:
-    log = Log()
-    assert check(lambda x: x, [SEQUENCE], [PER_TOKEN], log=log, max_batch=2) is None
-    assert log[-1] == (2, 2)
-    found = check(lambda x: x.mean(1), [SEQUENCE], [SCALAR], max_batch=2)
-    assert found is not None
-    assert "padded to length 16" in str(found)
+    assert check(lambda x: x, [SEQUENCE], [PER_TOKEN], max_batch=2) is None
+    assert "padded to length 16" in str(check(lambda x: x.mean(1), [SEQUENCE], [SCALAR], max_batch=2))
 
 
-def test_softmax_over_the_rows() -> None:
-    found = check(lambda x: softmax(x, 0))
+ANOTHER = TensorSpec("y", "FP32", (-1,), ("y.0",), (-1,))
+GRID = TensorSpec("x", "FP32", (-1, -1), ("lines", "tokens"), (32, 32))
+
+
+@pytest.mark.parametrize(
+    ("call", "inputs", "outputs", "cause", "message"),
+    [
+        (lambda x: softmax(x, 0), X, Y, Cause.COMPANY, "output 'y': 1 alone, 0."),
+        (lambda x: softmax(x, 0), X, Y, Cause.COMPANY, "in company of 3 other rows (the largest difference, 0."),
+        (
+            lambda x: x * len(np.unique(x, axis=0)) / len(x),
+            X,
+            Y,
+            Cause.COMPANY,
+            "filled up with copies of the last row",
+        ),
+        (lambda x: x.sum(1) / x.shape[1], SEQUENCE, SCALAR, Cause.PADDING, "(axis 'tokens', its own length is 8)"),
+        (lambda x: x[:, ::-1], SEQUENCE, PER_TOKEN, Cause.PADDING, "padded to length 16"),
+        (lambda x: x, SEQUENCE, ANOTHER, Cause.PADDING, "'y': shape [8] alone, shape [16] padded to length 16"),
+        (lambda x: x.sum((1, 2)) / x.shape[2], GRID, SCALAR, Cause.PADDING, "(axis 'tokens', "),
+        (lambda x: x.sum((1, 2)) / x.shape[1], GRID, SCALAR, Cause.PADDING, "(axis 'lines', "),
+    ],
+)
+def test_what_is_found(
+    call: Callable[[Array], Array], inputs: TensorSpec, outputs: TensorSpec, cause: Cause, message: str
+) -> None:
+    found = check(call, [inputs], [outputs])
     assert found is not None
-    assert found.cause is Cause.COMPANY
-    assert str(found).startswith("a row's answer depends on the other rows of its batch: output 'y': 1 alone, 0.")
-    assert "in company of 3 other rows (the largest difference, 0." in str(found)
+    assert found.cause is cause
+    assert str(found).startswith(f"{cause.value}: output 'y': ")
+    assert message in str(found)
+
+
+@pytest.mark.parametrize(("call", "output"), [(lambda x: x.sum(1), SCALAR), (lambda x: x + 1, PER_TOKEN)])
+def test_an_output_is_cut_to_the_row_s_own_length(call: Callable[[Array], Array], output: TensorSpec) -> None:
+    assert check(call, [SEQUENCE], [output]) is None
 
 
 def test_the_largest_difference_is_told() -> None:
@@ -85,33 +110,6 @@ def test_the_largest_difference_is_told() -> None:
         return y
 
     assert str(check(call)).endswith("'y': 10 alone, 12 in company of 3 other rows (the largest difference, 2)")
-
-
-def test_a_mean_over_padding() -> None:
-    found = check(lambda x: x.sum(1) / x.shape[1], [SEQUENCE], [SCALAR])
-    assert found is not None
-    assert found.cause is Cause.PADDING
-    assert "a row's answer depends on how far it is padded: output 'y': " in str(found)
-    assert "padded to length 16 (axis 'tokens', its own length is 8)" in str(found)
-    assert check(lambda x: x.sum(1), [SEQUENCE], [SCALAR]) is None
-
-
-def test_the_axis_that_is_padded_is_named() -> None:
-    two = TensorSpec("x", "FP32", (-1, -1), ("lines", "tokens"), (32, 32))
-    assert "(axis 'tokens', " in str(check(lambda x: x.sum((1, 2)) / x.shape[2], [two], [SCALAR]))
-    assert "(axis 'lines', " in str(check(lambda x: x.sum((1, 2)) / x.shape[1], [two], [SCALAR]))
-
-
-def test_an_output_is_cut_to_the_row_s_own_length() -> None:
-    assert check(lambda x: x + 1, [SEQUENCE], [PER_TOKEN]) is None
-    found = check(lambda x: x[:, ::-1], [SEQUENCE], [PER_TOKEN])
-    assert found is not None
-    assert found.cause is Cause.PADDING
-
-
-def test_an_output_whose_shape_depends_on_its_company() -> None:
-    free = TensorSpec("y", "FP32", (-1,), ("y.0",), (-1,))
-    assert "output 'y': shape [8] alone, shape [16] padded to length 16" in str(check(lambda x: x, [SEQUENCE], [free]))
 
 
 def test_only_the_order_matters() -> None:
@@ -126,11 +124,6 @@ def test_only_the_order_matters() -> None:
     assert "in another order" in str(check(call))
 
 
-def test_only_copies_matter() -> None:
-    found = check(lambda x: x * len(np.unique(x, axis=0)) / len(x))
-    assert "in a batch of 8 that is filled up with copies of the last row" in str(found)
-
-
 def test_a_model_that_samples_is_told_apart() -> None:
     random = np.random.default_rng(0)
     found = check(lambda x: x + random.random(x.shape, np.float32))
@@ -141,16 +134,6 @@ def test_a_model_that_samples_is_told_apart() -> None:
 
 
 # tolerances
-
-
-def noise(size: float) -> Callable[[Array], Array]:
-    """As another kernel for another batch size: errors in proportion to the largest value."""
-
-    def call(x: Array) -> Array:
-        y = np.float32([1, 0, -20]) * np.ones((len(x), 1), np.float32)
-        return y + np.float32(size * 20 * (len(x) > 1))
-
-    return call
 
 
 @pytest.mark.parametrize(("precision", "passes", "fails"), [

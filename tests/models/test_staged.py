@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
-from app.contract import ModelSource
 from app.errors import ConfigError
 from app.models import Staged
 from app.models.loading import load
 
-from .folders import source_of as source
-from .folders import write_model
+from .folders import refused, source_of, write_model
 
 TOML = """
 source = "model.py:build"
@@ -90,49 +90,36 @@ def test_what_a_stage_must_not_pass_on_is_said(first, message):
         Staged([first, lambda x: x])(torch.ones(3, 2))
 
 
-def source_of(tmp_path, code: str, toml: str = TOML) -> ModelSource:
-    return source(write_model(tmp_path / "m", toml, code))
+def folder_with(tmp_path, stages: str, toml: str = TOML) -> Path:
+    code = f"from app.models import Staged\nfrom torch import nn\ndef build():\n    return Staged([{stages}])\n"
+    return write_model(tmp_path / "m", toml, code)
 
 
 def test_a_factory_may_return_stages(tmp_path):
-    code = """
-from app.models import Staged
-import torch
-def build():
-    return Staged([torch.nn.Linear(2, 2), torch.nn.Dropout(), lambda x: x])
-"""
-    model = load(source_of(tmp_path, code))
+    model = load(source_of(folder_with(tmp_path, "nn.Linear(2, 2), nn.Dropout(), lambda x: x")))
     assert len(model.stages) == 3
     assert model.again == ((), (), ())
-    x = torch.ones(4, 2)
-    staged = x
+    x = staged = torch.ones(4, 2)
     for stage in model.stages:
         staged = stage(staged)
     assert torch.equal(model.call(x), staged)
 
 
 def test_one_stage_is_a_model_in_one_piece(tmp_path):
-    code = "from app.models import Staged\ndef build():\n    return Staged([lambda x: x])\n"
-    assert load(source_of(tmp_path, code)).stages == ()
+    assert load(source_of(folder_with(tmp_path, "lambda x: x"))).stages == ()
 
 
 def test_parameters_are_the_first_stages(tmp_path):
-    code = """
-from app.models import Staged
-def first(x, *, parameters): return x
-def build(): return Staged([first, lambda x: x])
-"""
-    assert load(source_of(tmp_path, code)).takes_parameters
+    model = load(source_of(folder_with(tmp_path, "lambda x, *, parameters: x, lambda x: x")))
+    assert model.takes_parameters
 
 
-def test_the_first_stage_takes_the_inputs(tmp_path):
-    code = "from app.models import Staged\ndef build():\n    return Staged([lambda a, b: a, lambda x: x])\n"
-    with pytest.raises(ConfigError, match=r"model\.toml: inputs: expected as many"):
-        load(source_of(tmp_path, code))
-
-
-def test_stages_of_text_are_refused(tmp_path):
-    code = "from app.models import Staged\ndef build():\n    return Staged([lambda x: x, lambda x: x])\n"
-    toml = TOML.replace('"FP32"', '"BYTES"', 1)
-    with pytest.raises(ConfigError, match=r"model\.toml: inputs\[0\]\.datatype: expected numbers .* got BYTES"):
-        load(source_of(tmp_path, code, toml))
+@pytest.mark.parametrize(
+    ("stages", "toml", "message"),
+    [
+        ("lambda a, b: a, lambda x: x", TOML, "inputs: expected as many"),
+        ("lambda x: x, lambda x: x", TOML.replace('"FP32"', '"BYTES"', 1), "inputs[0].datatype: expected numbers for"),
+    ],
+)
+def test_stages_that_do_not_fit_are_refused(tmp_path, stages, toml, message):
+    assert f"model.toml: {message}" in refused(folder_with(tmp_path, stages, toml))

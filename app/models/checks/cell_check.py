@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from app.contract import Array, Model, SampleRow, TensorSpec
-from app.models.checks.row_check import Cause, Finding, Tolerance, difference
+from app.contract import Model, SampleRow, TensorSpec
+from app.models.checks.row_check import Answers, Cause, Finding, Tolerance, difference
 from app.models.checks.samples import stack, stretched
 from app.models.checks.stage_check import comparable, spec_of
 from app.models.recurrent.cell_specs import State
@@ -31,14 +31,13 @@ _SPOILT = (torch.nan, torch.inf)
 _SPOILT_HOW = "with NaN and infinity in the place of its neighbours"
 
 Tensors = Sequence[torch.Tensor]
-Answers = list[Array]
 
 
 def check_cell(model: Model, rows: Sequence[SampleRow], tolerance: Tolerance) -> Finding | None:
     """The largest difference between a step made alone and in company, which names the step; None within `tolerance`.
 
     `rows` may share a batch, the longest first. Raises what the cell raises. Nothing is found of a model that answers
-    the same rows differently twice, which the row check tells.
+    the same rows differently twice, which the row check reports.
     """
     if model.info.batching.max_batch < 2:
         return None
@@ -147,11 +146,11 @@ class _Check:
             got += [_row(joined.out, position) for position in range(len(places))]
             how += [_at(step, [other for position, (_, other) in enumerate(places) if position != own])
                     for own, (_, step) in enumerate(places)]  # fmt: skip
-        return difference(self._specs, self._tolerance, (alone, "alone"), (got, how))
+        return difference(self._specs, self._tolerance, alone, got, how)
 
     def _company(self) -> Iterator[list[tuple[int, int]]]:
         """Rows that share a step, by their places, with the step that each is at: all at the first, then each row
-        begins a step after the one before, and stands now before it and now behind.
+        begins a step after the one before, alternately before and after it in the batch.
         """
         most = self._model.info.batching.max_batch
         yield [(row, 0) for row in range(len(self._alone))][:most]
@@ -171,14 +170,14 @@ class _Check:
             x = None if made.x is None else self._spoilt(made.x)
             try:
                 got = self._step(x, tuple(map(self._spoilt, made.state)))
-            except Exception:  # a step may refuse NaN, whoever's it is
+            except Exception:  # a step may refuse any NaN
                 continue
             if found := self._one(self._specs, made.out, got.out, f"at step {place + 1} {_SPOILT_HOW}"):
                 return found
         return None
 
     def spoilt_ends(self) -> str | None:
-        """What comes before the first step of the longest row, and what comes behind the last."""
+        """`start` before the first step of the longest row, and `finish` after the last."""
         alone, cell = self._alone[0], self._cell
         inputs = self._inputs([alone.row])
         if cell.starts and any(value.is_floating_point() for value in inputs):
@@ -202,7 +201,7 @@ class _Check:
             spoilt = cell.finish(tuple(map(self._spoilt, state)), list(map(self._spoilt, ys)), self._spoilt(ends))
         except Exception:
             return None
-        return self._one(self._model.info.outputs, answers, spoilt, f"behind its last step {_SPOILT_HOW}")
+        return self._one(self._model.info.outputs, answers, spoilt, f"after its last step {_SPOILT_HOW}")
 
     def _spoilt(self, value: torch.Tensor) -> torch.Tensor:
         """A row [1, ...] and copies of it, which are NaN or infinite where there are such values."""
@@ -213,14 +212,14 @@ class _Check:
         return batch
 
     def _one(self, specs: Sequence[TensorSpec], clean: Tensors, got: Tensors, how: str) -> str | None:
-        return difference(specs, self._tolerance, ([_row(clean, 0)], "alone"), ([_row(got, 0)], [how]))
+        return difference(specs, self._tolerance, [_row(clean, 0)], [_row(got, 0)], how)
 
     def repeats(self) -> bool:
         """Whether the longest row, alone and from its beginning, makes the same steps again."""
         return not self._changed(self._run(self._alone[0].row).steps)
 
     def remembers(self) -> bool:
-        """Whether single steps of it, made again behind others, give something else."""
+        """Whether single steps of it, made again after others, give something else."""
         return self._changed([self._step(made.x, made.state) for made in self._alone[0].steps])
 
     def _changed(self, again: Sequence[_Made]) -> bool:
@@ -228,8 +227,7 @@ class _Check:
         if len(steps) != len(again):
             return True
         first, second = ([_row(made.out, 0) for made in run] for run in (steps, again))
-        how = [""] * len(steps)
-        return difference(self._specs, self._tolerance, (first, ""), (second, how)) is not None
+        return difference(self._specs, self._tolerance, first, second, "") is not None
 
 
 def _row(values: Tensors, position: int) -> Answers:

@@ -71,7 +71,7 @@ def check(
     """Load every model of a repository, a shipped set or a single model's folder and try it: batches of 1, 2 and the
     largest size, a row at full length, and whether rows are independent. `row_check` beats model.toml.
 
-    Raises ConfigError only where there is no model; a model's own fault is told in its result.
+    Raises ConfigError only where there is no model; a model's own fault is in its result.
     """
     repository = place if isinstance(place, Repository) else Repository(place)
     return Report(tuple(_try(source, row_check, check_names) for source in _sources(repository)))

@@ -12,7 +12,7 @@ last row. `check_rows` is the driver for a caller that can wait.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -21,6 +21,7 @@ import numpy as np
 from app.contract import Array, ModelInfo, SampleRow, TensorSpec
 
 Run = Callable[[Sequence[SampleRow], int], Sequence[Array]]
+Answers = Sequence[Array]  # a row's outputs, each as long as the row itself
 Comparisons = Generator[tuple[list[SampleRow], int], Sequence[Array], "Finding | None"]
 
 LARGEST = 8  #: rows of a batch: what a row depends on shows in small ones, and large ones take long
@@ -109,18 +110,17 @@ def comparisons(info: ModelInfo, rows: Sequence[SampleRow], tolerance: Tolerance
     first, *others = _batches(rows, info.batching.max_batch)
     company = yield from _answers(outputs, rows, first.places, first.size)
     again = yield from _answers(outputs, rows, first.places, first.size)
-    twice = _Comparison(outputs, tolerance, company, "at first")
-    difference = twice.difference(range(len(again)), again, ["again"] * len(again))
-    if difference is not None:
-        return Finding(Cause.RANDOM, difference)
+    found = difference(outputs, tolerance, company, again, "again", "at first")
+    if found is not None:
+        return Finding(Cause.RANDOM, found)
     compare = _Comparison(outputs, tolerance, alone, "alone")
     for batch in (first, *others):
         got = company
         if batch is not first:
             got = yield from _answers(outputs, rows, batch.places, batch.size)
-        difference = compare.difference(batch.places, got, batch.how)
-        if difference is not None:
-            return Finding(batch.cause, difference)
+        found = compare.difference(batch.places, got, batch.how)
+        if found is not None:
+            return Finding(batch.cause, found)
     return None
 
 
@@ -176,26 +176,17 @@ def cut(spec: TensorSpec, value: Any, row: SampleRow) -> Array:
 def difference(
     outputs: Sequence[TensorSpec],
     tolerance: Tolerance,
-    expected: tuple[Sequence[Sequence[Array]], str],
-    got: tuple[Sequence[Sequence[Array]], Sequence[str]],
+    expected: Sequence[Answers],
+    got: Sequence[Answers],
+    how: str | Sequence[str],
+    once: str = "alone",
 ) -> str | None:
     """What differs most between two runs of some rows, in words; None within the tolerance.
 
-    Of each row its outputs, as long as the row itself. `expected` and `got` end with how each came about.
+    `once` and `how`, of each row or of all, say how the rows were run.
     """
-    answers, once = expected
-    others, how = got
-    return _Comparison(outputs, tolerance, answers, once).difference(range(len(others)), others, how)
-
-
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    """Two values that differ, in words."""
-
-    first: str
-    second: str
-    how: str
-    note: str = ""
+    each = [how] * len(got) if isinstance(how, str) else how
+    return _Comparison(outputs, tolerance, expected, once).difference(range(len(got)), got, each)
 
 
 _Row = tuple[int, Array, Array, str]  # its place, an output, the same from another run, what was done to it
@@ -208,7 +199,7 @@ class _Comparison:
     """
 
     def __init__(
-        self, outputs: Sequence[TensorSpec], tolerance: Tolerance, expected: Sequence[Sequence[Array]], once: str
+        self, outputs: Sequence[TensorSpec], tolerance: Tolerance, expected: Sequence[Answers], once: str
     ) -> None:
         self._outputs = outputs
         self._tolerance = tolerance
@@ -224,31 +215,31 @@ class _Comparison:
         values = np.concatenate([_numbers(self._outputs[index], answer[index]).ravel() for answer in self._expected])
         return float(np.abs(values[np.isfinite(values)]).max(initial=0))
 
-    def difference(self, places: Sequence[int], got: Sequence[Sequence[Array]], how: Sequence[str]) -> str | None:
+    def difference(self, places: Sequence[int], got: Sequence[Answers], how: Sequence[str]) -> str | None:
         """What differs most, floats before integers, in words: `output 'y': 1 alone, 0.5 in company ...`."""
         order = sorted(range(len(self._outputs)), key=lambda index: self._outputs[index].datatype not in _FLOATS)
         for index in order:
             spec = self._outputs[index]
             rows = [
-                (place, self._expected[place][index], answer[index], told)
-                for place, answer, told in zip(places, got, how, strict=True)
+                (place, self._expected[place][index], answer[index], done)
+                for place, answer, done in zip(places, got, how, strict=True)
             ]
             compare = self._floats if spec.datatype in _FLOATS else self._others
             found = self._shapes(rows) or compare(index, rows)
             if found is not None:
-                return f"output {spec.name!r}: {found.first} {self._once}, {found.second} {found.how}{found.note}"
+                return f"output {spec.name!r}: {found}"
         return None
 
-    def _shapes(self, rows: Sequence[_Row]) -> _Pair | None:
-        for _, a, b, told in rows:
+    def _shapes(self, rows: Sequence[_Row]) -> str | None:
+        for _, a, b, how in rows:
             if a.shape != b.shape:
-                return _Pair(f"shape {list(a.shape)}", f"shape {list(b.shape)}", told)
+                return f"shape {list(a.shape)} {self._once}, shape {list(b.shape)} {how}"
         return None
 
-    def _floats(self, index: int, rows: Sequence[_Row]) -> _Pair | None:
+    def _floats(self, index: int, rows: Sequence[_Row]) -> str | None:
         spec, tolerance = self._outputs[index], self._tolerance
         worst, found = 1.0, None
-        for _, first, second, told in rows:
+        for _, first, second, how in rows:
             a, b = _numbers(spec, first), _numbers(spec, second)
             with np.errstate(all="ignore"):
                 bound = tolerance.relative * np.maximum(np.abs(a), np.abs(b))
@@ -259,25 +250,25 @@ class _Comparison:
             if excess.max(initial=0) > worst:
                 place = np.unravel_index(int(excess.argmax()), excess.shape)
                 worst = float(excess[place])
-                gap = f" (the largest difference, {abs(a[place] - b[place]):.4g})"
-                found = _Pair(f"{a[place]:.4g}", f"{b[place]:.4g}", told, gap)
+                gap = f"(the largest difference, {abs(a[place] - b[place]):.4g})"
+                found = f"{a[place]:.4g} {self._once}, {b[place]:.4g} {how} {gap}"
         return found
 
-    def _others(self, index: int, rows: Sequence[_Row]) -> _Pair | None:
+    def _others(self, index: int, rows: Sequence[_Row]) -> str | None:
         """Integers, booleans and text."""
         worst, found = 0.0, None
-        for at, a, b, told in rows:
+        for at, a, b, how in rows:
             gaps = np.asarray(a != b, float) if a.dtype == object else np.abs(a.astype(float) - b.astype(float))
             self._flipped[index][at] |= gaps > 0
             if gaps.max(initial=0) > worst:
                 place = np.unravel_index(int(gaps.argmax()), gaps.shape)
                 worst = float(gaps[place])
-                found = _Pair(str(a[place]), str(b[place]), told)
+                found = f"{a[place]} {self._once}, {b[place]} {how}"
         count = sum(int(flipped.sum()) for flipped in self._flipped[index])
         values = sum(flipped.size for flipped in self._flipped[index])
         if found is None or count <= self._flips * values:
             return None
-        return replace(found, note=f" (the largest difference; {count} of {values} values differ)")
+        return f"{found} (the largest difference; {count} of {values} values differ)"
 
 
 def _numbers(spec: TensorSpec, values: Array) -> Array:

@@ -88,30 +88,13 @@ def _tensor(tensor: Mapping[str, Any], spec: TensorSpec, at: str) -> Array:
         raise _WrongError(f"{at}.shape: expected a list of lengths, rows first, got {_shown(shape)}")
     if not isinstance(tensor.get("data"), list):
         raise _WrongError(f"{at}.data: expected a list of values, got {_shown(tensor.get('data'))}")
-    values = _flat(tensor["data"])
-    if len(values) != prod(shape):
-        raise _WrongError(f"{at}.data: expected {prod(shape)} values for shape {shape}, got {len(values)}")
-    wrong = next((value for value in values if not _is_of(value, spec)), None)
-    if wrong is not None or None in values:
-        raise _WrongError(f"{at}.data: expected values of {spec.datatype}, got {_shown(wrong)}")
-    found: Array = np.empty(len(values), object)
-    found[:] = [value.encode() for value in values] if spec.datatype == "BYTES" else values
-    return found.reshape(shape)
-
-
-def _flat(data: list[Any]) -> list[Any]:
-    """Nested lists to one list, level by level."""
-    while any(isinstance(value, list) for value in data):
-        data = [item for value in data for item in (value if isinstance(value, list) else [value])]
-    return data
-
-
-def _is_of(value: Any, spec: TensorSpec) -> bool:
-    if spec.datatype == "BYTES":
-        return isinstance(value, str)
-    if spec.datatype == "BOOL":
-        return isinstance(value, bool) or (type(value) is int and 0 <= value <= 1)
-    return type(value) is int or (spec.datatype in _FLOATS and type(value) is float)
+    try:
+        values: Array = np.array(tensor["data"], object if spec.datatype == "BYTES" else None)
+    except ValueError:
+        raise _WrongError(f"{at}.data: expected flat values, or nested as the shape says") from None
+    if values.size != prod(shape):
+        raise _WrongError(f"{at}.data: expected {prod(shape)} values for shape {shape}, got {values.size}")
+    return values.reshape(shape)
 
 
 def _rows(arrays: Mapping[str, Array], info: ModelInfo, where: str, parameters: Mapping[str, Any]) -> list[SampleRow]:
@@ -125,8 +108,8 @@ def _rows(arrays: Mapping[str, Array], info: ModelInfo, where: str, parameters: 
     lengths: dict[str, int] = {}
     counts = {name: (array.shape or (0,))[0] for name, array in arrays.items()}
     if len(set(counts.values())) != 1 or 0 in counts.values():
-        told = ", ".join(f"{count} of {name!r}" for name, count in counts.items())
-        raise _WrongError(f"{where}expected one number of rows, at least 1, in all inputs, got {told}")
+        found = ", ".join(f"{count} of {name!r}" for name, count in counts.items())
+        raise _WrongError(f"{where}expected one number of rows, at least 1, in all inputs, got {found}")
     taken = [_fitted(arrays[spec.name], spec, where, lengths) for spec in info.client_inputs]
     return [
         SampleRow(tuple(np.array(values[row], values.dtype) for values in taken), dict(lengths), parameters)
@@ -156,30 +139,31 @@ def _typed(values: Array, spec: TensorSpec, at: str) -> Array:
     wanted = spec.datatype
     if spec.datatype == "BF16" and values.dtype == np.uint16:
         return values  # its bits
-    kinds = "b" if wanted == "BOOL" else "iub" if wanted not in _FLOATS else "iubf"
-    if values.dtype != object and values.dtype.kind not in kinds:
+    kinds = "iub" if wanted not in _FLOATS else "iubf"
+    if values.dtype.kind not in kinds:
         raise _WrongError(f"{at}: expected values of {wanted}, got {values.dtype}")
     if wanted in _FLOATS:
         numbers = values.astype(np.float64)
         return to_bits(numbers.astype(np.float32)) if wanted == "BF16" else numbers.astype(spec.dtype)
-    if wanted != "BOOL":
-        limits = np.iinfo(spec.dtype)
-        low = int(limits.min) if spec.minimum is None else spec.minimum
-        high = int(limits.max) if spec.maximum is None else spec.maximum
-        least, largest = int(values.min()), int(values.max())
-        if least < low or largest > high:
-            raise _WrongError(f"{at}: expected values from {low} to {high}, got {least if least < low else largest}")
+    low, high = (0, 1) if wanted == "BOOL" else (int(np.iinfo(spec.dtype).min), int(np.iinfo(spec.dtype).max))
+    low = low if spec.minimum is None else spec.minimum
+    high = high if spec.maximum is None else spec.maximum
+    least, largest = int(values.min()), int(values.max())
+    if least < low or largest > high:
+        raise _WrongError(f"{at}: expected values from {low} to {high}, got {least if least < low else largest}")
     return values.astype(spec.dtype)
 
 
 def _texts(values: Array, at: str) -> Array:
-    if values.dtype == object:
-        return values
-    if values.dtype.kind not in "SU":
+    if values.dtype.kind not in "OSU":
         raise _WrongError(f"{at}: expected text, got {values.dtype}")
-    texts: Array = np.empty(values.shape, object)
-    texts[...] = (np.char.encode(values, "utf-8") if values.dtype.kind == "U" else values).astype(object)
-    return texts
+    flat = [value.encode() if isinstance(value, str) else value for value in values.reshape(-1).tolist()]
+    for value in flat:
+        if not isinstance(value, bytes):
+            raise _WrongError(f"{at}: expected text, got {_shown(value)}")
+    texts: Array = np.empty(len(flat), object)
+    texts[:] = flat
+    return texts.reshape(values.shape)
 
 
 def _shown(value: object) -> str:

@@ -20,7 +20,7 @@ from app.models.made import with_made
 
 ROWS = 4  # made up for the row check: enough to change places, few enough to cost little
 _SHORT = 16  # of variable axes: long enough for most kernels, and an encoder runs it in milliseconds
-_LONGER = 8  # times what is known of rows without a bound
+_LONGER = 8  # times the length of the rows at hand, where there is no bound
 _ATTEMPTS = 8  # to make up a row that differs from those before it; some inputs have no more than two values
 _LETTERS = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz", np.uint8)
 _LONGEST_TEXT = 8
@@ -66,7 +66,7 @@ def example_row(inputs: Sequence[TensorSpec], lengths: Mapping[str, int] | None 
 
 
 def plain_value(spec: TensorSpec) -> Any:
-    """What stands in all places of a plain row, as the input's memory holds it."""
+    """The value in all places of a plain row, as the input's memory holds it."""
     if spec.datatype == "BYTES":
         return b""
     return to_bits(np.array([spec.example], np.float32))[0] if spec.datatype == "BF16" else spec.example
@@ -75,7 +75,7 @@ def plain_value(spec: TensorSpec) -> Any:
 def made_up_rows(inputs: Sequence[TensorSpec], lengths: Sequence[Mapping[str, int]], seed: int = 0) -> list[SampleRow]:
     """A row for each of `lengths`, of values that differ from row to row. Equal seeds give equal rows.
 
-    Floats are drawn from the standard normal distribution, text is a word, integers lie between the input's `minimum`
+    Floats are drawn from the standard normal distribution, text is a word, integers are between the input's `minimum`
     and `maximum`. Without these bounds they are 0 or 1: any larger number could be an index out of range.
     """
     random = np.random.default_rng(seed)

@@ -111,12 +111,12 @@ class _Check:
         for joins in range(1, self._stages):
             passed = self._together(joins - 1, places, longest(rows))
             padded = ", where what it brings is padded with 0," if shorter else ""
-            how = [f"in company that it joins at stage {joins}{padded}"] * len(rows)
+            how = f"in company that it joins at stage {joins}{padded}"
             for stage in range(joins, self._stages):
                 passed = self.stage(stage, self._with_again(stage, passed, inputs), rows, len(rows))
                 alone = [self._answers(stage, self._alone[place][stage], [self._rows[place]])[0] for place in places]
                 got = self._answers(stage, passed, rows)
-                found = difference(self._named(stage), tolerance, (alone, "alone"), (got, how))
+                found = difference(self._named(stage), tolerance, alone, got, how)
                 if found is not None:
                     return Finding(Cause.PADDING if shorter else Cause.COMPANY, found)
         return None
@@ -142,12 +142,12 @@ class _Check:
             if any(value.is_floating_point() for value in arguments):
                 try:
                     got = self.stage(stage, [_poisoned(value) for value in arguments], rows, size)
-                except Exception:  # a stage may refuse NaN, whoever's it is
+                except Exception:  # a stage may refuse any NaN
                     got = results[stage]
                 clean = self._answers(stage, results[stage], rows)[:1]
                 dirty = self._answers(stage, got, rows)[:1]
-                how = ["with NaN in the place of its neighbours"]
-                found = difference(self._named(stage), tolerance, (clean, "in company"), (dirty, how))
+                how = "with NaN in the place of its neighbours"
+                found = difference(self._named(stage), tolerance, clean, dirty, how, "in company")
                 if found is not None:
                     return Finding(Cause.COMPANY, found)
             arguments = self._with_again(stage + 1, results[stage], inputs)

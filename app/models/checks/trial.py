@@ -72,7 +72,7 @@ def call_directly(model: Model) -> Run:
 
 @contextmanager
 def staying() -> Iterator[None]:
-    """A model that calls sys.exit fails like any other, and the process goes on."""
+    """A model that calls sys.exit fails like any other and does not end the process."""
     try:
         yield
     except SystemExit as error:
@@ -140,8 +140,8 @@ def try_full_length(model: Model, row: SampleRow, run: Run) -> str | None:
     try:
         run([stretched(model.info.client_inputs, row, full)], 1)
     except Exception as error:
-        told = f"a row at full length ({', '.join(f'{axis} {length}' for axis, length in full.items())})"
-        problem = f"{told}: {_what(error, model.info)}"
+        what = f"a row at full length ({', '.join(f'{axis} {length}' for axis, length in full.items())})"
+        problem = f"{what}: {_what(error, model.info)}"
         if model.samples and not isinstance(error, ConfigError):
             return f"not tried: a sample repeated to {problem}"
         raise ConfigError(f"{_who(model.info)}: {problem}; shorter rows work: is max_shape too large?") from error
@@ -193,7 +193,7 @@ def finding_warning(finding: Finding) -> str:
 
 
 def nan_warning(model: Model) -> str | None:
-    """That a weight holds NaN, or None. Such a model serves: the weight may not be used, nobody else can tell."""
+    """That a weight holds NaN, or None. Such a model serves: the weight may not be used."""
     stages = model.stages or (model.call,)
     named = (found for stage in stages if isinstance(stage, nn.Module) for found in stage.named_parameters())
     wrong = next((name for name, value in named if value.is_floating_point() and bool(value.isnan().any())), None)
@@ -201,7 +201,7 @@ def nan_warning(model: Model) -> str | None:
 
 
 def unfit_warning(reason: str, later: str = "until real ones come") -> str:
-    """For a model that raises on made-up rows; `later` says until when what was not tried is not known."""
+    """For a model that raises on made-up rows; `later` says until when its times and its rows are unchecked."""
     return (
         f"it raises on made-up rows: {reason}; it serves, but {later} its batch times are not known and its rows not "
         f"checked; {GIVE_ROWS}"
@@ -272,5 +272,5 @@ def _hint(size: int, error: Exception, worked: Sequence[int]) -> str:
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    # torch's CPU allocator raises a plain RuntimeError, which nothing but its text tells from a model's own.
+    # torch's CPU allocator raises a plain RuntimeError, which only its text distinguishes from a model's own.
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator" in str(error)

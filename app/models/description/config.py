@@ -24,7 +24,7 @@ from app.models.tasks.faces import listed
 FILE_NAME = "model.toml"
 #: What the metadata routes call a model by its source's suffix, where model.toml does not say.
 _PLATFORMS = {".onnx": "onnxruntime_onnx", ".joblib": "sklearn", ".pt": "pytorch_libtorch", ".pth": "pytorch_libtorch"}
-#: Raises ValueError for a policy or an objective that there is not: only the scheduler knows their names.
+#: Raises ValueError for an unknown policy or objective: their names are the scheduler's.
 CheckNames = Callable[[str, str | float], None]
 #: Ends of the lengths that may share a batch, for inputs without bound: padding makes a row at most four times as long.
 _BUCKETS = tuple(1024 << 2 * n for n in range(10))
@@ -169,7 +169,7 @@ def model_info(
 
     `overrides` holds fields of `contract.Batching` that beat the file's (flags and environment variables); a value of
     None is not given. `own_axes` lets outputs have axes that no input has, as recurrent models may; whether a model is
-    one is known when it has been loaded. Raises ConfigError for axes or labels that do not fit together, and for a
+    one shows when it has been loaded. Raises ConfigError for axes or labels that do not fit together, and for a
     wrong override. Of a task it has the inputs and outputs as far as they are known before the model is loaded.
     """
     path = source.folder / FILE_NAME

@@ -72,7 +72,7 @@ def leads(spec: TensorSpec) -> bool:
 
 
 def with_lengths(info: ModelInfo, axis: StepAxis) -> ModelInfo:
-    """What the model is really called with: each row's length is made by the server and comes last.
+    """What the model is really called with: the server adds each row's length as the last input.
 
     The outputs' axes of their own get the largest number of steps as their bound; along them each row has its length.
     """
@@ -101,7 +101,7 @@ def _sequence(declared: Recurrent, info: ModelInfo) -> tuple[str, int, int, int 
 
 
 def _fits(spec: TensorSpec, known: set[str], follow: str | None) -> bool:
-    """An axis of an output's own goes along the steps. `follow`: the only axis of inputs that the output may have, and
+    """An axis of an output's own counts the steps. `follow`: the only axis of inputs that the output may have, and
     in the first place; None: it has what `finish` returns.
     """
     strange = [axis for axis in spec.axes[1:] if axis and (follow is not None or axis not in known)]

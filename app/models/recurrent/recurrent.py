@@ -36,7 +36,7 @@ class Recurrent:
     Without it the `y_t` are the outputs: of all steps where an output's first axis is variable, else of the last step.
 
     `state` gives the shapes of one row's state, such as `((2, 512), (2, 512))`. A row ends after its own length of `x`,
-    after `max_steps`, or when its cell says so, whichever comes first. Raises ConfigError.
+    after `max_steps`, or when its cell says so, whichever is first. Raises ConfigError.
     """
 
     def __init__(self, cell: Any, state: Shapes, max_steps: int | None = None) -> None:

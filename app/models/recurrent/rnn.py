@@ -1,7 +1,7 @@
 """`recurrent = true`: a module with an nn.LSTM, nn.GRU or nn.RNN in it as a recurrent model, its weights as they are.
 
-What stands before the layer makes `x` of the inputs, one step is the layer's cells one above the other, and what stands
-behind makes the outputs. Each row gets what the module gives it alone and unpadded: a part that may look at several
+What comes before the layer makes `x` of the inputs, one step is the layer's cells one above the other, and what comes
+after it makes the outputs. Each row gets what the module gives it alone and unpadded: a part that may look at several
 steps, such as a convolution or a mean, runs rows of one length together and no others.
 """
 

@@ -1,4 +1,4 @@
-"""Cuts a module with one nn.LSTM, nn.GRU or nn.RNN in it in two: what stands before that layer, and what behind.
+"""Cuts a module with one nn.LSTM, nn.GRU or nn.RNN in it in two: what comes before that layer, and what after.
 
 torch.fx traces the module with the layer as one node. What the layer reads is the first part's result; the second part
 reads what the layer returns, and nothing else of what came before but how many rows and steps there are.
@@ -120,8 +120,8 @@ def _trace(module: nn.Module, inputs: int) -> fx.Graph:
             warnings.simplefilter("ignore")  # of arguments with a default
             return tracer.trace(module, concrete_args=rest or None)
     except Exception as error:  # whatever its code raises, called with torch.fx's proxies
-        told = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ConfigError(f"recurrent: expected a module that torch.fx can trace, got {told}") from error
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ConfigError(f"recurrent: expected a module that torch.fx can trace, got {reason}") from error
 
 
 def _call(graph: fx.Graph, name: str) -> fx.Node:
@@ -164,7 +164,7 @@ def _behind(graph: fx.Graph, call: fx.Node, needed: set[fx.Node], sizes: Mapping
         elif node in needed and node is not call:
             if node.op == "placeholder":
                 raise ConfigError(
-                    f"recurrent: expected nothing behind {call.target!r} to read what stands before it, "
+                    f"recurrent: expected nothing after {call.target!r} to read what comes before it, "
                     f"got {node.target!r}"
                 )
             copies[node] = part.node_copy(node, copies.__getitem__)

@@ -108,7 +108,7 @@ def request_row(tables: InputTables) -> SampleRow:
 
 
 def found_outputs(call: Callable[..., Any], tables: InputTables) -> list[dict[str, Any]]:
-    """Run two made-up rows at two lengths, and tell the outputs as tables of model.toml.
+    """Run two made-up rows at two lengths, and return the outputs as tables of model.toml.
 
     Raises ConfigError, or whatever the model raises.
     """
@@ -130,7 +130,7 @@ def found_outputs(call: Callable[..., Any], tables: InputTables) -> list[dict[st
 
 
 def _lengths(specs: Sequence[TensorSpec], length: int) -> dict[str, int]:
-    """A length for each variable axis, no two alike, within its bound."""
+    """A length for each variable axis, no two equal, within its bound."""
     bounds = {axis: bound for spec in specs for axis, bound in zip(spec.axes, spec.bounds, strict=True) if axis}
     return {axis: min(length + place, bound or length + place) for place, (axis, bound) in enumerate(bounds.items())}
 

@@ -117,6 +117,7 @@ def make(
     found = _place(origin)
     if weights is not None and not weights.is_file():
         raise ConfigError(f"weights: expected a file, got {str(weights)!r}")
+    specs_of(inputs)
     target.mkdir(parents=True)
     try:
         if task or names_task(found, MODEL_FILES):
@@ -267,7 +268,7 @@ def _copied(origin: str | Path, target: Path) -> str:
         skipped = shutil.ignore_patterns(".*", "__pycache__")
         shutil.copytree(origin, target, dirs_exist_ok=True, ignore=skipped)
         return _source_in(target, origin)
-    for path in (origin, *origin.parent.glob(f"{origin.name}.data")):  # weights of a large ONNX graph lie beside it
+    for path in (origin, *origin.parent.glob(f"{origin.name}.data")):  # weights of a large ONNX graph are beside it
         shutil.copy(path, target / path.name)
     return _source_in(target, origin)
 

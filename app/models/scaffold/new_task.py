@@ -78,8 +78,8 @@ def fitting_task(folder: Path) -> str:
             return task
     if _gives_vectors(folder, config, made):
         return "feature-extraction"
-    told = f"the architectures {', '.join(made)}" if made else "no architectures"
-    raise ConfigError(f"{folder / CONFIG}: has {told}, which say no task: give --task {'|'.join(get_args(TaskName))}")
+    found = f"the architectures {', '.join(made)}" if made else "no architectures"
+    raise ConfigError(f"{folder / CONFIG}: has {found}, which say no task: give --task {'|'.join(get_args(TaskName))}")
 
 
 def _gives_vectors(folder: Path, config: Any, made: list[str]) -> bool:

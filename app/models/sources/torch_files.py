@@ -68,7 +68,7 @@ def check_archive(path: Path) -> None:
         reader: Any = torch._C.PyTorchFileReader(str(path))
         records: list[str] = reader.get_all_records()
         if sorted(records) != sorted(names) or len({name.lower() for name in records}) < len(records):
-            raise ConfigError(f"{path}: expected an archive with one member of each name, whoever reads it")
+            raise ConfigError(f"{path}: expected an archive with one member of each name, by any reader")
         for name in records:
             _check_member(reader, name, path)
     except (OSError, zipfile.BadZipFile, ValueError, RuntimeError) as error:

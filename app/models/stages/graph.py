@@ -1,6 +1,6 @@
 """An nn.Module as a graph of operators with a dynamic batch, and the graph cut into stages.
 
-A cut is a place in the graph's order. What later stages need of earlier ones goes over it as tensors with their rows
+A cut is a place in the graph's order. What later stages need of earlier ones crosses it as tensors with their rows
 first. What follows from the inputs alone, without weights (masks, positions), does not: it is the stages' context, made
 once for a batch, and anew when the batch has changed. Sizes, and views of what crosses, each stage makes itself.
 """
@@ -82,7 +82,7 @@ class Graph:
     def cut(self, places: Sequence[int]) -> tuple[list[nn.Module], list[tuple[int, ...]], nn.Module | None]:
         """The stages, what each gets again, and what makes their context, as `Staged` has them.
 
-        `places` rise and lie within. Raises CannotCut.
+        `places` rise, each within the graph. Raises CannotCut.
         """
         ends = [0, *places, len(self.nodes)]
         live = self._live(ends)
@@ -102,7 +102,7 @@ class Graph:
         return [node for node in pytree.tree_leaves(self._output.args[0]) if isinstance(node, fx.Node)]
 
     def row_dim(self, node: fx.Node) -> int | None:
-        """The dimension of the rows, where it goes over a cut: no other but the one behind it may vary."""
+        """The dimension of the rows of what may cross a cut: no other dimension but the next one may vary."""
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor):
             return None
@@ -125,7 +125,7 @@ class Graph:
         return found
 
     def _live(self, ends: Sequence[int]) -> list[list[fx.Node]]:
-        """What goes into each stage from those before it, in order."""
+        """What each stage needs of those before it, in order."""
         live: list[set[fx.Node]] = [set() for _ in pairwise(ends)]
         needed: set[fx.Node] = set()
         for stage in range(len(live) - 1, -1, -1):
@@ -148,7 +148,7 @@ class Graph:
         return [sorted(nodes, key=self._place.__getitem__) for nodes in live]
 
     def made_anew(self, node: fx.Node) -> bool:
-        """Whether a later stage makes this value itself; else it goes over the cut. Raises CannotCut for neither."""
+        """Whether a later stage makes this value itself; else it crosses the cut. Raises CannotCut for neither."""
         if not _is_tensor(node) or node in self.derived:
             return True
         if self.row_dim(node) is not None:
@@ -169,14 +169,14 @@ class _Build:
         self._own = [node for node in whole.nodes[begin:end] if node not in whole.derived]
         self._graph = fx.Graph()
         self._copies: dict[fx.Node, fx.Node] = {}
-        self._passed: dict[fx.Node, fx.Node] = {}  # as it goes over the cut, with its rows first
+        self._passed: dict[fx.Node, fx.Node] = {}  # as it crosses the cut, with its rows first
         self._live = live
         self._first = begin == 0
 
-    def graph(self, onward: Sequence[fx.Node] | None) -> tuple[fx.Graph, tuple[int, ...]]:
+    def graph(self, outgoing: Sequence[fx.Node] | None) -> tuple[fx.Graph, tuple[int, ...]]:
         """The stage's graph, and the positions of inputs and context that it takes behind what is passed on to it.
 
-        `onward` goes to the next stage; None: what the whole returns.
+        `outgoing` is passed to the next stage; None: what the whole returns.
         """
         for node in self._live:
             self._passed[node] = self._graph.placeholder(node.name)
@@ -185,10 +185,10 @@ class _Build:
         placeholders = [self._copies[node] for node in given]
         for node in self._own:
             self._copy(node)
-        if onward is None:
+        if outgoing is None:
             self._graph.output(tuple(self._of(node) for node in self._whole.outputs()))
         else:
-            self._graph.output(tuple(self._onward(node) for node in onward))
+            self._graph.output(tuple(self._passed_on(node) for node in outgoing))
         inputs = len(self._whole.inputs) if self._first else 0  # the first stage takes them all
         used = tuple(place for place, copy in enumerate(placeholders) if copy.users and place >= inputs)
         for place, copy in enumerate(placeholders):
@@ -223,11 +223,11 @@ class _Build:
             self._of(source)
         copy = self._graph.node_copy(node, self._of)
         if copy.target is torch.ops.aten.view.default:
-            copy.target = torch.ops.aten.reshape.default  # gathered rows may lie in memory otherwise than they did
+            copy.target = torch.ops.aten.reshape.default  # gathered rows may have other strides
         self._copies[node] = copy
         return copy
 
-    def _onward(self, node: fx.Node) -> fx.Node:
+    def _passed_on(self, node: fx.Node) -> fx.Node:
         if node in self._passed:
             return self._passed[node]
         dim = self._whole.row_dim(node) or 0

@@ -34,8 +34,8 @@ _SIZES = (1, 2, 7)  # rows, beside the largest batch, at which stages are compar
 _ROWS = 3  # to export with, and no length: sizes that are equal are taken for one
 _TIMED_ROWS = 8  # of the batch whose operators are timed
 _ROUNDS = 7
-_NEAR = 0.25  # of a stage's time: as far a cut may lie from where stages are equal
-_PER_TENSOR = 0.02  # of a stage's time: how much further it may lie for each tensor less
+_NEAR = 0.25  # of a stage's time: how far a cut may be from where stages are equal
+_PER_TENSOR = 0.02  # of a stage's time: how much further it may be for each tensor less
 _LONGEST_REASON = 600
 
 
@@ -135,16 +135,16 @@ def _after(graph: Graph, names: Sequence[str], known: dict[str, str]) -> list[in
 
 def _equal(graph: Graph, model: Model, stages: int) -> list[int]:
     """Places between parts of the graph that take the same time."""
-    alike = [float(node not in graph.derived) for node in graph.nodes]
+    equal = [float(node not in graph.derived) for node in graph.nodes]
     try:
         lengths = short_lengths(model.info.client_inputs)
         size = min(_TIMED_ROWS, model.info.batching.max_batch)
         times = operator_times(graph, _arguments(model, _rows(model, lengths), size))
     except Exception:  # made-up rows that the model does not take
         log.warning("model %s: it raises on made-up rows, so its stages have equally many operators", model.info.name)
-        times = alike
+        times = equal
     # One operator that takes most of the time may leave no room behind it for the other cuts.
-    places = _shared_out(graph, times, stages) or _shared_out(graph, alike, stages)
+    places = _shared_out(graph, times, stages) or _shared_out(graph, equal, stages)
     if not places:
         raise ConfigError(f"expected fewer stages, got {stages}: it cannot be cut in so many places")
     return places
@@ -229,9 +229,7 @@ def _compare(model: Model, staged: Staged) -> None:
                 got = parts(rows, size)
             except Exception as error:
                 raise ConfigError(f"expected stages that run, got {_reason(error)} {how}") from error
-            wrong = difference(
-                info.outputs, tolerance, (_by_row(expected, size), "whole"), (_by_row(got, size), [how] * size)
-            )
+            wrong = difference(info.outputs, tolerance, _by_row(expected, size), _by_row(got, size), how, "whole")
             if wrong is not None:
                 raise ConfigError(f"expected stages that answer as the whole does, got {wrong}")
 

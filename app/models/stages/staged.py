@@ -80,7 +80,8 @@ def passed_on(result: Any, stage: int, size: int) -> tuple[torch.Tensor, ...]:
 class SecondAxes:
     """Which tensors that stages pass on are as long as their batch along their second axis, learnt from batches.
 
-    One that has always been is. A width that happens to equal a length is told apart by a batch of another length.
+    A tensor has such an axis if it was as long in every batch so far: a width that happens to equal a length differs
+    in a batch of another length.
     """
 
     def __init__(self) -> None:

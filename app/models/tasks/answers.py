@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -30,30 +30,29 @@ _LABEL = {"label": _STRING, "score": _NUMBER}
 _SPAN = {**_LABEL, "start": _PLACE, "end": _PLACE}
 
 
-class Answers(Protocol):
-    """One kind of answer. `quick`: a few rows take microseconds. `presented`: the JSON schema of a presented row."""
+class Answers:
+    """One kind of answer: the outputs that clients get, made of the model's own.
+
+    `quick`: a few rows take microseconds. `own_axes`: as ModelInfo has them. `presented`: the JSON schema of what
+    `present` makes of a row.
+    """
 
     outputs: tuple[TensorSpec, ...]
-    own_axes: tuple[str, ...]
-    quick: bool
-    presented: Mapping[str, Any] | None
-
-    @property
-    def present(self) -> Callable[[Mapping[str, Array]], Any] | None:
-        """One row's outputs as JSON; None: as they are."""
-        ...
-
-    def answer(self, outputs: Sequence[Array], note: Any) -> Outputs:
-        """The face's outputs and Answer.lengths, of some rows. `note`: what reading them left."""
-        ...
-
-
-class Labels:
-    """Scores [rows, labels] to the `top` labels of each row and their scores, the highest first."""
-
     own_axes: tuple[str, ...] = ()
     quick = True
-    presented: Mapping[str, Any] | None = _object(**_LABEL, top=_list(_object(**_LABEL)))
+    presented: Mapping[str, Any] | None = None
+    #: One row's outputs as JSON; None: as they are.
+    present: Callable[[Mapping[str, Array]], Any] | None = None
+
+    def answer(self, outputs: Sequence[Array], note: Any) -> Outputs:
+        """The outputs and Answer.lengths of some rows. `note`: what reading them left."""
+        raise NotImplementedError
+
+
+class Labels(Answers):
+    """Scores [rows, labels] to the `top` labels of each row and their scores, the highest first."""
+
+    presented = _object(**_LABEL, top=_list(_object(**_LABEL)))
 
     def __init__(self, labels: Sequence[str], top: int) -> None:
         self._labels = np.array([label.encode() for label in labels], object)
@@ -83,14 +82,12 @@ class Tokens:
     ends: list[int]
 
 
-class Tags:
+class Tags(Answers):
     """Scores [rows, tokens, labels] to the best label of each token, special tokens left out."""
 
-    own_axes: tuple[str, ...] = (faces.PIECES,)
+    own_axes = (faces.PIECES,)
     quick = False
-    presented: Mapping[str, Any] | None = _object(
-        entities=_list(_object(**_SPAN)), tokens=_list(_object(**_SPAN, piece=_STRING))
-    )
+    presented = _object(entities=_list(_object(**_SPAN)), tokens=_list(_object(**_SPAN, piece=_STRING)))
 
     def __init__(self, labels: Sequence[str]) -> None:
         self._labels = np.array([label.encode() for label in labels], object)
@@ -145,13 +142,8 @@ def entities(tokens: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-class Vectors:
+class Vectors(Answers):
     """Vectors [rows, size], as they are."""
-
-    own_axes: tuple[str, ...] = ()
-    quick = True
-    present = None
-    presented: Mapping[str, Any] | None = None
 
     def __init__(self, size: int) -> None:
         self.outputs = faces.embedding(size)

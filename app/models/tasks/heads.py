@@ -1,4 +1,4 @@
-"""What stands behind a transformers model of a task: from its outputs to what the task answers, on the model's device.
+"""The last part of a task's model: from a transformers model's outputs to what the task answers, on its device.
 
 Each takes the model's inputs in the order declared, batch first, and returns one float32 tensor. The attention mask is
 an input of its own, 1 where a row has tokens: padding reaches no answer.

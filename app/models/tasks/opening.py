@@ -1,7 +1,7 @@
 """Opens a transformers model for a task: the module with its head, and the front that clients see.
 
-Whether the weights fit the task is told by transformers only in warnings: a missing head would be made of random
-numbers, a missing tokenizer of five tokens. Here both are errors.
+Where the weights do not fit the task transformers only warns: a missing head would be made of random numbers, a
+missing tokenizer of five tokens. Here both are errors.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class OpenedTask:
 class TaskFront:
     """Implements contract.Front: a reader of what clients send, and the answers that they get.
 
-    `example` is made up; whoever has real rows sets the first of them.
+    `example` is made up, unless the owner has given real rows: then it is the first of them.
     """
 
     def __init__(self, reader: Reader, answers: Answers) -> None:
@@ -125,11 +125,11 @@ def _open_model(transformers: Any, task: str, place: str, kwargs: Mapping[str, A
             raise ConfigError(
                 f"task: expected an encoder for {task!r}, got an encoder and decoder, {config.model_type}"
             )
-    model, told = auto_class.from_pretrained(
+    model, report = auto_class.from_pretrained(
         place, weights_only=True, trust_remote_code=False, output_loading_info=True, **kwargs
     )
     # a pooler is not used here, and checkpoints of encoders often have none
-    missing = sorted(key for key in told["missing_keys"] if task in CLASSES or not key.startswith("pooler."))
+    missing = sorted(key for key in report["missing_keys"] if task in CLASSES or not key.startswith("pooler."))
     if missing:
         raise ConfigError(f"task: expected weights with all of a model for {task!r}, got none for {missing[0]}")
     return model.eval()
@@ -254,7 +254,7 @@ class _SentenceFiles:
 
 
 def _padding_id(model: Any, tokenizer: Any) -> int:
-    """What stands in padding, which the mask hides. The model is told, since some look for it to find a row's end."""
+    """The id of padding, which the mask hides. It is set in the model, since some look for it to find a row's end."""
     pad: int | None = tokenizer.pad_token_id
     if pad is None:
         pad = tokenizer.eos_token_id
