@@ -150,30 +150,21 @@ def bench(call=None, workers: int = 2, max_batch: int = 4, **options) -> Bench:
     return Bench(device, make_model(call, **options), max_batch, {})
 
 
-def test_times_are_the_workers_own():
-    with bench() as measuring:
-        measuring.warm()
-        alone, together = measuring.time(Cell(1, 3)), measuring.time(Cell(2, 3))
-    assert len(alone) == 1
-    assert len(together) >= 4
-    assert min(one.ns for one in alone + together) > 0
-
-
-def test_the_model_sees_the_rows_of_the_slots():
+def test_units_run_the_rows_of_the_slots_and_times_are_the_workers_own():
     seen: list[tuple[int, bool]] = []
     with bench(lambda x: seen.append((len(x), bool((x == 1).all()))) or x) as measuring:
         measuring.warm()
-        seen.clear()
-        measuring.time(Cell(1, 2))
-        assert set(seen) == {(2, True)}
-        seen.clear()
-        measuring.time(Cell(2, 4))
-        assert set(seen) == {(4, True)}
-        assert len(seen) >= 6  # a first and two more on each of two workers
+        for cell, counted, ran in ((Cell(1, 2), 1, 2), (Cell(2, 4), 4, 6)):  # a first and two more on each of two
+            seen.clear()
+            timed = measuring.time(cell)
+            assert set(seen) == {(cell.size, True)}
+            assert len(timed) >= counted
+            assert len(seen) >= ran
+            assert min(one.ns for one in timed) > 0
 
 
-@pytest.mark.parametrize("cell", [Cell(1, 3), Cell(2, 3)])
-def test_a_model_that_fails_while_it_is_measured(cell):
+@pytest.mark.parametrize("what", [Cell(1, 3), Cell(2, 3), "handover"])
+def test_a_model_that_fails_while_it_is_measured(what: Cell | str):
     warm = [True]
 
     def call(x: torch.Tensor) -> torch.Tensor:
@@ -184,29 +175,26 @@ def test_a_model_that_fails_while_it_is_measured(cell):
     with bench(call) as measuring:
         measuring.warm()
         warm.clear()
-        with pytest.raises(ConfigError, match=r"model 'm': a batch of 3 rows.*: IndexError: no more"):
-            measuring.time(cell)
+        with pytest.raises(ConfigError, match=r"model 'm': a batch of (1|3) rows.*: IndexError: no more"):
+            measuring.time(what) if isinstance(what, Cell) else asyncio.run(measuring.handover(1.0))
         warm.append(True)
         assert measuring.time(Cell(2, 1))  # and the bench goes on
 
 
-def test_every_cell_is_timed_however_small_the_budget():
-    sampler, told = Sampler(cells(range(1, 5), [2]), most=1), []
-    with bench() as measuring:
-        measuring.warm()
-        seconds = measure(measuring, sampler, 0.0, told.append)
-    assert sampler.complete
-    assert seconds > 0
-    assert len(told) == 8
-    assert sampler.profile().max_batch == 4
-
-
-def test_settled_cells_end_the_measurement():
-    sampler = Sampler(cells([1, 2]), least=1, most=2)
-    with bench(workers=1) as measuring:
-        measuring.warm()
-        measure(measuring, sampler, 1000.0)
-    assert sampler.done == 2
+@pytest.mark.parametrize(("budget_s", "done", "least"), [(0.0, 8, 1), (1000.0, 8, 2)])
+def test_every_cell_is_timed_however_small_the_budget_until_all_are_settled(budget_s: float, done: int, least: int):
+    """On a CPU and on streams."""
+    with HostRuntime() as runtime:
+        for device in (CpuDevice((4, 4), 1, 2), StreamDevice(runtime, (WorkerSpec(4), WorkerSpec(4)))):
+            sampler, progress = Sampler(cells(range(1, 5), [2]), least=1, most=least), []
+            with Bench(device, make_model(nn.Identity()), 4, {}) as measuring:
+                measuring.warm()
+                assert measure(measuring, sampler, budget_s, progress.append) > 0
+                assert asyncio.run(measuring.handover(0.0)) > 0
+            assert sampler.complete
+            assert len(progress) >= done
+            assert sampler.profile().max_batch == 4
+            assert sampler.done == done or budget_s == 0
 
 
 def test_every_number_at_once_gets_the_same_time_and_a_spread_needs_four():
@@ -279,32 +267,6 @@ def test_steps_of_a_recurrent_model():
     (step,) = sampler.profile(None, 16, cell=True).stages
     assert (step.cell, step.by_length) == (True, ())
     assert 0 < step.batch_ns[1] < sampler.table(1)[2]
-
-
-def test_a_model_that_fails_while_it_is_handed_over():
-    warm = [True]
-
-    def call(x: torch.Tensor) -> torch.Tensor:
-        if not warm:
-            raise IndexError("no more")
-        return x
-
-    with bench(call) as measuring:
-        measuring.warm()
-        warm.clear()
-        with pytest.raises(ConfigError, match="model 'm': a batch of 1 rows: IndexError: no more"):
-            asyncio.run(measuring.handover(1.0))
-
-
-def test_a_device_of_streams_is_measured_as_any_other():
-    with HostRuntime() as runtime:
-        device = StreamDevice(runtime, (WorkerSpec(4), WorkerSpec(4)))
-        with Bench(device, make_model(nn.Identity()), 4, {}) as measuring:
-            measuring.warm()
-            sampler = Sampler(cells(range(1, 5), [2]), least=1, most=2)
-            measure(measuring, sampler, 1000.0)
-            assert asyncio.run(measuring.handover(0.0)) > 0
-    assert sampler.done == 8
 
 
 def test_copies_are_measured_apart_where_there_are_any():

@@ -1,10 +1,15 @@
-"""Invariant: a profile is used for what it was measured on and for nothing else, and the cache never stops a server."""
+"""Invariant: a profile and its pairs are used for what they were measured on and for nothing else.
+
+Each is valid without the other, and whatever is wrong with a file never stops a server.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from torch import nn
@@ -12,11 +17,32 @@ from torch import nn
 from app.engine.cpu.device import CpuDevice
 from app.engine.profiling import cache as profiles
 from app.engine.profiling.cache import Key, ProfileCache, architecture_of, default_folder, device_name, key_of
+from app.scheduler.estimates.pairs import Pair, PairTime
 from app.scheduler.estimates.profile import ModelProfile, linear
 
 from ..rig import X, Y, make_model, tensor
 
 KEY = Key("m", "abc", "cpu x", 1)
+PROFILE = linear(1, 0.5, 4)
+
+
+def pair(model: str = "n", architecture: str = "xyz", slower: float = 0.5) -> Pair:
+    return Pair(model, architecture, (PairTime(1, 1, 100, 150, slower),), {"made": "then"})
+
+
+class Kind(NamedTuple):
+    """Profiles, or pairs, in a cache."""
+
+    prefix: str
+
+    def store(self, cache: ProfileCache) -> Path | None:
+        return cache.store_pair(KEY, pair()) if self.prefix else cache.store(KEY, PROFILE)
+
+    def load(self, cache: ProfileCache, key: Key = KEY) -> Any:
+        return cache.load_pairs(key) if self.prefix else cache.load(key, 4)
+
+
+KINDS = pytest.mark.parametrize("kind", [Kind(""), Kind("beside-")], ids=["profile", "pairs"])
 
 
 @pytest.fixture
@@ -24,72 +50,65 @@ def cache(tmp_path: Path) -> ProfileCache:
     return ProfileCache(tmp_path / "starling" / "profiles")
 
 
-def test_what_is_stored_is_found(cache: ProfileCache):
-    path = cache.store(KEY, linear(1, 0.5, 4))
-    assert path is not None
-    assert [path] == list(cache.folder.iterdir())
-    found = cache.load(KEY, 4)
-    assert found is not None
-    assert (found.batch_ns, found.model, found.device, found.threads) == (linear(1, 0.5, 4).batch_ns, "m", "cpu x", 1)
+@KINDS
+def test_what_is_stored_is_found_and_nothing_of_another(kind: Kind, cache: ProfileCache):
+    assert kind.store(cache) == cache.folder / f"{kind.prefix}{KEY.file_name}"
+    assert kind.load(cache)
+    for other in ({"model": "n"}, {"architecture": "x"}, {"device": "cpu y"}, {"threads": 2}, {"torch": "9.9"}):
+        assert not kind.load(cache, replace(KEY, **other))
 
 
+@KINDS
 @pytest.mark.parametrize(
-    "other",
-    [Key("n", "abc", "cpu x", 1), Key("m", "xyz", "cpu x", 1), Key("m", "abc", "cpu y", 1), Key("m", "abc", "cpu x", 2),
-     Key("m", "abc", "cpu x", 1, "9.9")],
+    "text",
+    ["", "{", "[]", '{"batch_ms": {"1": 0}}', '{"batch_ms": {"1": 1}, "model": "n"}', '{"beside": 1}',
+     '{"model": "m", "device": "cpu x", "threads": 1, "beside": [1]}',
+     '{"model": "m", "device": "cpu x", "threads": 2, "beside": []}'],
 )  # fmt: skip
-def test_what_was_measured_elsewhere_is_not(cache: ProfileCache, other: Key):
-    cache.store(KEY, linear(1, 0.5, 4))
-    assert cache.load(other, 4) is None
-
-
-def test_a_larger_profile_is_cut_and_a_smaller_one_not_used(cache: ProfileCache):
-    cache.store(KEY, linear(1, 0.5, 4))
-    cut = cache.load(KEY, 2)
-    assert cut is not None
-    assert cut.batch_ns == linear(1, 0.5, 2).batch_ns
-    assert cache.load(KEY, 5) is None
-
-
-def test_storing_again_replaces(cache: ProfileCache):
-    cache.store(KEY, linear(1, 0.5, 4))
-    cache.store(KEY, linear(2, 0.5, 4))
-    assert len(list(cache.folder.iterdir())) == 1
-    assert cache.load(KEY, 4).batch_ns == linear(2, 0.5, 4).batch_ns  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"batch_ms": {"1": 0}}', '{"batch_ms": {"1": 1}, "model": "n"}'])
-def test_a_file_that_is_no_profile_is_said_once(cache: ProfileCache, text: str, caplog: pytest.LogCaptureFixture):
-    path = cache.store(KEY, linear(1, 0.5, 4))
+def test_a_file_that_holds_none_is_logged_once(kind: Kind, cache: ProfileCache, text: str, caplog):
+    path = kind.store(cache)
     assert path is not None
     path.write_text(text)
-    assert cache.load(KEY, 1) is None
-    assert cache.load(KEY, 1) is None
+    assert not kind.load(cache)
+    assert not kind.load(cache)
     assert len(caplog.records) == 1
     assert str(path) in caplog.text
+    kind.store(cache)
+    assert kind.load(cache)
 
 
-def test_a_folder_that_cannot_be_written_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+@KINDS
+def test_no_file_is_no_fault_and_a_folder_that_cannot_be_written_is_logged_once(kind: Kind, tmp_path: Path, caplog):
     (tmp_path / "file").write_text("")
     cache = ProfileCache(tmp_path / "file" / "profiles")
-    assert cache.store(KEY, linear(1, 0.5, 4)) is None
-    assert cache.store(KEY, linear(1, 0.5, 4)) is None
+    with caplog.at_level(logging.DEBUG):
+        assert not kind.load(cache)
+        assert caplog.records == []
+        assert kind.store(cache) is None
+        assert kind.store(cache) is None
     assert len(caplog.records) == 1
     assert "--profile-dir" in caplog.text
 
 
-def test_nothing_there_is_no_fault(cache: ProfileCache, caplog: pytest.LogCaptureFixture):
-    with caplog.at_level(logging.DEBUG):
-        assert cache.load(KEY, 4) is None
-    assert caplog.records == []
-    assert not cache.folder.exists()
-
-
-def test_unknown_keys_are_kept(cache: ProfileCache):
-    cache.store(KEY, ModelProfile((10,), extra={"made": "then"}))
-    assert cache.load(KEY, 1).extra == {"made": "then"}  # type: ignore[union-attr]
+def test_a_larger_profile_is_cut_a_smaller_one_not_used_and_a_new_one_replaces_it(cache: ProfileCache):
+    cache.store(KEY, PROFILE)
+    cut = cache.load(KEY, 2)
+    assert cut is not None
+    assert (cut.batch_ns, cut.model, cut.device, cut.threads) == (linear(1, 0.5, 2).batch_ns, "m", "cpu x", 1)
+    assert cache.load(KEY, 5) is None
+    cache.store(KEY, replace(PROFILE, extra={"made": "then"}))
     (path,) = cache.folder.iterdir()
     assert json.loads(path.read_text())["made"] == "then"
+    assert cache.load(KEY, 4).extra == {"made": "then"}  # type: ignore[union-attr]
+
+
+def test_one_file_holds_all_pairs_of_a_model_whatever_becomes_of_the_profile(cache: ProfileCache):
+    for one in (pair(), pair("o"), pair("n", "other"), pair(slower=0.1)):
+        cache.store_pair(KEY, one)
+    assert cache.load(KEY, 4) is None
+    cache.store(KEY, PROFILE)
+    assert cache.load_pairs(KEY) == (pair("o"), pair("n", "other"), pair(slower=0.1))
+    assert len(list(cache.folder.iterdir())) == 2
 
 
 def test_default_folder(monkeypatch: pytest.MonkeyPatch):
@@ -113,8 +132,7 @@ def test_architecture_is_layers_weights_and_tensors():
         make_model(),
     ]
     assert architecture_of(same[0]) == architecture_of(same[1])
-    digests = {architecture_of(model) for model in (same[0], *others)}
-    assert len(digests) == 1 + len(others)
+    assert len({architecture_of(model) for model in (same[0], *others)}) == 1 + len(others)
 
 
 def test_a_device_is_its_hardware(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -130,11 +148,10 @@ def test_a_device_is_its_hardware(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert device_name(one).startswith("cpu ")
 
 
-def suggesting(made: str, threads: int) -> ModelProfile:
-    return ModelProfile((10,), extra={"made": made, "suggested": {"threads": threads, "workers": [8]}})
-
-
 def test_the_newest_suggestion_on_this_hardware(cache: ProfileCache):
+    def suggesting(made: str, threads: int) -> ModelProfile:
+        return ModelProfile((10,), extra={"made": made, "suggested": {"threads": threads, "workers": [8]}})
+
     assert cache.suggestion("m", "cpu x") is None
     cache.store(Key("m", "abc", "cpu x", 2), suggesting("2026-01-02", 2))
     cache.store(Key("m", "abc", "cpu x", 4), suggesting("2026-01-03", 4))

@@ -1,4 +1,4 @@
-"""Invariant: the number is from the best source that works, and is told under that source's name."""
+"""Invariant: the number is from the best source that works, and is reported under that source's name."""
 
 from __future__ import annotations
 
@@ -16,33 +16,18 @@ from app.observe.prometheus import Metrics
 UUID = "GPU-0000"
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def test_without_a_counter_watts_times_time():
-    clock = Clock()
-    meter = EnergyMeter([], clock)
-    clock.now += 10
-    assert meter.read(4, (20.0, 65.0)) == Energy("profile", 20 * 6 + 65 * 4)
-
-
-def test_workers_side_by_side_are_one_device():
-    clock = Clock()
-    meter = EnergyMeter([], clock)
-    clock.now += 10
-    assert meter.read(35, (20.0, 65.0)) == Energy("profile", 650)
-    assert meter.read(35, None) == Energy("busy_seconds", 10)
-
-
-def test_with_nothing_known_busy_seconds():
-    clock = Clock()
-    meter = EnergyMeter([], clock)
-    clock.now += 10
-    assert meter.read(4, None) == Energy("busy_seconds", 4)
+@pytest.mark.parametrize(
+    ("busy_s", "watts", "found"),
+    [
+        (4, (20.0, 65.0), Energy("profile", 20 * 6 + 65 * 4)),
+        (35, (20.0, 65.0), Energy("profile", 650)),  # workers side by side are one device
+        (4, None, Energy("busy_seconds", 4)),
+        (35, None, Energy("busy_seconds", 10)),
+    ],
+)
+def test_without_a_counter_watts_times_time_or_busy_seconds(busy_s, watts, found):
+    times = iter([100.0, 110.0])
+    assert EnergyMeter([], lambda: next(times)).read(busy_s, watts) == found
 
 
 def test_the_first_source_that_works(caplog):
@@ -69,29 +54,36 @@ def zone(root: Path, name: str, energy: int, most: int = 1_000_000) -> Path:
     return folder / "energy_uj"
 
 
-def test_powercap_counts_packages_and_wraps(tmp_path: Path, monkeypatch):
+def test_powercap_adds_packages_without_their_parts_and_wraps(tmp_path: Path, monkeypatch):
     one, two = zone(tmp_path, "intel-rapl:0", 999_000), zone(tmp_path, "intel-rapl:1", 5)
     zone(tmp_path, "intel-rapl:0:0", 77)  # a part of the first
     counter = find_counter(tmp_path)
     monkeypatch.setattr(energy, "find_counter", lambda: counter)
     meter = find_meter()
+    assert meter.read(0, None) == Energy("powercap", 0)
     one.write_text("499999")  # wrapped round at 1,000,000
-    two.write_text("2000005")
-    one_uj = 499_999 + 1_000_001 - 999_000
-    got = meter.read(0, None)
-    assert got.source == "powercap"
-    assert got.joules == pytest.approx((one_uj + 2_000_000 % 1_000_001) / 1e6)
+    two.write_text("200005")
+    assert meter.read(0, None).joules == pytest.approx((499_999 + 1_000_001 - 999_000 + 200_000) / 1e6)
+    one.write_text("599999")
+    assert meter.read(0, None).joules == pytest.approx((599_999 + 1_000_001 - 999_000 + 200_000) / 1e6)
     one.unlink()
     assert meter.read(0, None).source == "busy_seconds"
+
+
+def test_no_counter(tmp_path: Path):
+    assert find_counter(tmp_path) is None
+    assert find_counter(tmp_path / "none") is None
+    zone(tmp_path, "intel-rapl:0", 1).write_text("a word")
+    assert find_counter(tmp_path) is None
 
 
 class FakeNvml(ModuleType):
     class NVMLError(Exception):
         pass
 
-    def __init__(self, energy: list[int | Exception]) -> None:
+    def __init__(self, *energy: int | Exception) -> None:
         super().__init__("pynvml")
-        self.energy = energy
+        self.energy = list(energy)
         self.asked: list[str] = []
 
     def nvmlInit(self) -> None:  # noqa: N802
@@ -110,7 +102,7 @@ class FakeNvml(ModuleType):
 
 
 def test_nvml_counts_millijoules_from_start(monkeypatch):
-    nvml = FakeNvml([5_000_000, 5_002_500, FakeNvml.NVMLError("lost")])
+    nvml = FakeNvml(5_000_000, 5_002_500, FakeNvml.NVMLError("lost"))
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     meter = find_meter(UUID)
     assert nvml.asked == [UUID]
@@ -118,21 +110,13 @@ def test_nvml_counts_millijoules_from_start(monkeypatch):
     assert meter.read(0, (1.0, 2.0)).source == "profile"
 
 
-def test_a_gpu_without_a_counter(monkeypatch, caplog):
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml([FakeNvml.NVMLError("Not Supported")]))
-    assert find_meter(UUID).read(0, None).source == "busy_seconds"
-    assert "Not Supported" in caplog.text
-
-
-def test_without_pynvml(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pynvml", None)  # importing it fails
-    assert find_meter(UUID).read(0, None).source == "busy_seconds"
-
-
-def test_a_gpus_server_does_not_count_the_cpu(monkeypatch):
+def test_a_gpu_without_a_counter_or_without_pynvml(monkeypatch, caplog):
+    """The CPU's is not read in its place."""
     monkeypatch.setattr(energy, "find_counter", lambda: pytest.fail("asked"))
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    find_meter(UUID)
+    for nvml in (FakeNvml(FakeNvml.NVMLError("Not Supported")), None):  # None: importing it fails
+        monkeypatch.setitem(sys.modules, "pynvml", nvml)
+        assert find_meter(UUID).read(0, None).source == "busy_seconds"
+    assert "Not Supported" in caplog.text
 
 
 def test_a_scrape_shows_source_and_joules():
@@ -140,24 +124,3 @@ def test_a_scrape_shows_source_and_joules():
     assert b'starling_energy_joules_total{source="nvml"} 12.5' in text
     bare, _ = Metrics(lambda: Snapshot([], [1.0])).render()
     assert b"energy" not in bare
-
-
-def test_packages_are_added_and_their_parts_are_not(tmp_path: Path):
-    first, second = zone(tmp_path, "intel-rapl:0", 100, 999_999), zone(tmp_path, "intel-rapl:1", 999_000, 999_999)
-    part = zone(tmp_path, "intel-rapl:0:0", 5)
-    counter = find_counter(tmp_path)
-    assert counter is not None
-    assert counter.joules() == 0
-    first.write_text("500100")
-    second.write_text("1000")  # it has wrapped round
-    part.write_text("900000")
-    assert counter.joules() == pytest.approx(0.502)
-    first.write_text("600100")
-    assert counter.joules() == pytest.approx(0.602)
-
-
-def test_no_counter(tmp_path: Path):
-    assert find_counter(tmp_path) is None
-    assert find_counter(tmp_path / "none") is None
-    zone(tmp_path, "intel-rapl:0", 1).write_text("a word")
-    assert find_counter(tmp_path) is None

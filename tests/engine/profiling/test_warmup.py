@@ -1,6 +1,8 @@
-"""Invariant: a model serves only after every batch size has run and gave what is declared; its queue fits in memory."""
+"""Invariant: a model serves only after every batch size has run and gave what is declared."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,29 +13,17 @@ from app.engine.cpu.device import CpuDevice
 from app.engine.cpu.executor import CpuExecutor
 from app.engine.device import Ran
 from app.engine.pool import Pool
-from app.engine.profiling.warmup import warm_up
+from app.engine.profiling.warmup import WarmUp, warm_up
 from app.errors import ConfigError
 from app.models.checks.trial import Unfit
-from app.scheduler.types import Profile
 
 from ..rig import Y, make_model, tensor
 
 
-def executor_of(model: Model, slots: int = 64) -> CpuExecutor:
-    return CpuExecutor(model, Pool(model.info.inputs, slots))
-
-
-DEVICE = CpuDevice((64,), threads=1, cores=1)
-
-
-def warm(model: Model, max_batch: int) -> Profile:
-    return warm_up(DEVICE, executor_of(model), max_batch).profile
-
-
 class Timed(CpuDevice):
-    """Each size takes what the table says; those not in it have not been asked for."""
+    """Each size takes what the table says, if there is one."""
 
-    def __init__(self, table: dict[int, int]) -> None:
+    def __init__(self, table: dict[int, int] | None = None) -> None:
         super().__init__((64,), threads=1, cores=1)
         self.table = table
         self.asked: list[int] = []
@@ -41,55 +31,53 @@ class Timed(CpuDevice):
     def trial(self, executor, slots, size):
         ran = super().trial(executor, slots, size)
         self.asked.append(size)
-        return Ran(ran.outputs, 0, self.table[size], 0)
+        return ran if self.table is None else Ran(ran.outputs, 0, self.table[size], 0)
 
 
-def test_every_size_is_run_once_after_a_few_for_first_use_costs():
-    sizes: list[int] = []
-    warm(make_model(lambda x: sizes.append(len(x)) or x, max_batch=6), 6)
-    assert sizes == [1, 2, 6, *range(1, 7)]
+def warm(model: Model, max_batch: int, device: Timed | None = None) -> WarmUp:
+    return warm_up(device or Timed(), CpuExecutor(model, Pool(model.info.inputs, 64)), max_batch)
 
 
-def test_profile_has_the_measured_times():
-    table = {1: 50, 2: 95, 3: 140, 4: 100}  # not monotone, as real ones are
+def ids(bound: int) -> dict[str, Any]:
+    """Inputs and outputs of a model of sequences."""
+    return {"inputs": [tensor("ids", "INT64", ("n", bound))], "outputs": [tensor("y", "INT64", ("n", bound))]}
+
+
+@pytest.mark.parametrize(
+    ("table", "budget_ns", "sizes", "times"),
+    [
+        # Once each after a few for first-use costs; not monotone, as real ones are.
+        ({1: 50, 2: 95, 3: 140, 4: 100}, 1 << 60, [1, 2, 4, 1, 2, 3, 4], (50, 95, 140, 100)),
+        # Beyond the budget powers of two are run, and the rest lies between.
+        (
+            {1: 100, 2: 200, 4: 300, 8: 1100, 11: 1400}, -1, [1, 2, 11, 1, 2, 4, 8, 11],
+            (100, 200, 250, 300, 500, 700, 900, 1100, 1200, 1300, 1400),
+        ),
+    ],
+)  # fmt: skip
+def test_every_size_is_run_and_timed(table, budget_ns, sizes, times, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("app.engine.profiling.warmup._BUDGET_NS", budget_ns)
     device = Timed(table)
-    assert warm_up(device, executor_of(make_model(max_batch=4)), 4).profile.batch_ns == (50, 95, 140, 100)
-    assert device.asked == [1, 2, 4, 1, 2, 3, 4]
+    assert warm(make_model(max_batch=len(times)), len(times), device).profile.batch_ns == times
+    assert device.asked == sizes
+    assert min(warm(make_model(max_batch=5), 5).profile.batch_ns) > 0
 
 
-def test_real_times_are_positive():
-    profile = warm(make_model(), 5)
-    assert len(profile.batch_ns) == 5
-    assert min(profile.batch_ns) > 0
-
-
-def test_beyond_the_budget_powers_of_two_are_run_and_the_rest_lies_between(monkeypatch):
-    monkeypatch.setattr("app.engine.profiling.warmup._BUDGET_NS", -1)
-    table = {1: 100, 2: 200, 4: 300, 8: 1100, 11: 1400}
-    device = Timed(table)
-    profile = warm_up(device, executor_of(make_model(max_batch=11)), 11).profile
-    assert device.asked == [1, 2, 11, 1, 2, 4, 8, 11]
-    assert profile.batch_ns == (100, 200, 250, 300, 500, 700, 900, 1100, 1200, 1300, 1400)
-
-
-def test_inputs_are_ones_of_short_length_and_once_of_full_length():
-    seen: list[tuple[tuple[int, ...], bool]] = []
-    ids = tensor("ids", "INT64", ("tokens", 40))
-    out = tensor("y", "INT64", ("tokens", 40))
+@pytest.mark.parametrize(
+    ("bound", "max_batch", "shapes"),
+    [(40, 2, [(1, 16), (2, 16), (1, 40), (1, 16), (2, 16)]), (5, 1, [(1, 5), (1, 5)])],
+)
+def test_inputs_are_ones_of_short_length_and_once_of_full_length(bound: int, max_batch: int, shapes: list[Any]):
+    """In inference mode."""
+    seen: list[tuple[tuple[int, ...], bool, bool]] = []
 
     def call(x: torch.Tensor) -> torch.Tensor:
-        seen.append((tuple(x.shape), bool((x == 1).all())))
+        seen.append((tuple(x.shape), bool((x == 1).all()), torch.is_inference_mode_enabled()))
         return x
 
-    warm(make_model(call, [ids], [out], max_batch=2), 2)
-    assert seen == [((size, length), True) for size, length in ((1, 16), (2, 16), (1, 40), (1, 16), (2, 16))]
-
-
-def test_bounds_below_the_short_length():
-    shapes: list[tuple[int, ...]] = []
-    ids = tensor("ids", "INT64", ("tokens", 5))
-    warm(make_model(lambda x: shapes.append(tuple(x.shape)) or x, [ids], [tensor("y", "INT64", ("tokens", 5))]), 1)
-    assert shapes == [(1, 5)] * 2
+    warm(make_model(call, **ids(bound), max_batch=max_batch), max_batch)
+    assert seen == [(shape, True, True) for shape in shapes]
+    assert not torch.is_inference_mode_enabled()
 
 
 def test_every_datatype_can_be_warmed_up():
@@ -105,35 +93,45 @@ def test_every_datatype_can_be_warmed_up():
     assert seen[-1] == [True, *[1] * 12, b""]
 
 
-def test_warm_up_runs_in_inference_mode():
-    modes: list[bool] = []
-    warm(make_model(lambda x: modes.append(torch.is_inference_mode_enabled()) or x), 1)
-    assert set(modes) == {True}
-    assert not torch.is_inference_mode_enabled()
-
-
 def test_a_model_that_writes_into_its_input_is_noticed():
-    executor = executor_of(make_model(lambda x: x.add_(1)))
-    warm_up(DEVICE, executor, 2)
+    model = make_model(lambda x: x.add_(1))
+    executor = CpuExecutor(model, Pool(model.info.inputs, 64))
+    warm_up(Timed(), executor, 2)
     assert executor.copies
 
 
-def test_a_model_that_raises():
-    def call(x: torch.Tensor) -> torch.Tensor:
-        if len(x) == 3:
-            raise IndexError("three is too many")
-        return x
+def too_many(x: torch.Tensor) -> torch.Tensor:
+    if len(x) == 3:
+        raise IndexError("three is too many")
+    return x
 
-    with pytest.raises(ConfigError, match="model 'm': a batch of 3 rows: IndexError: three is too many"):
+
+def out_of_memory(x: torch.Tensor) -> torch.Tensor:
+    raise MemoryError
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (too_many, "model 'm': a batch of 3 rows: IndexError: three is too many"),
+        (out_of_memory, "model 'm' version 1: a batch of 1 row: MemoryError"),
+        (lambda x: x.double(), "model 'm'.* expected FP32"),
+        (lambda x: x[:, :1], r"model 'm'.* got (shape )?\[1, 1\]"),
+        (lambda x: x[:0], "model 'm'.* expected a batch of 1 rows"),
+        (lambda x: x.sum(), "model 'm'"),
+        (lambda x: (x, x), "model 'm'.* expected 1 outputs"),
+        (lambda x: "text", "model 'm'.* got str"),
+        (lambda x: x if len(x) < 3 else x.half(), "model 'm'.* expected FP32"),
+    ],
+)
+def test_a_model_that_does_not_do_what_it_declares_is_refused_by_name(call, message: str):
+    with pytest.raises(ConfigError, match=message):
         warm(make_model(call, max_batch=4), 4)
 
 
-def test_a_model_that_runs_out_of_memory():
-    def call(x: torch.Tensor) -> torch.Tensor:
-        raise MemoryError
-
-    with pytest.raises(ConfigError, match="model 'm' version 1: a batch of 1 row: MemoryError"):
-        warm(make_model(call), 4)
+def test_an_output_axis_of_another_length_than_the_inputs():
+    with pytest.raises(ConfigError, match="output 'y'"):
+        warm(make_model(lambda x: x[:, 1:], **ids(8)), 1)
 
 
 def test_a_model_that_raises_on_made_up_rows():
@@ -149,7 +147,7 @@ def test_samples_are_run_instead_of_made_up_rows_each_in_its_turn():
         return x
 
     rows = [SampleRow((np.full(2, value, np.float32),)) for value in (7, 8)]
-    warmed = warm_up(DEVICE, executor_of(make_model(call, samples=rows, max_batch=3)), 3)
+    warmed = warm(make_model(call, samples=rows, max_batch=3), 3)
     assert seen == [[7], [7, 7], [7, 7, 7], [7], [7, 8], [7, 8, 7]]
     assert list(warmed.rows) == rows
     assert len(warmed.profile.batch_ns) == 3
@@ -157,59 +155,21 @@ def test_samples_are_run_instead_of_made_up_rows_each_in_its_turn():
 
 def test_samples_keep_their_lengths_and_parameters():
     seen: list[tuple[list[list[int]], list[object]]] = []
-    ids = tensor("ids", "INT64", ("tokens", 40))
 
     def call(x: torch.Tensor, *, parameters: list[object]) -> torch.Tensor:
         seen.append((x.tolist(), parameters))
         return x
 
-    rows = [SampleRow((np.arange(1, n + 1),), {"tokens": n}, {"gain": n}) for n in (1, 3)]
-    out = tensor("y", "INT64", ("tokens", 40))
-    warm(make_model(call, [ids], [out], samples=rows, takes_parameters=True, max_batch=2), 2)
+    rows = [SampleRow((np.arange(1, n + 1),), {"n": n}, {"gain": n}) for n in (1, 3)]
+    warm(make_model(call, **ids(40), samples=rows, takes_parameters=True, max_batch=2), 2)
     assert seen[-1] == ([[1, 0, 0], [1, 2, 3]], [{"gain": 1}, {"gain": 3}])
 
 
 def test_a_sample_that_cannot_be_made_longer_is_only_warned_about():
-    ids, out = tensor("ids", "INT64", ("tokens", 40)), tensor("y", "INT64", ("tokens", 40))
-
     def call(x: torch.Tensor) -> torch.Tensor:
         if x.shape[1] > 3:
             raise ValueError("two ends of text")
         return x
 
-    warmed = warm_up(
-        DEVICE, executor_of(make_model(call, [ids], [out], samples=[SampleRow((np.ones(3),), {"tokens": 3})])), 2
-    )
-    assert warmed.warnings == (
-        "not tried: a sample repeated to a row at full length (tokens 40): ValueError: two ends of text",
-    )
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda x: x.double(), "expected FP32"),
-        (lambda x: x[:, :1], r"got (shape )?\[1, 1\]"),
-        (lambda x: x[:0], "expected a batch of 1 rows"),
-        (lambda x: (x, x), "expected 1 outputs"),
-        (lambda x: "text", "got str"),
-        (lambda x: x if len(x) < 3 else x.half(), "expected FP32"),
-    ],
-    ids=["dtype", "shape", "rows", "number", "type", "later"],
-)
-def test_outputs_that_are_not_what_is_declared(call, message: str):
-    with pytest.raises(ConfigError, match=message) as wrong:
-        warm(make_model(call), 4)
-    assert "'m'" in str(wrong.value) or "'y'" in str(wrong.value)
-
-
-@pytest.mark.parametrize("call", [lambda x: x.double(), lambda x: x[:0], lambda x: x.sum()])
-def test_wrong_outputs_name_the_model(call):
-    with pytest.raises(ConfigError, match="model 'm'"):
-        warm(make_model(call), 1)
-
-
-def test_an_output_axis_of_another_length_than_the_inputs():
-    ids, out = tensor("ids", "INT64", ("tokens", 8)), tensor("y", "INT64", ("tokens", 8))
-    with pytest.raises(ConfigError, match="output 'y'"):
-        warm(make_model(lambda x: x[:, 1:], [ids], [out]), 1)
+    (warning,) = warm(make_model(call, **ids(40), samples=[SampleRow((np.ones(3),), {"n": 3})]), 2).warnings
+    assert warning == "not tried: a sample repeated to a row at full length (n 40): ValueError: two ends of text"
