@@ -13,11 +13,13 @@ import logging
 import pickle
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from app.engine.profiling.cache import write_whole
@@ -44,6 +46,37 @@ sys.stdout.buffer.write(pickle.dumps(solve(*args, **named)))
 """
 
 
+class DaemonThread(Executor):
+    """Runs one function after another. A process that has been told to end does not wait for the one that runs.
+
+    Those of a ThreadPoolExecutor are waited for, and solving takes a minute on a busy machine.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._closed = False
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._jobs.put((future, partial(fn, *args, **kwargs)))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """What waits is not begun any more; nothing is waited for."""
+        self._closed = True
+        self._jobs.put(None)
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None and not self._closed:
+            future, function = job
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(function())
+                except BaseException as exc:
+                    future.set_exception(exc)
+
+
 class TableSolver:
     """Owned by the engine, used on its loop. `adopt` is given each model's tables when they are solved."""
 
@@ -53,7 +86,7 @@ class TableSolver:
         self._spec = spec
         self._folder = folder
         self._adopt = adopt
-        self._executor = ThreadPoolExecutor(1, "tables")
+        self._executor = DaemonThread("tables")
         self._tasks: dict[asyncio.Task[None], int] = {}  # the program of each
 
     def want(self, model: ProfiledModel, corrected: ModelProfile | None = None) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -211,3 +213,12 @@ async def test_solved_off_the_loop_and_kept_beside_the_profiles(monkeypatch: pyt
         assert control.ControlTables.from_dict(json.loads(kept.read_text())) == level_of(rig)
     assert off_loop
     assert all(off_loop)
+
+
+def test_a_process_that_ends_does_not_wait_for_a_solution() -> None:
+    program = (
+        "import threading; from app.engine.profiling.tables import DaemonThread as D; d = D('t');"
+        "print(d.submit(sum, [1, 2]).result()); d.submit(threading.Event().wait); d.shutdown()"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "3\n")
