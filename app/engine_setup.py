@@ -129,15 +129,11 @@ def engine_of(
 ) -> Engine:
     """The engine on this device. `sink` gets the scheduler's record, if one is kept."""
     spec = replace(device.spec, classes=_classes(settings))
-    if sink is None:
-        scheduler = Scheduler(spec, split_failed=settings.split_failed)
-    else:
-        scheduler = RecordingScheduler(spec, split_failed=settings.split_failed, sink=sink)
+    scheduler = Scheduler(spec) if sink is None else RecordingScheduler(spec, sink=sink)
     return Engine(
         Profiling(device, ProfileCache(settings.profile_dir or default_folder()), settings.profile_budget_s),
         scheduler,
         window_s=settings.rate_window_s,
-        hang_factor=settings.hang_factor,
         hang_floor_s=settings.hang_floor_s,
         memory=memory,
         on_lost=lifecycle.fail,

@@ -49,6 +49,7 @@ from app.settings import MIB, Settings, helper_threads
 log = logging.getLogger("starling")
 
 _BUILD = {"version": __version__, "python": platform.python_version(), "torch": torch.__version__}
+_MAX_PIXELS = 50_000_000  # of an image, read from its header: decoded, it takes 150 MB
 _ABOUT = "DNN inference over HTTP: the Open Inference Protocol (V2), TensorFlow Serving's V1, and a friendly route."
 _OVERRIDES = (
     "policy", "objective", "max_batch", "max_delay_ms", "max_queue", "default_timeout_ms", "default_class", "row_check",
@@ -95,7 +96,7 @@ def create_app(
                     engine,
                     repository,
                     overrides=_given(settings),
-                    limits={"max_pixels": settings.max_pixels},
+                    limits={"max_pixels": _MAX_PIXELS},
                     load=partial(load_model, check_names=check_names),
                 )
             )
@@ -131,7 +132,7 @@ def create_app(
     install_error_handlers(app, rejected)
     log_of_access = None
     if settings.access_log:
-        log_of_access = AccessLog(probes=settings.access_log_probes, root_path=settings.root_path)
+        log_of_access = AccessLog(settings.root_path)
     resources = Resources(
         _limits(settings, memory.bodies),
         access=access,
@@ -196,7 +197,7 @@ def _limits(settings: Settings, inflight: int) -> Limits:
         body=min(int(settings.max_body_mib * MIB), inflight),
         json=int(settings.max_json_mib * MIB),
         inflight=inflight,
-        pixels=settings.max_pixels,
+        pixels=_MAX_PIXELS,
         body_timeout_s=settings.body_timeout_s,
         connections=settings.max_connections,
         threads=helper_threads(),

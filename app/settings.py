@@ -1,4 +1,4 @@
-"""Every knob, once: its unit, default, range and help. `cli.py` makes the flags and the STARLING_* variables from this.
+"""Every setting, once: its unit, default, range and help, of which `cli/commands.py` makes flags and variables.
 
 A value of None means: not given here, so model.toml decides, and then the default named in the text.
 Libraries below never see Settings: `main.py` hands them values.
@@ -12,9 +12,11 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from app.errors import ConfigError
 
 MIB = 1 << 20
 
@@ -26,6 +28,13 @@ _PREFIX = re.compile(r"(/[A-Za-z0-9_.~-]+)+")
 _ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^/?#@\s,]+")
 #: How the server's own paths begin. A prefix that begins so could be the server's path or the ingress's.
 _OWN = frozenset({"v1", "v2", "predict", "docs", "ui"})
+#: What once were settings, and what holds now.
+REMOVED = {
+    "access_log_probes": "the access log leaves probes out",
+    "hang_factor": "a batch hangs after 20 times its predicted time, and --hang-floor-s at least",
+    "max_pixels": "images may have 50 million pixels",
+    "split_failed": "a failed batch is run again in halves until the culprit is alone",
+}
 
 
 class Settings(BaseModel):
@@ -127,7 +136,6 @@ class Settings(BaseModel):
         False,
         description="Take threads, workers and max_alive, where not given, from what `starling profile` suggests.",
     )
-    split_failed: bool = Field(True, description="Re-run a failed batch in halves until the culprit is alone.")
     pool_mib: int = Field(512, ge=1, description="Input slots per model, MiB; a larger queue is cut to fit.")
     activation_mib: int = Field(
         512, ge=1, description="What a model keeps of rows between stages, MiB; more rows wait before they start."
@@ -141,7 +149,6 @@ class Settings(BaseModel):
     max_body_mib: float = Field(64, gt=0, description="Largest request body, MiB, also after decompression.")
     max_json_mib: float = Field(1, gt=0, description="Largest JSON body, MiB: nothing else runs while it is parsed.")
     max_inflight_mib: float = Field(512, gt=0, description="Bodies held at one time, MiB; more are refused (429).")
-    max_pixels: int = Field(50_000_000, ge=1, description="Largest image, pixels, read from its header.")
     max_connections: int = Field(4096, ge=1, description="Open connections; beyond it requests are answered 503.")
     body_timeout_s: float = Field(30, gt=0, description="Time a body may take to arrive, seconds.")
 
@@ -149,7 +156,6 @@ class Settings(BaseModel):
     keep_alive_s: int = Field(75, ge=1, description="Idle connections stay open so long; keep above the ingress's.")
     drain_grace_s: float = Field(3, ge=0, description="After SIGTERM: seconds of going on while balancers notice.")
     drain_limit_s: float = Field(30, ge=0, description="After the grace: seconds for accepted calls to finish.")
-    hang_factor: float = Field(20, ge=2, description="A batch this many times over its predicted time is hung.")
     hang_floor_s: float = Field(3, gt=0, description="No batch counts as hung before so many seconds.")
     rate_window_s: float = Field(1, gt=0, description="Window of the arrival-rate monitor, seconds.")
 
@@ -157,7 +163,6 @@ class Settings(BaseModel):
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severe line printed.")
     log_format: Literal["text", "json"] = Field("text", description="One line per event, as text or as JSON.")
     access_log: bool = Field(False, description="One line per HTTP request, probes left out.")
-    access_log_probes: bool = Field(False, description="Probes too, where there is an access log.")
     record: Path | None = Field(None, description="Write the scheduler's inputs and steps here, for replay.")
     otlp_endpoint: str | None = Field(
         None, description="Send traces to this OpenTelemetry collector (OTLP over HTTP), as http://127.0.0.1:4318."
@@ -231,6 +236,22 @@ class Settings(BaseModel):
         return self.threads if self.threads is not None else max(1, cpu_cores() - 1)
 
 
+def settings_from(given: dict[str, Any]) -> Settings:
+    """Settings from flags and variables; what was not given takes its default. Raises ConfigError, one line."""
+    values = {name: value for name, value in given.items() if value is not None and value != []}
+    for name in REMOVED:
+        if name in values:
+            raise ConfigError(f"{name}: {_removed(name)}")
+    try:
+        return Settings(**values)
+    except ValidationError as exc:
+        first = exc.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        got = f", got {first['input']!r}" if first["loc"] else ""
+        message = first["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"{field}: {message}{got}" if field else message) from None
+
+
 def unknown_variables(environment: Iterable[str]) -> list[str]:
     """A line for each STARLING_ variable that is no setting, with the one that may have been meant."""
     prefix = "STARLING_"
@@ -239,9 +260,23 @@ def unknown_variables(environment: Iterable[str]) -> list[str]:
     lines = []
     for name in sorted(given - known):
         near = difflib.get_close_matches(name, known, 1)
-        meant = f"; did you mean {prefix}{near[0]}?" if near else ""
-        lines.append(f"warning: the variable {prefix}{name} is no setting and does nothing{meant}")
+        why = f"is no setting and does nothing{f'; did you mean {prefix}{near[0]}?' if near else ''}"
+        if name.lower() in REMOVED:
+            why = f"does nothing: {_removed(name.lower())}"
+        lines.append(f"warning: the variable {prefix}{name} {why}")
     return lines
+
+
+def refuse_removed_flags(arguments: Iterable[str]) -> None:
+    """Raise ConfigError for a flag of `serve` that once was a setting, before the command line calls it unknown."""
+    for argument in arguments:
+        name = argument.partition("=")[0].removeprefix("--").removeprefix("no-").replace("-", "_")
+        if argument.startswith("--") and name in REMOVED:
+            raise ConfigError(f"{name}: {_removed(name)}")
+
+
+def _removed(name: str) -> str:
+    return f"no setting any more: {REMOVED[name]}"
 
 
 def helper_threads() -> int:

@@ -9,8 +9,7 @@ from typing import Any
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from app.observe.tracing.export import SpanSender, resource
-from app.observe.tracing.readable import Readable
+from app.observe.tracing.export import Readable, SpanSender, resource
 
 PATIENCE_S = 30.0
 

@@ -37,8 +37,8 @@ def test_every_knob_says_what_it_is() -> None:
     [
         ("port", -1), ("port", 65536), ("max_batch", 0), ("max_batch", 5000), ("max_delay_ms", -1),
         ("max_queue", 0), ("threads", 0), ("threads", 10_000), ("workers", "0"), ("workers", "1,a"),
-        ("max_body_mib", 0), ("max_json_mib", -1), ("max_inflight_mib", 0), ("max_pixels", 0), ("body_timeout_s", 0),
-        ("keep_alive_s", 0), ("drain_grace_s", -1), ("drain_limit_s", -1), ("hang_factor", 1), ("hang_floor_s", 0),
+        ("max_body_mib", 0), ("max_json_mib", -1), ("max_inflight_mib", 0), ("body_timeout_s", 0),
+        ("keep_alive_s", 0), ("drain_grace_s", -1), ("drain_limit_s", -1), ("hang_floor_s", 0),
         ("rate_window_s", 0), ("log_level", "loud"), ("log_format", "xml"), ("device", "tpu"), ("pool_mib", 0),
         ("profile_budget_s", -1), ("root_path", "models"), ("root_path", "/a b"), ("root_path", "/a//b"),
         ("root_path", "/v2"), ("root_path", "/predict/x"), ("root_path", "//a"), ("cors_origins", "app.example.com"),

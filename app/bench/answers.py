@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 
 from .http import Response
-from .payload import DTYPES, Body, Model
+from .payload import DTYPES, Body
 
 Array = np.ndarray[Any, Any]
 
@@ -26,10 +26,12 @@ _TOLERANCE = {"FP16": 2e-2, "BF16": 5e-2, "FP32": 1e-3, "FP64": 1e-6}
 
 
 class Answers:
-    """All different answers of a session. `note` while the load runs, `judge` afterwards."""
+    """All different answers of a session. `note` while the load runs, `judge` afterwards.
 
-    def __init__(self, model: Model, bodies: Sequence[Body], *, values: bool) -> None:
-        self._model = model
+    `values`: answers to the same request must have the same values.
+    """
+
+    def __init__(self, bodies: Sequence[Body], *, values: bool) -> None:
         self._bodies = bodies
         self._values = values
         self._known: list[dict[bytes, int]] = [{} for _ in bodies]  # by body: answer -> its number
@@ -62,9 +64,7 @@ class Answers:
             outputs = decode(response)
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as exc:
             return f"not a V2 answer: {exc!r}"
-        wanted = {
-            tensor.name: tensor for tensor in self._model.outputs if not body.outputs or tensor.name in body.outputs
-        }
+        wanted = {tensor.name: tensor for tensor in body.outputs}
         if set(outputs) != set(wanted):
             return f"wrong outputs: expected {', '.join(wanted)}, got {', '.join(outputs) or 'none'}"
         for name, tensor in wanted.items():

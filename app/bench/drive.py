@@ -1,8 +1,9 @@
-"""Sends requests: in an open loop at the instants of an arrival process, in a closed loop after each answer.
+"""Sends requests: in an open loop at the instants of an arrival process, in a closed loop after each answer, or as the
+clients of a workload do.
 
 Open loop: latencies run from the intended instant, whatever server, client or machine do, so that a slow server cannot
 delay the requests that would show its slowness (coordinated omission). Closed loop: a fixed number of requests is in
-flight, and a slow server is asked less often. Both measure how late this process is.
+flight, and a slow server is asked less often. All measure how late this process is.
 """
 
 from __future__ import annotations
@@ -10,62 +11,57 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from heapq import heappop, heappush
 
 from . import alarm
 from .alarm import clock
 from .client import NO_REQUEST, Log, Pool
+from .plan import Unusable
+from .workload import TIMED
+from .workload_schedule import Launch, Players
 
 _BURST = 64  # requests sent without reading answers in between
+_LEAD_NS = 5_000_000  # from the start of a run to its time 0, so that the first request is not late
 _CHECK_NS = 10_000_000  # closed loop: interval at which it checks how late this process is
 _PROGRESS_S = 1.0  # drawing a progress bar takes 2 ms; more often it would show in the 99th percentile
 
 Progress = Callable[[float], None]  # called with the seconds since its last call
 
 
-class Teller:
-    """Calls a progress function now and then between `begin` and `end`; does nothing if it is None."""
+class Drive(ABC):
+    """One run. Subclasses say what to send first, what when the alarm rings, and what when a request has ended."""
 
-    def __init__(self, progress: Progress | None) -> None:
-        self._progress = progress
-        self._told_ns = 0
-        self._handle: asyncio.TimerHandle | None = None
-
-    def begin(self) -> None:
-        self._told_ns = clock()
-        if self._progress is not None:
-            self._tell(self._progress)
-
-    def _tell(self, progress: Progress) -> None:
-        progress((clock() - self._told_ns) / 1e9)
-        self._told_ns = clock()
-        self._handle = asyncio.get_running_loop().call_later(_PROGRESS_S, self._tell, progress)
-
-    def end(self) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
-
-
-class _Drive(ABC):
     def __init__(self, pool: Pool, log: Log, progress: Progress | None) -> None:
         self.log = log
         self.start_ns = 0
         self._pool = pool
         self._alarm = alarm.make(self._ring)
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._progress = Teller(progress)
+        self._progress = progress
+        self._reported_ns = 0
+        self._timer: asyncio.TimerHandle | None = None  # of the next progress
         pool.begin(log, self._ended)
 
     async def run(self) -> None:
-        """Send all requests and wait until each has ended."""
-        self._progress.begin()
+        """Send all requests and wait until each has ended. Raises Unusable if the server of a workload has gone."""
+        self._reported_ns = clock()
+        self._report()
         try:
             self._begin()
             await self._done
         finally:
             self.log.trim()
             self._alarm.close()
-            self._progress.end()
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def _report(self) -> None:
+        if self._progress is not None:
+            now = clock()
+            self._progress((now - self._reported_ns) / 1e9)
+            self._reported_ns = now
+            self._timer = asyncio.get_running_loop().call_later(_PROGRESS_S, self._report)
 
     def _finish(self) -> None:
         if not self._done.done():
@@ -81,14 +77,13 @@ class _Drive(ABC):
     def _ended(self, request: int, fault: str) -> int: ...
 
 
-class OpenLoop(_Drive):
+class OpenLoop(Drive):
     """`log.intended` holds ns from the start, which `run` replaces by instants of the clock."""
 
     def _begin(self) -> None:
         self._next = 0
         self._count = len(self.log.intended)
-        # slightly ahead, so that the first request is not late
-        self.start_ns = clock() + 5_000_000
+        self.start_ns = clock() + _LEAD_NS
         self.log.intended = array("q", (self.start_ns + instant for instant in self.log.intended))
         if not self._count:
             self._finish()
@@ -110,7 +105,7 @@ class OpenLoop(_Drive):
         return NO_REQUEST
 
 
-class ClosedLoop(_Drive):
+class ClosedLoop(Drive):
     """`concurrency` requests in flight for `duration_s`. `lags`: how late the loop was at each check, in ns."""
 
     def __init__(
@@ -146,3 +141,71 @@ class ClosedLoop(_Drive):
         if not self._flying:
             self._finish()
         return NO_REQUEST
+
+
+class WorkloadDrive(Drive):
+    """The clients of a workload, who share one alarm. `bodies`: by task, the requests to pick.
+
+    `requests`: by task, the numbers of its requests in `log`; `launches`: by number. `lags`: how late requests with an
+    instant were handed to the pool, in ns.
+    """
+
+    def __init__(
+        self, pool: Pool, players: Players, bodies: Sequence[Iterator[int]], progress: Progress | None
+    ) -> None:
+        super().__init__(pool, Log((), ()), progress)
+        self.launches: list[Launch] = []
+        self.requests: list[list[int]] = [[] for _ in bodies]
+        self.lags = array("q")
+        self._players = players
+        self._bodies = bodies
+        self._planned: list[tuple[int, int, Launch]] = []  # heap of (at, sequence, launch)
+        self._sequence = 0
+
+    def _begin(self) -> None:
+        self.start_ns = clock() + _LEAD_NS
+        for launch in self._players.begin():
+            self._plan(launch)
+        if self._players.over:
+            self._finish()
+
+    def _plan(self, launch: Launch) -> None:
+        self._sequence += 1
+        heappush(self._planned, (launch.at, self._sequence, launch))
+        if self._planned[0][2] is launch:
+            self._alarm.set(self.start_ns + launch.at)
+
+    def _ring(self) -> None:
+        while self._planned and self._planned[0][0] <= clock() - self.start_ns:
+            self._pool.offer(self._launch(heappop(self._planned)[2]))
+        if self._planned:
+            self._alarm.set(self.start_ns + self._planned[0][0])
+
+    def _launch(self, launch: Launch) -> int:
+        """Note the launch; returns its request, which is to be sent."""
+        now = clock()
+        request = self.log.add(now, next(self._bodies[launch.task]))
+        self.launches.append(launch)
+        self.requests[launch.task].append(request)
+        self._players.launched(launch, now - self.start_ns)
+        if launch.due == launch.at and self._players.played[launch.task].task.load.kind in TIMED:
+            self.lags.append(now - self.start_ns - launch.at)
+        return request
+
+    def _ended(self, request: int, fault: str) -> int:
+        """Returns a request that follows at once, which takes the same connection."""
+        if self._done.done():
+            return NO_REQUEST
+        if fault.startswith("connect"):  # those after it would fail at once as well, a closed loop for ever
+            self._done.set_exception(Unusable(f"url: the server has gone: {fault}"))
+            return NO_REQUEST
+        following = NO_REQUEST
+        now = self.log.ended[request] - self.start_ns
+        for launch in self._players.ended(self.launches[request].task, now, not fault):
+            if following == NO_REQUEST and launch.at <= now:
+                following = self._launch(launch)
+            else:
+                self._plan(launch)
+        if self._players.over:
+            self._finish()
+        return following

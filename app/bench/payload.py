@@ -53,11 +53,11 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """One request: the bytes to send, its rows, and the names of the requested outputs (empty: all)."""
+    """One request: the bytes to send, its rows, and the outputs that its answer must have."""
 
     request: bytes
     rows: int
-    outputs: frozenset[str] = frozenset()
+    outputs: tuple[Tensor, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Model:
 def prepare(model: Model, plan: Plan) -> list[Body]:
     """The requests of a measurement, the longest first. Raises ValueError for options that do not fit the model."""
     if plan.data is not None:
-        return _given(plan)
+        return _given(model, plan)
     shapes = _shapes(model, plan)
     random = np.random.default_rng([plan.seed, 2])
     lengths = sorted(Lengths.parse(plan.lengths).draw(BODIES, random), reverse=True)
@@ -91,7 +91,7 @@ def prepare(model: Model, plan: Plan) -> list[Body]:
             row = [length if axis == -1 else axis for axis in shapes[tensor.name]]
             shape = [plan.rows, *row] if tensor.batched else row
             tensors.append((tensor.name, tensor.datatype, shape, _values(tensor, shape, random)))
-        bodies.append(_encode(tensors, {}, plan, plan.rows))
+        bodies.append(Body(_encode(tensors, {}, plan), plan.rows, model.outputs))
     return bodies
 
 
@@ -127,7 +127,7 @@ def _values(tensor: Tensor, shape: Sequence[int], random: np.random.Generator) -
     return random.integers(0, 2 if kind == "BOOL" else _TOKENS, tuple(shape)).astype(dtype)
 
 
-def _given(plan: Plan) -> list[Body]:
+def _given(model: Model, plan: Plan) -> list[Body]:
     """The body or the list of bodies in the file, decoded, so that they can be sent with either payload."""
     assert plan.data is not None
     try:
@@ -143,7 +143,9 @@ def _given(plan: Plan) -> list[Body]:
                 tensors.append((given["name"], given["datatype"], shape, _array(given, shape)))
             rest = {name: value for name, value in body.items() if name not in ("inputs", "id")}
             rows = tensors[0][2][0] if tensors[0][2] else 1
-            bodies.append(_encode(tensors, rest, plan, rows))
+            names = {output["name"] for output in rest.get("outputs", ())}
+            outputs = tuple(tensor for tensor in model.outputs if not names or tensor.name in names)
+            bodies.append(Body(_encode(tensors, rest, plan), rows, outputs))
         except (KeyError, TypeError, IndexError, ValueError) as exc:
             raise ValueError(f"data: {plan.data}: expected a V2 inference request, {exc!r}") from None
     if not bodies:
@@ -163,8 +165,8 @@ def _array(given: dict[str, Any], shape: list[int]) -> np.ndarray[Any, Any]:
 _Named = tuple[str, str, list[int], np.ndarray[Any, Any]]  # name, datatype, shape, values
 
 
-def _encode(tensors: list[_Named], rest: dict[str, Any], plan: Plan, rows: int) -> Body:
-    """Encode a request. `rest`: its members besides the inputs."""
+def _encode(tensors: list[_Named], rest: dict[str, Any], plan: Plan) -> bytes:
+    """The bytes of a request. `rest`: its members besides the inputs."""
     binary = plan.payload == "binary"
     inputs: list[dict[str, Any]] = []
     parts: list[bytes] = []
@@ -185,19 +187,13 @@ def _encode(tensors: list[_Named], rest: dict[str, Any], plan: Plan, rows: int) 
         parameters["priority"] = plan.priority
     request = {**rest, "inputs": inputs, **({"parameters": parameters} if parameters else {})}
     head = orjson.dumps(request, option=orjson.OPT_SERIALIZE_NUMPY)
-    asked = frozenset(output["name"] for output in rest.get("outputs", ()))
-    return Body(_request(plan, head, b"".join(parts) if binary else None), rows, asked)
-
-
-def _request(plan: Plan, head: bytes, tail: bytes | None) -> bytes:
-    """The HTTP request. `tail`: the bytes of binary tensors."""
     lines = [f"POST {plan.path}/infer HTTP/1.1", *fields(plan)]
-    if tail is None:
-        lines += ["Content-Type: application/json", f"Content-Length: {len(head)}"]
-    else:
+    if binary:
         lines += ["Content-Type: application/octet-stream", f"Inference-Header-Content-Length: {len(head)}"]
-        lines += [f"Content-Length: {len(head) + len(tail)}"]
-    return "\r\n".join([*lines, "", ""]).encode("ascii") + head + (tail or b"")
+    else:
+        lines += ["Content-Type: application/json"]
+    lines += [f"Content-Length: {len(head) + sum(map(len, parts))}", "", ""]
+    return "\r\n".join(lines).encode("ascii") + head + b"".join(parts)
 
 
 def fields(plan: Plan) -> list[str]:

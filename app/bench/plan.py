@@ -15,6 +15,10 @@ from app.sim import arrivals
 _S = 1e9
 
 
+class Unusable(ValueError):
+    """The server or the model cannot be measured; the message says why."""
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """A server's address from its URL. `authority`: for the Host header. `prefix`: the path before /v2."""

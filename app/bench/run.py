@@ -25,7 +25,7 @@ from .client import Log, Pool
 from .drive import ClosedLoop, OpenLoop, Progress
 from .http import Response
 from .payload import Body, Model, fields, prepare
-from .plan import Plan
+from .plan import Plan, Unusable
 from .stats import Repeat, collect, percentile, summary
 
 __all__ = ["Lagging", "Plan", "Result", "Session", "Unusable", "measure", "run"]
@@ -40,10 +40,6 @@ LAG_P99_MS = 1.0
 _SETTLE_S = 0.5
 
 T = TypeVar("T")
-
-
-class Unusable(ValueError):
-    """The server or the model cannot be measured; the message says why."""
 
 
 class Lagging(Exception):
@@ -115,30 +111,37 @@ class Result:
 
 
 class Session:
-    """A model's prepared requests and the connections to its server. An async context manager.
+    """Prepared requests of one or several plans, and the connections to their server. An async context manager.
 
-    Entering raises Unusable if there is no such server or model, or if it refuses the prepared requests.
+    Plans differ in model, rows and headers. Entering raises Unusable if there is no such server or model, or if it
+    refuses the prepared requests.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+    def __init__(self, *plans: Plan) -> None:
+        self.plan = plans[0]
+        self._plans = plans
         self._stack = AsyncExitStack()
-        self._bodies: list[Body] = []
+        self._requests: list[range] = []  # by plan: the numbers of its requests
         self._answers: Answers
         self._pool: Pool
 
     async def __aenter__(self) -> Self:
+        plan = self.plan
         async with self._stack as stack:  # closed here if anything raises
-            model = await described(self.plan)
-            self._bodies = prepare(model, self.plan)
-            self._answers = Answers(model, self._bodies, values=self.plan.check == "values")
-            self._pool = await stack.enter_async_context(
-                Pool(
-                    self.plan.target, [body.request for body in self._bodies], self._answers.note,
-                    limit=self.plan.connections, timeout_s=self.plan.timeout_s,
-                )
-            )  # fmt: skip
-            await self.lone()
+            bodies: list[Body] = []
+            known: dict[Plan, range] = {}
+            for one in self._plans:
+                if one not in known:
+                    begin = len(bodies)
+                    bodies += prepare(await described(one), one)
+                    known[one] = range(begin, len(bodies))
+                self._requests.append(known[one])
+            self._answers = Answers(bodies, values=plan.check == "values")
+            requests = [body.request for body in bodies]
+            pool = Pool(plan.target, requests, self._answers.note, limit=plan.connections, timeout_s=plan.timeout_s)
+            self._pool = await stack.enter_async_context(pool)
+            for number in range(len(self._plans)):
+                await self.lone(number)
             self._stack = stack.pop_all()
         return self
 
@@ -147,14 +150,15 @@ class Session:
     ) -> None:
         await self._stack.__aexit__(kind, exc, trace)
 
-    async def lone(self) -> float:
-        """Send the longest request alone; returns its latency in seconds. Raises Unusable if the answer is wrong."""
-        alone = ClosedLoop(self._pool, itertools.repeat(0), 1, 0, None)
+    async def lone(self, number: int = 0) -> float:
+        """Latency of a plan's longest request alone, in seconds. Raises Unusable if the answer is wrong."""
+        alone = ClosedLoop(self._pool, itertools.repeat(self._requests[number][0]), 1, 0, None)
         await alone.run()
         repeat = collect(alone.log, alone.start_ns, 0, 0, self._answers.judge(), ())
         if repeat.examples:
             raise Unusable(
-                f"model: expected a right answer of {self.plan.model!r}, got {next(iter(repeat.examples.values()))}"
+                f"model: expected a right answer of {self._plans[number].model!r}, "
+                f"got {next(iter(repeat.examples.values()))}"
             )
         return float(repeat.latency_ns[0]) / 1e9
 
@@ -176,7 +180,7 @@ class Session:
         drive: OpenLoop | ClosedLoop
         if plan.concurrency is not None:
             drive = ClosedLoop(
-                self._pool, endless_picks(choose, len(self._bodies)), plan.concurrency, duration_s, progress
+                self._pool, endless_picks(choose, self._requests[0]), plan.concurrency, duration_s, progress
             )
         else:
             instants = plan.instants(plan.rate, seed, duration_s)
@@ -184,7 +188,7 @@ class Session:
                 raise ValueError(
                     f"duration_s: no request falls into {duration_s:g} s; give a higher rate or --duration"
                 )
-            picks = choose.integers(0, len(self._bodies), len(instants))
+            picks = choose.integers(0, len(self._requests[0]), len(instants))
             drive = OpenLoop(self._pool, Log(instants.tolist(), picks.tolist()), progress)
         with without_collections():
             await drive.run()
@@ -245,9 +249,9 @@ async def described(plan: Plan) -> Model:
     return Model.parse(found[0].body)
 
 
-def endless_picks(random: np.random.Generator, count: int) -> Iterator[int]:
+def endless_picks(random: np.random.Generator, among: range) -> Iterator[int]:
     while True:
-        yield from random.integers(0, count, 4096).tolist()
+        yield from random.integers(among.start, among.stop, 4096).tolist()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Statistics of runs: percentiles of one run, and means over several with confidence intervals."""
+"""Statistics of runs: percentiles of one run, means over several with confidence intervals, tasks of a workload."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import math
 import re
 from array import array
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,8 @@ from numpy.typing import NDArray
 from .answers import UNCHECKED
 from .client import Log
 from .http import line_of, value_of
+from .workload import CLASSES
+from .workload_schedule import Played
 
 _MS = 1e6
 Column = NDArray[np.int64]
@@ -102,19 +105,10 @@ def collect(log: Log, start_ns: int, duration_s: float, seed: int, wrong: Sequen
     """
     intended, offered, sent, ended = (_column(part) for part in (log.intended, log.offered, log.sent, log.ended))
     numbers = _column(log.answers)
-    faults = dict(log.faults)
-    if any(wrong):
-        for request in np.flatnonzero(_column(log.status) == 200).tolist():
-            if request not in faults and numbers[request] != UNCHECKED and wrong[numbers[request]]:
-                faults[request] = wrong[numbers[request]]
+    faults = faults_of(log, wrong)
     right = np.ones(len(intended), bool)
     right[list(faults)] = False
-    errors: Counter[str] = Counter()
-    examples: dict[str, str] = {}
-    for fault in faults.values():
-        kind = fault.partition(":")[0]
-        errors[kind] += 1
-        examples.setdefault(kind, fault)
+    errors, examples = by_kind(faults.values())
     batches = [value_of(head, _BATCH) for head in log.heads]
     timings = [value_of(head, _TIMING) for head in log.heads]
     last = int(ended.max()) - start_ns if len(ended) else 0
@@ -135,6 +129,27 @@ def collect(log: Log, start_ns: int, duration_s: float, seed: int, wrong: Sequen
         examples=examples,
         unchecked=int((right & (numbers == UNCHECKED)).sum()),
     )
+
+
+def faults_of(log: Log, wrong: Sequence[str]) -> dict[int, str]:
+    """By request, why there is no right answer. `wrong`: see `collect`."""
+    faults = dict(log.faults)
+    if any(wrong):
+        for request, (status, answer) in enumerate(zip(log.status, log.answers, strict=True)):
+            if status == 200 and answer != UNCHECKED and wrong[answer]:
+                faults.setdefault(request, wrong[answer])
+    return faults
+
+
+def by_kind(faults: Iterable[str]) -> tuple[Counter[str], dict[str, str]]:
+    """How many there are of each kind, which is what stands before the colon, and the first of each."""
+    errors: Counter[str] = Counter()
+    examples: dict[str, str] = {}
+    for fault in faults:
+        kind = fault.partition(":")[0]
+        errors[kind] += 1
+        examples.setdefault(kind, fault)
+    return errors, examples
 
 
 def percentile(values: Column, share: float) -> float | None:
@@ -163,6 +178,82 @@ def summary(repeats: Sequence[Repeat], deadline_ms: float | None) -> dict[str, f
         found[name] = (max(values) if name == "max_ms" else sum(values) / len(values)) if values else None
         found[f"{name}_ci95"] = None if name == "max_ms" else interval(values)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one task. `alone_ms`: its mean latency alone, if it is known. `errors`: by kind; `examples`: the
+    full text of the first of each kind."""
+
+    played: Played
+    alone_ms: float | None = None
+    errors: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def latency_ns(self) -> Column:
+        """From the launch to the answer, of right answers."""
+        return self._right(self.played.ended) - self._right(self.played.launched)
+
+    @property
+    def behind_ns(self) -> Column:
+        """By how much launches were later than their instants, for the answer before them."""
+        return np.array(self.played.launched, np.int64) - np.array(self.played.due, np.int64)
+
+    def answers(self, end_ns: int) -> int:
+        """Right answers that came until `end_ns`."""
+        return int((self._right(self.played.ended) <= end_ns).sum())
+
+    def _right(self, column: list[int]) -> Column:
+        kept: Column = np.array(column, np.int64)[np.array(self.played.right, bool)]
+        return kept
+
+
+def outcome_figures(outcomes: Sequence[Outcome], time_s: float) -> dict[str, Any]:
+    """Of one task, or of several together.
+
+    `over_alone` is mean latency over the mean that the same requests would have alone. `throughput` counts answers
+    until the end of the run. Unknown figures are None.
+    """
+    latency = np.concatenate([one.latency_ns for one in outcomes])
+    behind = np.concatenate([one.behind_ns for one in outcomes])
+    alone_ms: float | None = None
+    if len(latency) and all(one.alone_ms is not None for one in outcomes if len(one.latency_ns)):
+        alone_ms = sum(len(one.latency_ns) * (one.alone_ms or 0.0) for one in outcomes) / len(latency)
+    mean_ms = float(latency.mean()) / _MS if len(latency) else None
+    return {
+        "launched": len(behind),
+        "completed": len(latency),
+        "errors": sum(one.errors.total() for one in outcomes),
+        "dropped": sum(one.played.dropped for one in outcomes),
+        "throughput": sum(one.answers(round(time_s * 1e9)) for one in outcomes) / time_s,
+        "mean_ms": mean_ms,
+        "p50_ms": percentile(latency, 0.5),
+        "p99_ms": percentile(latency, 0.99),
+        "alone_ms": alone_ms,
+        "over_alone": mean_ms / alone_ms if mean_ms is not None and alone_ms else None,
+        "behind_ms": float(behind.mean()) / _MS if len(behind) else None,
+    }
+
+
+def by_task(outcomes: Sequence[Outcome], time_s: float) -> list[dict[str, Any]]:
+    return [
+        {
+            "task": one.played.task.id, "model": one.played.task.model, "class": one.played.task.klass,
+            "load": one.played.task.load.kind, **outcome_figures([one], time_s), "error_examples": one.examples,
+        }
+        for one in outcomes
+    ]  # fmt: skip
+
+
+def by_class(outcomes: Sequence[Outcome], time_s: float) -> dict[str, dict[str, Any]]:
+    """The classes that have tasks, and `all`."""
+    found: dict[str, dict[str, Any]] = {}
+    for klass in CLASSES:
+        group = [one for one in outcomes if one.played.task.klass == klass]
+        if group:
+            found[klass] = outcome_figures(group, time_s)
+    return {**found, "all": outcome_figures(outcomes, time_s)}
 
 
 def _mean(values: Column, unit: float) -> float | None:

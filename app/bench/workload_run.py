@@ -1,7 +1,7 @@
 """Runs a workload against a server over HTTP: one client for each task, V2 with binary tensors.
 
     result = in_loop(play(WorkloadPlan(url="localhost:8000", workload=read(path).mapped({"vgg19": "mlp"}))))
-    print(report.table(result.outcomes, result.plan.workload.time_s))
+    print(report.workload_table(result))
 
 First each task runs alone for a moment, one request after another: so models are warm, connections open, and it is
 known what a task takes alone. Then the workload runs, at first without being counted.
@@ -10,45 +10,34 @@ known what a task takes alone. Then the workload runs, at first without being co
 from __future__ import annotations
 
 from array import array
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from itertools import zip_longest
+from typing import Literal, get_args
 
 import numpy as np
 
-from . import workload_report as report
-from .answers import UNCHECKED, Answers
-from .client import Pool
-from .drive import Progress
-from .http import Response
-from .payload import Body, prepare
+from .drive import Progress, WorkloadDrive
 from .plan import Plan
-from .run import LAG_P99_MS, LAG_SHARE, Lagging, Unusable, described, endless_picks, without_collections
-from .stats import percentile
+from .run import LAG_P99_MS, LAG_SHARE, Lagging, Session, Unusable, endless_picks, without_collections
+from .stats import Outcome, by_class, by_kind, faults_of, percentile
 from .workload import CLASSES, Load, Task, Workload
-from .workload_drive import WorkloadDrive
-from .workload_report import Outcome
 from .workload_schedule import Players
 
-Told = Literal["none", "header", "priority"]
-TOLD: tuple[Told, ...] = get_args(Told)
+#: How a server learns a task's class: not at all, by the header X-Class, or by the parameter `priority`, 1 for real
+#: time and 2 for best effort.
+SentAs = Literal["none", "header", "priority"]
 
 ALONE_S = 0.5  # of each task alone, after as long again that is not counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadPlan:
-    """One run. Raises ValueError, `field: expected ..., got ...`.
-
-    `told` is how the server hears of a task's class: not at all, by the header X-Class, or by the parameter `priority`,
-    1 for real time and 2 for best effort.
-    """
+    """One run. Raises ValueError, `field: expected ..., got ...`."""
 
     url: str
     workload: Workload
-    told: Told = "none"
+    classes: SentAs = "none"
     warmup_s: float = 2.0
     seed: int = 0
     lengths: str = "16"
@@ -58,8 +47,8 @@ class WorkloadPlan:
     max_lag_ms: float | None = None
 
     def __post_init__(self) -> None:
-        if self.told not in TOLD:
-            raise ValueError(f"classes: expected one of {', '.join(TOLD)}, got {self.told!r}")
+        if self.classes not in (known := get_args(SentAs)):
+            raise ValueError(f"classes: expected one of {', '.join(known)}, got {self.classes!r}")
         for task in self.workload.tasks:
             self.of(task)
 
@@ -70,11 +59,12 @@ class WorkloadPlan:
 
     def of(self, task: Task) -> Plan:
         """The requests of one task."""
-        header = (f"X-Class: {task.klass}",) if self.told == "header" else ()
+        header = (f"X-Class: {task.klass}",) if self.classes == "header" else ()
         return Plan(
             url=self.url, model=task.model, warmup_s=self.warmup_s, seed=self.seed, payload="binary", rows=task.rows,
             lengths=self.lengths, timeout_s=self.timeout_s, headers=(*self.headers, *header), check=self.check,
-            priority=1 + CLASSES.index(task.klass) if self.told == "priority" else None, max_lag_ms=self.max_lag_ms,
+            connections=len(self.workload.tasks), max_lag_ms=self.max_lag_ms,
+            priority=1 + CLASSES.index(task.klass) if self.classes == "priority" else None,
         )  # fmt: skip
 
 
@@ -101,7 +91,7 @@ class WorkloadResult:
         What counts is the 99th percentile, against that of the latencies of real-time requests.
         """
         time_s = self.plan.workload.time_s
-        classes = report.by_class(self.outcomes, time_s)
+        classes = by_class(self.outcomes, time_s)
         p99_ms = classes.get("realtime", classes["all"])["p99_ms"] or 0.0
         limit = max(LAG_P99_MS, self.plan.max_lag_ms or 0.0, LAG_SHARE * p99_ms)
         if self.lag_ms(0.99) > limit:
@@ -111,83 +101,21 @@ class WorkloadResult:
                 "machine of its own; --max-lag-ms accepts more"
             )
 
-    def as_json(self) -> dict[str, Any]:
-        plan, time_s = self.plan, self.plan.workload.time_s
-        return {
-            "workload": plan.workload.name, "url": plan.url, "classes_told": plan.told, "time_s": time_s,
-            "warmup_s": plan.warmup_s, "seed": plan.seed, "lag_p50_ms": self.lag_ms(0.5),
-            "lag_p99_ms": self.lag_ms(0.99), "tasks": report.by_task(self.outcomes, time_s),
-            "classes": report.by_class(self.outcomes, time_s),
-        }  # fmt: skip
 
-    def table(self) -> str:
-        plan, workload = self.plan, self.plan.workload
-        told = {"none": "not told of classes", "header": "told by X-Class", "priority": "told by priority 1 and 2"}
-        return "\n".join(
-            [
-                f"{workload.name} at {plan.url}: {workload.time_s:g} s after a warm-up of {plan.warmup_s:g} s; the "
-                f"server is {told[plan.told]}",
-                "",
-                report.table(self.outcomes, workload.time_s),
-                "",
-                f"latency runs from the launch; generator's lag {self.lag_ms(0.5):.3f} ms, 99 % "
-                f"{self.lag_ms(0.99):.3f} ms",
-            ]
-        )
-
-
-class _Requests:
-    """The prepared requests of tasks of one model and class. `first`: the place of the first among all."""
-
-    def __init__(self, first: int, bodies: Sequence[Body], answers: Answers) -> None:
-        self.first = first
-        self.bodies = bodies
-        self.answers = answers
-
-
-class Clients:
+class Clients(Session):
     """The requests of all tasks, and the connections to the server. An async context manager."""
 
     def __init__(self, plan: WorkloadPlan, progress: Progress | None) -> None:
-        self._plan = plan
+        super().__init__(*map(plan.of, plan.workload.tasks))
+        self._workload = plan.workload
+        self._seed = plan.seed
         self._progress = progress
-        self._stack = AsyncExitStack()
-        self._of: list[_Requests] = []  # by task
-        self._by_pick: list[_Requests] = []
-        self._pool: Pool
-
-    async def __aenter__(self) -> Clients:
-        async with self._stack as stack:
-            known: dict[Plan, _Requests] = {}
-            for task in self._plan.workload.tasks:
-                plan = self._plan.of(task)
-                if plan not in known:
-                    model = await described(plan)
-                    bodies = prepare(model, plan)
-                    answers = Answers(model, bodies, values=plan.check == "values")
-                    known[plan] = _Requests(len(self._by_pick), bodies, answers)
-                    self._by_pick += [known[plan]] * len(bodies)
-                self._of.append(known[plan])
-            payloads = [body.request for one in known.values() for body in one.bodies]
-            limit = len(self._plan.workload.tasks)
-            target = self._plan.of(self._plan.workload.tasks[0]).target
-            pool = Pool(target, payloads, self._note, limit=limit, timeout_s=self._plan.timeout_s)
-            self._pool = await stack.enter_async_context(pool)
-            self._stack = stack.pop_all()
-        return self
-
-    async def __aexit__(self, *exc: Any) -> None:
-        await self._stack.__aexit__(*exc)
-
-    def _note(self, pick: int, response: Response) -> int:
-        requests = self._by_pick[pick]
-        return requests.answers.note(pick - requests.first, response)
 
     async def alone(self, number: int) -> float:
         """Mean latency of a task alone in ms. Raises Unusable if an answer is wrong."""
-        task = self._plan.workload.tasks[number]
+        task = self._workload.tasks[number]
         lone = Workload("alone", ALONE_S, (replace(task, load=Load("continuous")),))
-        warm, found = [(await self.play(lone, self._plan.seed, [number]))[0] for _ in range(2)]
+        warm, found = [(await self.play(lone, self._seed, [number]))[0] for _ in range(2)]
         for outcome in (*warm, *found):
             if outcome.examples:
                 text = next(iter(outcome.examples.values()))
@@ -201,33 +129,17 @@ class Clients:
         tasks = workload.tasks
         alone_ns = {task.id: round(ms * 1e6) for task, ms in zip(tasks, alone_ms, strict=False)}
         players = Players(workload, seed, alone_ns)
-        drive = WorkloadDrive(self._pool, players, [self._picks(seed, number) for number in numbers], self._progress)
+        picks = [endless_picks(np.random.default_rng([seed, 3, number]), self._requests[number]) for number in numbers]
+        drive = WorkloadDrive(self._pool, players, picks, self._progress)
         with without_collections():
             await drive.run()
-        faults = self._faults(drive)
+        faults = faults_of(drive.log, self._answers.judge())
         outcomes = []
-        for at, played in enumerate(players.played):
-            own = {request: fault for request, fault in faults.items() if drive.launches[request].task == at}
-            played.right = [request not in own for request in drive.requests[at]]
-            errors: Counter[str] = Counter(fault.partition(":")[0] for fault in own.values())
-            examples = {fault.partition(":")[0]: fault for fault in reversed(own.values())}
-            outcomes.append(Outcome(played, alone_ms[at] if alone_ms else None, errors, examples))
+        for played, requests, mean_ms in zip_longest(players.played, drive.requests, alone_ms):
+            played.right = [request not in faults for request in requests]
+            errors, examples = by_kind(faults[request] for request in requests if request in faults)
+            outcomes.append(Outcome(played, mean_ms, errors, examples))
         return tuple(outcomes), drive.lags
-
-    def _picks(self, seed: int, number: int) -> Iterator[int]:
-        requests = self._of[number]
-        for pick in endless_picks(np.random.default_rng([seed, 3, number]), len(requests.bodies)):
-            yield requests.first + pick
-
-    def _faults(self, drive: WorkloadDrive) -> dict[int, str]:
-        """By request, why there is no right answer."""
-        log = drive.log
-        wrong = {id(one): one.answers.judge() for one in self._of}
-        faults = dict(log.faults)
-        for request, (pick, answer) in enumerate(zip(log.picks, log.answers, strict=True)):
-            if request not in faults and answer != UNCHECKED and (fault := wrong[id(self._by_pick[pick])][answer]):
-                faults[request] = fault
-        return dict(sorted(faults.items()))
 
 
 async def play(plan: WorkloadPlan, progress: Progress | None = None) -> WorkloadResult:

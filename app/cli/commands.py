@@ -11,21 +11,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
 
 import typer
-from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from rich.console import Console
 from rich.table import Table
 
 from app import __version__
-from app.bench import cli as bench
-from app.cli import new as newcli
-from app.cli import profile as profilecli
-from app.cli import simulate as simcli
-from app.cli import size as sizecli
-from app.cli import slice as slicecli
+from app.cli import bench, new, optimum, profile, simulate, size
 from app.errors import ConfigError
 from app.observe import logs
-from app.settings import RowCheck, Settings, unknown_variables
+from app.settings import RowCheck, Settings, refuse_removed_flags, settings_from, unknown_variables
 
 _PANELS = {
     "models": "What is served",
@@ -59,7 +53,7 @@ def main() -> None:
     if logs.json_asked(sys.argv[1:], os.environ):
         _main_as_json()
     try:
-        cli()
+        _run()
     except ConfigError as exc:
         fail(str(exc))
 
@@ -69,7 +63,7 @@ def _main_as_json() -> NoReturn:
     logs.configure("info", "json", access=False)
     usage_error: type[Any] = typer.BadParameter.__bases__[0]  # of every wrong command line; typer exports only leaves
     try:
-        sys.exit(cli(standalone_mode=False))
+        sys.exit(_run(standalone_mode=False))
     except ConfigError as exc:
         message, status = str(exc), 2
     except usage_error as exc:
@@ -83,22 +77,15 @@ def _main_as_json() -> NoReturn:
     sys.exit(status)
 
 
+def _run(**options: Any) -> Any:
+    if sys.argv[1:2] == ["serve"]:
+        refuse_removed_flags(sys.argv[2:])
+    return cli(**options)
+
+
 def fail(message: str) -> None:
     print(f"starling: {message}", file=sys.stderr)
     sys.exit(2)
-
-
-def settings_from(given: dict[str, Any]) -> Settings:
-    """Settings from flags and variables; what was not given takes its default. Raises ConfigError, one line."""
-    values = {name: value for name, value in given.items() if value is not None and value != []}
-    try:
-        return Settings(**values)
-    except ValidationError as exc:
-        first = exc.errors()[0]
-        field = ".".join(map(str, first["loc"]))
-        got = f", got {first['input']!r}" if first["loc"] else ""
-        message = first["msg"].removeprefix("Value error, ")
-        raise ConfigError(f"{field}: {message}{got}" if field else message) from None
 
 
 def _refuse_empty_keys(given: Mapping[str, Any], environment: Mapping[str, str]) -> None:
@@ -309,10 +296,6 @@ def _escape(text: str) -> str:
     return text.replace("[", "\\[")
 
 
-newcli.register(cli)
-profilecli.register(cli)
-slicecli.register(cli)
-simcli.register(cli)
-sizecli.register(cli)
-bench.register(cli)
+for command in (new, profile, simulate, optimum, size, bench):
+    command.register(cli)
 cli.command("serve", help="Serve models over HTTP until SIGTERM or Ctrl-C, which drain.")(_flagged(_serve))

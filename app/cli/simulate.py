@@ -1,20 +1,19 @@
-"""`starling simulate | optimum`: the scheduler in virtual time, and the best that any policy could do."""
+"""`starling simulate`: the server's own scheduler in virtual time."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from app.cli import optimum_stages
-from app.errors import ConfigError, as_config_error
+from app.cli.options import JsonOption, PlotOption
+from app.cli.output import load_plots, print_json, progress
+from app.errors import as_config_error
 
 _MS = 1e6
 
@@ -36,13 +35,11 @@ ObjectiveOption = Annotated[
     str,
     typer.Option(help="What is least: latency, balanced, energy, or the weight of power, from 0 to below 1."),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON: one object, or a list of several.")]
 
 
 def register(cli: typer.Typer) -> None:
-    """Add the commands to the command line."""
+    """Add the command to the command line."""
     cli.command()(simulate)
-    cli.command()(optimum)
 
 
 def simulate(
@@ -99,7 +96,7 @@ def simulate(
         int, typer.Option(help="Processes for random and round_robin. \\[one per core]", show_default=False)
     ] = 0,
     as_json: JsonOption = False,
-    plot: Annotated[Path | None, typer.Option(help="Write a plot here (.png, .svg, .pdf).")] = None,
+    plot: PlotOption = None,
     replay: Annotated[Path | None, typer.Option(help="Re-run what `serve --record` wrote, and nothing else.")] = None,
 ) -> None:
     """Run the server's own scheduler in virtual time, on batch times from a profile.
@@ -148,73 +145,21 @@ def simulate(
         ]
         for setup in setups:
             setup.check()
-        if plot is not None:
-            _plots()
-        with _progress(sum(setup.requests for setup in setups)) as advance:
-            cells = [run(setup, processes or os.cpu_count() or 1, advance) for setup in setups]
-        if plot is not None:
-            _plots().latency(cells, plot)
+        plots = load_plots(plot)
+        from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
+
+        columns = ("requests", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with progress(*columns, total=sum(setup.requests for setup in setups)) as update:
+            count = processes or os.cpu_count() or 1
+            cells = [run(setup, count, lambda requests: update(advance=requests)) for setup in setups]
+        if plots is not None:
+            plots.latency(cells, plot)
     if as_json:
-        print(json.dumps(cells[0] if len(cells) == 1 else cells, indent=2))
+        print_json(cells)
     else:
         from app.sim.report import table
 
         print(table(cells))
-
-
-def optimum(
-    profile: ProfileOption,
-    rate: RateOption = "",
-    load: LoadOption = "",
-    max_batch: BatchOption = 0,
-    length: Annotated[
-        int, typer.Option(min=0, help="Length of the rows, for a profile by length. \\[any]", show_default=False)
-    ] = 0,
-    objective: ObjectiveOption = "latency",
-    stages: Annotated[
-        bool, typer.Option("--stages", help="Of two stages, up to 8 rows: the profile's, else halves of its time.")
-    ] = False,
-    as_json: JsonOption = False,
-) -> None:
-    """The least mean latency of any policy, and the policy: one device, one batch at a time, Poisson arrivals.
-
-    Exact: the average-cost solution of the semi-Markov decision process. Without power_w in the profile a busy device
-    counts as one watt and an idle one as none. With --stages: also the exact mean of the policy adaptive, and of the
-    best policy for the model in one piece.
-    """
-    if stages:
-        if objective != "latency":
-            raise ConfigError(f"objective: expected latency with --stages, got {objective!r}")
-        optimum_stages.show(profile, rate, load, max_batch, as_json)
-        return
-    with as_config_error():
-        from app.scheduler.optimal.solver import solve
-        from app.scheduler.optimal.tables import price_of, weight_of
-        from app.sim import options
-
-        measured = options.profile(profile, max_batch)
-        if length:
-            measured = measured.at(length)
-        weight = weight_of(objective)
-        times = measured.occupied_ns
-        price = price_of(weight, times[0], measured.watts)
-        cells = []
-        for one_rate in options.rates(rate, load, measured.peak, "poisson"):
-            assert one_rate is not None
-            best = solve(times, one_rate, weight=price, power=measured.watts)
-            busy = solve(times, one_rate, weight=price, power=measured.watts, idling=False)
-            cells.append(
-                {
-                    "rate": one_rate, "load": one_rate / measured.peak, "objective": objective, "weight": weight,
-                    "mean_ms": best.mean_ns / _MS, "mean_batch": best.mean_batch, "utilisation": best.utilisation,
-                    "power_w": best.power_w if measured.power else None, "non_idling_mean_ms": busy.mean_ns / _MS,
-                    "table": {str(waiting): rows for waiting, rows in enumerate(best.table)},
-                }
-            )  # fmt: skip
-    if as_json:
-        print(json.dumps(cells[0] if len(cells) == 1 else cells, indent=2))
-    else:
-        print("\n\n".join(_told(cell, 2 * measured.max_batch) for cell in cells))
 
 
 def _queue(max_batch: int) -> int:
@@ -242,47 +187,3 @@ def _replay(path: Path, as_json: bool) -> None:
         print(f"  got      {json.dumps(result.got)}")
     if not result.same:
         sys.exit(1)
-
-
-def _told(cell: dict[str, Any], most: int) -> str:
-    """One solution as text, its table up to `most` rows waiting."""
-    watts = "" if cell["power_w"] is None else f", {cell['power_w']:.1f} W"
-    lines = [
-        f"load {cell['load']:.2f}, {cell['rate']:.1f} rows/s: mean {cell['mean_ms']:.3f} ms, mean batch "
-        f"{cell['mean_batch']:.2f}, busy {cell['utilisation']:.1%}{watts}",
-        f"never idle while rows wait: mean {cell['non_idling_mean_ms']:.3f} ms",
-        "rows waiting -> rows served:",
-    ]
-    runs: list[tuple[int, int, str]] = []
-    for waiting, rows in list(enumerate(cell["table"].values()))[1 : most + 1]:
-        what = "wait" if not rows else "all" if rows == waiting else str(rows)
-        if runs and runs[-1][2] == what:
-            runs[-1] = (runs[-1][0], waiting, what)
-        else:
-            runs.append((waiting, waiting, what))
-    lines += [f"  {f'{low}-{high}' if high > low else low:>7}  {what}" for low, high, what in runs]
-    return "\n".join(lines)
-
-
-def _plots() -> Any:
-    try:
-        from app.cli import plots
-    except ModuleNotFoundError as exc:
-        raise ValueError(f"plot: {exc.name} is missing; install starling-serve[plot]") from None
-    return plots
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal's standard error; nothing elsewhere."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda requests: None
-        return
-    columns = ("requests", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("simulate", total=total)
-        yield lambda requests: bar.advance(task, requests)

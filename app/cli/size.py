@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.size_plan import Asked, Found, Goal
-from app.cli.size_subject import HttpCost, Subject, from_file, stored
+from app.cli.options import DeviceOption, JsonOption, ModelsOption, PrecisionOption, ProfileDirOption
+from app.cli.output import print_json, progress
+from app.cli.size_profiles import HttpCost, Subject, from_file, stored
+from app.cli.size_report import Goal, Report, Sized
 from app.errors import ConfigError, as_config_error
 
 if TYPE_CHECKING:
@@ -37,9 +37,7 @@ def size(
     rate: Annotated[float, typer.Option(help="Requests per second, of all replicas together; of one row each.")],
     p99_ms: Annotated[float, typer.Option(help="99 % of the requests must be answered within it.")],
     model: Annotated[str, typer.Option(help="The model's name, or its folder. \\[the only one there is]")] = "",
-    models: Annotated[
-        str, typer.Option(envvar="STARLING_MODELS", help="A model repository folder, or a set that ships: demo, bench.")
-    ] = "demo",
+    models: ModelsOption = "demo",
     profile: Annotated[
         str, typer.Option(help="A profile's file, or linear:A+Bb, in place of the stored one of --model.")
     ] = "",
@@ -59,22 +57,15 @@ def size(
     lengths: Annotated[str, typer.Option(help="Lengths of the requests, as of `starling simulate`.")] = "",
     router: Annotated[str, typer.Option(help="What is before the replicas: random or round_robin.")] = "random",
     policy: Annotated[str, typer.Option(help="When to form a batch. \\[the model's]")] = "",
-    device: Annotated[
-        str, typer.Option(envvar="STARLING_DEVICE", help="Where it runs: auto, cpu, cuda or cuda:N.")
-    ] = "auto",
-    precision: Annotated[
-        str, typer.Option(envvar="STARLING_PRECISION", help="That of the profile: fp32, bf16, fp16.")
-    ] = "fp32",
-    profile_dir: Annotated[
-        Path | None,
-        typer.Option(envvar="STARLING_PROFILE_DIR", help="Where profiles are kept. \\[the user's cache folder]"),
-    ] = None,
+    device: DeviceOption = "auto",
+    precision: PrecisionOption = "fp32",
+    profile_dir: ProfileDirOption = None,
     max_replicas: Annotated[int, typer.Option(min=1, help="The most to consider.")] = 1000,
     requests: Annotated[int, typer.Option(min=100, help="Requests of each simulated run, of which there are 8.")] = (
         10_000
     ),
     seed: Annotated[int, typer.Option(min=0, help="Of the first run; the others have the next ones.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """The replicas that a rate needs, their flags, and what one replica less would do.
 
@@ -112,15 +103,20 @@ def size(
             if setup.policy in POLICIES and POLICIES[setup.policy].sizes_itself:
                 raise ConfigError(f"policy: {setup.policy} has workers of its own; `starling simulate` takes it")
             setup.check()
-        with _spinning() as told:
-            found = [_search(setup, goal, told) for setup in setups]
+        from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        runs = TextColumn("{task.completed:.0f} runs simulated")  # how many there will be is not known
+        with progress(SpinnerColumn(), runs, TimeElapsedColumn(), total=None) as update:
+            ran = partial(update, advance=1)
+            found = [_search(setup, goal, ran) for setup in setups]
             best = _best(found, goal)
             if best is not None:
-                best = _with_margin(best, goal, told)
-    from app.cli import size_text
-
-    asked = Asked(goal, subject, http, tuple(found), policy)
-    print(json.dumps(size_text.told(best, asked), indent=2) if as_json else size_text.text(best, asked))
+                best = _with_margin(best, goal, ran)
+    report = Report(goal, subject, http, found, best, policy)
+    if as_json:
+        print_json([report.as_dict()])
+    else:
+        print(report.as_text())
     if best is None:
         sys.exit(1)
 
@@ -168,17 +164,17 @@ def measured_service(profile: ModelProfile) -> str:
     return f"gamma:{variation:.3f}" if variation >= _STEADY else "deterministic"
 
 
-def _search(setup: Setup, goal: Goal, told: Callable[[], None]) -> Found:
+def _search(setup: Setup, goal: Goal, ran: Callable[[], None]) -> Sized:
     from app.sim import sizing
 
     setup = setup.solved()
-    replicas = sizing.fewest(setup, goal.sized_rate, goal.p99_ns, goal.most, told)
+    replicas = sizing.fewest(setup, goal.sized_rate, goal.p99_ns, goal.most, ran)
     if replicas is None:
-        return Found(setup, None)
-    return Found(setup, replicas, (sizing.estimate(setup, replicas, goal.rate, told),))
+        return Sized(setup, None)
+    return Sized(setup, replicas, (sizing.estimate(setup, replicas, goal.rate, ran),))
 
 
-def _best(found: Sequence[Found], goal: Goal) -> Found | None:
+def _best(found: Sequence[Sized], goal: Goal) -> Sized | None:
     """The fewest replicas; of these the lowest percentile; of those near it the fewest workers, and threads."""
     enough = [one for one in found if one.replicas is not None]
     if not enough:
@@ -190,7 +186,7 @@ def _best(found: Sequence[Found], goal: Goal) -> Found | None:
     return min(near, key=lambda one: (len(one.setup.workers), one.setup.profile.threads or 1))
 
 
-def _with_margin(found: Found, goal: Goal, told: Callable[[], None]) -> Found:
+def _with_margin(found: Sized, goal: Goal, ran: Callable[[], None]) -> Sized:
     from app.sim import sizing
 
     assert found.replicas is not None
@@ -198,21 +194,5 @@ def _with_margin(found: Found, goal: Goal, told: Callable[[], None]) -> Found:
     others = [(replicas, goal.sized_rate)]
     if replicas > 1:
         others += [(replicas - 1, goal.rate), (replicas - 1, goal.sized_rate)]
-    at = (*found.at, *(sizing.estimate(setup, count, rate, told) for count, rate in others))
-    return replace(found, at=at, most_rate=sizing.most_rate(setup, replicas, goal.p99_ns, goal.sized_rate, told))
-
-
-@contextmanager
-def _spinning() -> Iterator[Callable[[], None]]:
-    """Seconds and simulated runs on a terminal's standard error: how many there will be is not known."""
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda: None
-        return
-    columns = (SpinnerColumn(), TextColumn("{task.completed:.0f} runs simulated"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("size", total=None)
-        yield lambda: bar.advance(task)
+    at = (*found.at, *(sizing.estimate(setup, count, rate, ran) for count, rate in others))
+    return replace(found, at=at, most_rate=sizing.most_rate(setup, replicas, goal.p99_ns, goal.sized_rate, ran))

@@ -32,6 +32,7 @@ from app.scheduler.types import Profile
 log = logging.getLogger("starling.engine")
 
 _WORKER_END_S = 2.0  # everything has been answered by then: a worker still at work hangs, or works for nobody
+_HANG_FACTOR = 20  # times its predicted time: a busy machine makes a batch a few times slower, a hung one never ends
 _UNSURE = 0.05  # error of batch times, above which the log adds that they are not well known
 
 
@@ -39,7 +40,7 @@ class Engine:
     """Use as `async with Engine(...)`. Implements contract.ModelHost.
 
     `clock` gives monotonic nanoseconds. `window_s` is the rate monitor's window; `on_tick`, which raises nothing, is
-    called at its end. `hang_factor`, `hang_floor_s`: see `stuck`. `profiling` measures models and solves their tables,
+    called at its end. `hang_floor_s`: see `stuck`. `profiling` measures models and solves their tables,
     and brings the device. `on_lost` is called with the reason when the device is lost.
     """
 
@@ -50,7 +51,6 @@ class Engine:
         *,
         clock: Callable[[], int] = time.monotonic_ns,
         window_s: float = 1.0,
-        hang_factor: float = 20.0,
         hang_floor_s: float = 3.0,
         memory: Memory | None = None,
         on_lost: Callable[[str], None] | None = None,
@@ -70,7 +70,6 @@ class Engine:
         self._models = self.driver.models
         self._meter = meter or EnergyMeter([])
         self._window_s = window_s
-        self._hang_factor = hang_factor
         self._hang_floor_ns = int(hang_floor_s * 1e9)
         self._on_tick = on_tick
         self._programs = itertools.count()
@@ -181,7 +180,7 @@ class Engine:
         """Why the engine makes no progress, or None.
 
         Dead: the device is lost or a worker's thread has ended. Hung: the oldest unit in flight has run longer than
-        `hang_factor` times its prediction and longer than `hang_floor_s`.
+        20 times its prediction and longer than `hang_floor_s`.
         """
         dead = self.driver.lost or self.device.dead()
         if dead is not None:
@@ -189,7 +188,7 @@ class Engine:
         now = self.clock()
         for unit in self.driver.units.values():
             age = now - self.driver.began(unit)
-            if age > max(self._hang_floor_ns, unit.predicted * self._hang_factor):
+            if age > max(self._hang_floor_ns, unit.predicted * _HANG_FACTOR):
                 name = self._models[unit.program].info.name
                 return (
                     f"a batch of {len(unit.rows)} rows of {name!r} has run {age / 1e9:.1f} s on worker {unit.worker}, "

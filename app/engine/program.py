@@ -72,5 +72,5 @@ def note_if_over_budget(name: str, profiles: Sequence[Profile], budget_ns: int, 
         "model %s: a row takes %.3g ms at %s, more than the %g ms that best-effort work may keep a real-time request "
         "waiting (--preempt-budget-ms)%s",
         name, times[slowest] / 1e6, "a step" if cell else f"stage {slowest}", budget_ns / 1e6,
-        "" if cell else f": {-(-sum(times) // budget_ns)} stages would fit, see `starling slice`",
+        "" if cell else f": {-(-sum(times) // budget_ns)} stages would fit, see `starling profile --stages`",
     )  # fmt: skip

@@ -23,11 +23,10 @@ _TRACEPARENT = b"traceparent: %s\r\n"
 
 
 class AccessLog:
-    """Writes the lines. `probes`: of probes, too; `root_path`: the prefix that an ingress may leave on paths."""
+    """Writes the lines, but none of probes. `root_path`: the prefix that an ingress may leave on paths."""
 
-    def __init__(self, *, probes: bool = False, root_path: str = "") -> None:
+    def __init__(self, root_path: str = "") -> None:
         self._root_path = root_path
-        self._left_out = frozenset() if probes else PROBES
 
     def write(
         self,
@@ -51,7 +50,7 @@ class AccessLog:
 
     async def around(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Let `app` answer a request that is no call, and write its line when that is done."""
-        if without(self._root_path, scope["path"]) in self._left_out:
+        if without(self._root_path, scope["path"]) in PROBES:
             await app(scope, receive, send)
             return
         arrived = time.monotonic_ns()

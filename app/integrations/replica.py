@@ -13,13 +13,12 @@ from typing import Any
 from prometheus_client.core import Metric
 
 from app import process
-from app.cli.commands import settings_from
 from app.errors import ConfigError
 from app.http.body import ASGIApp, Receive, Scope, Send
 from app.integrations.lifespan import started, with_state
 from app.lifecycle import Lifecycle
 from app.observe import logs
-from app.settings import Settings, cpu_cores
+from app.settings import Settings, cpu_cores, settings_from
 
 _IN_FRONT = "whoever is in front has the connections"
 _ONE_REPLICA = "a request to load or unload a model would reach one replica"

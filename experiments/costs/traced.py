@@ -8,8 +8,7 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from app.observe.tracing.export import SpanSender, resource
-from app.observe.tracing.readable import Readable
+from app.observe.tracing.export import Readable, SpanSender, resource
 from app.observe.tracing.tracer import Tracer
 
 _FLUSH_S = 60.0

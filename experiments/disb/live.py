@@ -18,10 +18,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from app.bench import workload_report as report
 from app.bench.run import in_loop
+from app.bench.stats import by_class
 from app.bench.workload import Klass, Load, Task, Workload, read
-from app.bench.workload_run import Clients, Told, WorkloadPlan
+from app.bench.workload_run import Clients, SentAs, WorkloadPlan
 from experiments.disb import live_page
 from experiments.disb.generate import FOLDER
 from experiments.disb.live_models import PLACES, write_models
@@ -44,7 +44,7 @@ class Column:
 
     title: str
     server: str
-    told: Told = "header"
+    classes: SentAs = "header"
     only: Klass | None = None
     base: str = "rt_only"
 
@@ -60,8 +60,8 @@ COLUMNS = {
     "rt_only": Column("real time alone", "reef", only="realtime"),
     "reef": Column("the default", "reef"),
     "seq": Column("whole models, real time first", "seq"),
-    "streams": Column("no classes", "streams", told="none"),
-    "priority": Column("no classes; calls of priority 1 and 2", "streams", told="priority"),
+    "streams": Column("no classes", "streams", classes="none"),
+    "priority": Column("no classes; calls of priority 1 and 2", "streams", classes="priority"),
     "rt_only_2": Column("real time alone, two workers", "two", only="realtime", base="rt_only_2"),
     "reef_2": Column("the default, two workers of one thread", "two", base="rt_only_2"),
 }
@@ -129,9 +129,9 @@ class Scene:
             found[name] = json.loads(body)["model_stats"][0]["starling"]["beside"]
         return found
 
-    def plan(self, server: str, workload: Workload, told: Told = "header") -> WorkloadPlan:
+    def plan(self, server: str, workload: Workload, classes: SentAs = "header") -> WorkloadPlan:
         url = f"http://{LOOPBACK}:{self.servers[server].port}"
-        return WorkloadPlan(url=url, workload=workload.mapped(used(workload)), told=told, seed=self.chosen.seed)
+        return WorkloadPlan(url=url, workload=workload.mapped(used(workload)), classes=classes, seed=self.chosen.seed)
 
     async def alone(self) -> None:
         """The mean latency of each model, one request after another on the server of the default: the lesser of two."""
@@ -145,7 +145,7 @@ class Scene:
         """One run: figures by class, and the generator's lag. Raises MeasurementError for a wrong answer."""
         if column.only is not None:
             workload = workload.only(column.only)
-        plan = self.plan(column.server, replace(workload, time_s=seconds), column.told)
+        plan = self.plan(column.server, replace(workload, time_s=seconds), column.classes)
         alone_ms = [self.alone_ms[task.model] for task in workload.tasks]
         async with Clients(plan, None) as clients:
             outcomes, lags = await clients.play(plan.workload, seed, range(len(alone_ms)), alone_ms)
@@ -154,7 +154,7 @@ class Scene:
                 raise MeasurementError(f"{workload.name}: {outcome.played.task.id}: {example}")
         lag = sorted(lags)
         return {
-            "classes": report.by_class(outcomes, seconds),
+            "classes": by_class(outcomes, seconds),
             "lag_p99_ms": lag[int(0.99 * len(lag))] / 1e6 if lag else 0.0,
         }
 

@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from app.bench import workload_report as report
-from app.bench.stats import percentile
+from app.bench.stats import by_class, by_task, percentile
 from app.bench.workload import Klass, Load, Task, Workload, read
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import AT_ONCE, ClassSpec, DeviceSpec, Program, WorkerSpec
@@ -189,8 +188,8 @@ def _figures(played: Played, time_s: float) -> dict[str, Any]:
     ]
     joined = np.concatenate(waits) if waits else np.zeros(0, np.int64)
     waited = {f"wait_{title}_ms": percentile(joined, share) for title, share in (("p50", 0.5), ("p99", 0.99))}
-    tasks = {one["task"]: one["mean_ms"] for one in report.by_task(played.outcomes, time_s)}
-    return {"classes": report.by_class(played.outcomes, time_s), **waited, "task_mean_ms": tasks}
+    tasks = {one["task"]: one["mean_ms"] for one in by_task(played.outcomes, time_s)}
+    return {"classes": by_class(played.outcomes, time_s), **waited, "task_mean_ms": tasks}
 
 
 def queue(given: tuple[str, int, float]) -> dict[str, Any]:

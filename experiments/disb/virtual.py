@@ -14,8 +14,8 @@ from enum import IntEnum
 from functools import partial
 from heapq import heappop, heappush
 
+from app.bench.stats import Outcome
 from app.bench.workload import Workload
-from app.bench.workload_report import Outcome
 from app.bench.workload_schedule import Launch, Players
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Call, Klass, Program, Row, Step, Unit

@@ -77,7 +77,7 @@ async def run_once(
     async with Pool(target, payloads, answers.note, limit=limit, timeout_s=TIMEOUT_S) as pool:
         drive: ClosedLoop | OpenLoop
         if rate is None:
-            drive = ClosedLoop(pool, endless_picks(choose, len(payloads)), CONNECTIONS, seconds, None)
+            drive = ClosedLoop(pool, endless_picks(choose, range(len(payloads))), CONNECTIONS, seconds, None)
         else:
             gaps = np.random.default_rng([seed, 1]).exponential(1e9 / rate, int(rate * seconds * 1.5) + 16)
             instants = gaps.cumsum().astype(np.int64)

@@ -1,8 +1,9 @@
 """Simulates `adaptive` on models in stages against itself on the whole model: `python -m experiments.stages.sliced`.
 
-The measured profiles (docs/bench/profiles/), cut into 2 and 4 stages of equal time and as `starling slice` would
-measure them, and the networks of DVABatch's experiments as they are cut there. The same arrivals for both; the rate is
-a share of what the whole model serves at best. Writes docs/bench/sliced.md and .json.
+The measured profiles (docs/bench/profiles/), cut into 2 and 4 stages of equal time and as
+`starling profile --stages` would measure them, and the networks of DVABatch's experiments as they are cut there. The
+same arrivals for both; the rate is a share of what the whole model serves at best. Writes docs/bench/sliced.md and
+.json.
 """
 
 from __future__ import annotations

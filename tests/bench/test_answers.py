@@ -11,11 +11,12 @@ import pytest
 from app.bench import answers
 from app.bench.answers import UNCHECKED, Answers, decode
 from app.bench.http import Response
-from app.bench.payload import Body, Model
+from app.bench.payload import Body, Tensor
 
-from .scripted import METADATA, v2
+from .scripted import v2
 
-BODIES = [Body(b"", 2), Body(b"", 2), Body(b"", 2, frozenset({"z"}))]
+Y = Tensor("y", "FP32", (1,), batched=True)
+BODIES = [Body(b"", 2, (Y,)), Body(b"", 2, (Y,)), Body(b"", 2, ())]
 
 
 def response(body: bytes | Any, head: bytes = b"") -> Response:
@@ -25,7 +26,7 @@ def response(body: bytes | Any, head: bytes = b"") -> Response:
 
 def judged(*given: tuple[int, Any], values: bool = True) -> list[str]:
     """Faults of answers to (body, answer), in order."""
-    found = Answers(Model.parse(json.dumps(METADATA).encode()), BODIES, values=values)
+    found = Answers(BODIES, values=values)
     numbers = [found.note(body, response(answer)) for body, answer in given]
     faults = found.judge()
     return [faults[number] for number in numbers]
@@ -66,7 +67,7 @@ def test_outputs_that_were_asked_for() -> None:
 
 def test_too_many_different_answers_go_unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "_KEEP", 10)
-    found = Answers(Model.parse(json.dumps(METADATA).encode()), BODIES, values=True)
+    found = Answers(BODIES, values=True)
     assert [found.note(0, response(v2(2, value))) for value in (1.0, 2.0, 1.0)] == [0, UNCHECKED, 0]
 
 
@@ -90,7 +91,7 @@ def test_binary() -> None:
 @pytest.mark.parametrize(("datatype", "values"), [("INT64", [1, 2]), ("BYTES", ["a", "b"]), ("BOOL", [True, False])])
 def test_what_is_no_float_agrees_exactly(datatype: str, values: list[Any]) -> None:
     tensor = {"name": "y", "datatype": datatype, "shape": [-1]}
-    found = Answers(Model.parse(json.dumps({"inputs": [], "outputs": [tensor]}).encode()), BODIES, values=True)
+    found = Answers([Body(b"", 2, (Tensor.parse(tensor),))], values=True)
     for data in (values, values[::-1]):
         found.note(0, response({"outputs": [{**tensor, "shape": [2], "data": data}]}))
     faults = found.judge()

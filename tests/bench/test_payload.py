@@ -15,7 +15,8 @@ from app.bench.plan import Plan
 
 def model(*inputs: tuple[str, str, list[int]]) -> Model:
     described = [{"name": name, "datatype": datatype, "shape": shape} for name, datatype, shape in inputs]
-    return Model.parse(json.dumps({"inputs": described, "outputs": []}).encode())
+    outputs = [{"name": name, "datatype": "FP32", "shape": [-1]} for name in ("y", "z")]
+    return Model.parse(json.dumps({"inputs": described, "outputs": outputs}).encode())
 
 
 def plan(**options: Any) -> Plan:
@@ -121,7 +122,7 @@ def test_data_from_a_file(tmp_path: Path, payload: str) -> None:
            "outputs": [{"name": "y"}], "parameters": {"mine": 1}}  # fmt: skip
     path.write_text(json.dumps([one, one]))
     bodies = prepare(model(("x", "FP32", [-1, 2])), plan(data=path, payload=payload))
-    assert [(body.rows, body.outputs) for body in bodies] == [(2, frozenset({"y"}))] * 2
+    assert [(body.rows, [tensor.name for tensor in body.outputs]) for body in bodies] == [(2, ["y"])] * 2
     fields, body = parts(bodies[0].request)
     head = json.loads(body[: int(fields.get("Inference-Header-Content-Length", len(body)))])
     assert head["outputs"] == [{"name": "y"}]

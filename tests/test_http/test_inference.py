@@ -24,7 +24,7 @@ from app.http.connection.refusals import RefusalQueue
 from app.http.keys import keys_of
 from app.http.resources import Resources
 from app.observe.logs import ACCESS
-from app.observe.tracing.context import traceparent
+from app.observe.tracing.spans import traceparent
 from app.observe.tracing.tracer import Tracer
 
 from .catalog import FakeCatalog, FakeServed, served, spec
@@ -588,12 +588,6 @@ async def test_the_access_log_of_a_client_that_has_gone(caller: MakeCaller, mode
     await waiting
     (line,) = entries
     assert (line["status"], line["model"], line["rows"]) == (499, "echo", 1)
-
-
-async def test_probes_in_the_access_log(caller: MakeCaller, model: Echo, entries: Entries) -> None:
-    call = caller(model, options={"access_log": AccessLog(probes=True)})
-    await call("/livez", method="GET")
-    assert list(entries) == [{"method": "GET", "path": "/livez", "status": 299}]
 
 
 async def test_without_an_access_log(caller: MakeCaller, model: Echo, entries: Entries) -> None:

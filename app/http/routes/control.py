@@ -19,6 +19,7 @@ from starlette.requests import ClientDisconnect
 from app import __version__
 from app.errors import BadRequest, BodyTimeout, ClientGone, NotFound, TooLarge
 from app.http.access import Access
+from app.http.answers import compress, wanted_encoding
 from app.http.codecs.tensors import shown
 from app.http.routes import bodies
 from app.http.routes.metadata import catalog_of
@@ -80,7 +81,11 @@ repository = APIRouter(tags=["repository"], dependencies=API_KEY)
 )
 async def metrics(request: Request) -> Response:
     text, content_type = request.state.metrics.render()
-    return Response(text, headers={"Content-Type": content_type})
+    headers = {"Content-Type": content_type, "Vary": "Accept-Encoding"}
+    accepted = request.headers.get("accept-encoding", "").encode("latin-1")
+    if encoding := wanted_encoding(accepted, len(text)):  # to a twentieth, which takes less than making the text
+        text, headers["Content-Encoding"] = compress(text, encoding), encoding
+    return Response(text, headers=headers)
 
 
 @server.get(

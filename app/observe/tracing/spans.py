@@ -1,26 +1,59 @@
-"""What spans are made of: plain values, noted on the event loop when a batch or a call has ended.
+"""What spans are made of: plain values, recorded on the event loop when a batch or a call has ended.
 
-Times are monotonic nanoseconds. Nobody changes a record once it has been handed over.
+Times are monotonic nanoseconds. A record does not change any more once it has been handed over. The header
+`traceparent` of requests and answers is W3C's Trace Context.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic_ns
+from typing import NamedTuple
 
 from app.contract import Answer, Lease, ModelInfo
 from app.errors import StarlingError
 
-from .context import traceparent
-
 MOST_BATCHES = 128  # that one call remembers, and calls that one batch links to: OpenTelemetry's limits, too
 _LONGEST_MESSAGE = 500  # characters of an error
 _LONGEST_PATH, _LONGEST_NAME = 2048, 256  # characters of what a client sends, which may be more, as in the access log
-_LONGEST_HEADER = 1024  # bytes of each that is told; a `tracestate` so long counts as none
-_TOLD = (b"user-agent", b"tracestate")
+_LONGEST_HEADER = 1024  # bytes of each header that is kept; a `tracestate` so long counts as none
+_KEPT_HEADERS = (b"user-agent", b"tracestate")
 
 SpanId = tuple[int, int]  # of a trace, and of a span in it
+_TRACEPARENT = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+_SAMPLED = 1  # the one flag that version 00 defines
+
+
+class Parent(NamedTuple):
+    """The span that a request belongs to, and whether its caller records the trace."""
+
+    trace_id: int
+    span_id: int
+    sampled: bool
+
+
+def parent_of(header: bytes) -> Parent | None:
+    """What a `traceparent` names; None for a malformed one, which counts as none (Trace Context, 3.2.2).
+
+    A later version may say more behind the flags; version 00 must end there, and ff is no version.
+    """
+    found = _TRACEPARENT.fullmatch(header.strip())
+    if found is None:
+        return None
+    version, trace, span, flags, more = found.groups()
+    if version == b"ff" or (version == b"00" and more is not None):
+        return None
+    trace_id, span_id = int(trace, 16), int(span, 16)
+    if not trace_id or not span_id:
+        return None
+    return Parent(trace_id, span_id, bool(int(flags, 16) & _SAMPLED))
+
+
+def traceparent(trace_id: int, span_id: int, sampled: bool) -> bytes:
+    """The header's value for a span."""
+    return b"00-%032x-%016x-%02x" % (trace_id, span_id, sampled)
 
 
 @dataclass(slots=True, eq=False)
@@ -65,12 +98,12 @@ class Failure:
     def of(cls, exc: Exception, status: int) -> Failure:
         """`status` is that of the answer."""
         if not isinstance(exc, StarlingError):
-            return cls(status, "internal", "", _told(exc))
-        cause = None if exc.cause is None else _told(exc.cause)
+            return cls(status, "internal", "", _described(exc))
+        cause = None if exc.cause is None else _described(exc.cause)
         return cls(status, exc.code, exc.message[:_LONGEST_MESSAGE], cause)
 
 
-def _told(exc: BaseException) -> tuple[str, str]:
+def _described(exc: BaseException) -> tuple[str, str]:
     return type(exc).__qualname__, str(exc)[:_LONGEST_MESSAGE]
 
 
@@ -105,12 +138,12 @@ class CallSpan:
         headers: Mapping[bytes, bytes],
         arrived: int,
     ) -> None:
-        self._leave = leave  # told when the call has ended, with its lease
+        self._leave = leave  # called when the call has ended, with its lease
         self._lease: int | None = None
         self.ident = ident
         self.parent = parent  # the caller's span; 0: none
         # Not all of them: spans wait for a collector, and heads may be long.
-        self.headers = {name: headers[name][:_LONGEST_HEADER] for name in _TOLD if name in headers}
+        self.headers = {name: headers[name][:_LONGEST_HEADER] for name in _KEPT_HEADERS if name in headers}
         self.arrived = arrived
         self.rows = self.entered = 0  # how many rows, and when they entered the queue; 0: they have not
         self.ended = 0

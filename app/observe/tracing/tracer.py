@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from app.contract import Lease
 
-from .context import Parent, parent_of
-from .spans import MOST_BATCHES, BatchSpan, CallSpan, Unrecorded
+from .spans import MOST_BATCHES, BatchSpan, CallSpan, Parent, Unrecorded, parent_of
 
 Record = CallSpan | BatchSpan
 _HALF = (1 << 64) - 1  # the part of a trace's number that decides; OpenTelemetry's TraceIdRatioBased looks at the same
@@ -25,7 +24,7 @@ class Tracer:
     """Hands each span that is to be recorded to `offer`, which must return at once.
 
     `ratio`: the part of the calls that are recorded where their caller does not say (parent-based sampling). Below 1,
-    no more than MOST_FORCED a second are recorded because their caller says so.
+    no more than MOST_FORCED a second are recorded because their caller asks for it.
     """
 
     def __init__(self, offer: Callable[[Record], None], ratio: float = 1.0) -> None:
@@ -33,12 +32,12 @@ class Tracer:
         self._bound = round(ratio * (1 << 64))
         self._bits = random.Random().getrandbits
         self._second = self._forced = 0  # calls that came in this second and whose caller says that they are recorded
-        self._going: dict[int, CallSpan] = {}  # recorded calls whose rows wait or run, by lease
+        self._in_flight: dict[int, CallSpan] = {}  # recorded calls whose rows wait or run, by lease
 
     def begin(self, headers: Mapping[bytes, bytes], arrived: int) -> CallSpan | Unrecorded:
-        """A call has come; what it `asks` for is to be said.
+        """The span of a new call; `CallSpan.asks` comes next.
 
-        What `traceparent` names is its parent, and decides; a malformed one is ignored.
+        `traceparent` names its parent, which decides whether it is recorded; a malformed one is ignored.
         """
         given = headers.get(b"traceparent")
         parent = None if given is None else parent_of(given)
@@ -60,12 +59,12 @@ class Tracer:
 
     def submitted(self, span: CallSpan, lease: Lease) -> None:
         """The call's rows are in the queue: batches that they run in are its own."""
-        self._going[span.submitted(lease)] = span
+        self._in_flight[span.submitted(lease)] = span
 
     def of(self, leases: Iterable[int]) -> list[CallSpan]:
         """Those of the calls that are recorded, each once."""
-        going = self._going
-        return list({lease: going[lease] for lease in leases if lease in going}.values()) if going else []
+        calls = self._in_flight
+        return list({lease: calls[lease] for lease in leases if lease in calls}.values()) if calls else []
 
     def batch_ended(self, batch: BatchSpan, calls: list[CallSpan]) -> None:
         """A batch has ended, with rows of these calls. It belongs to no one call's trace: it has one of its own."""
@@ -78,7 +77,7 @@ class Tracer:
 
     def _ended(self, span: CallSpan, lease: int | None) -> None:
         if lease is not None:
-            self._going.pop(lease, None)
+            self._in_flight.pop(lease, None)
         self._offer(span)
 
     def _number(self, bits: int) -> int:

@@ -1,8 +1,8 @@
-"""What the live page is told: pure functions of what the server counts, plans and has in its index.
+"""The messages to the live page: pure functions of what the server counts, plans and has in its index.
 
     hello    once: what serves, and how the others are to be read
     models   when it has changed: each version, its state and why; what a model takes, its batch times and its tables
-    tick     a few times a second: counters since start (the page takes differences), and the batches that left
+    tick     a few times a second: counters since start (the page takes differences), and the batches that ended
     bye      the stream ends, and why
 
 Counters are sent as they are, so that a message that a slow page misses costs it nothing but batches.
@@ -21,23 +21,30 @@ from app.contract import CLASSES, IndexEntry, Plan, Served, TensorSpec
 from app.http.codecs.files import takes_files
 from app.http.examples import form_body
 from app.observe.metrics import CallStats, Gauges, Snapshot
-from app.observe.ui.batches import FIELDS
+from app.scheduler.types import Outcome, Unit
 
 Event = dict[str, Any]
+Batch = tuple[Any, ...]  # one batch, by FIELDS
+
+#: What one batch is sent as. Times are microseconds: `began` on the page's clock, `took` from there to its end.
+FIELDS = (
+    "program", "stage", "steps", "worker", "rows", "size", "reason", "operation", "class", "began", "took", "compute",
+    "error",
+)  # fmt: skip
 
 _MOST_WAITING = 128  # rows that wait, of a table that is sent: beyond them its choice has long been the same
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What there is to say of models, as it is at one moment. Two that are equal need be told once."""
+    """What the message `models` is made from: it is sent again when this has changed."""
 
     index: tuple[IndexEntry, ...]
     plans: tuple[tuple[str, str, Plan], ...]  # name, version
 
 
 def seen(index: Sequence[IndexEntry], snapshot: Snapshot, plans: Sequence[Plan]) -> Seen:
-    """Without what a tick tells anyway."""
+    """Without what each tick has anyway."""
     named = zip(snapshot.models, plans, strict=True)
     steady = tuple((one.stats.model, one.stats.version, _steady(plan)) for one, plan in named)
     return Seen(tuple(index), steady)
@@ -65,7 +72,7 @@ def hello(about: Mapping[str, Any], interval_ms: int) -> Event:
 
 
 def models(now: Seen, ready: Sequence[Served]) -> Event:
-    """Everything known of every version, but for what a tick tells."""
+    """Everything known of every version, but for what each tick has."""
     served = {(one.info.name, one.info.version): one for one in ready}
     plans = {(name, version): plan for name, version, plan in now.plans}  # the newest program of a version is last
     lines = []
@@ -111,12 +118,20 @@ def _planned(plan: Plan, max_batch: int) -> Event:
     }
 
 
+def batch(unit: Unit, outcome: Outcome, began_ns: int, took_ns: int) -> Batch:
+    """Its plain values: the unit itself is not to be kept, since its rows hold calls."""
+    return (
+        unit.program, unit.stage, outcome.steps, unit.worker, len(unit.rows), unit.size, unit.reason,
+        unit.operation, unit.klass.value, began_ns // 1000, took_ns // 1000, outcome.compute_ns // 1000, outcome.error,
+    )  # fmt: skip
+
+
 def tick(
     at_us: int,
     ready: str | None,
     snapshot: Snapshot,
     plans: Sequence[Plan],
-    batches: Sequence[tuple[Any, ...]],
+    batches: Sequence[Batch],
     left_out: int,
 ) -> Event:
     """`at_us`: on the clock of the batches. `ready`: why the server is not, or None."""

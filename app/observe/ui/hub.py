@@ -1,7 +1,7 @@
-"""Who watches: ticks while there is somebody, and hands each message to all of them.
+"""Sends the state of the server to all who watch the live page, a few times a second.
 
-One timer of the event loop, which is set only while somebody watches; so is what the engine tells of its batches. Each
-message is made once, however many watch. All of it runs on the event loop.
+While nobody watches there is no timer, and the engine reports no batches. Each message is made once, however many
+watch. All of it runs on the event loop.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from app.contract import Catalog, Health, Plan
 from app.errors import NotReady, QueueFull
 from app.observe.metrics import Snapshot
 from app.observe.ui import events
-from app.observe.ui.batches import Batches
 from app.scheduler.types import Outcome, Unit
 
 INTERVAL_S = 0.4
 MOST_WATCHERS = 16
+MOST_BATCHES = 256  # kept between two ticks; at four ticks a second a page can tell no more of them apart
 _MOST_MESSAGES = 16  # that a slow page may be behind: six seconds
 
 
 class Source(Protocol):
-    """What is asked of the engine."""
+    """What the hub needs of the engine, which imports `observe` and cannot be imported here."""
 
     clock: Callable[[], int]
 
@@ -34,7 +34,7 @@ class Source(Protocol):
         """In the order of the snapshot's models."""
         ...
 
-    def watch(self, heard: Callable[[Unit, Outcome, int, int], None] | None) -> None: ...
+    def watch(self, on_ended: Callable[[Unit, Outcome, int, int], None] | None) -> None: ...
 
 
 class Watcher:
@@ -46,7 +46,7 @@ class Watcher:
         self._over = False
 
     def tell(self, message: bytes) -> bool:
-        """Whether there was room. What waits is dropped where there was none: the page must be told anew."""
+        """Whether there was room. If not, all that waits is dropped, and the page needs `models` again."""
         if len(self._messages) >= _MOST_MESSAGES:
             self._messages.clear()
             return False
@@ -72,7 +72,7 @@ class Watcher:
 
 
 class Hub:
-    """Constructed on the event loop. `about` is told to each page first; `close` ends all streams."""
+    """Constructed on the event loop. `about` is each page's first message; `close` ends all streams."""
 
     def __init__(
         self,
@@ -89,7 +89,8 @@ class Hub:
         self._interval_s = interval_s
         self._hello = events.encoded("hello", events.hello(about, round(interval_s * 1000)))
         self._origin = source.clock()
-        self._batches = Batches(self._origin)
+        self._batches: deque[events.Batch] = deque(maxlen=MOST_BATCHES)  # the newest since the last tick
+        self._ended = 0  # batches since the last tick
         self._watchers: list[Watcher] = []
         self._timer: asyncio.TimerHandle | None = None
         self._seen: events.Seen | None = None
@@ -124,8 +125,8 @@ class Hub:
             watcher.tell(self._models)
             return
         self._seen = None
-        self._batches.take()
-        self._source.watch(self._batches.heard)
+        self._take_batches()
+        self._source.watch(self._on_ended)
         self._tick()
 
     def _leave(self, watcher: Watcher) -> None:
@@ -164,9 +165,21 @@ class Hub:
             self._seen = seen
             messages.append(self._models)
         at_us = (self._source.clock() - self._origin) // 1000
-        batches, left_out = self._batches.take()
-        told = events.tick(at_us, self._health.ready(), snapshot, plans, batches, left_out)
-        messages.append(events.encoded("tick", told))
+        batches, left_out = self._take_batches()
+        tick = events.tick(at_us, self._health.ready(), snapshot, plans, batches, left_out)
+        messages.append(events.encoded("tick", tick))
         for watcher in self._watchers:
             if not all(map(watcher.tell, messages)):
                 watcher.tell(self._models)
+
+    def _on_ended(self, unit: Unit, outcome: Outcome, began: int, ended: int) -> None:
+        """Called for each unit while somebody watches."""
+        self._ended += 1
+        self._batches.append(events.batch(unit, outcome, began - self._origin, ended - began))
+
+    def _take_batches(self) -> tuple[list[events.Batch], int]:
+        """Those since the last tick, oldest first, and how many more there were before them."""
+        batches, left_out = list(self._batches), self._ended - len(self._batches)
+        self._batches.clear()
+        self._ended = 0
+        return batches, left_out

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.observe.tracing.context import Parent, parent_of, traceparent
+from app.observe.tracing.spans import Parent, parent_of, traceparent
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"  # the example of the specification
 

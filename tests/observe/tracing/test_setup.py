@@ -17,7 +17,6 @@ BASE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 def without_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith(("opentelemetry", "app.observe.tracing.export"))]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delitem(sys.modules, "app.observe.tracing.readable", raising=False)
 
     class Missing:
         def find_spec(self, name: str, *rest: Any) -> None:

@@ -10,8 +10,7 @@ from collected import collecting, readable, told
 
 from app.contract import Answer, ModelInfo
 from app.errors import ClientGone, DeadlineExceeded, ModelFailed, QueueFull
-from app.observe.tracing.context import parent_of
-from app.observe.tracing.spans import MOST_BATCHES, BatchSpan, CallSpan
+from app.observe.tracing.spans import MOST_BATCHES, BatchSpan, CallSpan, parent_of
 from app.observe.tracing.tracer import MOST_FORCED, Record, Tracer
 
 PARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0%d"

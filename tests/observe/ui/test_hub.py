@@ -14,8 +14,8 @@ from test_http.catalog import FakeCatalog, served, spec
 from app.contract import IndexEntry, Plan
 from app.errors import NotReady, QueueFull
 from app.observe.metrics import Gauges, ModelStats, Snapshot
-from app.observe.ui.batches import FIELDS, MOST
-from app.observe.ui.hub import MOST_WATCHERS, Hub, Watcher
+from app.observe.ui.events import FIELDS
+from app.observe.ui.hub import MOST_BATCHES, MOST_WATCHERS, Hub, Watcher
 from app.scheduler.types import Call, Formed, Klass, Outcome, Row, Unit
 
 S, MS = 1_000_000_000, 1_000_000
@@ -136,10 +136,10 @@ async def test_very_many_batches_are_counted_and_not_kept() -> None:
     rig = Rig()
     with rig.hub.watching() as watcher:
         await names_of(watcher, 3)
-        for n in range(MOST + 5):
+        for n in range(MOST_BATCHES + 5):
             rig.source.batch(rig.loop.now + n)
         _, told = await next_of(watcher)
-        assert (len(told["batches"]), told["left_out"]) == (MOST, 5)
+        assert (len(told["batches"]), told["left_out"]) == (MOST_BATCHES, 5)
 
 
 @virtual

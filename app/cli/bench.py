@@ -6,19 +6,24 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from app.cli.options import refuse, typed
+from app.cli.output import load_plots
 from app.errors import ConfigError, as_config_error
 
 if TYPE_CHECKING:
-    from .plan import Plan
-    from .run import Result
-    from .workload_run import WorkloadPlan
+    from app.bench.plan import Plan
+    from app.bench.run import Result
+    from app.bench.workload import Workload
+    from app.bench.workload_run import WorkloadPlan
 
 _LAG_STATUS = 3
+_LONGEST_S = 1e6
 _LOAD, _REQUESTS, _CLIENT, _OUTPUT = "Load", "Requests", "This client", "Output"
 _WORKLOAD = "Several models at once"
 #: Options that a workload leaves no meaning, and those that have none without one.
@@ -120,26 +125,28 @@ def bench(
 
     Exit status 1 if there was no right answer, 2 for a bad option, 3 if this client could not keep up.
     """
-    given = {name for name in context.params if _is_given(context, name)}
+    given = typed(context)
     if workload is not None:
-        _refuse(given, _NOT_WITH, "has no meaning with --workload")
+        refuse(given, _NOT_WITH, "has no meaning with --workload")
         with as_config_error():
-            from .workload_cli import planned
+            from app.bench.workload_run import WorkloadPlan
 
-            run = planned(
-                workload, scale, map_to or (), only, duration if "duration" in given else None,
-                url=url, told=classes, warmup_s=warmup, seed=seed, lengths=lengths, timeout_s=timeout,
-                headers=tuple(header or ()), check=check, max_lag_ms=max_lag_ms,
+            if not 0 <= warmup < _LONGEST_S:
+                raise ValueError(f"warmup: expected at least 0, got {warmup:g}")
+            tasks = _tasks(workload, scale, map_to or (), only, duration if "duration" in given else None)
+            run = WorkloadPlan(
+                url=url, workload=tasks, classes=cast(Any, classes), warmup_s=warmup, seed=seed, lengths=lengths,
+                timeout_s=timeout, headers=tuple(header or ()), check=check, max_lag_ms=max_lag_ms,
             )  # fmt: skip
             _play(run, as_json)
         return
-    _refuse(given, _ONLY_WITH, "needs --workload")
+    refuse(given, _ONLY_WITH, "needs --workload")
     if [rate is not None or arrivals.startswith("trace:"), concurrency is not None, find_peak].count(True) != 1:
         raise ConfigError("rate: expected one of --rate, --concurrency and --find-peak")
     if not 0 < slo_ms < 1e6:
         raise ConfigError(f"slo_ms: expected above 0, got {slo_ms:g}")
     with as_config_error():
-        from .plan import Plan
+        from app.bench.plan import Plan
 
         plan = Plan(
             url=url, model=model, rate=rate, concurrency=concurrency, arrivals=arrivals, duration_s=duration,
@@ -147,30 +154,43 @@ def bench(
             shapes=tuple(shape or ()), data=data, deadline_ms=deadline_ms, connections=connections, timeout_s=timeout,
             headers=tuple(header or ()), check=check, max_lag_ms=max_lag_ms,
         )  # fmt: skip
-        draw = None if plot is None else _plotter(plot)
+        plots = load_plots(plot)
         with _status_if_lagging():
             result = _measured(plan, slo_ms if find_peak else None, as_json)
         if not result.completed:
             sys.exit(1)
-        if draw is not None:
-            draw(result)
+        if plots is not None:
+            plots.percentiles(result, plot)
 
 
-def _is_given(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
+def _tasks(file: Path, scale: float, maps: Sequence[str], only: str, duration_s: float | None) -> Workload:
+    """The workload of a file. `maps` are NAME=MODEL; `only`: a class, or empty for both. Raises ValueError, OSError."""
+    from app.bench.workload import CLASSES, read
 
-
-def _refuse(given: set[str], names: Sequence[str], why: str) -> None:
-    """Raise ConfigError for options that would be ignored."""
-    for name in names:
-        if name in given:
-            raise ConfigError(f"{'map' if name == 'map_to' else name}: {why}")
+    models = {}
+    for text in maps:
+        name, equals, model = text.partition("=")
+        if not (name and equals and model):
+            raise ValueError(f"map: expected NAME=MODEL, got {text!r}")
+        models[name] = model
+    workload = read(file).scaled(scale).mapped(models)
+    if only:
+        klass = next((known for known in CLASSES if known == only), None)
+        if klass is None:
+            raise ValueError(f"only: expected {' or '.join(CLASSES)}, got {only!r}")
+        workload = workload.only(klass)
+    if not workload.tasks:
+        raise ValueError(f"only: expected a class that {workload.name} has, got {only!r}")
+    if duration_s is not None:
+        if not 0 < duration_s < _LONGEST_S:
+            raise ValueError(f"duration: expected seconds above 0, got {duration_s:g}")
+        workload = replace(workload, time_s=duration_s)
+    return workload
 
 
 @contextmanager
 def _status_if_lagging() -> Iterator[None]:
-    from .run import Lagging
+    from app.bench.run import Lagging
 
     try:
         yield
@@ -181,21 +201,22 @@ def _status_if_lagging() -> Iterator[None]:
 
 def _play(plan: WorkloadPlan, as_json: bool) -> None:
     """Run a workload and print. Exits with status 1 if there was no right answer."""
-    from .run import in_loop
-    from .workload_run import play
+    from app.bench import report
+    from app.bench.run import in_loop
+    from app.bench.workload_run import play
 
     with _status_if_lagging(), _progress(plan.seconds) as (progress, _):
         result = in_loop(play(plan, progress))
-    print(json.dumps(result.as_json(), indent=2) if as_json else result.table())
+    print(json.dumps(report.workload_json(result), indent=2) if as_json else report.workload_table(result))
     if not result.completed:
         sys.exit(1)
 
 
 def _measured(plan: Plan, slo_ms: float | None, as_json: bool) -> Result:
     """Measure and print."""
-    from . import report
-    from .peak import Try, find_peak
-    from .run import in_loop, measure
+    from app.bench import report
+    from app.bench.peak import Try, find_peak
+    from app.bench.run import in_loop, measure
 
     tries: tuple[Try, ...] = ()
     if slo_ms is None:
@@ -207,16 +228,6 @@ def _measured(plan: Plan, slo_ms: float | None, as_json: bool) -> Result:
         result, tries = peak.result, peak.tries
     print(json.dumps(report.as_json(result, slo_ms, tries), indent=2) if as_json else report.table(result, slo_ms))
     return result
-
-
-def _plotter(path: Path) -> Callable[[Result], None]:
-    """The function that writes the plot. Errors are found here, before minutes of load."""
-    try:
-        from .plot import check, percentiles
-    except ModuleNotFoundError as exc:
-        raise ValueError(f"plot: {exc.name} is missing; install starling-serve[plot]") from None
-    check(path)
-    return lambda result: percentiles(result, path)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.cli.named_model import find_model, load_model
+from app.cli.options import check_precision, find_model, load_model
 from app.errors import ConfigError
 from app.scheduler.estimates.profile import ModelProfile
 from app.settings import cpu_cores
@@ -71,7 +71,7 @@ def stored(
     process.quiet_native_libraries()
     process.keep_freed_memory()
     process.switch_threads_often()
-    from app.cli.profile import measure_model
+    from app.cli.profile_measure import measure_model
     from app.engine.profiling.cache import ProfileCache, default_folder
 
     name = name or _only(models)
@@ -113,8 +113,7 @@ def _key(model: Model, device: str, precision: str) -> tuple[Key, bool]:
     from app.engine.streams.cuda import device_index, name_of
     from app.models.placement import Placement, place
 
-    if precision not in ("fp32", "bf16", "fp16"):
-        raise ConfigError(f"precision: expected fp32, bf16 or fp16, got {precision!r}")
+    check_precision(precision)
     gpu = device_index(device)
     placed = place(model, Placement(precision=precision))
     hardware = cpu_name() if gpu is None else name_of(gpu)
@@ -131,7 +130,7 @@ def _with_http(
     cache: ProfileCache, key: Key, profiles: tuple[ModelProfile, ...], model: Model, source: ModelSource, device: str
 ) -> tuple[ModelProfile, ...]:
     """The profiles with the measured cost of a request, kept so."""
-    from app.cli.http_cost import measure_http_us
+    from app.bench.http_cost import measure_http_us
 
     flags = ["--model", f"{model.info.name}={source.folder}", "--device", device, "--profile-budget-s", "0"]
     us = round(measure_http_us(model.info.name, [*flags, "--profile-dir", str(cache.folder)]), 1)

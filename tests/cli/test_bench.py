@@ -11,28 +11,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
-from typer.testing import CliRunner, Result
+from bench.made import MS, repeat, result
+from typer.testing import Result
 
-from app.bench import cli as command
 from app.bench import peak, run, workload_run
 from app.bench.peak import Peak, Try
 from app.bench.plan import Plan
+from app.bench.stats import Outcome
 from app.bench.workload import Load, Task, Workload
-from app.bench.workload_report import Outcome
 from app.bench.workload_run import WorkloadPlan, WorkloadResult
 from app.bench.workload_schedule import Played
-from app.errors import ConfigError
 
-from .made import MS, repeat, result
+from . import running
+from .running import assert_refused
 
 ROOT = Path(__file__).parents[2]
+ONE = ("bench", "localhost:1", "--model", "m")
 
 
 def invoke(*arguments: str) -> Result:
-    cli = typer.Typer()
-    command.register(cli)
-    return CliRunner().invoke(cli, ["localhost:1", "--model", "m", *arguments])
+    return running.invoke(*ONE, *arguments)
 
 
 @pytest.fixture
@@ -109,7 +107,7 @@ def test_find_peak(monkeypatch: pytest.MonkeyPatch) -> None:
     assert json.loads(found.stdout)["tries"] == [
         {"rate": 100, "p99_ms": 1.0, "throughput": 100, "why": "", "kept": True}
     ]
-    assert found.stderr.split() == ["100.0/s", "99", "%", "1.0", "ms", "100.0", "answers/s", "kept"]
+    assert "100.0/s" in found.stderr
 
 
 @pytest.mark.parametrize(
@@ -128,10 +126,7 @@ def test_find_peak(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_bad_option(options: tuple[str, ...], message: str) -> None:
-    found = invoke(*options)
-    assert isinstance(found.exception, ConfigError)  # one line and exit status 2: see app.cli.commands.main
-    assert message in str(found.exception)
-    assert "\n" not in str(found.exception)
+    assert_refused(message, *ONE, *options)
 
 
 def test_it_is_a_command_and_imports_nothing_heavy() -> None:
@@ -173,9 +168,7 @@ def written(folder: Path) -> str:
 
 
 def run_workload(*arguments: str) -> Result:
-    cli = typer.Typer()
-    command.register(cli)
-    return CliRunner().invoke(cli, ["localhost:1", *arguments])
+    return running.invoke("bench", "localhost:1", *arguments)
 
 
 def test_options_reach_the_workloads_plan(workloads: list[WorkloadPlan], tmp_path: Path) -> None:
@@ -188,7 +181,7 @@ def test_options_reach_the_workloads_plan(workloads: list[WorkloadPlan], tmp_pat
     (plan,) = workloads
     tasks = (Task("a_rt", Load("periodic", 5.0), "mlp"), Task("b_be", Load("continuous"), "echo", klass="best_effort"))
     assert plan == WorkloadPlan(
-        url="localhost:1", workload=Workload("w", 3.0, tasks), told="priority", warmup_s=1, seed=4, lengths="8",
+        url="localhost:1", workload=Workload("w", 3.0, tasks), classes="priority", warmup_s=1, seed=4, lengths="8",
         timeout_s=5, headers=("A: b",), check="shapes", max_lag_ms=3,
     )  # fmt: skip
 
@@ -215,16 +208,13 @@ def test_a_workload_has_its_own_time_and_may_run_in_part(workloads: list[Workloa
     ],
 )
 def test_bad_option_of_a_workload(options: tuple[str, ...], message: str, tmp_path: Path) -> None:
-    found = run_workload("--workload", written(tmp_path), *options)
-    assert isinstance(found.exception, ConfigError)
-    assert message in str(found.exception)
+    assert_refused(message, "bench", "localhost:1", "--workload", written(tmp_path), *options)
 
 
 def test_a_workload_that_is_not_there_or_not_wanted() -> None:
-    found = run_workload("--workload", "/no/such.json")
-    assert "/no/such.json" in str(found.exception)
-    assert "scale: needs --workload" in str(invoke("--rate", "5", "--scale", "2").exception)
-    assert "map: needs --workload" in str(invoke("--rate", "5", "--map", "a=b").exception)
+    assert_refused("/no/such.json", "bench", "localhost:1", "--workload", "/no/such.json")
+    assert_refused("scale: needs --workload", *ONE, "--rate", "5", "--scale", "2")
+    assert_refused("map: needs --workload", *ONE, "--rate", "5", "--map", "a=b")
 
 
 def test_a_workload_without_answers_or_too_late(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,0 +1,167 @@
+"""`starling optimum`: the best that any policy could do for one device, of a model in one piece or in two stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from app.cli.options import JsonOption
+from app.cli.output import aligned, print_json
+from app.cli.simulate import BatchOption, LoadOption, ObjectiveOption, ProfileOption, RateOption
+from app.errors import ConfigError, as_config_error
+
+if TYPE_CHECKING:
+    from app.scheduler.estimates.profile import ModelProfile
+    from app.scheduler.optimal.two_stages import Solution
+
+_MS = 1e6
+_SHOWN = 12  # rows that wait, in the decisions shown
+_COLUMNS = (
+    ("load", "load", ".2f"), ("rate/s", "rate", ".1f"), ("optimum ms", "mean_ms", ".3f"),
+    ("adaptive ms", "adaptive_ms", ".3f"), ("above", "adaptive_above", "+.2%"),
+    ("whole ms", "whole_ms", ".3f"), ("above", "whole_above", "+.2%"),
+)  # fmt: skip
+
+
+def register(cli: typer.Typer) -> None:
+    """Add the command to the command line."""
+    cli.command()(optimum)
+
+
+def optimum(
+    profile: ProfileOption,
+    rate: RateOption = "",
+    load: LoadOption = "",
+    max_batch: BatchOption = 0,
+    length: Annotated[
+        int, typer.Option(min=0, help="Length of the rows, for a profile by length. \\[any]", show_default=False)
+    ] = 0,
+    objective: ObjectiveOption = "latency",
+    stages: Annotated[
+        bool, typer.Option("--stages", help="Of two stages, up to 8 rows: the profile's, else halves of its time.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """The least mean latency of any policy, and the policy: one device, one batch at a time, Poisson arrivals.
+
+    Exact: the average-cost solution of the semi-Markov decision process. Without power_w in the profile a busy device
+    counts as one watt and an idle one as none. With --stages: also the exact mean of the policy adaptive, and of the
+    best policy for the model in one piece.
+    """
+    if stages and objective != "latency":
+        raise ConfigError(f"objective: expected latency with --stages, got {objective!r}")
+    with as_config_error():
+        if stages:
+            solved = list(_of_two_stages(profile, rate, load, max_batch))
+            cells = [cell for cell, _ in solved]
+        else:
+            largest, cells = _of_one_piece(profile, rate, load, max_batch, length, objective)
+    if as_json:
+        print_json(cells)
+    elif stages:
+        rows = [[format(cell[name], form) for _, name, form in _COLUMNS] for cell in cells]
+        table = aligned([[title for title, _, _ in _COLUMNS], *rows])
+        print("\n".join([*table, "", *_decisions(solved[-1][1], cells[-1]["load"])]))
+    else:
+        print("\n\n".join(_as_text(cell, 2 * largest) for cell in cells))
+
+
+def _of_one_piece(
+    profile: str, rate: str, load: str, max_batch: int, length: int, objective: str
+) -> tuple[int, list[dict[str, Any]]]:
+    """The largest batch, and a cell for each rate. Raises ValueError for a bad option, as all of these."""
+    from app.scheduler.optimal.solver import solve
+    from app.scheduler.optimal.tables import price_of, weight_of
+    from app.sim import options
+
+    measured = options.profile(profile, max_batch)
+    if length:
+        measured = measured.at(length)
+    weight = weight_of(objective)
+    times = measured.occupied_ns
+    price = price_of(weight, times[0], measured.watts)
+    cells = []
+    for one_rate in options.rates(rate, load, measured.peak, "poisson"):
+        assert one_rate is not None
+        best = solve(times, one_rate, weight=price, power=measured.watts)
+        busy = solve(times, one_rate, weight=price, power=measured.watts, idling=False)
+        cells.append(
+            {
+                "rate": one_rate, "load": one_rate / measured.peak, "objective": objective, "weight": weight,
+                "mean_ms": best.mean_ns / _MS, "mean_batch": best.mean_batch, "utilisation": best.utilisation,
+                "power_w": best.power_w if measured.power else None, "non_idling_mean_ms": busy.mean_ns / _MS,
+                "table": {str(waiting): rows for waiting, rows in enumerate(best.table)},
+            }
+        )  # fmt: skip
+    return measured.max_batch, cells
+
+
+def _of_two_stages(profile: str, rate: str, load: str, max_batch: int) -> Iterator[tuple[dict[str, Any], Solution]]:
+    from app.sim import options
+    from app.sim.two_stages import halved
+
+    measured = options.profile(profile, max_batch or (0 if profile and _small(profile) else 8))
+    measured = measured if measured.stages else halved(measured)
+    for one_rate in options.rates(rate, load, measured.peak, "poisson"):
+        if one_rate is not None:
+            yield _cell(measured, one_rate)
+
+
+def _small(profile: str) -> bool:
+    """Whether the profile's own largest batch is small enough to be solved."""
+    from app.scheduler.optimal.two_stages import LARGEST
+    from app.sim import options
+
+    return not profile.startswith("linear:") and options.profile(profile).max_batch <= LARGEST
+
+
+def _cell(measured: ModelProfile, rate: float) -> tuple[dict[str, Any], Solution]:
+    from app.scheduler.optimal import solver, two_stages
+    from app.sim.fleet import Setup
+    from app.sim.two_stages import exact, times
+
+    setup = Setup(measured, rate, max_queue=1 << 30)
+    both = times(setup)
+    best = two_stages.solve(*both, rate)
+    adaptive = exact(setup).mean_ns
+    whole = solver.solve(tuple(map(sum, zip(*both, strict=True))), rate).mean_ns
+    cell = {
+        "rate": rate, "load": rate / measured.peak, "mean_ms": best.mean_ns / _MS, "adaptive_ms": adaptive / _MS,
+        "adaptive_above": adaptive / best.mean_ns - 1, "whole_ms": whole / _MS, "whole_above": whole / best.mean_ns - 1,
+        "table": [[[action.stage, action.rows] for action in row] for row in best.table],
+    }  # fmt: skip
+    return cell, best
+
+
+def _decisions(best: Solution, load: float) -> list[str]:
+    """What the optimum does, by the rows that wait (across) and the rows between the stages (down)."""
+    largest = len(best.table[0]) // 2
+    lines = [f"the optimum at load {load:.2f}: rows waiting across, rows between the stages down; 0:b and 1:b run b"]
+    lines.append("     " + " ".join(f"{waiting:>4}" for waiting in range(_SHOWN + 1)))
+    for between in range(largest + 1):
+        done = [best.table[waiting][between] for waiting in range(_SHOWN + 1)]
+        actions = (f"{action.stage}:{action.rows}" if action.rows else "wait" for action in done)
+        lines.append(f"{between:>4} " + " ".join(f"{text:>4}" for text in actions))
+    return lines
+
+
+def _as_text(cell: dict[str, Any], most: int) -> str:
+    """One solution as text, its table up to `most` rows waiting."""
+    watts = "" if cell["power_w"] is None else f", {cell['power_w']:.1f} W"
+    lines = [
+        f"load {cell['load']:.2f}, {cell['rate']:.1f} rows/s: mean {cell['mean_ms']:.3f} ms, mean batch "
+        f"{cell['mean_batch']:.2f}, busy {cell['utilisation']:.1%}{watts}",
+        f"never idle while rows wait: mean {cell['non_idling_mean_ms']:.3f} ms",
+        "rows waiting -> rows served:",
+    ]
+    runs: list[tuple[int, int, str]] = []
+    for waiting, rows in list(enumerate(cell["table"].values()))[1 : most + 1]:
+        what = "wait" if not rows else "all" if rows == waiting else str(rows)
+        if runs and runs[-1][2] == what:
+            runs[-1] = (runs[-1][0], waiting, what)
+        else:
+            runs.append((waiting, waiting, what))
+    lines += [f"  {f'{low}-{high}' if high > low else low:>7}  {what}" for low, high, what in runs]
+    return "\n".join(lines)

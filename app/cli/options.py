@@ -1,0 +1,81 @@
+"""Options that several commands have, and the model that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from app.errors import ConfigError
+
+if TYPE_CHECKING:  # torch takes seconds to load: only when a command runs
+    from app.contract import Model, ModelSource
+
+ModelsOption = Annotated[
+    str, typer.Option(envvar="STARLING_MODELS", help="A model repository folder, or a set that ships: demo, bench.")
+]
+ExtraOption = Annotated[
+    list[str] | None,
+    typer.Option("--model", metavar="NAME=SOURCE", help="One more model; SOURCE is a folder with model.toml."),
+]
+DeviceOption = Annotated[
+    str, typer.Option(envvar="STARLING_DEVICE", help="Where to run it: auto, cpu, cuda or cuda:N.")
+]
+PrecisionOption = Annotated[
+    str, typer.Option(envvar="STARLING_PRECISION", help="fp32 leaves the model as it is; bf16, fp16 compute in that.")
+]
+ProfileDirOption = Annotated[
+    Path | None,
+    typer.Option(envvar="STARLING_PROFILE_DIR", help="Where `starling serve` finds it. \\[the user's cache folder]"),
+]
+PlotOption = Annotated[Path | None, typer.Option(help="Write a plot here (.png, .svg, .pdf).")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def typed(context: typer.Context) -> set[str]:
+    """The names of the options on the command line, without those from variables and defaults."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+
+
+def refuse(given: Iterable[str], names: Iterable[str], why: str) -> None:
+    """Raise ConfigError for an option that would be ignored: one of `names` that is among those given."""
+    for name in names:
+        if name in given:
+            raise ConfigError(f"{'map' if name == 'map_to' else name}: {why}")
+
+
+def check_precision(precision: str) -> None:
+    if precision not in ("fp32", "bf16", "fp16"):
+        raise ConfigError(f"precision: expected fp32, bf16 or fp16, got {precision!r}")
+
+
+def find_model(name: str, models: str, extra: list[str]) -> ModelSource:
+    """The highest version of a model: one of the repository `models` or of `extra`, else the one in the folder `name`.
+
+    Raises ConfigError where there is none, and for a folder with several models.
+    """
+    from app.models.repository import Repository
+
+    repository = Repository(models, extra)
+    if sources := repository.sources(name):
+        return sources[-1]
+    folder = Path(name)
+    if not folder.is_dir():
+        raise ConfigError(f"model {name!r} is not known; models: {', '.join(repository.names()) or 'none'}")
+    inside = Repository(folder).scan()
+    if len(inside) != 1:
+        held = f"of {', '.join(inside)}; name one, with --models {name}" if inside else "without a model"
+        raise ConfigError(f"model: expected a name or the folder of one model, got {name!r}, a folder {held}")
+    ((*_, highest),) = inside.values()
+    return highest
+
+
+def load_model(name: str, models: str, extra: list[str], max_batch: int) -> Model:
+    """The model, by the same code as the server's."""
+    from app.models.loading import load
+    from app.scheduler.policies import check_names
+
+    return load(find_model(name, models, extra), {"max_batch": max_batch or None}, check_names=check_names)

@@ -1,0 +1,76 @@
+"""What commands print and write: JSON, aligned tables, progress on a terminal, files and plots."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from app.errors import ConfigError
+
+
+def print_json(found: Sequence[Any]) -> None:
+    """One object, or a list of several."""
+    print(json.dumps(found[0] if len(found) == 1 else found, indent=2))
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table, each column as wide as its widest cell and to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+
+
+def say(shown: Any) -> None:
+    """Print a table, or text as it is: not broken into lines, nothing in it highlighted."""
+    from rich.console import Console
+
+    if isinstance(shown, str):
+        Console().print(shown, highlight=False, soft_wrap=True, markup=False)
+    else:
+        Console().print(shown)
+
+
+def numbers_table(*titles: str) -> Any:
+    """A table with lines whose columns are to the right."""
+    from rich.table import Table
+
+    table = Table(*titles)
+    for column in table.columns:
+        column.justify = "right"
+    return table
+
+
+def check_folder(path: Path | None) -> None:
+    """Raise ConfigError if nothing can be written there, before minutes of measuring."""
+    if path is not None and not path.absolute().parent.is_dir():
+        raise ConfigError(f"{path}: no such folder")
+
+
+def load_plots(path: Path | None) -> Any:
+    """The module `plots` if a plot is asked for. Raises ConfigError if the plot could not be written."""
+    if path is None:
+        return None
+    try:
+        from app.cli import plots
+    except ModuleNotFoundError as exc:
+        raise ConfigError(f"plot: {exc.name} is missing; install starling-serve[plot]") from None
+    check_folder(path)
+    plots.check_ending(path)
+    return plots
+
+
+@contextmanager
+def progress(*columns: Any, total: float | None, **fields: Any) -> Iterator[Callable[..., None]]:
+    """A bar on a terminal's standard error, nothing elsewhere. Yields what updates it, as rich's `Progress.update`."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda **change: None
+        return
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=total, **fields)
+        yield lambda **change: bar.update(task, **change)

@@ -1,0 +1,199 @@
+"""Measures the batch times of a model, with all that belongs to its profile, as the server's workers run it."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from app.cli import output
+from app.cli.options import check_precision
+from app.errors import ConfigError
+from app.settings import cpu_cores
+
+if TYPE_CHECKING:  # torch takes seconds to load: only when the command runs
+    from app.contract import Model
+    from app.engine.device import Device
+    from app.engine.profiling.cache import Key
+    from app.engine.profiling.sampler import Sampler
+    from app.scheduler.estimates.profile import ModelProfile
+
+REPEATS = 100  # most batches of each size, where nobody says how many
+_ON_GPU = 4  # workers that are compared on a GPU, at most; streams are cheap, what they bring is not known
+_IDLE_S = 1.0  # for the power of a machine that does nothing
+_OTHERS_SHARE = 0.5  # of the budget, on top of it: for all other numbers of threads
+_HANDOVER_SHARE = 10  # the hand-over may take this part of the budget: it is one figure for all sizes
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to measure, from the options. `gpu`: its number, None for the CPU. `together`: numbers of units at once."""
+
+    threads: int = 0
+    length: int = 0
+    repeats: int = REPEATS
+    budget_s: float = 60
+    precision: str = "fp32"
+    compile: bool = False
+    gpu: int | None = None
+    max_batch: int = 0
+    together: tuple[int, ...] = ()
+
+
+def measure_model(model: Model, device: str, precision: str, budget_s: float, folder: Path) -> None:
+    """Measure a model with the defaults of `starling profile`, and keep the result in the folder."""
+    from app.engine.profiling.cache import ProfileCache
+
+    plan = complete(Plan(budget_s=budget_s, precision=precision), model, device)
+    measured, key = measure(model, plan, suggest=True)
+    ProfileCache(folder).store(key, measured)
+
+
+def complete(asked: Plan, model: Model, device: str, workers: Sequence[int] = ()) -> Plan:
+    """The plan as asked for, with what follows from model and device. Raises ConfigError for an option at fault."""
+    from app.engine.profiling.sampler import levels
+    from app.engine.streams.cuda import device_index
+
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
+        raise ConfigError(f"device: expected auto, cpu, cuda or cuda:N, got {device!r}")
+    check_precision(asked.precision)
+    if not asked.budget_s > 0:
+        raise ConfigError(f"budget-s: expected more than 0 seconds, got {asked.budget_s:g}")
+    cores = cpu_cores()
+    if asked.threads > cores:
+        raise ConfigError(f"threads: expected at most the {cores} cores of this machine, got {asked.threads}")
+    gpu = device_index(device)
+    threads = 1 if gpu is not None else asked.threads or max(1, cores - 1)
+    together = sorted(set(workers)) or levels(cores // threads if gpu is None else _ON_GPU)
+    if gpu is None and together and together[-1] > max(1, cores // threads):
+        raise ConfigError(
+            f"workers: expected at most {cores // threads}, {cores} cores by {threads} threads each, got {together[-1]}"
+        )
+    at_once = tuple(units for units in together if units > 1)
+    return replace(asked, gpu=gpu, max_batch=model.info.batching.max_batch, threads=threads, together=at_once)
+
+
+def make_device(plan: Plan, workers: int) -> Device:
+    """As the server makes it, with so many workers of the largest batch."""
+    from app.engine import device_factory
+    from app.engine.device import DeviceOptions
+    from app.models.placement import Placement
+
+    options = DeviceOptions(placement=Placement(precision=plan.precision, compile=plan.compile))
+    return device_factory.make_device(plan.gpu, (plan.max_batch,) * workers, plan.threads, cpu_cores(), options)
+
+
+def measure(model: Model, plan: Plan, suggest: bool) -> tuple[ModelProfile, Key]:
+    """The profile with all that belongs to it, and its key. Other numbers of threads are measured more coarsely."""
+    from app.engine.profiling import sizing
+    from app.engine.profiling.sampler import Cell, Sampler, at_lengths, cells, coarser, shorter
+    from app.models.checks.samples import most_length, own_length
+
+    max_batch, inputs = plan.max_batch, model.info.client_inputs
+    own = own_length(inputs, model.samples, plan.length)
+    lengths = shorter(most_length(inputs, own), own)[0] if own else []
+    compared = suggest and plan.gpu is None  # threads are the CPU's
+    pairs = [pair for pair in sizing.pairs(cpu_cores()) if compared and pair[0] != plan.threads]
+    *_, powers = coarser(max_batch)
+    sizes = cells(range(1, max_batch + 1), plan.together)
+    main = Sampler([*sizes, *at_lengths(powers, lengths)], most=plan.repeats)
+    others: dict[int, Sampler] = {
+        threads: Sampler([Cell(k, size) for t, k in pairs if t == threads for size in powers], most=plan.repeats)
+        for threads, _ in pairs
+    }
+    samplers = [main, *others.values()]
+    total_s = plan.budget_s * (1 + _OTHERS_SHARE * bool(others)) * (1 + 1 / _HANDOVER_SHARE)
+    wanted = sum(len(sampler.times) for sampler in samplers)
+    with progress(total_s, wanted, lambda: sum(sampler.done for sampler in samplers)) as settled:
+        keys, key, cell = _run(model, plan, main, settled)
+        for threads, sampler in others.items():
+            coarse = replace(plan, threads=threads, budget_s=plan.budget_s * _OTHERS_SHARE / len(others))
+            _run(model, coarse, sampler, settled)
+    measured = main.profile(None, own, cell=cell, **keys)
+    line = measured.fit()
+    extra = {
+        **measured.extra,
+        "fit": {"alpha_ms": line.alpha_ns / 1e6, "beta_ms": line.beta_ns / 1e6, "residual": line.residual},
+        "best": {"batch": measured.best, "rows_per_s": measured.peak},
+    }
+    if suggest:
+        found = [
+            sizing.candidate(threads, units, sampler.table(1)[1], sampler.table(units))
+            for threads, sampler in {plan.threads: main, **others}.items()
+            for units in sorted({cell.units for cell in sampler.times})
+        ]
+        extra["suggested"] = sizing.suggestion(sizing.choose(found), max_batch, keys["push_depth"])
+        extra["candidates"] = [one.to_dict() for one in found]
+    return replace(measured, extra=extra), key
+
+
+def _run(
+    model: Model, plan: Plan, sampler: Sampler, settled: Callable[[int], None]
+) -> tuple[dict[str, Any], Key, bool]:
+    """Measure the sampler's cells on a device with the plan's threads.
+
+    Returns further fields of the profile, its key, and whether the model runs step by step. Power is among the fields
+    if a counter of the GPU or of the CPU's packages can be read.
+    """
+    import torch
+
+    from app.bench.run import in_loop
+    from app.engine.profiling import bench as benching
+    from app.engine.profiling.cache import key_of
+    from app.engine.profiling.energy import find_meter
+    from app.engine.profiling.sampler import coarser
+    from app.models.checks.samples import short_lengths
+
+    lengths = short_lengths(model.info.client_inputs, plan.length) if plan.length else None
+    device = make_device(plan, max(cell.units for cell in sampler.times))
+    with benching.Bench(device, model, plan.max_batch, lengths) as bench:
+        bench.warm()
+        key = key_of(bench.placed, device)
+        meter = find_meter(getattr(device, "uuid", None))
+        counted = meter.read(0.0, None).source in ("nvml", "powercap")
+        if counted:
+            threading.Event().wait(_IDLE_S)
+            idle = meter.read(0.0, None).joules
+        seconds = benching.measure(bench, sampler, plan.budget_s, settled)
+        energy = meter.read(0.0, None)
+        handover_ns = in_loop(bench.handover(plan.budget_s / _HANDOVER_SHARE))
+        copies = bench.transfers(coarser(plan.max_batch)[-1])
+    keys: dict[str, Any] = {
+        "model": key.model,
+        "device": key.device,
+        "threads": key.threads,
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "torch": torch.__version__,
+        "lengths": dict(bench.lengths),
+        "push_depth": device.spec.push_depth,
+        "precision": plan.precision,
+        "handover_ms": handover_ns / 1e6,
+    }
+    if copies:
+        parts = {"in": [one.in_ns for one in copies.values()], "out": [one.out_ns for one in copies.values()]}
+        keys["transfer_ms"] = {str(size): sum(one) / 1e6 for size, one in copies.items()}
+        keys["transfer_parts_ms"] = {
+            part: {str(size): ns / 1e6 for size, ns in zip(copies, times, strict=True)} for part, times in parts.items()
+        }
+    if counted:
+        busy = (energy.joules - idle) / seconds
+        keys["power_w"] = {"idle": idle / _IDLE_S, "busy": busy, "counter": energy.source}
+    return keys, key, bench.cell
+
+
+@contextmanager
+def progress(total_s: float, sizes: int, known: Callable[[], int]) -> Iterator[Callable[[int], None]]:
+    """How long it has taken, and how many of the sizes are known well enough: it ends early when all are.
+
+    Yields what to call when one more may be known.
+    """
+    from rich.progress import TextColumn, TimeElapsedColumn
+
+    counts = TextColumn(f"of at most {total_s:.0f} s, {{task.completed:.0f}} of {sizes} sizes known")
+    with output.progress("measuring", TimeElapsedColumn(), counts, total=sizes) as update:
+        yield lambda _: update(completed=known())

@@ -1,0 +1,178 @@
+"""`starling profile --stages`: the times of a model's stages by batch size, and what cutting it costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from app.cli.output import numbers_table, say
+from app.errors import ConfigError
+
+if TYPE_CHECKING:  # torch takes seconds to load: only when the command runs
+    from app.cli.profile_measure import Plan
+    from app.contract import Model
+
+REPEATS = 15  # batches of each size, where nobody says how many
+_TRIED = (2, 3, 4, 6, 8)  # numbers of stages, where none is asked for
+_CHEAP = 0.05  # of one row's time: what the cuts may cost, for a number of stages to be suggested
+_FILLED = 0.9  # of a stage's most rows per second: the least size that reaches it is preferred
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Milliseconds by batch size: of the whole, and of each stage."""
+
+    whole: dict[int, float]
+    stages: list[dict[int, float]]
+
+    def cost(self, size: int) -> float:
+        """Time that the cuts add to a batch of this size, as a share of the whole's."""
+        return sum(stage[size] for stage in self.stages) / self.whole[size] - 1
+
+    def preferred(self, stage: int) -> int:
+        """The least size with nearly the stage's most rows per second."""
+        rates = {size: size / time for size, time in self.stages[stage].items()}
+        return next(size for size, rate in rates.items() if rate >= _FILLED * max(rates.values()))
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "whole_ms": {str(size): time for size, time in self.whole.items()},
+            "cuts_cost": {str(size): self.cost(size) for size in self.whole},
+            "stages": [
+                {"batch_ms": {str(size): time for size, time in stage.items()}, "preferred": self.preferred(number)}
+                for number, stage in enumerate(self.stages)
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """Times by number of stages, and the number that is suggested."""
+
+    model: str
+    times: dict[int, Times]
+    suggested: int
+
+    def as_dict(self) -> dict[str, Any]:
+        slices = {str(number): times.as_dict() for number, times in self.times.items()}
+        return {"model": self.model, "suggested": self.suggested, "slices": slices}
+
+    def draw(self, plots: Any, path: Path) -> None:
+        best = self.times[self.suggested]
+        plots.stage_times(self.model, best.whole, best.stages, path)
+
+    def show(self) -> None:
+        """A table of the suggested slices; before it one that compares several numbers, if they were tried."""
+        if len(self.times) > 1:
+            self._compare()
+        times = self.times[self.suggested]
+        stages = range(self.suggested)
+        table = numbers_table(f"{self.model}, ms", "whole", *(f"stage {number}" for number in stages), "cuts cost")
+        for size, whole in times.whole.items():
+            parts = (f"{stage[size]:.3f}" for stage in times.stages)
+            table.add_row(f"{size} row{'s' * (size > 1)}", f"{whole:.3f}", *parts, f"{times.cost(size):+.1%}")
+        table.add_row("preferred", "", *(str(times.preferred(number)) for number in stages), "", style="bold")
+        say(table)
+
+    def _compare(self) -> None:
+        table = numbers_table("stages", "cuts cost 1 row", "cuts cost the largest", "longest stage, 1 row, ms")
+        for number, times in self.times.items():
+            longest = max(stage[1] for stage in times.stages)
+            costs = (f"{times.cost(size):+.1%}" for size in (1, max(times.whole)))
+            table.add_row(str(number), *costs, f"{longest:.3f}")
+        say(table)
+        if self.times[self.suggested].cost(1) <= _CHEAP:
+            say(f"{self.suggested} stages: the most whose cuts cost one row at most {_CHEAP:.0%}")
+        else:
+            say(f"{self.suggested} stages: the fewest tried; the cuts of all cost one row more than {_CHEAP:.0%}")
+
+
+def parse_stages(text: str, cuts: list[str]) -> int:
+    """The number of stages that --stages asks for; 0: those that the model has, or several numbers."""
+    if text in ("", "auto", "0"):
+        return 0
+    if not text.isdigit() or not 2 <= int(text) <= 64:
+        raise ConfigError(f"stages: expected auto, or at least 2 and at most 64, got {text}")
+    if cuts:
+        raise ConfigError(f"stages: expected either --stages or --cuts, got both: {text} and {cuts}")
+    return int(text)
+
+
+def measure_stages(model: Model, stages: int, cuts: list[str], plan: Plan) -> Slices:
+    """Cut the model as asked, and time it on the CPU. Raises ConfigError for a model that cannot be cut so."""
+    import torch
+
+    torch.set_num_threads(plan.threads)
+    times = {len(one.stages): _times(one, plan.length, plan.repeats) for one in _sliced(model, stages, tuple(cuts))}
+    cheap = [number for number, one in times.items() if one.cost(1) <= _CHEAP]
+    return Slices(model.info.name, times, max(cheap, default=min(times)))
+
+
+def _sliced(model: Model, stages: int, cuts: tuple[str, ...]) -> list[Model]:
+    """The model cut as asked; as it is, where nothing is asked and it has stages; else into several numbers."""
+    from app.models.recurrent.cells import CellModel
+    from app.models.stages.slicing import Cuts, sliced
+    from app.models.stages.staged import Staged
+
+    asked = Cuts(cuts, stages)
+    if isinstance(model.call, Staged) and (stages or cuts):
+        raise ConfigError(f"model {model.info.name!r}: expected no --stages or --cuts, its source returns Staged")
+    if isinstance(model.call, CellModel):
+        raise ConfigError(f"model {model.info.name!r}: expected a model to cut, got a recurrent one, run by its cell")
+    if model.stages and not (stages or cuts):
+        return [model]
+    key = f"model {model.info.name!r}: {'cuts' if cuts else 'stages'}"
+    if stages or cuts:
+        try:
+            return [sliced(model, asked)]
+        except ConfigError as error:
+            raise ConfigError(f"{key}: {error}") from None
+    found = []
+    for number in _TRIED:
+        try:
+            found.append(sliced(model, Cuts(stages=number)))
+        except ConfigError as error:
+            if not found:
+                raise ConfigError(f"{key}: {error}") from None
+            break  # it cannot be cut in so many places
+    return found
+
+
+def _times(model: Model, length: int, repeats: int) -> Times:
+    """Time the model whole and stage by stage, in turn, as a worker runs them. Raises ConfigError."""
+    import torch
+
+    from app.engine.cpu.executor import CpuExecutor
+    from app.engine.cpu.staged import StagedExecutor
+    from app.engine.pool import Pool
+    from app.engine.profiling.warmup import write_rows
+    from app.models.checks.samples import short_lengths, stretched
+    from app.models.checks.trial import GIVE_ROWS, Unfit, call_directly, fit_row
+
+    inputs, most = model.info.client_inputs, model.info.batching.max_batch
+    pool = Pool(inputs, most)
+    whole = CpuExecutor(replace(model, stages=(), again=(), context=None), pool)
+    staged = StagedExecutor(model, pool)
+    try:
+        row = fit_row(model, call_directly(model))
+    except Unfit as exc:
+        raise ConfigError(f"model {model.info.name!r}: it raises on made-up rows: {exc}; {GIVE_ROWS}") from None
+    if length:
+        row = stretched(inputs, row, short_lengths(inputs, length))
+    sizes = [1 << power for power in range(most.bit_length())]
+    times: dict[tuple[int, int], list[int]] = {}  # by stage, -1 for the whole, and size
+    with torch.inference_mode():
+        for size in [*sizes, *([most] if sizes[-1] != most else [])]:
+            slots = range(size)
+            write_rows(pool, slots, [row])
+            staged.trial(slots, size)
+            for _ in range(repeats):
+                times.setdefault((-1, size), []).append(whole.run(slots, size).busy_ns)
+                for stage in range(len(model.stages)):
+                    times.setdefault((stage, size), []).append(staged.run(slots, size, stage).busy_ns)
+    by_stage: dict[int, dict[int, float]] = {}
+    for (stage, size), spent in times.items():
+        by_stage.setdefault(stage, {})[size] = median(spent) / 1e6
+    return Times(by_stage.pop(-1), list(by_stage.values()))

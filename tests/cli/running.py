@@ -1,0 +1,38 @@
+"""Runs commands of `starling` in this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from typer.testing import CliRunner, Result
+
+from app.cli.commands import cli
+from app.errors import ConfigError
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def invoke(*arguments: str, env: Mapping[str, str] | None = None) -> Result:
+    return CliRunner().invoke(cli, arguments, env={"COLUMNS": "200", "TERM": "dumb", **(env or {})})
+
+
+def succeeds(*arguments: str, env: Mapping[str, str] | None = None) -> str:
+    """What the command prints."""
+    result = invoke(*arguments, env=env)
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.stdout
+
+
+def printed(*arguments: str) -> Any:
+    """The JSON that the command prints."""
+    return json.loads(succeeds(*arguments, "--json"))
+
+
+def assert_refused(message: str, *arguments: str, env: Mapping[str, str] | None = None) -> None:
+    """The command ends with one line that says so."""
+    error = invoke(*arguments, env=env).exception
+    assert isinstance(error, ConfigError), repr(error)
+    assert message in str(error)
+    assert "\n" not in str(error)
