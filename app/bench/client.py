@@ -84,7 +84,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._parser = ResponseParser()
-        self._heard = False  # an answer has begun
+        self._answering = False  # an answer has begun
         self.served = 0
         self.request = NO_REQUEST  # its number; -1: free
         self.transport: asyncio.Transport
@@ -94,7 +94,7 @@ class Connection(asyncio.Protocol):
 
     def send(self, request: int, payload: bytes) -> None:
         self.request = request
-        self._heard = False
+        self._answering = False
         self.transport.write(payload)
 
     def data_received(self, data: bytes) -> None:
@@ -102,7 +102,7 @@ class Connection(asyncio.Protocol):
         if self.request < 0:  # an answer without a request, such as a 408 to an idle connection
             self.close()
             return
-        self._heard = True
+        self._answering = True
         try:
             response = self._parser.feed(data)
         except Malformed as exc:
@@ -119,7 +119,7 @@ class Connection(asyncio.Protocol):
         if response is not None:
             self._pool.answered(self, response, clock())
             self._pool.forget(self)
-        elif self.served and not self._heard:
+        elif self.served and not self._answering:
             self._pool.retry(self)
         else:
             self._pool.lost(self, "closed: the connection ended before the answer")

@@ -99,8 +99,8 @@ async def search(probe: Callable[[float], Awaitable[Try]], start: float) -> tupl
     return low, high
 
 
-async def find_peak(plan: Plan, slo_ms: float, told: Callable[[Try], None], progress: Progress | None = None) -> Peak:
-    """Search the peak, calling `told` for each tried rate.
+async def find_peak(plan: Plan, slo_ms: float, report: Callable[[Try], None], progress: Progress | None = None) -> Peak:
+    """Search the peak, calling `report` for each tried rate.
 
     Raises Unusable, Lagging if this process was the limit, and ValueError if no rate meets the objective.
     """
@@ -112,7 +112,7 @@ async def find_peak(plan: Plan, slo_ms: float, told: Callable[[Try], None], prog
         async def probe(rate: float) -> Try:
             repeat = await session.once(replace(plan, rate=rate), plan.seed, plan.duration_s, progress)
             tries.append(judge(repeat, rate, slo_ms))
-            told(tries[-1])
+            report(tries[-1])
             if not tries[-1].kept:
                 await session.settle()
             return tries[-1]
@@ -134,7 +134,7 @@ async def find_peak(plan: Plan, slo_ms: float, told: Callable[[Try], None], prog
             fault = f"{sum(result.errors.values())} errors" if result.errors else f"99th percentile above {slo_ms:g} ms"
             why = f"{fault} over {plan.repeats} repeats"
             tries.append(Try(rate, p99, result.figures["throughput"] or 0.0, why))
-            told(tries[-1])
+            report(tries[-1])
             await session.settle()
             rate /= 1 + PRECISION
     raise ValueError(

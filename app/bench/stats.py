@@ -142,7 +142,7 @@ def faults_of(log: Log, wrong: Sequence[str]) -> dict[int, str]:
 
 
 def by_kind(faults: Iterable[str]) -> tuple[Counter[str], dict[str, str]]:
-    """How many there are of each kind, which is what stands before the colon, and the first of each."""
+    """How many there are of each kind, which is the text before the colon, and the first of each."""
     errors: Counter[str] = Counter()
     examples: dict[str, str] = {}
     for fault in faults:

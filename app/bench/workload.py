@@ -18,7 +18,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Any, Literal, NoReturn, get_args
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 Kind = Literal["periodic", "poisson", "continuous", "trace", "dependent"]
 Klass = Literal["realtime", "best_effort"]
@@ -26,7 +28,6 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 TIMED: tuple[Kind, ...] = ("periodic", "poisson", "trace")  # with instants, whatever the answers
 CLASSES: tuple[Klass, ...] = get_args(Klass)
 
-_NS = 1_000_000_000
 _MS = 1_000_000
 _LONGEST_S = 1e6
 
@@ -112,126 +113,97 @@ def read(path: Path) -> Workload:
     return parse(found, str(path), path.stem)
 
 
+class _LoadFile(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    type: Kind
+    frequency: float = Field(0.0, ge=0, allow_inf_nan=False)
+    priority: int = 0
+    trace: list[Annotated[float, Field(ge=0, allow_inf_nan=False)]] | None = None
+    prev_task_ids: list[str] = Field([])
+
+    @model_validator(mode="after")
+    def _has_what_its_type_needs(self) -> Self:
+        if self.type in ("periodic", "poisson") and not self.frequency:
+            raise ValueError("expected a frequency above 0")
+        if self.type == "trace" and self.trace is None:
+            raise ValueError("expected a trace: milliseconds from the start")
+        if self.type == "dependent" and not self.prev_task_ids:
+            raise ValueError("expected prev_task_ids: ids of tasks")
+        return self
+
+    def load(self) -> Load:
+        if self.type in ("periodic", "poisson"):
+            return Load(self.type, self.frequency, self.priority)
+        if self.type == "trace":
+            return Load(self.type, trace=tuple(sorted(round(instant * _MS) for instant in self.trace or ())))
+        if self.type == "dependent":
+            return Load(self.type, after=tuple(dict.fromkeys(self.prev_task_ids)))
+        return Load(self.type)
+
+
+class _ClientFile(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    model_name: str | None = Field(default=None, min_length=1)
+    batch_size: int = Field(default=1, ge=1, lt=1 << 31)
+    klass: Klass | None = Field(default=None, alias="class")
+
+
+class _TaskFile(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    id: str = Field(min_length=1)
+    load: _LoadFile
+    client: _ClientFile = _ClientFile()
+
+    def task(self) -> Task:
+        client = self.client
+        klass: Klass = client.klass or ("best_effort" if self.id.endswith("_be") else "realtime")
+        return Task(self.id, self.load.load(), client.model_name or self.id, client.batch_size, klass)
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    time: float = Field(gt=0, lt=_LONGEST_S)
+    tasks: list[_TaskFile] = Field(min_length=1)
+
+
 def parse(found: Any, place: str, name: str = "workload") -> Workload:
-    """A workload from decoded JSON; `place` is named in errors. Raises ValueError."""
-    top = _Keys(place, "", found)
-    time_s = top.number("time", least=0)
-    if not 0 < time_s < _LONGEST_S:
-        top.wrong("time", "seconds above 0", time_s)
-    given = top.items("tasks")
-    if not given:
-        top.wrong("tasks", "at least one task", given)
-    tasks: list[Task] = []
-    for number, one in enumerate(given):
-        keys = _Keys(place, f"tasks[{number}]", one)
-        task = _task(keys)
-        if any(task.id == other.id for other in tasks):
-            keys.wrong("id", "an id that no other task has", task.id)
-        tasks.append(task)
-    _check_order(top, tasks)
-    return Workload(name, time_s, tuple(tasks))
+    """A workload from decoded JSON; `place` is named in errors. Raises ValueError, one line."""
+    if not isinstance(found, dict):
+        raise ValueError(  # noqa: TRY004
+            f"{place}: expected an object, got {json.dumps(found, default=str)[:80]}"
+        )
+    try:
+        file = _File.model_validate(found)
+    except ValidationError as exc:
+        first = exc.errors()[0]
+        key, why = ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
+        raise ValueError(f"{place}: {key}: {why}, got {json.dumps(first['input'], default=str)[:80]}") from None
+    tasks = tuple(one.task() for one in file.tasks)
+    _check_ids(place, tasks)
+    return Workload(name, file.time, tasks)
 
 
-def _task(keys: _Keys) -> Task:
-    ident = keys.text("id")
-    client = keys.inner("client", {})
-    rows = client.number("batch_size", 1)
-    if rows != int(rows) or not 1 <= rows < 1 << 31:
-        client.wrong("batch_size", "a whole number of at least 1", rows)
-    klass = client.text("class", "best_effort" if ident.endswith("_be") else "realtime")
-    known = next((known for known in CLASSES if known == klass), None)
-    if known is None:
-        client.wrong("class", " or ".join(CLASSES), klass)
-    return Task(ident, _load(keys.inner("load")), client.text("model_name", ident), int(rows), known)
-
-
-def _load(keys: _Keys) -> Load:
-    text = keys.text("type")
-    kind = next((kind for kind in KINDS if kind == text), None)
-    if kind is None:
-        keys.wrong("type", f"one of {', '.join(KINDS)}", text)
-    if kind in ("periodic", "poisson"):
-        frequency = keys.number("frequency", least=0)
-        if frequency == 0:
-            keys.wrong("frequency", "a number above 0", frequency)
-        priority = keys.number("priority", 0)
-        if priority != int(priority):
-            keys.wrong("priority", "a whole number", priority)
-        return Load(kind, frequency, int(priority))
-    if kind == "trace":
-        instants = keys.items("trace")
-        for number, instant in enumerate(instants):
-            if not _is_number(instant) or instant < 0:
-                keys.wrong(f"trace[{number}]", "milliseconds of at least 0", instant)
-        return Load(kind, trace=tuple(sorted(round(instant * _MS) for instant in instants)))
-    if kind == "dependent":
-        ids = keys.items("prev_task_ids")
-        if not ids or not all(isinstance(one, str) for one in ids):
-            keys.wrong("prev_task_ids", "ids of tasks", ids)
-        return Load(kind, after=tuple(dict.fromkeys(ids)))
-    return Load(kind)
-
-
-def _check_order(top: _Keys, tasks: Sequence[Task]) -> None:
-    """What a task depends on is there, and is not the task itself in a circle, which would never launch."""
+def _check_ids(place: str, tasks: Sequence[Task]) -> None:
+    """Every id is of one task, what a task follows is there, and no task follows itself: it would never launch."""
     ids = {task.id for task in tasks}
+    if len(ids) < len(tasks):
+        twice = next(task.id for task in tasks if [other.id for other in tasks].count(task.id) > 1)
+        raise ValueError(f"{place}: tasks: expected an id that no other task has, got {twice}")
     for number, task in enumerate(tasks):
         for other in task.load.after:
             if other not in ids:
-                top.wrong(f"tasks[{number}].load.prev_task_ids", f"ids among {_list(ids)}", other)
+                key = f"tasks.{number}.load.prev_task_ids"
+                raise ValueError(f"{place}: {key}: expected ids among {_list(ids)}, got {other}")
     try:
         TopologicalSorter({task.id: task.load.after for task in tasks}).prepare()
     except CycleError as exc:
-        top.wrong("tasks", "tasks that do not depend on themselves", " > ".join(exc.args[1]))
+        circle = " > ".join(exc.args[1])
+        raise ValueError(f"{place}: tasks: expected tasks that do not depend on themselves, got {circle}") from None
 
 
 def _list(names: set[str]) -> str:
     return ", ".join(sorted(names))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-class _Keys:
-    """One object of the file, and where it stands there. All methods raise ValueError for what does not fit."""
-
-    def __init__(self, place: str, path: str, found: Any) -> None:
-        self._place = place
-        self._path = path
-        if not isinstance(found, dict):
-            self.wrong("", "an object", found)
-        self._found: dict[str, Any] = found
-
-    def wrong(self, key: str, expected: str, got: Any) -> NoReturn:
-        path = ".".join(part for part in (self._path, key) if part)
-        shown = got if isinstance(got, str) else json.dumps(got, default=str)
-        raise ValueError(f"{self._place}: {path + ': ' if path else ''}expected {expected}, got {shown[:80]}")
-
-    def _get(self, key: str, expected: str, default: Any) -> Any:
-        value = self._found.get(key, default)
-        if value is None:
-            self.wrong(key, expected, "nothing")
-        return value
-
-    def text(self, key: str, default: str | None = None) -> str:
-        value = self._get(key, "text", default)
-        if not isinstance(value, str) or not value:
-            self.wrong(key, "text", value)
-        return value
-
-    def number(self, key: str, default: float | None = None, least: float = -math.inf) -> float:
-        value = self._get(key, "a number", default)
-        if not _is_number(value) or value < least:
-            self.wrong(key, "a number" if least == -math.inf else f"a number of at least {least:g}", value)
-        return float(value)
-
-    def items(self, key: str) -> list[Any]:
-        value = self._get(key, "a list", None)
-        if not isinstance(value, list):
-            self.wrong(key, "a list", value)
-        return value
-
-    def inner(self, key: str, default: Any = None) -> _Keys:
-        path = ".".join(part for part in (self._path, key) if part)
-        return _Keys(self._place, path, self._get(key, "an object", default))

@@ -30,8 +30,8 @@ def starting(settings: Settings, port: int) -> None:
     changed.update({name: "(set)" for name in _SECRETS if name in changed})
     begins = f"starling {__version__}: loading models, listening on {_url(settings, port)} when ready"
     if settings.log_format == "json":
-        told = settings.model_dump(mode="json", include=set(changed), exclude=set(_SECRETS))
-        log.info(begins, **fields(version=__version__, settings={**changed, **told}))
+        values = settings.model_dump(mode="json", include=set(changed), exclude=set(_SECRETS))
+        log.info(begins, **fields(version=__version__, settings={**changed, **values}))
         return
     print(begins, file=sys.stderr)
     for name, value in changed.items():

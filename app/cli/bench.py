@@ -87,7 +87,7 @@ def bench(
     ] = "",
     classes: Annotated[
         str,
-        _option(_WORKLOAD, "--classes", "How the server hears of classes: none, header (X-Class), priority (1 and 2)."),
+        _option(_WORKLOAD, "--classes", "How classes are sent: none, header (X-Class), priority (1 and 2)."),
     ] = "none",
     payload: Annotated[str, _option(_REQUESTS, "--payload", "json or binary.")] = "json",
     rows: Annotated[int, _number(_REQUESTS, "--rows", "Rows of each request.", int)] = 1,
@@ -101,7 +101,7 @@ def bench(
     ] = None,
     deadline_ms: Annotated[
         float | None,
-        _number(_REQUESTS, "--deadline-ms", "Count answers within it; the server is told (V2 timeout). [none]"),
+        _number(_REQUESTS, "--deadline-ms", "Count answers within it; it is sent, too (V2 timeout). [none]"),
     ] = None,
     header: Annotated[
         list[str] | None, _option(_REQUESTS, "--header", "NAME: VALUE, sent with each request, as an API key.")

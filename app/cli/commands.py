@@ -180,7 +180,7 @@ def _help(field: FieldInfo) -> str:
 
 
 def _kind(field: FieldInfo) -> Any:
-    """The type typer parses: text, which Settings then reads, so that every wrong value is told in the same one line.
+    """The type typer parses: text, which Settings then reads, so that all wrong values have messages of one kind.
 
     A flag stays a flag, and names are given by repeating the option.
     """
@@ -192,7 +192,7 @@ def _kind(field: FieldInfo) -> Any:
 
 
 def _metavar(name: str, field: FieldInfo) -> str | None:
-    """What stands for the value in the help: its choices, or its type."""
+    """The placeholder of the value in the help: its choices, or its type."""
     if name in ("policy", "objective"):
         from app.scheduler.optimal.tables import OBJECTIVES
         from app.scheduler.policies import POLICIES
@@ -208,7 +208,7 @@ def _metavar(name: str, field: FieldInfo) -> str | None:
     return None if field.annotation is bool else next((names[kind] for kind in kinds if kind in names), "TEXT")
 
 
-def _told_version(asked: bool) -> None:
+def _print_version(asked: bool) -> None:
     if asked:
         print(__version__)
         raise typer.Exit
@@ -217,7 +217,7 @@ def _told_version(asked: bool) -> None:
 @cli.callback()
 def _main(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_told_version)
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None: ...
 

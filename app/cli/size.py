@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _MS = 1e6
 _NEAR = 1.05  # percentiles as near as this are equal: the simulator knows them no better
 _GPU_AHEAD_NS = 300_000  # the server's own default on a GPU
-_ROUTERS = ("random", "round_robin")  # those that do not look at the replicas: what stands before them seldom does
+_ROUTERS = ("random", "round_robin")  # those that do not look at the replicas, as load balancers seldom do
 _QUARTILES = 1.349  # standard deviations between the quartiles of a normal distribution
 _STEADY = 0.005  # a smaller coefficient of variation changes no figure
 

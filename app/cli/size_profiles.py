@@ -53,9 +53,9 @@ def from_file(text: str) -> Subject:
     from app.sim import options
 
     profile = options.profile(text)
-    told = re.fullmatch(r"cpu .*, (\d+) cores", profile.device)
+    device = re.fullmatch(r"cpu .*, (\d+) cores", profile.device)
     return Subject(
-        profile.model, (profile,), _http_of(profile), "starling serve MODEL_FOLDER", int(told[1]) if told else None
+        profile.model, (profile,), _http_of(profile), "starling serve MODEL_FOLDER", int(device[1]) if device else None
     )
 
 
@@ -134,10 +134,10 @@ def _with_http(
 
     flags = ["--model", f"{model.info.name}={source.folder}", "--device", device, "--profile-budget-s", "0"]
     us = round(measure_http_us(model.info.name, [*flags, "--profile-dir", str(cache.folder)]), 1)
-    told = tuple(replace(one, extra={**one.extra, _HTTP_KEY: us}) for one in profiles)
-    for one in told:
+    with_cost = tuple(replace(one, extra={**one.extra, _HTTP_KEY: us}) for one in profiles)
+    for one in with_cost:
         cache.store(replace(key, threads=one.threads or 1), one)
-    return told
+    return with_cost
 
 
 def _http_of(profile: ModelProfile) -> HttpCost:

@@ -98,7 +98,7 @@ class Report:
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, Any]:
-        """The same for JSON; None stands for what never settles."""
+        """The same for JSON; None where it never settles."""
         from app.sim import sizing
 
         goal, setup, best = self.goal, self.setup, self.best

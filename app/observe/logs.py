@@ -82,8 +82,8 @@ class TextFormatter(logging.Formatter):
         line = super().format(record)
         if record.name != ACCESS:
             return line
-        told = getattr(record, "fields", {}).items()
-        rest = [(name, value) for name, value in told if name not in ("method", "path", "status")]
+        given = getattr(record, "fields", {}).items()
+        rest = [(name, value) for name, value in given if name not in ("method", "path", "status")]
         return line + "".join(f" {name}={_one_word(value)}" for name, value in rest)
 
 
@@ -173,19 +173,19 @@ def capture() -> None:
     for stream in (sys.stdout, sys.stderr):
         atexit.register(stream.end)
     logging.captureWarnings(True)
-    logging.raiseExceptions = False  # what fails to be logged would be told on stderr, and logged
+    logging.raiseExceptions = False  # else a failure to log is printed to stderr, which is logged
     threading.excepthook = _thread_ended
 
 
 def _thread_ended(args: threading.ExceptHookArgs) -> None:
     if args.exc_value is not None and not isinstance(args.exc_value, SystemExit):
         name = args.thread.name if args.thread is not None else "unknown"
-        told = (args.exc_type, args.exc_value, args.exc_traceback)
-        logging.getLogger("starling").error("thread %s has ended by an exception", name, exc_info=told)
+        info = (args.exc_type, args.exc_value, args.exc_traceback)
+        logging.getLogger("starling").error("thread %s has ended by an exception", name, exc_info=info)
 
 
 def json_asked(arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Whether a command line asks for JSON lines, known before it has been parsed: what is wrong with it is told so."""
+    """Whether a command line asks for JSON lines. Not parsed: its own errors are to be JSON lines, too."""
     if list(arguments[:1]) != ["serve"]:
         return False
     asked = environment.get("STARLING_LOG_FORMAT", "")

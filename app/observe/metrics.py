@@ -148,7 +148,7 @@ class CallStats:
 class ModelStats:
     """All that is counted about one version of a model. `stages`: how many it has that run one by one; 0: one piece.
 
-    Of a model in stages, batches are counted by stage, and what stands for the whole is counted when rows have ended.
+    Of a model in stages, batches are counted by stage, and the counts of the whole when rows have ended.
     """
 
     def __init__(self, model: str, version: str, stages: int = 0, default_class: str = "realtime") -> None:
@@ -290,7 +290,7 @@ class ModelStats:
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """What a device keeps of rows that stand between two stages; bytes of all batches of which a row is left."""
+    """What a device keeps of rows between two stages; bytes of all batches of which a row is left."""
 
     rows: int
     nbytes: int
@@ -325,7 +325,7 @@ class Gauges:
         }
 
     def shown(self) -> list[str]:
-        """The classes that are told of: of calls that have ended, or wait, or name none."""
+        """The classes to show: the default, and those of calls that have ended or wait."""
         first = (name for name, rows in self.waiting.items() if rows and name not in self.stats.calls)
         return [*self.stats.calls, *first]
 

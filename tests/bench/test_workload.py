@@ -55,58 +55,41 @@ def test_a_file_is_named_after_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "key"),
     [
-        ([], "expected an object, got []"),
-        ({"tasks": []}, "time: expected a number, got nothing"),
-        (workload(task("a"), time=0), "time: expected seconds above 0, got 0.0"),
-        (workload(task("a"), time="60"), "time: expected a number of at least 0, got 60"),
-        (workload(), "tasks: expected at least one task, got []"),
-        ({"time": 1, "tasks": {}}, "tasks: expected a list, got {}"),
-        ({"time": 1, "tasks": [3]}, "tasks[0]: expected an object, got 3"),
-        (workload(task("a"), task("a")), "tasks[1].id: expected an id that no other task has, got a"),
-        (workload({"load": {}}), "tasks[0].id: expected text, got nothing"),
-        (workload({"id": "a"}), "tasks[0].load: expected an object, got nothing"),
-        (workload(task("a", {"type": "burst"})), "tasks[0].load.type: expected one of periodic, poisson, continuous,"),
-        (workload(task("a", {"type": "periodic"})), "tasks[0].load.frequency: expected a number, got nothing"),
-        (workload(task("a", {"type": "poisson", "frequency": 0})), "load.frequency: expected a number above 0, got 0"),
-        (workload(task("a", {"type": "poisson", "frequency": True})), "frequency: expected a number of at least 0"),
+        ([], "expected an object"),
+        ({"tasks": []}, "time"),
+        (workload(task("a"), time=0), "time"),
+        (workload(task("a"), time="60"), "time"),
+        (workload(), "tasks"),
+        ({"time": 1, "tasks": {}}, "tasks"),
+        ({"time": 1, "tasks": [3]}, "tasks.0"),
+        (workload(task("a"), task("a")), "tasks"),
+        (workload({"load": {}}), "tasks.0.id"),
+        (workload({"id": "a"}), "tasks.0.load"),
+        (workload(task("a", {"type": "burst"})), "tasks.0.load.type"),
+        (workload(task("a", {"type": "periodic"})), "tasks.0.load"),
+        (workload(task("a", {"type": "poisson", "frequency": -1})), "tasks.0.load.frequency"),
+        (workload(task("a", {"type": "poisson", "frequency": True})), "tasks.0.load.frequency"),
+        (workload(task("a", {"type": "periodic", "frequency": 1, "priority": 0.5})), "tasks.0.load.priority"),
+        (workload(task("a", {"type": "trace"})), "tasks.0.load"),
+        (workload(task("a", {"type": "trace", "trace": [1, -1]})), "tasks.0.load.trace.1"),
+        (workload(task("a", {"type": "dependent"})), "tasks.0.load"),
+        (workload(task("a", {"type": "dependent", "prev_task_ids": [3]})), "tasks.0.load.prev_task_ids.0"),
+        (workload(task("a", {"type": "dependent", "prev_task_ids": ["c"]})), "tasks.0.load.prev_task_ids"),
         (
-            workload(task("a", {"type": "periodic", "frequency": 1, "priority": 0.5})),
-            "tasks[0].load.priority: expected a whole number, got 0.5",
+            workload(*(task(one, {"type": "dependent", "prev_task_ids": [two]}) for one, two in ("ab", "ba"))),
+            "tasks: expected tasks that do not depend on themselves",
         ),
-        (workload(task("a", {"type": "trace", "trace": 5})), "tasks[0].load.trace: expected a list, got 5"),
-        (
-            workload(task("a", {"type": "trace", "trace": [1, -1]})),
-            "load.trace[1]: expected milliseconds of at least 0, got -1",
-        ),
-        (workload(task("a", {"type": "dependent"})), "tasks[0].load.prev_task_ids: expected a list, got nothing"),
-        (
-            workload(task("a", {"type": "dependent", "prev_task_ids": [3]})),
-            "load.prev_task_ids: expected ids of tasks, got [3]",
-        ),
-        (
-            workload(task("b"), task("a", {"type": "dependent", "prev_task_ids": ["c"]})),
-            "tasks[1].load.prev_task_ids: expected ids among a, b, got c",
-        ),
-        (
-            workload(
-                task("a", {"type": "dependent", "prev_task_ids": ["b"]}),
-                task("b", {"type": "dependent", "prev_task_ids": ["a"]}),
-            ),
-            "tasks: expected tasks that do not depend on themselves, got ",
-        ),
-        (workload(task("a", batch_size=0)), "tasks[0].client.batch_size: expected a whole number of at least 1, got 0"),
-        (
-            workload(task("a", **{"class": "bulk"})),
-            "tasks[0].client.class: expected realtime or best_effort, got bulk",
-        ),
+        (workload(task("a", batch_size=0)), "tasks.0.client.batch_size"),
+        (workload(task("a", **{"class": "bulk"})), "tasks.0.client.class"),
     ],
 )
-def test_what_does_not_fit_is_named(given: Any, message: str) -> None:
+def test_what_does_not_fit_is_named(given: Any, key: str) -> None:
     with pytest.raises(ValueError, match=r"^f\.json: ") as caught:
         parse(given, "f.json")
-    assert message in str(caught.value)
+    assert str(caught.value).startswith(f"f.json: {key}")
+    assert "\n" not in str(caught.value)
 
 
 def some() -> Workload:
