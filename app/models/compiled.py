@@ -1,9 +1,9 @@
 """A model, a stage or the step of a cell as torch compiles it: a few times, and not while it serves.
 
-torch compiles again for what it takes for a constant: a size of 1, and whether a tensor was made for inference or for
-anything, in which slots and results of operators differ, and the strides of rows of one value. Sizes of 1 cannot be
-helped: once for batches of one row and once for larger ones, and so for rows of length 1. `shortest` are the batches
-for which warm-up compiles it before it serves. The rest is made uniform here. After eight times torch compiles no more.
+torch compiles again for what it takes for a constant: a size of 1, whether a tensor was made for inference or for
+anything (slots and results of operators differ in that), and the strides of rows of one value. After eight times it
+compiles no more. Sizes of 1 are compiled apart in any case, rows and lengths; `shortest` are the batches by which
+warm-up has that done before the model serves. All else is made uniform here.
 """
 
 from __future__ import annotations

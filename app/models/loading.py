@@ -29,7 +29,7 @@ from app.models.recurrent.rnn import by_its_layer
 from app.models.sources.hubs import ByName
 from app.models.sources.imports import not_imported
 from app.models.sources.onnx_model import with_graph
-from app.models.sources.opening import has_one_mode, open_source
+from app.models.sources.opening import open_source
 from app.models.sources.torch_files import load_weights
 from app.models.stages.staged import Staged
 from app.models.tasks.opening import OpenedTask, TaskFront, open_task
@@ -131,8 +131,9 @@ def _of_tensors(info: ModelInfo, config: ModelTable, folder: Path, limits: Mappi
     if config.weights is not None:
         load_weights(owner, folder / config.weights)
     call = ByName(built, info) if config.source.startswith("hf:") else built
+    exported = config.source.endswith(".pt2")  # traced in one mode, which it refuses to change
     for part in (owner, call):
-        if isinstance(part, nn.Module) and not has_one_mode(config.source):
+        if isinstance(part, nn.Module) and not exported:
             part.eval()
     _set_limits(owner, limits)
     first = _first_to_take_inputs(call)

@@ -56,7 +56,7 @@ def movable(model: Model) -> bool:
 
 
 def warn_of_indices(model: Model) -> None:
-    """A GPU checks no index: one beyond a table's end ends the device."""
+    """An index beyond a table's end crashes the GPU, which does not check it."""
     for spec in model.info.client_inputs:
         if (
             spec.dtype.kind in "iu"
@@ -64,7 +64,7 @@ def warn_of_indices(model: Model) -> None:
             and (spec.minimum is None or spec.maximum is None)
         ):
             log.warning(
-                "model %s: input %r has no minimum and maximum: an index out of range would end the GPU",
+                "model %s: input %r has no minimum and maximum: an index out of range would crash the GPU",
                 model.info.name, spec.name,
             )  # fmt: skip
 

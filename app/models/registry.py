@@ -220,7 +220,7 @@ class Registry:
         return started, failures
 
     def _vanish(self, name: str) -> None:
-        """The repository no longer holds the model: versions that serve go on until unloaded, others never will."""
+        """The repository no longer holds the model: versions that serve continue until unloaded; no other is loaded."""
         for one in self._versions.get(name, {}).values():
             if one.served is None:
                 one.state, one.reason = UNAVAILABLE, "no longer in the repository"

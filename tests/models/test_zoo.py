@@ -26,41 +26,48 @@ def encoder():
     return shipped("encoder")
 
 
-def test_echo_gives_back_the_very_tensor():
-    model = shipped("echo")
-    assert try_out(model) == []
-    x = torch.ones(2, 4)
-    assert model.call(x) is x
+ROW = torch.ones(2, 4)
 
 
-def test_mlp_is_three_layers_from_seed_0():
-    model = shipped("mlp")
+def weights_and_mode(model):
+    return sum(weight.numel() for weight in model.call.parameters()), model.call.training
+
+
+def linear_layers(model):
+    return [(layer.in_features, layer.out_features) for layer in model.call if isinstance(layer, torch.nn.Linear)]
+
+
+def encoder_config(model):
+    config = model.call.bert.config
+    sizes = (config.hidden_size, config.num_hidden_layers, config.num_attention_heads, config.intermediate_size)
+    return (*sizes, config._attn_implementation, *((spec.name, spec.axes, spec.bounds) for spec in model.info.inputs))
+
+
+@pytest.mark.parametrize(
+    ("name", "look", "expected"),
+    [
+        ("echo", lambda model: model.call(ROW) is ROW, True),
+        ("mlp", linear_layers, [(1024, 4096), (4096, 4096), (4096, 1000)]),
+        (
+            "encoder", encoder_config,
+            (384, 6, 12, 1536, "sdpa", ("input_ids", ("tokens",), (128,)), ("attention_mask", ("tokens",), (128,))),
+        ),
+        # the weights of the published network; batch norm uses its stored statistics
+        ("resnet18", weights_and_mode, (11_689_512, False)),
+    ],
+)  # fmt: skip
+def test_they_are_what_they_are_declared_to_be(name, look, expected):
+    if name in ("encoder", "resnet18"):
+        pytest.importorskip("transformers")
+    model = shipped(name)
     assert try_out(model) == []
-    layers = [layer for layer in model.call if isinstance(layer, torch.nn.Linear)]
-    assert [(layer.in_features, layer.out_features) for layer in layers] == [(1024, 4096), (4096, 4096), (4096, 1000)]
-    assert model.info.batching.max_batch == 32
+    assert look(model) == expected
+
+
+def test_mlp_has_the_weights_of_seed_0():
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        assert torch.equal(torch.nn.Linear(1024, 4096).weight, layers[0].weight)
-
-
-def test_the_encoder_is_the_one_declared(encoder):
-    assert try_out(encoder) == []
-    config = encoder.call.bert.config
-    assert (config.hidden_size, config.num_hidden_layers, config.num_attention_heads) == (384, 6, 12)
-    assert config.intermediate_size == 1536
-    assert config._attn_implementation == "sdpa"
-    assert [spec.name for spec in encoder.info.inputs] == ["input_ids", "attention_mask"]
-    assert {spec.axes for spec in encoder.info.inputs} == {("tokens",)}
-    assert {spec.bounds for spec in encoder.info.inputs} == {(128,)}
-
-
-def test_resnet18_is_the_one_declared():
-    pytest.importorskip("transformers")
-    model = shipped("resnet18")
-    assert try_out(model) == []
-    assert sum(weight.numel() for weight in model.call.parameters()) == 11_689_512  # of the published network
-    assert not model.call.training, "batch norm must use its stored statistics, or rows depend on those beside them"
+        assert torch.equal(torch.nn.Linear(1024, 4096).weight, shipped("mlp").call[0].weight)
 
 
 def test_an_answer_does_not_depend_on_padding_or_on_the_rows_beside_it(encoder):

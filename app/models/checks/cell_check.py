@@ -1,10 +1,10 @@
 """Whether rows are independent at every step of a recurrent model, where others join them and leave.
 
-The row check runs batches of rows that begin together. Served, a row's neighbours are at other steps, and change. So a
-few rows are run alone, step by step, and what each step was given and gave is kept. Then the same steps are made
-together: rows begin one after another, among them one of the longest length and one of length 1, and leave as they end.
-Each step gets what it got alone, so that rounding does not add up and one difference brings no others. And a row's
-neighbours are replaced by NaN and infinity, before its first step, at some of its steps, and behind the last.
+The row check runs rows that begin together. When served, a row's neighbours are at other steps, and change. So a few
+rows first run alone, and what each step got and gave is recorded. Then the same steps are made together: rows begin one
+after another, among them one of the longest length and one of length 1, and leave as they end. Each joint step gets the
+recorded inputs, so that rounding errors do not accumulate and one difference causes no others. Last, a row's neighbours
+are replaced by NaN and infinity: before its first step, at some of its steps, and after the last.
 
 The cell runs on the caller's thread, on the device where its weights are.
 """

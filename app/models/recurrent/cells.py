@@ -53,8 +53,8 @@ class Stepped(NamedTuple):
 class CellModel(nn.Module):
     """A recurrent model of these inputs and outputs. Make it with `recurrent_model`.
 
-    `dtype` is what floating-point values are computed in, None where they stay as they come. What it raises itself is
-    ConfigError: a cell that does something else than it declares.
+    `dtype` is what floating-point values are computed in, None where they stay as they come. It raises
+    ConfigError for a cell that does something else than it declares.
     """
 
     _zero: torch.Tensor
@@ -111,7 +111,7 @@ class CellModel(nn.Module):
         self._longest_stride = self._stride = None
 
     def taken(self, inputs: Sequence[Any]) -> tuple[Sequence[Any], torch.Tensor | None]:
-        """What the model is called with, as `begin` takes it: the lengths apart, which come last."""
+        """Splits what the model is called with into inputs and lengths, the last of it, as `begin` takes them."""
         return (inputs[:-1], inputs[-1]) if self.axis.name else (inputs, None)
 
     # a batch in pieces
@@ -281,7 +281,7 @@ class CellBatch:
         self._model = model
         self._rows = len(limits)
         self.columns = max(limits) if begun.x is None or model.shortens else begun.x.shape[1]
-        order = sorted(range(self._rows), key=lambda row: -limits[row])  # so that those which leave are the last
+        order = sorted(range(self._rows), key=lambda row: -limits[row])  # the rows that end first are the last
         self._limits = [limits[row] for row in order]
         self._alive = torch.tensor(order, device=begun.state[0].device)  # places in the batch
         moved = order != list(range(self._rows))
@@ -319,7 +319,7 @@ class CellBatch:
         return last
 
     def _leave(self, done: int, last: dict[int, torch.Tensor], ended: torch.Tensor | None) -> None:
-        """Take out the rows that have made all their steps, and those that have ended by themselves."""
+        """Remove the rows that have made all their steps, and those that have ended by themselves."""
         stay = len(self._limits)
         while stay and self._limits[stay - 1] <= done:
             stay -= 1

@@ -71,8 +71,3 @@ def _open_file(config: ModelTable, path: Path) -> Any:
     if config.kwargs:
         raise ConfigError("expected no kwargs: an exported model takes none")
     return open_exported(path) if path.suffix == ".pt2" else open_torchscript(path)
-
-
-def has_one_mode(source: str) -> bool:
-    """An exported module was traced in one mode and refuses to change it."""
-    return source.endswith(".pt2")
