@@ -5,35 +5,33 @@ latency by batch size: as entries of Locust's own statistics (type BATCH, which 
 the end and in the file that `--results` names. What needs no Locust is in payloads.py, shapes.py and batches.py.
 
 `--shape` chooses the shape. Locust itself takes the first class of the file; `chosen_shape` puts the right one, or
-none, in its place before the load starts. What comes of a run is gathered and told by locust_results.py.
+none, in its place before the load starts. locust_results.py gathers and prints what comes of a run.
 """
 
 from __future__ import annotations
 
-import http.client
 import json
-import logging
 import random
 import time
+import urllib.error
+import urllib.request
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import urlsplit
 
-from locust import FastHttpUser, LoadTestShape, events, stats, task
+from locust import FastHttpUser, events, stats, task
 from locust.exception import StopTest
 from locust.runners import MasterRunner
 
-from loadtest import locust_results, payloads, shapes
+from loadtest import locust_results, payloads
 from loadtest.batches import bracket, rounded
-
-log = logging.getLogger("loadtest")
+from loadtest.locust_shapes import SHAPES, Diurnal, Ramp, Spike, Steps
 
 stats.bucket_response_time = rounded
 stats.PERCENTILES_TO_CHART = [0.5, 0.95, 0.99]
 stats.HISTORY_STATS_INTERVAL_SEC = 1  # Locust's five seconds leave a short run without a curve
-SPAWN_RATE = 100.0  # users started in a second: the most that Locust recommends
+__all__ = ["BinaryUser", "Diurnal", "ImageUser", "JsonUser", "Ramp", "Spike", "Steps"]  # what Locust's page offers
 #: What a server says when it is asked for more than it can do; a ramp is meant to see it. 0: no connection.
 OVERLOADED = {0, 429, 503, 504}
 
@@ -130,66 +128,6 @@ def refusal(status: int, body: bytes) -> str:
         return f"status {status}"
 
 
-class Timed(LoadTestShape):
-    """A shape that is a function of time: `--users` at most, over `--run-time`."""
-
-    abstract = True
-    use_common_options = True
-    course: ClassVar[shapes.Course]
-
-    def tick(self) -> tuple[int, float] | None:
-        users, seconds = bounds(self.runner.environment.parsed_options)
-        at_s = self.get_run_time()
-        return (self.course(at_s, users, seconds), SPAWN_RATE) if at_s < seconds else None
-
-
-class Steps(Timed):
-    """A quarter of the users, a half, three quarters, all."""
-
-    course = staticmethod(shapes.steps)
-
-
-class Diurnal(Timed):
-    """From a tenth of the users up to all and down again, like a day."""
-
-    course = staticmethod(shapes.diurnal)
-
-
-class Spike(Timed):
-    """A fifth of the users, and all of them in the middle fifth of the time."""
-
-    course = staticmethod(shapes.spike)
-
-
-class Ramp(LoadTestShape):
-    """More and more users until the p99 or the share of failures breaks its objective."""
-
-    use_common_options = True
-    ramp: shapes.Ramp | None = None
-
-    def reset_time(self) -> None:
-        super().reset_time()
-        options = self.runner.environment.parsed_options
-        objective = shapes.Objective(options.max_p99_ms, options.max_failures)
-        self.ramp = shapes.Ramp(*bounds(options), options.hold, objective)
-
-    def tick(self) -> tuple[int, float] | None:
-        assert self.ramp is not None
-        levels = len(self.ramp.levels)
-        users = self.ramp.step(self.get_run_time(), lambda: locust_results.counted(self.runner))
-        if len(self.ramp.levels) > levels:
-            log.info("ramp: %s", self.ramp.levels[-1])
-        return None if users is None else (users, SPAWN_RATE)
-
-
-SHAPES: dict[str, type[LoadTestShape]] = {"steps": Steps, "diurnal": Diurnal, "spike": Spike, "ramp": Ramp}
-
-
-def bounds(options: Any) -> tuple[int, float]:
-    """Most users and length in seconds; a shape needs both."""
-    return options.num_users or 1, float(options.run_time or 60)
-
-
 def sizes(text: str) -> str:
     """An option's text, checked; it stays text, because Locust's page shows and sends it."""
     try:
@@ -199,38 +137,30 @@ def sizes(text: str) -> str:
     return text
 
 
+OPTIONS: tuple[tuple[str, Any, str], ...] = (
+    ("--model", "digits", "Model to call"),
+    ("--rows", "1", "Rows of a V2 request: N, uniform:LO:HI or choice:A,B,..."),
+    ("--lengths", "lognormal:14:4:128", "Length of variable axes, as --rows or lognormal:MEAN:SD:MAX"),
+    ("--images", str(payloads.SAMPLES), "PNG or JPEG file, or folder of them"),
+    ("--pace", 10.0, "Requests a second of each user; 0: as fast as answers come"),
+    ("--seed", 0, "Of the payloads"),
+    ("--max-p99-ms", 200.0, "Objective of the ramp"),
+    ("--max-failures", 0.01, "Objective of the ramp, a share of requests"),
+    ("--hold", 5.0, "Seconds at each level of the ramp, at least 3"),
+)
+
+
 @events.init_command_line_parser.add_listener
 def add_options(parser: Any) -> None:
     """What is not for the page is kept off it: it chooses shapes by itself, with `--class-picker`."""
-    add = parser.add_argument
-    add("--model", default="digits", help="Model to call [digits]")
-    add("--rows", type=sizes, default="1", help="Rows of a V2 request: N, uniform:LO:HI or choice:A,B,... [1]")
-    add(
-        "--lengths",
-        type=sizes,
-        default="lognormal:14:4:128",
-        help="Length of variable axes, as --rows or lognormal:MEAN:SD:MAX [lognormal:14:4:128]",
-    )
-    add("--images", default=str(payloads.SAMPLES), help="PNG or JPEG file, or folder of them [the demo's digits]")
-    add("--pace", type=float, default=10.0, help="Requests a second of each user; 0: as fast as answers come [10]")
-    add("--seed", type=int, default=0, help="Of the payloads [0]")
-    add("--api-key", default="", is_secret=True, help="Sent as X-API-Key")
-    add("--max-p99-ms", type=float, default=200.0, help="Objective of the ramp [200]")
-    add("--max-failures", type=float, default=0.01, help="Objective of the ramp, a share of requests [0.01]")
-    add("--hold", type=float, default=5.0, help="Seconds at each level of the ramp, at least 3 [5]")
-    add(
-        "--shape",
-        choices=["none", *SHAPES],
-        default="none",
-        include_in_web_ui=False,
-        help="Users over time: none is a constant number [none]",
-    )
-    add(
-        "--results",
-        default="",
-        include_in_web_ui=False,
-        help="JSON file for the figures in the end: requests, latency by batch size, what the ramp found",
-    )
+    for name, default, text in OPTIONS:
+        kind = sizes if name in ("--rows", "--lengths") else type(default)
+        parser.add_argument(name, type=kind, default=default, help=f"{text} [{default}]")
+    parser.add_argument("--api-key", default="", is_secret=True, help="Sent as X-API-Key")
+    shape = {"choices": ["none", *SHAPES], "help": "Users over time: none is a constant number [none]"}
+    parser.add_argument("--shape", default="none", include_in_web_ui=False, **shape)
+    told = "JSON file for the figures in the end: requests, latency by batch size, what the ramp found"
+    parser.add_argument("--results", default="", include_in_web_ui=False, help=told)
 
 
 @events.init.add_listener
@@ -257,26 +187,17 @@ def prepare(environment: Any, **_: Any) -> None:
         for user in environment.user_classes:
             more = Path(options.images) if user is ImageUser else mix
             REQUESTS[user.__name__] = user.make(metadata, more)
-    except (OSError, http.client.HTTPException, ValueError) as error:
+    except (OSError, ValueError) as error:
         environment.process_exit_code = 1
         raise StopTest(f"no requests for model {options.model!r} at {environment.host}: {error}") from None
 
 
 def fetch(host: str | None, path: str, key: str) -> dict[str, Any]:
-    """A JSON answer of the server. Raises OSError or HTTPException where it cannot be had, ValueError if not a 200."""
-    address = urlsplit(host or "")
-    if not address.hostname:
-        raise ValueError(f"--host: expected a URL, got {host!r}")
-    secure = address.scheme == "https"
-    kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-    connection = kind(address.hostname, address.port, timeout=10)
+    """A JSON answer of the server. Raises OSError where it cannot be had, ValueError if it is not a 200."""
+    asked = urllib.request.Request(f"{(host or '').rstrip('/')}{path}", headers={"X-API-Key": key} if key else {})
     try:
-        connection.request("GET", address.path.rstrip("/") + path, headers={"X-API-Key": key} if key else {})
-        response = connection.getresponse()
-        body = response.read()
-    finally:
-        connection.close()
-    if response.status != 200:
-        raise ValueError(refusal(response.status, body))
-    answer: dict[str, Any] = json.loads(body)
+        with urllib.request.urlopen(asked, timeout=10) as response:
+            answer: dict[str, Any] = json.load(response)
+    except urllib.error.HTTPError as error:
+        raise ValueError(refusal(error.code, error.read())) from None
     return answer

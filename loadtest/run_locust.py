@@ -9,34 +9,24 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from types import FrameType
-from urllib.parse import urlsplit
 
-ROOT = Path(__file__).resolve().parents[1]
+from loadtest.common.paths import LOOPBACK, ROOT, ZOO
+from loadtest.common.servers import STOP_LIMIT_S, Child, MeasurementError, Server, free_port
+
 OUT = ROOT / "out" / "load"
-ZOO = ROOT / "app" / "models" / "zoo"
 USERS = {"json": ("JsonUser",), "binary": ("BinaryUser",), "image": ("ImageUser",)}
 PAYLOADS = (*USERS, "all")
 SHAPES = ("none", "steps", "diurnal", "spike", "ramp")
-READY_LIMIT_S = 120.0  # a cold import of torch and the warm-up of every model, on a slow machine
-STOP_LIMIT_S = 15.0
-LISTEN_ATTEMPTS = 500  # of 20 ms
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 REPORTS = ("report.html", "results.json", "server.log")
-
-
-class LoadRunError(Exception):
-    """The server or Locust could not be run; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -81,101 +71,6 @@ def parse(arguments: Sequence[str]) -> Plan:
     )  # fmt: skip
 
 
-def stop(process: subprocess.Popen[str], number: int) -> int:
-    """Ask a child to end, kill it where it does not within STOP_LIMIT_S; its exit status."""
-    if process.poll() is None:
-        process.send_signal(number)
-    try:
-        return process.wait(STOP_LIMIT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.wait()
-
-
-class Server:
-    """`starling serve` on a port that it chooses itself; what it says is read, and kept in `log`."""
-
-    def __init__(self, flags: Sequence[str], log: Path) -> None:
-        command = [sys.executable, "-m", "app", "serve", "--port", "0", "--drain-grace-s", "0", *flags]
-        env = {name: value for name, value in os.environ.items() if not name.startswith("STARLING_")}
-        self.process = subprocess.Popen(
-            command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-            errors="replace", start_new_session=True,
-        )  # fmt: skip
-        self.lines: list[str] = []
-        self.log = log
-        self.told = threading.Condition()
-        self.ended = False
-        self.act: Callable[[], None] = lambda: None
-        self.reader = threading.Thread(target=self._read, name="server-stderr", daemon=True)
-        self.reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        with self.log.open("w", encoding="utf-8") as log:
-            for line in self.process.stderr:
-                log.write(line)
-                log.flush()
-                with self.told:
-                    self.lines.append(line.rstrip())
-                    self.told.notify_all()
-        with self.told:
-            self.ended = True
-            act = self.act
-            self.told.notify_all()
-        act()
-
-    def find(self, pattern: str) -> re.Match[str] | None:
-        return next((found for line in self.lines if (found := re.search(pattern, line))), None)
-
-    def wait_ready(self, model: str) -> str:
-        """The URL, once the server has said that it is ready. Raises LoadRunError with its words if it never does."""
-        with self.told:
-            self.told.wait_for(lambda: self.find("^ready in ") or self.ended, READY_LIMIT_S)
-            address, ready = self.find(r"listening on (\S+) when ready"), self.find("^ready in ")
-        said = "\n  ".join(self.lines[-12:])
-        if address is None or ready is None:
-            raise LoadRunError(f"the server did not become ready:\n  {said}")
-        if self.find(rf"^FAILED +{re.escape(model)}:"):
-            raise LoadRunError(f"model {model!r} did not load:\n  {said}")
-        wait_listening(address[1])
-        return address[1]
-
-    def when_ended(self, act: Callable[[], None]) -> None:
-        """Call `act`, on another thread, once the server has ended; at once if it has already."""
-        with self.told:
-            self.act = act
-            if not self.ended:
-                return
-        act()
-
-    def stop(self) -> int:
-        """End the server if it has not; its exit status."""
-        with held():
-            status = stop(self.process, signal.SIGTERM)
-            self.reader.join()
-            assert self.process.stderr is not None
-            self.process.stderr.close()
-            return status
-
-
-def wait_listening(url: str) -> None:
-    """The port is bound before models load, but connections are refused until a moment after the last has."""
-    pause = threading.Event()
-    for _ in range(LISTEN_ATTEMPTS):
-        connection = HTTPConnection(urlsplit(url).netloc, timeout=5)
-        try:
-            connection.request("GET", "/v2/health/ready")
-            if connection.getresponse().status == 200:
-                return
-        except (OSError, HTTPException):
-            pass
-        finally:
-            connection.close()
-        pause.wait(0.02)
-    raise LoadRunError(f"{url} says that it is ready but does not answer so")
-
-
 def server_flags(plan: Plan) -> list[str]:
     """The demo models, and of the benchmark's the one that is called: they take longer to load."""
     chosen = ["--model", f"{plan.model}={ZOO / plan.model}"] if (ZOO / plan.model / "model.toml").exists() else []
@@ -200,14 +95,6 @@ def locust_command(plan: Plan, url: str) -> list[str]:
     return [*command, *plan.more, *([] if "--class-picker" in command else names)]
 
 
-def free_port() -> int:
-    """A loopback port that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @contextlib.contextmanager
 def held() -> Iterator[None]:
     """Signals wait for the end of the block: while a child is started nobody could end it, and ends are bounded."""
@@ -222,47 +109,66 @@ def held() -> Iterator[None]:
         signal.raise_signal(came[0])
 
 
-def start_locust(command: Sequence[str]) -> subprocess.Popen[str]:
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))}
-    return subprocess.Popen(command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, text=True, start_new_session=True)
+def end(child: Child, number: int) -> int:
+    """Ask a child to end, kill it where it does not within STOP_LIMIT_S; its exit status."""
+    with held():
+        if child.process.poll() is None:
+            child.process.send_signal(number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.process.wait(STOP_LIMIT_S)
+        child.stop()
+    assert child.process.returncode is not None
+    return child.process.returncode
+
+
+def start_server(plan: Plan, stack: contextlib.ExitStack) -> Server:
+    """Its output is kept beside the report. It is ended with `stack`."""
+    port = free_port()
+    command = [sys.executable, "-m", "app", "serve", "--port", str(port), "--drain-grace-s", "0", *server_flags(plan)]
+    log = stack.enter_context((plan.out / "server.log").open("w+b"))
+    with held():
+        server = Server(command, port, log=log, own_session=True)
+        stack.callback(end, server, signal.SIGTERM)
+    return server
 
 
 def run_locust(command: Sequence[str], server: Server | None = None) -> int:
     """Run Locust to its end, or to the server's; its exit status. A signal gives it time for its report."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     with contextlib.ExitStack() as stack:
         with held():
-            process = start_locust(command)
-            stack.callback(end_locust, process)
+            locust = Child(command, environment={"PYTHONPATH": path}, inherit_output=True, own_session=True)
+            stack.callback(end, locust, signal.SIGINT)
         if server is not None:
-            # An interrupt that comes at a bad moment is lost in Locust, which then runs on against nobody.
-            server.when_ended(lambda: stop(process, signal.SIGINT))
-        return process.wait()
+            threading.Thread(target=end_with, args=(server, locust), daemon=True).start()
+        return locust.process.wait()
 
 
-def end_locust(process: subprocess.Popen[str]) -> None:
-    with held():
-        stop(process, signal.SIGINT)
+def end_with(server: Server, locust: Child) -> None:
+    """Without a server Locust would run on against nothing."""
+    server.process.wait()
+    if locust.process.poll() is None:
+        locust.process.send_signal(signal.SIGINT)
 
 
 def execute(plan: Plan) -> int:
-    """Server, load, end; the exit status. Raises LoadRunError, or whatever a signal raised."""
+    """Server, load, end; the exit status. Raises MeasurementError, or whatever a signal raised."""
     plan.out.mkdir(parents=True, exist_ok=True)
     for name in REPORTS:  # an earlier run's must not be taken for this one's
         (plan.out / name).unlink(missing_ok=True)
     if plan.host:
         return run_locust(locust_command(plan, plan.host))
     with contextlib.ExitStack() as stack:
-        with held():
-            server = Server(server_flags(plan), plan.out / "server.log")
-            stack.callback(server.stop)
+        server = start_server(plan, stack)
         print("starting the server", flush=True)
-        url = server.wait_ready(plan.model)
+        server.wait_ready()
+        url = f"http://{LOOPBACK}:{server.port}"
         print(f"server ready at {url}", flush=True)
         status = run_locust(locust_command(plan, url), server)
         if server.process.poll() is not None:
-            raise LoadRunError(f"the server ended with {server.process.returncode} during the load")
-        if ended := server.stop():
-            raise LoadRunError(f"the server was asked to end and did so with {ended}")
+            raise MeasurementError(f"the server ended with {server.process.returncode} during the load")
+        if ended := end(server, signal.SIGTERM):
+            raise MeasurementError(f"the server ended with {ended} after SIGTERM")
     return status
 
 
@@ -281,7 +187,7 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGHUP, leave)
     try:
         return execute(plan)
-    except LoadRunError as error:
+    except MeasurementError as error:
         print(f"load: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

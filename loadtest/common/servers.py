@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from loadtest.common.paths import LOOPBACK, ROOT
 
@@ -57,15 +57,21 @@ class Child:
         stdin: int = subprocess.DEVNULL,
         stdout: int | None = None,
         environment: Mapping[str, str] | None = None,
+        log: IO[bytes] | None = None,
+        inherit_output: bool = False,
+        own_session: bool = False,
     ) -> None:
+        """Its output goes to `log`, or to a temporary file, unless it inherits this process's. In a session of its own
+        a Ctrl-C on the terminal does not reach it."""
         self.command = list(command)
-        self.log = tempfile.TemporaryFile(prefix="starling-bench-")  # noqa: SIM115  closed in stop
+        self.log = log or tempfile.TemporaryFile(prefix="starling-bench-")  # noqa: SIM115  closed in stop
         self.started_s = time.perf_counter()
         self.process = subprocess.Popen(
             self.command,
             stdin=stdin,
-            stdout=self.log if stdout is None else stdout,
-            stderr=self.log,
+            stdout=None if inherit_output else self.log if stdout is None else stdout,
+            stderr=None if inherit_output else self.log,
+            start_new_session=own_session,
             cwd=ROOT,
             env={**clean_environment(), **(environment or {})},
         )
@@ -118,10 +124,10 @@ class Server(Child):
         port: int,
         *,
         feed: bytes | None = None,
-        environment: Mapping[str, str] | None = None,
+        **options: Any,
     ) -> None:
         stdin = subprocess.DEVNULL if feed is None else subprocess.PIPE
-        super().__init__(command, stdin=stdin, environment=environment)
+        super().__init__(command, stdin=stdin, **options)
         self.port = port
         if feed is not None:
             assert self.process.stdin is not None

@@ -151,7 +151,7 @@ def test_big_bodies_make_fewer_requests() -> None:
 
 def test_a_datatype_without_values_is_refused() -> None:
     odd = {**ECHO, "inputs": [{"name": "x", "datatype": "BF16", "shape": [-1, 4]}]}
-    with pytest.raises(ValueError, match=r"input 'x': expected one of .* got BF16"):
+    with pytest.raises(ValueError, match=r"input 'x': values of BF16 are not made here"):
         v2_json(odd, MIX)
 
 
@@ -184,11 +184,11 @@ def test_a_right_json_answer_passes_whatever_its_digits() -> None:
     [
         ({"name": "z"}, "outputs: expected y, got z"),
         ({"datatype": "FP64"}, "output y: expected FP32, got FP64"),
-        ({"shape": [7, 4]}, "output y: expected shape"),
-        ({"shape": [4]}, "output y: expected shape"),
+        ({"shape": [7, 4]}, "12 values for the shape"),
+        ({"shape": [2, 6]}, "output y: expected shape"),
         ({"shape": None}, "got TypeError"),
-        ({"data": [1.0]}, "values, got 1"),
-        ({"data": None}, "values, got 1"),
+        ({"data": [1.0]}, "y: 1 values for the shape"),
+        ({"data": None}, "y: 1 values for the shape"),
         ({"data": [0.0] * 12}, "output y: expected the values that were sent"),
     ],
 )
@@ -227,10 +227,8 @@ def test_binary_answers_are_compared_byte_for_byte() -> None:
     check_binary(request, right, len(right))
     with pytest.raises(WrongAnswer, match="the values that were sent"):
         check_binary(request, bytes(len(right)), len(right))
-    with pytest.raises(WrongAnswer, match="expected the bytes of"):
+    with pytest.raises(WrongAnswer, match="values for the shape"):
         check_binary(request, right[:-4], len(right) - 4)
-    with pytest.raises(WrongAnswer, match="bytes of tensors, got"):
-        check_binary(request, right + b"more", len(right))
 
 
 def test_only_the_form_is_known_of_other_models() -> None:
@@ -256,9 +254,9 @@ def test_the_demos_images_know_their_labels() -> None:
         check_json(request, answer)
         with pytest.raises(WrongAnswer, match=f"label: expected {digit}, got 11"):
             check_json(request, {**answer, "label": 11})
-        with pytest.raises(WrongAnswer, match="scores: expected 10, got 1"):
+        with pytest.raises(WrongAnswer, match="scores: expected an object of 10"):
             check_json(request, {**answer, "scores": {"0": 1.0}})
-        with pytest.raises(WrongAnswer, match="got TypeError"):
+        with pytest.raises(WrongAnswer, match="scores: expected an object of 10, got NoneType"):
             check_json(request, {**answer, "scores": None})
         with pytest.raises(WrongAnswer, match="body: expected label, probability, scores, got label"):
             check_json(request, {"label": digit})
