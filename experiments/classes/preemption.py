@@ -42,7 +42,7 @@ STAGES = (1, 2, 4, 8)
 LAYERS = 8
 TOKENS = 16
 WAITING = 4  # best-effort calls at any time
-SLACK_NS = 1_000_000  # until the worker has heard of a call
+SLACK_NS = 1_000_000  # until a call reaches the worker
 TINY = {"hidden": 32, "heads": 2, "intermediate": 64}  # of the encoder, to try a run
 
 _TOML = """\

@@ -39,7 +39,7 @@ class EquallySlowed:
         return ended[2], now - ended[3]
 
     def withdraw(self, unit: Unit) -> bool:
-        """No unit stands behind another."""
+        """No unit waits behind another."""
         return False
 
     def _pass(self, now: int) -> None:

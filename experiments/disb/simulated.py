@@ -41,7 +41,7 @@ _US = 1000
 class Assumed:
     """What the model takes for granted and the page varies, see `gpu`. `slower`: the mean of the pairs, see `modelled`.
 
-    `pads`: the scheduler is told of the pairs. `prompt`: of clients, see `virtual`.
+    `pads`: the scheduler knows the pairs. `prompt`: of clients, see `virtual`.
     """
 
     shared: float = SHARED

@@ -92,7 +92,7 @@ class _Clients:
         self._launching: dict[int, bool] = {}  # by id of a unit that is being launched: it is recalled already
         self._best_effort: dict[int, Unit] = {}  # handed over and not ended
         self._met: list[_Met] = []
-        self._told: set[int] = set()  # calls whose clients have heard of the answer before the step that gives it
+        self._told: set[int] = set()  # calls whose clients got the answer before the step that gives it
         self.now = 0
 
     def run(self) -> None:

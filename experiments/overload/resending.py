@@ -71,7 +71,7 @@ def under(server: Server, job: Job) -> Data:
         except subprocess.TimeoutExpired:
             raise MeasurementError("the clients did not end") from None
         if child.process.returncode:
-            raise MeasurementError(f"the clients failed: {child.said()}")
+            raise MeasurementError(f"the clients failed: {child.last_output()}")
     counted = json.loads(output)
     cpu = ((server.cpu_seconds() or 0.0) - before) / (time.perf_counter() - began)
     status: dict[str, int] = counted["status"]

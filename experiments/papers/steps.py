@@ -22,7 +22,7 @@ from app.settings import cpu_cores
 from experiments.common.simulated import Policy, Server
 from experiments.papers import steps_page
 from experiments.papers.schedules import SCHEDULES
-from experiments.papers.steps_runs import WARM_S, Told, capacities, compare, measured, planned_run, simulated
+from experiments.papers.steps_runs import WARM_S, Say, capacities, compare, measured, planned_run, simulated
 from loadtest.common.experiment import Data, Experiment, Run
 
 MODELS = ("mlp", "resnet18", "encoder")  # the slowest comes last and gets the time that the others leave
@@ -41,7 +41,7 @@ def server_of(policy: str, chosen: argparse.Namespace, profile: ModelProfile, ta
     return Server(Policy(policy, chosen.delay), profile.up_to(max(workers)), workers, chosen.at_once, 0, tables)
 
 
-def study(model: str, chosen: argparse.Namespace, rate: float | None, left_s: float, say: Told) -> dict[str, Any]:
+def study(model: str, chosen: argparse.Namespace, rate: float | None, left_s: float, say: Say) -> dict[str, Any]:
     """One model, within `left_s` but with at least one seed. Raises the errors of servers, commands and the client."""
     from experiments.papers.steps_live import LiveServers  # loads torch
 

@@ -20,7 +20,7 @@ from app.scheduler.optimal.tables import ControlTables
 from app.sim import options
 from experiments.common.live import OtherProcesses, peak_rate
 from experiments.papers.modelled_gpu import MAX_BATCH
-from experiments.papers.steps_runs import PlannedRun, Sent, Told, alternate, capacities
+from experiments.papers.steps_runs import PlannedRun, Say, Sent, alternate, capacities
 from loadtest.common import command, servers
 from loadtest.common.paths import LOOPBACK, ZOO
 
@@ -73,15 +73,15 @@ class LiveServers:
         for server in self._servers.values():
             server.wait_ready()
 
-    def peak(self, slo_ms: float, say: Told) -> float:
+    def peak(self, slo_ms: float, say: Say) -> float:
         """The largest rate whose 99th percentile stays within `slo_ms` under `adaptive`."""
         return peak_rate(self._plan("adaptive"), slo_ms, TRY_S, say)
 
-    def run(self, plans: Sequence[dict[str, PlannedRun]], say: Told) -> dict[tuple[str, str], list[Sent]]:
+    def run(self, plans: Sequence[dict[str, PlannedRun]], say: Say) -> dict[tuple[str, str], list[Sent]]:
         """Run all; returns a run for each seed, by schedule and policy."""
         return in_loop(self._run(plans, say))
 
-    async def _run(self, plans: Sequence[dict[str, PlannedRun]], say: Told) -> Any:
+    async def _run(self, plans: Sequence[dict[str, PlannedRun]], say: Say) -> Any:
         async with AsyncExitStack() as stack:
             sessions: dict[str, Session] = {}
             for policy in self._servers:

@@ -113,11 +113,11 @@ class Sent:
 
 
 Send = Callable[[str, PlannedRun, int], Awaitable[Sent]]  # policy, requests, seed
-Told = Callable[[str], None]
+Say = Callable[[str], None]
 
 
 async def alternate(
-    policies: Sequence[str], plans: Sequence[dict[str, PlannedRun]], send: Send, told: Told
+    policies: Sequence[str], plans: Sequence[dict[str, PlannedRun]], send: Send, told: Say
 ) -> dict[tuple[str, str], list[Sent]]:
     """Run each seed's schedules, and in each schedule one policy after another; for each seed another policy is first.
 

@@ -58,7 +58,7 @@ def simulate(setup: Setup, counts: Sequence[int]) -> tuple[Tally, list[float]]:
 
 
 def scheduled(live: Result) -> NDArray[np.int64]:
-    """Nanoseconds from arrival until the loop hears of the batch's end, per request: what the simulator computes."""
+    """Nanoseconds from arrival until the batch's end is reported, per request: what the simulator computes."""
     parts = [repeat.queue_ns + repeat.compute_ns for repeat in live.repeats]
     known = [repeat.queue_ns >= 0 for repeat in live.repeats]
     return np.concatenate([part[right] for part, right in zip(parts, known, strict=True)])

@@ -31,7 +31,7 @@ SHARES = (0.3, 0.6, 0.85)
 STARTS = ("quiet", "busy")
 POLICIES = ("adaptive", "no_wait")
 _BUDGET_S = 5.0  # the server's default
-Said = Callable[[str], None]
+Say = Callable[[str], None]
 
 
 @contextmanager
@@ -48,7 +48,7 @@ def neighbour(busy: bool) -> Iterator[None]:
         spinning.wait()
 
 
-def compare(model: str, start: str, chosen: argparse.Namespace, peaks: dict[str, float], say: Said) -> Iterator[Data]:
+def compare(model: str, start: str, chosen: argparse.Namespace, peaks: dict[str, float], say: Say) -> Iterator[Data]:
     """Start two servers and compare them at each share of the peak."""
     with tempfile.TemporaryDirectory(prefix="starling-bench-") as folder, ExitStack() as stack:
         run = ModelRun(SOURCES[model], chosen, folder, say)

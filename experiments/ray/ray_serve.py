@@ -41,7 +41,7 @@ WAYS = {
     "batch": f"`@serve.batch`, waits {WAIT_S * 1e3:g} ms",
     "batch_0": "`@serve.batch`, waits for nothing",
 }
-Said = Callable[[str], None]
+Say = Callable[[str], None]
 
 
 def folders(into: Path, quick: bool) -> dict[str, Path]:
@@ -55,7 +55,7 @@ def folders(into: Path, quick: bool) -> dict[str, Path]:
 
 
 def start(
-    folder: Path, models: dict[str, Path], stack: ExitStack, say: Said, *, optimized: bool
+    folder: Path, models: dict[str, Path], stack: ExitStack, say: Say, *, optimized: bool
 ) -> dict[tuple[str, str], str]:
     """Start everything; the address of each way and model. All stay idle but the one that is measured."""
     named = [f"{name}={path}" for name, path in models.items()]
@@ -103,7 +103,7 @@ def plan_of(url: str, model: str, concurrency: int | None, rate: float | None = 
     )  # fmt: skip
 
 
-def rounds(addresses: dict[tuple[str, str], str], chosen: argparse.Namespace, say: Said) -> dict[str, Any]:
+def rounds(addresses: dict[tuple[str, str], str], chosen: argparse.Namespace, say: Say) -> dict[str, Any]:
     """By model, load and way, the figures of each round."""
     found: dict[str, Any] = {model: {"one": {}, "many": {}, "open": {}} for model in MODELS}
     rates: dict[str, float] = {}

@@ -33,7 +33,7 @@ def measure(chosen: argparse.Namespace, run: Run) -> Data:
     chosen.out.mkdir(parents=True, exist_ok=True)
     for name in chosen.sections or SECTIONS:
         facts = experiment.facts(f"python -m experiments.simulation {name}")
-        del facts["command"]  # it stands beside them
+        del facts["command"]  # the page has it beside them
         known[name] = {"facts": facts, **SECTIONS[name](chosen.out, run.say)}
         known = {section: known[section] for section in SECTIONS if section in known}
         run.keep(known)

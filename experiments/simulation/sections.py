@@ -16,7 +16,7 @@ from app.scheduler.optimal import solver as optimal
 from app.scheduler.policies import POLICIES
 from app.sim.fleet import Setup, run
 from app.sim.routers import ROUTERS
-from loadtest.common.command import Ran, said, starling
+from loadtest.common.command import Ran, starling, transcript
 from loadtest.common.paths import ROOT
 
 Say = Callable[[str], None]
@@ -83,7 +83,7 @@ def sizing(folder: Path, say: Say) -> Figures:
     shell: list[str] = []
     for command in commands:
         say(f"sizing: {' '.join(command)}")
-        shell += [*([""] if shell else []), *said(*command)]
+        shell += [*([""] if shell else []), *transcript(*command)]
     return {"profile": PROFILE, "shell": shell}
 
 

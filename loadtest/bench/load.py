@@ -91,6 +91,6 @@ def answer_of(server: Server, request: Request) -> tuple[dict[str, str], bytes]:
     """Headers and body of one answer to `request`. Raises ServerError if its status is not 200."""
     status, headers, body = server.call("POST", request.path, request.body, dict(request.headers))
     if status != 200:
-        log = f"\n{server.said()}" if status >= 500 else ""
+        log = f"\n{server.last_output()}" if status >= 500 else ""
         raise ServerError(f"{request.name}: status {status}, {body[:200]!r}{log}")
     return headers, body

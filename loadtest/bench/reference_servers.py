@@ -48,6 +48,6 @@ class TorchLoop(Child):
             selector.register(self.process.stdout, selectors.EVENT_READ)
             line = self.process.stdout.readline() if selector.select(limit_s) else b""
         if not line:
-            raise ServerError(f"the torch loop said nothing within {limit_s:.0f} s: {self.said()}")
+            raise ServerError(f"the torch loop said nothing within {limit_s:.0f} s: {self.last_output()}")
         answer: dict[str, Any] = json.loads(line)
         return answer

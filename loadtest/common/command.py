@@ -79,7 +79,7 @@ def starling(*arguments: str, profile_dir: Path | None = None) -> Ran:
         return Ran(out.read(), wall_s, _children_cpu_s() - cpu_before_s, samples)
 
 
-def said(*arguments: str) -> list[str]:
+def transcript(*arguments: str) -> list[str]:
     """The command as typed and the lines that it printed, without lines that hold paths of this machine."""
     lines = starling(*arguments).output.rstrip().splitlines()
     return [f"$ starling {' '.join(arguments)}", *(line for line in lines if not line.startswith("kept "))]

@@ -96,7 +96,7 @@ class Child:
                     pipe.close()
             self.log.close()
 
-    def said(self, characters: int = 800) -> str:
+    def last_output(self, characters: int = 800) -> str:
         """The last characters that the process wrote."""
         self.log.seek(0)
         return self.log.read().decode("utf-8", "replace").strip()[-characters:]
@@ -138,14 +138,14 @@ class Server(Child):
         """Poll `path` until it answers 200; returns the seconds since the process was started. Raises ServerError."""
         while (elapsed_s := time.perf_counter() - self.started_s) < limit_s:
             if self.process.poll() is not None:
-                raise ServerError(f"{self.name} ended with {self.process.returncode}: {self.said()}")
+                raise ServerError(f"{self.name} ended with {self.process.returncode}: {self.last_output()}")
             status = self.probe(path)
             if status == 200:
                 return time.perf_counter() - self.started_s
             if status == 503 and elapsed_s > PATIENCE_S:
                 self.expect_loading()
             time.sleep(max(POLL_S, POLL_SHARE * elapsed_s))
-        raise ServerError(f"{self.name} was not ready after {elapsed_s:.0f} s: {self.said()}")
+        raise ServerError(f"{self.name} was not ready after {elapsed_s:.0f} s: {self.last_output()}")
 
     def probe(self, path: str) -> int:
         """The status of `path`; 0 while nothing answers."""

@@ -133,7 +133,7 @@ def figures_of(load: Child) -> dict[str, Any]:
     """Wait for the load to end. Raises MeasurementError if it was none."""
     output, _ = load.process.communicate()
     if load.process.returncode:
-        raise MeasurementError(f"starling bench ended with {load.process.returncode}: {load.said()}")
+        raise MeasurementError(f"starling bench ended with {load.process.returncode}: {load.last_output()}")
     figures: dict[str, Any] = json.loads(output)
     return {name: figures[name] for name in FIGURES}
 

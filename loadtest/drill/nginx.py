@@ -25,7 +25,7 @@ _DIRECTIVES = {
     "proxy-next-upstream-tries": "proxy_next_upstream_tries",
 }
 #: What ingress-nginx has by itself: its keep-alive settings towards clients and pods, and no passive health checks.
-#: `max_fails=0`: it goes by the cluster's endpoints alone.
+#: `max_fails=0`: it uses the cluster's endpoints alone.
 _CONFIGURATION = """\
 daemon off;
 worker_processes 1;

@@ -2,7 +2,7 @@
 
 One server, the steady one, has open-loop load at 60 % of the rate that `starling bench` finds to be its peak, while
 clients leave, send what is wrong and what fails in the model, and the model is loaded again and again. Beside it a
-replica with a little load is told to end by SIGTERM and replaced, over and over. All that was asked must have been
+replica with a little load gets a SIGTERM and is replaced, over and over. All that was asked must have been
 answered rightly, and the steady server's memory must be flat. The exit status is 1 otherwise.
 """
 
@@ -146,7 +146,7 @@ class Soak:
             await asyncio.sleep(SAMPLE_S)
 
     async def _replace(self) -> None:
-        """A replica lives for a while, is told to end under load, and is followed by another."""
+        """A replica lives for a while, gets a SIGTERM under load, and is followed by another."""
         draw = random.Random(f"{self.seed} replace")
         while self._now_s() < self.seconds:
             server = await asyncio.to_thread(start, self.folder)

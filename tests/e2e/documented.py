@@ -12,6 +12,7 @@ import shlex
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain, zip_longest
 from pathlib import Path
 
 import pytest
@@ -23,9 +24,8 @@ _FENCED = re.compile(r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=in
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 _COMMENT = re.compile(r"\s{2,}# ")
 _HEREDOC = re.compile(r"<<\s*'?(\w+)'?")
-#: What two texts are compared by: "..." in a told one, strings, numbers, words, and single characters.
-_TOKEN = re.compile(r'\.\.\.|"[^"]*"|-?\d+(?:\.\d+)?(?:e-?\d+)?|\w+|\S')
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
+_VARIES = re.compile(r"(\.\.\.|-?\d+\.\d+(?:e-?\d+)?)")
+_NUMBER = r"(-?\d+(?:\.\d+)?(?:e-?\d+)?)"
 
 
 @dataclass(frozen=True)
@@ -154,44 +154,19 @@ def curl(command: str, host: str, folder: Path) -> str:
 
 
 def alike(told: str, got: str) -> bool:
-    """Whether an answer is what the page tells: the same but for spaces, the last digits of a number with a point, and
-    what stands for "...".
+    """Whether an answer is what the page shows: the same but for spaces and the last digits of a number with a point;
+    "..." matches anything.
     """
-    parts: list[list[str]] = [[]]
-    for token in _TOKEN.findall(told):
-        if token == "...":
-            parts.append([])
-        else:
-            parts[-1].append(token)
-    tokens = _TOKEN.findall(got)
-    first, *rest = parts
-    if not rest:
-        return len(first) == len(tokens) and _same(first, tokens)
-    place = len(first)
-    if not _same(first, tokens[:place]):
-        return False
-    *middle, last = rest
-    for part in middle:
-        found = next((at for at in range(place, len(tokens)) if _same(part, tokens[at : at + len(part)])), None)
-        if found is None:
-            return False
-        place = found + len(part)
-    end = max(place, len(tokens) - len(last))
-    return _same(last, tokens[end:])
+    texts = _VARIES.split(_squeezed(told))  # every second one is "..." or a number
+    patterns = (".*" if text == "..." else _NUMBER for text in texts[1::2])
+    pattern = "".join(chain.from_iterable(zip_longest(map(re.escape, texts[::2]), patterns, fillvalue="")))
+    found = re.fullmatch(pattern, _squeezed(got), re.DOTALL)
+    numbers = [float(text) for text in texts[1::2] if text != "..."]
+    return found is not None and [float(text) for text in found.groups()] == pytest.approx(numbers, rel=1e-3, abs=1e-6)
 
 
-def _same(told: list[str], got: list[str]) -> bool:
-    if len(told) != len(got):
-        return False
-    return all(
-        one == other
-        or (
-            "." in one
-            and bool(_NUMBER.fullmatch(one) and _NUMBER.fullmatch(other))
-            and float(other) == pytest.approx(float(one), rel=1e-3, abs=1e-6)
-        )
-        for one, other in zip(told, got, strict=True)
-    )
+def _squeezed(text: str) -> str:
+    return re.sub(r"\s+", "", text)
 
 
 def same_lines(told: str, got: str) -> bool:

@@ -170,12 +170,6 @@ def test_the_ramp_goes_from_one_to_the_top() -> None:
     assert late / early == pytest.approx(30.25 / 10.75, rel=0.2)
 
 
-def test_shuffled_rates_bring_as_many_requests() -> None:
-    instants = adaptive_batching.shuffled(100, 40.0, 0)
-    assert len(instants) == pytest.approx(100 * 41 / 2, rel=0.1)
-    assert (np.diff(instants) >= 0).all()
-
-
 def test_energy_counts_idle_time_and_leaves_out_what_is_kept_for_ever() -> None:
     network = adaptive_batching.Network("n", 9.0, 1.0, 0.0)
     instants = np.array([0, 1, 2]) * 1_000_000_000
@@ -187,12 +181,6 @@ def test_energy_counts_idle_time_and_leaves_out_what_is_kept_for_ever() -> None:
     kept = adaptive_batching.run(network, Policy("preferred", FOREVER_MS), instants)
     assert kept["left"] == 1
     assert kept["mean_ms"] == pytest.approx((1511 + 11) / 2)
-
-
-def test_max_batch_waits_what_the_deadline_leaves() -> None:
-    network = adaptive_batching.Network("n", 8.0, 1.0, 0.0)
-    chosen = adaptive_batching.policies(network, deadline_ms=100, max_batch=32)
-    assert chosen["max batch"] == Policy("window", 60.0)
 
 
 def test_adaptive_batching_page_and_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,12 +71,6 @@ def test_parts_leave_the_warm_up_out_and_nothing_else() -> None:
         FIVE.parts(np.arange(5.0))
 
 
-def test_seeds_differ_and_rates_scale_the_same_gaps() -> None:
-    assert planned_run(SHORT, 10.0, 0).instants.tolist() != planned_run(SHORT, 10.0, 1).instants.tolist()
-    slow, fast = planned_run(SHORT, 10.0, 0, warm_s=0), planned_run(SHORT, 20.0, 0, warm_s=0)
-    assert np.allclose(slow.instants, 2 * fast.instants, rtol=0, atol=3)
-
-
 # runs
 
 
@@ -133,15 +127,6 @@ def test_the_simulator_runs_as_many_units_as_the_server() -> None:
     assert alone.latency_ms.tolist() == [5, pytest.approx(10), 5, pytest.approx(10)]
     assert beside.latency_ms.tolist() == [5, 5, 5, 5]
     assert (beside.rows, beside.unit_ms) == (1, 5)
-
-
-def test_policies_have_the_same_device() -> None:
-    assert steps_live.server_flags("no_wait", 2, 5) == ("--policy", "no_wait", "--workers", "32,32")
-    assert steps_live.server_flags("window", 1, 2.5) == (
-        "--policy", "window", "--workers", "32", "--max-delay-ms", "2.5",
-    )  # fmt: skip
-    assert steps_live.server_flags("ebird", 2, 5) == ("--policy", "ebird")  # its own workers, bounded by the cores
-    assert capacities("ebird", 2) == (1, 1, 2, 4, 8, 16)
 
 
 @pytest.mark.parametrize(("left_s", "count"), [(1000, 5), (35, 3), (9, 1), (-5, 1)])

@@ -14,7 +14,7 @@ import pytest
 from app.bench.run import Session, in_loop
 from app.bench.stats import Repeat
 from app.engine.cpu.device import CpuDevice
-from app.scheduler.estimates.profile import ModelProfile, linear, parse
+from app.scheduler.estimates.profile import linear, parse
 from app.settings import Settings
 from experiments.common.simulated import Policy, Server, serve, stepped
 from experiments.policies import live, live_page
@@ -82,12 +82,6 @@ class TestMeans:
         mixed.batch[:] = (2, 2, 1)
         assert compare({"adaptive": [mixed]})["adaptive"]["batch"] == pytest.approx(1.5)
 
-    def test_busy_is_device_time_over_time(self) -> None:
-        """Two batches of two rows and two of one, 3.5 s each, within 7 s: two units at once."""
-        full = repeat(0, 1, 1, 1, 1, 1, 1, compute_ms=3500)
-        full.batch[:] = (2, 2, 2, 2, 1, 1)
-        assert statistics.busy([full]) == pytest.approx(2)
-
 
 class TestTails:
     def test_the_best_itself_has_ratio_one(self) -> None:
@@ -106,12 +100,6 @@ class TestTails:
         tail = statistics.tail("m", 0.3, found, draws=500)
         assert 1 < tail["ratio"] < tail["high"]
         assert tail["low"] == 1
-
-    def test_the_level_is_shared_by_all_rivals(self) -> None:
-        """One more hopeless rival makes the lower end lower: which of them is best was not known beforehand."""
-        two = {"adaptive": drawn(2, 0), "no_wait": drawn(1, 1)}
-        more = two | {name: drawn(9, seed) for seed, name in enumerate(("a", "b", "c"), 2)}
-        assert statistics.tail("m", 0.3, more, 1000)["low"] < statistics.tail("m", 0.3, two, 1000)["low"]
 
     def test_what_both_met_is_not_noise(self) -> None:
         """Seeds and seconds differ by tens, the policies by 1.05 in each request: drawn together, the ratio is that."""
@@ -260,49 +248,6 @@ class TestOrder:
         assert [url for url, _ in at[6:12:2]] == ["2", "1", "3"]
 
 
-class Up:
-    def __init__(self, flags: tuple[str, ...]) -> None:
-        self.flags = flags
-
-    def __enter__(self) -> Up:
-        return self
-
-    def __exit__(self, *exc: object) -> None: ...
-
-    def wait_ready(self) -> None: ...
-
-
-def test_the_controls_rate_is_a_share_of_single_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both servers run one unit at once; 70/s is what single rows reach, 500/s what any other would."""
-    served: list[tuple[str, ...]] = []
-    rates: list[float] = []
-    profiled: list[int] = []
-
-    class Played(live.ModelRun):
-        def serve(self, *flags: str) -> Up:  # type: ignore[override]
-            served.append(flags)
-            return Up(flags)
-
-        def profile(self, at_once: int) -> ModelProfile:
-            profiled.append(at_once)
-            return linear(0, 13, 2)
-
-        def peak(self, server: Up) -> float:  # type: ignore[override]
-            return 70.0 if "--max-batch" in server.flags else 500.0
-
-        async def alternate(self, servers: dict[str, Up], rate: float) -> dict[str, list[Repeat]]:  # type: ignore[override]
-            rates.append(rate)
-            return {name: [repeat(0, 9), repeat(1, 9)] for name in servers}
-
-    monkeypatch.setattr(live, "ModelRun", Played)
-    found = live.control(live.EXPERIMENT.parse([]), "", print)
-    assert (found["peak"], found["rate"], rates) == (70, pytest.approx(21), [pytest.approx(21)])
-    assert profiled == [1]
-    assert all(flags[flags.index("--workers") + 1] == "32" for flags in served)
-    assert [flags[flags.index("--max-batch") + 1] for flags in served if "--max-batch" in flags] == ["1"]
-    assert found["profiled_ms"] == {1: 13.0, 2: 13.0}
-
-
 def test_the_delay_of_the_least_mean_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where one row takes as long as eight, waiting pays at a load that single rows exceed; for a line it does not."""
     monkeypatch.setattr(live, "SIMULATED_REQUESTS", 1500)
@@ -318,44 +263,3 @@ def test_the_delay_of_the_least_mean_is_simulated(monkeypatch: pytest.MonkeyPatc
         for delay in live.SIMULATED_DELAYS_MS
     }
     assert found == min(means, key=lambda delay: means[delay])
-
-
-class PlayedModelRun(live.ModelRun):
-    """Servers that only have flags; the policy whose delay serves the most rows is that of 20 ms."""
-
-    least_ms = 1.0
-
-    def serve(self, *flags: str) -> Any:
-        started.append(flags)
-        return Up(flags)
-
-    def most_rows_ms(self) -> float:
-        return 20.0
-
-    def peak(self, server: Any) -> float:
-        return 100.0
-
-    async def alternate(self, servers: Any, rate: float) -> dict[str, list[Repeat]]:
-        rounds.append((rate, list(servers)))
-        return {name: [repeat(0, 9), repeat(1, 9)] for name in servers}
-
-
-started: list[tuple[str, ...]] = []
-rounds: list[tuple[float, list[str]]] = []
-
-
-def test_window_is_run_with_both_delays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the high load the simulated delay is the one that serves the most rows: it is not run twice."""
-    started.clear()
-    rounds.clear()
-    monkeypatch.setattr(live, "least_mean_ms", lambda profile, at_once, rate: 20.0 if rate > 50 else 2.5)
-    found: dict[str, Any] = {"peaks": {}, "cells": [], "tails": []}
-    model_run = PlayedModelRun(ZOO / "mlp", live.EXPERIMENT.parse(["--at-once", "1"]), "", lambda text: None)
-    model_run.run(linear(1, 1, 32), found)
-    (low, names), (high, fewer) = rounds
-    assert (low, high) == (30, 70)
-    assert set(names) - set(fewer) == {"window, 2.5 ms, least mean"}
-    assert "window, 20 ms" in fewer
-    windows = [flags for flags in started if "window" in flags]
-    assert [flags[flags.index("--max-delay-ms") + 1] for flags in windows] == ["20", "2.5"]
-    assert {cell["policy"] for cell in found["cells"] if cell["share"] == 0.3} == set(names)

@@ -12,7 +12,7 @@ import pytest
 
 from loadtest.bench import cases
 from loadtest.bench.figures import Figure
-from loadtest.bench.load import LoadError, Request, Result
+from loadtest.bench.load import Request, Result
 from loadtest.bench.session import Measured, Plan
 from loadtest.common.servers import Server
 
@@ -119,16 +119,3 @@ def test_memory_is_what_the_requests_added(measure: Any, monkeypatch: pytest.Mon
     assert (added.rounds, added.unit, added.met) == ((6.5, 6.5), "MiB", True)
     assert figures["demo, after a warm-up: resident memory"].median == 300
     assert sent == ["echo JSON", "digits JSON", "echo JSON"] * 2
-
-
-def test_memory_that_the_platform_does_not_tell_is_no_figure(measure: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cases, "resident_mib", lambda pid: 0.0)
-    with pytest.raises(LoadError, match="does not tell"):
-        measure(cases.memory, lambda *_: result())
-
-
-def test_a_server_too_slow_for_the_memory_case_ends_it(measure: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cases, "resident_mib", lambda pid: 300.0)
-    monkeypatch.setattr(cases, "MOST_S", -1.0)
-    with pytest.raises(LoadError, match="0 of 100,000 requests"):
-        measure(cases.memory, lambda *_: result())

@@ -16,7 +16,7 @@ from bench.scripted import Scripted, http, serving
 
 from loadtest.bench import bodies, closed_loop, one_connection, wrk
 from loadtest.bench.closed_loop import drive, read_job, result_of, write_job
-from loadtest.bench.constant import Constant, request_length
+from loadtest.bench.constant import Constant
 from loadtest.bench.load import Load, LoadError, Request
 from loadtest.bench.session import clients
 from loadtest.common.paths import LOOPBACK
@@ -66,13 +66,6 @@ async def test_refusals_are_counted_by_their_status(client: str) -> None:
     assert result.refused_per_second == result.refused / result.seconds
 
 
-async def test_refusals_are_failures_unless_they_are_counted() -> None:
-    async with serving(lambda connection, request: http(b"full", status=429)) as server:
-        result = await drive(load(server.port))
-    assert (result.requests, result.refused) == (0, 0)
-    assert list(result.failed) == ["status 429"]
-
-
 async def test_one_connection_measures_whole_answers() -> None:
     long = b"y" * 200_000  # arrives in several pieces
     async with serving(lambda connection, request: http(long)) as server:
@@ -100,13 +93,6 @@ async def test_one_connection_takes_nothing_but_whole_200s(answer: bytes, why: s
             await asyncio.to_thread(one_connection.run, load(server.port, connections=1))
 
 
-async def test_nobody_listening_is_a_failure() -> None:
-    async with serving(lambda connection, request: b"") as server:
-        pass
-    result = await drive(load(server.port))
-    assert (result.requests, result.failed) == (0, {"connect": 2})
-
-
 def test_answers_after_the_end_do_not_count() -> None:
     """One request every 10 ms, answered after 5, 5 and 25 ms: the last one after the load's 40 ms."""
     result = result_of(repeat([5.0, 5.0, 25.0]), load(seconds=0.04))
@@ -126,13 +112,6 @@ async def test_the_constant_server_answers_each_request_once() -> None:
         result = await drive(load(port, request=big, answer=b"yes"))
     assert result.failed == {}
     assert result.requests > 2
-
-
-def test_the_constant_server_reads_lengths() -> None:
-    request = REQUEST.encode(1)
-    assert request_length(request[:20]) == 0
-    assert request_length(request) == len(request)
-    assert request_length(b"GET / HTTP/1.1\r\n\r\n") == 18
 
 
 def test_a_load_survives_the_way_to_its_process() -> None:
@@ -171,15 +150,6 @@ def test_an_echo_may_shorten_its_digits_but_not_change_them() -> None:
     bodies.check(request, {}, answer_with(short))
     with pytest.raises(ValueError, match="not the input"):
         bodies.check(request, {}, answer_with([*short[:2], 0.5]))
-
-
-def test_an_echo_in_binary_is_its_input() -> None:
-    request = bodies.v2_binary({**METADATA, "name": "echo"})
-    head = b'{"outputs":[{"name":"y","shape":[1,3],"parameters":{"binary_data_size":12}}]}'
-    length = {"inference-header-content-length": str(len(head))}
-    bodies.check(request, length, head + request.body[-12:])
-    with pytest.raises(ValueError, match="not the input"):
-        bodies.check(request, length, head + bytes(12))
 
 
 def answer_with(data: list[float]) -> bytes:

@@ -86,7 +86,7 @@ def test_an_older_run_is_read_without_the_one_before_it(tmp_path: Path) -> None:
 def test_a_child_is_stopped_and_its_words_kept() -> None:
     with Child([sys.executable, "-c", "print('bad setting'); raise SystemExit(2)"]) as child:
         assert child.process.wait(30) == 2
-        assert child.said() == "bad setting"
+        assert child.last_output() == "bad setting"
     assert child.process.returncode == 2
     with Child([sys.executable, "-c", "import time; time.sleep(60)"]) as child:
         assert child.process.poll() is None

@@ -86,15 +86,6 @@ def test_a_ramp_ends_at_the_level_whose_p99_is_too_long() -> None:
     assert [level["users"] for level in found["levels"]] == [5, 10, 15, 20]  # type: ignore[attr-defined]
 
 
-def test_a_ramp_ends_where_too_many_fail() -> None:
-    climbing = ramp()
-    Service(fail_from=1).climb(climbing)
-    assert climbing.verdict().splitlines() == [
-        "ramp: broke at 50.0 requests/s with 5 users: 100.0% failed (objective 1.0%)",
-        "ramp: held no level",
-    ]
-
-
 def test_a_ramp_ends_where_nothing_is_answered() -> None:
     climbing = ramp()
     silent = Totals(0, 0, {})
@@ -122,11 +113,3 @@ def test_a_late_tick_makes_a_level_longer_and_not_its_rate_higher() -> None:
     assert climbing.levels == []
     climbing.step(10.0, lambda: Totals(50, 0, {5.0: 50}))
     assert climbing.levels[0].rate == 50.0
-
-
-def test_a_ramp_has_no_more_levels_than_users() -> None:
-    assert (ramp(users=3).planned, ramp(seconds=4).planned, ramp().planned) == (3, 1, 8)
-
-
-def test_a_ramp_cut_short_says_so() -> None:
-    assert "before its first level" in ramp().verdict()

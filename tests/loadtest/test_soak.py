@@ -47,10 +47,6 @@ def test_a_leak_is_found(per_hour: float) -> None:
         assert found.grown == pytest.approx(per_hour * 1740 / 3600, abs=0.6)
 
 
-def test_memory_that_shrinks_is_no_leak() -> None:
-    assert judged(1800, -20.0).flat
-
-
 def test_what_happens_while_memory_settles_does_not_count() -> None:
     at, mib = readings(600)
     mib[:60] = [value - 100 for value in mib[:60]]
