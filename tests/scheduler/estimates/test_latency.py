@@ -1,133 +1,180 @@
-"""Predictions are the measured table times one scale that follows what is observed."""
+"""Predictions: the measured table times one scale, the corrections of live batches, and the hand-over."""
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
-from app.scheduler.estimates.latency import Latency
+from app.scheduler.estimates.latency import Handover, Latency
+from app.scheduler.estimates.live import LiveTimes
 from app.scheduler.types import Profile
 
+US = 1_000
 TABLE = (100, 150, 300, 200)  # three rows take longer than four
-
-
-@pytest.mark.parametrize(("size", "expected"), [(1, 100), (3, 300), (4, 200), (6, 300), (8, 400)])
-def test_predict_reads_the_table_and_extends_its_last_entry(size: int, expected: int) -> None:
-    assert Latency(Profile(TABLE)).predict(size) == expected
-
-
-def test_empty_profile_knows_nothing() -> None:
-    latency = Latency(Profile())
-    latency.observe(1, 1_000)
-    assert not latency.known
-    assert latency.predict(4) == 0
-    assert latency.scale == 1.0
-
-
-@pytest.mark.parametrize("size", [1, 3, 4, 8], ids=lambda size: f"{size}-rows")
-def test_observing_what_was_predicted_changes_nothing(size: int) -> None:
-    latency = Latency(Profile(TABLE))
-    latency.observe(size, latency.predict(size))
-    assert latency.scale == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize("mood", [0.5, 2.0])
-def test_scale_converges_on_the_mood(mood: float) -> None:
-    latency = Latency(Profile(TABLE))
-    for _ in range(200):
-        latency.observe(2, int(150 * mood))
-    assert latency.scale == pytest.approx(mood, rel=1e-3)
-    assert latency.predict(4) == pytest.approx(200 * mood, abs=1)
-
-
-def test_one_outlier_moves_the_scale_little() -> None:
-    latency = Latency(Profile(TABLE))
-    latency.observe(1, 10**12)
-    assert latency.scale == pytest.approx(1.0 + 0.05 * 3)
-
-
-@pytest.mark.parametrize("compute_ns", [0, -5])
-def test_no_time_is_no_observation(compute_ns: int) -> None:
-    latency = Latency(Profile(TABLE))
-    latency.observe(1, compute_ns)
-    assert latency.scale == 1.0
-
-
-def test_zero_in_the_table_is_no_base() -> None:
-    latency = Latency(Profile((0, 10)))
-    latency.observe(1, 10)
-    assert latency.scale == 1.0
-
-
 AT_ONCE = Profile(TABLE, ((160, 240, 480, 320), (220, 330, 660, 440)))
+BY_LENGTH = Profile((100, 200), ((150, 300),), ((10, (40, 80)), (30, (100, 200))))
+HANDED = Profile((100, 150), handover_ns=30)
 
 
 @pytest.mark.parametrize(
-    ("size", "running", "expected"),
-    [(1, 1, 100), (1, 2, 160), (4, 2, 320), (2, 3, 330), (2, 9, 330), (8, 2, 640)],
-    ids=["alone", "two", "two-of-four", "three", "more-than-measured", "beyond-the-table"],
+    ("profile", "given", "expected"),
+    [
+        (Profile(TABLE), {"size": 1}, 100),
+        (Profile(TABLE), {"size": 3}, 300),
+        (Profile(TABLE), {"size": 6}, 300),  # beyond the table its last share of a row
+        (AT_ONCE, {"size": 1, "running": 2}, 160),
+        (AT_ONCE, {"size": 2, "running": 3}, 330),
+        (AT_ONCE, {"size": 2, "running": 9}, 330),  # as the most units that were measured
+        (AT_ONCE, {"size": 8, "running": 2}, 640),
+        *((BY_LENGTH, {"size": 2, "length": at}, ns) for at, ns in ((0, 200), (10, 80), (20, 140), (60, 400))),
+        (BY_LENGTH, {"size": 4, "length": 10}, 160),
+        (BY_LENGTH, {"size": 2, "running": 2, "length": 10}, 120),  # other units slow any length alike
+        (Profile((100, 200)), {"size": 2, "length": 10}, 200),
+        *((HANDED, {"size": size}, ns) for size, ns in ((1, 130), (2, 180), (4, 330))),
+        *((HANDED, {"size": 1, "lead_ns": lead}, ns) for lead, ns in ((10, 120), (30, 100), (70, 100))),
+        (Profile(handover_ns=30), {"size": 1}, 0),  # a driver reads 0 as: not known
+    ],
 )
-def test_units_at_once_have_tables_of_their_own(size: int, running: int, expected: int) -> None:
-    assert Latency(AT_ONCE).predict(size, running) == expected
+def test_predictions_of_the_profile(profile: Profile, given: dict[str, int], expected: int) -> None:
+    assert Latency(profile).predict(**given) == expected
 
 
-def test_units_at_once_do_not_move_the_scale_while_they_take_what_was_measured() -> None:
-    latency = Latency(AT_ONCE)
-    for running, compute_ns in ((1, 150), (2, 240), (3, 330), (7, 330)):
-        latency.observe(2, compute_ns, running)
-    assert latency.scale == pytest.approx(1.0)
-    latency.observe(2, 240, 1)  # alone it should have taken 150
-    assert latency.scale == pytest.approx(1.0 + 0.05 * 0.6)
+class TestScale:
+    def latency(self, scale: float = 1.0, profile: Profile | None = None) -> Latency:
+        latency = Latency(profile or Profile(TABLE))
+        latency.scale = scale
+        return latency
 
+    @pytest.mark.parametrize("mood", [0.5, 1.0, 2.0])
+    def test_it_converges_on_the_mood(self, mood: float) -> None:
+        latency = self.latency()
+        for _ in range(200):
+            latency.observe(2, int(150 * mood))
+        assert latency.scale == pytest.approx(mood, rel=1e-3)
+        assert latency.predict(4) == pytest.approx(200 * mood, abs=1)
 
-def test_scale_returns_to_the_profile_while_nothing_runs() -> None:
-    """A tenth of the way for each empty window: else a scale that has every call refused would stay for ever."""
-    latency = Latency(Profile(TABLE))
-    latency.scale = 11.0
-    latency.tick()
-    assert latency.scale == pytest.approx(10.0)
-    latency.tick()
-    assert latency.scale == pytest.approx(9.1)
-    for _ in range(100):
+    @pytest.mark.parametrize(
+        ("profile", "observation", "moved"),
+        [
+            pytest.param(Profile(TABLE), (1, 10**12), 0.05 * 3, id="an-outlier-little"),
+            pytest.param(Profile(TABLE), (1, 0), 0, id="no-time"),
+            pytest.param(Profile(TABLE), (1, -5), 0, id="less-than-no-time"),
+            pytest.param(Profile((0, 10)), (1, 10), 0, id="a-table-of-nothing"),
+            pytest.param(Profile(), (1, 1000), 0, id="nothing-known"),
+            pytest.param(AT_ONCE, (2, 240, 2), 0, id="two-at-once-as-measured"),
+            pytest.param(AT_ONCE, (2, 330, 7), 0, id="many-at-once-as-measured"),
+            pytest.param(AT_ONCE, (2, 240, 1), 0.05 * 0.6, id="alone-as-long-as-two"),
+            pytest.param(BY_LENGTH, (2, 80, 1, 10), 0, id="short-rows-as-measured"),
+        ],
+    )
+    def test_one_observation(self, profile: Profile, observation: tuple[int, ...], moved: float) -> None:
+        latency = self.latency(profile=profile)
+        latency.observe(*observation)
+        assert latency.scale == pytest.approx(1 + moved)
+
+    def test_it_returns_to_the_profile_while_nothing_runs(self) -> None:
+        """A tenth of the way for each empty window: else a scale that has every call refused would stay for ever."""
+        latency = self.latency(2.0, Profile(TABLE, handover_ns=0))
+        latency.observe(2, 300)
+        latency.handover.observe(100 * US)
+        latency.tick()  # it ran in this window
+        assert (latency.scale, latency.handover.ns) == (pytest.approx(2.0), 5_000)
         latency.tick()
-    assert latency.scale == pytest.approx(1.0, abs=0.001)
+        assert (latency.scale, latency.handover.ns) == (pytest.approx(1.9), 4_500)
+
+    def test_what_is_planned_for_any_rows_follows_the_rows_that_arrive(self) -> None:
+        latency = Latency(BY_LENGTH)
+        for _ in range(200):
+            latency.observe(2, 80, 1, 10)
+        assert (latency.scale, latency.planned) == (pytest.approx(1.0), pytest.approx(0.4, rel=1e-3))
+        assert (latency.predict(2), latency.predict(2, 1, 10), latency.slowdown(2, 1)) == (80, 80, latency.planned)
+        for _ in range(60):
+            latency.tick()
+        assert latency.planned == pytest.approx(1.0, abs=0.01)
+
+    def test_slowdown_is_of_computing_and_hand_over(self) -> None:
+        latency = self.latency(2.0, Profile((100, 150), handover_ns=50))
+        assert latency.predict(1) == 250
+        assert latency.slowdown(2, 1, 0) == pytest.approx(350 / 200)
+        assert latency.slowdown(2, 1, 40) == pytest.approx(310 / 160)
+        assert latency.slowdown(2, 1, 50) == 2.0  # to the last place: decisions of the past hang on it
 
 
-def test_scale_stays_over_a_window_in_which_something_ran() -> None:
-    latency = Latency(Profile(TABLE))
-    latency.scale = 2.0
-    latency.observe(2, 300)
-    latency.tick()
-    assert latency.scale == pytest.approx(2.0)
-    latency.tick()
-    assert latency.scale == pytest.approx(1.9)
+class TestHandover:
+    @pytest.mark.parametrize(
+        ("profiled", "observed", "expected"),
+        [
+            pytest.param(None, [300 * US] * 100, 0, id="nothing-is-learnt-where-there-is-none"),
+            pytest.param(140 * US, [], 140 * US, id="begins-as-profiled"),
+            pytest.param(140 * US, [140 * US], 140 * US, id="as-predicted"),
+            pytest.param(140 * US, [10**10], 147 * US, id="late-once"),
+            pytest.param(140 * US, [-(10**10)], 133 * US, id="negative-once"),
+            pytest.param(0, [-50 * US], 0, id="never-less-than-nothing"),
+            *(pytest.param(start * US, [400 * US] * 400, 400 * US, id=f"from-{start}") for start in (0, 140, 2_000)),
+        ],
+    )
+    def test_it_follows_what_is_observed(self, profiled: int | None, observed: list[int], expected: int) -> None:
+        handover = Handover(profiled)
+        for spent_ns in observed:
+            handover.observe(spent_ns)
+        assert handover.ns == pytest.approx(expected, rel=0.01)
+        assert handover.profiled_ns == (profiled or 0)
+
+    def test_it_is_what_most_batches_cost(self) -> None:
+        """One in ten waits for 10 ms: the mean would be 1.1 ms."""
+        handover, chance = Handover(140 * US), random.Random(0)
+        for _ in range(2_000):
+            handover.observe(10_000 * US if chance.random() < 0.1 else 140 * US)
+        assert 120 * US < handover.ns < 250 * US
 
 
-BY_LENGTH = Profile((100, 200), ((150, 300),), ((10, (40, 80)), (30, (100, 200))))
+TRUE = (5_000, 10_000, 14_000, 9_400, 10_000, 10_500)
+WRONG = (8_000, 10_000, 14_000, 9_400, 27_000, 10_500)  # two sizes were measured in a noisy moment
 
 
-def test_shorter_rows_take_what_was_measured_of_their_length() -> None:
-    latency = Latency(BY_LENGTH)
-    assert [latency.predict(2, 1, length) for length in (0, 10, 20, 30, 60)] == [200, 80, 140, 200, 400]
-    assert latency.predict(4, 1, 10) == 160  # beyond the largest batch
-    assert latency.predict(2, 2, 10) == 120  # other units slow it as they slow the longest
-    assert Latency(Profile((100, 200))).predict(2, 1, 10) == 200
+def served(profile: Profile, batches: int, noise: float = 0.1, seed: int = 0, mood: float = 1.0) -> Latency:
+    """Batches of all sizes have run; noise only adds, heavy-tailed."""
+    draw, latency = random.Random(seed), Latency(profile)
+    for _ in range(batches):
+        size = draw.randint(1, len(TRUE))
+        slow = 1 + noise * draw.expovariate(1) * (8 if draw.random() < 0.05 else 1)
+        latency.observe(size, round(TRUE[size - 1] * slow * mood))
+    return latency
 
 
-def test_what_short_rows_take_does_not_move_the_scale_of_long_ones() -> None:
-    latency = Latency(BY_LENGTH)
-    for _ in range(100):
-        latency.observe(2, 80, 1, 10)
-    assert latency.scale == pytest.approx(1.0)
+def shape(latency: Latency) -> list[float]:
+    """Predictions over the truth, over their mean."""
+    ratios = [latency.predict(size) / true for size, true in enumerate(TRUE, 1)]
+    return [ratio * len(ratios) / sum(ratios) for ratio in ratios]
 
 
-def test_what_is_planned_for_any_rows_follows_the_rows_that_come() -> None:
-    latency = Latency(BY_LENGTH)
-    for _ in range(200):
-        latency.observe(2, 80, 1, 10)
-    assert latency.planned == pytest.approx(0.4, rel=1e-3)
-    assert latency.predict(2) == 80
-    assert latency.slowdown(2, 1) == latency.planned
-    assert latency.predict(2, 1, 10) == 80
-    for _ in range(60):
-        latency.tick()
-    assert latency.planned == pytest.approx(1.0, abs=0.01)
+class TestLiveTimes:
+    @pytest.mark.parametrize(("seed", "mood"), [(0, 1.0), (1, 3.0)])
+    def test_a_profile_that_is_wrong_at_two_sizes_is_corrected_there(self, seed: int, mood: float) -> None:
+        latency = served(Profile(WRONG, errors=(0.03,) * 6), 6 * 200, seed=seed, mood=mood)
+        assert shape(latency) == pytest.approx([1.0] * 6, abs=0.06)
+        assert latency.live is not None
+        assert max(latency.live.errors()) < 0.02
+
+    def test_a_profile_without_errors_is_exact_and_never_corrected(self) -> None:
+        latency = served(Profile(WRONG), 500)
+        assert latency.live is None
+        assert latency.predict(5) == int(WRONG[4] * latency.scale)
+
+    def test_one_batch_of_a_well_known_size_moves_it_little_and_one_alone_is_no_evidence(self) -> None:
+        live = LiveTimes((0.01, 0.25))
+        before = live.errors()
+        live.observe(1, 5.0)
+        assert live.factors[0] < 1.05
+        live.observe(2, 0.0)
+        assert live.errors()[1] == pytest.approx(before[1], rel=0.05)
+        live.observe(9, 0.5)  # beyond the table
+        assert live.seen == [1, 1]
+
+    def test_factors_do_not_drift_where_noise_has_a_long_tail(self) -> None:
+        """Bounding makes all deviations low on average; factor and scale must not run apart because of it."""
+        latency = served(Profile(TRUE, errors=(0.02,) * 6), 20_000, noise=0.5)
+        assert latency.live is not None
+        assert all(0.7 < factor < 1.4 for factor in latency.live.factors)
+        assert shape(latency) == pytest.approx([1.0] * 6, abs=0.1)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.scheduler.estimates.pairs import Pair, PairTime, parse_pair
+from app.scheduler.estimates.pairs import Pair, Paired, PairTime, parse_pair, slowdowns
 
 MS = 1_000_000
 GOOD = {"rows": 1, "beside_rows": 8, "alone_ms": 2.0, "beside_ms": 2.1, "slower": 0.05, "spread": 0.01, "speed": 0.9,
@@ -64,3 +64,35 @@ def test_what_is_not_of_the_format_is_named(changed: dict[str, Any], message: st
 def test_a_pair_is_an_object():
     with pytest.raises(ValueError, match="beside: expected an object"):
         parse_pair([])
+
+
+def times_of(*slower: float) -> tuple[PairTime, ...]:
+    """One row and eight, beside one row and then beside sixteen."""
+    sizes = [(1, 1), (8, 1), (1, 16), (8, 16)]
+    return tuple(PairTime(*one, 100, 100, fraction) for one, fraction in zip(sizes, slower, strict=False))
+
+
+FULL = times_of(0.01, 0.02, 0.03, 0.04)
+CALLS, BULK = Paired("calls", "a1", 8, (Pair("bulk", "b1", FULL),)), Paired("bulk", "b1", 16)
+ITSELF = Paired("calls", "a1", 8, (Pair("calls", "a1", FULL),))
+
+
+@pytest.mark.parametrize(
+    ("programs", "expected"),
+    [
+        pytest.param({3: CALLS, 7: BULK}, {(3, 7): 0.04}, id="one-way-round"),
+        pytest.param({1: ITSELF, 2: ITSELF._replace(architecture="a2")}, {(1, 1): 0.04, (2, 1): 0.04}, id="itself"),
+        pytest.param(
+            {0: CALLS._replace(max_batch=2), 1: BULK._replace(max_batch=1)}, {(0, 1): 0.04}, id="smaller-batches"
+        ),
+        pytest.param({0: CALLS._replace(max_batch=9), 1: BULK}, {}, id="larger"),
+        pytest.param({0: CALLS, 1: BULK._replace(max_batch=17)}, {}, id="larger-beside"),
+        pytest.param({0: CALLS, 1: BULK._replace(architecture="b2")}, {}, id="another-architecture"),
+        pytest.param({0: CALLS, 1: BULK._replace(model="other")}, {}, id="another-model"),
+        pytest.param({0: CALLS._replace(pairs=()), 1: BULK}, {}, id="no-pairs"),
+    ],
+)
+def test_only_what_was_measured_of_these_very_architectures_is_known(
+    programs: dict[int, Paired], expected: dict[tuple[int, int], float]
+):
+    assert slowdowns(programs) == expected

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiers import few
 
+from app.scheduler.estimates.fields import interpolate
 from app.scheduler.estimates.parts import padded
 from app.scheduler.estimates.profile import ModelProfile, fit, linear, parse
 from app.scheduler.types import Profile
@@ -37,7 +37,7 @@ def test_all_keys() -> None:
     assert (profile.power.idle, profile.power.busy) == (10.0, 60.0)
     together = ((1_500_000, 2_000_000, 2_500_000, 3_000_000),)
     assert profile.stage() == Profile(profile.batch_ns, together, handover_ns=250_000)
-    assert profile.peak == 2000  # of computing alone
+    assert (profile.best, profile.peak) == (4, 2000)  # of computing alone
     assert profile.occupied_ns == (1_250_000, 1_750_000, 2_750_000, 2_250_000)
     assert profile.transfer_ns == (0, 250_000, 500_000, 1_000_000)
 
@@ -49,12 +49,8 @@ def test_cut_to_a_smaller_batch() -> None:
     assert (cut.transfer_ns, cut.handover_ns) == ((0, 250_000), 250_000)
     assert cut.power == parse(FULL).power
     assert parse(cut.to_dict()) == cut
-
-
-def test_only_times_are_needed() -> None:
-    profile = parse({"batch_ms": {"1": 2}})
-    assert (profile.max_batch, profile.batch_ns, profile.power) == (1, (2_000_000,), None)
-    assert parse(profile.to_dict()) == profile
+    with pytest.raises(ValueError, match="max_batch: expected 1 to 4"):
+        parse(FULL).up_to(5)
 
 
 def test_each_stage_is_handed_over() -> None:
@@ -83,115 +79,6 @@ def test_unknown_keys_are_kept() -> None:
     data = {**FULL, "torch": "2.13", "notes": [1], "power_w": {"idle": 1, "busy": 2, "sensor": "rapl"}}
     kept = parse(data).to_dict()
     assert (kept["torch"], kept["notes"], kept["power_w"]["sensor"]) == ("2.13", [1], "rapl")
-
-
-@EXAMPLES
-@given(
-    st.lists(st.integers(1, 10**12), min_size=1, max_size=40),
-    st.one_of(st.none(), st.integers(1, 64)),
-    st.dictionaries(st.sampled_from(["a", "b"]), st.integers(), max_size=2),
-)
-def test_written_and_read_again(times: list[int], threads: int | None, extra: dict[str, int]) -> None:
-    data = {**extra, "batch_ms": {str(size): time / 1e6 for size, time in enumerate(times, 1)}}
-    if threads is not None:
-        data["threads"] = threads
-    profile = parse(data)
-    assert list(profile.batch_ns) == times
-    assert parse(json.loads(json.dumps(profile.to_dict()))) == profile
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"batch_ms": None}, "batch_ms: expected times"),
-        ({"batch_ms": {}}, "batch_ms: expected times"),
-        ({"batch_ms": {"2": 1, "4": 1}}, "batch_ms.1: expected a time for 1 row, got nothing"),
-        ({"batch_ms": {"1": 1, "2": 1}}, "batch_ms.4: expected a time for 4 rows"),
-        ({"batch_ms": {"1": 1, "4": 1, "8": 2}}, "batch_ms.8: expected sizes up to max_batch, 4"),
-        ({"batch_ms": {"1": 1, "4": 0}}, "batch_ms.4: expected milliseconds above 0"),
-        ({"batch_ms": {"1": 1, "4": "2"}}, "batch_ms.4: expected a number"),
-        ({"batch_ms": {"1": 1, "4": float("nan")}}, "batch_ms.4: expected a number"),
-        ({"batch_ms": {"1": True, "4": 1}}, "batch_ms.1: expected a number"),
-        ({"batch_ms": {"one": 1}}, "batch_ms.one: expected a whole number"),
-        ({"batch_ms": {"0": 1}}, "batch_ms.0: expected a whole number"),
-        ({"max_batch": 1.5}, "max_batch: expected a whole number"),
-        ({"max_batch": 10**9}, "max_batch: expected a whole number"),
-        ({"threads": 0}, "threads: expected a whole number"),
-        ({"model": 7}, "model: expected a text"),
-        ({"concurrency": []}, "concurrency: expected"),
-        ({"concurrency": {"1": {"1": 1}}}, "concurrency.1: expected at least 2"),
-        ({"concurrency": {"2": {"1": 1}}}, "concurrency.2.4: expected a time"),
-        ({"concurrency": {"2": {"1": 1, "4": -1}}}, "concurrency.2.4: expected milliseconds above 0"),
-        ({"transfer_ms": 3}, "transfer_ms: expected times by batch size, got 3"),
-        ({"transfer_ms": {}}, "transfer_ms: expected times"),
-        ({"transfer_ms": {"1": 1, "4": -1}}, "transfer_ms.4: expected milliseconds of at least 0, got -1"),
-        ({"transfer_ms": {"1": True, "4": 1}}, "transfer_ms.1: expected a number"),
-        ({"transfer_ms": {"2": 1, "4": 1}}, "transfer_ms.1: expected a time for 1 row"),
-        ({"transfer_ms": {"1": 1, "2": 1}}, "transfer_ms.4: expected a time for 4 rows"),
-        ({"handover_ms": -0.1}, "handover_ms: expected milliseconds of at least 0, got -0.1"),
-        ({"handover_ms": {"1": 1}}, "handover_ms: expected a number"),
-        ({"power_w": 5}, "power_w: expected idle and busy"),
-        ({"power_w": {"idle": 5}}, "power_w.busy: expected watts, got nothing"),
-        ({"power_w": {"idle": -5, "busy": 1}}, "power_w.idle: expected at least 0"),
-        ({"length_ms": 3}, "length_ms: expected batch times by length"),
-        ({"length_ms": {"x": {"1": 1, "4": 1}}}, "length_ms.x: expected a whole number"),
-        ({"length_ms": {"8": {"1": 1, "2": 1}}}, "length_ms.8.4: expected a time for 4 rows"),
-        ({"cell": 1}, "cell: expected true or false"),
-        ({"stages": "ab"}, "stages: expected a list of profiles"),
-        ({"stages": [{"batch_ms": {"1": 1}}]}, "stages.0.batch_ms.4: expected a time for 4 rows"),
-        ({"stages": [{"batch_ms": {"1": 1}, "max_batch": 1}]}, "stages.0: expected times up to the largest batch, 4"),
-        ({"stages": [{"stages": [{"batch_ms": {"1": 1, "4": 1}}]}]}, "stages.0.stages: expected none"),
-    ],
-)
-def test_the_key_at_fault_is_named(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{message}"):
-        parse({**FULL, **change})
-
-
-STAGES = [{"batch_ms": {"1": 1, "4": 4}}, {"batch_ms": {"1": 2, "4": 2}, "cell": True}]
-
-
-def test_stages_and_lengths() -> None:
-    """Times of the whole that are left out: the sum of the stages', or those of the longest rows."""
-    profile = parse({"max_batch": 4, "stages": STAGES})
-    assert profile.batch_ns == (3_000_000, 4_000_000, 5_000_000, 6_000_000)
-    assert [stage.repeats for stage in profile.program_stages()] == [False, True]
-    assert profile.program_stages()[1].profile == Profile((2_000_000,) * 4)
-    long = parse({"length_ms": {"30": {"1": 3, "4": 6}, "10": {"1": 1, "4": 2}}})
-    assert long.batch_ns == (3_000_000, 4_000_000, 5_000_000, 6_000_000)
-    assert [long.time(4, length) / 1e6 for length in (0, 10, 15)] == [6, 2, 3]
-    for one in (profile, long):
-        assert parse(one.to_dict()) == one
-        assert parse(one.up_to(2).to_dict()) == one.up_to(2)
-    assert parse({**FULL, "stages": STAGES}).batch_ns == parse(FULL).batch_ns  # what was measured of the whole
-
-
-def test_rows_a_second_at_a_length() -> None:
-    """A cell runs as many steps as the row is long."""
-    assert parse({"max_batch": 4, "stages": STAGES}).peak_at(10) == pytest.approx(4 / (0.004 + 10 * 0.002))
-    assert parse({"length_ms": {"10": {"1": 1, "2": 1}, "30": {"1": 3, "2": 3}}}).peak_at(20) == pytest.approx(1000)
-
-
-def test_what_is_no_profile() -> None:
-    with pytest.raises(ValueError, match="expected an object"):
-        parse([1])
-    with pytest.raises(ValueError, match="batch_ms: expected the times"):
-        parse({})
-
-
-def test_smaller_largest_batch() -> None:
-    shorter = parse({**FULL, "extra": 1}).up_to(2)
-    assert shorter.batch_ns == (1_000_000, 1_500_000)
-    assert shorter.concurrency_ns == {2: (1_500_000, 2_000_000)}
-    assert shorter.extra == {"extra": 1}
-    with pytest.raises(ValueError, match="max_batch: expected 1 to 4"):
-        parse(FULL).up_to(5)
-
-
-def test_best_size() -> None:
-    profile = parse(FULL)
-    assert (profile.best, profile.peak) == (4, 2000)
-    assert parse({"batch_ms": {"1": 1, "2": 2, "3": 3}}).best == 1  # the smallest of equals
 
 
 def test_times_between_the_numbers_at_once_that_were_measured() -> None:
@@ -259,3 +146,11 @@ def test_profile_of_rows_of_one_length() -> None:
     assert at.batch_ns == (5_000_000, 8_000_000)
     assert at.occupied_ns == (15_500_000, 18_500_000)
     assert at.peak == profile.peak_at(20)
+
+
+def test_interpolation_keeps_what_is_known_and_stays_within_it() -> None:
+    known = {1: 10, 3: 20, 7: 0}
+    assert interpolate(known, range(1, 8)) == [10, 15, 20, 15, 10, 5, 0]
+    for beyond in (0, 8):
+        with pytest.raises(ValueError, match=f"expected points from 1 to 7, got {beyond}"):
+            interpolate(known, [beyond])
