@@ -36,9 +36,6 @@ def soonest(scheduler: Scheduler, rows: int, now: int = 0, program: int = 1) -> 
 class TestBacklog:
     """Batches of 1, 2, 3, 4 rows take 10, 12, 14, 16 ms."""
 
-    def test_nothing_there(self) -> None:
-        assert scheduler_of(make_program(batch_ns=CURVE, max_batch=4)).backlog_ns(0) == 0
-
     @pytest.mark.parametrize(("now", "expected"), [(0, 16 + 16 + 12), (10, 6 + 16 + 12), (16, 16 + 12), (99, 16 + 12)])
     def test_what_runs_has_its_rest_and_what_waits_goes_in_full_batches(self, now: int, expected: int) -> None:
         scheduler = scheduler_of(make_program(batch_ns=CURVE, max_batch=4))
@@ -67,17 +64,8 @@ class TestBacklog:
         feed(scheduler, make_call(1, 16))
         assert scheduler.backlog_ns(0) == (16 + 16 + 16 + 16) // 2 * MS
 
-    def test_unknown_times_are_no_time(self) -> None:
-        scheduler = scheduler_of(make_program())
-        feed(scheduler, make_call(1, 40))
-        assert scheduler.backlog_ns(0) == 0
-
 
 class TestDeadline:
-    def test_idle_device_takes_the_time_of_the_rows(self) -> None:
-        scheduler = scheduler_of(make_program(batch_ns=CURVE, max_batch=4))
-        assert [soonest(scheduler, rows) for rows in (1, 2, 4, 5)] == [10, 12, 16, 26]
-
     def test_company_in_the_last_batch_is_cheap(self) -> None:
         """Four run until 16, two wait: one more joins them and takes 2 ms; a third fills up; a fourth begins anew."""
         scheduler = scheduler_of(make_program(batch_ns=CURVE, max_batch=4))
@@ -99,12 +87,6 @@ class TestDeadline:
         feed(scheduler, make_call(1, 6))
         assert scheduler.admit(1, 1, Klass.REALTIME, 29 * MS, 0) == Refusal(Reason.DEADLINE_UNREACHABLE, 28 * MS)
 
-    def test_nothing_changes(self) -> None:
-        scheduler = scheduler_of(make_program(batch_ns=CURVE, max_batch=4, max_queue=2))
-        for rows in (1, 2, 3):
-            scheduler.admit(1, rows, Klass.REALTIME, 5 * MS, 0)
-        assert (scheduler.waiting(1), scheduler.alive, list(scheduler.calls)) == (0, 0, [])
-
     def test_scale_that_has_every_call_refused_returns(self) -> None:
         """A device that was slow for a while refuses all; as nothing runs then, only windows can undo it."""
         scheduler = scheduler_of(make_program(batch_ns=CURVE, max_batch=4))
@@ -125,9 +107,6 @@ class TestHandover:
         scheduler.add_program(make_program(stages=stages, max_batch=4), 0)
         return scheduler
 
-    def test_idle_device_takes_it_for_each_batch(self) -> None:
-        assert [soonest(self.scheduler(), rows) for rows in (1, 4, 5)] == [13, 19, 32]
-
     def test_backlog_counts_it_for_each_batch(self) -> None:
         scheduler = self.scheduler()
         feed(scheduler, make_call(1, 10))
@@ -138,12 +117,6 @@ class TestHandover:
         feed(scheduler, make_call(1, 10))
         assert scheduler.backlog_ns(0) == (19 + 16 + 12) * MS
         assert [soonest(self.scheduler(push_depth=2, push_ahead_ns=2 * MS), rows) for rows in (1, 8)] == [13, 34]
-
-    def test_hint_counts_it(self) -> None:
-        scheduler = self.scheduler()
-        feed(scheduler, make_call(1, 6))
-        refusal = scheduler.admit(1, 1, Klass.REALTIME, 20 * MS, 0)
-        assert refusal == Refusal(Reason.DEADLINE_UNREACHABLE, (19 + 15) * MS)
 
 
 class TestOverload:
@@ -182,14 +155,6 @@ class TestOverload:
         assert [drop.call.id for drop in step.drop] == [2]
         assert [[row.call.id for row in unit.rows] for unit in step.start] == [[1, 3, 3]]
         assert scheduler.waiting(1) == 0
-
-    def test_call_whose_first_rows_run_leaves_with_those_that_wait(self) -> None:
-        """Its rows that run finish unheard; its rows that wait are not run for nothing."""
-        scheduler = scheduler_of(make_program(batch_ns=CURVE, max_batch=4))
-        unit = feed(scheduler, make_call(1, 6, deadline=27 * MS)).start[0]
-        step = finish(scheduler, unit, 16 * MS)  # the other two would end at 28
-        assert [(drop.call.id, drop.reason) for drop in step.drop] == [(1, Reason.DEADLINE_UNREACHABLE)]
-        assert (step.start, step.done, scheduler.waiting(1), scheduler.alive) == ([], [], 0, 0)
 
     def test_rows_beyond_the_cut_are_left_for_later(self) -> None:
         """A late row that would not run in this unit is not looked at; its deadline may be met by nobody knows what."""

@@ -17,7 +17,7 @@ from app.scheduler.forming.gate import Gate
 from app.scheduler.forming.reef import Reef
 from app.scheduler.policies import POLICIES
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import Fault, Klass, Outcome, Profile, Reason, Refusal, Stage, Step, Unit
+from app.scheduler.types import Klass, Outcome, Profile, Reason, Refusal, Stage, Step, Unit
 
 from .test_invariants import MIXED, traces
 from .world import Trace, World, make_call, make_device, make_program
@@ -49,14 +49,6 @@ def ran(scheduler: Scheduler, unit: Unit, now: int) -> Step:
 
 
 class TestUnits:
-    def test_a_unit_ends_where_its_class_does(self) -> None:
-        scheduler = scheduler_of(8, policy="no_wait", batch_ns=(10,) * 8, max_batch=8)
-        submit(scheduler, BEST, 1, 3)
-        submit(scheduler, REAL, 4, 2, now=5)
-        first = scheduler.step(5)
-        assert rows(first) == [[4, 5]]
-        assert rows(ran(scheduler, first.start[0], 15)) == [[1, 2, 3]]
-
     @pytest.mark.parametrize(("pairs", "expected"), [({}, [[4, 5]]), ({(1, 1): 0.01}, [[4, 5], [1, 2, 3]])])
     def test_two_workers_take_one_class_each_where_it_costs_little(
         self, pairs: dict[tuple[int, int], float], expected: list[list[int]]
@@ -76,19 +68,6 @@ class TestUnits:
         assert (rows(step), step.wake_at) == ([], 100)
         submit(scheduler, REAL, 6, 2)
         assert rows(scheduler.step(0)) == [[1, 2, 6, 7]]
-
-    def test_rows_that_failed_run_again_among_their_class(self) -> None:
-        scheduler = scheduler_of(2, policy="no_wait", batch_ns=(10, 10), max_batch=2)
-        submit(scheduler, BEST, 1, 2)
-        unit = scheduler.step(0).start[0]
-        submit(scheduler, REAL, 3, 1)
-        scheduler.finished(Outcome(unit.id, Fault.MODEL), 10)
-        units = []
-        step = scheduler.step(10)
-        while step.start:
-            units += rows(step)
-            step = ran(scheduler, step.start[0], 20)
-        assert units == [[3], [1], [2]]
 
     def test_real_time_rows_do_not_wait_for_best_effort_ones_to_leave_later_stages(self) -> None:
         """A policy that lets one batch at a time through the stages does so for each class."""
@@ -163,12 +142,6 @@ class TestAdmission:
         assert scheduler.admit(1, 1, BEST, 50 * MS, 0) is None
         assert scheduler.admit(1, 1, BEST, 50 * MS - 1, 0) == Refusal(Reason.DEADLINE_UNREACHABLE, 40 * MS)
         assert scheduler.backlog_ns(0) == 40 * MS
-
-    def test_hint_of_a_class_is_its_own(self) -> None:
-        scheduler = self.flooded(max_queue=8)
-        submit(scheduler, REAL, 20, 8)
-        assert scheduler.admit(1, 1, REAL, None, 0) == Refusal(Reason.QUEUE_FULL, 20 * MS)
-        assert scheduler.admit(1, 1, BEST, None, 0) == Refusal(Reason.QUEUE_FULL, 50 * MS)
 
 
 def test_oldest_is_that_of_what_waits() -> None:

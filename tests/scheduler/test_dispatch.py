@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import AT_ONCE, Fault, Formed, Profile, Reason, Stage
+from app.scheduler.types import AT_ONCE, Formed, Profile, Reason, Stage
 
 from .test_scheduler import calls_of, feed, finish
 from .world import make_call, make_device, make_program
@@ -92,10 +92,6 @@ class TestHandover:
         scheduler.add_program(make_program(stages=self.STAGES, policy="no_wait"), 0)
         return scheduler
 
-    def test_an_idle_worker_waits_for_it(self) -> None:
-        (unit,) = feed(self.scheduler(), make_call(1)).start
-        assert (unit.begins, unit.predicted, unit.behind) == (0, 140, False)
-
     @pytest.mark.parametrize(("ahead", "predicted"), [(30, 120), (40, 110), (60, 110)])
     def test_behind_another_unit_it_costs_what_is_left_of_it(self, ahead: int, predicted: int) -> None:
         scheduler = self.scheduler(push_depth=2, push_ahead_ns=ahead)
@@ -135,12 +131,6 @@ class TestHandover:
         assert before == pytest.approx(100 + 80, abs=5)
         assert scheduler.scale(1) == 1.0
         assert scheduler.handover_ns(1) == pytest.approx(80, abs=5)
-
-    def test_a_unit_that_failed_says_nothing(self) -> None:
-        scheduler = self.scheduler()
-        (unit,) = feed(scheduler, make_call(1)).start
-        finish(scheduler, unit, 10**6, error=Fault.MODEL)
-        assert scheduler.handover_ns(1) == 40
 
 
 class TestDeadlines:

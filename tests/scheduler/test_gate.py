@@ -86,9 +86,6 @@ class TestBudget:
         assert (rows(step.start), step.wake_at) == ([[1, 2]], 5)
         assert rows(scheduler.step(5).start) == [[3]]
 
-    def test_real_time_units_have_none(self) -> None:
-        assert rows(submit(scheduler_of(4, budget=1), REAL, 1, 2, 3).start) == [[1, 2, 3]]
-
     def test_stages_that_follow_within_a_unit_keep_it_too(self) -> None:
         stages = tuple(Stage(Profile((time,))) for time in (10, 10, 50, 10))
         scheduler = scheduler_of(1, budget=20, stages=stages, goes_on=True)
@@ -165,6 +162,16 @@ class TestHeld:
         submit(scheduler, REAL, 1)
         assert rows(submit(scheduler, BEST, 5, 6, 7, 8, program=2).start) == [[5, 6]]
 
+    @pytest.mark.parametrize(("now", "steps"), [(0, 2), (1, 1), (11, 1)])
+    def test_it_has_as_many_stages_as_end_in_time(self, now: int, steps: int) -> None:
+        """The first two end at 20 at the latest, when the hold does."""
+        scheduler = scheduler_of(4, programs=0, goes_on=True)
+        scheduler.add_program(make_program(1, policy="window", max_delay_ns=20), 0)
+        stages = tuple(Stage(Profile((time,))) for time in (9, 11, 1, 1))
+        scheduler.add_program(make_program(2, stages=stages, policy="no_wait", max_batch=1), 0)
+        submit(scheduler, REAL, 1)
+        assert [unit.steps for unit in submit(scheduler, BEST, 5, program=2, now=now).start] == [steps]
+
     def test_they_take_nothing_back_that_may_run_meanwhile(self) -> None:
         scheduler = self.scheduler(push_depth=2, push_ahead_ns=AT_ONCE, withdraws=True)
         submit(scheduler, REAL, 1)
@@ -214,8 +221,14 @@ class TestExpected:
         assert all(later - sooner < 11 * 35 + 50 for sooner, later in itertools.pairwise([0, *began, 4000]))
 
     def test_with_a_worker_kept_for_them_none_is_waited_for(self) -> None:
-        units = [unit for unit in self.units(100, 35, 1, 1) if unit.klass is BEST]
-        assert any(unit.begins % 100 > 65 for unit in units[20:])
+        """Best-effort units follow one another without a gap, also just before a call is expected."""
+        calls = [Arrival(0, 2, (0,) * 40, BEST), *(Arrival(at, 1) for at in range(0, 1400, 100))]
+        programs = (
+            make_program(1, batch_ns=(10,), policy="no_wait", max_batch=1),
+            make_program(2, batch_ns=(35,), policy="no_wait", max_batch=1),
+        )
+        units = World(Trace(make_device(1, 1), programs, tuple(calls), pairs=((1, 2, 0.0),))).run().units
+        assert [unit.begins for unit in units if unit.klass is BEST] == list(range(0, 1400, 35))
 
 
 class TestRoom:
@@ -264,9 +277,6 @@ class TestWorkers:
         scheduler = scheduler_of(1, 1, 4, push_depth=2, push_ahead_ns=AT_ONCE)
         assert [unit.worker for unit in submit(scheduler, BEST, 8).start] == [0]
         assert [unit.worker for ident in (1, 2) for unit in submit(scheduler, REAL, ident).start] == [2, 1]
-
-    def test_a_single_one_serves_both(self) -> None:
-        assert rows(submit(scheduler_of(4), BEST, 1).start) == [[1]]
 
 
 class TestPadding:
@@ -475,18 +485,6 @@ class TestHold:
 
 
 class TestShare:
-    def test_best_effort_goes_first_when_it_is_owed_time(self) -> None:
-        scheduler = scheduler_of(1, class_share=0.25)
-        step = submit(scheduler, BEST, *range(100, 140))
-        submit(scheduler, REAL, *range(20))
-        served = []
-        for now in range(10, 210, 10):
-            (unit,) = step.start
-            served.append(unit.klass)
-            scheduler.finished(Outcome(unit.id, compute_ns=10), now)
-            step = scheduler.step(now)
-        assert served.count(BEST) == 5
-
     @pytest.mark.parametrize(("clients", "share"), [(1, 0.05), (1, 0.25), (4, 0.05)])
     def test_is_the_part_that_is_set_however_few_clients_wait(self, clients: int, share: float) -> None:
         """Each asks again with its answer."""

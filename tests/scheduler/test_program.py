@@ -10,7 +10,7 @@ from app.scheduler.estimates.batch_monitor import Regression, algorithm_1
 from app.scheduler.estimates.profile import linear
 from app.scheduler.optimal.tables import ControlTables, solve
 from app.scheduler.rows.program import ProgramState
-from app.scheduler.types import AT_ONCE, DeviceSpec, Formed, Outcome, Profile, Program, Stage, Unit, WorkerSpec
+from app.scheduler.types import DeviceSpec, Formed, Outcome, Profile, Program, Stage, Unit, WorkerSpec
 
 S = 1_000_000_000
 #: A device that serves 2253 rows a second, with a table for a tenth and for nine tenths of that.
@@ -20,10 +20,6 @@ TABLES = ControlTables((0.1, 0.9), ((0, 1), (0, 0)), 32, (1,), (0, 50), 32 * 1e9
 DEVICE = DeviceSpec((WorkerSpec(1), WorkerSpec(32)), max_alive=20)
 
 TWO_STAGES = Program(0, "m", (Stage(Profile((10, 20))), Stage(Profile((1, 2)))), max_batch=2)
-
-
-def test_time_is_that_of_all_stages() -> None:
-    assert [ProgramState(TWO_STAGES, None, DEVICE, 0).time(rows) for rows in (1, 2)] == [11, 22]
 
 
 def ran(size: int, *, stage: int = 0, running: int = 1, started: int = 0, behind: bool = False) -> Unit:
@@ -42,32 +38,6 @@ class TestHandover:
         program = Program(1, "m", (self.STAGE,) * stages, max_batch=2)
         return ProgramState(program, None, DeviceSpec((WorkerSpec(2),), **device), 0)
 
-    def test_each_stage_is_handed_over(self) -> None:
-        assert [self.state(stages).time(2) for stages in (1, 2)] == [230, 460]
-
-    def test_what_passes_while_the_worker_is_busy_costs_nothing(self) -> None:
-        """Only the first stage is handed over ahead: rows stand at the next when they have been through it."""
-        state = self.state(stages=2)
-        assert [state.time(2, lead_ns=lead) for lead in (0, 10, 30, AT_ONCE)] == [460, 450, 430, 430]
-
-    @pytest.mark.parametrize(
-        ("device", "interval"),
-        [({}, 230), ({"push_ahead_ns": 20}, 230), ({"push_depth": 2, "push_ahead_ns": 20}, 210),
-         ({"push_depth": 2, "push_ahead_ns": AT_ONCE}, 200)],
-        ids=["one-unit", "ahead-of-nothing", "ahead", "at-once"],
-    )  # fmt: skip
-    def test_units_that_follow_one_another_are_handed_over_ahead(self, device: dict[str, int], interval: int) -> None:
-        assert self.state(**device).interval(2) == interval
-
-    def test_the_scale_is_that_of_computing(self) -> None:
-        """A device twice as slow, and a loop that takes as long as ever: both are learnt apart."""
-        state = self.state()
-        for _ in range(200):
-            state.observe(ran(2, started=1_000), Outcome(0, None, 400), 1_430)
-        assert state.latency[0].scale == pytest.approx(2, rel=1e-3)
-        assert state.latency[0].handover.ns == 30
-        assert state.time(1) == pytest.approx(230, abs=1)
-
     def test_it_is_learnt_from_units_whose_worker_had_nothing_else(self) -> None:
         state = self.state()
         for _ in range(500):
@@ -76,19 +46,6 @@ class TestHandover:
         for _ in range(500):
             state.observe(ran(1, started=1_000), Outcome(0, None, 100), 1_180)
         assert state.time(1) == pytest.approx(180, abs=1)
-
-    def test_without_one_in_the_profile_none_is_learnt(self) -> None:
-        state = ProgramState(Program(1, "m", (Stage(Profile((100,))),)), None, DEVICE, 0)
-        for _ in range(100):
-            state.observe(ran(1), Outcome(0, None, 100), 180)
-        assert (state.time(1), state.latency[0].scale) == (100, 1.0)
-
-    def test_what_was_learnt_begins_again_with_a_new_profile(self) -> None:
-        state = self.state()
-        for _ in range(100):
-            state.observe(ran(1), Outcome(0, None, 100), 200)
-        state.reprofile(Profile((100, 200), handover_ns=10))
-        assert state.time(2) == 210
 
     def test_the_preferred_size_counts_it(self) -> None:
         """Two rows in 230 are 8.7 million a second; without the hand-over they would be 10."""
@@ -123,26 +80,11 @@ def test_few_runs_tell_nothing() -> None:
     assert not state.broken
 
 
-def test_an_unknown_policy_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="no_wait"):
-        ProgramState(Program(0, "m", policy="nope"), None, DEVICE, 0)
-
-
 def served(policy: str = "adaptive", **options: object) -> ProgramState:
     return ProgramState(Program(1, "m", (Stage(Profile(CURVE)),), policy, **options), None, DEVICE, 0)  # type: ignore[arg-type]
 
 
 class TestTick:
-    def test_preferred_size_follows_the_rate(self) -> None:
-        """Khan's is what the policies see and what the preset reports; others report the size of the measured table."""
-        for policy, reported in (("preferred", 2), ("adaptive", 1)):
-            state = served(policy)
-            assert state.facts[0].preferred == 2
-            state.rate.arrive(100)
-            state.tick(S)
-            assert state.facts[0].preferred == 2
-            assert state.preferred == reported
-
     def test_level_follows_rate_and_scale(self) -> None:
         state = served()
         state.set_control(TABLES)
@@ -184,12 +126,6 @@ class TestControl:
         assert (state.facts[0].control, state.facts[0].level) == (TABLES, 1)
         state.set_control(replace(TABLES, loads=(0.9,), tables=((0, 1),), hold_ns=(0,)))
         assert state.facts[0].level == 0
-
-    def test_tables_are_taken_away(self) -> None:
-        state = served()
-        state.set_control(TABLES)
-        state.set_control(None)
-        assert state.facts[0].control is None
 
     @pytest.mark.parametrize(
         "stages",

@@ -6,7 +6,7 @@ from collections import deque
 
 import pytest
 
-from app.scheduler.rows.lanes import LengthWindow, put_in, rank
+from app.scheduler.rows.lanes import LengthWindow, put_in
 from app.scheduler.rows.ready import ReadySet
 from app.scheduler.types import Call, Klass, Row, RowState
 
@@ -84,18 +84,6 @@ def test_first_passes_over_rows_without_room_as_take_does(n: int, room: int, exp
     stand(ready, *calls)
     assert ids(list(ready.first(n, room))) == expected
     assert ids(ready.take(n, room)) == expected
-
-
-def test_rows_of_one_arrival_stand_in_order_of_submission() -> None:
-    ready = ReadySet(KEY)
-    stand(ready, make_call(1, 2), make_call(2, 2))
-    assert [(row.call.id, row.index) for row in ready.take(4, 1 << 30)] == [(1, 0), (1, 1), (2, 0), (2, 1)]
-
-
-def test_late_row_is_put_in_its_place() -> None:
-    ready = ReadySet(KEY)
-    stand(ready, make_call(1, arrived=10), make_call(2, arrived=30), make_call(3, arrived=20))
-    assert ids(ready.take(3, 1 << 30)) == [1, 3, 2]
 
 
 def test_rows_of_calls_that_left_are_passed_over() -> None:
@@ -206,23 +194,6 @@ def test_retry_group_that_lost_its_first_row_is_placed_anew() -> None:
     assert ready.count == 0
 
 
-def test_retry_group_whose_calls_left_is_forgotten() -> None:
-    ready = ReadySet(KEY)
-    call = make_call(1, 2)
-    stand(ready, call)
-    ready.add_retry(ready.take(2, 1 << 30))
-    leave(ready, call)
-    assert ready.count == 0
-    assert ready.take_retry(99, 99) == []
-    assert ready.head() is None
-
-
-def test_rank_is_class_priority_arrival_sequence() -> None:
-    call = make_call(7, klass=Klass.BEST_EFFORT, priority=3, arrived=5)
-    stand(ReadySet(KEY), call)
-    assert rank(call.rows[0]) == (1, 3, 5, 70)
-
-
 def test_a_group_that_must_be_re_run_goes_before_all_rows_of_its_priority() -> None:
     ready = ReadySet(KEY)
     stand(ready, *(make_call(i, arrived=i) for i in range(2, 5)))
@@ -304,11 +275,6 @@ class TestByLength:
         assert ids(ready.take(9, 9)) == [1, 3]
         assert ready.count == 0
         assert ready.length_window(9) is None
-
-    def test_rows_taken_in_their_order_leave_both_orders(self) -> None:
-        ready, _ = self.sorted_set(10, 30, 20)
-        assert ids(ready.take(2, 9)) == [0, 1]
-        assert ready.length_window(9) == LengthWindow([20], 0, 1, 20, 20, 20)
 
     def test_none_while_a_group_is_run_again(self) -> None:
         ready, _ = self.sorted_set(10, 30)

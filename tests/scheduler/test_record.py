@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
@@ -66,29 +65,6 @@ def test_first_entry_is_the_configuration() -> None:
     scheduler = scheduler_of(json.loads(json.dumps(entries[0])))
     assert scheduler.device == make_device(4, 2, max_alive=9)
     assert not scheduler.split_failed
-
-
-def test_inputs_and_steps_are_recorded_in_order() -> None:
-    entries: list[Entry] = []
-    session(entries)
-    names = [entry.get("in", "step") for entry in entries[1:]]
-    assert names[:8] == ["add_program", "add_program", "submit", "submit", "step", "step", "launched", "refused"]
-    assert names[8:14] == ["tick", "reprofile", "control", "bound", "submit", "control"]
-    assert names[14:] == ["finished"] * (len(names) - 17) + ["cancel", "remove_program", "step"]
-
-
-@pytest.mark.parametrize(
-    "through", [lambda entry: entry, lambda entry: json.loads(json.dumps(entry))], ids=["data", "json"]
-)
-def test_feed_gives_equal_steps(through: Any) -> None:
-    entries: list[Entry] = []
-    session(entries)
-    scheduler = scheduler_of(through(entries[0]))
-    for entry in map(through, entries[1:]):
-        if "step" in entry:
-            assert through(step_entry(scheduler.step(entry["t"]), entry["t"])) == entry
-        else:
-            feed(scheduler, entry)
 
 
 def test_step_is_named_by_calls_and_row_indexes() -> None:

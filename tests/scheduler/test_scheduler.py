@@ -62,21 +62,6 @@ class TestAdmission:
         assert scheduler.admit(1, 1, Klass.REALTIME, None, 0) is None
         assert scheduler.admit(1, 2, Klass.REALTIME, None, 0) == Refusal(Reason.QUEUE_FULL, 1 * MS)
 
-    def test_retry_hint_is_the_measured_backlog(self) -> None:
-        scheduler = scheduler_of(make_program(batch_ns=CURVE, max_batch=4, max_queue=6), device=make_device(4))
-        feed(scheduler, make_call(1, 10))
-        # 4 ms have passed of the 16 of four rows; then four rows more and two
-        assert scheduler.backlog_ns(4 * MS) == (12 + 16 + 12) * MS
-        assert scheduler.admit(1, 1, Klass.REALTIME, None, 4 * MS) == Refusal(Reason.QUEUE_FULL, 40 * MS)
-
-    @pytest.mark.parametrize(("deadline", "refused"), [(46, False), (45, True)])
-    def test_deadline_is_judged_by_the_batch_that_the_rows_will_run_in(self, deadline: int, refused: bool) -> None:
-        """At 4: the unit that runs ends at 16, four rows more at 32; then two and the newcomer in one batch, 14 ms."""
-        scheduler = scheduler_of(make_program(batch_ns=CURVE, max_batch=4), device=make_device(4))
-        feed(scheduler, make_call(1, 10))
-        answer = scheduler.admit(1, 1, Klass.REALTIME, deadline * MS, 4 * MS)
-        assert answer == (Refusal(Reason.DEADLINE_UNREACHABLE, 40 * MS) if refused else None)
-
     @pytest.mark.parametrize("program", [1, 9], ids=["closed", "unknown"])
     def test_closed_and_unknown_programs(self, program: int) -> None:
         scheduler = scheduler_of()
@@ -142,29 +127,8 @@ class TestDeadlines:
         step = finish(scheduler, unit, S + 19 * MS)
         assert ([call.id for call in step.done], step.drop) == ([1], [])
 
-    def test_nothing_starts_at_its_deadline(self) -> None:
-        step = feed(scheduler_of(), make_call(1, deadline=10), now=10)
-        assert step.start == []
-        assert left(step.drop) == [(1, Reason.DEADLINE, -1)]
-
 
 class TestCancel:
-    def test_waiting_rows_are_forgotten(self) -> None:
-        scheduler = scheduler_of(device=make_device(1))
-        unit = feed(scheduler, make_call(1), make_call(2), make_call(3)).start[0]
-        scheduler.cancel(2, 5)
-        step = finish(scheduler, unit, 10)
-        assert [calls_of(unit) for unit in step.start] == [[3]]
-        assert step.drop == []
-
-    def test_running_rows_finish_unheard(self) -> None:
-        scheduler = scheduler_of()
-        unit = feed(scheduler, make_call(1), make_call(2)).start[0]
-        scheduler.cancel(1, 5)
-        step = finish(scheduler, unit, 10)
-        assert [call.id for call in step.done] == [2]
-        assert scheduler.alive == 0
-
     def test_unknown_call_is_ignored(self) -> None:
         scheduler = scheduler_of()
         scheduler.cancel(77, 0)
@@ -173,23 +137,6 @@ class TestCancel:
 
 
 class TestForming:
-    def test_batches_form_while_the_worker_is_busy(self) -> None:
-        scheduler = scheduler_of(device=make_device(4))
-        first = feed(scheduler, make_call(0)).start[0]
-        assert feed(scheduler, *(make_call(i) for i in range(1, 7))).start == []
-        second = finish(scheduler, first).start[0]
-        assert (calls_of(second), second.size, second.reason) == ([1, 2, 3, 4], 4, "full")
-
-    def test_smallest_fitting_worker_is_chosen(self) -> None:
-        scheduler = scheduler_of(device=make_device(8, 2, 4))
-        chosen = [feed(scheduler, make_call(i, rows)).start[0].worker for i, rows in [(1, 2), (2, 3), (3, 1)]]
-        assert chosen == [1, 2, 0]
-
-    def test_static_is_padded_to_the_largest_batch(self) -> None:
-        scheduler = scheduler_of(make_program(policy="static", max_batch=4, max_delay_ns=0))
-        unit = feed(scheduler, make_call(1, 3)).start[0]
-        assert (len(unit.rows), unit.size) == (3, 4)
-
     def test_window_asks_for_its_timer_and_starts_then(self) -> None:
         scheduler = scheduler_of(make_program(policy="window", max_delay_ns=100))
         step = feed(scheduler, make_call(1, arrived=7), now=7)
@@ -197,51 +144,6 @@ class TestForming:
         assert feed(scheduler, make_call(2, arrived=50), now=50).wake_at == 107
         step = scheduler.step(107)
         assert [(calls_of(unit), unit.reason) for unit in step.start] == [([1, 2], "hold_ended")]
-
-    @pytest.mark.parametrize("policy", ["window", "static"])
-    def test_full_batch_is_what_may_be_alive(self, policy: str) -> None:
-        scheduler = scheduler_of(make_program(policy=policy, max_delay_ns=100), device=make_device(8, max_alive=2))
-        assert [unit.reason for unit in feed(scheduler, make_call(1, 2)).start] == ["full"]
-
-    def test_priorities_and_classes(self) -> None:
-        scheduler = scheduler_of(device=make_device(1))
-        unit = feed(scheduler, make_call(0)).start[0]
-        late = [
-            make_call(1, klass=Klass.BEST_EFFORT, arrived=1),
-            make_call(2, priority=2, arrived=2),
-            make_call(3, priority=1, arrived=3),
-            make_call(4, priority=1, arrived=4),
-        ]
-        feed(scheduler, *late, now=4)
-        order = []
-        while len(order) < 4:
-            unit = finish(scheduler, unit, 5).start[0]
-            order += calls_of(unit)
-        assert order == [3, 4, 2, 1]
-
-    def test_length_buckets_are_not_mixed(self) -> None:
-        scheduler = scheduler_of(make_program(length_buckets=(4, 8)), device=make_device(8, 8, 8, 8))
-        step = feed(scheduler, make_call(1, lengths=(3, 9, 4, 5, 8, 12)))
-        assert [[row.length for row in unit.rows] for unit in step.start] == [[3, 4], [9, 12], [5, 8]]
-
-    def test_max_running_leaves_workers_idle(self) -> None:
-        scheduler = scheduler_of(device=make_device(1, 1, max_running=1))
-        step = feed(scheduler, make_call(1, 2))
-        assert len(step.start) == 1
-        assert len(finish(scheduler, step.start[0]).start) == 1
-
-    def test_max_alive_bounds_rows_across_workers(self) -> None:
-        scheduler = scheduler_of(device=make_device(2, 2, max_alive=3))
-        step = feed(scheduler, make_call(1, 5))
-        assert [len(unit.rows) for unit in step.start] == [2, 1]
-        assert scheduler.alive == 3
-        assert [len(unit.rows) for unit in finish(scheduler, step.start[0]).start] == [2]
-
-    def test_push_depth_hands_out_units_ahead(self) -> None:
-        scheduler = scheduler_of(device=make_device(1, push_depth=2, push_ahead_ns=AT_ONCE))
-        step = feed(scheduler, make_call(1, 3))
-        assert [unit.worker for unit in step.start] == [0, 0]
-        assert len(finish(scheduler, step.start[0]).start) == 1
 
     def test_max_running_counts_workers_and_not_units(self) -> None:
         """Two units may be handed to the one worker that may run; the other stays idle."""
@@ -274,32 +176,6 @@ class TestForming:
 
 
 class TestStages:
-    def test_rows_move_on_and_join_others(self) -> None:
-        scheduler = scheduler_of(make_program(stages=make_program().stages * 2), device=make_device(4, max_alive=4))
-        unit = feed(scheduler, make_call(1, 2)).start[0]
-        step = finish(scheduler, unit, 1)
-        assert [(unit.stage, calls_of(unit)) for unit in step.start] == [(1, [1, 1])]
-        assert [call.id for call in finish(scheduler, step.start[0], 2).done] == [1]
-
-    def test_rows_of_a_cell_leave_at_their_own_last_step(self) -> None:
-        cell = Stage(repeats=True)
-        scheduler = scheduler_of(make_program(stages=(cell,)))
-        unit = feed(scheduler, make_call(1), make_call(2)).start[0]
-        step = finish(scheduler, unit, 1, ended=(1,))
-        assert [call.id for call in step.done] == [2]
-        assert calls_of(step.start[0]) == [1]
-        assert [call.id for call in finish(scheduler, step.start[0], 2, ended=(0,)).done] == [1]
-
-    def test_a_program_has_a_bound_of_its_own(self) -> None:
-        bounded = make_program(1, stages=make_program().stages * 2, max_alive=2)
-        scheduler = scheduler_of(bounded, make_program(2), device=make_device(4, 4))
-        step = feed(scheduler, make_call(1, 3), make_call(2, program=2))
-        assert [(unit.program, unit.stage, len(unit.rows)) for unit in step.start] == [(1, 0, 2), (2, 0, 1)]
-        step = finish(scheduler, step.start[0], 1)
-        assert [(unit.stage, len(unit.rows)) for unit in step.start] == [(1, 2)]
-        step = finish(scheduler, step.start[0], 2)
-        assert [(unit.stage, len(unit.rows)) for unit in step.start] == [(0, 1)]
-
     def test_a_bound_that_is_lowered_holds_for_rows_that_start_later(self) -> None:
         """Rows alive beyond it run on together, so that they end soon."""
         cell = make_program(1, stages=(Stage(repeats=True),), max_batch=4)
@@ -324,16 +200,6 @@ class TestStages:
 
 
 class TestPrograms:
-    def test_removed_while_running_ends_what_was_accepted(self) -> None:
-        scheduler = scheduler_of(device=make_device(1))
-        unit = feed(scheduler, make_call(1), make_call(2)).start[0]
-        scheduler.remove_program(1, 1)
-        step = finish(scheduler, unit, 2)
-        assert [call.id for call in step.done] == [1]
-        assert [call.id for call in finish(scheduler, step.start[0], 3).done] == [2]
-        assert not scheduler._states
-        assert not scheduler._ledger.ready._sets
-
     def test_removed_while_cancelled_rows_run(self) -> None:
         scheduler = scheduler_of()
         unit = feed(scheduler, make_call(1)).start[0]

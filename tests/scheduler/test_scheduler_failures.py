@@ -67,12 +67,6 @@ class TestSplit:
         assert left(over.drop) == [(1, Reason.MODEL, 2)]
         assert [len(unit.rows) for unit in units] == [4, 2, 2, 1, 1]
 
-    def test_rest_of_a_failed_call_is_not_run_again(self) -> None:
-        scheduler = scheduler_of(device=make_device(4))
-        units, over = run(scheduler, feed(scheduler, make_call(1, 4)), bad(1))
-        assert [len(unit.rows) for unit in units] == [4, 2, 1]
-        assert left(over.drop) == [(1, Reason.MODEL, 0)]
-
     def test_halves_go_before_rows_that_came_later(self) -> None:
         scheduler = scheduler_of(device=make_device(2))
         unit = feed(scheduler, *ones(4)).start[0]
@@ -92,14 +86,6 @@ class TestSplit:
         scheduler.finished(Outcome(first.id, Fault.MODEL), 1)
         scheduler.finished(Outcome(second.id, Fault.MODEL), 1)
         assert [calls_of(unit) for unit in scheduler.step(1).start] == [[0], [1]]
-
-    def test_cancelled_rows_are_not_run_again(self) -> None:
-        scheduler = scheduler_of()
-        unit = feed(scheduler, *ones(3)).start[0]
-        scheduler.cancel(1, 0)
-        units, over = run(scheduler, finish(scheduler, unit, error=Fault.MODEL), bad())
-        assert [calls_of(unit) for unit in units] == [[0], [2]]
-        assert [call.id for call in over.done] == [0, 2]
 
     def test_switched_off_the_unit_fails_whole_and_no_row_is_named(self) -> None:
         scheduler = Scheduler(make_device(4), split_failed=False)
@@ -173,12 +159,6 @@ class TestOutOfMemory:
             sizes.append(unit.size)
             running += finish(scheduler, unit, 2).start
         assert sizes == [1] * 10
-
-    def test_cap_goes_with_its_program(self) -> None:
-        scheduler = scheduler_of()
-        run(scheduler, feed(scheduler, *ones(2)), oom_above(1))
-        scheduler.remove_program(1, 0)
-        assert not scheduler._states
 
     def test_alone_and_still_too_large(self) -> None:
         scheduler = scheduler_of()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from app.scheduler.forming.turns import Share, Turns
 from app.scheduler.types import Klass
 
@@ -47,16 +45,6 @@ def test_what_is_forgotten_begins_at_the_present() -> None:
 
 
 class TestShare:
-    @pytest.mark.parametrize("part", [0.1, 0.25, 0.5])
-    def test_best_effort_has_its_part_of_the_time(self, part: float) -> None:
-        share = Share(part)
-        given = [0, 0]
-        for unit in range(1000):
-            klass = BEST if share.due else REAL
-            share.start(unit, klass, 10)
-            given[klass] += 10
-        assert given[BEST] / sum(given) == pytest.approx(part, abs=0.01)
-
     def test_a_class_that_asked_for_nothing_has_saved_up_no_time(self) -> None:
         share = Share(0.5)
         for unit in range(100):
@@ -73,19 +61,6 @@ class TestShare:
             assert not share.due
         share.start(10, REAL, 10)
         assert share.due
-
-    def test_what_runs_alone_is_no_debt(self) -> None:
-        share = Share(0.5)
-        for unit in range(100):
-            share.start(unit, BEST, 10)
-        share.start(100, REAL, 10)
-        share.start(101, REAL, 10)
-        assert share.due
-
-    def test_without_a_share_none_is_due(self) -> None:
-        share = Share(0.0)
-        share.start(1, REAL, 1000)
-        assert not share.due
 
     def test_a_prediction_is_put_right_once(self) -> None:
         share = Share(0.5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from app.scheduler.forming.upcoming import RegularArrivals
+from app.scheduler.forming.upcoming import RegularArrivals, Upcoming
 
 
 def after(times: Iterable[int]) -> RegularArrivals:
@@ -33,3 +33,17 @@ def test_few_calls_are_no_rate() -> None:
 def test_calls_at_random_are_not_expected() -> None:
     times = [0, 10, 240, 250, 260, 500, 620, 630, 900, 910]
     assert all(after(times).expected(now) is None for now in range(911, 1500, 10))
+
+
+def test_a_unit_that_would_end_too_late_waits_for_the_expected_call_or_ten_times_its_time() -> None:
+    upcoming = Upcoming()
+    for at in range(0, 900, 100):
+        upcoming.arrive(1, at)
+    assert upcoming.starts_at(850) == 900
+    assert upcoming.wait_until(3, 850) == 880
+    assert upcoming.wait_until(30, 850) == 900  # it is asked again when the call has arrived, or has not
+    assert upcoming.wait_until(3, 880) is None
+    upcoming.best_effort_started()
+    assert upcoming.wait_until(3, 895) == 900
+    upcoming.forget(1)
+    assert (upcoming.starts_at(850), upcoming.wait_until(3, 896)) == (None, 925)

@@ -38,17 +38,6 @@ def test_in_order_and_at_the_rate(spec: str) -> None:
         assert arrivals.rate == 200
 
 
-def test_steps_mean_rate() -> None:
-    assert make("steps:0.5x10,2x5,0x5", 200, 0).rate == pytest.approx(200 * (0.5 * 10 + 2 * 5) / 20)
-
-
-@full
-@pytest.mark.parametrize(("spec", "cv"), [("poisson", 1), ("uniform", 0), ("gamma:0.5", 0.5), ("gamma:3", 3)])
-def test_spread_of_gaps(spec: str, cv: float) -> None:
-    gaps = np.diff(instants(make(spec, 1000, 5)))
-    assert gaps.std() / gaps.mean() == pytest.approx(cv, abs=0.03)
-
-
 def test_uniform_does_not_drift() -> None:
     times = instants(make("uniform", 3, 0))
     assert times[-1] == round(len(times) * S / 3)

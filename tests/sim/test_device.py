@@ -37,12 +37,6 @@ def test_serial_runs_one_at_a_time() -> None:
     assert (device.busy_ns, device.unit_ns) == (260, 260)
 
 
-def test_shared_alone_is_as_fast_as_serial() -> None:
-    device = Shared(PAIR, 2)
-    device.push(unit(1, size=2), 10)
-    assert ends(device) == [(130, 1, 120)]
-
-
 def test_shared_slows_both() -> None:
     """The second joins half-way: 50 ns of work are left of the first, at 1.5 times the time; then it goes on alone."""
     device = Shared(PAIR, 2)
@@ -57,13 +51,6 @@ def test_shared_worker_keeps_its_order() -> None:
     device.push(unit(1, worker=0), 0)
     device.push(unit(2, worker=0), 0)
     assert ends(device) == [(100, 1, 100), (200, 2, 100)]
-
-
-def test_shared_units_that_end_together() -> None:
-    device = Shared(PAIR, 2)
-    device.push(unit(1, worker=0), 0)
-    device.push(unit(2, worker=1), 0)
-    assert [(time, ident) for time, ident, _ in ends(device)] == [(150, 1), (151, 2)]
 
 
 def test_slowdown_between_and_beyond_what_was_measured() -> None:
@@ -91,19 +78,7 @@ def test_factors(service: str, cv: float) -> None:
     assert values[:2000].tolist() == [again() for _ in range(2000)]
 
 
-def test_deterministic_needs_no_factors() -> None:
-    assert factors("deterministic", [0]) is None
-    assert factors("gamma:0", [0]) is None
-
-
 @pytest.mark.parametrize("service", ["", "normal", "gamma", "gamma:x", "gamma:-1", "gamma:nan", "deterministic:1"])
 def test_service_that_is_not_understood(service: str) -> None:
     with pytest.raises(ValueError, match="service: expected"):
         factors(service, [0])
-
-
-def test_serial_draws_a_time_for_each_unit() -> None:
-    device = Serial(ModelProfile((100,)), iter([0.5, 2.0, 0.0]).__next__)
-    for ident in range(3):
-        device.push(unit(ident), 0)
-    assert ends(device) == [(50, 0, 50), (250, 1, 200), (251, 2, 1)]

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from tiers import few, full
 
-from app.scheduler.estimates.profile import linear, parse
+from app.scheduler.estimates.profile import linear
 from app.sim import fleet
 from app.sim.fleet import Setup, run
 from app.sim.report import Tally
-from app.sim.routers import Blind, LeastWaiting, PowerOfTwo
+from app.sim.routers import Blind, LeastWaiting
 from app.sim.simulator import Node, Simulator
 
 PROFILE = linear(7, 0.6, 16)
@@ -37,12 +37,6 @@ def test_figures_of_one_replica() -> None:
     assert cell["load"] == pytest.approx(0.6)
     assert cell["completed"] == SETUP.requests
     assert cell["throughput"] == pytest.approx(cell["rate"], rel=3 / sqrt(SETUP.requests))
-
-
-def test_energy_where_the_profile_has_power() -> None:
-    profile = parse({"batch_ms": {"1": 10}, "power_w": {"idle": 10, "busy": 60}})
-    cell = run(Setup(profile, 50, "no_wait", arrivals="uniform", requests=few(1000)))
-    assert cell["energy_j_per_request"] == pytest.approx((10 + 60) * 0.01, rel=0.01)  # half of 20 ms each
 
 
 @pytest.mark.parametrize("router", ["random", "round_robin"])
@@ -118,16 +112,6 @@ def test_least_waiting_is_least() -> None:
         other = made[random.integers(5)]
         other.unanswered -= int(random.integers(other.unanswered + 1)) // 2
         router.moved(other)
-
-
-def test_two_choices_are_two() -> None:
-    made = nodes(3)
-    for node, waiting in zip(made, (0, 1, 2), strict=True):
-        node.unanswered = waiting
-    router = PowerOfTwo(made, [0])
-    counts = np.bincount([router.route() for _ in range(3000)], minlength=3)
-    assert counts[2] == 0  # it is never alone
-    assert counts[0] / 3000 == pytest.approx(2 / 3, abs=0.03)
 
 
 @pytest.mark.parametrize(

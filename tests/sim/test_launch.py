@@ -40,13 +40,6 @@ def test_units_of_one_worker_run_in_the_order_they_were_handed_over() -> None:
     assert latencies(PROFILE, [0, 1, 2, 3], **DEEP | {"push_depth": 4}) == ([10, 19, 28, 37], 40, 40)
 
 
-def test_each_worker_has_a_queue_of_its_own() -> None:
-    """Four units on two workers that slow each other: two end at 20, and those behind them at 40."""
-    found, busy, _ = latencies(PAIR, [0, 0, 0, 0], **DEEP, device="shared", workers=(1, 1))
-    assert found == pytest.approx([20, 20, 40, 40], abs=1e-4)
-    assert busy == pytest.approx(40, abs=1e-4)
-
-
 def test_an_idle_worker_waits_for_the_launch() -> None:
     """Each unit is handed over when the one before it has ended: 2 + 10, then 2 + 12. The launch is no work."""
     assert latencies(PROFILE, [0, 1, 2], launch_ns=2 * MS) == ([12, 25, 24], 22, 26)
@@ -69,11 +62,6 @@ def test_rows_are_copied_during_the_launch() -> None:
     assert latencies(PROFILE, [0], transfers="overlap", launch_ns=5 * MS) == ([15], 10, 15)
 
 
-def test_workers_launch_at_once() -> None:
-    found = latencies(PAIR, [0, 0], launch_ns=2 * MS, device="shared", workers=(1, 1))[0]
-    assert found == pytest.approx([22, 22], abs=1e-4)
-
-
 def test_the_scheduler_hears_of_the_launch_when_it_is_over() -> None:
     """The step that follows is recorded as well, so that the record replays."""
     entries: list[Entry] = []
@@ -93,16 +81,6 @@ class TestHandover:
     def test_a_batch_occupies_its_worker_and_delays_its_calls_for_both(self) -> None:
         """As a launch does: see above. The device computes meanwhile no more than it did."""
         assert latencies(self.HANDED, [0, 1, 2]) == ([12, 25, 24], 22, 26)
-
-    def test_a_launch_comes_on_top(self) -> None:
-        assert latencies(self.HANDED, [0], launch_ns=3 * MS) == ([15], 10, 15)
-
-    def test_behind_a_running_unit_it_costs_nothing(self) -> None:
-        assert latencies(self.HANDED, [0, 1, 2], **DEEP) == ([12, 21, 30], 30, 32)
-
-    def test_workers_are_handed_units_at_once(self) -> None:
-        pair = replace(PAIR, handover_ns=2 * MS)
-        assert latencies(pair, [0, 0], device="shared", workers=(1, 1))[0] == pytest.approx([22, 22], abs=1e-4)
 
     def test_the_scheduler_expects_it_from_the_first_unit_on_and_learns_nothing_else(self) -> None:
         """A deadline of 12 ms can be met, one of 11.9 cannot, also after 200 units."""

@@ -30,11 +30,6 @@ def test_equal() -> None:
     assert replay(record()).same
 
 
-def test_blank_lines_are_passed_over() -> None:
-    lines = record()
-    assert replay([lines[0], "", *lines[1:], "\n"]) == Replayed(equal=6)
-
-
 def test_first_difference_is_named_with_its_line() -> None:
     lines = record()
     changed = json.loads(lines[7])
@@ -57,11 +52,6 @@ def test_replay_ends_at_a_hole() -> None:
     lines = record()
     lines[6:9] = ['{"dropped": 3}']
     assert replay(lines) == Replayed(equal=2, hole=3)
-
-
-def test_empty_file() -> None:
-    with pytest.raises(ValueError, match="empty file"):
-        replay(["", "  \n"])
 
 
 @pytest.mark.parametrize(

@@ -28,11 +28,6 @@ def test_percentiles(scale: int) -> None:
         assert tally.percentile(share) == pytest.approx(exact, rel=0.001, abs=1)
 
 
-def test_equal_latencies_are_exact() -> None:
-    tally = tally_of([7_600_000] * 5)
-    assert [tally.percentile(share) for share in (0, 0.5, 1)] == [7_600_000] * 3
-
-
 def test_parts_add_up() -> None:
     values = [int(value) for value in np.random.default_rng(1).integers(0, 10**9, 5000)]
     whole, parts = tally_of(values), Tally()
@@ -59,12 +54,6 @@ def test_figures() -> None:
     assert figures["throughput"] == figures["goodput"] == 300
     assert figures["busy_s_per_request"] == pytest.approx(0.002)
     assert figures["energy_j_per_request"] == pytest.approx((0.014 * 10 + 0.006 * 60) / 3)
-
-
-def test_nothing_completed() -> None:
-    figures = summary(Tally(), Power(1, 2))
-    assert figures["mean_ms"] is figures["p99_ms"] is figures["throughput"] is None
-    assert "energy_j_per_request" not in figures
 
 
 def test_table() -> None:

@@ -114,15 +114,6 @@ def test_deadline_while_held() -> None:
     ]
 
 
-def test_refused_requests_are_part_of_the_rate() -> None:
-    """Ten a tick of which two find room: a policy that goes by the rate must see ten."""
-    entries = feed(range(0, 1000, 100), ModelProfile((5000,)), max_queue=1)
-    refused = [entry for entry in entries if entry.get("in") == "refused"]
-    submitted = [entry for entry in entries if entry.get("in") == "submit"]
-    assert (len(submitted), len(refused)) == (2, 8)
-    assert {(entry["program"], entry["rows"]) for entry in refused} == {(submitted[0]["program"], 1)}
-
-
 def test_one_wake_a_node_however_many_deadlines() -> None:
     setup = Setup(linear(1, 1, 4), 300, "no_wait", deadline_ns=10_000 * MS, requests=few(3000))
     simulator = Simulator([setup.node(0)], Tally(), deadline_ns=setup.deadline_ns)
@@ -166,14 +157,6 @@ def test_littles_law(name: str) -> None:
     if name != "deadline":  # what was dropped has spent time too
         assert node.scheduler.area == tally.total_ns
     assert 0 < tally.busy_ns <= tally.end_ns
-
-
-@pytest.mark.parametrize("name", some(SETUPS, 2))
-def test_ten_runs_one_trace(name: str) -> None:
-    setup = replace(SETUPS[name], requests=few(150), seed=7)
-    traces = {json.dumps(recorded(setup)) for _ in range(few(10))}
-    assert len(traces) == 1
-    assert json.dumps(recorded(replace(setup, seed=8))) not in traces
 
 
 @pytest.mark.parametrize("name", some(reversed(SETUPS), 2))

@@ -62,12 +62,6 @@ def test_the_fewest_replicas_of_an_m_d_1_queue() -> None:
 
 
 @full
-def test_the_largest_rate_that_keeps_it() -> None:
-    most = sizing.most_rate(setup(), 1, 45 * MS, 40)
-    assert not sizing.estimate(setup(), 1, most * 1.05).keeps(45 * MS)
-
-
-@full
 def test_an_objective_below_one_request_alone_needs_no_search() -> None:
     told: list[None] = []
     assert sizing.fewest(setup(), 50, 9.9 * MS, 10_000, partial(told.append, None)) is None

@@ -12,7 +12,7 @@ from app.sim.fleet import Setup, run
 from app.sim.report import Tally
 from app.sim.simulator import Simulator
 
-from .runs import MS, Kept, latencies
+from .runs import MS, Kept
 
 TWO = parse({"max_batch": 4, "stages": [{"batch_ms": {"1": 2, "4": 2}}, {"batch_ms": {"1": 1, "4": 4}}]})
 CELL = parse({"max_batch": 2, "stages": [{"batch_ms": {"1": 1, "2": 1}, "cell": True}]})
@@ -28,14 +28,6 @@ def by_length(profile: ModelProfile, times_ms: list[int], lengths: list[int], **
     simulator.feed([time * MS for time in times_ms], lengths)
     simulator.drain()
     return [latency / MS for latency in tally.latencies]
-
-
-def test_a_batch_goes_through_its_stages_before_later_rows_begin() -> None:
-    """What came first goes first: sliced, a model is served in the order in which it is served whole."""
-    answered, busy, end = latencies(TWO, [0, 1, 1])
-    assert answered == [3, 2 + 2 + 2, 6]
-    assert (busy, end) == (7, 7)
-    assert answered == latencies(replace(TWO, stages=()), [0, 1, 1])[0]
 
 
 def test_rows_join_a_cell_at_the_next_step_and_leave_when_they_end() -> None:

@@ -9,7 +9,7 @@ from tiers import few
 
 from app.scheduler.estimates.profile import linear, parse
 from app.sim.fleet import Setup, run
-from app.sim.transfers import TRANSFERS, CopyEngine, copy_ns, with_copies
+from app.sim.transfers import TRANSFERS, CopyEngine
 
 from .runs import MS, latencies
 
@@ -53,12 +53,6 @@ def test_the_copy_engine_can_be_the_limit() -> None:
     assert latencies(slow, [0, 0, 0], transfers="overlap") == ([30, 50, 70], 30, 70)
 
 
-def test_a_unit_that_waits_for_its_copy_slows_nobody() -> None:
-    """Both are pushed at 0. Copied at 5 and 10; alone from 5 to 10, then both at half speed: 5 are left, and 10."""
-    found = latencies(PAIR, [0, 0], transfers="overlap", device="shared", workers=(1, 1))
-    assert found == ([20, 25], 20, 25)
-
-
 def test_serial_units_that_run_at_once_slow_their_copies_too() -> None:
     """15 of work each at half speed; the second to end is planned anew when the first has, 1 ns later."""
     found, busy, _ = latencies(PAIR, [0, 0], transfers="serial", device="shared", workers=(1, 1))
@@ -73,15 +67,6 @@ def test_what_is_dropped_while_it_waits_for_its_copy() -> None:
     assert (cell["completed"], cell["dropped"]) == (0, 2)
 
 
-@pytest.mark.parametrize("transfers", TRANSFERS)
-def test_little_and_the_same_seed(transfers: str) -> None:
-    setup = Setup(PROFILE, 0.6 * PROFILE.peak, policy="no_wait", requests=few(3000), transfers=transfers)
-    cell = run(setup)
-    assert cell["completed"] == setup.requests
-    assert cell == run(setup)
-    assert cell["load"] == pytest.approx(0.6)
-
-
 def test_order_of_the_three_under_load() -> None:
     setup = Setup(PROFILE, 0.6 * PROFILE.peak, policy="no_wait", requests=few(3000))
     none, overlap, serial = (run(replace(setup, transfers=transfers))["mean_ms"] for transfers in TRANSFERS)
@@ -91,13 +76,6 @@ def test_order_of_the_three_under_load() -> None:
 def test_copy_engine() -> None:
     engine = CopyEngine(3)
     assert [engine.arrive(now) for now in (0, 1, 20)] == [3, 6, 23]
-
-
-def test_table_by_size() -> None:
-    assert copy_ns(PROFILE) == (3 * MS, 4 * MS, 5 * MS)
-    assert copy_ns(PROFILE.up_to(2)) == (3 * MS, 4 * MS)
-    assert with_copies(PROFILE).batch_ns == (13 * MS, 16 * MS, 19 * MS)
-    assert with_copies(PAIR).concurrency_ns == {2: (30 * MS,)}
 
 
 def test_a_profile_without_copy_times() -> None:

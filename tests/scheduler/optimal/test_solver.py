@@ -7,7 +7,7 @@ from itertools import pairwise, product
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from tiers import few, full, some
+from tiers import few, full
 
 from app.scheduler.estimates.profile import linear, parse
 from app.scheduler.optimal.solver import Optimum, evaluate, solve, values
@@ -122,28 +122,6 @@ def test_non_idling_table_never_waits_while_rows_do(curve: str) -> None:
     assert busy.table[0] == 0
     assert all(busy.table[1:])
     assert free.mean_ns <= busy.mean_ns * (1 + 1e-9)
-
-
-@pytest.mark.parametrize("curve", some(CURVES))
-def test_its_table_has_its_averages(curve: str) -> None:
-    rate = 0.7 * peak(CURVES[curve])
-    found = solve(CURVES[curve], rate)
-    again = evaluate(CURVES[curve], rate, found.table)
-    assert again.mean_ns == pytest.approx(found.mean_ns, rel=1e-9)
-    assert again.utilisation == pytest.approx(found.utilisation, rel=1e-9)
-    assert all(0 <= found.serve(waiting) <= min(waiting, 32) for waiting in range(1000))
-    assert found.serve(10_000) == found.tail
-
-
-def test_rows_run_at_the_fastest_larger_size() -> None:
-    found = solve(CURVES["mlp"], 100)
-    assert (found.sizes[0], found.sizes[1], found.sizes[2], found.sizes[3]) == (1, 2, 4, 4)
-
-
-def test_rate_of_no_rows_a_second_is_a_lone_row() -> None:
-    found = solve(CURVES["overhead"], 1e-6)
-    assert found.mean_ns == pytest.approx(7.6 * MS)
-    assert found.mean_batch == pytest.approx(1)
 
 
 @full

@@ -39,41 +39,12 @@ def hand_made(*loads: float, **options: object) -> ControlTables:
 
 
 class TestLevel:
-    @pytest.mark.parametrize(
-        ("rate", "scale", "level"),
-        [
-            (0, 1, -1),
-            (0.99, 1, -1),  # half the lowest load of 0.02 is one row a second
-            (1.01, 1, 0),
-            (2, 1, 0),
-            (3.49, 1, 0),  # between 0.02 and 0.05
-            (3.51, 1, 1),
-            (7.49, 1, 1),
-            (96.49, 1, 19),
-            (96.51, 1, 20),
-            (5_000, 1, 20),
-            (25, 2, 10),  # a device half as fast is loaded as with twice the rate
-            (100, 0.5, 10),
-            (0.8, 2, 0),
-        ],
-    )
-    def test_nearest_load(self, rate: float, scale: float, level: int) -> None:
-        assert hand_made(*LOADS).level(rate, scale) == level
-
     def test_nearest_by_brute_force(self) -> None:
         tables = hand_made(*LOADS)
         for rate in (0.1 * step + 0.0123 for step in range(1_200)):
             load = rate / 100
             nearest = min(range(len(LOADS)), key=lambda i: abs(LOADS[i] - load))
             assert tables.level(rate, 1.0) == (nearest if load >= LOADS[0] / 2 else -1)
-
-    def test_grid_of_one(self) -> None:
-        tables = hand_made(0.5)
-        assert [tables.level(rate, 1) for rate in (24, 26, 50, 500)] == [-1, 0, 0, 0]
-
-    def test_grid_is_ascending_and_below_the_peak(self) -> None:
-        assert list(LOADS) == sorted(LOADS)
-        assert (LOADS[0], LOADS[1], LOADS[-1], len(LOADS)) == (0.02, 0.05, 0.98, 21)
 
 
 def test_padding_alone_is_that_of_the_curve_alone() -> None:
@@ -96,11 +67,6 @@ def test_a_batch_in_stages_is_handed_over_for_each_and_ahead_only_for_the_first(
     times = (4 * MS, 5 * MS)
     found = solve(Profile(times, handover_ns=3 * MS), loads=GRID, lead_ns=2 * MS, handovers=3)
     assert found == solve(Profile(tuple(time + 7 * MS for time in times)), loads=GRID)
-
-
-def test_beyond_the_table_its_tail_is_served() -> None:
-    tables = hand_made(0.5, tables=((0, 0, 2, 3),), tail=2)
-    assert [tables.serve(0, waiting) for waiting in (0, 1, 2, 3, 4, 1_000)] == [0, 0, 2, 3, 2, 2]
 
 
 @pytest.mark.parametrize("objective", some(["energy", "latency"]))
@@ -217,10 +183,6 @@ class TestWorkers:
         assert tables.workers == workers
         assert tables.peak == pytest.approx(workers * peak(times))
         assert tables.tables[0] == optimal.solve(times, 0.5 * peak(times), idling=False).table
-
-    def test_what_was_not_measured_is_as_alone(self) -> None:
-        tables = solve(Profile(self.TIMES[0]), workers=2, loads=(0.5,))
-        assert tables.peak == pytest.approx(2 * peak(self.TIMES[0]))
 
 
 @full

@@ -193,12 +193,6 @@ class TestScheduler:
     def server(self, *capacities: int, **options: int) -> Server:
         return Server(make_device(*(capacities or (8,)), **options), PROFILE, max_batch=8)
 
-    def test_before_there_is_a_table_it_serves_what_waits(self) -> None:
-        server = self.server()
-        server.window(500, S)
-        (unit,) = server.arrive(3, S).start
-        assert (len(unit.rows), unit.size, unit.reason) == (3, 3, "idle")
-
     def test_level_follows_the_rate_of_the_window(self) -> None:
         """100 of 1000 rows a second: two rows are run. 900: they wait. Nothing at all: one is run."""
         server = self.server()
@@ -233,15 +227,6 @@ class TestScheduler:
         server.window(100, S)
         assert [len(unit.rows) for unit in server.arrive(40, S).start] == [8]
 
-    def test_held_row_leaves_with_the_next(self) -> None:
-        server = self.server()
-        server.scheduler.control(1, TABLES, 0)
-        server.window(100, S)
-        step = server.arrive(1, S)
-        assert (step.start, step.wake_at) == ([], S + 80 * MS)
-        (unit,) = server.arrive(1, S + MS).start
-        assert (len(unit.rows), unit.reason) == (2, "idle")
-
     def test_held_row_leaves_at_the_bound(self) -> None:
         server = self.server()
         server.scheduler.control(1, TABLES, 0)
@@ -263,21 +248,6 @@ class TestScheduler:
         assert [(calls_of(unit), unit.reason) for unit in step.start] == [([101], "deadline")]
         assert step.drop == []
 
-    def test_padding_is_run_where_it_is_faster(self) -> None:
-        server = self.server()
-        server.scheduler.control(1, TABLES, 0)
-        (unit,) = server.arrive(3, 0).start
-        assert (len(unit.rows), unit.size, unit.predicted) == (3, 4, 4 * MS)
-
-    def test_idle_workers_share_the_rows(self) -> None:
-        """Eight rows and two workers: four each, where one worker would take all."""
-        tables = replace(TABLES, workers=2)
-        for capacities, expected in (((8, 8), [4, 4]), ((8,), [8])):
-            server = self.server(*capacities)
-            server.scheduler.control(1, tables, 0)
-            server.window(100, S)
-            assert [len(unit.rows) for unit in server.arrive(8, S).start] == expected
-
     def test_tables_taken_away_end_a_hold(self) -> None:
         server = self.server()
         server.scheduler.control(1, TABLES, 0)
@@ -285,12 +255,6 @@ class TestScheduler:
         assert server.arrive(1, S).start == []
         server.scheduler.control(1, None, S)
         assert [len(unit.rows) for unit in server.scheduler.step(S).start] == [1]
-
-    def test_new_profile_is_what_batches_are_predicted_by(self) -> None:
-        server = self.server()
-        server.scheduler.reprofile(1, Profile(tuple(10 * time for time in PROFILE.batch_ns)), 0)
-        (unit,) = server.arrive(1, 0).start
-        assert unit.predicted == 10 * MS
 
 
 def test_solved_tables_hold_under_energy_and_not_under_latency() -> None:

@@ -62,9 +62,6 @@ class TestWhatGoes:
         assert lengths_of(first_unit([90, 10, 11, 85, 9, 95, 10])) == [90]  # 85 would save little, and all wait for it
         assert 10 not in lengths_of(first_unit([90, 10, 11, 85, 9, 95, 10], profile(12, 0.1)))
 
-    def test_where_length_costs_nothing_all_go(self) -> None:
-        assert lengths_of(first_unit([10, 90, 11, 80], FLAT)) == [10, 90, 11, 80]
-
     def test_rows_of_one_length_go_in_their_order(self) -> None:
         """As by the table: it makes no difference which they are."""
         unit = first_unit([20] * 5)
@@ -75,9 +72,6 @@ class TestWhatGoes:
         assert lengths_of(first_unit(lengths, reorder=False)) == lengths
         assert lengths_of(first_unit(lengths, policy="no_wait")) == lengths
         assert [name for name, policy in POLICIES.items() if policy.reorders] == ["adaptive"]
-
-    def test_not_where_no_times_by_length_are_known(self) -> None:
-        assert lengths_of(first_unit([10, 90, 11, 80], Profile(PER_TOKEN.batch_ns))) == [10, 90, 11, 80]
 
     def test_rows_of_a_better_class_and_priority_go_first(self) -> None:
         """A worse one is not picked for its length while better rows wait."""

@@ -13,13 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiers import repeatable, some
 
-from app.scheduler.policies import Cut, Hold, policy_class
 from app.scheduler.policies.ebird import Ebird
 from app.scheduler.scheduler import Scheduler
-from app.scheduler.types import DeviceSpec, Formed, Klass, Outcome, Step, Unit, WorkerSpec
+from app.scheduler.types import DeviceSpec, Outcome, Step, Unit, WorkerSpec
 
 from ..test_scheduler import calls_of, finish
-from ..views import view_of
 from ..world import make_call, make_device, make_program
 
 CI = repeatable(200)
@@ -99,12 +97,6 @@ def test_all_idle_leaves_no_remainder(ready: int) -> None:
     assert all(len(unit.rows) == unit.size for unit in step.start)
 
 
-def test_more_rows_than_all_workers_take_wait() -> None:
-    scheduler = ebird()
-    assert sizes(arrive(scheduler, 40)) == [16, 8, 4, 2, 1, 1]
-    assert scheduler.waiting(1) == 8
-
-
 def test_rows_fewer_than_every_idle_worker_wait_though_there_is_room() -> None:
     """S1: R = 3 and {8, 16} idle. Nothing is padded; the worker of 2 takes two when it returns, then a single one."""
     scheduler = ebird()
@@ -119,13 +111,6 @@ def test_rows_fewer_than_every_idle_worker_wait_though_there_is_room() -> None:
     assert scheduler.waiting(1) == 1
     step = finish(scheduler, units[0], 5)
     assert [(unit.worker, calls_of(unit)) for unit in step.start] == [(0, [3])]
-
-
-def test_a_fourth_row_wakes_the_worker_that_was_skipped() -> None:
-    scheduler = ebird()
-    occupy(scheduler, {0, 1, 2})
-    assert arrive(scheduler, 3, now=2).start == []
-    assert sizes(arrive(scheduler, 1, first=4, now=3)) == [4]
 
 
 @pytest.mark.parametrize("busy", some(range(1 << len(WORKERS)), 5))
@@ -155,19 +140,6 @@ def test_rows_count_as_computing_from_dispatch_on() -> None:
     assert scheduler.alive == 5
 
 
-def test_room_of_one_is_used() -> None:
-    """R > 0, not R > 1: the last of the room is given away."""
-    assert sizes(arrive(ebird(max_alive=1), 3)) == [1]
-
-
-def test_rows_that_have_not_come_are_not_counted() -> None:
-    """S5: what was admitted but not submitted (its copy is not enqueued) is nothing to cut."""
-    scheduler = ebird()
-    assert scheduler.admit(1, 4, Klass.REALTIME, None, 0) is None
-    assert scheduler.step(0).start == []
-    assert sizes(arrive(scheduler, 1)) == [1]
-
-
 def test_rows_leave_when_their_own_worker_finishes() -> None:
     """Request path 3, S8: service is in order of arrival, completion is not; a small batch overtakes a large one."""
     scheduler = ebird()
@@ -177,14 +149,6 @@ def test_rows_leave_when_their_own_worker_finishes() -> None:
     assert scheduler.alive == 4  # request path 4: CurInf falls by that batch
     assert [call.id for call in finish(scheduler, large, 2).done] == [1, 2, 3, 4]
     assert scheduler.alive == 0
-
-
-def test_call_of_several_rows_leaves_with_its_last_worker() -> None:
-    scheduler = ebird()
-    scheduler.submit(make_call(1, 3), 0)
-    two, one = scheduler.step(0).start
-    assert finish(scheduler, two, 1).done == []
-    assert [call.id for call in finish(scheduler, one, 2).done] == [1]
 
 
 def test_equal_workers_serve_in_turn() -> None:
@@ -198,16 +162,6 @@ def test_equal_workers_serve_in_turn() -> None:
     assert turns == [2, 0, 1]
 
 
-def test_lone_rows_alternate_between_the_single_workers() -> None:
-    scheduler = ebird()
-    turns = []
-    for ident in range(1, 5):
-        (unit,) = arrive(scheduler, 1, first=ident).start
-        turns.append(unit.worker)
-        finish(scheduler, unit)
-    assert turns == [0, 1, 0, 1]
-
-
 @CI
 @given(
     st.lists(st.sampled_from([1, 2, 3, 4, 8, 16]), max_size=7),
@@ -219,13 +173,6 @@ def test_passes_start_what_the_listing_starts(others: list[int], ready: int, max
     step = arrive(scheduler, ready)
     assert sizes(step) == algorithm_1(ready, max_alive, [1, *others])
     assert scheduler.alive == sum(sizes(step)) <= max_alive
-
-
-def test_policy_answers_one_worker_at_a_time() -> None:
-    policy = policy_class("ebird")()
-    assert policy.decide(view_of(21, 16, 16), (16, 8, 1), 0) == Cut(16, 16, Formed.FULL)
-    assert policy.decide(view_of(5, 8, 16), (8, 1), 0) == Cut(1, 1, Formed.IDLE)
-    assert policy.decide(view_of(3, 16, 16), (16, 8), 0) == Hold(None)
 
 
 def test_ebird_shares_a_device_with_no_other_policy() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from tiers import some
 
 from app.scheduler.estimates.profile import linear
 from app.scheduler.policies import Cut, Facts, Hold, policy_class
@@ -77,39 +76,11 @@ class TestMonitor:
         assert server.window(0) == 2
         assert server.window(1, begin=S) == 2
 
-    @pytest.mark.parametrize(
-        ("rows", "preferred"),
-        some(
-            [
-                (539, 2),  # 2 rows in 3.7 ms are 540.54 a second
-                (540, 2),
-                (541, 3),  # 3 in 4.05 ms: 740.74
-                (600, 3),
-                (1_500, 10),  # 10 in 6.5 ms: 1538.46; 9 in 6.15: 1463.41
-                (2_249, 32),  # 32 in 14.2 ms: 2253.52; 31 in 13.85: 2238.27
-                (2_300, 32),  # more than can be served
-                (5_000, 32),
-            ]
-        ),
-    )
-    def test_smallest_size_whose_throughput_exceeds_the_rate(self, rows: int, preferred: int) -> None:
-        assert Server().window(rows) == preferred
-
     def test_rate_is_the_count_over_the_true_window(self) -> None:
         """A trap: the count is the rate only where the window is a second."""
         assert Server().window(1_200, seconds=2.0) == 3
         assert Server().window(300, seconds=0.5) == 3
         assert Server().window(300, seconds=0.2) == 10  # 1500 a second
-
-    def test_count_begins_again_with_each_window(self) -> None:
-        server = Server()
-        assert server.window(1_500) == 10
-        assert server.window(600, begin=S) == 3
-        assert server.window(100, begin=2 * S) == 2
-
-    def test_largest_batch_bounds_the_scan(self) -> None:
-        assert Server(max_batch=4).window(1_000) == 4
-        assert Server(max_batch=1).window(1_000) == 1
 
     def test_line_and_not_the_table_is_scanned(self) -> None:
         """K2: three rows take longer than four here; the line through 5, 10, 15 and 10 ms knows nothing of it.
@@ -140,13 +111,6 @@ class TestDispatcher:
         (unit,) = server.arrive(1, S + 5 * MS).start
         assert unit.size == 3
 
-    def test_backlog_is_drained_no_faster_than_one_preferred_size_after_another(self) -> None:
-        server = Server()
-        server.window(600)
-        step = server.arrive(20, S)
-        assert server.drain(step, S + MS) == [3] * 6
-        assert server.scheduler.waiting(1) == 2
-
     def test_lone_request_waits_for_ever_without_a_bound(self) -> None:
         """The letter: no timer is asked for before the end of the bound, here years away."""
         server = Server(max_delay_ns=FOREVER)
@@ -173,11 +137,6 @@ class TestDispatcher:
         server.arrive(6, S + 19 * MS)
         (unit,) = server.scheduler.step(S + 20 * MS).start
         assert (unit.size, unit.reason) == (7, "hold_ended")
-
-    def test_whole_batches_of_full_size_say_so(self) -> None:
-        server = Server(max_batch=4)
-        server.window(1_000)
-        assert [unit.reason for unit in server.arrive(4, S).start] == ["full"]
 
     def test_rows_behind_the_first_stage_wait_for_nobody(self) -> None:
         """The size is that of the first stage; later ones take what stands there."""
