@@ -1,4 +1,4 @@
-"""A Scheduler that says all it is told and all it answers, as plain dicts: the material of replay.
+"""A Scheduler that records every input and every Step as plain dicts, which can be replayed.
 
 The first entry is the configuration; each input is `{"in": name, "t": now, ...}`; each answer `{"step": {...}, "t"}`.
 Entries are JSON-able and complete: fed to a fresh Scheduler they give the same Steps. Writing them down is the

@@ -1,4 +1,4 @@
-"""The scheduler: told what happened and what time it is, it says what to do.
+"""The scheduler: it is given what happened and what time it is, and returns what to do.
 
 Rules
     1. Time arrives only as `now`: integer nanoseconds on the driver's clock, never backwards.
@@ -12,7 +12,7 @@ one turn, and carries out all of the Step: starts its units, resolves its calls,
 The algorithm, each step
     Calls whose deadline has passed leave. Then units are formed while a worker is usable (`dispatch`). A finished unit
     moves its rows to their next stage, or its calls to `done` (`outcomes`). What moves a row or a call, and from where
-    to where, stands in one table (`ledger`).
+    to where, is in one table (`ledger`).
 
 Failure
     A unit that fails with several rows is split in halves that return to the head of their key, until the culprit is
@@ -104,8 +104,8 @@ class Scheduler:
     def refused(self, program: int, n: int, now: int, klass: Klass = Klass.REALTIME) -> None:
         """A call of `n` rows came and was refused, for a full queue or its deadline: part of arrival rate and demand.
 
-        Without it, what is served would set the rate, and a policy that goes by the rate would serve no more. 0 rows:
-        refused before they were known, for which stands the mean of the calls that have not left.
+        Without it, what is served would set the rate, and a policy that follows the rate would serve no more. 0 rows:
+        refused before they were known; the mean of the calls that have not left is counted.
         """
         state = self._states.get(program)
         if state is not None:
@@ -114,7 +114,7 @@ class Scheduler:
             state.asked[klass] += n
 
     def submit(self, call: Call, now: int) -> None:
-        """A call enters: all its rows stand in the ready table. The caller has asked `admit`.
+        """A call enters: all its rows are put into the ready table. The caller has asked `admit`.
 
         If the device or the program has gone since then, the call leaves with the next Step.
         """
@@ -128,7 +128,7 @@ class Scheduler:
                 self._dispatch.gate.arrive(call.program, call.arrived)
 
     def cancel(self, call_id: int, now: int) -> None:
-        """The caller has gone: rows that wait are forgotten, rows that run finish unheard. Unknown ids are ignored."""
+        """The caller has gone: rows that wait are forgotten, results of the others discarded. Unknown: ignored."""
         call = self._ledger.calls.get(call_id)
         if call is not None:
             state = self._states[call.program]

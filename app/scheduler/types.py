@@ -47,7 +47,7 @@ class Operation(StrEnum):
     NEW = "new"
     STRETCH = "stretch"
     SPLIT = "split"
-    ON = "on"  # none of them: a batch goes on as it is
+    ON = "on"  # none of them: a batch continues as it is
 
 
 class Fault(StrEnum):
@@ -71,7 +71,7 @@ class Profile:
 
     `concurrency_ns[k - 2][b - 1]`: the same while k units run at once. `by_length`: (length, times by size), ascending,
     where times depend on the longest row of the batch; `batch_ns` is then what is planned with for any length.
-    `handover_ns`: what a unit costs beyond these, to give it to a worker and hear of its end; None: nothing, and
+    `handover_ns`: what a unit costs beyond these, to give it to a worker and learn of its end; None: nothing, and
     nothing is learnt of it while it serves. `errors`: by size, the standard error of `batch_ns` as a share of it; ()
     where the times are exact.
     """
@@ -259,7 +259,7 @@ class Unit:
 
     @property
     def klass(self) -> Klass:
-        """The class of its rows. Best-effort ones that fill the padding of a real-time unit stand behind the others."""
+        """The class of its rows. Best-effort ones that fill the padding of a real-time unit are behind the others."""
         return self.rows[0].call.klass
 
 

@@ -1,4 +1,4 @@
-"""The HTTP front of one replica: what each request costs it before the scheduler hears of the request."""
+"""The HTTP front of one replica: what each request costs it before it is admitted."""
 
 from __future__ import annotations
 

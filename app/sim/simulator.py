@@ -59,7 +59,7 @@ class Stepped(Row):
 class Node:
     """One replica. `unanswered`: requests sent to it and not yet answered. `copies`: copies rows beside the units.
 
-    `launch_ns`: what a unit costs beyond computing, to hand it over, launch it and hear of its end. All of it passes
+    `launch_ns`: what a unit costs beyond computing, to hand it over, launch it and learn of its end. All of it passes
     before the unit computes, which to the scheduler is the same. A unit handed to an idle worker starts that much
     later. The launch of a unit handed over behind a running one overlaps with it: the unit starts when the one before
     it has ended and its own launch is over.

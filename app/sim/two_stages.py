@@ -1,7 +1,7 @@
-"""What a policy does with each number of rows waiting before and standing between two stages, and its exact mean.
+"""What a policy does with each number of rows waiting before two stages and between them, and its exact mean.
 
-The policy is asked as the scheduler asks it at the end of a unit: with the rows that stand first, because they came
-first, and if it holds them, with those that wait. The rate is known to it, and no burst is under way.
+The policy is asked as the scheduler asks it at the end of a unit: with the rows between the stages, because they
+arrived first, and if it holds them, with those that wait. The rate is known to it, and no burst is under way.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class Bench:
         for row in rows:
             self.table.complete(row)
             row.stage += 1
-            self.table.stand(row)
+            self.table.wait(row)
 
     def run(self, rows: list[Row]) -> Operation:
         operation = self.launch(rows)
@@ -127,11 +127,11 @@ def test_rows_of_a_cell_join_and_leave_one_by_one() -> None:
     bench, early, late = Bench(1), rows(2), rows(1)
     bench.launch(early)
     for row in early:
-        bench.table.stand(row)  # between two steps
+        bench.table.wait(row)  # between two steps
     assert bench.launch([*early, *late]) is Operation.STRETCH
     bench.table.leave(early[0], standing=False)
     for row in (early[1], late[0]):
-        bench.table.stand(row)
+        bench.table.wait(row)
     assert bench.entries() == [(2, [2], [0])]
     assert bench.launch([early[1], late[0]]) is Operation.ON
 
@@ -154,7 +154,7 @@ def test_rows_that_failed_are_apart_and_launched_again() -> None:
     bench.launch(batch)
     bench.table.fail(batch[:2])
     for row in batch[:2]:
-        bench.table.stand(row)
+        bench.table.wait(row)
     assert bench.entries() == [(1, [1, 1, 0, 0], [1, 0, 0, 0]), (2, [2, 0, 0, 0], [2, 0, 0, 0])]
     assert bench.run(batch[:2]) is Operation.ON
     assert bench.table.batches[1].launched == [2, 2, 0, 0]

@@ -6,7 +6,7 @@ table updated size by size would mix moods. What a size takes beyond that correc
 the profile has errors. Units that run at once have tables of their own where they were measured.
 The scale is that of computing alone: the hand-over is the same for all sizes, and has its own moods.
 
-Where times depend on the longest row, what is predicted for a batch whose rows are known goes by its length. What is
+Where times depend on the longest row, a batch whose rows are known is predicted by its length. What is
 planned for any rows (`batch_ns`) has a scale of its own, which also follows how long the rows are that come.
 """
 

@@ -13,14 +13,14 @@
 `batch_ms` is the time of a batch of so many rows that runs alone; `error` is the standard error of these times as a
 share of them, of the sizes that were measured: without it they count as exact; `concurrency` under "2" is the time of
 such a batch while two units run at once; `handover_ms` is what each unit costs beyond these times, whatever its size,
-to give it to a worker and to hear of its end; `transfer_ms` is the time of copying its inputs to the device and its
+to give it to a worker and to learn of its end; `transfer_ms` is the time of copying its inputs to the device and its
 outputs back, which `batch_ms` does not hold; `power_w` is drawn by the device. `length_ms` is the time of a batch by
 the length of its longest row; `batch_ms` is then what is planned with for any length, if left out the longest's.
 `stages` are the parts that a model is run in, in order, each in this format; a `cell` is run again and again, its times
 are those of a step. `batch_ms` beside them is the time of the whole model, if left out the sum of its stages, one step
 of each cell; `handover_ms` beside them is that of each stage.
 
-Only `batch_ms` must be there, or what stands in for it. Sizes left out are interpolated linearly, so the sizes given
+Only `batch_ms` must be there, or what can replace it. Sizes left out are interpolated linearly, so the sizes given
 must begin with 1 and end with `max_batch`. Unknown keys are kept as they are. Milliseconds outside, integer nanoseconds
 inside.
 """

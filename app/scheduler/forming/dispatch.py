@@ -248,7 +248,7 @@ class Dispatch:
         self._ledger.start([row for row in rows if row not in going] if going else rows, state)
         if batches is not None:
             for row in going:  # it goes on from there as if it stood there
-                batches.stand(row)
+                batches.wait(row)
         operation = Operation.NEW if batches is None else batches.launch(rows, stage, bucket, now, cut.joins)
         if cut.divide:
             operation = Operation.SPLIT

@@ -159,7 +159,7 @@ class GoingOn:
         batches = state.batches
         assert batches is not None  # of a program with a cell
         for row in rows:
-            batches.stand(row)
+            batches.wait(row)
         self._ledger.start((), state)
         steps = max(1, min(steps_left(row, stage) for row in rows))
         following = replace(

@@ -189,7 +189,7 @@ class Reef(Gate):
         following = (latency.predict(size) for latency in state.latency[stage + 1 : stage + steps])
         return next((place for place, time in enumerate(following, 1) if time > left), steps)
 
-    # whether a unit goes on
+    # whether a unit continues
 
     def preempts(self, unit: Unit) -> bool:
         return unit.klass is _BEST_EFFORT and self._makes_way(unit, self._padding())

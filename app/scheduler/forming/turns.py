@@ -1,4 +1,4 @@
-"""Whose turn it is among best-effort programs, and when best-effort work goes before real-time work.
+"""Whose turn it is among best-effort programs, and when best-effort work is served before real-time work.
 
 Programs take turns by predicted time, not by units: start-time fair queueing (Goyal, Vin and Cheng, 1996) with equal
 weights. Each unit has a tag, the virtual time at which it starts: that of the unit served last, or the end of its

@@ -4,14 +4,14 @@ One device that runs one unit at a time, Poisson arrivals, batch times T0(b) and
 semi-Markov decision process has two dimensions:
 
     state     (waiting, standing): rows before the first stage, rows between the two; seen whenever the device is free
-    action    wait for the next arrival; run b of those that wait; run b of those that stand
+    action    wait for the next arrival; run b of those that wait; run b of those between
     time      1 / rate, T0(b) or T1(b)
     cost      rows in the system, integrated over that time, divided by the rate: on average the mean latency
 
 Which rows travelled together does not matter: rows of any batches may merge, and any of them may go first, since only
 their number is counted. Solved as `solver` does, by policy iteration with one linear system for each policy. `standing`
 is bounded, because rows between stages take memory; a bound of twice the largest batch loses nothing that can be seen.
-Beyond the last number waiting the value continues as a quadratic: there those that stand are served first, then the
+Beyond the last number waiting the value continues as a quadratic: there those between are served first, then the
 best-throughput size over and over, first stage and second in the parts that take least time.
 """
 
@@ -133,7 +133,7 @@ class _Process:
         )
 
     def _parts(self) -> tuple[Floats, Floats]:
-        """By rows that stand, from 0: the least time to serve all at the second stage, and the rows x time of it."""
+        """By rows between the stages, from 0: the least time of the second stage for all, and its rows x time."""
         units = self._shortest(1)
         total, area = np.zeros(self.standing + 1), np.zeros(self.standing + 1)
         for rows in range(1, self.standing + 1):
@@ -144,7 +144,7 @@ class _Process:
         return total, area
 
     def start(self) -> NDArray[np.int64]:
-        """A policy to begin with: those that stand first, all that can go; never idle."""
+        """A policy to begin with: those between the stages first, as many as can run; never idle."""
         return self.follow(
             lambda waiting, standing: self._fastest(1, standing) if standing else self._fastest(0, waiting)
         )
@@ -238,7 +238,7 @@ class _Tail:
     """The value beyond the last number waiting, where `size` rows are run through both stages over and over.
 
     With T the time of such a round and A the rows that come during it, h(n, 0) = a n^2 + b n + const (see `solver`).
-    Rows that stand are served before: during D(s), in which B come, h(n, s) = n D(s) - g D(s) + E h(n + B, 0) + const.
+    Rows between are served before: during D(s), in which B come, h(n, s) = n D(s) - g D(s) + E h(n + B, 0) + const.
     """
 
     def __init__(self, first: Floats, parts: tuple[Floats, Floats], rate: float, asked: float) -> None:

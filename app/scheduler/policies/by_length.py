@@ -1,10 +1,10 @@
 """Which rows go together where batch times depend on the longest row: those around the oldest that make a unit pay.
 
-The first row in the order of service always goes, so nothing waits for ever. Beside it go its neighbours in order of
-length. How many, and how many of them shorter, is chosen by mean latency: rows in the system, integrated over time. The
-unit of the least cost per time is taken (the greedy step of an average-cost decision process):
+The first row in the order of service is always in the unit, so nothing waits for ever. The others are its neighbours
+in order of length. How many, and how many of them shorter, is chosen by mean latency: rows in the system, integrated
+over time. The unit of the least cost per time is taken (the greedy step of an average-cost decision process):
 
-    (n x T(b, longest), rows that come meanwhile included, + V(rest) - V(all)) / T(b, longest)
+    (n x T(b, longest), rows that arrive meanwhile included, + V(rest) - V(all)) / T(b, longest)
 
     V(m rows) = W x (m + beta) / 2  +  rate x W^2 / (2 x (1 - load))
 

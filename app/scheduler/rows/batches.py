@@ -10,8 +10,8 @@ The table observes: whatever a policy cuts, each unit is one of four operations.
     new       rows that had no batch: they are one now
     stretch   rows join a batch: those that begin are told to (`joins`) and catch up with it; or rows of several
               batches, or some without one, run as one unit
-    split     fewer rows of a batch than stand here: they are a batch of their own from now on, closed to stretch
-    on        a batch goes on as it is
+    split     fewer rows of a batch than wait here: they are a batch of their own from now on, closed to stretch
+    on        a batch continues as it is
 
 Rows that fail, and run again in halves, are split off: nobody waits for them. Rows that end early, as those of a cell
 do one by one, leave their batch. Rows that end at the last stage stay counted until the last of their batch has.
@@ -90,7 +90,7 @@ class BatchTable:
         return operation
 
     def divide(self, rows: Sequence[Row], size: int) -> None:
-        """Rows that stand at one stage are split into batches of `size`, in their order, as far as they go."""
+        """Rows that wait at one stage are split into batches of `size`, in their order."""
         for first in range(0, len(rows), size):
             self._apart(rows[first : first + size])
 
@@ -111,13 +111,13 @@ class BatchTable:
                 row.entered = row.stage
             batch.standing[row.stage] += 1
 
-    def stand(self, row: Row) -> None:
+    def wait(self, row: Row) -> None:
         """A row waits at the stage that it has reached."""
         if row.batch is not None:
             row.batch.standing[row.stage] += 1
 
     def complete(self, row: Row) -> None:
-        """A row goes on from its stage to the next one; called before it does."""
+        """A row moves from its stage to the next one; called before it does."""
         if row.batch is not None:
             row.batch.completed[row.stage] += 1
 

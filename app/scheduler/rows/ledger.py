@@ -16,7 +16,7 @@ from app.scheduler.rows.program import ProgramState
 from app.scheduler.rows.ready import Key, ReadyTable
 from app.scheduler.types import Call, Drop, Reason, Row, RowState
 
-_NO_DEADLINE = 1 << 62  # goes behind all that have one
+_NO_DEADLINE = 1 << 62  # sorts behind all that have one
 _SLACK = 64  # deadlines of calls that have left, tolerated before the heap is rebuilt
 _ENDED, _RUNNING, _WAITING = RowState.ENDED, RowState.RUNNING, RowState.WAITING  # looked up once, used per row
 
@@ -40,7 +40,7 @@ class Ledger:
         self._sequence = 0
 
     def enter(self, call: Call, state: ProgramState) -> None:
-        """A call comes: all its rows stand in the ready table."""
+        """A call arrives: all its rows enter the ready table."""
         rows = call.rows
         call.left = n = len(rows)
         self.calls[call.id] = call
@@ -91,13 +91,13 @@ class Ledger:
         state.units += 1
 
     def make_ready(self, rows: Sequence[Row], state: ProgramState) -> None:
-        """Rows that ran, at least one, stand in the ready table again, at the stage they have reached."""
+        """Rows that ran, at least one, enter the ready table again, at the stage they have reached."""
         batches = state.batches
         for row in rows:
             row.state = _WAITING
             row.advanced = True
             if batches is not None:
-                batches.stand(row)
+                batches.wait(row)
         self._stand(rows, state)
 
     def put_back(self, rows: Sequence[Row], state: ProgramState) -> None:
@@ -134,7 +134,7 @@ class Ledger:
         for row in rows:
             row.state = _WAITING
             if state.batches is not None:
-                state.batches.stand(row)
+                state.batches.wait(row)
             self._keep_nothing_new(row, state)
         klass = rows[0].call.klass
         state.waiting += len(rows)
@@ -168,7 +168,7 @@ class Ledger:
         self.drops.append(Drop(call, reason, row))
 
     def leave(self, call: Call) -> None:
-        """The call is over: its waiting rows are forgotten, its running rows finish unheard."""
+        """The call is over: its waiting rows are forgotten, the results of its running rows are discarded."""
         call.alive = False
         del self.calls[call.id]
         state = self.states[call.program]

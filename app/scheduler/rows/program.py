@@ -62,7 +62,7 @@ class ProgramState:
         self.capacity = [[min(worker.capacity, program.max_batch) for worker in device.workers] for _ in program.stages]
         self._room = min(device.max_alive, program.max_alive)
         self.full = [0] * len(program.stages)
-        self.entry = entry  # where new real-time rows stand, when that is one set whatever their length
+        self.entry = entry  # the set of new real-time rows, where it is one whatever their length
         self.policy = policy_class(program.policy)()
         self.latency = [Latency(stage.profile) for stage in program.stages]
         for stage in range(len(program.stages)):

@@ -160,7 +160,7 @@ class ReadySet:
             heapify(heap)
 
     def take_retry(self, most: int, room: int) -> list[Row]:
-        """Take rows of the group to run again whose turn it is; none if a row of a better priority goes first.
+        """Take rows of the group to run again whose turn it is; none if a row of a better priority is first.
 
         See `Retries.take`.
         """
