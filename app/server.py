@@ -1,7 +1,7 @@
 """uvicorn's server, with a shutdown in two steps.
 
 uvicorn alone closes its listener at once on SIGTERM and exits by the signal. Here the first signal turns readiness
-red, and the server goes on serving for a grace period, so that load balancers notice. Then the listener closes, every
+red, and the server keeps serving for a grace period, so that load balancers notice. Then the listener closes, every
 accepted request is answered, and the exit status is 0. At the drain limit, or at a second signal, the requests that are
 left are answered 503.
 """
@@ -37,7 +37,7 @@ log = logging.getLogger("starling.server")
 _ACCEPTED = 16  # connections that a turn of the loop accepts
 _ACCEPT_S = 0.1  # for the event loop to take the connections that the kernel has accepted
 _BPF_RETURN, _SO_ATTACH_FILTER = 0x06, 26  # linux/bpf_common.h, asm-generic/socket.h
-#: A loop that has not ticked for so long stands still: some code keeps the interpreter's lock. No probe ends that where
+#: A loop that has not ticked for so long is blocked: some code keeps the interpreter's lock. No probe ends that where
 #: no orchestrator asks. Far longer than what holds it in passing, as an import or the unpickling of a large model.
 _STANDSTILL_S = 60
 _FORCE_AFTER_S = 5  # for the last answers to be written, after the drain limit; then uvicorn cancels them
@@ -53,7 +53,7 @@ class Server(uvicorn.Server):
         self._limit_s = limit_s
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listener: socket.socket | None = None
-        self._told_stuck = False
+        self._reported_stuck = False
         lifecycle.connections = lambda: len(self.server_state.connections)
         lifecycle.malformed = lambda: HttpProtocol.malformed
         lifecycle.on_failure = self._fail
@@ -93,20 +93,20 @@ class Server(uvicorn.Server):
     def _exit(self) -> None:
         """Later, while there are connections to accept: an event loop without a processor has taken none so far."""
         assert self._loop is not None
-        if have_come(self._listener) and not self.should_exit:
+        if has_waiting(self._listener) and not self.should_exit:
             self._loop.call_later(_ACCEPT_S, self._exit)
         else:
             self.should_exit = True
 
     def _look(self) -> None:
-        """At each tick of the rate monitor: the process does not stand still. Tell of a hung batch; wait for none."""
+        """Called at each tick of the rate monitor. Logs a hung batch, and while draining waits for none."""
         faulthandler.dump_traceback_later(_STANDSTILL_S, exit=True)
         stuck = self._lifecycle.stuck()
-        if stuck is not None and not self._told_stuck:
+        if stuck is not None and not self._reported_stuck:
             log.error(
                 "%s; where its threads are:\n%s", stuck, process.stacks("worker", "launch"), extra={"lines": True}
             )
-        self._told_stuck = stuck is not None
+        self._reported_stuck = stuck is not None
         if stuck is not None and self._lifecycle.closing and not self.should_exit:
             self._give_up(f"the server has stopped before this call was answered: {stuck}")
 
@@ -134,7 +134,7 @@ def ignore_new_connections(listener: socket.socket | None) -> None:
         listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
 
 
-def have_come(listener: socket.socket | None) -> bool:
+def has_waiting(listener: socket.socket | None) -> bool:
     """Whether connections wait to be accepted. Where new ones are not ignored, never: they might come for ever."""
     if listener is None or sys.platform != "linux" or listener.fileno() < 0:
         return False

@@ -14,7 +14,7 @@ import uvicorn
 
 from app.errors import ConfigError
 from app.lifecycle import Lifecycle
-from app.server import Server, bind, have_come, ignore_new_connections, listeners
+from app.server import Server, bind, has_waiting, ignore_new_connections, listeners
 
 
 class Clock:
@@ -190,12 +190,12 @@ def test_a_listener_that_ignores_new_connections() -> None:
             with pytest.raises(TimeoutError):
                 socket.create_connection(sock.getsockname(), 0.2)
             early.sendall(b"still here")
-            assert have_come(sock)
+            assert has_waiting(sock)
             with sock.accept()[0] as taken:  # who stood in the queue is not lost
                 assert taken.recv(100) == b"still here"
-            assert not have_come(sock)
-    assert not have_come(sock)  # which is closed
-    assert not have_come(None)
+            assert not has_waiting(sock)
+    assert not has_waiting(sock)  # which is closed
+    assert not has_waiting(None)
     ignore_new_connections(None)
 
 

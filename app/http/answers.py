@@ -10,7 +10,7 @@ from app.http.body import Headers, Message, Receive, Send
 
 COMPRESS_FROM = 1024  # bytes; for smaller answers the header costs more than compression saves
 QUICK_TO_COMPRESS = 16 << 10  # bytes that may be compressed on the event loop: some 0.2 ms
-_LINGER_S = 5.0  # how long a client may go on sending a body that is not read
+_LINGER_S = 5.0  # how long a client may continue to send a body that is not read
 #: The header lines of a call's answer, formatted in one piece: a list of headers costs three times as much. Of its id,
 #: milliseconds in the queue, in the model and of all, the rows of its batch, the kind of the body and its length.
 HEAD = (
@@ -42,7 +42,7 @@ def compress(body: bytes, encoding: str) -> bytes:
 async def respond_and_close(send: Send, status: int, headers: Headers, body: bytes, receive: Receive) -> None:
     """Send a whole answer to a request whose body was not read, and close the connection.
 
-    To close a connection with unread bytes resets it, and the client loses the answer. So the answer goes out first,
+    To close a connection with unread bytes resets it, and the client loses the answer. So the answer is sent first,
     and what the client still sends is read and dropped for a while.
     """
     await send({"type": "http.response.start", "status": status, "headers": headers})

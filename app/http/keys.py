@@ -23,7 +23,7 @@ log = logging.getLogger("starling.keys")
 _LARGEST_FILE = 64 << 10  # bytes: a thousand long keys, each of which a request is compared with
 
 _BESIDE_OTHERS = 0.5  # of a model's queue, for one key, while rows of other keys are in flight
-_ALONE = 0.9  # the same while no other key has rows in flight: one that comes meanwhile finds room
+_ALONE = 0.9  # the same while no other key has rows in flight, so that another one finds room
 
 Queue = tuple[str, str, str]  # model, version and class: each class has a queue of its own
 
@@ -56,7 +56,7 @@ class Keys:
     def find(self, given: bytes) -> Key | None:
         """The key that these bytes are; None if they are none.
 
-        The time it takes tells neither how much of a key is right, nor which: every key is compared, in a time that
+        Its duration reveals neither how much of a key is right, nor which: every key is compared, in a time that
         does not depend on where they differ.
         """
         found = None

@@ -27,7 +27,7 @@ class Certificate:
         self.expires = _expiry(cert)
 
     def look(self) -> None:
-        """Read the files again if one has changed. Where they do not fit, what was read before goes on.
+        """Read the files again if one has changed. If they do not fit, what was read before stays in use.
 
         A context that takes a certificate and then refuses its key is left with neither, so another one tries first.
         That is also why certificate and key may be written one after the other: between the two nothing changes.

@@ -590,11 +590,6 @@ async def test_the_access_log_of_a_client_that_has_gone(caller: MakeCaller, mode
     assert (line["status"], line["model"], line["rows"]) == (499, "echo", 1)
 
 
-async def test_without_an_access_log(caller: MakeCaller, model: Echo, entries: Entries) -> None:
-    assert (await caller(model)(INFER, body())).status == 200
-    assert list(entries) == []
-
-
 async def test_too_many_connections(caller: MakeCaller, model: Echo) -> None:
     reply = await caller(model, options={"connections": lambda: 4})(INFER, body())
     assert (reply.status, b"retry-after" in reply.headers, reply.headers[b"connection"]) == (503, True, b"close")
@@ -669,12 +664,6 @@ async def test_a_client_that_hangs_up(caller: MakeCaller, model: Echo) -> None:
     async with asyncio.timeout(10):
         await waiting
     assert (model.finished, model.open_leases) == (["client_gone"], 0)
-
-
-async def test_compressed_answers(caller: MakeCaller, model: Echo) -> None:
-    call = caller(model)
-    reply = await call(INFER, body(2), {b"accept-encoding": b"gzip"})
-    assert b"content-encoding" not in reply.headers  # too small to pay
 
 
 async def test_one_line_a_call_at_debug(caller: MakeCaller, model: Echo, caplog: pytest.LogCaptureFixture) -> None:

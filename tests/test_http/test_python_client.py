@@ -13,7 +13,7 @@ import pytest
 from fastapi import FastAPI
 
 from app.contract import Batching
-from app.errors import DeadlineExceeded, ModelFailed, QueueFull
+from app.errors import DeadlineExceeded, ModelFailed
 from app.http.access import Access
 from app.http.asgi import HttpApp
 from app.http.body import Limits
@@ -21,7 +21,7 @@ from app.http.errors import install_error_handlers
 from app.http.keys import keys_of
 from app.http.resources import Resources
 from app.http.routes import control
-from starling_client import AsyncClient, BadRequest, NotFound, Refused, Retry, StarlingError, Unauthorized, Unavailable
+from starling_client import AsyncClient, BadRequest, NotFound, Retry, StarlingError, Unauthorized, Unavailable
 
 from .catalog import FakeCatalog, FakeHealth, served, spec
 from .test_inference import Echo
@@ -97,22 +97,6 @@ async def test_what_the_call_asks_for(connect: Connect, model: Echo) -> None:
     assert {name: model.asked[name] for name in wanted} == wanted
 
 
-async def test_batches_over_the_queue_and_over_the_body(connect: Connect, model: Echo) -> None:
-    """The queue holds 8 rows, so that parts have 2; a body holds 600 bytes, some 400 of them numbers."""
-    async with connect() as client:
-        x = np.random.default_rng(1).standard_normal((21, 4), "f4")
-        found = await client.infer("echo", x)
-        assert np.array_equal(found.outputs["y"], x)
-        assert (len(found.request_ids), model.asked["rows"]) == (11, 2)
-    async with connect(max_rows=50) as client:
-        with pytest.raises(BadRequest, match="9 rows in one request: the queue of model 'echo' holds 8"):
-            await client.predict("echo", x[:9])
-        assert np.array_equal(await client.predict("echo", x[:8]), x[:8])
-    async with connect(binary=False) as client:
-        model.info.memo.clear()
-        assert np.array_equal(await client.predict("echo", x[:8] * 1e-3), x[:8] * np.float32(1e-3))
-
-
 async def test_metadata_models_and_readiness(connect: Connect) -> None:
     async with connect() as client:
         assert await client.models() == ["echo"]
@@ -136,19 +120,6 @@ async def test_errors_carry_the_servers_words(connect: Connect, model: Echo) -> 
             with pytest.raises(StarlingError, match=error.message) as other:
                 await client.predict("echo", X)
             assert (other.value.status, other.value.code) == (error.status, error.code)
-
-
-async def test_a_full_queue_is_waited_for(connect: Connect, model: Echo) -> None:
-    model.full = frozenset({"best_effort"})
-    async with connect(retry=Retry(attempts=3)) as client:
-        with pytest.raises(Refused, match="the queue is full") as raised:
-            await client.predict("echo", X, service_class="best_effort")
-        assert (raised.value.retry_after_s in (4, 5), raised.value.tries) == (True, 3)
-        assert [4 <= pause <= 5.5 for pause in client.pauses] == [True] * 2
-        assert np.array_equal(await client.predict("echo", X), X)
-        model.fails = QueueFull("taken meanwhile", retry_after_s=1)
-        with pytest.raises(Refused, match="taken meanwhile"):
-            await client.predict("echo", X)
 
 
 async def test_a_key(connect: Connect) -> None:

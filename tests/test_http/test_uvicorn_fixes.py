@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 import re
 import tomllib
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,8 +13,6 @@ from typing import Any
 import pytest
 import uvicorn
 from connections import Connection
-from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from app.http.connection.uvicorn_fixes import PatchedProtocol
 
@@ -341,13 +337,6 @@ async def test_malformed_requests_are_a_line_a_second(
     assert PatchedProtocol.malformed == 100
 
 
-# What is relied on inside uvicorn
-
-
-def parameters(function: Callable[..., Any]) -> list[str]:
-    return list(inspect.signature(function).parameters)
-
-
 def test_the_tested_release_of_uvicorn_is_the_only_one_allowed() -> None:
     """Its internals change without notice: from one minor release below to one above nothing else is installed."""
     dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
@@ -356,74 +345,3 @@ def test_the_tested_release_of_uvicorn_is_the_only_one_allowed() -> None:
     major, minor = map(int, tested)
     assert wanted.split("#")[0].strip() == f"uvicorn>={major}.{minor},<{major}.{minor + 1}"
     assert uvicorn.__version__.startswith(f"{major}.{minor}.")
-
-
-@pytest.mark.parametrize(
-    ("method", "expected"),
-    [
-        (HttpToolsProtocol.__init__, ["self", "config", "server_state", "app_state", "_loop"]),
-        (HttpToolsProtocol.data_received, ["self", "data"]),
-        (HttpToolsProtocol.on_message_begin, ["self"]),
-        (HttpToolsProtocol.on_header, ["self", "name", "value"]),
-        (HttpToolsProtocol.on_headers_complete, ["self"]),
-        (HttpToolsProtocol.on_body, ["self", "body"]),
-        (HttpToolsProtocol.on_message_complete, ["self"]),
-        (HttpToolsProtocol.on_response_complete, ["self"]),
-        (HttpToolsProtocol.resume_writing, ["self"]),
-        (HttpToolsProtocol.connection_made, ["self", "transport"]),
-        (FlowControl.__init__, ["self", "transport"]),
-        (FlowControl.resume_reading, ["self"]),
-        (HttpToolsProtocol._start_asgi_task, ["self", "cycle", "app"]),
-        (HttpToolsProtocol.connection_lost, ["self", "exc"]),
-        (HttpToolsProtocol.shutdown, ["self"]),
-        (HttpToolsProtocol.send_400_response, ["self", "msg"]),
-        (uvicorn.Server.__init__, ["self", "config"]),
-        (uvicorn.Server.run, ["self", "sockets"]),
-        (uvicorn.Server.serve, ["self", "sockets"]),
-        (uvicorn.Server.handle_exit, ["self", "sig", "frame"]),
-    ],
-)
-def test_methods_that_are_overridden_or_called(method: Callable[..., Any], expected: list[str]) -> None:
-    assert parameters(method) == expected
-
-
-async def test_state_of_a_connection_and_of_a_request() -> None:
-    seen: list[RequestResponseCycle] = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        seen.append(connection.protocol._answering)  # type: ignore[arg-type]
-        assert not seen[-1].response_started
-        await ok(scope, receive, send)
-
-    connection = Connection(app)
-    protocol = connection.protocol
-    assert protocol.cycle is None  # type: ignore[comparison-overlap]  # until the first request, see `shutdown`
-    connection.send(REQUEST % 1 + REQUEST % 2)
-    assert [type(cycle) for cycle, _ in protocol.pipeline] == [RequestResponseCycle]
-    assert protocol.scope["type"] == "http"
-    await connection.done()
-    cycle = seen[0]
-    assert isinstance(protocol.flow, FlowControl)
-    assert cycle.flow.write_paused is False
-    assert (cycle.disconnected, cycle.response_started, cycle.response_complete) == (False, True, True)
-    assert (cycle.keep_alive, cycle.access_log, cycle.scope["method"]) == (True, False, "POST")
-    assert isinstance(cycle.message_event, asyncio.Event)
-    assert protocol in connection.state.connections
-    assert connection.state.default_headers == []
-    assert connection.state.total_requests == 2
-    assert protocol.timeout_keep_alive_task is None  # see IdleConnections
-    assert (protocol.scheme, protocol.client) == ("http", ("127.0.0.1", 1))
-    connection.hang_up()
-
-
-def test_state_of_a_server() -> None:
-    async def app(scope: Any, receive: Any, send: Any) -> None: ...
-
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None))
-    assert (server.started, server.should_exit, server.force_exit) == (False, False, False)
-    assert (server.server_state.connections, server.server_state.tasks) == (set(), set())
-    settings = {
-        "http", "interface", "proxy_headers", "log_config", "access_log", "timeout_keep_alive",
-        "timeout_graceful_shutdown", "server_header", "lifespan", "ssl_context_factory", "ws",
-    }  # fmt: skip
-    assert settings <= set(parameters(uvicorn.Config.__init__))

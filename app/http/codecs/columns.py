@@ -1,6 +1,6 @@
 """Reads the rows of each input from JSON values or arrays, for the friendly route and V1. Pure functions.
 
-The input's spec tells what a value means: a value of exactly one row's shape is one row, and one more leading dimension
+The input's spec decides what a value means: one of exactly one row's shape is one row, and one more leading dimension
 means several rows.
 """
 

@@ -1,8 +1,8 @@
 """The friendly route: one JSON value, a file or plain text in, and JSON out.
 
-JSON and .npy hold the model's inputs themselves; a file of any other type goes to the model's own `decode`, or is a row
-of its input of bytes. One row is answered by one value, several rows by a list. Several files in one upload are several
-rows.
+JSON and .npy hold the model's inputs themselves; a file of any other type is read by the model's own `decode`, or is a
+row of its input of bytes. One row is answered by one value, several rows by a list. Several files in one upload are
+several rows.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ class _Remembered(NamedTuple):
 def _decoded_before(info: ModelInfo, text: bytes, tail: memoryview) -> DecodedCall | None:
     """The call of a request whose JSON header has been decoded before, with as many bytes behind it.
 
-    A client that sends tensors as bytes sends the same JSON before them each time, which says everything but the
+    A client that sends tensors as bytes sends the same JSON before them each time, which has everything but the
     values.
     """
     known: _Remembered | None = info.memo.get(text)

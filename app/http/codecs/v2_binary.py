@@ -49,7 +49,7 @@ def _split_bytes(raw: memoryview, shape: tuple[int, ...], where: str) -> Array:
 
 
 def decode_raw(body: bytes, info: ModelInfo) -> DecodedCall:
-    """A raw request: the body is the bytes of the only input. Its size tells the rows, or the length of its axis."""
+    """A raw request: the body is the bytes of the only input. Its size gives the rows, or the length of the axis."""
     inputs = client_inputs(info)
     if len(inputs) != 1:
         names = ", ".join(spec.name for spec in inputs)

@@ -26,7 +26,7 @@ _MOST_NAMED = 20  # unsupported parameters that a message lists
 _RESERVED = _UNSUPPORTED | {"priority", "timeout", "class", "binary_data_output"}
 MAX_PRIORITY = (1 << 31) - 1
 MAX_TIMEOUT_US = 1 << 53
-#: Where each input lies in the bytes behind the JSON, in declared order.
+#: Start and end of each input in the bytes behind the JSON, in declared order.
 Spans = list[tuple[int, int]]
 _DATA = re.compile(rb'"data"\s*:\s*\[')
 
@@ -34,7 +34,7 @@ _DATA = re.compile(rb'"data"\s*:\s*\[')
 def decode_request(
     request: dict[str, Any], tail: memoryview, info: ModelInfo, bools: bool
 ) -> tuple[DecodedCall, Spans | None]:
-    """The call that a request means, whatever it asks for; and where in `tail` its inputs lie, if all of them do.
+    """The call that a request means, whatever it asks for; and the places of its inputs in `tail`, if all are there.
 
     `tail`: the bytes behind the JSON. `bools`: whether the JSON may hold booleans. Fields that V2 does not know are
     ignored, as Triton does: KServe's clients send `model_name`. Raises BadRequest that names the field.
@@ -100,7 +100,7 @@ def check_unparsed(text: bytes, info: ModelInfo) -> None:
 
 
 def load_json(text: bytes) -> Any:
-    """Parse JSON. Raises BadRequest that tells what is wrong and, if possible, in which field."""
+    """Parse JSON. Raises BadRequest that names the mistake and, if possible, the field."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as exc:
@@ -196,7 +196,7 @@ def _boolean(value: object, where: str) -> bool:
 def _decode_inputs(
     request: dict[str, Any], tail: memoryview, info: ModelInfo, call: DecodedCall, bools: bool
 ) -> Spans | None:
-    """Fill in the call's rows, lengths and arrays. Returns where in the tail each array lies, if all of them do."""
+    """Fill in the call's rows, lengths and arrays. Returns the place of each in the tail, if all are there."""
     inputs = request.get("inputs")
     if type(inputs) is not list:
         raise BadRequest("inputs: expected a list of tensors")

@@ -208,7 +208,7 @@ class HttpProtocol(PatchedProtocol):
     # the same head again: the parser, which is between two requests, is not fed with this one
 
     def _take_again(self, head: Head, data: bytes) -> bytes:
-        """Take the request that begins `data`; returns what lies behind it."""
+        """Take the request that begins `data`; returns the bytes behind it."""
         take = self._take
         exchange = None if take is None else take(self, head.url, head.headers, head.length)
         if exchange is None:
@@ -226,7 +226,7 @@ class HttpProtocol(PatchedProtocol):
         return self._collect(rest)
 
     def _collect(self, data: bytes) -> bytes:
-        """More of the body of a request whose head was not parsed; returns what lies behind it."""
+        """More of the body of a request whose head was not parsed; returns the bytes behind it."""
         part = data[: self._missing]
         self._missing -= len(part)
         exchange = self._collecting

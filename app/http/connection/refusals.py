@@ -1,6 +1,6 @@
 """Refusals that wait while very many connections are open.
 
-Most clients that are refused send again at once, whatever `Retry-After` says. With 2,500 of them a server does nothing
+Most refused clients send again at once, whatever `Retry-After` asks for. With 2,500 of them a server does nothing
 but read and refuse: the event loop polls its sockets again and again before it calls anything else as long as 1,024 of
 them have something to read, so that batches, answers and probes wait for seconds. A client sends again only when it
 has its answer. So refusals are delayed, and no connection is read twice in one turn of the loop.
@@ -16,13 +16,13 @@ FREE = 512  # open connections up to which a refusal leaves at once: half of wha
 #: A refusal costs 25 us on a connection that is kept, and 150 us with a new one for each: at most a third of a core.
 _EVERY_S = 0.004
 _AT_ONCE = 8
-_LONGEST_S = 1.0  # the least that `Retry-After` says: nobody waits longer for a refusal, unless the loop is late
+_LONGEST_S = 1.0  # the least value of `Retry-After`: no refusal waits longer, unless the loop is late
 
 
 class RefusalQueue:
     """Refusals in order, some every 4 ms: the more there are the longer each waits, up to a second.
 
-    They leave evenly, so that those who were refused together do not come back together. `connections` returns how many
+    They leave evenly, so that clients refused together do not retry together. `connections` returns how many
     are open. One timer, and none while nothing waits.
     """
 

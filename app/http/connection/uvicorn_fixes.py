@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with corrections. tests/test_http/test_uvicorn_fixes.py checks the internals it relies on.
+"""uvicorn's HTTP protocol with corrections. It relies on internals of one release.
 
 - An answer leaves in one write (`OneWrite`).
 - A client that pipelines is not read far ahead of its answers (`PipelineFlow`).
@@ -30,7 +30,7 @@ from app.http.connection.tls_close import TlsClose
 from app.http.connection.uvicorn_parts import OneWrite, PipelineFlow, without_upgrade
 
 _FIRST_REQUEST_S = 0.5  # how long a connection without a request stays open when the server stops
-_LINGER_S = 5.0  # how long a client may go on sending when it has its last answer
+_LINGER_S = 5.0  # how long a client may continue to send after its last answer
 _LONGEST_HEAD = 64 << 10  # bytes of a head, or that may come without one of a body: unfinished heads, trailers
 
 
@@ -60,7 +60,7 @@ class PatchedProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, idle: IdleConnections | None = None, **named: Any) -> None:
         HttpToolsProtocol.__init__(self, *args, **named)
-        #: The request that is being answered, or what stands for one. uvicorn's `cycle` is the one that was read last.
+        #: The request that is being answered: a cycle or an Exchange. uvicorn's `cycle` is the one that was read last.
         self._answering: Any = None
         self._parsing = False  # the parser is within a request
         self._in_head = False  # and that within its head
@@ -69,12 +69,12 @@ class PatchedProtocol(HttpToolsProtocol):
         self._read = 0  # bytes of the last read,
         self._first = 0  # and of the one in which the request began
         self._wrong = _MALFORMED  # the answer to a request that cannot be parsed
-        self._lingers = False  # the last answer has been given, and what still comes is dropped
+        self._lingers = False  # the last answer has been given; input is dropped
         self._idle = idle or IdleConnections(self.timeout_keep_alive)  # one for all connections of a server
         self._tls_close: TlsClose | None = None
 
     def _log_malformed(self) -> None:
-        """One line a second for all connections, whatever comes."""
+        """At most one line a second for all connections."""
         protocol, now = PatchedProtocol, self.loop.time()
         protocol.malformed += 1
         if not 0 <= now - protocol._reported_at < 1:
@@ -119,7 +119,7 @@ class PatchedProtocol(HttpToolsProtocol):
         return False
 
     def _is_behind(self) -> bool:
-        """Whether the malformed request comes behind one that has no answer yet, and is not that one's own body."""
+        """Whether the malformed request follows one that has no answer yet, and is not that one's own body."""
         answering = self._answering
         in_body = self._parsing and not self._in_head and self._wrong is _MALFORMED
         return not (in_body or answering is None or answering.response_complete)
@@ -226,7 +226,7 @@ class PatchedProtocol(HttpToolsProtocol):
 
     def waits(self) -> bool:
         """See idle_connections.IdleConnection."""
-        cycle: Any = self.cycle  # None before the first request, although uvicorn's type says otherwise
+        cycle: Any = self.cycle  # None before the first request, unlike its type
         return (cycle is None or cycle.response_complete) and not self._lingers
 
     def waited_too_long(self) -> None:
@@ -276,7 +276,7 @@ class PatchedProtocol(HttpToolsProtocol):
         HttpToolsProtocol.connection_lost(self, exc)
 
     def shutdown(self) -> None:
-        cycle: Any = self.cycle  # None before the first request, although uvicorn's type says otherwise
+        cycle: Any = self.cycle  # None before the first request, unlike its type
         if cycle is None and not self.transport.is_closing():
             self.loop.call_later(_FIRST_REQUEST_S, self._shut_down)
         else:

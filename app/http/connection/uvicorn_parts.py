@@ -12,10 +12,9 @@ _OFFER = (b"upgrade", b"http2-settings")
 
 
 class PipelineFlow(FlowControl):
-    """uvicorn's flow control, which goes on reading only when no request that has been read waits for its turn.
+    """uvicorn's flow control, which resumes reading only when no request that has been read waits for its turn.
 
-    uvicorn reads on after each answer, so that a client which sends far ahead of the answers has all of its requests
-    kept here.
+    uvicorn itself resumes after each answer, so all requests of a client that sends far ahead would be kept in memory.
     """
 
     def __init__(self, transport: asyncio.Transport, pipeline: Collection[object]) -> None:
@@ -32,7 +31,7 @@ class OneWrite:
 
     uvicorn writes the head of an answer and then its body: two segments, and clients that look at the status alone
     (tritonclient.aio's `is_model_ready`) never release a connection whose body came apart from its head. This keeps the
-    head until the body comes, or the end of an answer without one.
+    head until the body is written, or the answer ends without one.
     """
 
     __slots__ = ("_cycle", "_end", "_head", "_transport")
@@ -44,7 +43,7 @@ class OneWrite:
         self._head: bytes | None = b""  # None: it has been written
 
     def write(self, data: bytes) -> None:
-        if self._head is None or not self._cycle.response_started:  # 100 Continue comes before an answer
+        if self._head is None or not self._cycle.response_started:  # 100 Continue precedes an answer
             self._transport.write(data)
         elif self._head:
             self._transport.write(self._head + data)

@@ -1,7 +1,7 @@
 """/openapi.json: every route, and those of each served model with its own schemas and examples.
 
-The document is made of what FastAPI says of the routes, and of the models that serve when it is asked for: a model that
-is loaded has its paths, one that is unloaded has none.
+The document is made of FastAPI's description of the routes, and of the models that serve when it is requested: a
+loaded model has its paths, an unloaded one has none.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def _trace(document: Node) -> None:
 
 
 def _open(document: Node, *, admin: bool) -> None:
-    """Take out what stands there for servers with a key; `admin`: with one for loading and unloading alone."""
+    """Remove what only servers with a key need; `admin`: with a key for loading and unloading alone."""
     if not admin:
         document.get("components", {}).pop("securitySchemes", None)
     for path, methods in document["paths"].items():

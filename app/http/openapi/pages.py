@@ -1,6 +1,6 @@
 """/docs and /openapi.json. The page's files are part of the package, so that it works where no other host is reached.
 
-Swagger UI stands in `static/swagger-ui/`, as it was published, with its licence. The page is `static/docs.html`, whose
+Swagger UI is in `static/swagger-ui/`, as it was published, with its licence. The page is `static/docs.html`, whose
 paths are relative: they hold under any prefix. Its policy forbids the browser to ask anybody else for anything.
 """
 

@@ -1,7 +1,7 @@
 """JSON schemas of tensors and of the bodies that hold them, in the three protocols. Pure functions of a ModelInfo.
 
 A schema describes rows nested as their shape has it; that all protocols take flat ones too would make every schema a
-choice. Where a row is so large that nobody reads it, lengths are told in words: tools would make examples of them.
+choice. If a row is too large to read, lengths are given in words: tools would make examples of them.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def friendly_answer(info: ModelInfo, presented: Schema | None = None) -> Schema:
 
 
 def _labelled(spec: TensorSpec) -> Schema:
-    """As `present.py` has it: a vector of scores, one for each label, comes with the label of the highest."""
+    """As `present.py` has it: a vector of scores, one for each label, has the label of the highest beside it."""
     row = row_schema(spec, sent=False)
     if not spec.labels or spec.shape != (len(spec.labels),):
         return row
