@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import numpy as np
 import pytest
-from fakes import MS, FakeDevice, Fate, Pushed, affine, virtual, virtual_loop
+from fakes import MS, Fate, Pushed, affine, virtual
 
 from app.engine.memory import Memory
 from app.engine.profiling.cache import ProfileCache
@@ -15,7 +14,7 @@ from app.errors import ClientGone, DeadlineExceeded, ModelFailed
 from app.observe.prometheus import Metrics
 from app.scheduler.types import Fault
 
-from .rig import POISON, Rig, answers, make_model, rows_of, serving
+from .rig import POISON, Rig, assert_answer, device, ends_of, make_model, rows_of, serving
 
 
 def double(x):
@@ -35,28 +34,20 @@ def units(rig: Rig) -> list[tuple[int, int]]:
     return [(pushed.job.stage, pushed.rows) for pushed in rig.device.pushed]
 
 
-@virtual
-async def test_a_call_goes_through_its_stages():
-    async with serving(staged()) as rig:
-        answer = await rig.ask(10.0, 20.0)
-        assert np.array_equal(answer.outputs[0], answers(rows_of(10.0, 20.0)))
-        assert units(rig) == [(0, 2), (1, 2)]
-        assert answer.queue_ns == 0
-        assert answer.compute_ns == 2 * affine(2)
-        rig.assert_settled()
+def heavy_second_stage(pushed: Pushed) -> Fate:
+    return Fate(MS, Fault.OOM if pushed.job.stage == 1 and pushed.rows > 2 else None)
 
 
 @virtual
-async def test_rows_of_two_first_units_share_the_next_stage():
-    """Two workers run the first stage of a call each; its rows and the other's go on together or apart."""
-    async with serving(staged(), device=FakeDevice(virtual_loop(), 4, 4, max_running=1)) as rig:
+async def test_calls_go_through_their_stages_the_oldest_row_first():
+    async with serving(staged(), device=device(4, 4, max_running=1)) as rig:
         first = rig.ask(10.0)
         await rig.loop.passes(MS // 2)
-        second = rig.ask(20.0, 30.0)
-        got = await asyncio.gather(first, second)
-        assert np.array_equal(got[0].outputs[0], answers(rows_of(10.0)))
-        assert np.array_equal(got[1].outputs[0], answers(rows_of(20.0, 30.0)))
-        assert units(rig) == [(0, 1), (1, 1), (0, 2), (1, 2)]  # the oldest row goes first
+        one, two = await asyncio.gather(first, rig.ask(20.0, 30.0))
+        assert_answer(one, 10.0)
+        assert_answer(two, 20.0, 30.0)
+        assert units(rig) == [(0, 1), (1, 1), (0, 2), (1, 2)]
+        assert (one.queue_ns, one.compute_ns) == (0, 2 * affine(1))
         rig.assert_settled()
 
 
@@ -68,25 +59,28 @@ async def test_a_row_that_fails_at_a_later_stage_takes_down_its_own_call_only():
         return x + 1
 
     async with serving(staged(double, strict)) as rig:
-        bad, good = rig.ask(POISON), rig.ask(10.0, 20.0)
-        answers_of = await asyncio.gather(bad, good, return_exceptions=True)
-        assert isinstance(answers_of[0], ModelFailed)
-        assert np.array_equal(answers_of[1].outputs[0], answers(rows_of(10.0, 20.0)))
+        bad, good = await ends_of(rig.ask(POISON), rig.ask(10.0, 20.0))
+        assert isinstance(bad, ModelFailed)
+        assert_answer(good, 10.0, 20.0)
         # The first stage ran once: what failed were units of the second, whose rows still had what it left them.
         assert [rows for stage, rows in units(rig) if stage == 0] == [3]
         rig.assert_settled()
 
 
 @virtual
-async def test_out_of_memory_at_a_later_stage_halves_there():
-    def fate(pushed: Pushed) -> Fate:
-        heavy = pushed.job.stage == 1 and pushed.rows > 2
-        return Fate(MS, Fault.OOM if heavy else None)
-
-    async with serving(staged(), device=FakeDevice(virtual_loop(), 4, fate=fate)) as rig:
-        answer = await rig.ask(1.0, 2.0, 3.0, 4.0)
-        assert np.array_equal(answer.outputs[0], answers(rows_of(1.0, 2.0, 3.0, 4.0)))
-        assert units(rig) == [(0, 4), (1, 4), (1, 2), (1, 2)]
+async def test_out_of_memory_at_a_later_stage_halves_there_and_lowers_its_batches_alone():
+    """Halves of a unit that failed are no split batch; those of a lowered one are."""
+    async with serving(staged(), device=device(4, fate=heavy_second_stage)) as rig:
+        for pushed, operations in (
+            ([(0, 4), (1, 4), (1, 2), (1, 2)], {"on": 2}),
+            ([(0, 4), (1, 2), (1, 2)], {"on": 3, "split": 1}),
+        ):
+            rig.device.pushed.clear()
+            assert_answer(await rig.ask(1.0, 2.0, 3.0, 4.0), 1.0, 2.0, 3.0, 4.0)
+            assert units(rig) == pushed
+            first, second = rig.served.statistics()["starling"]["stages"]
+            assert second["operations"] == operations
+        assert (first["batches"], first["operations"], second["batches"]) == ({"4": 2}, {"new": 2}, {"2": 4})
         rig.assert_settled()
 
 
@@ -94,8 +88,7 @@ async def test_out_of_memory_at_a_later_stage_halves_there():
 async def test_memory_between_stages_bounds_the_rows_that_start(caplog: pytest.LogCaptureFixture):
     """A row has 8 bytes between the two stages, counted twice: 3 rows fit in 50."""
     async with serving(staged(), memory=Memory(activations=50)) as rig:
-        calls = [rig.ask(float(value)) for value in range(10, 15)]
-        await asyncio.gather(*calls)
+        await asyncio.gather(*(rig.ask(float(value)) for value in range(10, 15)))
         assert units(rig) == [(0, 3), (1, 3), (0, 2), (1, 2)]
         assert "model m: a batch of 4 rows takes 0.0 MiB between stages" in caplog.text
         assert "cut to 3 rows" in caplog.text
@@ -103,20 +96,8 @@ async def test_memory_between_stages_bounds_the_rows_that_start(caplog: pytest.L
 
 
 @virtual
-async def test_out_of_memory_lowers_the_batches_of_that_stage_alone():
-    def fate(pushed: Pushed) -> Fate:
-        return Fate(MS, Fault.OOM if pushed.job.stage == 1 and pushed.rows > 2 else None)
-
-    async with serving(staged(), device=FakeDevice(virtual_loop(), 4, fate=fate)) as rig:
-        await rig.ask(1.0, 2.0, 3.0, 4.0)
-        rig.device.pushed.clear()
-        await rig.ask(1.0, 2.0, 3.0, 4.0)
-        assert units(rig) == [(0, 4), (1, 2), (1, 2)]
-
-
-@virtual
 async def test_a_deadline_that_passes_during_a_stage_frees_the_row_at_the_boundary():
-    async with serving(staged(), device=FakeDevice(virtual_loop(), 4, batch_ns=lambda size: 5 * MS)) as rig:
+    async with serving(staged(), device=device(4, ms=5)) as rig:
         call = rig.ask(10.0, timeout_us=12_000)
         await rig.loop.turn(2)
         rig.device.batch_ns = lambda size: 1_000 * MS
@@ -129,13 +110,12 @@ async def test_a_deadline_that_passes_during_a_stage_frees_the_row_at_the_bounda
 @virtual
 async def test_a_client_that_goes_frees_what_lies_between_its_stages():
     async with serving(staged()) as rig:
-        served = rig.served
-        with served.lease(1) as lease:
+        with rig.served.lease(1) as lease:
             lease.write(0, rows_of(10.0))
             future = lease.run()
             await rig.loop.passes(affine(1))
             await rig.loop.turn(2)
-            activations = served.executor.activations
+            activations = rig.served.activations
             assert activations is not None
             assert activations.rows == 1  # the second stage runs now
             lease.cancel()
@@ -152,82 +132,54 @@ async def test_statistics_and_metrics_have_the_stage():
         await rig.ask(10.0, 20.0)
         running = rig.ask(30.0)
         await rig.loop.turn(2)
-        told = rig.served.statistics()
-        assert told["inference_count"] == 2
-        assert told["execution_count"] == 1
-        assert told["starling"]["stages"] == [
+        shown = rig.served.statistics()
+        assert (shown["inference_count"], shown["execution_count"]) == (2, 1)
+        assert shown["starling"]["stages"] == [
             {"rows_waiting": 0, "rows_running": 1, "batches": {"2": 1}, "operations": {"new": 1}},
             {"rows_waiting": 0, "rows_running": 0, "batches": {"2": 1}, "operations": {"on": 1}},
         ]
         assert "stages" not in rig.models[1].statistics()["starling"]
         text = Metrics(rig.engine.snapshot).render()[0].decode()
         labels = 'class="realtime",model="m",operation="on",reason="idle",stage="1",version="1",worker="0"'
-        assert f"starling_batches_total{{{labels}}} 1.0" in text
-        assert 'starling_batch_size_sum{class="realtime",model="m",stage="0",version="1"} 2.0' in text
+        for line in (
+            f"starling_batches_total{{{labels}}} 1.0",
+            'starling_batch_size_sum{class="realtime",model="m",stage="0",version="1"} 2.0',
+            'starling_activation_rows{model="m",version="1"} 0.0',
+            'starling_stage_running_rows{model="m",stage="0",version="1"} 1.0',
+            'starling_stage_queue_length{model="m",stage="1",version="1"} 0.0',
+        ):
+            assert line in text
         assert 'starling_batch_size_sum{class="realtime",model="whole"' not in text  # it has had no batch
-        assert 'starling_activation_rows{model="m",version="1"} 0.0' in text
         assert 'starling_activation_rows{model="whole"' not in text
-        assert 'starling_stage_running_rows{model="m",stage="0",version="1"} 1.0' in text
-        assert 'starling_stage_queue_length{model="m",stage="1",version="1"} 0.0' in text
         await running
 
 
 @virtual
-async def test_a_batch_that_is_split_is_counted_as_such():
-    def fate(pushed: Pushed) -> Fate:
-        return Fate(MS, Fault.OOM if pushed.job.stage == 1 and pushed.rows > 2 else None)
-
-    async with serving(staged(), device=FakeDevice(virtual_loop(), 4, fate=fate)) as rig:
-        await rig.ask(1.0, 2.0, 3.0, 4.0)  # its halves were split off when it failed
-        assert rig.served.statistics()["starling"]["stages"][1]["operations"] == {"on": 2}
-        await rig.ask(1.0, 2.0, 3.0, 4.0)
-        first, second = rig.served.statistics()["starling"]["stages"]
-        assert (first["batches"], first["operations"]) == ({"4": 2}, {"new": 2})
-        assert (second["batches"], second["operations"]) == ({"2": 4}, {"on": 3, "split": 1})
-
-
-@virtual
-async def test_times_of_warm_up_are_those_of_the_stages():
-    async with serving(staged()) as rig:
-        state = rig.engine.scheduler._states[rig.served.program]
-        assert [latency.predict(2) for latency in state.latency] == [affine(2), affine(2)]
-        assert state.time(2) == 2 * affine(2)
-
-
-@virtual
-async def test_each_stage_is_measured_while_idle(tmp_path: Path):
+async def test_each_stage_is_timed_at_warm_up_and_measured_while_idle(tmp_path: Path):
     """The whole runs, in slots of its own: nothing is kept between stages. The next server finds the profile."""
-    cache = ProfileCache(tmp_path)
-    model = staged(double, lambda x: x, increase)
-    async with serving(model, profile_budget_s=60.0, profiles=cache) as rig:
+    cache, model = ProfileCache(tmp_path), staged(double, lambda x: x, increase)
+
+    def predicted(rig: Rig, size: int, **options: int) -> list[float]:
+        state = rig.engine.scheduler._states[rig.served.program]
+        return [latency.predict(size, **options) for latency in state.latency]
+
+    async with serving(model, device=device(4, 4), profile_budget_s=60.0, profiles=cache) as rig:
+        assert predicted(rig, 2) == [affine(2)] * 3
         rig.served.executor.weights = (2, 5, 3)
         rig.engine.profiling.begin()
         await rig.loop.passes(30_000 * MS)
         assert rig.served.profiled.origin == "measured"
-        state = rig.engine.scheduler._states[rig.served.program]
-        assert [latency.predict(4) for latency in state.latency] == [2 * affine(4), 5 * affine(4), 3 * affine(4)]
-        assert state.facts[1].remaining[1][3] == 8 * affine(4)
-        told = rig.served.statistics()["starling"]["profile"]["stages"]
-        assert [stage["batch_ms"]["4"] for stage in told] == [2.8, 7.0, 4.2]
+        assert predicted(rig, 4) == [2 * affine(4), 5 * affine(4), 3 * affine(4)]
+        assert predicted(rig, 3, running=2) == [2 * affine(3), 5 * affine(3), 3 * affine(3)]
+        shown = rig.served.statistics()["starling"]["profile"]["stages"]
+        assert [stage["batch_ms"]["4"] for stage in shown] == [2.8, 7.0, 4.2]
+        assert [set(stage["concurrency_ms"]) for stage in shown] == [{"2"}] * 3
         rig.assert_settled()
-    async with serving(model, profiles=cache) as rig:
+    async with serving(model, device=device(4, 4), profiles=cache) as rig:
         assert rig.served.profiled.origin == "cache"
-        state = rig.engine.scheduler._states[rig.served.program]
-        assert [latency.predict(4) for latency in state.latency] == [2 * affine(4), 5 * affine(4), 3 * affine(4)]
+        assert predicted(rig, 4) == [2 * affine(4), 5 * affine(4), 3 * affine(4)]
     async with serving(staged(double, increase), profiles=cache) as rig:
         assert rig.served.profiled.origin == "warm-up"  # cut elsewhere
-
-
-@virtual
-async def test_units_of_several_workers_are_measured_stage_by_stage():
-    device = FakeDevice(virtual_loop(), 4, 4)
-    async with serving(staged(), device=device, profile_budget_s=60.0) as rig:
-        rig.served.executor.weights = (1, 2)
-        rig.engine.profiling.begin()
-        await rig.loop.passes(30_000 * MS)
-        assert [set(part.concurrency_ns) for part in rig.served.profiled.profile.stages] == [{2}, {2}]
-        state = rig.engine.scheduler._states[rig.served.program]
-        assert [latency.predict(3, running=2) for latency in state.latency] == [affine(3), 2 * affine(3)]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -235,19 +187,16 @@ async def test_units_of_several_workers_are_measured_stage_by_stage():
 @virtual
 async def test_dva_load_merges_on_one_worker_and_on_two(workers: int, goes_on: bool):
     """The same whether workers pass boundaries by themselves, as those of a CPU do, or not, as in the simulator."""
-    loop = virtual_loop()
-    device = FakeDevice(loop, *[4] * workers, batch_ns=lambda size: MS, goes_on=goes_on)
     model = staged(double, increase, double, increase, policy="dva_load", max_delay_ms=0.0, complete_wait=1.0)
-    async with serving(model, device=device) as rig:
-        begin = loop.now
+    async with serving(model, device=device(*[4] * workers, ms=1, goes_on=goes_on)) as rig:
+        begin = rig.loop.now
         first = rig.ask(10.0)
-        await loop.until(begin + MS * 3 // 2)
-        answers_of = await asyncio.gather(first, rig.ask(20.0, 30.0))
-        assert [answer.outputs[0][:, 0].tolist() for answer in answers_of] == [[43.0], [83.0, 123.0]]
-        assert loop.now - begin == {1: 6 * MS, 2: 5 * MS + MS // 2}[workers]
+        await rig.loop.until(begin + MS * 3 // 2)
+        given = await asyncio.gather(first, rig.ask(20.0, 30.0))
+        assert [answer.outputs[0][:, 0].tolist() for answer in given] == [[43.0], [83.0, 123.0]]
+        assert rig.loop.now - begin == {1: 6 * MS, 2: 5 * MS + MS // 2}[workers]
         assert (2, 3) in units(rig)
-        first_stage = rig.served.statistics()["starling"]["stages"][0]
-        assert first_stage["operations"] == {"new": 1, "stretch": 1}
+        assert rig.served.statistics()["starling"]["stages"][0]["operations"] == {"new": 1, "stretch": 1}
         rig.assert_settled()
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fakes import MS, FakeDevice, virtual, virtual_loop
+from fakes import MS, virtual
 
 from app.engine.profiling import tables as tables_module
 from app.engine.profiling.cache import ProfileCache
@@ -22,7 +22,7 @@ from app.scheduler.estimates.profile import linear
 from app.scheduler.optimal import tables as control
 from app.scheduler.types import Profile
 
-from ..rig import make_model, serving
+from ..rig import assert_answer, device, make_model, serving
 
 PROFILE = linear(4, 1, 4)
 
@@ -39,27 +39,21 @@ def has_been_measured(rig):
 
 
 @virtual
-async def test_tables_are_solved_for_adaptive_alone() -> None:
-    async with serving(make_model(policy="adaptive"), make_model(name="n", policy="no_wait")) as rig:
+async def test_tables_are_solved_for_adaptive_alone_and_again_when_it_has_been_measured() -> None:
+    first = make_model(policy="adaptive", objective="energy", max_batch=4)
+    async with serving(first, make_model(name="n", policy="no_wait")) as rig:
         await rig.loop.turn(3)
         states = [rig.engine.scheduler._states[served.program] for served in rig.models]
         assert [state.facts[0].control is None for state in states] == [False, True]
-        answer = await rig.ask(10.0)
-        assert answer.outputs[0][0, 0] == 21.0
+        assert_answer(await rig.ask(10.0), 10.0)
+        has_been_measured(rig)
+        await rig.loop.turn(3)
+        assert level_of(rig) == control.solve(PROFILE.stage(), weight=0.9)
 
 
 def test_a_process_of_its_own_solves_the_same() -> None:
     curve = Profile(batch_ns=(5_000_000, 9_000_000, 14_000_000, 10_000_000), errors=(0.02,) * 4)
     assert tables_module.solve_aside(curve, loads=(0.5, 0.9)) == control.solve(curve, loads=(0.5, 0.9))
-
-
-@virtual
-async def test_a_measured_profile_brings_tables_of_its_own() -> None:
-    async with serving(make_model(policy="adaptive", objective="energy", max_batch=4)) as rig:
-        await rig.loop.turn(3)
-        has_been_measured(rig)
-        await rig.loop.turn(3)
-        assert level_of(rig) == control.solve(PROFILE.stage(), weight=0.9)
 
 
 @virtual
@@ -134,14 +128,13 @@ async def test_a_model_whose_tables_cannot_be_solved_is_served_all_the_same(
     with caplog.at_level(logging.ERROR, "starling.engine"):
         async with serving(make_model(policy="adaptive")) as rig:
             await rig.loop.turn(3)
-            answer = await rig.ask(10.0)
-            assert answer.outputs[0][0, 0] == 21.0
+            assert_answer(await rig.ask(10.0), 10.0)
     assert "not solved, batches are formed as by no_wait" in caplog.text
 
 
 @virtual
 async def test_policy_that_the_device_cannot_serve_is_a_config_error() -> None:
-    async with serving(make_model(policy="window"), device=FakeDevice(virtual_loop(), 1, 4)) as rig:
+    async with serving(make_model(policy="window"), device=device(1, 4)) as rig:
         with pytest.raises(
             ConfigError, match="model 'e': policy: ebird shares a device with no other policy, here window"
         ):
