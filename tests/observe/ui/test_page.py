@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,22 @@ FILES = sorted(path.name for path in _FOLDER.iterdir())
 KEY = "sesame"
 
 
+@asynccontextmanager
+async def server(folder: Path, **settings: Any) -> AsyncIterator[tuple[Any, httpx.AsyncClient]]:
+    """A server without models, and a client of it."""
+    (folder / "models").mkdir(exist_ok=True)
+    given = {"models": str(folder / "models"), "allow_empty": True, "profile_dir": folder, **settings}
+    made = create_app(Settings(**given))
+    async with started(made) as state:
+        app = with_state(made, state)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://one") as client:
+            yield app, client
+
+
 @pytest.fixture
 async def app(tmp_path: Path) -> AsyncIterator[Any]:
-    """A server without models, behind a key."""
-    (tmp_path / "models").mkdir()
-    settings = Settings(models=str(tmp_path / "models"), allow_empty=True, profile_dir=tmp_path, api_key=KEY)
-    made = create_app(settings)
-    async with started(made) as state:
-        yield with_state(made, state)
+    async with server(tmp_path, api_key=KEY) as (found, _):
+        yield found
 
 
 @pytest.fixture
@@ -55,37 +64,24 @@ async def test_the_page_opens_without_a_key(http: httpx.AsyncClient) -> None:
 
 async def test_an_ingress_may_leave_its_prefix_on(tmp_path: Path) -> None:
     """The page and its files need no key either way; its events do."""
-    (tmp_path / "models").mkdir()
-    settings = Settings(
-        models=str(tmp_path / "models"), allow_empty=True, profile_dir=tmp_path, api_key=KEY, root_path="/a/b"
-    )
-    made = create_app(settings)
-    async with started(made) as state:
-        transport = httpx.ASGITransport(with_state(made, state))
-        async with httpx.AsyncClient(transport=transport, base_url="http://one") as client:
-            for prefix in ("", "/a/b"):
-                for path in sorted(Page().open_paths - {"/ui/"}):
-                    assert (await client.get(prefix + path)).status_code == 200, prefix + path
-                slash = await client.get(f"{prefix}/ui/")
-                assert slash.next_request is not None
-                assert slash.next_request.url.path == f"{prefix}/ui"
-                assert (await client.get(f"{prefix}/docs")).status_code == 200
-                for path in ("/ui/events", "/v2/models"):
-                    assert (await client.get(prefix + path)).status_code == 401
+    async with server(tmp_path, api_key=KEY, root_path="/a/b") as (_, client):
+        for prefix in ("", "/a/b"):
+            for path in (*sorted(Page().open_paths - {"/ui/"}), "/docs"):
+                assert (await client.get(prefix + path)).status_code == 200, prefix + path
+            slash = await client.get(f"{prefix}/ui/")
+            assert slash.next_request is not None
+            assert slash.next_request.url.path == f"{prefix}/ui"
+            for path in ("/ui/events", "/v2/models"):
+                assert (await client.get(prefix + path)).status_code == 401
 
 
-async def test_the_page_links_to_docs_where_there_are_some(tmp_path: Path) -> None:
-    (tmp_path / "models").mkdir()
-    for docs in (True, False):
-        settings = Settings(models=str(tmp_path / "models"), allow_empty=True, profile_dir=tmp_path, docs=docs)
-        made = create_app(settings)
-        async with started(made) as state:
-            transport = httpx.ASGITransport(with_state(made, state))
-            async with httpx.AsyncClient(transport=transport, base_url="http://one") as client:
-                page = await client.get("/ui")
-                assert ('href="docs"' in page.text, "HTTP interface" in page.text) == (docs, docs)
-                assert page.text.rstrip().endswith("</html>")
-                assert (await client.get("/docs")).status_code == (200 if docs else 404)
+@pytest.mark.parametrize("docs", [True, False])
+async def test_the_page_links_to_docs_where_there_are_some(tmp_path: Path, docs: bool) -> None:
+    async with server(tmp_path, docs=docs) as (_, client):
+        page = await client.get("/ui")
+        assert ('href="docs"' in page.text) is docs
+        assert page.text.rstrip().endswith("</html>")
+        assert (await client.get("/docs")).status_code == (200 if docs else 404)
 
 
 async def test_relative_links_lead_from_one_place(http: httpx.AsyncClient) -> None:
@@ -109,13 +105,10 @@ def test_what_a_server_says_is_never_markup() -> None:
     assert not re.search(r"\son\w+=|style=|<script>|<style>", page)
 
 
-@pytest.mark.parametrize(
-    ("headers", "message"),
-    [({}, "an API key is needed: X-API-Key, or Authorization: Bearer"), ({"X-API-Key": "no"}, "the API key is wrong")],
-)
-async def test_events_need_the_key(http: httpx.AsyncClient, headers: dict[str, str], message: str) -> None:
+@pytest.mark.parametrize("headers", [{}, {"X-API-Key": "no"}])
+async def test_events_need_the_key(http: httpx.AsyncClient, headers: dict[str, str]) -> None:
     answer = await http.get("/ui/events", headers=headers)
-    assert (answer.status_code, answer.json()) == (401, {"error": message})
+    assert (answer.status_code, list(answer.json())) == (401, ["error"])
 
 
 class Client:
@@ -169,11 +162,6 @@ async def test_a_stream_that_is_cancelled_lets_the_hub_rest(app: Any) -> None:
 
 
 async def test_without_the_page_there_is_no_such_route(tmp_path: Path) -> None:
-    (tmp_path / "models").mkdir()
-    settings = Settings(models=str(tmp_path / "models"), allow_empty=True, profile_dir=tmp_path, ui=False)
-    made = create_app(settings)
-    async with started(made) as state:
-        transport = httpx.ASGITransport(with_state(made, state))
-        async with httpx.AsyncClient(transport=transport, base_url="http://one") as client:
-            for path in ("/ui", "/ui/", "/ui/app.js", "/ui/events"):
-                assert (await client.get(path)).status_code == 404
+    async with server(tmp_path, ui=False) as (_, client):
+        for path in ("/ui", "/ui/", "/ui/app.js", "/ui/events"):
+            assert (await client.get(path)).status_code == 404
