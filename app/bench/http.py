@@ -5,10 +5,12 @@ A body ends by Content-Length, with its last chunk, or with the connection. Inte
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
+import httptools
+
 _MAX_HEAD = 65_536  # bytes; servers limit headers to 8 to 64 KiB
+_FRAMES = (b"\r\ncontent-length:", b"\r\ntransfer-encoding:")
 
 
 class Malformed(Exception):
@@ -17,7 +19,7 @@ class Malformed(Exception):
 
 @dataclass(slots=True)
 class Response:
-    """A complete response. `head`: the status line and the headers, in lower case."""
+    """A complete response. `head`: the headers in lower case, each with a line break before it."""
 
     status: int
     head: bytes
@@ -39,136 +41,59 @@ def value_of(head: bytes, line: bytes) -> bytes:
     return head.partition(line)[2].partition(b"\r\n")[0].strip()
 
 
-_LENGTH, _CONNECTION, _ENCODING = map(line_of, (b"content-length", b"connection", b"transfer-encoding"))
-_FRAMED_OTHERWISE = re.compile(rb"\r\n(?:connection|transfer-encoding):")
-
-
-def _plain(data: bytes) -> Response | None:
-    """Parse the usual response: status 200, a Content-Length, complete in one piece. None for any other.
-
-    This is a shortcut at a third of the parser's cost, with the same result.
-    """
-    head, gap, body = data.partition(b"\r\n\r\n")
-    if not gap or not head.startswith(b"HTTP/1.1 200 "):
-        return None
-    head = head.lower()
-    if _FRAMED_OTHERWISE.search(head):
-        return None
-    length = value_of(head, _LENGTH)
-    if not length.isdigit() or int(length) != len(body):
-        return None
-    return Response(200, head, body, True)
-
-
 class ResponseParser:
     """Parses responses from pieces of bytes; after a complete response it is ready for the next one."""
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
-        self._reset()
-
-    def _reset(self) -> None:
-        self._buffer.clear()
+        self._parser = httptools.HttpResponseParser(self)
+        self._lines: list[bytes] = []
         self._head = b""  # empty: not complete
-        self._status = 0
-        self._keep = True
-        self._length: int | None = None  # of the body; None: chunked, or until the connection ends
-        self._chunked = False
-        self._chunks: list[bytes] = []
+        self._body: list[bytes] = []
+        self._unread = 0  # bytes of a head that is not complete
+        self._response: Response | None = None
 
     def feed(self, data: bytes) -> Response | None:
         """Add bytes; returns the response if it is complete. Raises Malformed; the connection must be closed then."""
-        if not self._buffer and not self._head:
-            whole = _plain(data)
-            if whole is not None:
-                return whole
-        self._buffer += data
-        if not self._head and not self._read_head():
-            return None
-        if self._chunked:
-            return self._ended(b"".join(self._chunks)) if self._read_chunks() else None
-        if self._length is None or len(self._buffer) < self._length:
-            return None
-        body = bytes(self._buffer[: self._length])
-        del self._buffer[: self._length]
-        return self._ended(body)
+        self._unread += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
+            raise Malformed(str(exc) or "not an HTTP/1.1 answer") from None
+        response, self._response = self._response, None
+        if response is not None:
+            if self._lines or self._head:
+                raise Malformed("bytes after the answer")
+            self._unread = 0
+        elif not self._head and self._unread > _MAX_HEAD:
+            raise Malformed(f"a head of more than {_MAX_HEAD} bytes")
+        return response
 
     def eof(self) -> Response | None:
         """The connection has ended: returns the response if that completes it."""
-        if not self._head or self._chunked or self._length is not None:
+        if not self._head or any(frame in self._head for frame in _FRAMES):
             return None
-        body = bytes(self._buffer)
-        self._buffer.clear()
-        return self._ended(body)
+        return Response(self._parser.get_status_code(), self._head, b"".join(self._body), False)
 
-    def _ended(self, body: bytes) -> Response:
-        if self._buffer:
+    # what the parser calls
+
+    def on_message_begin(self) -> None:
+        if self._response is not None:
             raise Malformed("bytes after the answer")
-        response = Response(self._status, self._head, body, self._keep)
-        self._reset()
-        return response
 
-    def _read_head(self) -> bool:
-        while True:
-            end = self._buffer.find(b"\r\n\r\n")
-            if end < 0:
-                if len(self._buffer) > _MAX_HEAD:
-                    raise Malformed(f"a head of more than {_MAX_HEAD} bytes")
-                return False
-            lines = bytes(self._buffer[:end])
-            del self._buffer[: end + 4]
-            version, _, rest = lines.partition(b" ")
-            if version not in (b"HTTP/1.1", b"HTTP/1.0") or not rest[:3].isdigit():
-                raise Malformed(f"not an HTTP/1.1 answer: {lines[:40]!r}")
-            self._status = int(rest[:3])
-            if self._status >= 200:
-                self._frame(lines.lower(), version == b"HTTP/1.1")
-                return True
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._lines.append(b"\r\n%b: %b" % (name, value))
 
-    def _frame(self, head: bytes, persistent: bool) -> None:
-        """Find out how the body ends (RFC 9112, 6.3) and whether the connection stays open."""
-        self._head = head
-        connection = value_of(head, _CONNECTION)
-        self._keep = b"close" not in connection and (persistent or b"keep-alive" in connection)
-        self._chunked = value_of(head, _ENCODING).endswith(b"chunked")
-        if self._chunked:
-            return
-        length = value_of(head, _LENGTH)
-        if self._status in (204, 304):
-            self._length = 0
-        elif length:
-            if not length.isdigit():
-                raise Malformed(f"a Content-Length of {length!r}")
-            self._length = int(length)
-        else:
-            self._keep = False
+    def on_headers_complete(self) -> None:
+        self._head = b"".join(self._lines).lower() or b"\r\n"
+        self._lines.clear()
 
-    def _read_chunks(self) -> bool:
-        """Move complete chunks out of the buffer; returns whether the last chunk and the trailers have arrived."""
-        buffer = self._buffer
-        while True:
-            line = buffer.find(b"\r\n")
-            if line < 0:
-                if len(buffer) > _MAX_HEAD:
-                    raise Malformed("a chunk without a size")
-                return False
-            size = bytes(buffer[:line].partition(b";")[0]).strip()
-            try:
-                count = int(size, 16)
-            except ValueError:
-                raise Malformed(f"a chunk of size {size!r}") from None
-            if count < 0:
-                raise Malformed(f"a chunk of size {size!r}")
-            if count == 0:  # then trailers, and an empty line
-                end = line if buffer[line : line + 4] == b"\r\n\r\n" else buffer.find(b"\r\n\r\n", line)
-                if end < 0:
-                    return False
-                del buffer[: end + 4]
-                return True
-            end = line + 2 + count
-            if len(buffer) < end + 2:
-                return False
-            if buffer[end : end + 2] != b"\r\n":
-                raise Malformed("a chunk longer than its size")
-            self._chunks.append(bytes(buffer[line + 2 : end]))
-            del buffer[: end + 2]
+    def on_body(self, data: bytes) -> None:
+        self._body.append(data)
+
+    def on_message_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status >= 200:
+            self._response = Response(status, self._head, b"".join(self._body), self._parser.should_keep_alive())
+        self._lines.clear()  # of trailers
+        self._head = b""
+        self._body.clear()

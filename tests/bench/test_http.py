@@ -33,19 +33,11 @@ def test_any_pieces(answer: bytes) -> None:
         assert fed(answer[:at], answer[at:]) == whole
 
 
-@pytest.mark.parametrize("length", [b"2", b"4", b"+3", b"3_0", b""])
+@pytest.mark.parametrize("length", [b"2", b"+3", b"3_0", b""])
 def test_a_length_that_is_not_that_of_the_body(length: bytes) -> None:
-    """The short cut for whole answers leaves these to the parser: what it says of them byte by byte holds."""
-    answer = PLAIN.replace(b" 3", b" " + length)
-
-    def told(*pieces: bytes) -> str:
-        try:
-            return str(fed(*pieces))
-        except (Malformed, AssertionError) as exc:
-            return type(exc).__name__
-
-    bytewise = told(*(answer[i : i + 1] for i in range(len(answer))))
-    assert told(answer) == bytewise.replace("AssertionError", "Malformed")  # complete before its last byte
+    with pytest.raises(Malformed):
+        fed(PLAIN.replace(b" 3", b" " + length))
+    assert fed(PLAIN.replace(b" 3", b" 4")) is None  # not complete
 
 
 def test_one_after_the_other() -> None:
@@ -96,22 +88,24 @@ def test_end_before_the_answer(begun: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "message"),
+    "answer",
     [
-        (b"SSH-2.0-x\r\n\r\n", "not an HTTP/1.1 answer"),
-        (b"HTTP/1.1 abc\r\n\r\n", "not an HTTP/1.1 answer"),
-        (b"HTTP/2 200\r\n\r\n", "not an HTTP/1.1 answer"),
-        (PLAIN + b"more", "bytes after the answer"),
-        (CHUNKED + b"more", "bytes after the answer"),
-        (PLAIN.replace(b": 3", b": -3"), "Content-Length"),
-        (CHUNKED.replace(b"\r\n1\r\n", b"\r\nx\r\n"), "chunk of size"),
-        (CHUNKED.replace(b"\r\n1\r\n", b"\r\n-1\r\n"), "chunk of size"),
-        (CHUNKED.replace(b"ye\r\n", b"yes!"), "longer than its size"),
-        (b"x" * 70_000, "head of more than"),
+        b"SSH-2.0-x\r\n\r\n",
+        b"HTTP/1.1 abc\r\n\r\n",
+        b"HTTP/2 200\r\n\r\n",
+        PLAIN + b"more",
+        PLAIN + PLAIN,
+        CHUNKED + b"more",
+        PLAIN.replace(b": 3", b": -3"),
+        CHUNKED.replace(b"\r\n1\r\n", b"\r\nx\r\n"),
+        CHUNKED.replace(b"\r\n1\r\n", b"\r\n-1\r\n"),
+        CHUNKED.replace(b"ye\r\n", b"yes!"),
+        b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000,
+        b"HTTP/1.1 101 Switching\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n",
     ],
 )
-def test_malformed(answer: bytes, message: str) -> None:
-    with pytest.raises(Malformed, match=message):
+def test_malformed(answer: bytes) -> None:
+    with pytest.raises(Malformed):
         fed(answer)
 
 
