@@ -19,7 +19,7 @@ StarlingError
  +-- NotReady 503            starting, draining, loading, failed; carries a retry hint
  +-- DeadlineExceeded 504    the deadline passed before the work was done
 
-An error carries its status; one function (`error_parts` in `api/errors.py`) turns it into `{"error": message}`.
+An error carries its status; one function (`error_parts` in `http/errors.py`) turns it into `{"error": message}`.
 """
 
 from __future__ import annotations
