@@ -38,30 +38,32 @@ def axis_of(inputs: Any, outputs: Any, cell: Any = None, max_steps: int | None =
     return step_axis(Recurrent(cell or Reads(), ((1,),), max_steps), info)
 
 
-X, Y = spec("x", "time", 2), spec("y", 2)
+X, Y, W = spec("x", "time", 2), spec("y", 2), spec("w", 3)
+UNBOUND = spec("x", "time", 2, bound=UNBOUNDED)
 
 
-def test_the_axis_of_the_first_input_and_with_start_of_any() -> None:
-    weights = spec("w", 3)
-    axis = axis_of([X], [Y])
-    assert (axis.name, axis.place, axis.dim, axis.most) == ("time", 0, 1, 9)
-    axis = axis_of([weights, spec("x", 3, "time")], [Y], Starts())
-    assert (axis.name, axis.place, axis.dim) == ("time", 1, 2)
-    assert axis_of([weights, X], [Y]).name == "", "without start only the first input is read"
-    assert axis_of([spec("x", 3, "wide")], [Y]).name == "", "which goes along its first axis"
-
-
-def test_the_most_steps() -> None:
-    assert axis_of([X], [Y], max_steps=4).most == 4
-    assert axis_of([X], [Y], max_steps=4).shortens
-    assert not axis_of([X], [Y], max_steps=40).shortens
-    assert axis_of([spec("x", "time", 2, bound=UNBOUNDED)], [Y]).most is None
-    assert axis_of([spec("x", 3)], [Y]).most is None
-
-
-def test_outputs_of_their_own_and_those_that_follow() -> None:
-    axis = axis_of([X], [spec("a", "time"), spec("b", "written", 2), Y])
-    assert (axis.own, axis.followers) == ((False, True, False), ("a",))
+@pytest.mark.parametrize(
+    ("axis", "expected"),
+    [
+        (axis_of([X], [Y]), {"name": "time", "place": 0, "dim": 1, "most": 9}),
+        # with start the first variable axis of any input; without it the first axis of the first input
+        (axis_of([W, spec("x", 3, "time")], [Y], Starts()), {"name": "time", "place": 1, "dim": 2}),
+        (axis_of([W, X], [Y]), {"name": ""}),
+        (axis_of([spec("x", 3, "wide")], [Y]), {"name": ""}),
+        (axis_of([X], [Y], max_steps=4), {"most": 4, "shortens": True}),
+        (axis_of([X], [Y], max_steps=40), {"most": 9, "shortens": False}),
+        (axis_of([UNBOUND], [Y]), {"most": None}),
+        (axis_of([spec("x", 3)], [Y]), {"most": None}),
+        (
+            axis_of([X], [spec("a", "time"), spec("b", "written", 2), Y]),
+            {"own": (False, True, False), "followers": ("a",)},
+        ),
+        # finish may return other axes of the inputs
+        (axis_of([X, spec("w", "width")], [spec("z", "width", "time")], Finishes()), {"name": "time"}),
+    ],
+)
+def test_the_axis_of_the_steps(axis: Any, expected: dict[str, Any]) -> None:
+    assert {key: getattr(axis, key) for key in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -73,20 +75,19 @@ def test_outputs_of_their_own_and_those_that_follow() -> None:
         ([X], [spec("z", "time", "time")], Reads(), r"outputs\[0\].shape: expected .*, got \['time', 'time'\]"),
         ([X], [spec("z", "time", "own")], Finishes(), r"outputs\[0\].shape: expected .*, got \['time', 'own'\]"),
         (
-            [spec("x", "time", 2, bound=UNBOUNDED)],
+            [X, spec("w", "width")],
+            [spec("z", "width")],
+            Starts(),
+            r"outputs\[0\].shape: expected the axis of the steps",
+        ),
+        (
+            [UNBOUND],
             [spec("z", "own")],
             Reads(),
-            r"outputs\[0\].shape: expected a bound of the axis 'own': max_steps of Recurrent, or max_shape of the",
+            r"outputs\[0\].shape: expected a bound of the axis 'own'",
         ),
     ],
 )
 def test_what_does_not_fit(inputs: Any, outputs: Any, cell: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         axis_of(inputs, outputs, cell)
-
-
-def test_finish_may_return_other_axes_of_the_inputs() -> None:
-    wide = [X, spec("w", "width")]
-    assert axis_of(wide, [spec("z", "width", "time")], Finishes()).name == "time"
-    with pytest.raises(ConfigError, match=r"outputs\[0\].shape"):
-        axis_of(wide, [spec("z", "width")], Starts())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -77,6 +78,14 @@ def batch_of(lengths: list[int], padded_to: int = 0) -> torch.Tensor:
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=7)
 
 
+def test_a_bound_below_the_length() -> None:
+    copy = SimpleNamespace(step=lambda x, state: (x[:, 0].long(), state))
+    x = torch.arange(9.0)[None, :, None].repeat(2, 1, 2)
+    text, steps = made(copy, [SAMPLES], [WRITTEN], 4)(x, torch.tensor([9, 3]))
+    assert text.tolist() == [[0, 1, 2, 3], [0, 1, 2, 0]]
+    assert steps.tolist() == [4, 3]
+
+
 @repeatable(30)
 @given(LENGTHS, st.integers(0, 3))
 def test_every_row_ends_after_its_own_length(lengths: list[int], more: int) -> None:
@@ -143,25 +152,11 @@ def test_a_cell_that_reads_and_ends_by_itself(rows: list[list[int]]) -> None:
         assert total[row].tolist() == [sum(read)] * 2
 
 
-def test_a_bound_below_the_length() -> None:
-    class Copy(Sum):
-        def step(self, x: torch.Tensor, state: Any) -> Any:
-            return x[:, 0].long(), state
-
-    x = torch.arange(9.0)[None, :, None].repeat(2, 1, 2)
-    text, steps = made(Copy(), [SAMPLES], [WRITTEN], 4)(x, torch.tensor([9, 3]))
-    assert text.tolist() == [[0, 1, 2, 3], [0, 1, 2, 0]]
-    assert steps.tolist() == [4, 3]
-
-
-def test_rows_of_one_length_need_none() -> None:
+def test_lengths_come_without_being_declared_and_only_where_rows_differ() -> None:
     model, called_with = recurrent_model(Recurrent(Sum(), ((2,),)), info([FIXED], [LAST]))
     assert called_with.inputs == (FIXED,)
     x = batch_of([4, 4, 4])
     assert torch.equal(model(x)[0], x.sum(1))
-
-
-def test_lengths_come_without_being_declared() -> None:
     _, called_with = recurrent_model(Recurrent(Sum(), ((2,),)), info([SAMPLES], [LAST]))
     assert called_with.client_inputs == (SAMPLES,)
     assert [spec.lengths_of for spec in called_with.inputs] == ["", "time"]
@@ -227,11 +222,7 @@ def test_values_are_computed_in_another_precision_and_leave_as_declared() -> Non
 
 
 def step_of(result: Any) -> Any:
-    class Cell:
-        def step(self, x: torch.Tensor, state: Any) -> Any:
-            return result(x, state)
-
-    return Cell()
+    return SimpleNamespace(step=result)
 
 
 def start_of(result: Any) -> Any:
@@ -274,9 +265,14 @@ def test_another_cell_than_declared(cell: Any, message: str) -> None:
         try_cell(made(cell, [SAMPLES], [LAST]), batch_of([5, 5, 5]), torch.tensor([5, 5, 5]))
 
 
-def test_rows_that_end_early_are_not_as_long_as_their_input() -> None:
-    ends = step_of(lambda x, s: (x, s, x[:, 0] > 0))
-    with pytest.raises(ConfigError, match="output 'z': expected an axis with a name of its own, because the cell ends"):
-        try_cell(made(ends, [SAMPLES], [EVERY]), batch_of([5]), torch.tensor([5]))
-    with pytest.raises(ConfigError, match="because max_steps ends rows before their length, got 'time'"):
-        try_cell(made(Sum(), [SAMPLES], [EVERY], 4), batch_of([5]), torch.tensor([5]))
+@pytest.mark.parametrize(
+    ("cell", "max_steps", "why"),
+    [
+        (step_of(lambda x, s: (x, s, x[:, 0] > 0)), None, "the cell ends rows by itself"),
+        (Sum(), 4, "max_steps ends rows before their length"),
+    ],
+)
+def test_rows_that_end_early_are_not_as_long_as_their_input(cell: Any, max_steps: int | None, why: str) -> None:
+    message = f"output 'z': expected an axis with a name of its own, because {why}, got 'time'"
+    with pytest.raises(ConfigError, match=message):
+        try_cell(made(cell, [SAMPLES], [EVERY], max_steps), batch_of([5]), torch.tensor([5]))

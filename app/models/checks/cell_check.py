@@ -42,7 +42,7 @@ def check_cell(model: Model, rows: Sequence[SampleRow], tolerance: Tolerance) ->
     if model.info.batching.max_batch < 2:
         return None
     check = _Check(model, rows, tolerance)
-    found = check.together() or check.spoilt_steps() or check.spoilt_ends()
+    found = check.together() or check.spoilt_steps() or check.spoilt_start() or check.spoilt_finish()
     if found is None or not check.repeats():
         return None
     return Finding(Cause.MEMORY if check.remembers() else Cause.COMPANY, found)
@@ -176,21 +176,24 @@ class _Check:
                 return found
         return None
 
-    def spoilt_ends(self) -> str | None:
-        """`start` before the first step of the longest row, and `finish` after the last."""
+    def spoilt_start(self) -> str | None:
+        """What `start` makes of the longest row, whose neighbours are spoilt."""
+        row, begun = self._alone[0].row, self._alone[0].begun
+        inputs = self._inputs([row])
+        if not self._cell.starts or not any(value.is_floating_point() for value in inputs):
+            return None
+        try:
+            spoilt, _ = self._begin([self._spoilt(value) for value in inputs], row)
+        except Exception:  # it may refuse any NaN
+            return None
+        clean, got = ([*([] if one.x is None else [one.x]), *one.state] for one in (begun, spoilt))
+        names = [*([] if begun.x is None else ["x"]), *(f"state[{at}]" for at in range(len(begun.state)))]
+        specs = [spec_of(name, value) for name, value in zip(names, clean, strict=True)]
+        return self._one(specs, clean, got, f"before step 1 {_SPOILT_HOW}")
+
+    def spoilt_finish(self) -> str | None:
+        """What `finish` makes of the longest row, if it has made all of its steps."""
         alone, cell = self._alone[0], self._cell
-        inputs = self._inputs([alone.row])
-        if cell.starts and any(value.is_floating_point() for value in inputs):
-            clean = [*([] if alone.begun.x is None else [alone.begun.x]), *alone.begun.state]
-            names = [*([] if alone.begun.x is None else ["x"]), *(f"state[{at}]" for at in range(len(clean)))]
-            specs = [spec_of(name, value) for name, value in zip(names, clean, strict=False)]
-            try:
-                begun, _ = self._begin([self._spoilt(value) for value in inputs], alone.row)
-            except Exception:
-                begun = alone.begun
-            got = [*([] if begun.x is None else [begun.x]), *begun.state]
-            if found := self._one(specs, clean, got, f"before step 1 {_SPOILT_HOW}"):
-                return found
         if not (cell.finishes and alone.whole):
             return None
         state = alone.steps[-1].after
@@ -199,7 +202,7 @@ class _Check:
         answers = cell.finish(state, ys, ends)
         try:
             spoilt = cell.finish(tuple(map(self._spoilt, state)), list(map(self._spoilt, ys)), self._spoilt(ends))
-        except Exception:
+        except Exception:  # it may refuse any NaN
             return None
         return self._one(self._model.info.outputs, answers, spoilt, f"after its last step {_SPOILT_HOW}")
 

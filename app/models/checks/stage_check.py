@@ -67,13 +67,12 @@ class _Check:
     def run(self, rows: Sequence[SampleRow], size: int) -> list[list[torch.Tensor]]:
         """What each stage returns for the rows as a batch of `size`."""
         inputs = self._inputs(rows, size)
-        arguments = self._first(inputs)
+        passed: Tensors = inputs
         results: list[list[torch.Tensor]] = []
         for stage in range(self._stages):
-            passed = self.stage(stage, arguments, rows, size)
+            results.append(self.stage(stage, self._arguments(stage, passed, inputs), rows, size))
+            passed = results[-1]
             self._axes.learn(stage, passed, longest(rows))
-            results.append(passed)
-            arguments = self._with_again(stage + 1, passed, inputs)
         return results
 
     def stage(self, stage: int, arguments: Tensors, rows: Sequence[SampleRow], size: int) -> list[torch.Tensor]:
@@ -93,14 +92,10 @@ class _Check:
         context = self._model.context
         return inputs if context is None else [*inputs, *context(*(value.clone() for value in inputs))]
 
-    def _first(self, inputs: Tensors) -> list[torch.Tensor]:
-        """What the first stage takes."""
-        return [*inputs[: len(self._model.info.inputs)], *(inputs[place] for place in self._model.again[0])]
-
-    def _with_again(self, stage: int, passed: Tensors, inputs: Tensors) -> list[torch.Tensor]:
-        if stage == self._stages:
-            return []
-        return [*passed, *(inputs[place] for place in self._model.again[stage])]
+    def _arguments(self, stage: int, passed: Tensors, inputs: Tensors) -> list[torch.Tensor]:
+        """What a stage takes: the model's inputs or what the last stage passed on, and what it gets again."""
+        first = inputs[: len(self._model.info.inputs)] if stage == 0 else passed
+        return [*first, *(inputs[place] for place in self._model.again[stage])]
 
     def joined(self, tolerance: Tolerance) -> Finding | None:
         """Rows that came alone share a batch from each stage on, among them the longest and the shortest."""
@@ -113,7 +108,7 @@ class _Check:
             padded = ", where what it brings is padded with 0," if shorter else ""
             how = f"in company that it joins at stage {joins}{padded}"
             for stage in range(joins, self._stages):
-                passed = self.stage(stage, self._with_again(stage, passed, inputs), rows, len(rows))
+                passed = self.stage(stage, self._arguments(stage, passed, inputs), rows, len(rows))
                 alone = [self._answers(stage, self._alone[place][stage], [self._rows[place]])[0] for place in places]
                 got = self._answers(stage, passed, rows)
                 found = difference(self._named(stage), tolerance, alone, got, how)
@@ -137,20 +132,19 @@ class _Check:
         size = len(rows)
         inputs = self._inputs(rows, size)
         results = self.run(rows, size)
-        arguments = self._first(inputs)
         for stage in range(self._stages):
-            if any(value.is_floating_point() for value in arguments):
-                try:
-                    got = self.stage(stage, [_poisoned(value) for value in arguments], rows, size)
-                except Exception:  # a stage may refuse any NaN
-                    got = results[stage]
-                clean = self._answers(stage, results[stage], rows)[:1]
-                dirty = self._answers(stage, got, rows)[:1]
-                how = "with NaN in the place of its neighbours"
-                found = difference(self._named(stage), tolerance, clean, dirty, how, "in company")
-                if found is not None:
-                    return Finding(Cause.COMPANY, found)
-            arguments = self._with_again(stage + 1, results[stage], inputs)
+            arguments = self._arguments(stage, results[stage - 1], inputs)
+            if not any(value.is_floating_point() for value in arguments):
+                continue
+            try:
+                got = self.stage(stage, [_poisoned(value) for value in arguments], rows, size)
+            except Exception:  # a stage may refuse any NaN
+                continue
+            clean, spoilt = (self._answers(stage, values, rows)[:1] for values in (results[stage], got))
+            how = "with NaN in the place of its neighbours"
+            found = difference(self._named(stage), tolerance, clean, spoilt, how, "in company")
+            if found is not None:
+                return Finding(Cause.COMPANY, found)
         return None
 
     def _answers(self, stage: int, values: Tensors, rows: Sequence[SampleRow]) -> list[list[Array]]:
