@@ -23,7 +23,7 @@ from app.engine.profiling.service import Profiling
 from app.engine.served_model import ServedModel
 from app.errors import DeadlineExceeded, ModelFailed
 from app.models import Recurrent
-from app.models.recurrent import packed_cells
+from app.models.recurrent import layer_steps
 from app.models.recurrent.cells import CellModel, recurrent_model
 from app.models.recurrent.rnn import by_its_layer
 from app.scheduler.scheduler import Scheduler
@@ -484,12 +484,12 @@ class Tagger(nn.Module):
         return self.head(steps), hidden[-1]
 
 
-@pytest.mark.parametrize("least", [1, packed_cells.LEAST], ids=["strides", "steps"])
+@pytest.mark.parametrize("least", [1, layer_steps.LEAST], ids=["strides", "steps"])
 @pytest.mark.parametrize("bound", [40, UNBOUNDED])
 async def test_each_row_gets_what_the_module_gives_it_alone(
     bound: int, least: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packed_cells, "LEAST", least)
+    monkeypatch.setattr(layer_steps, "LEAST", least)
     module = Tagger()
     inputs = [tensor("ids", "INT64", ("n", bound))]
     outputs = [tensor("tags", "FP32", ("n", bound), 3), tensor("last", "FP32", 16)]
