@@ -86,11 +86,21 @@ class TestBudget:
         assert (rows(step.start), step.wake_at) == ([[1, 2]], 5)
         assert rows(scheduler.step(5).start) == [[3]]
 
-    def test_stages_that_follow_within_a_unit_keep_it_too(self) -> None:
-        stages = tuple(Stage(Profile((time,))) for time in (10, 10, 50, 10))
-        scheduler = scheduler_of(1, budget=20, stages=stages, goes_on=True)
+    def test_the_driver_steps_again_when_there_may_be_room(self) -> None:
+        """5 are left of it and two units run: they have done the other 5 of a unit in half of the time."""
+        scheduler = scheduler_of(1, 1, 1, 4, budget=25)
+        step = submit(scheduler, BEST, 1, 2, 3)
+        assert (rows(step.start), step.wake_at) == ([[1], [2]], 2)
+
+    def test_rows_of_a_cell_are_never_padded_to_keep_it(self) -> None:
+        scheduler = scheduler_of(4, budget=75, stages=(Stage(PADDED, repeats=True),))
+        assert rows(submit(scheduler, BEST, 1, 2, 3).start) == [[1, 2]]
+
+    @pytest.mark.parametrize(("times", "steps"), [((10, 10, 50, 10), 2), ((10, 20, 21), 2), ((10, 20, 20), 3)])
+    def test_stages_that_follow_within_a_unit_keep_it_too(self, times: tuple[int, ...], steps: int) -> None:
+        scheduler = scheduler_of(1, budget=20, stages=tuple(Stage(Profile((time,))) for time in times), goes_on=True)
         (unit,) = submit(scheduler, BEST, 1).start
-        assert unit.steps == 2
+        assert unit.steps == steps
 
     def test_several_stages_count_as_long_as_they_are(self) -> None:
         """Not as their mean: 19 are handed over with the first of these, and 14 more would be 33."""
@@ -171,6 +181,22 @@ class TestHeld:
         scheduler.add_program(make_program(2, stages=stages, policy="no_wait", max_batch=1), 0)
         submit(scheduler, REAL, 1)
         assert [unit.steps for unit in submit(scheduler, BEST, 5, program=2, now=now).start] == [steps]
+
+    def test_behind_another_it_has_as_many_rows_as_end_in_time(self) -> None:
+        scheduler = scheduler_of(4, programs=0, push_depth=2, push_ahead_ns=AT_ONCE)
+        scheduler.add_program(make_program(1, policy="window", max_delay_ns=20), 0)
+        scheduler.add_program(make_program(2, batch_ns=CURVE, policy="no_wait", max_batch=4), 0)
+        submit(scheduler, BEST, 5, program=2)  # until 10
+        submit(scheduler, REAL, 1)
+        assert rows(submit(scheduler, BEST, 6, 7, program=2).start) == [[6]]
+
+    def test_one_of_unknown_time_waits_for_them(self) -> None:
+        scheduler = scheduler_of(4, programs=0)
+        scheduler.add_program(make_program(1, batch_ns=(1,) * 4, policy="window", max_batch=4, max_delay_ns=20), 0)
+        scheduler.add_program(make_program(2, policy="no_wait", max_batch=4), 0)
+        submit(scheduler, REAL, 1)
+        step = submit(scheduler, BEST, 5, program=2)
+        assert (step.start, step.wake_at) == ([], 20)
 
     def test_they_take_nothing_back_that_may_run_meanwhile(self) -> None:
         scheduler = self.scheduler(push_depth=2, push_ahead_ns=AT_ONCE, withdraws=True)
@@ -276,7 +302,7 @@ class TestWorkers:
     def test_one_that_is_free_goes_before_the_kept_one_that_is_busy(self) -> None:
         scheduler = scheduler_of(1, 1, 4, push_depth=2, push_ahead_ns=AT_ONCE)
         assert [unit.worker for unit in submit(scheduler, BEST, 8).start] == [0]
-        assert [unit.worker for ident in (1, 2) for unit in submit(scheduler, REAL, ident).start] == [2, 1]
+        assert [unit.worker for ident in (1, 2, 3) for unit in submit(scheduler, REAL, ident).start] == [2, 1, 2]
 
 
 class TestPadding:
@@ -332,6 +358,25 @@ class TestPadding:
             return rows(end(scheduler, unit, now).start)
 
         assert (follows(10), follows(11)) == ([[8]], [])
+
+    @pytest.mark.parametrize("goes_on", [False, True])
+    def test_it_ends_before_the_last_of_several_real_time_units(self, goes_on: bool) -> None:
+        """Of two, which end at 10 and at 30, as one stage or as three."""
+        scheduler = scheduler_of(1, 1, 1, 4, budget=5, programs=0, goes_on=goes_on)
+        long = (Stage(Profile((10,))),) * 3 if goes_on else (Stage(Profile((30,))),)
+        for ident, stages in ((1, (Stage(Profile((10,))),)), (2, long), (3, (Stage(Profile((20,))),))):
+            scheduler.add_program(make_program(ident, stages=stages, policy="no_wait", max_batch=1), 0)
+        scheduler.pair({(1, 3): 0.0, (2, 3): 0.0}, 0)
+        for ident in (1, 2):
+            submit(scheduler, REAL, ident, program=ident)
+        assert rows(submit(scheduler, BEST, 3, program=3).start) == [[3]]
+
+    def test_one_behind_another_slows_real_time_after_it_and_not_beside_it(self) -> None:
+        scheduler = scheduler_of(1, 4, programs=3, push_depth=2, push_ahead_ns=AT_ONCE)
+        scheduler.pair({(1, 2): 0.015, (1, 3): 0.015}, 0)
+        submit(scheduler, BEST, 2, program=2)
+        submit(scheduler, REAL, 1)
+        assert rows(submit(scheduler, BEST, 3, program=3).start) == [[3]]
 
     def test_none_starts_while_a_real_time_row_waits(self) -> None:
         scheduler = scheduler_of(1, 1, 1, max_running=2)
@@ -635,6 +680,6 @@ def test_invariants_hold_whoever_leaves_when(workers: int, goes_on: bool) -> Non
         trace = Trace(device, programs, calls, pairs=((1, 2, 0.0),), control=((0, 1, TABLES),), seed=seed)
         moments = sorted({entry["t"] for entry in World(trace).run().entries if "t" in entry})
         for number, call in enumerate(calls):
-            for at in some([moment for moment in moments if moment >= call.at]):
+            for at in some([moment for moment in moments if moment >= call.at], 16):
                 left = replace(call, cancel=at - call.at)
                 World(replace(trace, arrivals=(*calls[:number], left, *calls[number + 1 :]))).run()

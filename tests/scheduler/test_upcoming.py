@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from app.scheduler.forming.upcoming import RegularArrivals, Upcoming
+from app.scheduler.rows.ready import ReadySet
+
+from .test_ready import stand
+from .world import make_call
 
 
 def after(times: Iterable[int]) -> RegularArrivals:
@@ -47,3 +51,17 @@ def test_a_unit_that_would_end_too_late_waits_for_the_expected_call_or_ten_times
     assert upcoming.wait_until(3, 895) == 900
     upcoming.forget(1)
     assert (upcoming.starts_at(850), upcoming.wait_until(3, 896)) == (None, 925)
+
+
+def test_rows_count_as_upcoming_while_they_are_held() -> None:
+    upcoming, ready = Upcoming(), ReadySet((1, 0, 0))
+    stand(ready, make_call(1, 2))
+    upcoming.hold(ready, 20)
+    assert (upcoming.waiting, upcoming.starts_at(0)) == (2, 20)
+    stand(ready, make_call(2))  # it may end the hold
+    assert upcoming.waiting == 2
+    upcoming.hold(ready, None)
+    assert (upcoming.waiting, upcoming.starts_at(0)) == (0, None)
+    upcoming.hold(ready, 20)
+    ready.take(3, 9)
+    assert (upcoming.waiting, upcoming.starts_at(0)) == (0, None)

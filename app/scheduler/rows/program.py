@@ -24,38 +24,6 @@ _RECENT = 16  # first runs looked at to tell a broken program from a bad row
 class ProgramState:
     """What the scheduler keeps per program."""
 
-    __slots__ = (
-        "_ended",
-        "_lead_ns",
-        "_most",
-        "_room",
-        "_row_steps",
-        "_steps_each",
-        "alive",
-        "asked",
-        "batches",
-        "best_effort",
-        "calls",
-        "capacity",
-        "closed",
-        "demand_ns",
-        "entry",
-        "facts",
-        "full",
-        "hints",
-        "latency",
-        "patience",
-        "picks",
-        "policy",
-        "program",
-        "rate",
-        "recent",
-        "regression",
-        "sees_stages",
-        "units",
-        "waiting",
-    )  # fmt: skip
-
     def __init__(self, program: Program, entry: ReadySet | None, device: DeviceSpec, now: int) -> None:
         self.program = program
         #: By stage and worker: rows that it takes. By stage: the most of them, but for what may be alive at once.
