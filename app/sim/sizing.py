@@ -27,8 +27,8 @@ _EACH = 1000  # requests that each replica gets in a run, at least: a run begins
 _RATE_STEP = 1.05  # as exactly is the largest rate known
 _QUIET = 0.001  # of a replica's capacity: a load at which requests hardly ever meet
 
-#: What is called after each run.
-Told = Callable[[], None]
+#: Called after each run.
+OnRun = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +76,14 @@ def capacity(setup: Setup) -> float:
     return min(most, 1e9 / setup.http_ns) if setup.http_ns else most
 
 
-def estimate(setup: Setup, replicas: int, rate: float, told: Told = lambda: None) -> Estimate:
+def estimate(setup: Setup, replicas: int, rate: float, on_run: OnRun = lambda: None) -> Estimate:
     """`RUNS` simulations of so many replicas. `setup` has been solved (`Setup.solved`); run k has its seed plus k."""
     if (load := rate / replicas / capacity(setup)) >= 1:
         return Estimate(replicas, rate, load, math.inf, (math.inf,) * RUNS, 0.0, 0.0, 0.0, 0.0)
-    return _estimate(setup, replicas, rate, list(_runs(setup, replicas, rate, told)))
+    return _estimate(setup, replicas, rate, list(_runs(setup, replicas, rate, on_run)))
 
 
-def fewest(setup: Setup, rate: float, p99_ns: float, most: int, told: Told = lambda: None) -> int | None:
+def fewest(setup: Setup, rate: float, p99_ns: float, most: int, on_run: OnRun = lambda: None) -> int | None:
     """The least number of replicas up to `most` that keeps the objective at this rate; None where none does.
 
     More replicas are taken not to be slower. The number is searched from what the rate needs at least, in steps that
@@ -94,26 +94,26 @@ def fewest(setup: Setup, rate: float, p99_ns: float, most: int, told: Told = lam
         return None
     for step in (1 << power for power in count()):
         above = min(below + step, most)
-        if _keeps(setup, above, rate, p99_ns, told):
+        if _keeps(setup, above, rate, p99_ns, on_run):
             break
         if above == most:
             return None
         below = above
     while above - below > 1:
         between = (below + above) // 2
-        if _keeps(setup, between, rate, p99_ns, told):
+        if _keeps(setup, between, rate, p99_ns, on_run):
             above = between
         else:
             below = between
     return above
 
 
-def most_rate(setup: Setup, replicas: int, p99_ns: float, kept: float, told: Told = lambda: None) -> float:
+def most_rate(setup: Setup, replicas: int, p99_ns: float, kept: float, on_run: OnRun = lambda: None) -> float:
     """The largest rate at which so many replicas keep the objective, to 5 %; `kept` is one at which they do."""
     above = replicas * capacity(setup)
     while above > kept * _RATE_STEP:
         between = math.sqrt(kept * above)
-        if _keeps(setup, replicas, between, p99_ns, told):
+        if _keeps(setup, replicas, between, p99_ns, on_run):
             kept = between
         else:
             above = between
@@ -126,19 +126,19 @@ def keeps_alone(setup: Setup, p99_ns: float) -> bool:
     return _keeps(alone, 1, _QUIET * capacity(setup), p99_ns)
 
 
-def _keeps(setup: Setup, replicas: int, rate: float, p99_ns: float, told: Told = lambda: None) -> bool:
+def _keeps(setup: Setup, replicas: int, rate: float, p99_ns: float, on_run: OnRun = lambda: None) -> bool:
     """As `estimate(...).keeps`, but it ends at the first run that misses the objective."""
-    return all(_late(tally) <= p99_ns for tally in _runs(setup, replicas, rate, told))
+    return all(_late(tally) <= p99_ns for tally in _runs(setup, replicas, rate, on_run))
 
 
-def _runs(setup: Setup, replicas: int, rate: float, told: Told) -> Iterator[Tally]:
+def _runs(setup: Setup, replicas: int, rate: float, on_run: OnRun) -> Iterator[Tally]:
     if setup.router == "random" and setup.arrivals == "poisson":
         one = replace(setup, replicas=1, rate=rate / replicas)
     else:
         one = replace(setup, replicas=replicas, rate=rate, requests=max(setup.requests, _EACH * replicas))
     for run in range(RUNS):
         yield counted(replace(one, seed=setup.seed + run))
-        told()
+        on_run()
 
 
 def _late(tally: Tally) -> float:
