@@ -89,6 +89,7 @@ def test_fewer_rows_than_stand_there_are_split_off() -> None:
     assert bench.run(batch[:2]) is Operation.SPLIT
     assert bench.entries() == [(1, [1, 0, 0, 0], [1, 0, 0, 0]), (2, [2, 2, 0, 0], [2, 2, 0, 0])]
     assert bench.table.latest(Klass.REALTIME) is batch[0].batch
+    assert all(entry.closed for entry in bench.table.batches)  # neither is stretched from now on
     assert bench.run(batch[2:]) is Operation.ON
 
 
@@ -158,3 +159,12 @@ def test_rows_that_failed_are_apart_and_launched_again() -> None:
     assert bench.entries() == [(1, [1, 1, 0, 0], [1, 0, 0, 0]), (2, [2, 0, 0, 0], [2, 0, 0, 0])]
     assert bench.run(batch[:2]) is Operation.ON
     assert bench.table.batches[1].launched == [2, 2, 0, 0]
+
+
+def test_a_batch_made_of_several_is_as_old_as_the_oldest() -> None:
+    bench, old, young = Bench(), rows(2), rows(2)
+    for now, batch in ((3, old), (7, young)):
+        bench.launch(batch, now)
+        bench.complete(batch)
+    bench.table.divide([*young, *old], 4)
+    assert [batch.created for batch in bench.table.batches] == [3]

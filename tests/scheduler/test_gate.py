@@ -602,20 +602,21 @@ class TestOrder:
         assert served == [[1], [4], [2], [5], [3]]
 
     def test_deadlines_order_real_time_calls_where_asked_for(self) -> None:
-        def order(*, edf: bool) -> list[list[int]]:
+        def order(klass: Klass, *, edf: bool) -> list[list[int]]:
             scheduler = scheduler_of(1, class_edf=edf)
-            step = submit(scheduler, REAL, 0)
+            step = submit(scheduler, klass, 0)
             for ident, deadline in enumerate((None, 900, 500), 1):
-                submit(scheduler, REAL, ident, deadline=deadline)
-            submit(scheduler, REAL, 4, deadline=950, priority=-1)
+                submit(scheduler, klass, ident, deadline=deadline)
+            submit(scheduler, klass, 4, deadline=950, priority=-1)
             served = []
             for now in range(10, 60, 10):
                 served += rows(step.start)
                 step = end(scheduler, step.start[0], now)
             return served
 
-        assert order(edf=False) == [[0], [4], [1], [2], [3]]
-        assert order(edf=True) == [[0], [4], [3], [2], [1]]
+        assert order(REAL, edf=False) == [[0], [4], [1], [2], [3]]
+        assert order(REAL, edf=True) == [[0], [4], [3], [2], [1]]
+        assert order(BEST, edf=True) == order(BEST, edf=False) == [[0], [4], [1], [2], [3]]
 
 
 class TestPresets:

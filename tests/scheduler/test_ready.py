@@ -84,6 +84,7 @@ def test_first_passes_over_rows_without_room_as_take_does(n: int, room: int, exp
     stand(ready, *calls)
     assert ids(list(ready.first(n, room))) == expected
     assert ids(ready.take(n, room)) == expected
+    assert ids(ready.take(9, 9)) == [ident for ident in (1, 2, 3, 4) if ident not in expected]  # in their order
 
 
 def test_rows_of_calls_that_left_are_passed_over() -> None:
@@ -122,6 +123,8 @@ def test_oldest_where_rows_stand_by_deadline() -> None:
     assert len(ready._arrivals) < 100
     ready.add_retry([calls[1].rows[0]])
     assert ready.oldest() == 2
+    calls[2].rows[0].stage = 1  # it waits at another key
+    assert ready.oldest() == 3
 
 
 def test_rows_come_back_to_their_places() -> None:
@@ -268,6 +271,7 @@ class TestByLength:
         for row in taken:
             row.state = RowState.RUNNING
         assert ready.count == 3
+        taken[0].stage, taken[0].state = 1, RowState.WAITING  # at another key
         assert ids(list(ready.first(9, 9))) == [1, 2, 3]
         assert ready.length_window(9) == LengthWindow([5, 20, 30], 2, 3, 55, 5, 30)
         taken[0].stage, taken[0].state = 1, RowState.WAITING  # it has gone on, and waits elsewhere

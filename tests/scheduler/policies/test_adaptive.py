@@ -62,6 +62,7 @@ class TestPolicy:
         [
             pytest.param(8, 2, (2,), Cut(2, 2, "table"), id="small-worker"),
             pytest.param(3, 3, (3,), Cut(3, 3, "idle"), id="no-worker-takes-the-padding"),
+            pytest.param(3, 3, (4,), Cut(3, 4, "idle"), id="a-worker-just-takes-it"),
             pytest.param(3, 3, (8,), Cut(3, 4, "idle"), id="padding-needs-no-room"),
         ],
     )
@@ -283,6 +284,14 @@ class TestBurst:
 
     def test_seen_before_the_window_ends(self) -> None:
         assert self.seen(9, over_ms=10) == 9  # one row was expected
+        assert self.seen(8, over_ms=10) == 8
+
+    def test_a_small_burst_leaves_the_table_of_a_higher_rate(self) -> None:
+        facts = Facts(control=self.TELLING, level=1, rate=50.0)  # 12 rows in 40 ms are 300 a second
+        assert decide(view_of(12, 40, 40, 0, facts=facts), (40,), 40 * MS) == Cut(12, 12, "idle")
+
+    def test_a_cell_that_is_trimmed_runs_no_more_rows_than_pay(self) -> None:
+        assert decide(view_of(8, 8, 4)) == Cut(4, 4, "full")
 
     @pytest.mark.parametrize(
         ("ready", "over_ms"),
