@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any, ClassVar
 
 import pytest
+from tiers import some
 
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import Call, ClassSpec, Fault, Klass, Outcome, Profile, Row, Stage, Unit
@@ -58,10 +60,14 @@ STAGES = (Stage(TIMES), Stage(TIMES), Stage(TIMES))
 LENGTHS = (Stage(BY_LENGTH), Stage(BY_LENGTH))
 
 
-@pytest.mark.parametrize("policy", ["adaptive", "late", "no_wait", "dva_load"])
-@pytest.mark.parametrize("stages", [(Stage(TIMES),), STAGES, CELL, LENGTHS], ids=["whole", "stages", "cell", "lengths"])
-@pytest.mark.parametrize("wait", ["behind", "before", "no_room", "edf", "classes", "best_effort"])
-def test_rows_visited_do_not_grow_with_those_that_wait(wait: str, stages: tuple[Stage, ...], policy: str) -> None:
+KINDS = {"whole": (Stage(TIMES),), "stages": STAGES, "cell": CELL, "lengths": LENGTHS}
+WAITS = ("behind", "before", "no_room", "edf", "classes", "best_effort")
+POLICIES = ("adaptive", "late", "no_wait", "dva_load")
+
+
+@pytest.mark.parametrize(("wait", "kind", "policy"), some(list(product(WAITS, KINDS, POLICIES)), 11))
+def test_rows_visited_do_not_grow_with_those_that_wait(wait: str, kind: str, policy: str) -> None:
+    stages = KINDS[kind]
     device = make_device(
         FULL,
         max_alive=FULL + 2 if wait == "no_room" else 1 << 30,

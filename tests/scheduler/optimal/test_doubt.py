@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from statistics import median
 
 import pytest
+from tiers import full
 
 from app.scheduler.estimates.curve import drawn, estimates
 from app.scheduler.estimates.profile import linear, parse
@@ -51,6 +52,7 @@ def estimated(times: dict[int, list[float]]) -> Profile:
     return Profile(tuple(map(round, drawn(known).values())), errors=tuple(one.error for one in known.values()))
 
 
+@full
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("noise", [0.05, 0.3])
 @pytest.mark.parametrize("true", [LINE, JAGGED], ids=["line", "jagged"])
@@ -58,6 +60,7 @@ def test_a_table_of_noisy_times_is_never_worse_than_serving_all(true: tuple[int,
     assert max(above_no_wait(true, solve(estimated(measured(true, noise, seed)), loads=LOADS))) <= 0.01
 
 
+@full
 def test_medians_taken_as_exact_lose() -> None:
     """What such a table costs without errors: the test above is about something."""
     times = measured(LINE, 0.3, 0)
@@ -65,6 +68,7 @@ def test_medians_taken_as_exact_lose() -> None:
     assert max(above_no_wait(LINE, solve(taken, loads=LOADS))) > 0.02
 
 
+@full
 def test_most_of_the_gain_of_a_jagged_curve_is_had() -> None:
     exact = above_no_wait(JAGGED, solve(Profile(JAGGED), loads=LOADS[:1]))[0]
     for seed in range(3):
