@@ -1,6 +1,7 @@
 """The end of a server: told once it finishes what it accepted, told twice it says so to what is left.
 
-Each of the ways to end is tried once in an interpreter of its own, which ends with the server.
+A second signal and a dead worker are tried in an interpreter of its own, which ends with the server, as a Ctrl-C is in
+test_json_logs.py.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ ECHO = ("--model", f"echo={DEMO / 'echo'}")
 
 async def test_told_to_stop_under_load(start: Callable[..., Server]) -> None:
     """64 clients in closed loop, each call on the connection of the last unless that was closed."""
-    server = await asyncio.to_thread(start, "narrow", flags=(*ECHO, "--drain-grace-s", "1"), fresh=True)
+    server = await asyncio.to_thread(start, "narrow", flags=(*ECHO, "--drain-grace-s", "1"))
     request = infer("echo", [1, 2, 3, 4])
     answers = 0
     broken: list[str] = []
@@ -86,7 +87,7 @@ def test_a_second_signal(start: Callable[..., Server], threads: ThreadPoolExecut
 
 
 def test_an_interrupt_skips_the_grace(start: Callable[..., Server], threads: ThreadPoolExecutor) -> None:
-    server = start("gate", flags=("--drain-grace-s", "1000"), fresh=True)
+    server = start("gate", flags=("--drain-grace-s", "1000"))
     answers = in_flight(server, threads, 5)
     server.tell(signal.SIGINT)
     server.line("SIGINT: draining, 0 s of grace")
