@@ -13,9 +13,7 @@ from app.contract import Catalog
 
 
 class Lifecycle:
-    """Implements contract.Health.
-
-    The server and the engine set its functions once they exist: `stuck` returns why the engine makes no progress, or
+    """The server and the engine set its functions once they exist: `stuck` returns why the engine makes no progress, or
     None; `abort` answers all requests with 503; `connections` counts the open ones, `malformed` the requests that were
     no HTTP; `certificate_expires` is in seconds since the epoch. `watching` are those who look for files that have
     changed, at each tick of the rate monitor; they raise nothing.

@@ -93,7 +93,8 @@ def create_app(
             engine = await stack.enter_async_context(engine_of(settings, device, lifecycle, tracer, sink, memory))
             registry = await stack.enter_async_context(
                 Registry(
-                    engine,
+                    engine.start,
+                    engine.stop,
                     repository,
                     overrides=_given(settings),
                     limits={"max_pixels": _MAX_PIXELS},

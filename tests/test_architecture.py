@@ -25,9 +25,9 @@ OURS: dict[str, set[str] | None] = {
     "scheduler": set(),
     "sim": {"scheduler"},
     "models": {"contract", "errors"},
-    "observe": {"contract", "errors", "scheduler", "http"},  # of http what DOORS says
+    "observe": {"contract", "errors", "scheduler", "http", "lifecycle"},  # of http what DOORS says
     "engine": {"scheduler", "models", "contract", "errors", "observe"},
-    "http": {"contract", "errors", "observe", "__init__"},
+    "http": {"contract", "errors", "observe", "lifecycle", "__init__"},
     "lifecycle": {"contract"},
     "server": {"contract", "errors", "settings", "lifecycle", "process", "observe", "http", "__init__"},
     "engine_setup": {"contract", "errors", "settings", "scheduler", "models", "engine", "observe", "lifecycle"},

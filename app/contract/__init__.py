@@ -2,7 +2,7 @@
 
 from app.contract.answers import Answer, FinishedBatch, Waiter
 from app.contract.models import Front, Model, ModelSource, Translated
-from app.contract.serving import Catalog, Health, IndexEntry, Lease, ModelHost, Plan, Served
+from app.contract.serving import Catalog, IndexEntry, Lease, Plan, Served
 from app.contract.specs import CLASSES, DATATYPES, UNBOUNDED, Array, Batching, ModelInfo, SampleRow, TensorSpec
 
 __all__ = [
@@ -15,11 +15,9 @@ __all__ = [
     "Catalog",
     "FinishedBatch",
     "Front",
-    "Health",
     "IndexEntry",
     "Lease",
     "Model",
-    "ModelHost",
     "ModelInfo",
     "ModelSource",
     "Plan",

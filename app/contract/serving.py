@@ -142,18 +142,6 @@ class Served(Protocol):
         ...
 
 
-class ModelHost(Protocol):
-    """What the registry needs of the engine."""
-
-    async def start(self, model: Model) -> Served:
-        """Try the model and open it to calls. Raises ConfigError when it does not do what it declares."""
-        ...
-
-    async def stop(self, served: Served) -> None:
-        """Take no more calls, wait for those accepted, free everything."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
     """One line of the repository index. `state` is READY, LOADING, UNLOADING, UNAVAILABLE or "" (never loaded)."""
@@ -194,21 +182,4 @@ class Catalog(Protocol):
 
     async def unload(self, name: str) -> None:
         """Finish what was accepted, then free. Raises NotFound."""
-        ...
-
-
-class Health(Protocol):
-    """What the probes ask, computed when they ask."""
-
-    @property
-    def closing(self) -> bool:
-        """The server is going away: answers carry `Connection: close`."""
-        ...
-
-    def live(self) -> str | None:
-        """None while the engine makes progress, else why not."""
-        ...
-
-    def ready(self) -> str | None:
-        """None when required models are ready and the server is neither starting, draining nor dead, else why not."""
         ...

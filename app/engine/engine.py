@@ -37,7 +37,7 @@ _UNSURE = 0.05  # error of batch times, above which the log adds that they are n
 
 
 class Engine:
-    """Use as `async with Engine(...)`. Implements contract.ModelHost.
+    """Use as `async with Engine(...)`.
 
     `clock` gives monotonic nanoseconds. `window_s` is the rate monitor's window; `on_tick`, which raises nothing, is
     called at its end. `hang_floor_s`: see `stuck`. `profiling` measures models and solves their tables,

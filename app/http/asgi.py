@@ -29,7 +29,7 @@ class HttpApp:
     """ASGI application that answers inference requests and passes all others to `app`.
 
     `fast_path` takes plain requests from the HTTP connection. The lifespan's state must hold `catalog`
-    (contract.Catalog) and `health` (contract.Health). `open_paths` need no key, nor do probes.
+    (contract.Catalog) and `health` (Lifecycle). `open_paths` need no key, nor do probes.
     """
 
     def __init__(self, app: ASGIApp, resources: Resources, open_paths: Set[str] = frozenset()) -> None:

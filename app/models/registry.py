@@ -1,4 +1,4 @@
-"""The models a server has, in their versions and states: `contract.Catalog` over a `contract.ModelHost`.
+"""The models a server has, in their versions and states: `contract.Catalog`.
 
 Rules. State changes on the event loop only, and changes between two awaits are atomic. Changes of one model run one at
 a time, in the order of the requests; different models wait for one another only at the loading thread, of which there
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
-from app.contract import IndexEntry, Model, ModelHost, ModelSource, Served
+from app.contract import IndexEntry, Model, ModelSource, Served
 from app.errors import BadRequest, ConfigError, NotFound, NotReady
 from app.models.base import one_line
 from app.models.checks.trial import GIVE_ROWS
@@ -61,20 +61,22 @@ class Registry:
     """Owns the loading thread and every model it has started. Use `async with`, or call `close` at the end.
 
     Constructed on the loop's thread with all models of the repository required and in state LOADING; `load_all` does
-    the work. `overrides` are values of `contract.Batching` that beat model.toml, `limits` see `loaders.load`.
+    the work. `start` tries a model and opens it to calls; `stop` takes no more, waits for those accepted and frees
+    everything. `overrides` are values of `contract.Batching` that beat model.toml, `limits` see `loaders.load`.
     Raises ConfigError when the repository cannot be read.
     """
 
     def __init__(
         self,
-        host: ModelHost,
+        start: Callable[[Model], Awaitable[Served]],
+        stop: Callable[[Served], Awaitable[None]],
         repository: Repository,
         *,
         overrides: Mapping[str, object] | None = None,
         limits: Mapping[str, int] | None = None,
         load: Callable[[ModelSource, Mapping[str, object], Mapping[str, int]], Model] = load_model,
     ) -> None:
-        self._host = host
+        self._start_model, self._stop_model = start, stop
         self._repository = repository
         self._overrides = dict(overrides or {})
         self._limits = dict(limits or {})
@@ -149,7 +151,7 @@ class Registry:
         """Cancel loads, stop every model that was started (which drains it) and end the loading thread.
 
         A model being loaded in the thread cannot be interrupted; its result is dropped. Callers that wait for a load
-        get CancelledError. Call it while the host still works.
+        get CancelledError. Call it while the engine still works.
         """
         self._closed = True
         tasks = list(self._tasks)
@@ -228,7 +230,7 @@ class Registry:
 
     async def _start(self, source: ModelSource) -> Served:
         model = await self._in_thread(self._load_model, source, self._overrides, self._limits)
-        served = await self._host.start(model)
+        served = await self._start_model(model)
         self._alive.append(served)
         return served
 
@@ -250,7 +252,7 @@ class Registry:
 
     async def _stop(self, served: Served) -> None:
         try:
-            await self._host.stop(served)
+            await self._stop_model(served)
         except Exception:
             # No request reaches it any more. It may leak memory, which is no reason to fail the caller.
             _log.exception("model %s version %s did not stop cleanly", served.info.name, served.info.version)

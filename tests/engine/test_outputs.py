@@ -9,8 +9,10 @@ import numpy as np
 
 from app.contract import FinishedBatch
 from app.engine.device import Ran
-from app.engine.outputs import note_stages, note_steps
+from app.engine.outputs import joined, note_stages, note_steps
 from app.scheduler.types import Unit
+
+from .rig import make_model
 
 
 def rows_of(count: int) -> list[Any]:
@@ -44,3 +46,21 @@ def test_stages_of_rows_that_stay_together() -> None:
     (batch,) = note_stages(unit_of(rows), Ran([], 1, 1, 1), 20, (1, 2, 3), range(2))
     assert [batch_of(row) for row in rows] == [(batch, 0), (batch, 1)]
     assert batch.times == (2, 3, 4)
+
+
+def test_stages_of_rows_that_meet_at_a_boundary() -> None:
+    first, second = rows_of(2)
+    note_stages(unit_of([first]), Ran([], 1, 1, 1), 10, (1, 1, 1), ())
+    note_stages(unit_of([second]), Ran([], 5, 5, 5), 20, (5, 5, 5), ())
+    batches = note_stages(unit_of([first, second]), Ran([], 1, 1, 1), 30, (1, 2, 3), range(2))
+    assert [batch.times for batch in batches] == [(2, 3, 4), (6, 7, 8)]
+    assert [batch_of(row) for row in (first, second)] == [(batches[0], 0), (batches[1], 1)]
+
+
+def test_rows_that_are_no_neighbours_in_their_batch_are_joined_in_the_calls_order() -> None:
+    info = make_model().info
+    one = FinishedBatch([np.array([[0.0], [1.0], [2.0], [3.0]])])
+    other = FinishedBatch([np.array([[10.0], [11.0]])])
+    places = [(one, 1), (one, 2), (other, 0), (one, 3), (one, 0)]
+    outputs, lengths = joined(places, info, {}, differ=False)
+    assert (outputs[0].tolist(), lengths) == ([[1], [2], [10], [3], [0]], None)

@@ -1,4 +1,4 @@
-"""A ModelHost that runs nothing: it records what it is told, and can be made to wait or to fail."""
+"""An engine that runs nothing: it records what it is told, and can be made to wait or to fail."""
 
 from __future__ import annotations
 

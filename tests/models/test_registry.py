@@ -34,7 +34,7 @@ def repo(tmp_path):
 
 @pytest_asyncio.fixture
 async def registry(host, repo):
-    async with Registry(host, Repository(repo)) as registry:
+    async with Registry(host.start, host.stop, Repository(repo)) as registry:
         yield registry
     assert not host.running
 
@@ -99,7 +99,7 @@ async def test_before_and_while_loading_everything_is_pending(registry, host):
 async def test_one_model_that_fails_leaves_the_others_serving(host, repo):
     write_model(repo / "a", "source = 3\n")
     write_model(repo / "leaves", code="import sys\ndef build():\n    sys.exit('no licence')\n")
-    async with Registry(host, Repository(repo)) as registry:
+    async with Registry(host.start, host.stop, Repository(repo)) as registry:
         await registry.load_all()
         assert "SystemExit: no licence" in registry.pending()[1].reason
         await registry.unload("leaves")
@@ -289,7 +289,7 @@ async def test_a_stop_that_fails_fails_no_caller(registry, host):
 
 
 async def test_close_cancels_loads_and_stops_all(host, repo):
-    registry = Registry(host, Repository(repo))
+    registry = Registry(host.start, host.stop, Repository(repo))
     await registry.load("a")
     host.hold["start b 2"] = asyncio.Event()
     loading = asyncio.create_task(registry.load_all())
@@ -314,7 +314,7 @@ async def test_loads_run_one_after_another_off_the_loop(host, repo):
         return Model(info, lambda x: x)
 
     async with Registry(
-        host, Repository(repo), overrides={"max_batch": 2}, limits={"max_pixels": 5}, load=load
+        host.start, host.stop, Repository(repo), overrides={"max_batch": 2}, limits={"max_pixels": 5}, load=load
     ) as registry:
         await asyncio.gather(registry.load("a"), registry.load("b"))
         assert registry.find("a").info.batching.max_batch == 2
@@ -324,7 +324,7 @@ async def test_loads_run_one_after_another_off_the_loop(host, repo):
 
 
 async def test_a_repository_without_models_is_ready(host, tmp_path):
-    async with Registry(host, Repository(tmp_path)) as registry:
+    async with Registry(host.start, host.stop, Repository(tmp_path)) as registry:
         await registry.load_all()
         assert (registry.pending(), registry.index()) == ([], [])
         with pytest.raises(NotFound, match="models: none"):

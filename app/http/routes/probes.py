@@ -1,6 +1,6 @@
 """Probes: whether the process is alive, and whether it is ready for requests, under all names that clients use.
 
-State: `health` (contract.Health) of the lifespan, asked at each probe. The paths need no key and count against no
+State: `health` (Lifecycle) of the lifespan, asked at each probe. The paths need no key and count against no
 limit: `app/http/asgi.py` lets them through.
 """
 
@@ -12,9 +12,9 @@ from typing import cast
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
-from app.contract import Health
 from app.http.routes import bodies
 from app.http.routes.openapi import answers
+from app.lifecycle import Lifecycle
 
 LIVE_PATHS = ("/v2/health/live", "/livez", "/healthz")
 READY_PATHS = ("/v2/health/ready", "/readyz", "/ping")
@@ -36,8 +36,8 @@ async def ready(request: Request) -> JSONResponse:
     return JSONResponse({"ready": False, "reason": reason}, 503, headers={"Retry-After": "1"})
 
 
-def _health(request: Request) -> Health:
-    return cast(Health, request.state.health)
+def _health(request: Request) -> Lifecycle:
+    return cast(Lifecycle, request.state.health)
 
 
 def _add(

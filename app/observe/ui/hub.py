@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from app.contract import Catalog, Health, Plan
+from app.contract import Catalog, Plan
 from app.errors import NotReady, QueueFull
+from app.lifecycle import Lifecycle
 from app.observe.metrics import Snapshot
 from app.observe.ui import events
 from app.scheduler.types import Outcome, Unit
@@ -78,7 +79,7 @@ class Hub:
         self,
         source: Source,
         catalog: Catalog,
-        health: Health,
+        health: Lifecycle,
         about: Mapping[str, Any],
         *,
         interval_s: float = INTERVAL_S,

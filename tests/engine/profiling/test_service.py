@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,11 +13,13 @@ import torch
 from fakes import MS, Fate, virtual
 
 from app.contract import SampleRow
+from app.engine.profiling.cache import ProfileCache
 from app.errors import ConfigError
+from app.scheduler.estimates.profile import linear
 from app.scheduler.types import Fault
 
 from ..rig import Rig, assert_answer, make_model, serving, started, tensor
-from .test_idle import BUDGET, measured, measuring, origins, settled
+from .test_idle import BUDGET, keep, measured, measuring, origins, settled
 
 SEQUENCE = tensor("x", "FP32", ("tokens", 40), 2)
 IDS = tensor("ids", "INT64", ("tokens", 40))
@@ -63,6 +67,16 @@ async def test_samples_are_what_is_measured_with():
         assert origins(rig) == ["measured"]
         assert rig.served.example is rows[0]
     assert seen == {7, 8, 9}
+
+
+@virtual
+async def test_a_kept_profile_of_other_stages_is_not_used(tmp_path: Path):
+    """Files may be edited."""
+    cache = ProfileCache(tmp_path)
+    for stages, origin in (((), "cache"), ((linear(1, 1, 4),) * 2, "warm-up")):
+        await keep(cache, make_model(), replace(linear(2, 2, 4), stages=stages))
+        async with serving(profiles=cache) as rig:
+            assert origins(rig) == [origin]
 
 
 # models that raise on made-up rows
