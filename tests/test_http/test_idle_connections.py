@@ -1,4 +1,4 @@
-"""Connections that wait for a request: which are closed, and when. The clock is the test's."""
+"""Room for new connections, on a clock of the test's. When idle ones close, test_fast_path.py shows."""
 
 from __future__ import annotations
 
@@ -54,27 +54,6 @@ def opened(waiting: IdleConnections, clock: Clock, count: int, before: int = 0) 
 def run(clock: Clock, until: float) -> None:
     clock.run(until)
     clock.now = until
-
-
-def test_the_time_counts_from_the_accept_and_from_the_last_answer(clock: Clock) -> None:
-    waiting = IdleConnections(5)
-    silent, served, busy = opened(waiting, clock, 3)
-    busy.busy = True
-    run(clock, 3)
-    waiting.begin(served)
-    run(clock, 5.1)
-    assert (silent.closed, served.closed, busy.closed) == (True, False, False)
-    run(clock, 7.9)
-    assert not served.closed
-    run(clock, 8.1)
-    assert (served.closed, busy.closed) == (True, False)
-    busy.busy = False
-    waiting.begin(busy)
-    run(clock, 13)
-    assert not busy.closed
-    run(clock, 13.2)
-    assert busy.closed
-    assert clock.timers == []
 
 
 def test_the_oldest_makes_room_for_each_that_comes(clock: Clock) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -664,6 +665,29 @@ async def test_a_client_that_hangs_up(caller: MakeCaller, model: Echo) -> None:
     async with asyncio.timeout(10):
         await waiting
     assert (model.finished, model.open_leases) == (["client_gone"], 0)
+
+
+async def test_a_client_that_hangs_up_while_its_body_is_decoded(caller: MakeCaller, model: Echo) -> None:
+    """It is counted at once; its bytes are held until the thread is done with them, and no slot is taken."""
+    begun, go_on = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def decode(content_type: str, body: bytes) -> dict[str, Any]:
+        loop.call_soon_threadsafe(begun.set)
+        go_on.wait(10)
+        return {"x": np.ones(4)}
+
+    call = caller(with_code(model, decode=decode))
+    waiting = asyncio.create_task(call("/predict/echo", b"cat", {b"content-type": b"text/plain"}))
+    async with asyncio.timeout(10):
+        await begun.wait()
+        call.gone.set()
+        await waiting
+        assert (call.model.finished, call.app.held) == (["client_gone"], 3)
+        go_on.set()
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(tasks)
+    assert (call.model.finished, call.app.held, call.model.open_leases) == (["client_gone"], 0, 0)
 
 
 async def test_one_line_a_call_at_debug(caller: MakeCaller, model: Echo, caplog: pytest.LogCaptureFixture) -> None:
