@@ -163,7 +163,7 @@ def test_counters(server: Server) -> None:
         f'starling_compute_duration_seconds_count{{class="realtime",{labels}}}',
         f'starling_batch_size_bucket{{class="realtime",le="+Inf",{labels}}}',
         f"nv_inference_request_success{{{labels}}}",
-        f'nv_inference_request_failure{{{labels},reason="BACKEND"}}',
+        'nv_inference_request_failure{model="marked",reason="BACKEND",version="1"}',
         f"nv_inference_count{{{labels}}}",
         f"nv_inference_exec_count{{{labels}}}",
     )
