@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,32 +22,23 @@ from app.scheduler.estimates.profile import parse as parse_profile
 
 from .documented import Block, alike
 from .documented_world import MODELS, World, block, write
+from .server import ROOT
+
+Run = Callable[[Block, World], None]
 
 
-@dataclass(frozen=True)
-class BlockRule:
-    """A page's blocks that begin so, and what is done with them. They may come from several places of the page."""
-
-    page: str
-    begins: str  # a regular expression
-    run: Callable[[Block, World], None]
+def block_rule(one: Block) -> Run | None:
+    """What is done with a block that is no command: of the first rule for its page whose pattern its beginning fits."""
+    return next((run for page, begins, run in RULES if page == one.page and re.match(begins, one.text)), None)
 
 
-@dataclass(frozen=True)
-class Elsewhere:
-    """Blocks that another test looks at."""
+def elsewhere(file: str, test: str) -> Run:
+    """Another test looks at the block; it must be there."""
 
-    page: str
-    begins: str
-    file: str
-    test: str
+    def run(one: Block, world: World) -> None:
+        assert f"def {test}(" in (ROOT / "tests" / file).read_text(encoding="utf-8"), f"{one}: no {test} in {file}"
 
-
-def block_rule(one: Block) -> BlockRule | Elsewhere | None:
-    """The first that fits a block which is no command."""
-    return next(
-        (rule for rule in (*RULES, *ELSEWHERE) if rule.page == one.page and re.match(rule.begins, one.text)), None
-    )
+    return run
 
 
 def executed(one: Block, world: World, **given: Any) -> dict[str, Any]:
@@ -68,7 +59,7 @@ def measures(one: Block, world: World) -> None:
     assert len(result.repeats) == 2
 
 
-def is_served(*names: str) -> Callable[[Block, World], None]:
+def is_served(*names: str) -> Run:
     """Files of models, which the world has written: the shared server has loaded them, so they fit one another."""
 
     def run(one: Block, world: World) -> None:
@@ -201,45 +192,59 @@ class Net(nn.Module):
 build = Net
 """
 
-RULES = (
-    BlockRule("docs/architecture.md", "app/\n", names_files),
-    BlockRule("docs/bench.md", "from app.bench", measures),
-    BlockRule("docs/client.md", "import numpy", runs),
-    BlockRule("docs/loadtest.md", r'\{"time"', is_a_workload),
-    BlockRule("docs/operations.md", "3f1c7a0e-", is_a_key_file),
-    BlockRule(MODELS, "mine/\n", names_files),
-    BlockRule(MODELS, "mine/scaled/2/model.toml: ", tells_a_wrong_shape),
-    BlockRule(MODELS, "mine/net/model.toml: cuts", tells_a_wrong_cut),
-    BlockRule(MODELS, "model 'tones'", is_refused),
-    BlockRule(MODELS, "  output 'tags'|output 'tags'", tells_of_company),
-    BlockRule(MODELS, r"(?s)import torch.*class Tones|source.*name = .samples", is_served("tones", "packed")),
-    BlockRule(MODELS, r"(?s)from torch.nn.utils.rnn", is_served("packed")),
-    BlockRule(MODELS, r"(?s)source.*sample.json|\[\n  \{.inputs", is_served("numbers")),
-    BlockRule(MODELS, r"(?s)import torch.*class Mean|source[^\n]*:Mean", is_served("mean")),
-    BlockRule(MODELS, r"(?s)import torch.*class Tagger|source.*name = .tags", is_served("tagger")),
-    BlockRule(MODELS, r"(?s)import numpy.*class Shout|source[^\n]*:Shout", is_served("shout")),
-    BlockRule(MODELS, r"(?s)import torch.*def build.factor", is_served("scaled")),
-    BlockRule(MODELS, "source.*\ntask", is_served("mood")),
-    BlockRule(MODELS, r'\{"label"', has_this_form),
-    BlockRule("docs/ray.md", r"from ray|starling_app\(", deploys),
-    BlockRule(MODELS, r"from app.models import Staged", makes_stages),
-    BlockRule(MODELS, r"Staged\(", gives_inputs_again),
-    BlockRule("docs/protocol.md", "import numpy", runs),
-    BlockRule("docs/simulation.md", r'\{"model"', is_a_profile),
+#: Page, how the block begins as a regular expression, and what is done with it.
+RULES: tuple[tuple[str, str, Run], ...] = (
+    ("docs/architecture.md", "app/\n", names_files),
+    ("docs/bench.md", "from app.bench", measures),
+    ("docs/client.md", "import numpy", runs),
+    ("docs/loadtest.md", r'\{"time"', is_a_workload),
+    ("docs/operations.md", "3f1c7a0e-", is_a_key_file),
+    (MODELS, "mine/\n", names_files),
+    (MODELS, "mine/scaled/2/model.toml: ", tells_a_wrong_shape),
+    (MODELS, "mine/net/model.toml: cuts", tells_a_wrong_cut),
+    (MODELS, "model 'tones'", is_refused),
+    (MODELS, "  output 'tags'|output 'tags'", tells_of_company),
+    (MODELS, r"(?s)import torch.*class Tones|source.*name = .samples", is_served("tones", "packed")),
+    (MODELS, r"(?s)from torch.nn.utils.rnn", is_served("packed")),
+    (MODELS, r"(?s)source.*sample.json|\[\n  \{.inputs", is_served("numbers")),
+    (MODELS, r"(?s)import torch.*class Mean|source[^\n]*:Mean", is_served("mean")),
+    (MODELS, r"(?s)import torch.*class Tagger|source.*name = .tags", is_served("tagger")),
+    (MODELS, r"(?s)import numpy.*class Shout|source[^\n]*:Shout", is_served("shout")),
+    (MODELS, r"(?s)import torch.*def build.factor", is_served("scaled")),
+    (MODELS, "source.*\ntask", is_served("mood")),
+    (MODELS, r'\{"label"', has_this_form),
+    ("docs/ray.md", r"from ray|starling_app\(", deploys),
+    (MODELS, r"from app.models import Staged", makes_stages),
+    (MODELS, r"Staged\(", gives_inputs_again),
+    ("docs/protocol.md", "import numpy", runs),
+    ("docs/simulation.md", r'\{"model"', is_a_profile),
+    (
+        "docs/classes.md",
+        "model encoder: a row takes",
+        elsewhere("engine/test_memory.py", "test_a_stage_over_the_budget_is_logged_with_how_many_would_fit"),
+    ),
+    ("docs/kubernetes.md", "# mine/keys.yaml", elsewhere("deploy/test_kustomize.py", "test_the_documentations_keys")),
+    ("docs/kubernetes.md", "# mine/", elsewhere("deploy/test_kustomize.py", "test_the_documentations_overlay")),
+    (
+        "docs/loadtest.md",
+        "ramp: ",
+        elsewhere("loadtest/test_locust_shapes.py", "test_a_ramp_ends_at_the_level_whose_p99_is_too_long"),
+    ),
+    (
+        "docs/loadtest.md",
+        "Latency by batch size",
+        elsewhere("loadtest/test_locust_batches.py", "test_the_table_has_a_line_for_each_row"),
+    ),
+    (MODELS, "source.*\nkwargs", elsewhere("test_docs.py", "test_model_files_in_the_documentation_are_toml")),
+    (MODELS, "source.*\ncuts", elsewhere("test_docs.py", "test_the_example_of_stages_is_the_encoder_that_ships")),
+    (
+        MODELS,
+        r'\{"entities"',
+        elsewhere("models/test_tasks.py", "test_token_classification_answers_as_the_pipeline_does"),
+    ),
+    (
+        "docs/ray.md",
+        "ray_starling",
+        elsewhere("integrations/test_ray_serve_e2e.py", "test_both_replicas_answer_and_ray_has_their_metrics"),
+    ),
 )
-ELSEWHERE = (
-    Elsewhere("docs/classes.md", "model encoder: a row takes", "engine/test_memory.py",
-              "test_a_stage_over_the_budget_is_logged_with_how_many_would_fit"),
-    Elsewhere("docs/kubernetes.md", "# mine/keys.yaml", "deploy/test_kustomize.py", "test_the_documentations_keys"),
-    Elsewhere("docs/kubernetes.md", "# mine/", "deploy/test_kustomize.py", "test_the_documentations_overlay"),
-    Elsewhere("docs/loadtest.md", "ramp: ", "loadtest/test_locust_shapes.py",
-              "test_a_ramp_ends_at_the_level_whose_p99_is_too_long"),
-    Elsewhere("docs/loadtest.md", "Latency by batch size", "loadtest/test_locust_batches.py",
-              "test_the_table_has_a_line_for_each_row"),
-    Elsewhere(MODELS, "source.*\nkwargs", "test_docs.py", "test_model_files_in_the_documentation_are_toml"),
-    Elsewhere(MODELS, "source.*\ncuts", "test_docs.py", "test_the_example_of_stages_is_the_encoder_that_ships"),
-    Elsewhere(MODELS, r'\{"entities"', "models/test_tasks.py",
-              "test_token_classification_answers_as_the_pipeline_does"),
-    Elsewhere("docs/ray.md", "ray_starling", "integrations/test_ray_serve_e2e.py",
-              "test_both_replicas_answer_and_ray_has_their_metrics"),
-)  # fmt: skip

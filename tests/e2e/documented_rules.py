@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import typer
@@ -35,32 +34,21 @@ SHORT = {
 RECORDED = 4
 
 
-@dataclass(frozen=True)
-class NotRun:
-    """A command that cannot be run here, with the reason."""
-
-    begins: str
-    why: str
-
-
-NOT_RUN = (
-    NotRun("docker ", "needs a container engine; tests/test_dockerfile.py and tests/deploy read the files"),
-    NotRun("STARLING_API_KEY=", "the same"),
-    NotRun("kubectl ", "needs a cluster; tests/deploy holds the manifests against Kubernetes' schemas"),
-    NotRun("pip install ", "needs a package index; tests/test_distributions.py looks into the package"),
-    NotRun("serve run ", "needs Ray on several ports; tests/integrations has a cluster of its own"),
-    NotRun("make ", "installs, or takes minutes; what it would run is looked at"),
-    NotRun("starling serve --host 0.0.0.0", "listens to other machines; tests/e2e/test_tls.py has a server with HTTPS"),
-)
+#: Commands that cannot be run here, by how they begin, with the reason.
+NOT_RUN = {
+    "docker ": "needs a container engine; tests/test_dockerfile.py and tests/deploy read the files",
+    "STARLING_API_KEY=": "the same",
+    "kubectl ": "needs a cluster; tests/deploy holds the manifests against Kubernetes' schemas",
+    "pip install ": "needs a package index; tests/test_distributions.py looks into the package",
+    "serve run ": "needs Ray on several ports; tests/integrations has a cluster of its own",
+    "make ": "installs, or takes minutes; what it would run is looked at",
+    "starling serve --host 0.0.0.0": "listens to other machines; tests/e2e/test_tls.py has a server with HTTPS",
+}
 
 
 def rule_of(command: Command) -> Rule | None:
     """How this command is run: the first rule whose pattern its beginning fits."""
     return next((rule for pattern, rule in RULES if re.match(pattern, command.text)), None)
-
-
-def reason(command: Command) -> NotRun | None:
-    return next((one for one in NOT_RUN if command.text.startswith(one.begins)), None)
 
 
 def answers(command: Command, world: World) -> None:
@@ -193,7 +181,7 @@ def _written(command: Command, folder: Path) -> None:
 
 
 RULES: tuple[tuple[str, Rule], ...] = (
-    *((re.escape(one.begins), is_looked_at) for one in NOT_RUN),
+    *((re.escape(begins), is_looked_at) for begins in NOT_RUN),
     ("curl ", answers),
     ("mkdir -p mine/|cat > mine/", writes),
     ("starling (simulate|optimum|size) ", prints),

@@ -9,7 +9,7 @@ import contextlib
 import io
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,8 +17,8 @@ import torch
 
 from .conftest import Keeper
 from .documented import Block, Command, blocks, commands, pages, quoted
-from .documented_blocks import ELSEWHERE, BlockRule, block_rule
-from .documented_rules import NOT_RUN, answers, check_flags, is_looked_at, reason, records, replays, rule_of
+from .documented_blocks import RULES, block_rule
+from .documented_rules import NOT_RUN, check_flags, records, replays, rule_of
 from .documented_world import World
 from .server import ROOT
 
@@ -26,16 +26,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 
 BLOCKS = [block for page in pages() for block in blocks(page)]
 COMMANDS = [command for block in BLOCKS if block.is_shell for command in commands(block)]
+COMMANDS.sort(key=lambda command: rule_of(command) in (records, replays))  # a server of one's own ends the shared one
 OTHERS = [block for block in BLOCKS if not block.is_shell]
-#: A server of one's own ends the shared one: these come last.
-OWN_SERVER = (records, replays)
-
-
-def ruled(*rules: Callable[[Command, World], None]) -> list[Command]:
-    return [command for command in COMMANDS if rule_of(command) in rules]
-
-
-RUN = [command for command in COMMANDS if rule_of(command) not in (None, answers, is_looked_at, *OWN_SERVER)]
 
 
 @pytest.fixture(scope="module")
@@ -53,23 +45,6 @@ def _there(world: World, restored_logging: None) -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def run(command: Command, world: World) -> None:
-    rule = rule_of(command)
-    assert rule is not None
-    rule(command, world)
-
-
-def test_every_command_and_block_has_a_rule() -> None:
-    unknown = [f"{one}: no rule for: {one.text.splitlines()[0]}" for one in COMMANDS if rule_of(one) is None]
-    unknown += [f"{one}: no rule for: {one.text.splitlines()[0]}" for one in OTHERS if block_rule(one) is None]
-    assert unknown == []
-
-
-@pytest.mark.parametrize("command", ruled(answers), ids=str)
-def test_request(command: Command, world: World) -> None:
-    run(command, world)
-
-
 def test_routes_of_the_table_answer(world: World) -> None:
     """Each that is asked with GET, of the model `echo`: with its version, and without. A stream would not end."""
     page = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
@@ -83,37 +58,29 @@ def test_routes_of_the_table_answer(world: World) -> None:
             assert world.server.get(one).status == 200, one
 
 
-@pytest.mark.parametrize("block", [one for one in OTHERS if isinstance(block_rule(one), BlockRule)], ids=str)
+@pytest.mark.parametrize("block", OTHERS, ids=str)
 def test_block(block: Block, world: World) -> None:
-    rule = block_rule(block)
-    assert isinstance(rule, BlockRule)
+    run = block_rule(block)
+    assert run is not None, f"no rule for: {block.text.splitlines()[0]}"
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        rule.run(block, world)
+        run(block, world)
     if block.answer:
         assert printed.getvalue() == block.answer.text
 
 
-@pytest.mark.parametrize("command", RUN, ids=str)
+@pytest.mark.parametrize("command", COMMANDS, ids=str)
 def test_command(command: Command, world: World) -> None:
+    run = rule_of(command)
+    assert run is not None, f"no rule for: {command.text.splitlines()[0]}"
     run(command, world)
 
 
-@pytest.mark.parametrize("command", ruled(*OWN_SERVER), ids=str)
-def test_with_a_server_of_its_own(command: Command, world: World) -> None:
-    run(command, world)
-
-
-@pytest.mark.parametrize("command", ruled(is_looked_at), ids=str)
-def test_command_that_is_not_run(command: Command, world: World) -> None:
-    run(command, world)
-
-
-def test_what_is_not_run_is_on_a_page() -> None:
-    """No reason, and no reference to another test, outlives what it is for."""
-    assert {reason(command) for command in ruled(is_looked_at)} == set(NOT_RUN)
-    assert {block_rule(block) for block in OTHERS} >= set(ELSEWHERE)
-    for one in ELSEWHERE:
-        assert f"def {one.test}(" in (ROOT / "tests" / one.file).read_text(encoding="utf-8"), one
+def test_no_reason_outlives_what_it_is_for() -> None:
+    assert [begins for begins in NOT_RUN if not any(one.text.startswith(begins) for one in COMMANDS)] == []
+    for page, begins, _ in RULES:
+        assert any(page == one.page and re.match(begins, one.text) for one in OTHERS), (
+            f"{page}: nothing begins {begins}"
+        )
 
 
 @pytest.mark.parametrize("words", ["models mine", "check mine/softmax"])
