@@ -12,6 +12,15 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 #: A regular expression, and what to write in its place.
 PHRASES = {
+    r"does not count as one that waits": "rows blocked by max_alive are ignored",
+    r"nor do later stages wait": "earlier rows have started, so holds at later stages may no longer apply",
+    r"ended by whoever": "end when their unit finishes",
+    r"Whether a call may come": "admission control",
+    r"somebody else's": "None if no stream is free",
+    r"A GPU checks no index": "set both: an out-of-range index crashes a GPU kernel",
+    r"What is least is": "the objective minimised is",
+    r"By how much of its time": "largest slowdown",
+    r"\bwho(ever)? waits\b": "what waits on this event",
     r"goes_on|going_on|\bgo_on\b": "multi_step, continued, passes_through(stage)",
     r"runs some for nobody": "runs unchanged; results of dropped rows are discarded",
     r"take chance for a burst": "mistake noise for a burst",
@@ -26,13 +35,16 @@ PHRASES = {
 }
 #: How many files still hold a phrase: lower a number when you rewrite one, and never raise it.
 STILL: dict[str, int] = {
+    r"nor do later stages wait": 1,
+    r"somebody else's": 1,
+    r"By how much of its time": 1,
+    r"\bwho(ever)? waits\b": 1,
     r"goes_on|going_on|\bgo_on\b": 13,
     r"runs some for nobody": 1,
-    r"class (Around|Alike|Beside|Fits|Joining|Known|Learned|Asked|Found|Home|Host)\b": 1,
-    r"\bhears of\b|\bheard of\b|\bunheard\b": 6,
+    r"\bhears of\b|\bheard of\b|\bunheard\b": 4,
     r"\bgoes by\b": 1,
-    r"\bis told (that|of|when|how|to)\b": 8,
-    r"\bstands (for|in|behind|at|beside|there)\b": 10,
+    r"\bis told (that|of|when|how|to)\b": 7,
+    r"\bstands (for|in|behind|at|beside|there)\b": 3,
 }
 
 
