@@ -10,11 +10,8 @@ none, in its place before the load starts. locust_results.py gathers and prints 
 
 from __future__ import annotations
 
-import json
 import random
 import time
-import urllib.error
-import urllib.request
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 from pathlib import Path
@@ -32,8 +29,6 @@ stats.bucket_response_time = rounded
 stats.PERCENTILES_TO_CHART = [0.5, 0.95, 0.99]
 stats.HISTORY_STATS_INTERVAL_SEC = 1  # Locust's five seconds leave a short run without a curve
 __all__ = ["BinaryUser", "Diurnal", "ImageUser", "JsonUser", "Ramp", "Spike", "Steps"]  # what Locust's page offers
-#: What a server says when it is asked for more than it can do; a ramp is meant to see it. 0: no connection.
-OVERLOADED = {0, 429, 503, 504}
 
 
 #: The requests to be sent, by user class. Locust has one run at a time in a process.
@@ -73,10 +68,10 @@ class ModelUser(FastHttpUser):
             request.path, data=request.body, headers=headers, name=self.label, catch_response=True
         ) as response:
             if response.status_code != 200:
-                if response.status_code not in OVERLOADED:
+                if response.status_code not in payloads.OVERLOADED:
                     locust_results.found.wrong += 1
                 if response.status_code:  # else Locust knows what went wrong with the connection
-                    response.failure(refusal(response.status_code, response.content))
+                    response.failure(payloads.refusal(response.status_code, response.content))
                 return
             try:
                 request.check(response.headers, response.content)
@@ -116,16 +111,6 @@ class ImageUser(ModelUser):
 
     kind = "image"
     make = staticmethod(payloads.image_files)
-
-
-def refusal(status: int, body: bytes) -> str:
-    """What a failure is called: errors are counted by it, so it must not differ from request to request."""
-    if status in OVERLOADED or status >= 500:
-        return f"status {status}"
-    try:
-        return f"status {status}: {json.loads(body)['error']}"
-    except (ValueError, KeyError, TypeError):
-        return f"status {status}"
 
 
 def sizes(text: str) -> str:
@@ -182,7 +167,7 @@ def prepare(environment: Any, **_: Any) -> None:
         return
     options = environment.parsed_options
     try:
-        metadata = fetch(environment.host, f"/v2/models/{options.model}", options.api_key)
+        metadata = payloads.metadata_of(environment.host, options.model, options.api_key)
         mix = payloads.Mix(payloads.Sizes.parse(options.rows), payloads.Sizes.parse(options.lengths), options.seed)
         for user in environment.user_classes:
             more = Path(options.images) if user is ImageUser else mix
@@ -190,14 +175,3 @@ def prepare(environment: Any, **_: Any) -> None:
     except (OSError, ValueError) as error:
         environment.process_exit_code = 1
         raise StopTest(f"no requests for model {options.model!r} at {environment.host}: {error}") from None
-
-
-def fetch(host: str | None, path: str, key: str) -> dict[str, Any]:
-    """A JSON answer of the server. Raises OSError where it cannot be had, ValueError if it is not a 200."""
-    asked = urllib.request.Request(f"{(host or '').rstrip('/')}{path}", headers={"X-API-Key": key} if key else {})
-    try:
-        with urllib.request.urlopen(asked, timeout=10) as response:
-            answer: dict[str, Any] = json.load(response)
-    except urllib.error.HTTPError as error:
-        raise ValueError(refusal(error.code, error.read())) from None
-    return answer

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import math
 import random
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +34,9 @@ MALFORMED = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 _BIGGEST_INTEGER = 100  # integers are often indices into a vocabulary, and every vocabulary has that many entries
 _HEADER = "Inference-Header-Content-Length"
 _JSON = {"Content-Type": "application/json"}
+#: What a server says when it is asked for more than it can do; a ramp is meant to see it. 0: no connection.
+OVERLOADED = {0, 429, 503, 504}
+
 Array = NDArray[Any]
 
 
@@ -117,6 +122,28 @@ class Mix:
     rows: Sizes
     lengths: Sizes
     seed: int = 0
+
+
+def metadata_of(host: str | None, model: str, key: str) -> dict[str, Any]:
+    """The V2 metadata of a server's model. Raises OSError where it cannot be had, ValueError if it is not a 200."""
+    url = f"{(host or '').rstrip('/')}/v2/models/{model}"
+    asked = urllib.request.Request(url, headers={"X-API-Key": key} if key else {})
+    try:
+        with urllib.request.urlopen(asked, timeout=10) as response:
+            answer: dict[str, Any] = json.load(response)
+    except urllib.error.HTTPError as error:
+        raise ValueError(refusal(error.code, error.read())) from None
+    return answer
+
+
+def refusal(status: int, body: bytes) -> str:
+    """What a failure is called: errors are counted by it, so it must not differ from request to request."""
+    if status in OVERLOADED or status >= 500:
+        return f"status {status}"
+    try:
+        return f"status {status}: {json.loads(body)['error']}"
+    except (ValueError, KeyError, TypeError):
+        return f"status {status}"
 
 
 def v2_json(metadata: Mapping[str, Any], mix: Mix) -> list[Request]:
