@@ -13,7 +13,7 @@ from app.bench import client
 from app.bench.client import Log, Pool
 from app.bench.plan import Target
 
-from .scripted import Scripted, http, serving
+from .scripted import Script, Scripted, http, serving
 
 GET = b"GET /%d HTTP/1.1\r\n\r\n"
 OK = http(b"yes")
@@ -55,6 +55,15 @@ async def rig(port: int, count: int, limit: int = 4, timeout_s: float = 20) -> A
 
 def path(request: bytes) -> int:
     return int(request.split()[1][1:])
+
+
+def sends(data: bytes, *, close: bool) -> Script:
+    def answer(connection: Scripted, request: bytes) -> None:
+        connection.transport.write(data)
+        if close:
+            connection.transport.close()
+
+    return answer
 
 
 async def test_answers_and_their_times() -> None:
@@ -124,11 +133,7 @@ async def test_server_that_closes_after_each_answer() -> None:
 
 
 async def test_body_that_ends_with_the_connection() -> None:
-    def answer(connection: Scripted, request: bytes) -> None:
-        connection.transport.write(b"HTTP/1.1 200 OK\r\n\r\nyes")
-        connection.transport.close()
-
-    async with serving(answer) as server, rig(server.port, 3, limit=1) as run:
+    async with serving(sends(b"HTTP/1.1 200 OK\r\n\r\nyes", close=True)) as server, rig(server.port, 3, limit=1) as run:
         run.offer()
         assert {fault for _, fault in await run.done()} == {""}
 
@@ -146,29 +151,20 @@ async def test_used_connection_that_the_server_closed_is_replaced() -> None:
         assert len(server.connections) == 5
 
 
-async def test_new_connection_that_the_server_closes_is_an_error() -> None:
-    async with serving(lambda connection, request: connection.transport.close()) as server, rig(server.port, 3) as run:
+@pytest.mark.parametrize(
+    ("script", "kind"),
+    [
+        (sends(b"", close=True), "closed"),
+        (sends(OK[:-1], close=True), "closed"),
+        (sends(b"SSH-2.0\r\n\r\n", close=False), "malformed"),
+        (sends(OK + b"more", close=False), "malformed"),
+    ],
+)
+async def test_what_is_no_answer_is_a_fault(script: Script, kind: str) -> None:
+    async with serving(script) as server, rig(server.port, 3, limit=1) as run:
         run.offer()
-        faults = {fault for _, fault in await run.done()}
-    assert faults == {"closed: the connection ended before the answer"}
-
-
-@pytest.mark.parametrize("answer", [b"SSH-2.0\r\n\r\n", OK + b"more"])
-async def test_malformed(answer: bytes) -> None:
-    async with serving(lambda _, request: answer) as server, rig(server.port, 3, limit=1) as run:
-        run.offer()
-        assert all(fault.startswith("malformed: ") for _, fault in await run.done())
+        assert [fault.partition(":")[0] for _, fault in await run.done()] == [kind] * 3
         assert len(server.connections) == 3  # none is used again
-
-
-async def test_half_an_answer_then_the_end() -> None:
-    def half(connection: Scripted, request: bytes) -> None:
-        connection.transport.write(OK[:-1])
-        connection.transport.close()
-
-    async with serving(half) as server, rig(server.port, 2, limit=1) as run:
-        run.offer()
-        assert all(fault.startswith("closed: ") for _, fault in await run.done())
 
 
 async def test_nobody_listens() -> None:

@@ -91,22 +91,15 @@ async def test_unusable(script: Any, message: str) -> None:
             await measure(plan(server))
 
 
-async def test_nobody_there() -> None:
-    async with serving(model(lambda _, request: None)) as server:
-        pass
-    with pytest.raises(Unusable, match="url: expected a V2 server with model 'm', got connect: "):
-        await measure(plan(server))
-
-
-async def test_neither_rate_nor_concurrency() -> None:
-    with pytest.raises(ValueError, match="rate: expected --rate"):
-        await measure(Plan(url="a", model="m"))
-
-
-async def test_too_short_for_any_request() -> None:
-    async with serving(model(lambda _, request: http(v2()))) as server:
+async def test_what_cannot_be_measured() -> None:
+    script = model(lambda _, request: http(v2()))
+    async with serving(script) as server:
+        with pytest.raises(ValueError, match="rate: expected --rate"):
+            await measure(plan(server, rate=None))
         with pytest.raises(ValueError, match=r"duration_s: no request falls into 0.1 s"):
             await measure(plan(server, rate=0.001))
+    with pytest.raises(Unusable, match="url: expected a V2 server with model 'm', got connect: "):
+        await measure(plan(server))
 
 
 async def test_binary_against_a_server_that_answers_in_json() -> None:
