@@ -14,29 +14,12 @@ import ctypes
 import os
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 _NS = 1_000_000_000
 _MARGIN_NS = 2_000_000  # one millisecond for rounding, one for a late loop
 _MONOTONIC, _ABSOLUTE = 1, 1  # CLOCK_MONOTONIC, TFD_TIMER_ABSTIME
 
 clock = time.monotonic_ns  # CLOCK_MONOTONIC, which the timerfd counts in
-
-
-class Alarm(Protocol):
-    """Calls back in the loop once for each `set`, never before the instant. A new `set` replaces an earlier one."""
-
-    def set(self, at_ns: int) -> None: ...
-
-    def close(self) -> None: ...
-
-
-def make(callback: Callable[[], None]) -> Alarm:
-    """The most exact alarm that this platform has, for the running loop."""
-    try:
-        return TimerFd(callback)
-    except (OSError, AttributeError, NotImplementedError):  # no such call, or a loop without add_reader
-        return Spin(callback)
 
 
 class _Times(ctypes.Structure):
@@ -102,3 +85,15 @@ class Spin:
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
+
+
+#: Calls back in the loop once for each `set`, never before the instant. A new `set` replaces an earlier one.
+Alarm = TimerFd | Spin
+
+
+def make(callback: Callable[[], None]) -> Alarm:
+    """The most exact alarm that this platform has, for the running loop."""
+    try:
+        return TimerFd(callback)
+    except (OSError, AttributeError, NotImplementedError):  # no such call, or a loop without add_reader
+        return Spin(callback)
