@@ -301,7 +301,7 @@ def build(both=False):
     return Tones(both)
 """
 CELL = """
-from app.models import Recurrent
+from app.models.recurrent import Recurrent
 class Cell:
     def step(self, x, state):
         return x, state
