@@ -41,8 +41,10 @@ OnUnitEnd = Callable[[Unit, Outcome, int, int], None]
 
 
 class Driver:
-    """`models`: those that serve, by program. `units`: those on the device, by id. `lost`: why the device can do no
-    more, once it cannot; `on_lost` is then called with it.
+    """Calls enter through its `intake`. All but what a device's threads call belongs to the event loop.
+
+    `models`: those that serve, by program. `units`: those on the device, by id. `lost`: why the device is lost, None
+    while it is not; `on_lost` is called with it once. `on_unit_end`: see Engine.watch.
     """
 
     def __init__(
@@ -69,16 +71,16 @@ class Driver:
         self._on_lost = on_lost
         self._tracer = tracer
         self._loop: asyncio.AbstractEventLoop
-        # The device
+        # units on the device
         self.units: dict[int, Unit] = {}
         self._jobs: dict[int, Job] = {}  # of units that may be recalled, or taken back
         self.busy_ns = [0] * len(device.spec.workers)
         self._free_since = [0] * len(device.spec.workers)  # when the worker's last unit ended
-        # The next step
+        # the next step
         self._step_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0
-        # Best-effort work, which waits for the sockets to be polled
+        # best-effort work, which waits for the sockets to be polled
         self._held = False  # the last step held units
         self._unanswered: deque[Lease] = deque()  # calls that have ended
         self._poll: asyncio.TimerHandle | None = None  # of `_after_poll`

@@ -1,4 +1,4 @@
-"""One program that serves: whether a call may come, and what is noted when its units end."""
+"""A model that serves: whether a call is admitted, and what is recorded when its units end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ServedModel(PlacedModel):
         self._stages = 1 if self._cell else len(executor.model.stages)
         stats = ModelStats(info.name, info.version, self._stages, batching.default_class)
         super().__init__(model, executor, program, stats, intake)
-        #: What clients send and get; the engine goes by `model.info`.
+        #: What clients send and get; the engine uses `model.info`.
         self.info = info if model.front is None else model.front.face(info)
         self.profiled = profiled
         self.finish = stats.call_answered

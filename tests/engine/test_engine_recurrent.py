@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from app.models.recurrent.rnn import by_its_layer
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import WorkerSpec
 
-from .rig import make_model, tensor
+from .rig import make_model, started, tensor
 
 #: By device: its options, and how far an answer may be off.
 DEVICES = {
@@ -97,6 +97,14 @@ def served_by_cell(declared: Recurrent, inputs: Any, outputs: Any) -> Model:
     return Model(info, call, row_check="refuse")
 
 
+async def crowd(device: Device, model: Model, calls: int, one: Callable[[ServedModel, int], Awaitable[None]]) -> None:
+    """So many calls at once, `one` each, of a model that is checked at its start."""
+    async with Engine(Profiling(device), Scheduler(device.spec)) as engine:
+        served = await started(engine, model)
+        await asyncio.gather(*(one(served, number) for number in range(calls)))
+        assert served.pool.used == 0
+
+
 async def ask(served: ServedModel, values: Array, **lengths: int) -> list[Array]:
     with served.lease(len(values), lengths=lengths) as lease:
         lease.write(0, values)
@@ -110,18 +118,14 @@ async def test_a_cell(device: Device, bound: int) -> None:
     model = served_by_cell(Recurrent(Sums(), ((2,),)), inputs, outputs)
 
     async def one(served: ServedModel, number: int) -> None:
+        # On a CPU, and where rows have a bound, step by step.
+        assert (served.executor.steps is not None) == (bound != UNBOUNDED or not isinstance(device, StreamDevice))
         values = np.full((1 + number % 2, 1 + number % 9, 2), number % 5, np.float32)
         every, last = await ask(served, values, n=values.shape[1])
         assert np.array_equal(every, values.cumsum(1))
         assert np.array_equal(last, values.sum(1))
 
-    async with Engine(Profiling(device), Scheduler(device.spec)) as engine:
-        served = await engine.start(model)
-        assert isinstance(served, ServedModel)
-        # On a CPU, and where rows have a bound, step by step.
-        assert (served.executor.steps is not None) == (bound != UNBOUNDED or not isinstance(device, StreamDevice))
-        await asyncio.gather(*(one(served, number) for number in range(60)))
-        assert served.pool.used == 0
+    await crowd(device, model, 60, one)
 
 
 async def test_a_layer(device: Device, kind: str) -> None:
@@ -138,10 +142,7 @@ async def test_a_layer(device: Device, kind: str) -> None:
         assert got.dtype == np.float32
         np.testing.assert_allclose(got, wanted, atol=DEVICES[kind][1])
 
-    async with Engine(Profiling(device), Scheduler(device.spec)) as engine:
-        served = await engine.start(model)
-        assert isinstance(served, ServedModel)
-        await asyncio.gather(*(one(served, number) for number in range(40)))
+    await crowd(device, model, 40, one)
 
 
 class Below(nn.Module):
@@ -179,21 +180,15 @@ async def test_rows_of_one_call_are_as_long_as_each_ran(device: Device) -> None:
             assert last[row] == values[row, read - 1]
             assert sums[row].tolist() == [*(values[row, :read].cumsum() - 1), *[0] * (sums.shape[1] - read)]
 
-    async with Engine(Profiling(device), Scheduler(device.spec)) as engine:
-        served = await engine.start(model)
-        assert isinstance(served, ServedModel)
-        await asyncio.gather(*(one(served, number) for number in range(60)))
-        assert served.pool.used == 0
+    await crowd(device, model, 60, one)
 
 
 async def test_a_cell_that_ends_by_itself(device: Device) -> None:
     model = served_by_cell(Recurrent(CountDown(), ((),), 10), [tensor("n", "INT64")], [tensor("y", "INT64", ("w", 0))])
 
-    async def one(served: ServedModel, first: int) -> None:
+    async def one(served: ServedModel, number: int) -> None:
+        first = number % 13
         (got,) = await ask(served, np.array([first]))
         assert got.tolist() == [list(range(first, -1, -1))[:10]]
 
-    async with Engine(Profiling(device), Scheduler(device.spec)) as engine:
-        served = await engine.start(model)
-        assert isinstance(served, ServedModel)
-        await asyncio.gather(*(one(served, number % 13) for number in range(40)))
+    await crowd(device, model, 40, one)

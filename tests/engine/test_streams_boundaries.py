@@ -26,8 +26,8 @@ from app.models.recurrent.cells import recurrent_model
 from app.models.recurrent.rnn import by_its_layer
 from app.scheduler.types import AT_ONCE
 
-from .rig import answers, ask, make_model, rows_of, tensor
-from .test_streams_engine import Linear, crowd, serving, started, turn
+from .rig import answers, ask, make_model, rows_of, started, tensor
+from .test_streams_engine import Linear, crowd, serving, turn
 
 BAD = -1.0
 LONG = 200

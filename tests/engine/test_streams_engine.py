@@ -27,7 +27,7 @@ from app.models.placement import Placement
 from app.scheduler.scheduler import Scheduler
 from app.scheduler.types import WorkerSpec
 
-from .rig import X, Y, answers, ask, make_model, rows_of, tensor
+from .rig import X, Y, answers, ask, make_model, rows_of, started, tensor
 
 
 class Linear(nn.Module):
@@ -59,12 +59,6 @@ async def serving(runtime: Runtime, *models: Model, options: DeviceOptions | Non
         yield engine
         assert engine.driver.lost is None
     assert device.close(10)
-
-
-async def started(engine: Engine, model: Model) -> ServedModel:
-    served = await engine.start(model)
-    assert isinstance(served, ServedModel)
-    return served
 
 
 async def turn() -> None:
