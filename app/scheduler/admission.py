@@ -1,6 +1,6 @@
 """Admission control and backlog estimates.
 
-A deadline is judged by the batch that the call's rows will run in. What counts is the work that goes before the call:
+A deadline is judged by the batch that the call's rows will run in. What counts is the work served before the call:
 units at work, and rows that wait with the same or a better class and priority. Rows served in full batches, and the
 last of those before the call, with the call's own, in one more; rows that go behind the call may fill that batch up.
 
@@ -42,7 +42,7 @@ class AdmissionRequest(NamedTuple):
 def backlog_ns(
     ledger: Ledger, workers: Workers, device: DeviceSpec, now: int, request: AdmissionRequest | None = None
 ) -> int:
-    """Time until all that goes before `request`, and its own rows, are done; 0 where no batch times are known.
+    """Time until all that is served before `request`, and its own rows, are done; 0 where no batch times are known.
 
     Without `request`: until all that waits and runs now is done.
     """
@@ -73,13 +73,13 @@ def _interval(ledger: Ledger, state: ProgramState, klass: Klass, request: Admiss
 def refusal(
     request: AdmissionRequest, ledger: Ledger, workers: Workers, device: DeviceSpec, now: int, *, lost: bool
 ) -> Refusal | None:
-    """Why a call may not come now, or None."""
+    """Why a call is refused now, or None."""
     state = ledger.states.get(request.program)
     if state is None or state.closed:
         return Refusal(Reason.CLOSED, _MIN_RETRY_NS)
     if lost:
         return Refusal(Reason.DEVICE, _MIN_RETRY_NS)
-    waiting = state.best_effort if request.level[0] else state.waiting - state.best_effort  # each refusal comes by here
+    waiting = state.best_effort if request.level[0] else state.waiting - state.best_effort  # computed for each refusal
     if waiting + request.rows > state.program.max_queue or waiting >= state.patience[request.klass].bound:
         return Refusal(Reason.QUEUE_FULL, _retry_ns(request, ledger, workers, device, now))
     if request.deadline is not None:
@@ -90,7 +90,7 @@ def refusal(
 
 
 def _retry_ns(request: AdmissionRequest, ledger: Ledger, workers: Workers, device: DeviceSpec, now: int) -> int:
-    """When the work that goes before such a call will be done; known for a while, in which nothing is computed."""
+    """When the work before such a call will be done; known for a while, in which nothing is computed."""
     hints = ledger.states[request.program].hints
     until, hint = hints.get(request.level, (0, 0))
     if now >= until:

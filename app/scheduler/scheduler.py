@@ -84,7 +84,7 @@ class Scheduler:
         self._forget_if_over(state)
 
     def has_room(self, program: int, n: int, klass: Klass = Klass.REALTIME) -> bool:
-        """Whether `admit` lets a call of `n` rows without a deadline come now. Changes nothing, and costs little."""
+        """Whether `admit` would let in a call of `n` rows without a deadline now. Changes nothing, and costs little."""
         state = self._states.get(program)
         if state is None or state.closed or self._lost:
             return False
@@ -94,15 +94,15 @@ class Scheduler:
     def admit(
         self, program: int, n: int, klass: Klass, deadline: int | None, now: int, priority: int = LOWEST_PRIORITY
     ) -> Refusal | None:
-        """Whether a call of `n` rows may come now. Changes nothing.
+        """Whether a call of `n` rows is admitted now. Changes nothing.
 
-        With its `priority` known, only work that goes before it counts against its deadline.
+        With its `priority` known, only work that is served before it counts against its deadline.
         """
         request = admission.AdmissionRequest(program, n, (klass, priority), deadline)
         return admission.refusal(request, self._ledger, self._workers, self.device, now, lost=self._lost)
 
     def refused(self, program: int, n: int, now: int, klass: Klass = Klass.REALTIME) -> None:
-        """A call of `n` rows came and was refused, for a full queue or its deadline: part of arrival rate and demand.
+        """A call of `n` rows was refused, for a full queue or its deadline: part of arrival rate and demand.
 
         Without it, what is served would set the rate, and a policy that follows the rate would serve no more. 0 rows:
         refused before they were known; the mean of the calls that have not left is counted.
@@ -150,7 +150,7 @@ class Scheduler:
     def finished(self, outcome: Outcome, now: int) -> Unit | None:
         """A unit has ended, well or not. Outcomes of unknown units (a device lost earlier) are ignored.
 
-        Returns the unit of the same id with which its worker has gone on, if it has.
+        Returns the unit of the same id with which its worker continues, if it does.
         """
         unit = self._workers.give_back(outcome.unit_id, now)
         following: Unit | None = None
@@ -235,7 +235,7 @@ class Scheduler:
     def step(self, now: int, *, hold: bool = False) -> Step:
         """What to do now, given all inputs so far.
 
-        `hold`: start no best-effort unit, because the driver has not read all that has come; the Step says whether one
+        `hold`: start no best-effort unit, because the driver has not read all requests; the Step says whether one
         could start. One that starts as its share of the device goes before real-time units anyway, and is not held.
         """
         ledger = self._ledger
@@ -294,7 +294,7 @@ class Scheduler:
         return self._ledger.ready.waiting_by_stage(program, len(state.program.stages)) if state else []
 
     def rate(self, program: int) -> float:
-        """Rows per second that came over the last closed window, those refused included."""
+        """Rows per second that arrived over the last closed window, those refused included."""
         state = self._states.get(program)
         return state.rate.rate if state else 0.0
 

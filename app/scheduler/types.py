@@ -186,7 +186,7 @@ class Call:
 class Batch:
     """Rows that travel together through the stages: an entry of the batch table, which alone changes it.
 
-    By stage: `launched`, rows ever handed to a worker there; `completed`, rows that have gone on from there;
+    By stage: `launched`, rows ever handed to a worker there; `completed`, rows that have passed it;
     `standing`, rows that wait there now.
     """
 
@@ -268,7 +268,7 @@ class Outcome:
     """A worker's word on a unit. `ended`: positions within the unit that ended early (recurrent stages).
 
     `steps`: those that it made; after a fault, those that ran well before it. `times`: `compute_ns` by stage, where it
-    ran several. `goes_on`: its worker has gone on with the rows of it that have not ended.
+    ran several. `goes_on`: its worker continues with the rows of it that have not ended.
     """
 
     unit_id: int
@@ -290,7 +290,7 @@ class Drop:
 
 
 class Refusal(NamedTuple):
-    """Why a call is not admitted, and when it may be worth coming back. A tuple is made in a third of the time."""
+    """Why a call is not admitted, and when it may be worth trying again. A tuple is made in a third of the time."""
 
     reason: Reason
     retry_after_ns: int

@@ -93,7 +93,7 @@ class Node:
         self.due: int | None = None  # the device's `due` of the last scheduled event
         self.timer: int | None = None  # when the scheduler wants a step
         self.armed: int | None = (
-            None  # time of the scheduled wake event; never after `timer`, and replaced only when it comes
+            None  # time of the scheduled wake event; never after `timer`, and replaced only at that time
         )
         self.touched = False  # it has had an input since its last step
         self.unanswered = 0
@@ -193,12 +193,12 @@ class Simulator:
         self.tally.close(self._end, [node.device for node in self.nodes])
 
     def _until(self, at: int) -> None:
-        """Run all events that come before requests at `at`."""
+        """Run all events before the requests at `at`."""
         events, touched = self._events, self._touched
         while True:
             head = events[0]
             time = head[0]
-            if touched and time != self.now < at:  # requests that come now share the step
+            if touched and time != self.now < at:  # requests of this time share the step
                 self._settle()
             elif time > at or (time == at and head[1] > _SUBMIT):
                 break

@@ -13,7 +13,7 @@ from math import sqrt
 _DEVIATIONS = 3.0
 _LEAST_WEIGHT = 0.1  # of a window in `steady`: what changes too slowly to be seen in one window is followed in ten
 
-_FORGET = 0.98  # weight of the past when a batch comes: about the last 50 count
+_FORGET = 0.98  # weight of the past when a batch is observed: about the last 50 count
 _PRIOR = 20.0  # batches that the profile counts as
 _ANCHOR = 0.25  # rows squared: far below the variance of any two sizes seen in turn, far above rounding
 _CLIP = 4.0  # a batch is moved to within so many residuals of the line: a page fault is not a trend

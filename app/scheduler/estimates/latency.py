@@ -7,7 +7,7 @@ the profile has errors. Units that run at once have tables of their own where th
 The scale is that of computing alone: the hand-over is the same for all sizes, and has its own moods.
 
 Where times depend on the longest row, a batch whose rows are known is predicted by its length. What is
-planned for any rows (`batch_ns`) has a scale of its own, which also follows how long the rows are that come.
+planned for any rows (`batch_ns`) has a scale of its own, which also follows how long the rows are that arrive.
 """
 
 from __future__ import annotations

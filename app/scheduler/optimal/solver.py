@@ -191,7 +191,7 @@ class _Process:
     # costs: cost[0, a] + cost[1, a] x n is what action a costs in state n
 
     def latency_cost(self) -> Floats:
-        """Rows in the system, integrated, over the rate. Those that come during a batch are there half of it."""
+        """Rows in the system, integrated, over the rate. Those that arrive during a batch are there half of it."""
         cost = np.empty((2, self.largest + 1))
         cost[1] = np.r_[1 / self.rate, self.times] / self.rate
         cost[0] = np.r_[0.0, self.times**2 / 2]

@@ -58,7 +58,7 @@ class ControlTables:
     def level(self, rate: float, scale: float) -> int:
         """The table for a rate in rows/s on a device that takes `scale` times as long as profiled.
 
-        -1 below half the lowest load: rows come so seldom that none is worth waiting for.
+        -1 below half the lowest load: rows arrive so seldom that none is worth waiting for.
         """
         load = rate * scale / self.peak
         if load < self.loads[0] / 2:

@@ -204,7 +204,7 @@ class _Process:
         return average, np.concatenate([value, value[-1] + constant + factor * average])
 
     def _coming(self, number: int) -> float:
-        """Rows x time of those that come during an action: they are there half of it."""
+        """Rows x time of those that arrive during an action: they are there half of it."""
         return float(self.rate * self.times[number] ** 2 / 2) if number else 0.0
 
     def improve(self, average: float, value: Floats) -> Floats:
@@ -237,8 +237,8 @@ class _Process:
 class _Tail:
     """The value beyond the last number waiting, where `size` rows are run through both stages over and over.
 
-    With T the time of such a round and A the rows that come during it, h(n, 0) = a n^2 + b n + const (see `solver`).
-    Rows between are served before: during D(s), in which B come, h(n, s) = n D(s) - g D(s) + E h(n + B, 0) + const.
+    With T the time of such a round and A the rows that arrive during it, h(n, 0) = a n^2 + b n + const (see `solver`).
+    Rows between are served before: during D(s), in which B arrive, h(n, s) = n D(s) - g D(s) + E h(n + B, 0) + const.
     """
 
     def __init__(self, first: Floats, parts: tuple[Floats, Floats], rate: float, asked: float) -> None:

@@ -1,4 +1,4 @@
-"""What `adaptive` does between two stages: go on, wait for rows that come behind, or run fewer rows first.
+"""What `adaptive` does between two stages: go on, wait for rows behind, or run fewer rows first.
 
     go on    the b rows here run to the end; those that have begun behind them after that
     wait     m of those behind run to this boundary; then b + m rows go on together

@@ -9,8 +9,8 @@ over time. The unit of the least cost per time is taken (the greedy step of an a
     V(m rows) = W x (m + beta) / 2  +  rate x W^2 / (2 x (1 - load))
 
 m rows take c each, W = m x c: the least time per row at their mean length, in batches of beta, of which none has more
-rows than there are. They wait for half of one another; the second part is what they cost those who come while they are
-served. For batches of one size and one length V is exact (the queue M/D/1), and so is the choice. Otherwise V is a
+rows than there are. They wait for half of one another; the second part is what they cost those that arrive while they
+are served. For batches of one size and one length V is exact (the queue M/D/1), and so is the choice. Otherwise V is a
 price and the choice no optimum: how well the lengths of the rest match is not looked ahead for.
 """
 
@@ -33,7 +33,7 @@ _SIZES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 76
 def pick(window: LengthWindow, times: LengthTimes, waiting: float, most: int, rate: float) -> tuple[int, int]:
     """Rows of the next unit, and how many of them come before the first row in order of length.
 
-    `waiting`: rows that wait for this worker; `most`: of one unit; `rate`: rows per ns that come for it.
+    `waiting`: rows that wait for this worker; `most`: of one unit; `rate`: rows per ns that arrive for it.
     """
     lengths, place = window.lengths, window.place
     queue = _Queue(times, waiting, window.total / window.count, rate)
@@ -74,9 +74,9 @@ class _Queue:
     def cost(self, size: int, longest: int, length: int) -> float:
         """Rows in the system on average, if the unit is so many, of this length together, plus what V grows by."""
         time = self._times.at(longest).times[size - 1]
-        come = self._rate * time
-        rest = self._value(self._waiting - size + come, (self._waiting + come) * self._mean - length)
-        return self._waiting + come / 2 + (rest - self._all) / time
+        arriving = self._rate * time
+        rest = self._value(self._waiting - size + arriving, (self._waiting + arriving) * self._mean - length)
+        return self._waiting + arriving / 2 + (rest - self._all) / time
 
     def _value(self, rows: float, length: float) -> float:
         """V of so many rows of this length together, in rows x ns."""

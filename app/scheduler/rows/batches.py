@@ -1,7 +1,7 @@
 """The batch table (DVABatch, section 5): which rows travel together through the stages of a program, and how far.
 
 A batch is what a policy has put together. Its entry counts, by stage, the rows that were ever handed to a worker there
-(`launched`) and those that have gone on (`completed`, the paper's statusmap), so that at all times
+(`launched`) and those that have completed it (`completed`, the paper's statusmap), so that at all times
 
     0 <= completed[s + 1] <= completed[s] <= size        completed[s] <= launched[s] <= size
 
@@ -122,7 +122,7 @@ class BatchTable:
             row.batch.completed[row.stage] += 1
 
     def pass_on(self, row: Row) -> None:
-        """A row has gone on to the next stage within its unit; called before its stage is counted up."""
+        """A row has moved to the next stage within its unit; called before its stage is counted up."""
         batch = row.batch
         if batch is not None:
             batch.completed[row.stage] += 1
@@ -156,7 +156,7 @@ class BatchTable:
         return batch
 
     def _split(self, batch: Batch, rows: Sequence[Row]) -> Batch:
-        """A new entry for these rows, as old as the batch that they come from."""
+        """A new entry for these rows, as old as the batch that they leave."""
         part = self._new(batch.created, batch.bucket, batch.klass, closed=True)
         batch.closed = True
         for row in rows:

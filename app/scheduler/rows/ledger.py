@@ -202,7 +202,7 @@ def key_of(row: Row, state: ProgramState) -> Key:
 class Deadlines:
     """The deadlines of the calls that have not left, the next one first: a heap over `calls`, by id.
 
-    Entries of calls that left stay until their time comes; the heap is rebuilt when they outnumber those that live.
+    Entries of calls that left stay until their time; the heap is rebuilt when they outnumber those that live.
     """
 
     __slots__ = ("_calls", "_heap")

@@ -10,7 +10,7 @@ from app.scheduler.types import Fault, Outcome, Reason, Row, Unit
 def advance(ledger: Ledger, unit: Unit, outcome: Outcome, state: ProgramState) -> list[Row]:
     """The unit ran well. Rows move to their next stage, or end; a call whose last row has ended is done.
 
-    Returns the rows with which its worker has gone on.
+    Returns the rows with which its worker continues.
     """
     repeats = state.program.stages[unit.stage].repeats
     passed = 0 if repeats else outcome.steps - 1  # stages that the worker has passed by itself

@@ -50,7 +50,7 @@ class ProgramState:
         self.picks = self.policy.reorders and program.reorder and not any(stage.repeats for stage in program.stages)
         self._set_remaining()
         self.rate = RateMonitor(now)
-        self.asked = [0 for _ in Klass]  # rows by class that came in this window, refused ones too
+        self.asked = [0 for _ in Klass]  # rows by class that arrived in this window, refused ones too
         self.demand_ns = [0 for _ in Klass]  # by class, of all windows that have closed: see `_count_demand`
         self._row_steps = self._ended = 0  # of a cell, in this window: steps of its rows, and rows that ended
         self._steps_each = 1.0  # steps of a row in the last window in which any ended

@@ -50,7 +50,7 @@ class ReadySet:
         self._arrivals: list[tuple[int, int, Row]] = []  # heap of (arrival, sequence, row), where order is by deadline
 
     def add(self, row: Row) -> None:
-        """Put a row in its place. Rows nearly always come in order, which is an append."""
+        """Put a row in its place. Rows nearly always arrive in order, which is an append."""
         call = row.call
         level = (call.klass, call.priority)
         lane = self._lanes.get(level)
@@ -80,7 +80,7 @@ class ReadySet:
         return lane
 
     def add_all(self, rows: Iterable[Row]) -> None:
-        """As `add`, of many rows at once: those of a unit nearly always come in order."""
+        """As `add`, of many rows at once: those of a unit are nearly always in order."""
         for level, group in groupby(rows, key=level_of):
             lane = self._lanes.get(level)
             if lane is None:
@@ -258,7 +258,7 @@ class ReadySet:
     def similar(self, n: int, shorter: int) -> list[Row]:
         """`n` rows next to one another in the order of length, which stay where they are.
 
-        The first row in the order of service is one of them, and `shorter` of them come before it.
+        The first row in the order of service is one of them, and `shorter` of them are before it.
         """
         row = self._lane_head()
         assert row is not None
