@@ -123,7 +123,7 @@ def test_one_that_takes_no_row_of_one_step_passes() -> None:
     assert try_out(model(Pairs())) == []
 
 
-def test_one_that_samples_is_told_as_before() -> None:
+def test_one_that_samples_has_the_same_warning() -> None:
     class Noise(Sum):
         def step(self, x: torch.Tensor, state: Any) -> Any:
             return super().step(x + torch.rand_like(x), state)

@@ -1,4 +1,4 @@
-"""Invariant: a report has one line per version, and a fault of one model is told in its own line."""
+"""Invariant: a report has one line per version, and a fault of one model is in its own line."""
 
 from __future__ import annotations
 

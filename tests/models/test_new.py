@@ -1,4 +1,4 @@
-"""Invariant: a new folder passes `starling check`, or what is wrong with the model is told; or there is no folder."""
+"""Invariant: a new folder passes `starling check`, or says what is wrong with the model; or there is no folder."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_weights_are_copied_and_named(tmp_path, nets):
         make(tmp_path / "o", f"{nets}:Net", [], weights=tmp_path / "gone.pt")
 
 
-def test_a_model_that_takes_padding_for_data_is_told_so(tmp_path, nets):
+def test_a_model_that_takes_padding_for_data_fails_the_check(tmp_path, nets):
     made = make(tmp_path / "m", f"{nets}:Bag", [])
     assert "a row's answer depends on how far it is padded" in made.checked.error
     assert shapes(toml(made)["outputs"]) == {"output_0": ("FP32", [8]), "output_1": ("FP32", ["tokens"])}
@@ -193,7 +193,7 @@ def test_files_are_copied_and_looked_at(tmp_path):
         assert (shapes(toml(made)["inputs"]), shapes(toml(made)["outputs"])) == (inputs, outputs)
 
 
-def test_an_exported_program_tells_its_inputs():
+def test_inputs_of_an_exported_program():
     class Sum(nn.Module):
         def forward(self, ids, mask):
             return (ids * mask).sum(1)

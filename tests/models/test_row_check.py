@@ -102,7 +102,7 @@ def test_an_output_is_cut_to_the_row_s_own_length(call: Callable[[Array], Array]
     assert check(call, [SEQUENCE], [output]) is None
 
 
-def test_the_largest_difference_is_told() -> None:
+def test_the_largest_difference_is_named() -> None:
     def call(x: Array) -> Array:
         y = np.tile(np.float32([1, 100, 10]), (len(x), 1))
         if len(x) == 4:
@@ -124,7 +124,7 @@ def test_only_the_order_matters() -> None:
     assert "in another order" in str(check(call))
 
 
-def test_a_model_that_samples_is_told_apart() -> None:
+def test_a_model_that_samples_is_no_dependence() -> None:
     random = np.random.default_rng(0)
     found = check(lambda x: x + random.random(x.shape, np.float32))
     assert found is not None

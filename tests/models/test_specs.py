@@ -124,7 +124,7 @@ def test_lengths_fit_their_datatype(tmp_path, datatype):
         (mask("ids", "pad_value = 0"), "pad_value", "none for an input that the server makes", "0"),
     ],
 )
-def test_an_input_that_cannot_be_made_is_told_in_one_line(tmp_path, made, key, expected, got):
+def test_an_input_that_cannot_be_made_is_one_line(tmp_path, made, key, expected, got):
     with pytest.raises(ConfigError) as caught:
         read(tmp_path, IDS, IMAGE, FIXED, TEXT, made, SCORE)
     path, _, message = str(caught.value).partition(": ")

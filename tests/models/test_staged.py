@@ -71,7 +71,7 @@ def test_weights_are_those_of_modules_and_of_modules_behind_methods():
         (lambda: Staged([double, add], again=[()]), "an entry of `again` for each stage"),
     ],
 )
-def test_what_is_no_model_in_stages_is_said(make, message):
+def test_what_is_no_model_in_stages(make, message):
     with pytest.raises(TypeError, match=message):
         make()
 
@@ -85,7 +85,7 @@ def test_what_is_no_model_in_stages_is_said(make, message):
         (lambda x: x.sum(), r"stage 0: value 0: expected 3 rows first, got shape \[\]"),
     ],
 )
-def test_what_a_stage_must_not_pass_on_is_said(first, message):
+def test_what_a_stage_must_not_pass_on(first, message):
     with pytest.raises(ConfigError, match=message):
         Staged([first, lambda x: x])(torch.ones(3, 2))
 

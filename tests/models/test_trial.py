@@ -1,4 +1,4 @@
-"""Invariant: a model that serves wrong answers to somebody is refused before it serves, and is told what to do."""
+"""Invariant: a model that serves wrong answers to somebody is refused before it serves, with a remedy."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_batch_norm_in_training_mode() -> None:
     assert "put BatchNorm in eval mode" in message
 
 
-def test_dropout_is_told_apart() -> None:
+def test_dropout_is_a_warning() -> None:
     (warning,) = try_out(model(nn.Dropout(0.5)))
     assert "is unchecked, the same rows are answered differently twice: output 'y': " in warning
     assert "does it sample, or use dropout?" in warning

@@ -119,7 +119,7 @@ class CellModel(nn.Module):
     def begin(self, inputs: Sequence[Any], lengths: torch.Tensor | None, **keywords: Any) -> Begun:
         """Rows of the inputs as declared, batch first; `lengths` [rows] along `axis`, None if it has no name."""
         rows = len(inputs[0])
-        values = [self._cast(value) for value in inputs]
+        values = inputs if self.dtype is None else [cast(value, self.dtype) for value in inputs]
         if not self._declared.starts:
             begun = Begun(values[0], tuple(self._zero.new_zeros((rows, *shape)) for shape in self._declared.state))
         else:
@@ -228,9 +228,6 @@ class CellModel(nn.Module):
         ys = tuple(normalise(y, self._info.outputs, self._info.name)) if not self.finishes else _flat(y)
         check_ys(ys, shape)
         return ys
-
-    def _cast(self, value: Any) -> Any:
-        return value if self.dtype is None else cast(value, self.dtype)
 
 
 def recurrent_model(declared: Recurrent, info: ModelInfo) -> tuple[CellModel, ModelInfo]:
