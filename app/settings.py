@@ -77,7 +77,7 @@ class Settings(BaseModel):
     # for people
     ui: bool = Field(True, description="The live page, at /ui.")
 
-    # how calls are batched: beats model.toml
+    # how requests are batched: beats model.toml
     policy: str | None = Field(None, description="When to form a batch. [adaptive]")
     objective: str | None = Field(
         None, description="What control tables minimise: a name, or the weight of power, 0 to below 1. [latency]"
@@ -92,26 +92,32 @@ class Settings(BaseModel):
         description="Rows of each class that may wait per model; more are refused (429). "
         "[32 x max_batch, at least 1024]",
     )
-    default_timeout_ms: float | None = Field(None, ge=0, description="Deadline of calls that bring none; 0: none. [0]")
+    default_timeout_ms: float | None = Field(
+        None, ge=0, description="Deadline of requests that bring none; 0: none. [0]"
+    )
     default_class: ServiceClass | None = Field(
-        None, description="Class of calls that name none: realtime or best_effort. [realtime]"
+        None, description="Class of requests that name none: realtime or best_effort. [realtime]"
     )
 
-    # how real-time and best-effort calls share the device
+    # how real-time and best-effort requests share the device
     classes: Sharing = Field(
         "reef", description="How classes share the device: reef, or a baseline: reef_n, seq, streams (no classes)."
     )
     preempt_budget_ms: float = Field(
-        10, gt=0, description="Predicted best-effort work handed to the device: about what a real-time call may wait."
+        10,
+        gt=0,
+        description="Most predicted best-effort work on the device: what a real-time request may wait for.",
     )
     rt_slowdown: float = Field(
-        0.02, ge=0, description="By how much of its time a real-time batch may be slowed by best-effort ones beside it."
+        0.02,
+        ge=0,
+        description="Largest slowdown that best-effort batches may cause real-time ones beside them.",
     )
     best_effort_share: float = Field(
-        0, ge=0, lt=1, description="Part of the device's time that best-effort calls have, whatever else there is."
+        0, ge=0, lt=1, description="Share of the device's time that best-effort requests get at least."
     )
     rt_order: Literal["fifo", "edf"] = Field(
-        "fifo", description="Real-time calls of one priority go by arrival, or by deadline (edf)."
+        "fifo", description="Order of real-time requests of one priority: by arrival (fifo) or by deadline (edf)."
     )
 
     # the device
@@ -154,8 +160,10 @@ class Settings(BaseModel):
 
     # lifecycle
     keep_alive_s: int = Field(75, ge=1, description="Idle connections stay open so long; keep above the ingress's.")
-    drain_grace_s: float = Field(3, ge=0, description="After SIGTERM: seconds of going on while balancers notice.")
-    drain_limit_s: float = Field(30, ge=0, description="After the grace: seconds for accepted calls to finish.")
+    drain_grace_s: float = Field(
+        3, ge=0, description="After SIGTERM: seconds of normal service while load balancers notice."
+    )
+    drain_limit_s: float = Field(30, ge=0, description="After the grace: seconds for accepted requests to finish.")
     hang_floor_s: float = Field(3, gt=0, description="No batch counts as hung before so many seconds.")
     rate_window_s: float = Field(1, gt=0, description="Window of the arrival-rate monitor, seconds.")
 
@@ -168,7 +176,7 @@ class Settings(BaseModel):
         None, description="Send traces to this OpenTelemetry collector (OTLP over HTTP), as http://127.0.0.1:4318."
     )
     trace_sample: float = Field(
-        1, ge=0, le=1, description="Part of the calls that are traced, of those whose client does not say."
+        1, ge=0, le=1, description="Share of the requests that are traced, of those whose client does not decide."
     )
 
     @field_validator("workers", mode="before")

@@ -132,7 +132,7 @@ class SpanSender:
         epoch = time.time_ns() - time.monotonic_ns()
         try:
             result = self._exporter.export([self._make(span, epoch) for span in spans])
-        except Exception as exc:  # whatever it is, the thread goes on: the next spans may be better
+        except Exception as exc:  # whatever it is: the next spans may be better
             result, self._reason.said = SpanExportResult.FAILURE, f"{type(exc).__name__}: {exc}"
         if result is SpanExportResult.SUCCESS:
             self.sent += len(spans)
