@@ -45,7 +45,7 @@ def change(data: Any, path: tuple[Any, ...], value: Any) -> None:
             data[each] = value
 
 
-#: A page, an entry of its figures, a worse value, and how the line begins that names it.
+#: A page, an entry of its figures, a worse value, and what the line says that names it.
 WORSE = [
     ("ahead", ("cells", 0, "ahead"), [99.0] * 4, "7 + 0.6 b, load 0.3: +"),
     ("bulk", ("runs", "reef", "beside", "*", "p99_ms"), 1e6, "reef: real-time p99"),
@@ -58,7 +58,7 @@ WORSE = [
     ("disb-live", ("workloads", "A", "runs", "reef", "*", "classes", "realtime", "mean_ms"), 1e6, "A, reef: real-time"),
     ("disb-live", ("workloads", "A", "runs", "reef", "*", "classes", "all", "throughput"), 0.0, "A, reef: 0.00 x"),
     ("drill", ("load", "errors"), {"status 500": 2}, "2 x status 500"),
-    ("drill", ("load", "completed"), 0, "18112 requests without a right answer"),
+    ("drill", ("load", "completed"), 0, "requests without a right answer"),
     ("drill", ("replacements", 0, "exit"), 1, "server A ended with 1"),
     ("glue", ("closed", "by length", "rows_per_s"), [1.0], "closed loop: 0.01 x"),
     ("glue", ("loads", "0.6", "by length", "p99_ms"), 1e6, "load 0.6: mean"),
@@ -87,4 +87,4 @@ def test_a_worse_figure_is_missed(name: str, path: tuple[Any, ...], worse: Any, 
     before = page_of(name).missed(data)
     change(data, path, worse)
     new = set(page_of(name).missed(data)) - set(before)
-    assert any(found.startswith(line) for found in new), new
+    assert any(line in found for found in new), new
