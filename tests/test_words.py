@@ -42,7 +42,6 @@ STILL: dict[str, int] = {
     r"goes_on|going_on|\bgo_on\b": 13,
     r"runs some for nobody": 1,
     r"\bhears of\b|\bheard of\b|\bunheard\b": 4,
-    r"\bgoes by\b": 1,
     r"\bis told (that|of|when|how|to)\b": 7,
     r"\bstands (for|in|behind|at|beside|there)\b": 3,
 }
