@@ -20,11 +20,6 @@ def answers(server: Server) -> list[list[float]]:
     return [reply.json()["outputs"][0]["data"] for reply in replies if reply.status == 200]
 
 
-def doubled(server: Server, text: str) -> object:
-    tensor = {"name": "x", "shape": [1, 1], "datatype": "BYTES", "data": [text]}
-    return server.post("/v2/models/numeric/infer", {"inputs": [tensor]}).json()["outputs"][0]["data"]
-
-
 def test_refused_at_start_and_served_when_told(start: Callable[..., Server]) -> None:
     """Refused by default; loaded while serving when model.toml says to warn."""
     server = start("recurrent", "narrow", flags=("--model-control",))
